@@ -146,7 +146,7 @@ def run_and_measure_sizes(
         result, ran[size] = run(callable_at(make, size))
         wait_for(result)
     for one in ran.values():
-        one.settle(again=True)
+        one.replay.settle_again()
     share = replace(plan, rounds=math.ceil(plan.rounds / PASSES), max_time_s=plan.max_time_s / PASSES)
     figures: dict[int, list[Figures]] = {size: [] for size in sorted(ran)}
     for number in range(PASSES):

@@ -191,7 +191,7 @@ def run_and_measure_variants(variants: Variants, caches: ShardingCaches, plan: P
 
     call_variants(variants, call)
     for one in ran.values():
-        one.settle(again=True)
+        one.replay.settle_again()
     figures, counts = _measured(ran, caches, plan)
     compared: list[ComparedVariant] = []
     for label in variants.functions:

@@ -342,7 +342,7 @@ class SignatureCapture(DispatchCapture):
         if self._results.count(signature):
             return result
         self._begin(signature)
-        ran.settle()
+        ran.replay.settle()
         self._enter(signature, ran, self._plans)
         self._unseen.note()
         return result

@@ -218,7 +218,6 @@ class RanCall:
     Attributes:
         replay: puts back what the call changes.
         subject: what is repeated.
-        why_not_repeatable: why the call runs once; empty where it can be repeated.
         look: repeats an op, or a conversion, to see what it comes down to; None of a whole callable.
         place: where a whole callable ran: the mesh of its first op.
         is_compiled: whether it entered compiled code.
@@ -227,22 +226,15 @@ class RanCall:
 
     replay: Replay
     subject: Subject
-    why_not_repeatable: str = ""
     look: Callable[[Signals], Found] | None = None
     place: str = ""
     is_compiled: bool = False
     collectives: list[torch.Tensor] | None = None
 
-    def settle(self, again: bool = False) -> None:
-        """Note what the program's call left behind; again, what calls of the program left that came later."""
-        settle = self.replay.settle_again if again else self.replay.settle
-        if self.why_not_repeatable:
-            return
-        try:
-            with without_outer_modes():
-                settle()
-        except NoCopyError as error:
-            self.why_not_repeatable = str(error)
+    @property
+    def why_not_repeatable(self) -> str:
+        """Why the call runs once; empty where it can be repeated."""
+        return self.replay.why_not_repeatable
 
     @contextmanager
     def repeating(self, one_thread: bool) -> Iterator[Prepare]:
@@ -299,16 +291,14 @@ def run_op(call: OpCall) -> tuple[Any, RanCall]:
 
     The program's call comes first and with every mode of the program open; what it raises, it raises here.
     """
-    why_not = call.why_not_repeatable()
     with without_outer_modes():
-        replay = Replay(call.leaves())
-        for tensor in () if why_not else call.written():
+        replay = Replay(call.leaves(), why_not_repeatable=call.why_not_repeatable())
+        for tensor in () if replay.why_not_repeatable else call.written():
             replay.save(tensor)
     result = _made(replay, call.func, call.args, call.kwargs)
+    replay.settle()
     subject = _subject_of_op(call, replay)
-    ran = RanCall(replay, subject, why_not, partial(_look_at_op, call, subject, replay))
-    ran.settle()
-    return result, ran
+    return result, RanCall(replay, subject, partial(_look_at_op, call, subject, replay))
 
 
 def _subject_of_op(call: OpCall, replay: Replay) -> Subject:
@@ -376,12 +366,11 @@ class WriteWatch(UnnoticedMode):
     """See what a callable is about to write to, less what it makes itself, and what else is to be put back.
 
     Args:
-        replay: notes random states and gradients of what takes part.
+        replay: notes random states and gradients of what takes part, and the first op that runs once.
         save: is given each tensor right before it is written to.
         collectives: is given the outputs of those that run.
 
     Attributes:
-        why_not_repeatable: of the first op that cannot be.
         mesh: of the first DTensor.
     """
 
@@ -392,7 +381,6 @@ class WriteWatch(UnnoticedMode):
         collectives: list[torch.Tensor] | None = None,
     ) -> None:
         super().__init__()
-        self.why_not_repeatable = ""
         self.mesh: Any = None
         self._replay, self._save, self._collectives = replay, save, collectives
         self._created: set[Any] = set()
@@ -425,10 +413,11 @@ class WriteWatch(UnnoticedMode):
         self._replay.random.watch(call.leaves())
         for leaf in (leaf for tensor in tensors for leaf in leaves_behind(tensor, self._visited)):
             self._replay.gradients.note(leaf)
+        replay = self._replay
         for tensor in call.written():
             if not keys_of(tensor) <= self._created:
-                self.why_not_repeatable = self.why_not_repeatable or call.why_not_repeatable()
-                self._save(tensor)
+                self._save(tensor)  # first: what it left may tell more than its schema
+                replay.why_not_repeatable = replay.why_not_repeatable or call.why_not_repeatable()
 
 
 def threads_note(threads: int) -> str:
@@ -472,24 +461,16 @@ def run_call(
     mesh = watch.mesh
     place = place_text(tuple(mesh.shape), mesh.device_type) if mesh is not None else ""
     ran = RanCall(replay, subject, place=place)
-    with noticing_compiled_code(entered):
-        hides_collectives = _settled(ran, watch)
-    if hides_collectives and not ran.is_compiled:  # a hook would make compiled code compile again
-        ran.collectives = []
-        ran.subject = replace(subject, release=partial(wait_for_all, ran.collectives))
+    replay.settle()
+    if not ran.why_not_repeatable:
+        with noticing_compiled_code(entered):
+            _settle_repetition(ran)
     return result, ran
 
 
-def _settled(ran: RanCall, watch: WriteWatch) -> bool:
-    """Save what the program's call left behind, then what it kept and a first repetition writes to.
-
-    Tells whether a repetition leaves collectives that its result does not show.
-    """
-    subject, replay, hides_collectives = ran.subject, ran.replay, False
-    ran.settle()
-    ran.why_not_repeatable = ran.why_not_repeatable or watch.why_not_repeatable
-    if ran.why_not_repeatable:
-        return False
+def _settle_repetition(ran: RanCall) -> None:
+    """Repeat a call, to save what it kept from its first time, and to see what collectives it leaves."""
+    subject, replay, leaves_collectives = ran.subject, ran.replay, False
     with repetitions([ran], one_thread=False) as outcome:
         args = subject.prepare()
         before, collectives = unwaited(), list[torch.Tensor]()
@@ -497,11 +478,11 @@ def _settled(ran: RanCall, watch: WriteWatch) -> bool:
         result = repeat_under(again, subject, args, outcome.signals)
         if subject.release is not None:
             subject.release(result)
-        hides_collectives = unwaited() > before
+        leaves_collectives = unwaited() > before
         wait_for_all(collectives)
-        if again.why_not_repeatable:
-            raise NoCopyError(again.why_not_repeatable)
         replay.settle_repetition()
         del result
-    ran.why_not_repeatable = next(iter(outcome.figures.notes), "")
-    return hides_collectives
+    replay.why_not_repeatable = replay.why_not_repeatable or next(iter(outcome.figures.notes), "")
+    if leaves_collectives and not ran.is_compiled:  # a hook would make compiled code compile again
+        ran.collectives = []
+        ran.subject = replace(subject, release=partial(wait_for_all, ran.collectives))

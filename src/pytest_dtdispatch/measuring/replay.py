@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from operator import attrgetter
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakIdRef
 
 from pytest_dtdispatch.torchapi.hooks import listening
+from pytest_dtdispatch.torchapi.ops import without_outer_modes
 from pytest_dtdispatch.torchapi.tensors import (
     StorageReference,
     bytes_of,
@@ -316,12 +317,17 @@ class Replay:
     Args:
         leaves: of the arguments.
         storages: of all tensors, before a whole callable runs; None before an op or a conversion.
+        why_not_repeatable: of an op that is known to run once.
 
     Attributes:
         grown: storages that the program's call left allocated, and that were free before it.
+        why_not_repeatable: why the call runs once; empty where it can be repeated.
     """
 
-    def __init__(self, leaves: Sequence[Any], storages: Storages | None = None) -> None:
+    def __init__(
+        self, leaves: Sequence[Any], storages: Storages | None = None, why_not_repeatable: str = ""
+    ) -> None:
+        self.why_not_repeatable = why_not_repeatable
         self.masks = Snapshot(attrgetter("data", "refcount"), set_mask)
         self.gradients = Snapshot(attrgetter("grad"), lambda leaf, grad: setattr(leaf, "grad", grad))
         self.random, self.grown = RandomState(leaves), Grown()
@@ -330,7 +336,6 @@ class Replay:
         self._optimizers = Snapshot(dict, dict.update, dict)
         self._storages = storages
         self._leaves = leaves if storages is None else ()
-        self._why_not_repeatable = ""
         self._places: set[Any] = set()
         self._saved: list[tuple[torch.Tensor, Copy | None, tuple[Any, ...]]] = []
         self._made: list[Copy] = []
@@ -349,15 +354,12 @@ class Replay:
 
     def save(self, tensor: torch.Tensor) -> None:
         """Save what a tensor is, and of a whole callable what it holds, before the call writes to it."""
-        if self._why_not_repeatable:
+        if self.why_not_repeatable:
             return
-        try:
+        with self._refusing():
             if self._is_new(tensor):
                 copy = Copy(tensor, self._storages.were_other) if self._storages else None
                 self._saved.append((tensor, copy, layout_of(tensor)))
-        except NoCopyError as error:
-            self._why_not_repeatable = str(error)
-            self._saved.clear()  # nothing will be put back: give the memory free
 
     def save_made(self, tensor: torch.Tensor) -> None:
         """Save what the program's call left in a tensor, before the first repetition writes to it."""
@@ -370,29 +372,28 @@ class Replay:
         vars(self).clear()
 
     def settle(self) -> None:
-        """Save what the program's call left behind, where it can be repeated."""
-        if self._why_not_repeatable:
-            raise NoCopyError(self._why_not_repeatable)
-        for leaf in self._leaves:
-            self._specs.note(leaf)
-        self._settle_states()
-        for tensor, before, layout in self._saved:
-            if before is None or not all(map(is_freed, storages_of(tensor))):
-                if layout_of(tensor) != layout:
-                    raise NoCopyError("runs once: it changed the layout of a tensor that it wrote to")
-                self._after.append(Copy(tensor))
-                self._before.append(before or self._after[-1])
-                self._specs.note(tensor)
-        # The last saved goes first: a tensor may have been saved after a view of it was written to.
-        self._before.reverse()
-        self._saved.clear()
-        if self._storages:
-            for optimizer in [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]:
-                for state in list(optimizer.state.values()):
-                    self._optimizers.note(state)
-            self._storages.refuse_changed("it")
-            self.grown = self._storages.grown()
-            self._storages = Storages()
+        """Save what the program's call left behind, or find what it left that cannot be put back."""
+        with self._refusing():
+            for leaf in self._leaves:
+                self._specs.note(leaf)
+            self._settle_states()
+            for tensor, before, layout in self._saved:
+                if before is None or not all(map(is_freed, storages_of(tensor))):
+                    if layout_of(tensor) != layout:
+                        raise NoCopyError("runs once: it changed the layout of a tensor that it wrote to")
+                    self._after.append(Copy(tensor))
+                    self._before.append(before or self._after[-1])
+                    self._specs.note(tensor)
+            # The last saved goes first: a tensor may have been saved after a view of it was written to.
+            self._before.reverse()
+            self._saved.clear()
+            if self._storages:
+                for optimizer in [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]:
+                    for state in list(optimizer.state.values()):
+                        self._optimizers.note(state)
+                self._storages.refuse_changed("it")
+                self.grown = self._storages.grown()
+                self._storages = Storages()
 
     def settle_repetition(self) -> None:
         """Note what the first repetition allocated, where there may be another."""
@@ -402,10 +403,23 @@ class Replay:
 
     def settle_again(self) -> None:
         """Save what calls of the program left behind that came later, where they allow a repetition."""
-        self._settle_states()
-        if self._storages:
-            self._storages.refuse_changed("a later call")
-        self._after = [Copy(copy.tensor) for copy in (*self._made, *self._after)]
+        if self.why_not_repeatable:
+            return
+        with self._refusing():
+            self._settle_states()
+            if self._storages:
+                self._storages.refuse_changed("a later call")
+            self._after = [Copy(copy.tensor) for copy in (*self._made, *self._after)]
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Note why the call cannot be repeated, where that is found."""
+        try:
+            with without_outer_modes():
+                yield
+        except NoCopyError as error:
+            self.why_not_repeatable = str(error)
+            self._saved.clear()  # nothing will be put back: give the memory free
 
     @property
     def must_rewind(self) -> bool:
