@@ -11,13 +11,13 @@ from typing import Any
 
 from pytest_dtdispatch.budget.model import Moment
 from pytest_dtdispatch.core.events import CodePlace, Phase
-from pytest_dtdispatch.measuring.places import PHASES, FrameOwner, Frames, ModuleNames
+from pytest_dtdispatch.measuring.places import ForwardPlaces, FrameOwner, look
 from pytest_dtdispatch.torchapi.compiler import uncompiled
 
 QUICK_NS, QUICK_LINES = 5_000, 20  # lines that follow each other so fast make a loop, which is at one place
 
 
-class PlaceLog:
+class PlaceLog(ForwardPlaces):
     """Note each line of the user's program, and each module, as it comes by in this thread.
 
     Attributes:
@@ -25,13 +25,11 @@ class PlaceLog:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.moments: list[Moment] = []
-        self._frames = Frames()
-        self._names = ModuleNames()
         self._enter: Callable[..., Any] = self._on_entry
         self._trace: Callable[..., Any] = self._on_event
         self._stack: list[tuple[FrameOwner, FrameType]] = []
-        self._is_after_backward = False
         self._quick_lines = 0
         self._last_line_ns = 0
 
@@ -42,14 +40,9 @@ class PlaceLog:
         Args:
             innermost: of the functions that run and belong to the program; None where none does.
         """
-        self._stack.clear()
+        self._stack = [*self._frames.outwards(innermost)][::-1]
         self._is_after_backward = False
         self._enter, self._trace = uncompiled(self._on_entry), uncompiled(self._on_event)
-        while innermost is not None:
-            kind = self._owner(innermost)
-            if kind is not FrameOwner.NOTHING:
-                self._stack.insert(0, (kind, innermost))
-            innermost = innermost.f_back
         running = [frame for _, frame in self._stack]
         for kind, frame in self._stack:
             frame.f_trace_lines, frame.f_trace = kind is FrameOwner.USER, self._on_event
@@ -73,8 +66,6 @@ class PlaceLog:
         began = time.perf_counter_ns()
         frame.f_trace_lines = kind is FrameOwner.USER
         self._stack.append((kind, frame))
-        if kind is FrameOwner.MODULE and not self._is_in_engine():
-            self._is_after_backward = False
         self._note(began)
         return self._trace
 
@@ -103,22 +94,11 @@ class PlaceLog:
         self.moments.append(Moment(begin_ns, self._last_line_ns, place, in_engine))
 
     def _place(self) -> tuple[CodePlace, bool]:
-        """Look at the stack from the innermost frame out."""
-        line: tuple[str, int] | None = None
-        running: list[Any] = []
-        phase: Phase | None = None
-        in_engine = False
-        for kind, frame in reversed(self._stack):
-            if kind is FrameOwner.USER and line is None:
-                line = (frame.f_code.co_filename, frame.f_lineno)
-            elif kind is FrameOwner.MODULE and phase is None:
-                running.append(frame.f_locals["self"])
-            elif kind in PHASES and phase is None:
-                phase = PHASES[kind]
-                in_engine = kind is FrameOwner.ENGINE and bool(line or running)
-        if phase is None:
-            phase = Phase.OTHER if self._is_after_backward and not running else Phase.FORWARD
-        name = ""
-        if running:
-            name = self._names.known_name(running) if in_engine else self._names.name(running)
-        return CodePlace(*(line or ("", 0)), name, phase), in_engine
+        """Find the place, and whether it is code of the user that the engine calls."""
+        outwards = reversed(self._stack)
+        seen = look(outwards)
+        if not seen.is_in_engine:
+            return self._forward(seen), False
+        at = seen if seen.file else look(outwards)  # what called backward
+        name = self._names.known_name(seen.running) if seen.running else ""
+        return CodePlace(at.file, at.line, name, Phase.BACKWARD), bool(seen.file or seen.running)

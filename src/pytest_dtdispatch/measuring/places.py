@@ -8,7 +8,7 @@ import os
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from enum import Enum
 from pathlib import Path
@@ -49,6 +49,21 @@ class FrameOwner(Enum):
     NOTHING = "code of torch, of Python, of pytest or of this plugin"
 
 
+# Names of their own, as a member of an enum takes long to look up.
+NOTHING, USER, MODULE = FrameOwner.NOTHING, FrameOwner.USER, FrameOwner.MODULE
+ENGINE, OPTIMIZER = FrameOwner.ENGINE, FrameOwner.OPTIMIZER
+FORWARD = Phase.FORWARD
+PHASES = {
+    FrameOwner.ENGINE: Phase.BACKWARD,
+    FrameOwner.BACKWARD: Phase.BACKWARD,
+    FrameOwner.CLIPPING: Phase.CLIPPING,
+    FrameOwner.OPTIMIZER: Phase.OPTIMIZER,
+}
+
+
+OwnedFrames = Iterable[tuple[FrameOwner, FrameType]]
+
+
 class Frames:
     """Whose code it is, found once for each code object.
 
@@ -79,6 +94,16 @@ class Frames:
     def learn(self, code: CodeType) -> FrameOwner:
         """Find whose code it is that is not known yet, and know it from now on."""
         return self._know(code, self._of_file(code.co_filename))
+
+    def outwards(self, frame: FrameType | None, base: CodeType | None = None) -> OwnedFrames:
+        """Walk the stack: frames that tell something, and that of a base, with whose they are."""
+        known, learn = self.known, self.learn
+        while frame is not None:
+            code = frame.f_code
+            owner = known.get(id(code)) or learn(code)
+            if owner is not NOTHING or code is base:
+                yield owner, frame
+            frame = frame.f_back
 
     def _know(self, code: CodeType, owner: FrameOwner) -> FrameOwner:
         self._codes.append(code)
@@ -150,18 +175,6 @@ def _unwrapped(module: Any) -> Any:
     return module if inner is None else _unwrapped(inner)
 
 
-# Names of their own, as a member of an enum takes long to look up.
-NOTHING, USER, MODULE = FrameOwner.NOTHING, FrameOwner.USER, FrameOwner.MODULE
-ENGINE, OPTIMIZER = FrameOwner.ENGINE, FrameOwner.OPTIMIZER
-FORWARD = Phase.FORWARD
-PHASES = {
-    FrameOwner.ENGINE: Phase.BACKWARD,
-    FrameOwner.BACKWARD: Phase.BACKWARD,
-    FrameOwner.CLIPPING: Phase.CLIPPING,
-    FrameOwner.OPTIMIZER: Phase.OPTIMIZER,
-}
-
-
 class StackView(NamedTuple):
     """What the stack shows, from the innermost frame out to the engine or to where the step was called.
 
@@ -178,6 +191,34 @@ class StackView(NamedTuple):
     running: Sequence[Any] = ()
     phase: Phase | None = None
     is_in_engine: bool = False
+
+
+def look(frames: OwnedFrames, base: CodeType | None = None) -> StackView:
+    """Look at frames from the innermost out, beyond the base where none inside is of the user."""
+    file, line, running, phase, user = "", 0, list[Any](), None, None
+    for owner, frame in frames:
+        if frame.f_code is base:
+            if file:
+                break
+        elif owner is USER:
+            user = frame
+            if not file:
+                file, line = frame.f_code.co_filename, frame.f_lineno
+        elif owner is MODULE:
+            running.append(frame.f_locals["self"])
+        elif phase is None:
+            phase = _phase(owner, user)
+            if owner is ENGINE:
+                return StackView(file, line, running, phase, is_in_engine=True)
+        if file and phase:
+            break
+    return StackView(file, line, running, phase)
+
+
+def _phase(owner: FrameOwner, user: FrameType | None) -> Phase | None:
+    """Return the phase that a function of torch begins; none of a closure that an optimizer calls."""
+    is_optimizer = user is None or isinstance(user.f_locals.get("self"), Optimizer)
+    return PHASES[owner] if is_optimizer or owner is not OPTIMIZER else None
 
 
 class NodePlaces:
@@ -209,7 +250,25 @@ class NodePlaces:
         return place if self._places[after : after + 1] == [place] else None
 
 
-class PlaceFinder:
+class ForwardPlaces:
+    """Name the places of what the program does outside of backward."""
+
+    def __init__(self) -> None:
+        self._frames = Frames()
+        self._names = ModuleNames()
+        self._is_after_backward = False
+
+    def _forward(self, seen: StackView) -> CodePlace:
+        file, line, running, phase, _ = seen
+        if phase is not None:
+            return CodePlace(file, line, "", phase)
+        if running:
+            self._is_after_backward = False
+            return CodePlace(file, line, self._names.name(running), FORWARD)
+        return CodePlace(file, line, "", Phase.OTHER if self._is_after_backward else FORWARD)
+
+
+class PlaceFinder(ForwardPlaces):
     """Find where the program is, while this is open.
 
     A place takes microseconds where it is asked for, and nothing elsewhere: no call of a module, of an op or
@@ -228,9 +287,8 @@ class PlaceFinder:
     """
 
     def __init__(self, base: Callable[..., Any] | None = None) -> None:
+        super().__init__()
         self._base: CodeType | None = getattr(base, "__code__", None)
-        self._frames = Frames()
-        self._names = ModuleNames()
         self._home = threading.get_ident()
         self._open = ExitStack()
         self._nodes = self._known = NodePlaces()
@@ -238,7 +296,6 @@ class PlaceFinder:
         # where it is asked for: that takes as long as two ops.
         self._caller: FrameType | None = None
         self._callers: dict[int, FrameType] = {}
-        self._is_after_backward = False
 
     def __enter__(self) -> PlaceFinder:
         self._home = threading.get_ident()
@@ -289,45 +346,16 @@ class PlaceFinder:
         return threading.get_ident() == self._home
 
     def _look(self, frame: FrameType | None) -> StackView:
-        """Walk the stack outwards."""
-        known, learn, base = self._frames.known, self._frames.learn, self._base
-        file, line, running, phase = "", 0, [], None
-        owner, user = NOTHING, None
-        while frame is not None and not (file and phase):
-            code = frame.f_code
-            owner = known.get(id(code)) or learn(code)
-            if code is base:
-                if file:
-                    break
-            elif owner is NOTHING:
-                pass
-            elif owner is USER:
-                user = frame
-                if not file:
-                    file, line = code.co_filename, frame.f_lineno
-            elif owner is MODULE:
-                running.append(frame.f_locals["self"])
-            elif phase is None:
-                phase = _phase(owner, user)
-                if owner is ENGINE:
-                    break
-            frame = frame.f_back
-        return StackView(file, line, running, phase, owner is ENGINE)
+        return look(self._frames.outwards(frame, self._base), self._base)
 
     def _place(self, seen: StackView) -> CodePlace:
-        file, line, running, phase, is_in_engine = seen
         # Nodes of a device run in a thread of its own, whose stack shows no engine.
-        if is_in_engine or (phase is None and is_in_backward()):
-            made = self._made()
-            module = self._names.known_name(running) if running else made.module
-            at = seen if file else made  # code of the user's that the engine calls, as in a checkpoint
-            return CodePlace(at.file, at.line, module, Phase.BACKWARD)
-        if phase is not None:
-            return CodePlace(file, line, "", phase)
-        if running:
-            self._is_after_backward = False
-            return CodePlace(file, line, self._names.name(running), FORWARD)
-        return CodePlace(file, line, "", Phase.OTHER if self._is_after_backward else FORWARD)
+        if not seen.is_in_engine and (seen.phase is not None or not is_in_backward()):
+            return self._forward(seen)
+        made = self._made()
+        module = self._names.known_name(seen.running) if seen.running else made.module
+        at = seen if seen.file else made  # code of the user's that the engine calls, as in a checkpoint
+        return CodePlace(at.file, at.line, module, Phase.BACKWARD)
 
     def _made(self) -> CodePlace:
         """Find where the node was made that runs; else where backward was called."""
@@ -343,9 +371,3 @@ class PlaceFinder:
         """Find where backward was called."""
         seen = self._look(self._callers.get(threading.get_ident(), self._caller))
         return CodePlace(seen.file, seen.line, "", Phase.BACKWARD)
-
-
-def _phase(owner: FrameOwner, user: FrameType | None) -> Phase | None:
-    """Return the phase that a function of torch begins; none of a closure that an optimizer calls."""
-    is_optimizer = user is None or isinstance(user.f_locals.get("self"), Optimizer)
-    return PHASES[owner] if is_optimizer or owner is not OPTIMIZER else None
