@@ -22,8 +22,7 @@ from torch.optim import Optimizer
 from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.torchapi.hooks import (
     engine_code,
-    handed_to,
-    hooked,
+    handed,
     is_in_backward,
     next_node_number,
     number_of,
@@ -299,7 +298,7 @@ class PlaceFinder(ForwardPlaces):
 
     def __enter__(self) -> PlaceFinder:
         self._home = threading.get_ident()
-        self._open.enter_context(hooked({"backward": handed_to(self.on_backward)}))
+        self._open.enter_context(handed({"backward": self.on_backward}))
         self.begin_step()
         return self
 

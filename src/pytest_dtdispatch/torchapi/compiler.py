@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_dtdispatch.errors import CompileError
-from pytest_dtdispatch.torchapi.hooks import handed_to, hooked
+from pytest_dtdispatch.torchapi.hooks import handed
 
 INSTALL = "install one (apt install g++, dnf install gcc-c++), or name one in the environment variable CXX"
 NO_REASON = "this torch does not tell why"
@@ -136,7 +136,7 @@ def noticing_compiled_code(note: Callable[[], None]) -> AbstractContextManager[N
             note()
         return enter(callback)
 
-    return hooked({"compiled code": handed_to(entered)})
+    return handed({"compiled code": entered})
 
 
 def fake_tensor_counts() -> Any:

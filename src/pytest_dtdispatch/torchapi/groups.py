@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pytest_dtdispatch.torchapi.hooks import handed_to, hooked, local_mode_type
+from pytest_dtdispatch.torchapi.hooks import handed, local_mode_type
 from pytest_dtdispatch.torchapi.ops import TorchDispatchMode, open_modes
 
 
@@ -97,4 +97,4 @@ def innermost_in_local_mode(mode: TorchDispatchMode) -> AbstractContextManager[N
         finally:
             TorchDispatchMode.__enter__(mode)
 
-    return hooked({"simulation": handed_to(moved)})
+    return handed({"simulation": moved})

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 TENSOR, API = "torch.distributed.tensor", "torch.distributed.tensor._api"
 REDISTRIBUTE = "torch.distributed.tensor._redistribute"
+SIMULATION = "torch.distributed._local_tensor"
 DISPATCHER, PROPAGATOR = "DTensor._op_dispatcher", "DTensor._op_dispatcher.sharding_propagator"
 # What the native dispatcher calls on a miss, where torch has one.
 SLOW_PATH = "_propagate_op_sharding_dispatch_slow_path"
@@ -105,7 +106,8 @@ POINTS = {
     "dispatch": Point((TENSOR,), "DTensor", ("__torch_dispatch__",)),
     "backward": Point(("torch.autograd.graph",), "", (RUN,), is_required=True),
     "compiled code": Point(("torch._dynamo.eval_frame",), "", ("_maybe_set_eval_frame",)),
-    "simulation": Point(("torch.distributed._local_tensor",), "LocalTensorMode", ("__enter__", "__exit__")),
+    "simulation": Point((SIMULATION,), "LocalTensorMode", ("__enter__", "__exit__")),
+    "simulated op": Point((SIMULATION,), "LocalTensorMode", ("__torch_dispatch__",)),
 }
 
 
@@ -237,6 +239,11 @@ def handed_to(method: Callable[..., Any]) -> Wrap:
     return wrap
 
 
+def handed(methods: Mapping[str, Callable[..., Any]]) -> AbstractContextManager[None]:
+    """Hand what torch calls to methods for a while, by the names of :data:`POINTS`."""
+    return hooked({point: handed_to(method) for point, method in methods.items()})
+
+
 def engine_code() -> Any:
     """Return the code of the function that runs the engine; below it on the stack is what called it."""
     return getattr(torch.autograd.graph, RUN).__code__
@@ -335,19 +342,16 @@ def watching_ops(watcher: Any) -> Iterator[None]:
     with.
     """
     dispatcher = DTensor._op_dispatcher
-    native: dict[str, Wrap] = {}
     if hasattr(torch._C, NATIVE_CLEAR):
         getattr(dispatcher, SLOW_PATH)  # without it no miss would be counted
-        native = {
-            "native miss": handed_to(partial(_missed, watcher)),
-            "native clear": handed_to(watcher.on_native_clear),
-        }
-    wraps: dict[str, Wrap] = {
-        "propagation": handed_to(watcher.on_propagation),
-        "python cache": handed_to(watcher.on_python_cache),
-        "tensor meta": handed_to(watcher.on_tensor_meta),
+    methods = {
+        "native miss": partial(_missed, watcher),
+        "native clear": watcher.on_native_clear,
+        "propagation": watcher.on_propagation,
+        "python cache": watcher.on_python_cache,
+        "tensor meta": watcher.on_tensor_meta,
     }
-    with hooked(native | wraps), _handler_hook(dispatcher._custom_op_handlers, watcher):
+    with handed(methods), _handler_hook(dispatcher._custom_op_handlers, watcher):
         yield
 
 
@@ -382,8 +386,13 @@ def _handler_hook(handlers: dict[Any, Any], watcher: Any) -> Iterator[None]:
 @contextmanager
 def watching_transfers(watcher: Any) -> Iterator[None]:
     """Hand to a watcher, in the same way, redistributions, collectives, wraps and unwraps."""
-    wraps = {"implied": handed_to(watcher.on_implied), "redistribution": handed_to(watcher.on_redistribution)}
-    with hooked(wraps), _watching_collectives(watcher), watching_conversions(watcher):
+    methods = {
+        "implied": watcher.on_implied,
+        "redistribution": watcher.on_redistribution,
+        "simulated op": partial(_on_simulated, watcher),
+    }
+    local_mode_type()  # what is not loaded has no hooks
+    with handed(methods), _watching_collectives(watcher), watching_conversions(watcher):
         yield
 
 
@@ -420,10 +429,6 @@ def _watching_collectives(watcher: Any) -> Iterator[None]:
             for name, method in list(vars(group).items()):
                 if isinstance(method, FunctionType) and (kind := collective_kind(name)) in kinds:
                     hooks.enter_context(wrapped(group, name, handed_to(partial(_on_method, kind, watcher))))
-        if mode := local_mode_type():
-            hooks.enter_context(
-                wrapped(mode, "__torch_dispatch__", handed_to(partial(_on_simulated, watcher)))
-            )
         yield
 
 
@@ -492,7 +497,7 @@ def collective_kind(op: str) -> str:
 def local_mode_type() -> Any:
     """Return the class of that mode; None where this torch has none."""
     try:
-        module = importlib.import_module("torch.distributed._local_tensor")
+        module = importlib.import_module(SIMULATION)
     except ImportError:
         return None
     return getattr(module, "LocalTensorMode", None)
@@ -500,4 +505,4 @@ def local_mode_type() -> Any:
 
 def redistribute_module() -> Any:
     """Return the module in which DTensors are redistributed."""
-    return importlib.import_module("torch.distributed.tensor._redistribute")
+    return importlib.import_module(REDISTRIBUTE)

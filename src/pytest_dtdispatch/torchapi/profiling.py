@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.events import Event
 from pytest_dtdispatch.errors import CaptureError
-from pytest_dtdispatch.torchapi.hooks import Conversion, Converter, handed_to, hooked, watching_conversions
+from pytest_dtdispatch.torchapi.hooks import Conversion, Converter, handed, watching_conversions
 
 __tracebackhide__ = True  # a test that fails here shows its own line
 
@@ -167,8 +167,7 @@ class Marks:
         }
         if hasattr(DTensor._op_dispatcher, "dispatch"):  # in Python; of what C++ dispatches there is an event
             methods["dispatch"] = partial(self._ranged, "dispatch")
-        wraps = {point: handed_to(method) for point, method in methods.items()}
-        with watching_conversions(self, (Conversion.WRAP, Conversion.UNWRAP)), hooked(wraps):
+        with watching_conversions(self, (Conversion.WRAP, Conversion.UNWRAP)), handed(methods):
             yield self
 
     def _redistribution(self, inner: Function, *args: Any, **kwargs: Any) -> Any:
