@@ -37,13 +37,13 @@ from pytest_dtdispatch.budget.parts import (
 )
 from pytest_dtdispatch.core.events import Event
 from pytest_dtdispatch.core.text import show_progress
-from pytest_dtdispatch.measuring.call import placements_text, tensor_text
+from pytest_dtdispatch.measuring.call import redistribution_text
 from pytest_dtdispatch.measuring.guard import Measuring
 from pytest_dtdispatch.measuring.rounds import gc_paused, nothing_to_do
 from pytest_dtdispatch.stats.intervals import median_interval
 from pytest_dtdispatch.torchapi.compiler import leave_uncompiled
 from pytest_dtdispatch.torchapi.profiling import Marks, profiling, refuse_another_profiler
-from pytest_dtdispatch.torchapi.tensors import tensor_traits, wait_for
+from pytest_dtdispatch.torchapi.tensors import wait_for
 
 
 def steps_among(events: Sequence[Event], marks: Marks) -> list[Node]:
@@ -60,10 +60,7 @@ def _named(event: Event, marks: Marks) -> Event:
     note = marks.notes[int(number)]
     if kind == LOOK_UP:
         return event._replace(name=PROPAGATION if note else LOOK_UP)
-    source, target = note
-    tensor = tensor_traits(source)
-    change = f"{tensor_text(tensor) if tensor else ''} -> {placements_text(target.placements)}"
-    return event._replace(name=f"{kind} redistribute {change}")
+    return event._replace(name=f"{kind} redistribute {redistribution_text(*note)}")
 
 
 BLOCKS = 4

@@ -209,6 +209,13 @@ def placement_text(placement: Any) -> str:
     return f"<{placement}>"
 
 
+def redistribution_text(source: Any, target: Any) -> str:
+    """Write how a redistribution changes a tensor, or a spec that stands for it: ``f32[8,8]S0 -> R``."""
+    traits = tensor_traits(source)
+    before = tensor_text(traits) if traits else placements_text(source.placements)
+    return f"{before} -> {placements_text(target.placements)}"
+
+
 # Arguments that make another call of it, beside its tensor, mesh and placements: by function, place and name.
 NAMED_ARGUMENTS = {"from_local": {4: "run_check", 5: "shape"}, "redistribute": {4: "async_op"}}
 

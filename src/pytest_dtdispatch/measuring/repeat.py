@@ -17,13 +17,7 @@ from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import repeated
 from pytest_dtdispatch.core.signatures import place_text
 from pytest_dtdispatch.errors import RanksError, first_line
-from pytest_dtdispatch.measuring.call import (
-    ConversionCall,
-    OpCall,
-    UnnoticedMode,
-    placements_text,
-    tensor_text,
-)
+from pytest_dtdispatch.measuring.call import ConversionCall, OpCall, UnnoticedMode, redistribution_text
 from pytest_dtdispatch.measuring.guard import Setup, call_arguments
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.replay import NoCopyError, Replay, Storages, keys_of, leaves_behind
@@ -48,7 +42,6 @@ from pytest_dtdispatch.torchapi.tensors import (
     local_of,
     mesh_among,
     release_of,
-    tensor_traits,
     unwaited,
     wait_for,
     wait_for_all,
@@ -321,11 +314,8 @@ def _look_at_op(call: OpCall, subject: Subject, replay: Replay, signals: Signals
     below = LocalOps()
 
     def note(shard: Any, source: Any, target: Any, *_: Any) -> None:
-        if tuple(source.placements) == tuple(target.placements):
-            return
-        traits = tensor_traits(source)
-        text = tensor_text(traits) if traits else placements_text(source.placements)
-        redistributed.append(f"{text} -> {placements_text(target.placements)}")
+        if tuple(source.placements) != tuple(target.placements):
+            redistributed.append(redistribution_text(source, target))
 
     with listening("redistribution", note):
         repeat_under(below, subject, subject.prepare(), signals)

@@ -156,10 +156,7 @@ class Copy:
 
     def __init__(self, tensor: torch.Tensor, is_free: Callable[[torch.Tensor], bool] = is_freed) -> None:
         self.tensor = tensor
-        self._parts = [
-            None if is_free(plain) else (plain.untyped_storage(), *_contents_of(plain))
-            for plain in storages_of(tensor)
-        ]
+        self._parts = [None if is_free(plain) else _part_of(plain) for plain in storages_of(tensor)]
 
     def restore(self) -> bool:
         """Write it to what the tensor has now, where that lies as it did; tell whether all of it does."""
@@ -204,9 +201,9 @@ def _layout(plain: torch.Tensor) -> tuple[Any, ...]:
     return plain.device, size, plain.storage_offset(), plain.shape, plain.stride()
 
 
-def _contents_of(plain: torch.Tensor) -> tuple[tuple[Any, ...], torch.Tensor, torch.Tensor]:
+def _part_of(plain: torch.Tensor) -> tuple[torch.UntypedStorage, tuple[Any, ...], torch.Tensor, torch.Tensor]:
     region = _region(plain)
-    return _layout(plain), region, _cloned(region)
+    return plain.untyped_storage(), _layout(plain), region, _cloned(region)
 
 
 def _region(plain: torch.Tensor) -> torch.Tensor:
