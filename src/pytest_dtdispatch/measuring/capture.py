@@ -70,12 +70,6 @@ class UnseenOps:
         self._counted: dict[int, list[tuple[int, int]]] = {}  # counters are per thread
         self._hiding: set[str] = set()
 
-    def watched(self) -> AbstractContextManager[None]:
-        """Notice them for a while, from the thread that the capture is opened in."""
-        self._home = threading.get_ident()
-        self._propagated.clear()
-        return noticing_propagations(self._note_propagation)
-
     def note(self) -> None:
         """Note the counters of this thread: an op that the capture saw has ended."""
         self._counted[threading.get_ident()] = self._counters()
@@ -112,7 +106,8 @@ class UnseenOps:
     def _counters(self) -> list[tuple[int, int]]:
         return [(read[0], read[1]) for read in (reader() for reader in self._caches.readers())]
 
-    def _note_propagation(self, looked_up: str) -> None:
+    def note_propagation(self, looked_up: str) -> None:
+        """Note a propagation in another thread than the one that the capture is opened in."""
         ident = threading.get_ident()
         # In this thread too the capture may be open, or be handling an op of it right now.
         if ident != self._home and all(one is not self._capture for one in (*open_modes(), *_dispatching())):
@@ -144,7 +139,6 @@ class DispatchCapture(UnnoticedMode):
         self._ops = tuple(ops)
         self._results = TestResults() if results is None else results
         self._caches = ShardingCaches()
-        self._unseen = UnseenOps(self, self._caches)
         self._measuring = Measuring("a capture is open")
 
     def __enter__(self) -> Self:
@@ -158,7 +152,8 @@ class DispatchCapture(UnnoticedMode):
     def _open(self) -> None:
         warn_of_debug_logging()  # here a signal cannot leave the lock of logging behind
         self._measuring.__enter__()
-        self._measuring.contexts.enter_context(self._unseen.watched())
+        self._unseen = UnseenOps(self, self._caches)
+        self._measuring.contexts.enter_context(noticing_propagations(self._unseen.note_propagation))
         self._measuring.contexts.enter_context(innermost_in_local_mode(self))
         super()._open()
         self._unseen.note()
