@@ -102,6 +102,39 @@ def young_heap() -> Iterator[None]:
     gc.unfreeze()
 
 
+def held() -> dict[tuple[int, str], int]:
+    """Everything callable that DTensor and what we put hooks into holds, by its owner and name."""
+    import torch
+    from torch.distributed import _functional_collectives
+    from torch.distributed.tensor import DTensor
+
+    dispatcher = DTensor._op_dispatcher
+    modules = [module for name, module in sys.modules.items() if name.startswith("torch.distributed.tensor")]
+    classes = [each for module in modules for each in vars(module).values() if isinstance(each, type)]
+    owners = (dispatcher, dispatcher.sharding_propagator, torch._C, torch.autograd.graph, torch.autograd)
+    found = {
+        (id(owner), name): id(value)
+        for owner in (*modules, *classes, *owners, _functional_collectives)
+        for name, value in vars(owner).items()
+        if callable(value) or isinstance(value, staticmethod)
+    }
+    return found | {(0, str(op)): id(handler) for op, handler in dispatcher._custom_op_handlers.items()}
+
+
+@pytest.fixture
+def nothing_stays() -> Iterator[None]:
+    """Check that a test leaves no hook and no mode behind, and nothing frozen."""
+    from pytest_dtdispatch.steps.counter import LEAST_FROZEN
+    from pytest_dtdispatch.torchapi.ops import open_modes
+
+    before, frozen = held(), gc.get_freeze_count()
+    yield
+    owners = {owner for owner, _ in before}  # torch imports more on the way
+    assert {key: value for key, value in held().items() if key[0] in owners} == before
+    assert open_modes() == []
+    assert gc.get_freeze_count() < max(frozen + 1, LEAST_FROZEN)
+
+
 @pytest.fixture
 def group_owner() -> Iterator[ProcessGroupOwner]:
     """Own the process group of a test."""

@@ -108,7 +108,7 @@ class FakeClock:
 class FakeOp:
     """An op whose call number n takes 1000 + n ns: a sample says which call it came from."""
 
-    def __init__(self, clock: FakeClock, effect: Callable[[int], None]) -> None:
+    def __init__(self, clock: FakeClock, effect: Callable[[int], object]) -> None:
         self.calls = 0
         self._clock = clock
         self._effect = effect
@@ -128,7 +128,7 @@ class Bench:
         self.clock = FakeClock()
         self.op = self.op_that(lambda number: self.caches.native.ask())
 
-    def op_that(self, effect: Callable[[int], None]) -> FakeOp:
+    def op_that(self, effect: Callable[[int], object]) -> FakeOp:
         self.op = FakeOp(self.clock, effect)
         return self.op
 

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.measuring.call import dtype_text, placement_text
+from tests.conftest import Capture
+from tests.measuring.runs import Make
 from tests.probes import needs_rule
 
 pytestmark = pytest.mark.torch
 
-Make = Callable[..., Any]
-Capture = Callable[..., dict[str, Measurement]]
 
 SAME: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "add": ("add.Tensor", lambda a: a + a),
@@ -66,10 +66,6 @@ def test_an_op_that_does_something_else_has_none_and_says_why(
     assert any(note.startswith("no local row: ") and reason in note for note in measured.remarks)
 
 
-def labels(capture: Capture, body: Callable[[], Any]) -> list[str]:
-    return [measurement.full_label for measurement in capture(body, rounds=1, repeat=1).values()]
-
-
 CASES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "scalar": (lambda a: a + 2.5, "add.Tensor(f32[8,8]S0)@4"),
     "default ints": (lambda a: a.argmax(), "argmax.default(f32[8,8]S0)@4"),
@@ -90,7 +86,15 @@ CASES: dict[str, tuple[Callable[[Any], Any], str]] = {
         "mul.out(f32[8,8]S0, f32[8,8]S0, f32[8,8]S0)@4",
     ),
     "string": (lambda a: F.gelu(a, approximate="tanh"), "gelu.default(f32[8,8]S0, approximate=tanh)@4"),
+    "list with a missing tensor": (
+        lambda a: a.redistribute(placements=[Replicate()])[:, whole(a, torch.arange(4))],
+        "index.Tensor(f32[8,8]R, [-, i64[4]R])@4",
+    ),
 }
+
+
+def whole(a: Any, values: torch.Tensor) -> DTensor:
+    return DTensor.from_local(values, a.device_mesh, [Replicate()])
 
 
 @pytest.mark.parametrize(
@@ -104,12 +108,8 @@ def test_an_argument_that_selects_a_plan_is_named(
     shard: Make, capture: Capture, body: Callable[[Any], Any], expected: str
 ) -> None:
     a = shard(8, 8)
-    assert expected in labels(capture, lambda: body(a))
-
-
-def test_a_missing_tensor_of_a_list_is_a_dash(shard: Make, capture: Capture) -> None:
-    a, rows = shard(8, 8, placement=Replicate()), shard(4, placement=Replicate()).long()
-    assert "index.Tensor(f32[8,8]R, [-, i64[4]R])@4" in labels(capture, lambda: a[:, rows])
+    measured = capture(lambda: body(a), rounds=1, repeat=1)
+    assert expected in [measurement.full_label for measurement in measured.values()]
 
 
 def test_two_calls_that_differ_in_a_plain_number_share_a_row(shard: Make, capture: Capture) -> None:
@@ -123,15 +123,8 @@ class Odd(Shard):
         return "Odd"
 
 
-@pytest.mark.parametrize(
-    ("placement", "text"),
-    [(Shard(12), "S12"), (Replicate(), "R"), (Partial(), "P"), (Partial("max"), "P(max)"), (Odd(0), "<Odd>")],
-    ids=str,
-)
-def test_placements_have_short_names(placement: Any, text: str) -> None:
-    assert placement_text(placement) == text
-
-
-def test_a_dtype_without_a_short_name_keeps_its_own() -> None:
-    assert dtype_text(torch.bfloat16) == "bf16"
-    assert dtype_text(torch.float8_e4m3fn) == "float8_e4m3fn"
+def test_placements_and_dtypes_have_short_names() -> None:
+    placements = (Shard(12), Replicate(), Partial(), Partial("max"), Odd(0))
+    assert [placement_text(each) for each in placements] == ["S12", "R", "P", "P(max)", "<Odd>"]
+    dtypes = torch.bfloat16, torch.float8_e4m3fn
+    assert [dtype_text(each) for each in dtypes] == ["bf16", "float8_e4m3fn"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -31,7 +32,7 @@ ROUNDS, REPEAT = 3, 4
 
 Call = Callable[[Callable[[], Any]], Any]
 Program = Callable[[Make, Call], Any]
-PROGRAMS: dict[str, Program] = {}
+PROGRAMS: dict[str, tuple[Program, str]] = {}
 
 
 def measure(fn: Callable[..., Any], *args: Any, setup: Setup | None = None) -> tuple[Any, Figures]:
@@ -75,12 +76,11 @@ def test_the_mesh_of_a_call_is_named(shard: Make) -> None:
 
 
 def test_a_call_that_meets_a_new_shape_now_and_then_has_those_calls_refused(shard: Make) -> None:
-    calls, a = [0], shard(8, 8)
+    calls, a = itertools.count(1), shard(8, 8)
     others = iter([shard(4 * n, 2) for n in range(1, 200)])
 
     def now_and_then() -> Any:
-        calls[0] += 1
-        x = next(others) if calls[0] % 7 == 0 else a
+        x = a if next(calls) % 7 else next(others)
         return x + x
 
     _, figures = measure(now_and_then)
@@ -93,26 +93,19 @@ def test_a_call_that_meets_a_new_shape_now_and_then_has_those_calls_refused(shar
 # What a callable leaves behind
 
 
-def program(body: Program) -> Program:
+def program(body: Program, why: str = "") -> Program:
     """List a program: it calls something by what it is given, and returns all that it could tell by."""
-    PROGRAMS[body.__name__] = body
+    PROGRAMS[body.__name__] = body, why
     return body
 
 
-@program
-def a_closure_that_is_written_to_is_left_as_after_one_call(shard: Make, call: Call) -> Any:
-    a, plain = shard(8, 8), torch.rand(3)
-
-    def fn() -> Any:
-        plain.mul_(2.0)
-        return a.add_(1.0).mul_(a)
-
-    result = call(fn)
-    return a, plain, result, result is a
+def runs_once(why: str) -> Callable[[Program], Program]:
+    """List a program whose call runs once, with the reason."""
+    return partial(program, why=f"runs once: {why}")
 
 
 @program
-def a_view_made_outside_and_written_through_inside_is_left_as_after_one_call(shard: Make, call: Call) -> Any:
+def what_a_call_and_a_view_made_outside_write_to_is_left_as_after_one_call(shard: Make, call: Call) -> Any:
     a, base = shard(8, 8), torch.rand(6)
     row, head = a.view(4, 16), base[:2]
 
@@ -120,9 +113,10 @@ def a_view_made_outside_and_written_through_inside_is_left_as_after_one_call(sha
         head.add_(1.0)
         base.mul_(2.0)
         row.add_(1.0)
-        return a.mul_(2.0)
+        return a.add_(1.0).mul_(a)
 
-    return call(fn), a, row, base, head
+    result = call(fn)
+    return result, result is a, a, row, base, head
 
 
 def test_each_repetition_starts_from_what_the_first_call_found(shard: Make) -> None:
@@ -147,27 +141,12 @@ def gradients_are_accumulated_once(shard: Make, call: Call) -> Any:
         a, b = (shard(8, 8, requires_grad=True) for _ in range(2))
         if grad_is_there:
             (a + b).sum().backward()
-        grad = a.grad
-        call(lambda: (a * b).sum().backward())
-        return a.grad, b.grad, grad is not None, a.grad is grad
+        grad, doubled = a.grad, a * 2
+        doubled.retain_grad()
+        call(lambda: (a * b + doubled).sum().backward(retain_graph=True))
+        return a.grad, b.grad, doubled.grad, grad is not None, a.grad is grad
 
     return seen(False), seen(True)
-
-
-@program
-def a_retained_gradient_is_accumulated_once(shard: Make, call: Call) -> Any:
-    a = shard(8, 8, requires_grad=True)
-    doubled = a * 2
-    doubled.retain_grad()
-    call(lambda: doubled.sum().backward(retain_graph=True))
-    return a.grad, doubled.grad
-
-
-@program
-def running_statistics_are_updated_once(shard: Make, call: Call) -> Any:
-    a, layer, batch = shard(8, 8), torch.nn.BatchNorm1d(8), torch.rand(4, 8)
-    call(lambda: (a + a, layer(batch)))
-    return layer.running_mean, layer.running_var, layer.num_batches_tracked
 
 
 @program
@@ -187,29 +166,16 @@ def views_that_ops_of_the_callable_make_are_followed_to_what_they_show(shard: Ma
 
 
 @program
-def random_draws_are_made_once(shard: Make, call: Call) -> Any:
-    a = shard(8, 8)
-    return call(lambda: (torch.rand(2), torch.rand_like(a), a.uniform_())), a, torch.rand(2)
-
-
-@program
-def a_generator_in_a_closure_advances_once(shard: Make, call: Call) -> Any:
-    a, generator = shard(8, 8), torch.Generator().manual_seed(5)
-    drawn = call(lambda: (torch.rand(3, generator=generator), a + a))
-    return drawn, generator.get_state()
+def random_draws_are_made_once_of_a_generator_in_a_closure_too(shard: Make, call: Call) -> Any:
+    a, own = shard(8, 8), torch.Generator().manual_seed(5)
+    drawn = call(lambda: (torch.rand(2), torch.rand_like(a), a.uniform_(), torch.rand(3, generator=own)))
+    return drawn, a, torch.rand(2), own.get_state()
 
 
 @program
 def a_draw_that_only_a_repetition_makes_leaves_the_random_state_alone(shard: Make, call: Call) -> Any:
-    a, calls = shard(8, 8), [0]
-
-    def fn() -> Any:
-        calls[0] += 1
-        if calls[0] > 1:
-            torch.rand(3)
-        return a + a
-
-    return call(fn)
+    a, calls = shard(8, 8), itertools.count()
+    return call(lambda: (a + a, torch.rand(3) if next(calls) else None)[0])
 
 
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
@@ -235,7 +201,7 @@ def first_and_second_step(make: Callable[[Any], Optimizer], shard: Make, call: C
     return weight.detach(), [list(state.values()) for state in optimizer.state.values()]
 
 
-PROGRAMS |= {name: partial(first_and_second_step, make) for name, make in OPTIMIZERS.items()}
+PROGRAMS |= {name: (partial(first_and_second_step, make), "") for name, make in OPTIMIZERS.items()}
 
 
 @program
@@ -253,7 +219,7 @@ def a_tensor_that_the_first_call_made_is_as_that_call_left_it(shard: Make, call:
 
 
 @program
-def versions_are_those_of_one_call(shard: Make, call: Call) -> Any:
+def versions_and_running_statistics_are_those_of_one_call(shard: Make, call: Call) -> Any:
     norm, x = torch.nn.BatchNorm1d(4), torch.rand(8, 4, requires_grad=True)
     buffer, base = torch.zeros(4), torch.zeros(4)
 
@@ -264,7 +230,8 @@ def versions_are_those_of_one_call(shard: Make, call: Call) -> Any:
         return loss
 
     call(forward).backward()
-    return buffer, base, buffer._version, base._version, x.grad
+    statistics = norm.running_mean, norm.running_var, norm.num_batches_tracked
+    return buffer, base, buffer._version, base._version, x.grad, statistics
 
 
 @program
@@ -303,23 +270,10 @@ def a_write_to_overlapping_memory_loses_no_other_write(shard: Make, call: Call) 
     return expanded, other
 
 
-ONCE: dict[str, Program] = {}
+NO_COPY = "it writes to a {} tensor, whose contents cannot be put back"
 
 
-def runs_once(why: str) -> Callable[[Program], Program]:
-    """List a program whose call runs once, with the reason."""
-
-    def listed(body: Program) -> Program:
-        ONCE[why] = body
-        return body
-
-    return listed
-
-
-SPARSE = "runs once: it writes to a sparse_coo tensor, whose contents cannot be put back"
-
-
-@runs_once(SPARSE)
+@runs_once(NO_COPY.format("sparse_coo"))
 def a_sparse_gradient(shard: Make, call: Call) -> Any:
     table, other = torch.nn.Embedding(10, 4, sparse=True), torch.zeros(3)
 
@@ -333,7 +287,7 @@ def a_sparse_gradient(shard: Make, call: Call) -> Any:
     return table.weight.grad.to_dense(), other
 
 
-@runs_once(f"{SPARSE} ")
+@runs_once(NO_COPY.format("sparse_coo"))
 def a_sparse_tensor_that_the_first_call_made(shard: Make, call: Call) -> Any:
     made: list[torch.Tensor] = []
 
@@ -346,20 +300,20 @@ def a_sparse_tensor_that_the_first_call_made(shard: Make, call: Call) -> Any:
     return made[0].to_dense(), made[0].shape
 
 
-@runs_once("runs once: it writes to a nested tensor, whose contents cannot be put back")
+@runs_once(NO_COPY.format("nested"))
 def a_nested_tensor(shard: Make, call: Call) -> Any:
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     call(lambda: nested.mul_(2))
     return [*nested.unbind(), nested.dim()]
 
 
-@runs_once("runs once: it changed the layout of a tensor that it wrote to")
+@runs_once("it changed the layout of a tensor that it wrote to")
 def a_shape_that_changes_in_place(shard: Make, call: Call) -> Any:
     a = torch.rand(8, 1)
     return call(lambda: a.squeeze_(1)), a.shape
 
 
-@runs_once("repeating it raised RuntimeError: Trying to backward through the graph")
+@partial(program, why="repeating it raised RuntimeError: Trying to backward through the graph")
 def a_graph_that_can_be_walked_once(shard: Make, call: Call) -> Any:
     a = shard(8, 8, requires_grad=True)
     call((a * a).sum().backward)
@@ -368,11 +322,7 @@ def a_graph_that_can_be_walked_once(shard: Make, call: Call) -> Any:
 
 @pytest.mark.filterwarnings("ignore:Use of index_put_ on expanded tensors:UserWarning")
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested:UserWarning")
-@pytest.mark.parametrize(
-    ("body", "why"),
-    [*((body, "") for body in PROGRAMS.values()), *((body, why.strip()) for why, body in ONCE.items())],
-    ids=[*PROGRAMS, *(body.__name__ for body in ONCE.values())],
-)
+@pytest.mark.parametrize(("body", "why"), PROGRAMS.values(), ids=PROGRAMS)
 def test_a_measured_program_is_left_as_after_one_call(shard: Make, body: Program, why: str) -> None:
     def measured(fn: Callable[[], Any]) -> Any:
         result, figures = measure(fn)
@@ -380,12 +330,12 @@ def test_a_measured_program_is_left_as_after_one_call(shard: Make, body: Program
         assert bool(counts(figures)) is not bool(why)
         return result
 
-    seen = []
-    for call in (lambda fn: fn(), measured):
+    def left_by(call: Call) -> list[Any]:
         torch.manual_seed(11)
         leaves = [*tree_leaves(body(shard, call)), torch.get_rng_state()]
-        seen.append([local_of(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves])
-    plain, left = seen
+        return [local_of(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+
+    plain, left = left_by(lambda fn: fn()), left_by(measured)
     assert len(plain) == len(left) > 1
     for before, after in zip(plain, left, strict=True):
         assert torch.equal(before, after) if isinstance(before, torch.Tensor) else before == after
@@ -444,17 +394,13 @@ def test_a_miss_finds_nothing_that_setup_left_in_the_caches(shard: Make, cold: b
 def test_the_device_is_waited_for_where_the_process_uses_one(
     shard: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a, waits = shard(8, 8), [0]
-
-    def synchronize() -> None:
-        waits[0] += 1
-
-    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    a, waits = shard(8, 8), list[bool]()
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(True))
     measure(lambda: a + a)
-    assert waits[0] == 0
+    assert waits == []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     measure(lambda: a + a)
-    assert waits[0] == 1, "once for the rounds in a row, which these few are"
+    assert waits == [True], "once for the rounds in a row, which these few are"
 
 
 def test_the_generator_of_a_cuda_device_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,38 +426,30 @@ class StoppedError(Exception):
     """What one thread makes another raise, to stop it."""
 
 
-def stop_this_thread() -> None:
-    this = ctypes.c_ulong(threading.get_ident())
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(this, ctypes.py_object(StoppedError))
-
-
-def raising(error: Exception) -> Callable[[], None]:
-    def fail() -> None:
-        raise error
-
-    return fail
-
-
 @pytest.mark.parametrize(
-    ("numbers", "fail", "expected"),
+    ("numbers", "error", "expected"),
     [
-        ([1], raising(LookupError("the callable's own")), LookupError),
-        ([5], stop_this_thread, StoppedError),
-        ([5], raising(ValueError("no more\nof this")), "repeating it raised ValueError: no more"),
-        (range(5, 9), raising(AssertionError()), "repeating it raised AssertionError"),
+        ([1], LookupError("the callable's own"), LookupError),
+        ([5], StoppedError, StoppedError),
+        ([5], ValueError("no more\nof this"), "repeating it raised ValueError: no more"),
+        (range(5, 9), AssertionError(), "repeating it raised AssertionError"),
     ],
     ids=["in the first call", "of another thread", "in a repetition", "in each repetition, and has no text"],
 )
 def test_an_error_is_of_the_program_or_a_note(
-    numbers: Sequence[int], fail: Callable[[], None], expected: str | type[Exception]
+    numbers: Sequence[int], error: Any, expected: str | type[Exception]
 ) -> None:
-    calls, total = [0], torch.zeros(2)
+    calls, total = itertools.count(1), torch.zeros(2)
 
     def fn() -> None:
-        calls[0] += 1
         total.add_(1)
-        if calls[0] in numbers:
-            fail()
+        if next(calls) not in numbers:
+            return
+        if error is StoppedError:
+            this = ctypes.c_ulong(threading.get_ident())
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(this, ctypes.py_object(error))
+        else:
+            raise error
 
     if isinstance(expected, str):
         assert measure(fn)[1].notes == (expected,)

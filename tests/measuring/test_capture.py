@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.nn.functional import conv2d
 from torch.testing._internal.two_tensor import TwoTensor
 
 from pytest_dtdispatch.core.measurement import Measurement, State
@@ -21,22 +22,14 @@ from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.rounds import NO_COUNTER_MOVED, NOT_PROPAGATED
-from pytest_dtdispatch.torchapi.ops import open_modes
+from tests.conftest import Capture
 from tests.measuring.runs import Make, NamingMode, captured
 from tests.probes import NATIVE_CACHE, compiles_once_under_a_mode, needs, needs_rule, needs_that
 
-pytestmark = pytest.mark.torch
-
-Capture = Callable[..., dict[str, Measurement]]
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
 
 CLEAR = "_clear_DTensor_sharding_propagator_cache"
 STATS = "_get_DTensor_sharding_propagator_cache_stats"
-
-
-@pytest.fixture(autouse=True)
-def clean_mode_stack() -> Iterator[None]:
-    yield
-    assert open_modes() == []
 
 
 def refused(measurement: Measurement, state: State) -> dict[str, int]:
@@ -46,12 +39,9 @@ def refused(measurement: Measurement, state: State) -> dict[str, int]:
 # What is proved
 
 
-def test_every_sample_of_an_op_is_proved(shard: Make, capture: Capture) -> None:
+def test_misses_take_longer_than_hits(shard: Make, capture: Capture) -> None:
     a = shard(8, 8)  # small: a kernel that runs on several threads waits for a busy machine
     add = capture(lambda: a + a, rounds=6, repeat=5)["add.Tensor"]
-    counts = {samples.state: len(samples.ns) for samples in add.samples}
-    assert counts == {State.MISS: 6, State.HIT: 30, State.LOCAL: 30}
-    assert (add.rounds, add.proof, add.notes) == (6, "proved", ())
     assert add.miss_over_hit is not None
     assert add.miss_over_hit > 10
 
@@ -82,43 +72,28 @@ def test_what_the_counters_do_not_prove_is_refused(
     assert add.proof == f"{why} (4x)"
 
 
-def test_an_op_that_never_asks_the_propagator_has_calls_and_no_miss(shard: Make, capture: Capture) -> None:
-    a = shard(8, 8)
-    op = capture(lambda: a.is_same_size(a), rounds=2, repeat=3)["is_same_size.default"]
-    calls = op.of(State.CALL)
-    assert calls is not None
-    assert len(calls.ns) == 6
-    assert op.of(State.MISS) is None
-    assert op.of(State.HIT) is None
-    assert op.proof == "unpropagated"
-    assert any(note.startswith("unpropagated: ") for note in op.remarks)
+PROVED = {State.MISS: 3, State.HIT: 12}
+WAYS: dict[str, tuple[tuple[int, ...], Callable[[Any], Any], dict[State, int], str]] = {
+    "add.Tensor": ((8, 8), lambda a: a + a, PROVED, "proved"),
+    "is_same_size.default": ((8, 8), lambda a: a.is_same_size(a), {State.CALL: 12}, "unpropagated"),
+    # The Python cache answers these.
+    "argmax.default": ((8, 8), lambda a: a.argmax(1), PROVED, "proved"),
+    "convolution.default": ((1, 3, 4, 4), lambda a: conv2d(a, torch.ones_like(a)), PROVED, "proved"),
+}
 
 
-def convolve(a: DTensor) -> Any:
-    return torch.nn.functional.conv2d(a, torch.ones_like(a))
-
-
-@pytest.mark.parametrize(
-    ("op", "shape", "body"),
-    [
-        pytest.param(
-            "argmax.default", (8, 8), lambda a: a.argmax(1), id="argmax", marks=needs_rule("argmax.default")
-        ),
-        pytest.param("convolution.default", (1, 3, 4, 4), convolve, id="convolution"),
-    ],
-)
-def test_an_op_that_the_python_cache_answers_is_proved_on_it(
-    shard: Make, capture: Capture, op: str, shape: tuple[int, ...], body: Callable[[Any], Any]
-) -> None:
+@pytest.mark.parametrize("op", [pytest.param(op, marks=[needs_rule(op)] * ("argmax" in op)) for op in WAYS])
+def test_every_sample_of_an_op_is_proved_or_it_has_no_miss(shard: Make, capture: Capture, op: str) -> None:
+    shape, body, counts, proof = WAYS[op]
     a = shard(*shape, placement=Replicate())
     try:
         body(a)
     except RuntimeError as error:  # old rules of convolution know no call without a bias
         pytest.skip(f"this torch refuses {op}: {error}")
     measured = capture(lambda: body(a), rounds=3, repeat=4)[op]
-    counts = {s.state: len(s.ns) for s in measured.samples if s.state is not State.LOCAL}
-    assert counts == {State.MISS: 3, State.HIT: 12}
-    assert measured.proof == "proved"
+    assert {s.state: len(s.ns) for s in measured.samples if s.state is not State.LOCAL} == counts
+    assert (measured.rounds, measured.proof) == (3, proof)
+    assert any(note.startswith("unpropagated: ") for note in measured.remarks) == (counts is not PROVED)
 
 
 # What is captured
@@ -162,7 +137,6 @@ def test_an_exception_inside_a_capture_comes_out_and_leaves_no_mode_open(shard: 
 
     with pytest.raises(KeyError):
         body()
-    assert open_modes() == []
     with SignatureCapture(book, Plan(1, 1)):
         a + a
     assert [(m.op, m.calls) for m in book.measurements()] == [("add.Tensor", 2)]
@@ -186,27 +160,30 @@ def test_debug_logging_of_the_dispatcher_is_warned_of(shard: Make, name: str) ->
 # Modes of the program
 
 
-def test_a_debug_mode_around_a_capture_counts_as_it_counts_without_one(shard: Make, capture: Capture) -> None:
+@pytest.mark.parametrize(
+    ("mode", "seen", "count"),
+    [
+        (CommDebugMode, lambda mode: list(mode.get_comm_counts().items()), 1),
+        (NamingMode, lambda mode: mode.names, 3),
+    ],
+)
+def test_a_mode_around_a_capture_sees_what_it_sees_without_one(
+    shard: Make, capture: Capture, mode: Callable[[], Any], seen: Callable[[Any], list[Any]], count: int
+) -> None:
     a = shard(8, 8)
-    with CommDebugMode() as plain:
+
+    def body() -> None:
         a @ a
         a + a
-    with CommDebugMode() as around:
-        measured = capture(lambda: (a @ a, a + a))
-    assert dict(around.get_comm_counts()) == dict(plain.get_comm_counts())
-    assert sum(plain.get_comm_counts().values()) == 1
-    assert measured["mm.default"].of(State.MISS)
-
-
-def test_a_mode_around_a_capture_sees_each_op_once(shard: Make, capture: Capture) -> None:
-    a = shard(8, 8)
-    with NamingMode() as plain:
-        a + a
         a.uniform_()
-    with NamingMode() as around:
-        measured = capture(lambda: (a + a, a.uniform_()))
-    assert around.names == plain.names
-    assert len(plain.names) == 2
+
+    with mode() as plain:
+        body()
+    with mode() as around:
+        measured = capture(body)
+    assert seen(around) == seen(plain)
+    assert len(seen(plain)) == count
+    assert measured["mm.default"].of(State.MISS)
     assert measured["add.Tensor"].of(State.HIT)
 
 

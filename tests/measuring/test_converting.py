@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from pytest_dtdispatch.torchapi.tensors import wait_for
 from tests.measuring.runs import Make, captured
 from tests.probes import compiles_once_under_a_mode, needs_that
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays", "young_heap")]
 
 Body = Callable[[], Any]
 R, S, P = Replicate(), Shard, Partial()
@@ -35,23 +34,12 @@ def rows(body: Body, plan: Plan = QUICK) -> dict[str, Measurement]:
     return {row.label: row for row in captured(body, plan=plan).measurements()}
 
 
-def states(row: Measurement) -> set[State]:
-    return {samples.state for samples in row.recorded()}
-
-
-def refused(row: Measurement) -> list[Any]:
-    return [one for samples in row.samples for one in samples.refused]
-
-
-@dataclass
 class Tensors:
     """What conversions are made of: a part of a tensor, all of it, and that split over a mesh."""
 
-    mesh: DeviceMesh
-
-    def __post_init__(self) -> None:
-        self.local, self.whole = torch.rand(4, 8), torch.rand(16, 8)
-        self.split: Any = distribute_tensor(self.whole, self.mesh, [S(0)])
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self.mesh, self.local, self.whole = mesh, torch.rand(4, 8), torch.rand(16, 8)
+        self.split: Any = distribute_tensor(self.whole, mesh, [S(0)])
 
 
 CONVERSIONS: dict[str, Callable[[Tensors], Any]] = {
@@ -80,9 +68,10 @@ def test_each_conversion_is_a_row_that_is_counted(mesh: DeviceMesh, name: str) -
     row = found[name]
     assert row.calls == 2
     plans = name.startswith("redistribute") and "S0 -> S0" not in name
-    assert states(row) == ({State.COLD, State.MISS, State.HIT} if plans else {State.CALL})
+    states = {State.COLD, State.MISS, State.HIT} if plans else {State.CALL}
+    assert {samples.state for samples in row.recorded()} == states
     assert row.proof == ("proved" if plans else "unpropagated")
-    assert not refused(row)
+    assert not any(samples.refused for samples in row.samples)
 
 
 def test_backward_has_rows_of_its_own(mesh: DeviceMesh) -> None:
@@ -126,9 +115,9 @@ def test_a_row_says_which_collectives_it_ran(mesh: DeviceMesh) -> None:
 
 def test_what_an_op_redistributes_is_part_of_its_row_which_names_it(shard: Make) -> None:
     a, b = shard(8, 8), shard(8, 8)
-    found = rows(lambda: a @ b)
-    assert list(found) == ["mm.default(f32[8,8]S0, f32[8,8]S0)@4"]
-    assert found["mm.default(f32[8,8]S0, f32[8,8]S0)@4"].notes == ("redistributes f32[8,8]S0 -> R",)
+    [(label, row)] = rows(lambda: a @ b).items()
+    assert label == "mm.default(f32[8,8]S0, f32[8,8]S0)@4"
+    assert row.notes == ("redistributes f32[8,8]S0 -> R",)
 
 
 def test_autograd_can_go_twice_through_a_captured_redistribution(mesh: DeviceMesh) -> None:
@@ -158,24 +147,8 @@ def test_an_error_is_the_program_s_and_leaves_no_row(mesh: DeviceMesh) -> None:
     assert book.measurements() == ()
 
 
-def test_hooks_are_taken_out_again(mesh: DeviceMesh) -> None:
-    split: Any = distribute_tensor(torch.rand(16, 8), mesh, [S(0)])
-
-    def held() -> dict[tuple[int, str], int]:
-        """Everything that DTensor's modules and their classes hold, by its owner and name."""
-        modules = [
-            module for name, module in sys.modules.items() if name.startswith("torch.distributed.tensor")
-        ]
-        classes = [each for module in modules for each in vars(module).values() if isinstance(each, type)]
-        return {
-            (id(owner), name): id(value)
-            for owner in (*modules, *classes)
-            for name, value in vars(owner).items()
-            if callable(value) or isinstance(value, staticmethod)
-        }
-
-    rows(lambda: split.redistribute(placements=[R]))  # what torch imports on the way is there now
-    before = held()
+def test_what_raises_in_a_region_comes_out_of_it(shard: Make) -> None:
+    split = shard(16, 8)
 
     def fail() -> None:
         split.redistribute(placements=[R])
@@ -183,21 +156,16 @@ def test_hooks_are_taken_out_again(mesh: DeviceMesh) -> None:
 
     with pytest.raises(ZeroDivisionError):
         rows(fail)
-    assert held() == before
 
 
-def test_ops_that_are_asked_for_are_globs_on_conversions_too(mesh: DeviceMesh, shard: Make) -> None:
+def test_ops_that_are_asked_for_are_globs_on_conversions_too(shard: Make) -> None:
     a = shard(8, 8)
-
-    def work() -> None:
-        (a + a).redistribute(placements=[R]).to_local()
-
-    book = captured(work, "redist*", plan=QUICK)
+    book = captured(lambda: (a + a).redistribute(placements=[R]).to_local(), "redist*", plan=QUICK)
     assert [row.op for row in book.measurements()] == ["redistribute"]
     assert book.calls_passed_over == 2
 
 
-def test_the_interface_of_the_old_class_has_ops_alone(mesh: DeviceMesh, shard: Make) -> None:
+def test_the_interface_of_the_old_class_has_ops_alone(shard: Make) -> None:
     a = shard(8, 8)
     with TimeCaptureMode(2) as mode:
         (a + a).redistribute(placements=[R])

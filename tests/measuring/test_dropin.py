@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,10 +11,9 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch import TimeCaptureMode, Timing
 from pytest_dtdispatch.errors import CaptureError
+from tests.measuring.runs import Make
 
 pytestmark = pytest.mark.torch
-
-Make = Callable[..., Any]
 
 
 def test_a_script_that_clears_the_python_cache_alone_reads_a_true_miss(shard: Make) -> None:
@@ -48,9 +46,7 @@ def test_the_two_fields_are_microseconds_of_the_last_samples(shard: Make) -> Non
     assert statistics.median(hits) < seconds
 
 
-def test_a_mode_prints_as_a_table_with_a_line_a_signature(
-    shard: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_of_a_signature_has_no_miss_where_it_never_propagates(shard: Make, monkeypatch: Any) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     a = shard(8, 8)
     with TimeCaptureMode(repeat_count=5) as mode:
@@ -63,12 +59,6 @@ def test_a_mode_prints_as_a_table_with_a_line_a_signature(
     assert "unpropagated" in same
     assert "1 of 2 rows are proved by the cache counters" in str(mode)
     assert repr(mode) == str(mode)
-
-
-def test_an_op_that_never_propagates_has_no_miss_and_its_latency_for_a_hit(shard: Make) -> None:
-    a = shard(8, 8)
-    with TimeCaptureMode(repeat_count=3) as mode:
-        a.is_same_size(a)
     [timing] = mode.op_to_time["is_same_size.default"]
     assert math.isnan(timing.dispatch_with_cache_miss)
     assert timing.dispatch_with_cache_hit > 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from pytest_dtdispatch.measuring.repeat import run_call
 from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measuring.runs import FEW, measured_call
+from tests.measuring.test_guard import in_thread
 from tests.plugin_runs import ALONE, MEASURED
 from tests.probes import FSDP_WITHOUT_CUDA, fake_group_writes, has, on_a_fake_mesh
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 N = 64
 FREED = "runs once: it freed the storage of a tensor"
 REPLACED = "runs once: it gave a tensor another storage"
-Program = tuple[Callable[[], Any], list[torch.Tensor]]
+
 
 FRESH_MODELS = """
     import pytest
@@ -168,85 +168,60 @@ def test_nothing_that_is_free_is_read_or_written_and_no_model_of_fsdp2_ends_the_
     assert "not repeated: a tensor that it writes to was freed, resized or moved meanwhile" in text
 
 
-def freed(tensor: torch.Tensor) -> torch.Tensor:
+def free(tensor: torch.Tensor) -> None:
     tensor.untyped_storage().resize_(0)
-    return tensor
 
 
 def is_measured(figures: Figures) -> bool:
     return any(samples.state is State.CALL and samples.ns for samples in figures.samples)
 
 
-def freed_after_a_write() -> Program:
-    w, seen = torch.ones(N), torch.zeros(N)
-    return (lambda: (w.add_(1), seen.add_(w), freed(w))), [seen]
+def freed_after_a_write(w: Any, seen: Any) -> None:
+    seen.add_(w.add_(1))
+    free(w)
 
 
-def freed_and_given_to_no_op() -> Program:
-    w, seen = torch.ones(N), torch.zeros(N)
-    return (lambda: (seen.add_(1), freed(w))), [seen]
+def freed_and_given_to_no_op(w: Any, seen: Any) -> None:
+    seen.add_(1)
+    free(w)
 
 
-def freed_by_a_thread() -> Program:
-    w, seen = torch.ones(N), torch.zeros(N)
-
-    def fn() -> None:
-        seen.add_(w)
-        thread = Thread(target=freed, args=(w,))
-        thread.start()
-        thread.join()
-
-    return fn, [seen]
+def freed_by_a_thread(w: Any, seen: Any) -> None:
+    seen.add_(w)
+    in_thread(lambda: free(w))
 
 
-def data_replaced() -> Program:
-    w, seen = nn.Parameter(torch.ones(N)), torch.zeros(N)
-    alias = w.detach()
-
-    def fn() -> None:
-        with torch.no_grad():
-            w.add_(1)
-        w.data = w.data * 3
-        seen.add_(w.detach())
-
-    return fn, [w, alias, seen]
+def data_replaced(w: Any, seen: Any) -> None:
+    w.add_(1)
+    w.data = w.data * 3
+    seen.add_(w)
 
 
-def data_replaced_and_given_to_no_op() -> Program:
-    w = nn.Parameter(torch.ones(N))
-
-    def fn() -> None:
-        w.data = w.data * 2
-
-    return fn, [w]
+def data_replaced_and_given_to_no_op(w: Any, seen: Any) -> None:
+    w.data = w.data * 2
 
 
-def swapped() -> Program:
-    a, b = torch.full((N,), 3.0), torch.full((N,), 10.0)
-    return (lambda: (a.add_(b), torch.utils.swap_tensors(a, b))), [a, b]
+def swapped(w: Any, seen: Any) -> None:
+    w.add_(seen + 2)
+    torch.utils.swap_tensors(w, seen)
 
 
-def set_to_another() -> Program:
-    w, seen = torch.ones(N), torch.zeros(N)
-    return (lambda: (w.add_(1), w.set_((w * 2).untyped_storage()), seen.add_(w))), [w, seen]
+def set_to_another(w: Any, seen: Any) -> None:
+    seen.add_(w.add_(1))
+    w.set_((w * 2).untyped_storage())
 
 
-def moved_to_another_device() -> Program:
-    layer, seen = nn.Linear(4, 4, bias=False), torch.zeros(4, 4)
-    layer.weight.data.fill_(1)
-
-    def fn() -> None:
-        seen.add_(layer.weight.detach())
-        swaps = torch.__future__.get_swap_module_params_on_conversion()
-        torch.__future__.set_swap_module_params_on_conversion(True)
-        layer.to("meta")
-        torch.__future__.set_swap_module_params_on_conversion(swaps)
-
-    return fn, [seen]
+def moved_to_another_device(w: Any, seen: Any) -> None:
+    seen.add_(w)
+    module, swaps = nn.Module(), torch.__future__.get_swap_module_params_on_conversion()
+    module.w = w
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    module.to("meta")
+    torch.__future__.set_swap_module_params_on_conversion(swaps)
 
 
 @pytest.mark.parametrize(
-    ("make", "why"),
+    ("fn", "why"),
     [
         (freed_after_a_write, FREED),
         (freed_and_given_to_no_op, FREED),
@@ -258,18 +233,28 @@ def moved_to_another_device() -> Program:
         (set_to_another, REPLACED),
     ],
 )
-def test_what_a_call_frees_or_replaces_is_as_one_call_left_it(make: Callable[[], Program], why: str) -> None:
-    (run, ours), (plain, theirs) = make(), make()
-    plain()
-    _, figures = measured_call(run)
-    assert figures.notes == (why,)
-    assert not figures.samples
-    assert [each.tolist() for each in ours] == [each.tolist() for each in theirs]
+def test_what_a_call_frees_or_replaces_is_as_one_call_left_it(fn: Callable[..., None], why: str) -> None:
+    def left_by(call: Callable[[Callable[[], None]], Any]) -> list[Any]:
+        w, seen = (nn.Parameter(torch.full((N,), value), requires_grad=False) for value in (1.0, 0.0))
+        tensors = w, w.detach(), seen
+        call(lambda: fn(w, seen))
+        return [each.device if is_gone(each) else each.tolist() for each in tensors]
+
+    def measured(run: Callable[[], None]) -> None:
+        _, figures = measured_call(run)
+        assert figures.notes == (why,)
+        assert not figures.samples
+
+    assert left_by(measured) == left_by(lambda run: run())
+
+
+def is_gone(tensor: torch.Tensor) -> bool:
+    return tensor.is_meta or not tensor.untyped_storage().nbytes()
 
 
 def test_what_was_free_and_was_left_allocated_is_free_before_each_repetition() -> None:
     w, found = torch.ones(N), []
-    freed(w)
+    free(w)
 
     def fn() -> None:
         found.append(w.untyped_storage().nbytes())
@@ -290,7 +275,7 @@ def test_what_a_call_makes_and_frees_is_free_again_after_it() -> None:
             kept.append(torch.empty(N))
         kept[0].untyped_storage().resize_(4 * N)
         kept[0].fill_(2)
-        freed(kept[0])
+        free(kept[0])
 
     assert is_measured(measured_call(fn)[1])
     assert kept[0].untyped_storage().nbytes() == 0

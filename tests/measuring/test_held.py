@@ -6,7 +6,7 @@ import gc
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,29 +15,20 @@ import pytest
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
-from pytest_dtdispatch.measuring.plan import Plan
-from tests.measuring.runs import Make
+from tests.measuring.runs import FEW, Make
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 UNARY = ("sin", "cos", "tanh", "sigmoid", "exp", "neg", "abs", "relu", "square", "sqrt", "ceil", "floor")
 
 
-@pytest.fixture
-def no_collection() -> Iterator[None]:
+@pytest.mark.parametrize("mode", [nullcontext, lambda: SignatureCapture(TestResults(), FEW), TimeCaptureMode])
+def test_of_a_chain_the_last_result_alone_is_alive(
+    mode: Callable[[], Any], shard: Make, request: pytest.FixtureRequest
+) -> None:
     gc.collect()
     gc.disable()
-    yield
-    gc.enable()
-
-
-def capture() -> SignatureCapture:
-    return SignatureCapture(TestResults(), Plan(2, 3))
-
-
-@pytest.mark.usefixtures("no_collection")
-@pytest.mark.parametrize("mode", [nullcontext, capture, TimeCaptureMode])
-def test_of_a_chain_the_last_result_alone_is_alive(mode: Callable[[], Any], shard: Make) -> None:
+    request.addfinalizer(gc.enable)
     x, results = shard(8, 8), []
     with mode():
         for name in UNARY:
@@ -46,7 +37,7 @@ def test_of_a_chain_the_last_result_alone_is_alive(mode: Callable[[], Any], shar
     assert [each() is not None for each in results] == [False] * (len(UNARY) - 1) + [True]
 
 
-# One process for both: torch is imported once, and their memory is not that of the tests.
+# Its memory is not that of the tests.
 MEMORY = """
 import resource
 import torch
@@ -98,21 +89,13 @@ print(a.to_local().min().item(), a.to_local().max().item())
 """
 
 
-@pytest.fixture(scope="module")
-def of_memory() -> list[str]:
-    """The lines that the program on memory prints."""
+def test_one_copy_at_most_is_held_of_what_an_op_writes_and_without_memory_it_runs_once() -> None:
     ran = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
-    return ran.stdout.splitlines()
-
-
-def test_one_copy_at_most_is_held_of_what_an_op_writes(of_memory: list[str]) -> None:
-    over = {name: int(megabytes) for name, megabytes in (line.split(":") for line in of_memory[:3])}
+    *peaks, why, values = ran.stdout.splitlines()
+    over = {name: int(megabytes) for name, megabytes in (line.split(":") for line in peaks)}
     assert over.keys() == {"in place", "out", "foreach"}
     assert all(megabytes <= 110 for megabytes in over.values()), over
-
-
-def test_an_op_for_whose_copy_there_is_no_memory_runs_once(of_memory: list[str]) -> None:
-    assert of_memory[3:] == [
+    assert [why, values] == [
         "runs once: no copy could be made of the 524,288,000 bytes that it writes",
         "2.0 2.0",
     ]
@@ -120,7 +103,7 @@ def test_an_op_for_whose_copy_there_is_no_memory_runs_once(of_memory: list[str])
 
 def test_captured_calls_of_a_known_signature_hold_nothing(shard: Make) -> None:
     a, book = shard(8, 8), TestResults()
-    with SignatureCapture(book, Plan(2, 3)):
+    with SignatureCapture(book, FEW):
         for _ in range(100):
             a + a
         gc.collect()

@@ -17,20 +17,16 @@ from tests.scripted_bench import Bench
 
 MILLION = 1_000_000
 MOST_BYTES = 64_000_000
+Held = Callable[[], tuple[int, ...]]
 
 
 @pytest.fixture
-def held() -> Iterator[Callable[[], tuple[int, int]]]:
+def held() -> Iterator[Held]:
     """Tell how many bytes were gained, and how many at most."""
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     tracemalloc.reset_peak()
-
-    def gained() -> tuple[int, int]:
-        now, peak = tracemalloc.get_traced_memory()
-        return now - before, peak - before
-
-    yield gained
+    yield lambda: tuple(size - before for size in tracemalloc.get_traced_memory())
     tracemalloc.stop()
 
 
@@ -38,7 +34,7 @@ def figures(values: tuple[int, ...]) -> Figures:
     return Figures(1, (Samples(State.HIT, values),))
 
 
-def test_one_row_of_a_million_samples_holds_eight_bytes_of_each(held: Callable[[], tuple[int, int]]) -> None:
+def test_one_row_of_a_million_samples_holds_eight_bytes_of_each(held: Held) -> None:
     results = TestResults("test")
     results.enter_call("row", "4", figures(tuple(range(5_000, 5_000 + MILLION))))
     assert held()[0] < 9 * MILLION
@@ -48,7 +44,7 @@ def test_one_row_of_a_million_samples_holds_eight_bytes_of_each(held: Callable[[
     assert len(hits.ns) == MILLION
 
 
-def test_a_thousand_rows_of_a_thousand_samples_hold_as_little(held: Callable[[], tuple[int, int]]) -> None:
+def test_a_thousand_rows_of_a_thousand_samples_hold_as_little(held: Held) -> None:
     results = TestResults("test")
     for number in range(1_000):
         first = 5_000 + number
@@ -58,9 +54,7 @@ def test_a_thousand_rows_of_a_thousand_samples_hold_as_little(held: Callable[[],
 
 @pytest.mark.long
 @pytest.mark.parametrize("propagates", [True, False])
-def test_a_million_samples_are_taken_in_little_memory(
-    held: Callable[[], tuple[int, int]], propagates: bool
-) -> None:
+def test_a_million_samples_are_taken_in_little_memory(held: Held, propagates: bool) -> None:
     bench = Bench()
     if not propagates:
         bench.op_that(lambda number: None)

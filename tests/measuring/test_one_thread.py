@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
 from pytest_dtdispatch.measuring.capture import TimeCaptureMode
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import run_call
-from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler, WallClock, register
+from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measuring.runs import Make, captured, measured_call
@@ -47,42 +48,39 @@ def _threads_of_the_program() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def capture(a: Any, sampler: Sampler, one_thread: bool) -> None:
-    captured(lambda: a + a, plan=Plan(2, 3, sampler=sampler, one_thread=one_thread))
+def capture(a: Any, **how: Any) -> None:
+    captured(lambda: a + a, plan=Plan(2, 3, **how))
 
 
-def call(a: Any, sampler: Sampler, one_thread: bool) -> None:
-    measured_call(torch.add, a, a, plan=Plan(2, 3, sampler=sampler, one_thread=one_thread))
+def call(a: Any, **how: Any) -> None:
+    measured_call(torch.add, a, a, plan=Plan(2, 3, **how))
 
 
-def sizes(a: Any, sampler: Sampler, one_thread: bool) -> None:
-    plan = Plan(7, 1, sampler=sampler, one_thread=one_thread)
-    run_and_measure_sizes(run_call, lambda n: lambda: torch.stack([a] * n), (1, 2), ShardingCaches(), plan)
+def sizes(a: Any, **how: Any) -> None:
+    make = lambda n: lambda: torch.stack([a] * n)  # noqa: E731
+    run_and_measure_sizes(run_call, make, (1, 2), ShardingCaches(), Plan(7, 1, **how))
 
 
-def compiled(a: Any, sampler: Sampler, one_thread: bool) -> None:
-    plan = CompilePlan(1, 2, sampler=sampler, one_thread=one_thread)
-    run_and_measure_compile(Compilation(torch.add, (a, a), backend="eager"), "f", ShardingCaches(), plan)
+def compiled(a: Any, **how: Any) -> None:
+    compilation = Compilation(torch.add, (a, a), backend="eager")
+    run_and_measure_compile(compilation, "f", ShardingCaches(), CompilePlan(1, 2, **how))
 
 
 @pytest.mark.parametrize(("one_thread", "threads"), [(True, 1), (False, OWN)])
 @pytest.mark.parametrize("measure", [capture, call, sizes, compiled])
 def test_what_is_timed_runs_in_one_thread_or_in_the_program_s_number(
-    shard: Make, measure: Callable[[Any, Sampler, bool], None], one_thread: bool, threads: int
+    shard: Make, measure: Callable[..., None], one_thread: bool, threads: int
 ) -> None:
     sampler = Threads()
-    measure(shard(8, 8), sampler, one_thread)
+    measure(shard(8, 8), sampler=sampler, one_thread=one_thread)
     assert sampler.seen == {threads}
 
 
-def test_a_time_capture_runs_in_one_thread(shard: Make) -> None:
-    a, own, sampler = shard(8, 8), SAMPLERS["time"], Threads()
-    register(sampler)
-    try:
-        with TimeCaptureMode():
-            a + a
-    finally:
-        register(own)
+def test_a_time_capture_runs_in_one_thread(shard: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, sampler = shard(8, 8), Threads()
+    monkeypatch.setitem(SAMPLERS, "time", sampler)
+    with TimeCaptureMode():
+        a + a
     assert sampler.seen == {1}
 
 
@@ -108,10 +106,8 @@ def test_the_number_is_put_back_where_a_repetition_raises(error: type[BaseExcept
         if len(calls) == 5:
             raise error("stop")
 
-    try:
+    with pytest.raises(error) if error is KeyboardInterrupt else nullcontext():
         measured_call(late)
-    except KeyboardInterrupt:
-        assert error is KeyboardInterrupt
     assert calls[4] == 1
     assert torch.get_num_threads() == OWN
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,14 +12,15 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.nn import Linear, Module, Sequential, functional
+from torch.nn import Linear, Sequential, functional
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401
 from torch.utils.checkpoint import checkpoint
 
-from pytest_dtdispatch.core.events import CodePlace, Phase
+from pytest_dtdispatch.core.events import CodePlace
 from pytest_dtdispatch.measuring.places import ModuleNames, PlaceFinder
+from tests.measuring.test_guard import in_thread
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
 
 LINES = Path(__file__).read_text().splitlines()
 # Its frames are no code of a file, so that they are not taken for the program's.
@@ -44,21 +44,15 @@ Asking: Any = globals()["AskingMode"]
 Places = list[tuple[str, CodePlace]]
 
 
-def line_of(mark: str) -> int:
-    """Find the line of this file that ends in a mark."""
-    [line] = [number for number, text in enumerate(LINES, 1) if text.endswith(f"# {mark}")]
-    return line
+def where(place: CodePlace) -> tuple[str, str, str]:
+    """Describe a place in this file by the mark at the end of its line, its module and its phase."""
+    assert place.file == __file__
+    return LINES[place.line - 1].partition("  # ")[2], place.module, str(place.phase)
 
 
-def found(seen: Places, op: str) -> list[tuple[int, str, str]]:
-    """Lines, modules and phases at which an op was called, each once."""
-    places = [place for name, place in seen if name.startswith(op)]
-    assert {place.file for place in places} <= {__file__}
-    return list(dict.fromkeys((place.line, place.module, str(place.phase)) for place in places))
-
-
-def at(mark: str, module: str, phase: str) -> tuple[int, str, str]:
-    return line_of(mark), module, phase
+def found(seen: Places, op: str) -> list[tuple[str, str, str]]:
+    """Places where an op was called, each once."""
+    return list(dict.fromkeys(where(place) for name, place in seen if name.startswith(op)))
 
 
 class Block(torch.nn.Module):
@@ -140,14 +134,14 @@ def noted(finder: PlaceFinder, step: Callable[[], None]) -> Places:
 
 def test_each_op_of_a_step_has_its_line_its_module_and_its_phase(noted: Places) -> None:
     only = {
-        "exp": at("net", "Net", "forward"),
-        "mse_loss.": at("loss", "", "forward"),
-        "mse_loss_backward": at("loss", "", "backward"),
+        "exp": ("net", "Net", "forward"),
+        "mse_loss.": ("loss", "", "forward"),
+        "mse_loss_backward": ("loss", "", "backward"),
         # What prepares backward is in backward, and code of the user's that the engine calls its own place.
-        "ones_like": at("backward call", "", "backward"),
-        "tanh": at("own backward", "Net", "backward"),
-        "zero_": at("zero_grad", "", "optimizer"),
-        "log": at("logging", "", "other"),
+        "ones_like": ("backward call", "", "backward"),
+        "tanh": ("own backward", "Net", "backward"),
+        "zero_": ("zero_grad", "", "optimizer"),
+        "log": ("logging", "", "other"),
     }
     assert {op: found(noted, op) for op in only} == {op: [place] for op, place in only.items()}
     for op, module, phase in (
@@ -158,16 +152,16 @@ def test_each_op_of_a_step_has_its_line_its_module_and_its_phase(noted: Places) 
         ("mm", "layers.1.inner", "backward"),  # of a checkpoint, which is recomputed in backward
         ("sin", "layers.1", "backward"),
     ):
-        assert at("block", module, phase) in found(noted, op)
+        assert ("block", module, phase) in found(noted, op)
     assert {phase for *_, phase in found(noted, "linalg_vector_norm")} == {"clipping"}
-    assert found(noted, "add_")[-1] == at("optimizer", "", "optimizer")
+    assert found(noted, "add_")[-1] == ("optimizer", "", "optimizer")
 
 
 def test_without_notes_a_place_in_backward_is_the_call_of_backward(
     finder: PlaceFinder, step: Callable[[], None]
 ) -> None:
     seen = places_of(step, finder.here)
-    assert found(seen, "mse_loss_backward") == [at("backward call", "", "backward")]
+    assert found(seen, "mse_loss_backward") == [("backward call", "", "backward")]
 
 
 def test_a_step_that_makes_other_nodes_is_not_taken_for_the_noted_one(finder: PlaceFinder) -> None:
@@ -181,7 +175,7 @@ def test_a_step_that_makes_other_nodes_is_not_taken_for_the_noted_one(finder: Pl
 
     places_of(lambda: step(1), finder.note)
     finder.begin_step()
-    assert found(places_of(lambda: step(3), finder.here), "cos") == [at("times", "", "backward")]
+    assert found(places_of(lambda: step(3), finder.here), "cos") == [("times", "", "backward")]
 
 
 def test_what_an_optimizer_calls_back_is_no_optimizer(finder: PlaceFinder) -> None:
@@ -195,7 +189,7 @@ def test_what_an_optimizer_calls_back_is_no_optimizer(finder: PlaceFinder) -> No
         return loss
 
     seen = places_of(lambda: optimizer.step(closure), finder.here)
-    assert found(seen, "sin") == [at("closure", "", "forward")]
+    assert found(seen, "sin") == [("closure", "", "forward")]
     assert [phase for *_, phase in found(seen, "add_")] == ["optimizer"]
 
 
@@ -214,19 +208,13 @@ def test_an_optimizer_of_the_user_is_one(finder: PlaceFinder) -> None:
     x = torch.rand(4, requires_grad=True)
     optimizer = OwnSGD([x])
     x.sum().backward()
-    assert found(places_of(optimizer.step, finder.here), "sub_") == [at("own step", "", "optimizer")]
+    assert found(places_of(optimizer.step, finder.here), "sub_") == [("own step", "", "optimizer")]
 
 
 def test_backward_in_a_thread_of_a_program_is_backward(finder: PlaceFinder) -> None:
     seen: Places = []
-
-    def work() -> None:
-        x = torch.rand(4, requires_grad=True)
-        seen.extend(places_of(lambda: x.sin().sum().backward(), finder.here))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
+    x = torch.rand(4, requires_grad=True)
+    in_thread(lambda: seen.extend(places_of(lambda: x.sin().sum().backward(), finder.here)))
     assert {phase for *_, phase in found(seen, "cos")} == {"backward"}
     assert {phase for *_, phase in found(seen, "sin")} == {"forward"}
 
@@ -236,17 +224,7 @@ def test_the_innermost_line_before_the_base_is_taken(finder: PlaceFinder) -> Non
         return step()
 
     with PlaceFinder(run) as based:
-        place = run(based.here)  # base
-    assert (place.line, place.phase) == (line_of("base"), Phase.FORWARD)
-
-
-def test_hooks_are_taken_out_again() -> None:
-    x = torch.rand(4, requires_grad=True)
-    before = torch.autograd.graph.__dict__.copy(), torch.autograd.__dict__.copy()
-    with PlaceFinder():
-        assert torch.autograd.graph.__dict__ != before[0]
-        x.sum().backward()
-    assert (torch.autograd.graph.__dict__, torch.autograd.__dict__) == before
+        assert where(run(based.here)) == ("base", "", "forward")  # base
 
 
 def test_compiled_code_stays_compiled(finder: PlaceFinder) -> None:
@@ -287,16 +265,11 @@ def test_a_module_has_its_first_full_name_without_wrappers_and_the_outermost_tha
     assert gone() is None, "nothing is kept alive"
 
 
-def test_a_module_that_the_outermost_does_not_hold_is_part_of_the_next_one() -> None:
-    net, other, names = Sequential(Sequential()), Linear(2, 2), ModuleNames()
-    assert names.name([other, net[0], net]) == "0"
+def test_a_part_is_named_by_the_whole_that_is_known_and_one_that_no_whole_holds_by_the_next_one() -> None:
+    net, other, names = Sequential(Sequential(Linear(2, 2))), Linear(2, 2), ModuleNames()
+    part: Any = net[0]
+    assert names.known_name([part[0], part]) == "0"
+    assert names.name([other, part, net]) == "0"
     assert names.name([other, net]) == "Sequential"
-    assert names.known_name([other, net[0]]) == "0"
-
-
-def test_a_part_that_is_called_alone_keeps_its_name_in_the_whole() -> None:
-    net, names = Sequential(Sequential(Linear(2, 2))), ModuleNames()
-    part: Module = net[0]
-    assert names.known_name([part[0], part]) == "0"  # type: ignore[index]
-    names.name([net])
-    assert names.known_name([part[0], part]) == "0.0"  # type: ignore[index]
+    assert names.known_name([other, part]) == "0"
+    assert names.known_name([part[0], part]) == "0.0"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -69,30 +70,24 @@ def propagation_of(taken: Figures) -> Propagation:
     return Propagation.CACHED
 
 
+def seen_in_calls(bench: Bench, look: Callable[[], Any]) -> list[Any]:
+    """Note something in each call of an op that is answered by the native cache."""
+    seen: list[Any] = []
+
+    def effect(number: int) -> None:
+        seen.append(look())
+        bench.caches.native.ask()
+
+    bench.op_that(effect)
+    return seen
+
+
 def refused(taken: Figures, state: State) -> dict[str, int]:
     samples = by_state(taken).get(state)
     return {refusal.reason: refusal.count for refusal in samples.refused} if samples else {}
 
 
 # Which calls are made, and which are recorded
-
-
-@pytest.mark.parametrize("answers", ["native", "python", "both a miss"])
-def test_the_first_round_and_warm_up_hits_are_made_and_discarded(bench: Bench, answers: str) -> None:
-    def effect(number: int) -> None:
-        if answers == "python" or (answers == "both a miss" and not bench.caches.native.is_filled):
-            bench.caches.python.ask()
-        if answers != "python":
-            bench.caches.native.ask()
-
-    bench.op_that(effect)
-    taken = bench.take(plan(rounds=2, repeat=3))
-    assert propagation_of(taken) is Propagation.CACHED
-    assert bench.op.calls == 32
-    assert calls_of(taken, State.MISS) == [4, 18]
-    assert calls_of(taken, State.HIT) == [15, 16, 17, 29, 30, 31]
-    assert set(by_state(taken)) == {State.MISS, State.HIT}
-    assert refused(taken, State.MISS) == refused(taken, State.HIT) == {}
 
 
 def test_misses_are_taken_in_a_row_the_first_fifth_of_it_discarded(bench: Bench) -> None:
@@ -150,16 +145,13 @@ def test_a_hit_that_is_none_is_refused_and_its_neighbours_are_not(
     assert refused(taken, State.HIT) == ({why_not: 1} if why_not else {})
 
 
-@pytest.mark.parametrize("answers", ["native", "python"])
-def test_a_miss_that_only_the_other_cache_counted_refuses_the_whole_block(bench: Bench, answers: str) -> None:
-    hit, other = bench.caches.native, bench.caches.python
-    if answers == "python":
-        hit, other = other, hit
-
+@pytest.mark.parametrize(("hit", "other"), [("native", "python"), ("python", "native")])
+def test_a_miss_that_only_the_other_cache_counted_refuses_the_whole_block(
+    bench: Bench, hit: str, other: str
+) -> None:
     def effect(number: int) -> None:
-        hit.ask()
-        if number == FIRST_HIT + 1:
-            other.misses += 1
+        getattr(bench.caches, hit).ask()
+        getattr(bench.caches, other).misses += number == FIRST_HIT + 1
 
     bench.op_that(effect)
     taken = bench.take(plan(rounds=2, repeat=3))
@@ -189,7 +181,17 @@ def propagate_at_first(caches: Any, number: int) -> None:
         caches.propagate_uncached()
 
 
+def ask_both_on_a_miss(caches: Any, number: int) -> None:
+    if not caches.native.is_filled:
+        caches.python.ask()
+    caches.native.ask()
+
+
+USUAL_CALLS = {State.MISS: [4, 17], State.HIT: [15, 16, 28, 29]}
 WAYS: dict[str, Way] = {
+    "the native cache answers": (lambda caches, n: caches.native.ask(), CACHED, USUAL_CALLS, {}),
+    "the Python cache answers": (lambda caches, n: caches.python.ask(), CACHED, USUAL_CALLS, {}),
+    "both are asked on a miss": (ask_both_on_a_miss, CACHED, USUAL_CALLS, {}),
     "nothing is asked": (lambda caches, n: None, NONE, {State.CALL: [14, 15, 26, 27]}, {}),
     "nothing is asked but once": (
         lambda caches, number: number == 14 and caches.python.ask(),
@@ -207,10 +209,7 @@ WAYS: dict[str, Way] = {
         lambda caches, number: number or caches.propagate_uncached(),
         *(CACHED, {State.MISS: NOTHING, State.HIT: NOTHING}, ONCE),
     ),
-    "it propagates uncached at first": (
-        propagate_at_first,
-        *(CACHED, {State.MISS: [4, 17], State.HIT: [15, 16, 28, 29]}, {}),
-    ),
+    "it propagates uncached at first": (propagate_at_first, CACHED, USUAL_CALLS, {}),
 }
 
 
@@ -222,21 +221,18 @@ def test_an_op_that_uses_the_propagator_in_another_way_is_known_by_its_rehearsal
     recorded: dict[State, list[int]],
     reasons: dict[str, int],
 ) -> None:
-    bench.op_that(lambda number: [effect(bench.caches, number)].clear())
+    bench.op_that(lambda number: effect(bench.caches, number))
     taken = bench.take(plan(rounds=2, repeat=2))
     assert propagation_of(taken) is propagation
     assert {samples.state: calls_of(taken, samples.state) for samples in taken.samples} == recorded
     assert {why: count for state in recorded for why, count in refused(taken, state).items()} == reasons
+    assert bench.op.calls == 30 or recorded is not USUAL_CALLS, (
+        "the first round and the warm-up are discarded"
+    )
 
 
 def test_uncached_propagations_are_counted_during_the_rehearsal_alone(bench: Bench) -> None:
-    watched: list[bool] = []
-
-    def effect(number: int) -> None:
-        watched.append(bench.caches.uncached is not None)
-        bench.caches.native.ask()
-
-    bench.op_that(effect)
+    watched = seen_in_calls(bench, lambda: bench.caches.uncached is not None)
     bench.take(plan(rounds=1, repeat=2))
     assert watched == [True] * REHEARSAL + [False] * (1 + WARMUP + 2)
 
@@ -253,20 +249,17 @@ def test_a_reading_that_is_none_is_refused_whatever_the_counters_say() -> None:
 
 
 def test_a_cold_call_is_made_before_each_miss_with_every_cache_empty(bench: Bench) -> None:
-    sizes: list[int] = []
-
-    def effect(number: int) -> None:
-        sizes.append(bench.caches.cold_size)
+    def grow() -> int:
         bench.caches.cold_size += 7
-        bench.caches.native.ask()
+        return int(bench.caches.cold_size)
 
-    bench.op_that(effect)
+    sizes = seen_in_calls(bench, grow)
     taken = bench.take(plan(rounds=2, repeat=1, cold=True))
     assert calls_of(taken, State.COLD) == [4, 17]
     assert calls_of(taken, State.MISS) == [5, 18]
     assert calls_of(taken, State.HIT) == [16, 29]
-    assert [sizes[4], sizes[17]] == [0, 0]
-    assert sizes[5] == sizes[18] == 7, "a miss finds what the cold call left"
+    assert [sizes[4], sizes[17]] == [7, 7]
+    assert sizes[5] == sizes[18] == 14, "a miss finds what the cold call left"
     assert bench.caches.log == ["clear", *["clear", "clear cold", "clear"] * 2]
 
 
@@ -331,16 +324,10 @@ def test_only_the_call_is_timed(bench: Bench, is_released: bool) -> None:
 
 def test_calls_are_timed_two_frames_below_their_caller(bench: Bench) -> None:
     """Torch walks the stack in each propagation: every frame more makes a miss slower."""
-    depths: set[int] = set()
-
-    def effect(number: int) -> None:
-        depths.add(len(inspect.stack(0)))
-        bench.caches.native.ask()
-
-    bench.op_that(effect)
+    depths = seen_in_calls(bench, lambda: len(inspect.stack(0)))
     bench.rounds(Subject(bench.op, tuple), scripted(rounds=6, repeat=2)).take()
-    take, time_row, op, effect_itself = 1, 1, 1, 1
-    assert depths == {len(inspect.stack(0)) + take + time_row + op + effect_itself}
+    take, time_row, op, effect, look = 1, 1, 1, 1, 1
+    assert set(depths) == {len(inspect.stack(0)) + take + time_row + op + effect + look}
 
 
 def test_the_device_is_waited_for_once_a_round_and_never_inside_one(bench: Bench) -> None:
@@ -369,11 +356,8 @@ def test_the_device_is_waited_for_once_a_round_and_never_inside_one(bench: Bench
 def test_rounds_stop_at_the_time_budget_but_not_before_five_that_each_fit_in_it(
     bench: Bench, planned: int, budget_s: float, first_s: int, done: int
 ) -> None:
-    def effect(number: int) -> None:
-        bench.clock.passes(0 if number else first_s * 10**9)
-        bench.caches.native.ask()
-
-    bench.op_that(effect)
+    passes = iter([first_s * 10**9])
+    seen_in_calls(bench, lambda: bench.clock.passes(next(passes, 0)))
     rounds = plan(rounds=planned, repeat=1, max_time_s=budget_s)
     taken = bench.take(rounds, synchronize=lambda: bench.clock.passes(10**9))
     assert len(calls_of(taken, State.MISS)) == taken.rounds == done
@@ -406,12 +390,8 @@ def test_slow_calls_on_ranks_are_as_few_on_all_of_them() -> None:
 
 def slow_bench(miss_ms: float, hit_ms: float) -> Bench:
     bench = Bench()
-
-    def effect(number: int) -> None:
-        bench.clock.passes(int(1e6 * (hit_ms if bench.caches.native.is_filled else miss_ms)))
-        bench.caches.native.ask()
-
-    bench.op_that(effect)
+    filled = bench.caches.native
+    seen_in_calls(bench, lambda: bench.clock.passes(int(1e6 * (hit_ms if filled.is_filled else miss_ms))))
     return bench
 
 
@@ -470,13 +450,8 @@ def test_slow_calls_end_within_the_time_and_use_most_of_it(miss_ms: float, hit_m
 
 def noisy_bench(noise: Sequence[float]) -> Bench:
     """A bench whose calls take 100 us, more by so many percent, in turn."""
-    bench = Bench()
-
-    def effect(number: int) -> None:
-        bench.clock.passes(int(100_000 * (1 + noise[number % len(noise)] / 100)))
-        bench.caches.native.ask()
-
-    bench.op_that(effect)
+    bench, percent = Bench(), itertools.cycle(noise)
+    seen_in_calls(bench, lambda: bench.clock.passes(int(100_000 * (1 + next(percent) / 100))))
     return bench
 
 
@@ -523,16 +498,10 @@ def gc_as_it_was() -> Iterator[None]:
 @pytest.mark.parametrize("before", [True, False])
 def test_garbage_collection_is_off_in_every_call_and_as_it_was_after(bench: Bench, before: bool) -> None:
     (gc.enable if before else gc.disable)()
-    seen: set[bool] = set()
-
-    def effect(number: int) -> None:
-        seen.add(gc.isenabled())
-        bench.caches.native.ask()
-
-    bench.op_that(effect)
-    local = Subject(lambda: seen.add(gc.isenabled()), tuple)
+    seen = seen_in_calls(bench, gc.isenabled)
+    local = Subject(lambda: seen.append(gc.isenabled()), tuple)
     bench.take(plan(rounds=2, repeat=2), local=local)
-    assert seen == {False}
+    assert set(seen) == {False}
     assert gc.isenabled() is before
 
 
@@ -559,17 +528,9 @@ def test_garbage_is_collected_before_each_miss_and_after_each_block(bench: Bench
 @pytest.mark.parametrize("number", [0, 2, FIRST_MISS, FIRST_MISS + 3, FIRST_HIT])
 def test_an_exception_passes_through_and_leaves_all_as_it_was(bench: Bench, number: int) -> None:
     gc.enable()
-    error = RuntimeError("the op's own")
-
-    def effect(at: int) -> None:
-        if at == number:
-            raise error
-        bench.caches.native.ask()
-
-    bench.op_that(effect)
-    with pytest.raises(RuntimeError) as raised:
+    bench.op_that(lambda at: bench.caches.native.ask() if at != number else 1 // 0)
+    with pytest.raises(ZeroDivisionError):
         bench.take(plan(rounds=2, repeat=2))
-    assert raised.value is error
     assert bench.op.calls == number + 1
     assert gc.isenabled()
     assert bench.caches.uncached is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
@@ -14,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.debug import CommDebugMode
 from torch.futures import Future
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_dtdispatch.errors import DtDispatchWarning
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
@@ -26,13 +25,20 @@ from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls, Steps
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
 from pytest_dtdispatch.torchapi.groups import has_local_mode
-from pytest_dtdispatch.torchapi.hooks import TENSOR_META, collective_kind, redistribute_module
-from pytest_dtdispatch.torchapi.ops import open_modes
+from pytest_dtdispatch.torchapi.hooks import TENSOR_META, collective_kind
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import spec_type
-from tests.probes import DECOMPOSING, FSDP_WITHOUT_CUDA, needs, needs_rule, scalar_types_are_told_apart
+from tests.measuring.test_guard import in_thread
+from tests.probes import (
+    DECOMPOSING,
+    FSDP_WITHOUT_CUDA,
+    NATIVE_CACHE,
+    needs,
+    needs_rule,
+    scalar_types_are_told_apart,
+)
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
 
 HAS_NATIVE = ShardingCaches().has_native
 FIRST_ASKED, FIRST_CACHE = (QueriedCache.NATIVE, "native") if HAS_NATIVE else (QueriedCache.PYTHON, "python")
@@ -48,72 +54,6 @@ def on_mesh(mesh: DeviceMesh, rows: int = 4) -> DTensor:
     return DTensor.from_local(torch.rand(rows, 8), mesh, [Shard(0)] + [Replicate()] * (mesh.ndim - 1))
 
 
-def reasons(steps: Steps) -> set[str]:
-    return {miss.reason for miss in steps.missed}
-
-
-# Steps that miss once each, by construction
-
-
-def another_shape(mesh: DeviceMesh) -> tuple[Step, str]:
-    rows = itertools.count(4)
-
-    def step() -> Any:
-        a = on_mesh(mesh, next(rows))
-        return a + a
-
-    return step, "shape of self and other [44,8], was [40,8]"
-
-
-def another_scalar_type(mesh: DeviceMesh) -> tuple[Step, str]:
-    a, scalars = on_mesh(mesh), itertools.chain((1, 1), itertools.repeat(1.5))
-
-    def step() -> Any:
-        return a + next(scalars)
-
-    return step, "type of other float, was int"
-
-
-def another_mesh(mesh: DeviceMesh) -> tuple[Step, str]:
-    names = itertools.count()
-
-    def step() -> Any:
-        a = on_mesh(init_device_mesh("cpu", (4,), mesh_dim_names=(f"dp{next(names)}",)))
-        return a + a
-
-    return step, "another mesh: dim_names ('dp7',), were ('dp6',)"
-
-
-def another_order_of_ranks(mesh: DeviceMesh) -> tuple[Step, str]:
-    orders = itertools.permutations(range(4))
-
-    def step() -> Any:
-        a = on_mesh(DeviceMesh("cpu", torch.tensor(next(orders))))
-        return a + a
-
-    return step, "another mesh: ranks 1,0,3,2, were 1,0,2,3"
-
-
-def cleared_caches(mesh: DeviceMesh) -> tuple[Step, str]:
-    a = on_mesh(mesh)
-
-    def step() -> Any:
-        clear_as_a_program_does()
-        return a + a
-
-    return step, "the caches were cleared since its last call"
-
-
-def an_op_that_fails(mesh: DeviceMesh) -> tuple[Step, str]:
-    a, b = on_mesh(mesh), DTensor.from_local(torch.rand(3, 3), mesh, [Replicate()])
-
-    def step() -> Any:
-        with pytest.raises(RuntimeError):
-            a @ b
-
-    return step, "propagation raised RuntimeError, and that is not kept"
-
-
 def clear_as_a_program_does() -> None:
     dispatcher = DTensor._op_dispatcher.sharding_propagator
     dispatcher.propagate_op_sharding.cache.cache_clear()
@@ -122,40 +62,74 @@ def clear_as_a_program_does() -> None:
         clear()
 
 
-@pytest.mark.parametrize(
-    "make",
-    [another_shape, another_mesh, another_order_of_ranks, cleared_caches, an_op_that_fails],
-    ids=lambda make: make.__name__,
-)
+# Steps that miss once each, by construction
+
+
+def doubled(mesh: DeviceMesh, rows: int = 4) -> Any:
+    a: Any = on_mesh(mesh, rows)
+    return a + a
+
+
+def fails(mesh: DeviceMesh) -> None:
+    with pytest.raises(RuntimeError):
+        on_mesh(mesh) @ DTensor.from_local(torch.rand(3, 3), mesh, [Replicate()])
+
+
+ORDERS = list(itertools.permutations(range(4)))
+MISSING: dict[str, tuple[Callable[[DeviceMesh, int], Any], str]] = {
+    "another shape": (
+        lambda mesh, n: doubled(mesh, 4 + n),
+        "shape of self and other [44,8], was [40,8]",
+    ),
+    "another mesh": (
+        lambda _, n: doubled(init_device_mesh("cpu", (4,), mesh_dim_names=(f"dp{n}",))),
+        "another mesh: dim_names ('dp7',), were ('dp6',)",
+    ),
+    "another order of ranks": (
+        lambda _, n: doubled(DeviceMesh("cpu", torch.tensor(ORDERS[n]))),
+        "another mesh: ranks 1,0,3,2, were 1,0,2,3",
+    ),
+    "cleared caches": (
+        lambda mesh, _: (clear_as_a_program_does(), doubled(mesh)),  # type: ignore[func-returns-value]
+        "the caches were cleared since its last call",
+    ),
+    "an op that fails": (
+        lambda mesh, _: fails(mesh),
+        "propagation raised RuntimeError, and that is not kept",
+    ),
+}
+
+
+@pytest.mark.parametrize(("run", "reason"), MISSING.values(), ids=MISSING)
 def test_a_step_that_misses_once_is_counted_as_one_miss_with_its_reason(
-    mesh: DeviceMesh, make: Callable[[DeviceMesh], tuple[Step, str]]
+    mesh: DeviceMesh, run: Callable[[DeviceMesh, int], Any], reason: str
 ) -> None:
-    step, reason = make(mesh)
-    steps = count(step)
+    numbers = itertools.count()
+    steps = count(lambda: run(mesh, next(numbers)))
     assert [one.misses for one in steps.steps] == [1] * 5
-    assert steps.misses_per_step == 1
     assert steps.steps[-1].missed[0].reason == reason
     assert steps.steps[-1].missed[0].queried is FIRST_ASKED
 
 
 def test_a_scalar_that_goes_from_int_to_float_misses_in_that_step_alone(mesh: DeviceMesh) -> None:
-    step, reason = another_scalar_type(mesh)
-    steps = count(step, warmup=1, steps=3)
+    a, scalars = on_mesh(mesh), iter((1, 1, 1.5, 1.5))
+    steps = count(lambda: a + next(scalars), warmup=1, steps=3)
     misses = scalar_types_are_told_apart(mesh)
     assert [one.misses for one in steps.steps] == [0, misses, 0]
-    assert reasons(steps) == ({reason} if misses else set())
+    assert [miss.reason for miss in steps.missed] == ["type of other float, was int"] * misses
 
 
 def test_a_placement_a_dtype_and_a_keyword_that_are_new_are_told(mesh: DeviceMesh) -> None:
     a = on_mesh(mesh)
     replicated = DTensor.from_local(torch.rand(16, 8), mesh, [Replicate()])
-    sums: list[Step] = [
-        lambda: a.sum(0),
-        lambda: replicated.sum(0),
-        lambda: a.double().sum(0),
-        lambda: a.sum(0, keepdim=True),
-    ]
-    variants = iter(sums)
+    variants: Any = iter(
+        [
+            lambda: a.sum(0),
+            lambda: replicated.sum(0),
+            lambda: a.double().sum(0),
+            lambda: a.sum(0, keepdim=True),
+        ]
+    )
     steps = count(lambda: next(variants)(), warmup=1, steps=3)
     of_sum = [miss.reason for miss in steps.missed if miss.signature.startswith("sum")]
     assert of_sum == [
@@ -166,11 +140,7 @@ def test_a_placement_a_dtype_and_a_keyword_that_are_new_are_told(mesh: DeviceMes
 
 
 def test_an_equal_mesh_made_anew_is_a_hit(mesh: DeviceMesh) -> None:
-    def step() -> Any:
-        a = on_mesh(init_device_mesh("cpu", (4,)))
-        return a + a
-
-    assert count(step).misses_per_step == 0
+    assert count(lambda: doubled(init_device_mesh("cpu", (4,)))).misses_per_step == 0
 
 
 @needs_rule("argmax.default")
@@ -253,13 +223,7 @@ def test_a_place_is_found_again_behind_a_clear_and_behind_ops_of_every_cache(sha
 def test_a_miss_of_another_thread_is_not_compared_with_calls_of_this_one(shard: Make) -> None:
     a = shard(8, 8)
 
-    def step() -> None:
-        a + a
-        thread = threading.Thread(target=lambda: (a + a, a + 1))
-        thread.start()
-        thread.join()
-
-    steps = count(step, warmup=1, steps=2)
+    steps = count(lambda: (a + a, in_thread(lambda: (a + a, a + 1))), warmup=1, steps=2)
     assert [miss.reason for miss in steps.steps[-1].missed] == [
         "first call of this op in this thread; caches are per thread",
         "type of other int, was tensor in another place",
@@ -269,17 +233,11 @@ def test_a_miss_of_another_thread_is_not_compared_with_calls_of_this_one(shard: 
 
 def test_an_op_that_asks_no_cache_is_a_call_and_neither_hit_nor_miss(shard: Make) -> None:
     a = shard(8, 8)
-    steps = count(lambda: torch.is_same_size(a, a))
-    one = steps.steps[0]
+    [one] = count(lambda: torch.is_same_size(a, a), steps=1).steps
     assert (one.calls, one.hits, one.misses, one.unpropagated) == (1, 0, 0, 1)
 
 
 # Steady steps
-
-
-@pytest.fixture
-def line(group_owner: ProcessGroupOwner) -> DeviceMesh:
-    return group_owner.mesh(MeshSpec((8,), "cpu", "fake"), ("dp",))
 
 
 @pytest.fixture
@@ -288,21 +246,21 @@ def grid(group_owner: ProcessGroupOwner) -> DeviceMesh:
 
 
 @pytest.mark.parametrize(
-    ("on", "make", "collectives"),
+    ("dim", "make", "collectives"),
     [
         pytest.param(
-            "line",
+            "dp",
             fsdp_training_step,
             {"all_gather": 8 * 5, "reduce_scatter": 4 * 5},
             marks=needs(FSDP_WITHOUT_CUDA),
         ),
-        ("grid", tensor_parallel_step, {"all_reduce": 5}),
+        (("dp", "tp"), tensor_parallel_step, {"all_reduce": 5}),
     ],
 )
 def test_a_steady_step_has_no_misses_and_no_growth(
-    on: str, make: Callable[[DeviceMesh], Step], collectives: dict[str, int], request: pytest.FixtureRequest
+    grid: DeviceMesh, dim: Any, make: Callable[[DeviceMesh], Step], collectives: dict[str, int]
 ) -> None:
-    steps = count(make(request.getfixturevalue(on)))
+    steps = count(make(grid[dim]))
     assert steps.hits > 0
     assert steps.misses_per_step == 0
     assert not any((*steps.cache_growth.values(), steps.spec_growth, steps.dtensor_growth, steps.unsteady))
@@ -341,20 +299,18 @@ def test_a_cache_that_grows_by_k_a_step_is_counted_as_k_and_what_it_gained_answe
     assert (again.hits, again.misses) == (5 * k, 0)
 
 
-def ring(of: Any) -> None:
+def leave_as_garbage(of: Any) -> None:
     made = [of]
     made.append(made)
 
 
 @pytest.mark.parametrize(
-    ("use", "grown"), [("keep", 3), ("return", 0), ("leave as garbage", 0)], ids=lambda value: str(value)
+    ("use", "grown"), [(list[Any]().extend, 3), (list, 0), (leave_as_garbage, 0)], ids=["keep", "return", ""]
 )
 def test_dtensors_and_specs_that_stay_alive_are_counted_and_garbage_is_not(
-    mesh: DeviceMesh, use: str, grown: int
+    mesh: DeviceMesh, use: Callable[[Any], Any], grown: int
 ) -> None:
-    kept: list[DTensor] = []
-    uses: dict[str, Callable[[Any], Any]] = {"keep": kept.extend, "return": list, "leave as garbage": ring}
-    steps = count(lambda: uses[use]([on_mesh(mesh) for _ in range(3)]))
+    steps = count(lambda: use([on_mesh(mesh) for _ in range(3)]))
     assert [(one.spec_growth, one.dtensor_growth) for one in steps.steps] == [(grown, grown)] * 5
 
 
@@ -441,9 +397,7 @@ class GroupInPython(c10d.ProcessGroup):  # type: ignore[misc]
 
 @pytest.fixture
 def mesh_in_python() -> Iterator[DeviceMesh]:
-    def make(store: Any, rank: int, size: int, timeout: Any) -> GroupInPython:
-        return GroupInPython(rank, size)
-
+    make = lambda store, rank, size, timeout: GroupInPython(rank, size)  # noqa: E731
     c10d.Backend.register_backend("in_python", make, devices=["cpu"])
     c10d.init_process_group("in_python", store=c10d.HashStore(), rank=0, world_size=4)
     yield init_device_mesh("cpu", (4,))
@@ -462,8 +416,7 @@ def test_collectives_are_counted_with_their_bytes_whatever_runs_them(
     ranks: str, request: pytest.FixtureRequest
 ) -> None:
     on: DeviceMesh = request.getfixturevalue(ranks)
-    shard = DTensor.from_local(torch.rand(2, 8), on, [Shard(0)])
-    partial = DTensor.from_local(torch.rand(8, 8), on, [Partial()])
+    shard, partial = on_mesh(on, 2), DTensor.from_local(torch.rand(8, 8), on, [Partial()])
     plain = torch.rand(8)
 
     def step() -> None:
@@ -500,26 +453,6 @@ def test_every_variant_of_a_collective_is_of_one_kind(op: str, kind: str) -> Non
 # The program does not notice
 
 
-@pytest.fixture(autouse=True)
-def _nothing_is_left_in_torchs_place() -> Iterator[None]:
-    before = hooked_state()
-    yield
-    assert hooked_state() == before
-    assert gc.get_freeze_count() < LEAST_FROZEN
-
-
-def hooked_state() -> list[Any]:
-    dispatcher = DTensor._op_dispatcher
-    clear = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
-    return [
-        sorted(vars(dispatcher)),
-        sorted(vars(dispatcher.sharding_propagator)),
-        dict(dispatcher._custom_op_handlers),
-        id(clear),
-        id(redistribute_module().redistribute_local_tensor),
-    ]
-
-
 def test_what_a_program_froze_stays_frozen(mesh: DeviceMesh) -> None:
     a = on_mesh(mesh)
     gc.freeze()
@@ -542,21 +475,14 @@ def test_a_step_that_raises_raises_and_leaves_nothing_behind(mesh: DeviceMesh) -
     with pytest.raises(KeyError, match="of the program"):
         count(step)
     assert next(calls) == 5
-    assert open_modes() == []
 
 
 def test_a_mode_that_hides_ops_from_other_modes_hides_no_counts(shard: Make) -> None:
-    class Declining(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if any(issubclass(kind, DTensor) for kind in types):
-                return NotImplemented
-            return func(*args, **(kwargs or {}))
-
     rows = itertools.count(8)
 
     def step() -> None:
         a = shard(next(rows), 8)
-        with Declining():  # type: ignore[no-untyped-call]
+        with CommDebugMode():
             a + a
             a + a
 
@@ -578,10 +504,9 @@ def test_hits_before_a_clear_are_not_lost(shard: Make) -> None:
     assert [(one.hits, one.misses) for one in steps.steps] == [(6, 1)] * 5
 
 
+@needs(NATIVE_CACHE)
 def test_a_clear_that_nobody_sees_is_warned_of(shard: Make) -> None:
-    a, clear = shard(8, 8), getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
-    if clear is None:
-        pytest.skip("this torch has no native cache")
+    a, clear = shard(8, 8), vars(torch._C)["_clear_DTensor_sharding_propagator_cache"]
 
     def step() -> None:
         a + a

@@ -24,12 +24,12 @@ def tensors(of: str, count: int) -> dict[Trait, str]:
     return {Trait(of, "type"): "list", Trait(of, "length"): str(count), **items}
 
 
-def note(seen: Seen, op: str, traits: Traits, at: CallPlace = CallPlace()) -> None:  # noqa: B008 (it is a constant)
-    seen.note(Called(op, traits, at))
+def note(seen: Seen, op: str, traits: Traits, **at: int) -> None:
+    seen.note(Called(op, traits, CallPlace(**at)))
 
 
-def why(seen: Seen, op: str, traits: Traits, at: CallPlace = CallPlace()) -> str:  # noqa: B008 (it is a constant)
-    return seen.why(Called(op, traits, at)).text
+def why(seen: Seen, op: str, traits: Traits, **at: int) -> str:
+    return seen.why(Called(op, traits, CallPlace(**at))).text
 
 
 def mesh(names: str = "None", ranks: str = "0,1,2,3") -> dict[Trait, str]:
@@ -75,17 +75,11 @@ def test_the_nearest_call_is_compared_with_and_of_equals_the_last() -> None:
     assert reason == "shape of self [4,4], was [3,3]"
 
 
-def test_only_calls_of_the_same_op_are_compared_with() -> None:
-    seen = Seen()
-    note(seen, "mul", BASE)
-    assert why(seen, "add", BASE) == "first call of this op"
-
-
 def test_an_equal_call_missed_because_of_a_clear_or_is_not_kept() -> None:
     seen = Seen()
-    note(seen, "add", BASE, CallPlace(clears=1))
-    assert why(seen, "add", BASE, CallPlace(clears=2)) == "the caches were cleared since its last call"
-    assert why(seen, "add", BASE, CallPlace(clears=1)) == "an equal call missed before: its plan is not kept"
+    note(seen, "add", BASE, clears=1)
+    assert why(seen, "add", BASE, clears=2) == "the caches were cleared since its last call"
+    assert why(seen, "add", BASE, clears=1) == "an equal call missed before: its plan is not kept"
 
 
 def test_a_long_list_of_differences_is_cut() -> None:
@@ -98,25 +92,24 @@ def test_a_long_list_of_differences_is_cut() -> None:
 
 def test_a_call_is_compared_with_those_of_its_place_however_near_another_is() -> None:
     seen = Seen()
-    scores, output = CallPlace(call=3), CallPlace(call=7)
-    note(seen, "bmm", {**tensor("self", shape="[8,1,4]"), **tensor("mat2", shape="[8,4,9]")}, scores)
-    note(seen, "bmm", {**tensor("self", shape="[8,1,9]"), **tensor("mat2", shape="[8,9,4]")}, output)
+    note(seen, "bmm", {**tensor("self", shape="[8,1,4]"), **tensor("mat2", shape="[8,4,9]")}, call=3)
+    note(seen, "bmm", {**tensor("self", shape="[8,1,9]"), **tensor("mat2", shape="[8,9,4]")}, call=7)
     call = {**tensor("self", shape="[8,1,4]"), **tensor("mat2", shape="[8,4,10]")}
-    assert why(seen, "bmm", call, scores) == "shape of mat2 [8,4,10], was [8,4,9]"
-    assert why(seen, "bmm", call, output).startswith("shape of self [8,1,4], was [8,1,9]")
-    assert why(seen, "bmm", call, CallPlace(call=5)) == "shape of mat2 [8,4,10], was [8,4,9] in another place"
+    assert why(seen, "bmm", call, call=3) == "shape of mat2 [8,4,10], was [8,4,9]"
+    assert why(seen, "bmm", call, call=7).startswith("shape of self [8,1,4], was [8,1,9]")
+    assert why(seen, "bmm", call, call=5) == "shape of mat2 [8,4,10], was [8,4,9] in another place"
 
 
 def test_calls_of_other_threads_are_not_compared_with_nor_clears_there() -> None:
     seen = Seen()
-    note(seen, "add", BASE, CallPlace(thread=0, clears=3))
+    note(seen, "add", BASE, thread=0, clears=3)
     call = {**BASE, **tensor("self", shape="[9,8]")}
     first = "first call of this op in this thread; caches are per thread"
-    assert why(seen, "add", BASE, CallPlace(thread=1)) == why(seen, "add", call, CallPlace(thread=1)) == first
-    note(seen, "add", BASE, CallPlace(thread=1))
-    assert why(seen, "add", call, CallPlace(thread=1)) == "shape of self [9,8], was [8,8]"
-    assert why(seen, "mul", BASE, CallPlace(thread=1)) == first
-    assert why(seen, "mul", BASE, CallPlace(thread=0)) == "first call of this op"
+    assert why(seen, "add", BASE, thread=1) == why(seen, "add", call, thread=1) == first
+    note(seen, "add", BASE, thread=1)
+    assert why(seen, "add", call, thread=1) == "shape of self [9,8], was [8,8]"
+    assert why(seen, "mul", BASE, thread=1) == first
+    assert why(seen, "mul", BASE, thread=0) == "first call of this op"
 
 
 def test_a_cause_is_the_reason_without_what_differs_from_step_to_step() -> None:

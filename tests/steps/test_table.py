@@ -66,9 +66,7 @@ def test_what_missed_and_which_caches_grew_is_below_the_line() -> None:
 
 
 def test_a_long_list_of_misses_is_cut_unless_it_is_asked_for() -> None:
-    many = tuple(
-        Miss(f"op{i}.default(f32[8]R)@4", "first call of this op", QueriedCache.NATIVE) for i in range(9)
-    )
+    many = tuple(replace(MISS, signature=f"op{i}") for i in range(9))
     steps = steps_of(StepCounts(events=many), StepCounts())
     assert text_of(steps).count("missed op") == MOST_NOTES
     assert "and 4 more; -v lists them" in text_of(steps)
@@ -78,9 +76,8 @@ def test_a_long_list_of_misses_is_cut_unless_it_is_asked_for() -> None:
 def test_verbose_lists_redistributions_collectives_and_the_warm_up() -> None:
     step = StepCounts(events=(GATHER, RAN[0]))
     text = text_of(Steps("train", (MISSING, STEADY), (step, step)), verbose=True)
-    gathered = "redistributed mm.default: f32[8,8] S0 -> R, 256 bytes"
-    assert f"    {gathered} (once in each of steps 1-2)" in text
-    assert "    ran all_gather: 64 bytes (once in each of steps 1-2)" in text
+    for ran in ("redistributed mm.default: f32[8,8] S0 -> R, 256 bytes", "ran all_gather: 64 bytes"):
+        assert f"    {ran} (once in each of steps 1-2)" in text
     assert "    misses of each step of the warm-up: 1, 0" in text
 
 
@@ -127,6 +124,6 @@ def test_an_excess_lists_what_it_consists_of_up_to_a_length() -> None:
         f"redistributes=0, and step 1 has 2\n    {GATHER} (2x)\n"
         "collectives=1, and step 1 has 2\n    all_gather: 64 bytes\n    all_reduce: 8 bytes"
     )
-    different = tuple(Miss(f"mm {i}", "another shape", QueriedCache.NATIVE) for i in range(MOST_LISTED + 3))
+    different = tuple(replace(MISS, signature=f"mm {i}") for i in range(MOST_LISTED + 3))
     text = complaint(judge(steps_of(StepCounts(events=different)), {"misses": 0}))
     assert text.endswith("\n    and 3 more")
