@@ -20,7 +20,7 @@ from pytest_dtdispatch.budget.model import Budget, CostShare
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.torchapi.hooks import API, redistribute_module
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("nothing_stays")]
 
 SLOW_NS = 20_000_000
 WIDTH = 16
@@ -49,20 +49,27 @@ class Outer(torch.nn.Module):
         return self.inner(x)
 
 
-def training(mesh: DeviceMesh) -> tuple[Outer, Callable[[], Any]]:
-    torch.manual_seed(0)
+@pytest.fixture
+def x(mesh: DeviceMesh) -> Any:
+    return distribute_tensor(torch.ones(8, WIDTH), mesh, [Replicate()])
+
+
+@pytest.fixture
+def train(mesh: DeviceMesh, x: Any) -> Callable[[], None]:
+    """A step of training."""
     model = Outer(mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    x = distribute_tensor(torch.ones(8, WIDTH), mesh, [Replicate()])
 
-    def step() -> Any:
+    def step() -> None:
         optimizer.zero_grad()
-        loss = model(x).sum()
-        loss.backward()
+        model(x).sum().backward()
         optimizer.step()
-        return loss
 
-    return model, step
+    return step
+
+
+def budget_of(step: Callable[[], Any], warmup: int = 3, steps: int = 5) -> Budget:
+    return run_and_measure_budget(step, warmup, steps, "train")
 
 
 def line_of(text: str) -> str:
@@ -76,15 +83,8 @@ def taken(spent: list[CostShare], name: str) -> float:
     return sum(one.ns for one in spent if one.name.endswith(name))
 
 
-def spin() -> None:
-    end = time.perf_counter_ns() + SLOW_NS
-    while time.perf_counter_ns() < end:
-        continue
-
-
-def test_the_parts_phases_modules_lines_and_ops_of_a_training_step(mesh: DeviceMesh) -> None:
-    _, step = training(mesh)
-    budget = run_and_measure_budget(step, 3, 8, "train")
+def test_the_parts_phases_modules_lines_and_ops_of_a_training_step(train: Callable[[], None]) -> None:
+    budget = budget_of(train, steps=8)
     assert {"local", "dispatch", "wrapping", "autograd", "other"} <= set(budget.parts)
     assert any(part.startswith("redistribution") for part in budget.parts)
     assert "propagation" not in budget.parts
@@ -102,25 +102,26 @@ def test_the_parts_phases_modules_lines_and_ops_of_a_training_step(mesh: DeviceM
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "part", "text"),
+    ("module", "name", "part", "text"),
     [
-        ("api", "_FromTorchTensor", "wrapping", "z = DTensor.from_local"),
-        ("redistribute", "Redistribute", "redistribution", "return (y + z)"),
+        (sys.modules[API], "_FromTorchTensor", "wrapping", "z = DTensor.from_local"),
+        (redistribute_module(), "Redistribute", "redistribution", "return (y + z)"),
     ],
 )
 def test_what_is_slow_is_found(
-    monkeypatch: pytest.MonkeyPatch, mesh: DeviceMesh, owner: str, name: str, part: str, text: str
+    monkeypatch: pytest.MonkeyPatch, train: Callable[[], None], module: Any, name: str, part: str, text: str
 ) -> None:
-    function = getattr(sys.modules[API] if owner == "api" else redistribute_module(), name)
+    function = getattr(module, name)
     forward = function.forward
 
     def slow(*args: Any) -> Any:
-        spin()
+        end = time.perf_counter_ns() + SLOW_NS
+        while time.perf_counter_ns() < end:
+            continue
         return forward(*args)
 
     monkeypatch.setattr(function, "forward", staticmethod(slow))
-    _, step = training(mesh)
-    found = run_and_measure_budget(step, 3, 5, "train")
+    found = budget_of(train)
     own = sum(ns for each, ns in found.parts.items() if each.startswith(part))
     assert own > 0.9 * SLOW_NS
     assert own > 0.8 * sum(found.parts.values())
@@ -129,14 +130,12 @@ def test_what_is_slow_is_found(
     assert taken(found.by_module(), "inner") > 0.9 * SLOW_NS
 
 
-def test_a_slow_line_of_python_is_found(mesh: DeviceMesh) -> None:
-    _, train = training(mesh)
-
+def test_a_slow_line_of_python_is_found(train: Callable[[], None]) -> None:
     def step() -> None:
         train()
         time.sleep(SLOW_NS / 1e9)
 
-    found = run_and_measure_budget(step, 3, 5, "train")
+    found = budget_of(step)
     assert taken(found.by_line(), line_of("time.sleep(SLOW_NS")) > 0.9 * SLOW_NS
     assert taken(found.by_phase(), "other") > 0.9 * SLOW_NS
     assert found.parts["other"] > 0.9 * SLOW_NS
@@ -145,19 +144,14 @@ def test_a_slow_line_of_python_is_found(mesh: DeviceMesh) -> None:
 def test_misses_are_propagation(mesh: DeviceMesh) -> None:
     rows = iter(range(8, 1000))
     x = distribute_tensor(torch.ones(1024, WIDTH), mesh, [Replicate()])
-    found = run_and_measure_budget(lambda: x.narrow(0, 0, next(rows)), 1, 8, "stream")
+    found = budget_of(lambda: x.narrow(0, 0, next(rows)), 1, 8)
     assert found.parts["propagation"] > 0.5 * sum(found.parts.values())
     assert found.by_op()[0].name == "slice"
 
 
-def test_a_checkpointed_block_runs_again_in_backward_at_its_own_lines(mesh: DeviceMesh) -> None:
+def test_a_checkpointed_block_runs_again_in_backward_at_its_own_lines(mesh: DeviceMesh, x: Any) -> None:
     inner = Outer(mesh).inner
-    x = distribute_tensor(torch.ones(8, WIDTH), mesh, [Replicate()])
-
-    def step() -> None:
-        checkpoint(inner, x, use_reentrant=False).sum().backward()
-
-    found = run_and_measure_budget(step, 3, 5, "train")
+    found = budget_of(lambda: checkpoint(inner, x, use_reentrant=False).sum().backward())
     places = {(c.place.line_text.rpartition("/")[2], str(c.place.phase)) for c in found.cells if c.place}
     assert {(line_of("y: Any = x @"), phase) for phase in ("forward", "backward")} <= places
 
@@ -178,43 +172,30 @@ class Doubling(torch.nn.Module):
 
 
 @pytest.mark.parametrize("run", [lambda inner, x: inner(x), partial(checkpoint, use_reentrant=False)])
-def test_a_function_s_own_backward_is_in_the_module_that_applied_it(mesh: DeviceMesh, run: Any) -> None:
+def test_a_function_s_own_backward_is_in_the_module_that_applied_it(x: Any, run: Any) -> None:
     layers = torch.nn.Sequential(Doubling(), torch.nn.Identity(), Doubling())
-    x = distribute_tensor(torch.ones(8, WIDTH), mesh, [Replicate()]).requires_grad_()
-    found = run_and_measure_budget(lambda: run(layers, x).sum().backward(), 3, 5, "train")
-
+    x.requires_grad_()
+    found = budget_of(lambda: run(layers, x).sum().backward())
     own = line_of("return gradient.tanh()")
     places = [c.place for c in found.cells if c.op == "tanh" and c.place and c.place.line_text.endswith(own)]
     assert {(place.module, str(place.phase)) for place in places} == {("0", "backward"), ("2", "backward")}
 
 
-def test_nothing_is_left_behind_by_a_step_that_raises_and_a_profiler_that_runs_is_refused(
-    mesh: DeviceMesh,
-) -> None:
-    held = redistribute_module().redistribute_local_tensor
+def test_nothing_is_left_behind_by_a_step_that_raises_and_a_profiler_that_runs_is_refused() -> None:
     calls = iter(range(100))
-
-    def step() -> None:
-        if next(calls) == 7:
-            raise ZeroDivisionError
-
     with pytest.raises(ZeroDivisionError):
-        run_and_measure_budget(step, 2, 8, "train")
-    assert redistribute_module().redistribute_local_tensor is held
+        budget_of(lambda: 1 // (7 - next(calls)), 2, 8)
     assert sys.gettrace() is None
-    with (
-        torch.autograd.profiler.profile(),
-        pytest.raises(CaptureError, match="a profiler of torch runs already"),
-    ):
-        run_and_measure_budget(lambda: None, 0, 1, "x")
-    assert run_and_measure_budget(lambda: None, 0, 1, "next").measured_ns > 0
+    profiler = torch.autograd.profiler.profile()
+    with profiler, pytest.raises(CaptureError, match="a profiler of torch runs already"):
+        budget_of(lambda: None, 0, 1)
+    assert budget_of(lambda: None, 0, 1).measured_ns > 0
 
 
-def test_beside_another_tracer_lines_are_not_known(mesh: DeviceMesh) -> None:
-    _, step = training(mesh)
+def test_beside_another_tracer_lines_are_not_known(train: Callable[[], None]) -> None:
     sys.settrace(lambda *_: None)
     try:
-        found = run_and_measure_budget(step, 2, 8, "train")
+        found = budget_of(train, 2, 8)
     finally:
         sys.settrace(None)
     assert "another tracer" in found.note
@@ -222,11 +203,10 @@ def test_beside_another_tracer_lines_are_not_known(mesh: DeviceMesh) -> None:
     assert found.parts["dispatch"] > 0
 
 
-def test_a_region_that_runs_once(mesh: DeviceMesh) -> None:
+def test_a_region_that_runs_once(train: Callable[[], None]) -> None:
     found: list[Budget] = []
-    _, step = training(mesh)
     with budgeted_region("test", found.append):
-        step()
+        train()
     [taken_once] = found
     assert taken_once.steps == 0
     assert taken_once.unexplained_ns == pytest.approx(0, abs=1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -32,17 +34,24 @@ MM = [
 ]
 
 
+MOVED = Event(f"{OURS}redistribution a", 10, 50)
+
+
 def step_of(*events: Event, end_ns: int = 100) -> Node:
     [node] = trees([Event(STEP, 0, end_ns), *events])
     return node
 
 
-def spent(node: Node) -> dict[Part, int]:
-    """Add up the slices of a step by part."""
-    sums: Counter[Part] = Counter()
+def by_part(node: Node, count: Callable[[Slice], float]) -> dict[Part, float]:
+    """Add up something of the slices of a step by part."""
+    sums = defaultdict[Part, float](int)
     for one in slices(node):
-        sums[one.part] += one.end_ns - one.begin_ns
+        sums[one.part] += count(one)
     return dict(sums)
+
+
+spent = partial(by_part, count=lambda one: one.end_ns - one.begin_ns)
+events_of = partial(by_part, count=lambda one: one.events)
 
 
 def test_an_op_on_dtensors_is_autograd_dispatch_and_the_local_op() -> None:
@@ -55,16 +64,10 @@ def test_a_range_of_ours_around_a_dispatch_in_python_is_what_the_event_of_torch_
     assert [one._replace(events=0) for one in ours] == [one._replace(events=0) for one in theirs]
 
 
-def test_an_event_makes_longer_what_surrounds_it() -> None:
-    events: Counter[Part] = Counter()
-    for one in slices(step_of(*MM)):
-        events[one.part] += one.events  # type: ignore[assignment]
-    assert events == {Part.OTHER: 1, Part.AUTOGRAD: 1, Part.DISPATCH: 1, Part.LOCAL: 1}
-
-
-def test_a_range_of_ours_counts_as_several_events() -> None:
-    course = list(slices(step_of(*MM[:2], Event(f"{OURS}redistribution a", 16, 36))))
-    assert sum(one.events for one in course) == 1 + 1 + 3
+def test_an_event_makes_longer_what_surrounds_it_and_a_range_of_ours_as_several() -> None:
+    in_mm = step_of(*MM[:2], Event(f"{OURS}redistribution a", 16, 36))
+    assert events_of(step_of(*MM)) == {Part.OTHER: 1, Part.AUTOGRAD: 1, Part.DISPATCH: 1, Part.LOCAL: 1}
+    assert sum(events_of(in_mm).values()) == 1 + 1 + 3
 
 
 @pytest.mark.parametrize(
@@ -73,19 +76,11 @@ def test_a_range_of_ours_counts_as_several_events() -> None:
         ([Event("aten::add", 10, 30), Event("aten::fill_", 12, 20)], Part.LOCAL, 20),
         ([*MM[:2], Event(f"{OURS}propagation", 15, 35), Event("aten::empty", 18, 22)], Part.PROPAGATION, 20),
         ([Event("Redistribute", 10, 50), Event(f"{OURS}redistribution a", 12, 48)], Part.MOVING, 40),
-        ([Event(f"{OURS}redistribution a", 10, 50), Event(f"{OURS}planning", 12, 20)], Part.PLANNING, 8),
-        (
-            [Event(f"{OURS}redistribution a", 10, 50), Event("_c10d_functional::wait", 12, 20)],
-            Part.SENDING,
-            8,
-        ),
-        ([Event(f"{OURS}redistribution a", 10, 50), Event("aten::split", 12, 20)], Part.COPIES, 8),
+        ([MOVED, Event(f"{OURS}planning", 12, 20)], Part.PLANNING, 8),
+        ([MOVED, Event("_c10d_functional::wait", 12, 20)], Part.SENDING, 8),
+        ([MOVED, Event("aten::split", 12, 20)], Part.COPIES, 8),
         ([Event("_FromTorchTensor", 10, 50), Event("aten::view_as", 12, 20)], Part.WRAPPING, 40),
-        (
-            [Event("_ToTorchTensorBackward", 10, 50), Event(f"{OURS}wrapping to_local", 12, 40)],
-            Part.WRAPPING,
-            40,
-        ),
+        ([Event("_ToTorchTensorBackward", 10, 50), Event(f"{OURS}wrapping x", 12, 40)], Part.WRAPPING, 40),
         ([Event(f"{ENGINE}: AddBackward0", 10, 30), Event("AddBackward0", 12, 20)], Part.AUTOGRAD, 20),
         ([Event("c10d::allreduce_", 10, 30)], Part.COMMUNICATION, 20),
         ([Event("FSDP::pre_forward", 10, 30, is_range=True)], Part.OTHER, 100),
@@ -98,11 +93,8 @@ def test_parts(events: list[Event], part: Part, ns: int) -> None:
 
 def test_what_an_op_redistributes_is_redistribution_and_keeps_the_name_of_the_op() -> None:
     moved = [Event(f"{OURS}redistribution a", 16, 36), Event("c10d::allgather", 20, 30)]
-    course = list(slices(step_of(*MM[:2], *moved)))
-    assert {(one.part, one.op) for one in course if one.part in (Part.MOVING, Part.SENDING)} == {
-        (Part.MOVING, "mm"),
-        (Part.SENDING, "mm"),
-    }
+    ops = {one.part: one.op for one in slices(step_of(*MM[:2], *moved))}
+    assert (ops[Part.MOVING], ops[Part.SENDING]) == ("mm", "mm")
 
 
 def test_calls_are_counted_where_an_op_begins() -> None:
@@ -119,36 +111,16 @@ def test_a_part_of_an_op_belongs_to_where_the_op_was_called() -> None:
     assert {one.since_ns for one in course if one.part in (Part.DISPATCH, Part.LOCAL)} == {14}
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(0, 90),
-            st.integers(1, 60),
-            st.sampled_from(
-                sorted(
-                    NAMES := {
-                        "aten::mm",
-                        SUBCLASS,
-                        "Redistribute",
-                        f"{OURS}redistribution a",
-                        f"{OURS}planning",
-                        "c10d::send",
-                        f"{ENGINE}: X",
-                        "_FromTorchTensor",
-                        f"{OURS}propagation",
-                        "a range",
-                    }
-                )
-            ),
-        ),
-        max_size=12,
-    )
+NAMES = st.sampled_from(
+    ["aten::mm", SUBCLASS, "Redistribute", "c10d::send", f"{ENGINE}: X", "_FromTorchTensor", "a range"]
+    + [f"{OURS}{name}" for name in ("redistribution a", "planning", "propagation")]
 )
+
+
+@given(st.lists(st.tuples(st.integers(0, 90), st.integers(1, 60), NAMES), max_size=12))
 def test_slices_add_up_whatever_ran(spans: list[tuple[int, int, str]]) -> None:
-    events = sorted(
-        (Event(name, begin, begin + length) for begin, length, name in spans),
-        key=lambda event: (event.begin_ns, -event.end_ns),
-    )
+    events = [Event(name, begin, begin + length) for begin, length, name in spans]
+    events.sort(key=lambda event: (event.begin_ns, -event.end_ns))
     course = list(slices(step_of(*events)))
     assert sum(one.end_ns - one.begin_ns for one in course) == 100
     assert all(one.end_ns >= one.begin_ns for one in course)
