@@ -57,10 +57,9 @@ def test_two_are_told_apart_by_more_than_three_percent(
 ) -> None:
     found = ratio_of(variant("one", head), variant("other", base))
     assert found is not None
-    assert found.outcome() == outcome
+    assert (found.outcome(), found.rounds) == (outcome, len(base))
     assert found.ratio == pytest.approx(ratio, abs=0.002)
     assert found.low == pytest.approx(ratio, abs=0.01)
-    assert found.rounds == len(base)
 
 
 def test_a_claim_is_true_or_false_and_says_why() -> None:
@@ -76,14 +75,9 @@ def test_a_claim_is_true_or_false_and_says_why() -> None:
     scattered = compared(a=BASE, b=[round(ns * (0.5, 1.1)[i % 2]) for i, ns in enumerate(BASE)])["b"]
     assert not scattered.faster_than("a")  # by the whole interval
     assert "not told apart, 0.8" in str(scattered.faster_than("a"))
-
-
-def test_an_entry_has_median_counts_and_ratio() -> None:
-    found = compared(dtensor=BASE, plain=times(0.5))
-    assert (found["dtensor"].median_ns, found["plain"].counts) == (1030, COUNTS)
     ratio = found["plain"].ratio_to("dtensor")
     assert ratio is not None
-    assert ratio.ratio == 0.5
+    assert (ratio.ratio, found["dtensor"].median_ns, found["plain"].counts) == (0.4, 1030, COUNTS)
 
 
 def test_where_nothing_is_measured_a_variant_is_faster_and_none_is_slower() -> None:
@@ -98,10 +92,7 @@ def test_where_nothing_is_measured_a_variant_is_faster_and_none_is_slower() -> N
 @pytest.mark.parametrize(
     ("found", "why"),
     [
-        (
-            Compared("it", ("a", "b"), (variant("a", BASE), variant("b", (), ("b: runs once",)))),
-            "b: runs once",
-        ),
+        (Compared("it", ("a", "b"), (variant("a", BASE), variant("b", (), ("b: once",)))), "b: once"),
         (Compared("it", ("a", "b"), why_not="latencies are not taken", is_gate=True), "latencies are not"),
         (compared(a=BASE[:10], b=BASE[:10]), "too few rounds"),
     ],
@@ -129,8 +120,11 @@ def test_labels_that_no_other_variant_has() -> None:
 # What can be compared
 
 
-def one() -> int:
-    return 1
+def one() -> None:
+    pytest.fail("a variant ran though another is none")
+
+
+NO_NAME = "of a variant is no text, is empty, or begins or ends with"
 
 
 @pytest.mark.parametrize(
@@ -138,13 +132,9 @@ def one() -> int:
     [
         ({"a": one}, {}, "compare() of 1 variants: it takes two at the least"),
         ([one, one], {}, "it takes callables by their names"),
-        ({"a": one, 2: one}, {}, "the name 2 of a variant is no text, is empty, or"),
-        ({"a": one, "": one}, {}, "the name '' of a variant is no text, is empty, or"),
-        (
-            {"a": one, "a ": one},
-            {},
-            "the name 'a ' of a variant is no text, is empty, or begins or ends with",
-        ),
+        ({"a": one, 2: one}, {}, f"the name 2 {NO_NAME}"),
+        ({"a": one, "": one}, {}, f"the name '' {NO_NAME}"),
+        ({"a": one, "a ": one}, {}, f"the name 'a ' {NO_NAME}"),
         ({"a": one, "b": lambda x: x}, {}, "the variant 'b' takes arguments (x), and compare() gives none"),
         ({"a": one, "b": 3}, {}, "a value of type int is not callable"),
         ({"a": one, "b": one}, {"equal": True}, "compare(equal=True): it takes a function of two results"),
@@ -152,16 +142,10 @@ def one() -> int:
         ({"a": one, "b": one}, {"name": 3}, "compare(name=3): a name is a text, and not empty"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_in_one_line(variants: Any, options: Any, says: str) -> None:
+def test_what_cannot_be_compared_is_refused_in_one_line_before_any_runs(
+    variants: Any, options: Any, says: str
+) -> None:
     with pytest.raises(DtDispatchError) as refused:
         DtDispatch().compare(variants, **options)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_nothing_runs_before_all_variants_are_looked_at() -> None:
-    ran: list[int] = []
-    takes_arguments: Any = lambda x: x  # noqa: E731
-    with pytest.raises(CompareError):
-        DtDispatch().compare({"a": lambda: ran.append(1), "b": takes_arguments})
-    assert not ran

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import Shard
 
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
@@ -28,8 +28,6 @@ from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.probes import why_no_dynamic_compile
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
     from tests.conftest import Shard as Make
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -83,9 +81,10 @@ def double(x: Any) -> Any:
     return x + x
 
 
-def function_of(compiled: Compiled) -> CompiledFunction:
-    assert compiled.function
-    return compiled.function
+def measured(fn: Callable[..., Any], *args: Any, **how: Any) -> CompiledFunction:
+    function = measure(fn, *args, **how).function
+    assert function
+    return function
 
 
 # What is measured
@@ -101,9 +100,7 @@ def test_each_figure_is_that_of_its_state(is_counted: bool) -> None:
     counter = InstructionSampler(lambda: (Meter(read, read), None))
     counter.start()
     plan: Any = {"rounds": 2, "calls": 3, "sampler": counter if is_counted else WallClock(read)}
-    measurement = function_of(
-        measure(compiler.double, torch.ones(3), backend=compiler, plan=plan)
-    ).measurement
+    measurement = measured(compiler.double, torch.ones(3), backend=compiler, plan=plan).measurement
     expected = {
         State.COMPILE_COLD: (COMPILE + CALL,) * 2,
         State.COMPILE_WARM: (COMPILE + CALL,) * 2,
@@ -120,13 +117,11 @@ def test_counts_are_those_of_one_compile(shard: Make) -> None:
     a = shard(8, 8)
     doubled: Any = a + a
     compiled = measure(double, a, plan={"rounds": 2})
-    function = function_of(compiled)
-    assert (function.measurement.proof, function.measurement.mesh) == ("proved", "4")
-    counts = function.counts
+    assert compiled.function
+    counts, measurement = compiled.function.counts, compiled.function.measurement
+    assert (measurement.proof, measurement.mesh) == ("proved", "4")
     assert (counts.graphs, counts.graph_breaks, counts.recompiles) == (1, (), ())
-    assert counts.guards
-    assert counts.propagations
-    assert counts.fake_tensor_misses
+    assert all((counts.guards, counts.propagations, counts.fake_tensor_misses))
     assert torch.equal(compiled.result.to_local(), doubled.to_local())
     assert torch.equal(compiled.result.to_local(), compiled.eager_result.to_local())
 
@@ -134,8 +129,7 @@ def test_counts_are_those_of_one_compile(shard: Make) -> None:
 def test_a_propagation_that_asks_no_cache_is_counted(shard: Make) -> None:
     if missing := why_no_dynamic_compile(shard(8, 8)):
         pytest.skip(missing)
-    counts = function_of(measure(double, shard(8, 8), dynamic=True)).counts
-    assert counts.propagations
+    assert measured(double, shard(8, 8), dynamic=True).counts.propagations
 
 
 def test_graph_breaks_are_counted_with_reason_and_place() -> None:
@@ -148,8 +142,8 @@ def test_graph_breaks_are_counted_with_reason_and_place() -> None:
 
     compiled = measure(broken, torch.ones(3), backend="eager", fullgraph=False)
     first = broken.__code__.co_firstlineno
-    breaks = function_of(compiled).counts.graph_breaks
-    assert breaks is not None
+    assert compiled.function
+    breaks = compiled.function.counts.graph_breaks or ()
     for graph_break, line in zip(breaks, (first + 2, first + 4), strict=True):
         assert re.match(rf"{re.escape(__file__)}:{line}: .*graph_break", graph_break)
     assert (compiled.graphs, compiled.graph_breaks) == (3, 2)
@@ -159,9 +153,8 @@ def test_graph_breaks_are_counted_with_reason_and_place() -> None:
 def test_a_recompile_on_another_placement_is_counted_once_with_torch_s_reason(shard: Make) -> None:
     rows, columns = shard(8, 8), shard(8, 8, placement=Shard(1))
     compiled = measure(double, rows, others=[(columns,), (rows,), (columns,)])
-    recompiles = function_of(compiled).counts.recompiles
-    assert recompiles is not None
-    [again] = recompiles
+    assert compiled.function
+    [again] = compiled.function.counts.recompiles or ()
     assert again.startswith(f"double ({__file__}:{double.__code__.co_firstlineno}): ")
     assert re.search("dtensor_spec|check_metadata", again) or again.endswith(compilerapi.NO_REASON)
     assert compiled.graphs == 1  # of the first call
@@ -173,7 +166,7 @@ def test_a_recompile_on_another_placement_is_counted_once_with_torch_s_reason(sh
 def test_calls_that_recompile_are_counted_and_are_no_steady_calls() -> None:
     calls = itertools.count()  # ten of each size
     how: Any = {"dynamic": False, "setup": lambda: (torch.ones(2 + next(calls) // 10),), "fullgraph": False}
-    function = function_of(measure(double, backend="eager", plan={"calls": 20}, **how))
+    function = measured(double, backend="eager", plan={"calls": 20}, **how)
     recompiles = function.counts.recompiles
     assert recompiles
     assert function.measurement.proof == "something was compiled (2x)"
@@ -182,9 +175,8 @@ def test_calls_that_recompile_are_counted_and_are_no_steady_calls() -> None:
 
 def test_a_function_that_torch_does_not_compile_has_no_compiled_rows() -> None:
     hidden = torch.compiler.disable(double)
-    measurement = function_of(
-        measure(lambda x: hidden(x), torch.ones(3), backend="eager", fullgraph=False)
-    ).measurement
+    run = lambda x: hidden(x)  # noqa: E731
+    measurement = measured(run, torch.ones(3), backend="eager", fullgraph=False).measurement
     assert [samples.state for samples in measurement.recorded()] == [State.EAGER]
     why = "no graph was compiled"
     assert measurement.proof == f"{why} (2x), {why} (1x), {why} (1x)"
@@ -196,8 +188,7 @@ def test_a_function_that_torch_does_not_compile_has_no_compiled_rows() -> None:
 @pytest.mark.parametrize("is_on", [False, True])
 def test_the_fake_tensor_cache_is_as_the_program_set_it(is_on: bool) -> None:
     with compilerapi.fake_tensor_cache(is_on):
-        compiled = measure(double, torch.ones(3))
-    assert bool(function_of(compiled).counts.fake_tensor_misses) is is_on
+        assert bool(measured(double, torch.ones(3)).counts.fake_tensor_misses) is is_on
 
 
 def test_folders_and_settings_of_caches_are_those_of_the_program_again(
@@ -232,8 +223,7 @@ def test_a_cold_compile_finds_no_cache_filled_and_a_warm_one_does(
 ) -> None:
     """Torch counts the look-ups that this backend says it had."""
     monkeypatch.setattr(ShardingCaches, "cold_entries", lambda caches: entries)
-    compiled = measure(double, torch.ones(3), backend=Compiler(counter), plan={"rounds": 2})
-    measurement = function_of(compiled).measurement
+    measurement = measured(double, torch.ones(3), backend=Compiler(counter), plan={"rounds": 2}).measurement
     assert (measurement.of(State.COMPILE_COLD) is None) is (proof != "proved")
     assert measurement.proof == proof
     notes = (f"compile-warm: no cache of compiled code answered: {note}",) if note else ()
@@ -276,9 +266,9 @@ def test_what_was_compiled_for_a_measurement_answers_no_call_of_the_program() ->
 def test_what_cannot_be_repeated_is_not_compiled() -> None:
     x = torch.ones(3)
     compiled = measure(lambda: x.resize_(5), backend="eager")
-    measurement = function_of(compiled).measurement
-    assert measurement.samples == ()
-    assert measurement.notes[0].startswith("runs once")
+    assert compiled.function
+    assert compiled.function.measurement.samples == ()
+    assert compiled.function.measurement.notes[0].startswith("runs once")
     assert compiled.result is compiled.eager_result
 
 
@@ -319,14 +309,14 @@ def processor_ns() -> int:
 @pytest.mark.slow
 @pytest.mark.long
 def test_caches_left_on_disk_make_no_cold_compile_faster(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mesh: DeviceMesh
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shard: Make
 ) -> None:
     """One of two folders of the program holds the kernels of this function."""
 
     def program(x: Any) -> Any:
         return (x * 3).sin().cos() + x
 
-    a = DTensor.from_local(torch.rand(8, 8), mesh, [Shard(0)])
+    a = shard(8, 8)
     times: dict[str, dict[State, list[int]]] = {"empty": {}, "filled": {}}
     plan = {"rounds": 2, "calls": 20, "sampler": WallClock(processor_ns)}
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "filled"))
@@ -335,15 +325,16 @@ def test_caches_left_on_disk_make_no_cold_compile_faster(
     for turn in range(4):
         for folder in ("empty", "filled") if turn % 2 else ("filled", "empty"):
             monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / folder))
-            function = function_of(measure(program, a, backend="inductor", plan=plan))
-            assert (function.measurement.proof, function.measurement.notes) == ("proved", ())
-            for samples in function.measurement.recorded():
+            measurement = measured(program, a, backend="inductor", plan=plan).measurement
+            assert (measurement.proof, measurement.notes) == ("proved", ())
+            for samples in measurement.recorded():
                 times[folder].setdefault(samples.state, []).extend(samples.ns)
     assert not (tmp_path / "empty").exists()
     empty, filled = ([math.log(ns) for ns in of[State.COMPILE_COLD]] for of in times.values())
     low, high = map(math.exp, shift_interval(empty, filled, confidence=0.99))
-    assert high > 0.85, f"a filled folder makes cold compiles take {low:.2f} to {high:.2f} of their time"
-    assert low < 1.15, f"a filled folder makes cold compiles take {low:.2f} to {high:.2f} of their time"
+    found = f"a filled folder makes cold compiles take {low:.2f} to {high:.2f} of their time"
+    assert high > 0.85, found
+    assert low < 1.15, found
     for of_folder in times.values():
         warm, cold = (min(of_folder[state]) for state in (State.COMPILE_WARM, State.COMPILE_COLD))
         assert warm < cold / 5

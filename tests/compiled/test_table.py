@@ -72,16 +72,15 @@ TIMED = (
 
 
 def shown(counts: CompileCounts = COUNTS, **figures: Any) -> CompiledFunction:
-    measurement = Measurement(
-        "embedding", "embedding", "embedding", "4", Contains.COMPILED, 1, Figures(2, **figures)
-    )
+    figures_of = Figures(2, **figures)
+    measurement = Measurement("embedding", "", "embedding", "4", Contains.COMPILED, 1, figures_of)
     return CompiledFunction("embedding", "inductor", counts, measurement)
 
 
-def cells(made: CompiledFunction, **kwargs: Any) -> dict[str, str]:
-    table = table_of(document({"t.py::test": [made]}, View(**kwargs)))
-    [[line]] = [group.lines for group in table.groups]
-    return {**dict(zip(titles_of(table), map(plain, line.cells), strict=True)), "proof": line.proof}
+def cells(made: CompiledFunction) -> dict[str, str]:
+    shown_as = document({"t.py::test": [made]}, View())
+    line, titles = line_of(shown_as), titles_of(table_of(shown_as))
+    return {**dict(zip(titles, map(plain, line.cells), strict=True)), "proof": line.proof}
 
 
 def test_a_line_has_times_and_counts() -> None:
@@ -117,15 +116,11 @@ def test_a_refused_compile_says_why() -> None:
 
 
 def notes(verbose: bool, count: int) -> tuple[str, ...]:
-    listed = tuple(f"t.py:{line}: print" for line in range(count))
-    broken = shown(CompileCounts(2, listed, 3, ("f (t.py:1): size mismatch",) * 2), samples=TIMED)
-    return line_of(document({"t": [broken]}, View(verbose))).notes
+    return line_of(document({"t": [breaks(count)]}, View(verbose))).notes
 
 
 def test_breaks_and_recompiles_are_listed_below_the_line() -> None:
-    assert notes(False, 1) == (
-        "graph break at t.py:0: print",
-        "recompiled f (t.py:1): size mismatch (2x)",
-    )
+    broken, again = "graph break at t.py:{}: print", "recompiled f (t.py:1): size (2x)"
+    assert notes(False, 2) == (broken.format(0), broken.format(1), again)
     assert notes(False, 9)[-1] == "and 5 more; -v lists them"
     assert len(notes(True, 9)) == 10

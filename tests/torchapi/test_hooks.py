@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -62,19 +62,16 @@ def test_a_method_of_a_class_is_wrapped_where_it_is_defined() -> None:
 
 def test_threads_that_interleave_leave_nothing() -> None:
     owner = Owner()
-    answers: set[int] = set()
 
-    def use() -> None:
+    def use(_: int) -> set[int]:
+        found = set()
         for _ in range(500):
             with wrapped(owner, "answer", plus(1)):
-                answers.add(owner.answer())
+                found.add(owner.answer())
+        return found
 
-    threads = [threading.Thread(target=use) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers <= {43, 44, 45}
+    with ThreadPoolExecutor(3) as pool:
+        assert set().union(*pool.map(use, range(3))) <= {43, 44, 45}
     assert vars(owner) == {}
 
 

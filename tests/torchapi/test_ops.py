@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pytest_dtdispatch.torchapi.ops import (
     arguments_of,
@@ -18,29 +17,26 @@ from pytest_dtdispatch.torchapi.ops import (
     open_modes,
     without_outer_modes,
 )
+from tests.measuring.runs import NamingMode
 
 pytestmark = pytest.mark.torch
 
 
+UNDECLARED = (1, None, None, 2, 3, True, 0.1, 0.1)
+
+
 @pytest.mark.parametrize(
-    ("func", "args", "kwargs", "written"),
+    ("func", "args", "written"),
     [
-        (torch.ops.aten.add.Tensor, (1, 2), {}, []),
-        (torch.ops.aten.add_.Tensor, (1, 2), {}, ["self"]),
-        (torch.ops.aten.add.out, (1, 2), {"out": 3}, ["out"]),
-        (torch.ops.aten._foreach_mul_.Scalar, ([1], 2), {}, ["self"]),
-        (
-            torch.ops.aten.native_batch_norm.default,
-            (1, None, None, 2, 3, True, 0.1, 0.1),
-            {},
-            ["running_mean", "running_var"],
-        ),
+        (torch.ops.aten.add.Tensor, (1, 2), []),
+        (torch.ops.aten.add_.Tensor, (1, 2), ["self"]),
+        (torch.ops.aten.add.out, (1, 2), ["out"]),
+        (torch.ops.aten._foreach_mul_.Scalar, ([1], 2), ["self"]),
+        (torch.ops.aten.native_batch_norm.default, UNDECLARED, ["running_mean", "running_var"]),
     ],
-    ids=["pure", "in place", "out", "foreach", "undeclared"],
 )
-def test_written_arguments_are_known(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[str]
-) -> None:
+def test_written_arguments_are_known(func: Any, args: tuple[Any, ...], written: list[str]) -> None:
+    kwargs = {"out": 3} if written == ["out"] else {}
     assert [a.name for a, _ in arguments_of(func, args, kwargs) if is_written(a)] == written
 
 
@@ -49,26 +45,11 @@ def test_an_op_of_another_namespace_shows_it() -> None:
     assert op_name(torch.ops.prims.add.default) == "prims.add.default"
 
 
-class Program(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
-def test_modes_of_the_program_are_told_from_those_of_the_compiler() -> None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    assert is_mode_of_program(Program())
+def test_modes_of_the_program_are_told_from_those_of_the_compiler_and_do_not_see_what_is_repeated() -> None:
     assert not is_mode_of_program(FakeTensorMode())
     assert not is_mode_of_program(object())
-
-
-def test_modes_of_the_program_do_not_see_what_is_repeated() -> None:
-    with Program() as mode:
+    with NamingMode() as mode:
+        assert is_mode_of_program(mode)
         assert open_modes() == [mode]
         with without_outer_modes():
             assert open_modes() == []
@@ -77,14 +58,12 @@ def test_modes_of_the_program_do_not_see_what_is_repeated() -> None:
 
 @pytest.mark.parametrize("half_closed", [False, True])
 def test_modes_that_were_left_open_are_closed_though_they_were_interrupted(half_closed: bool) -> None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with Program() as outer:
+    with NamingMode() as outer:
         left = FakeTensorMode()
         left.__enter__()
-        Program().__enter__()  # type: ignore[no-untyped-call]
+        NamingMode().__enter__()  # type: ignore[no-untyped-call]
         if half_closed:  # as where a signal comes in the middle of its own closing
             left.enter_stack.clear()
-        assert close_modes_opened_since([outer]) == ["Program", "FakeTensorMode"]
+        assert close_modes_opened_since([outer]) == ["NamingMode", "FakeTensorMode"]
         assert open_modes() == [outer]
     assert open_modes() == []

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Shard
 
 from pytest_dtdispatch import DtDispatchError, StepWatch
 from pytest_dtdispatch.errors import WatchError
@@ -16,15 +17,18 @@ from pytest_dtdispatch.errors import WatchError
 pytestmark = pytest.mark.torch
 
 
-def test_a_budget_of_a_loop_adds_up_and_knows_the_lines(mesh: DeviceMesh) -> None:
-    weight = DTensor.from_local(torch.rand(8, 8), mesh, [Replicate()])
-    x = DTensor.from_local(torch.rand(4, 8), mesh, [Shard(0)])
+@pytest.fixture
+def x(mesh: DeviceMesh) -> Any:
+    return DTensor.from_local(torch.rand(4, 8), mesh, [Shard(0)])
+
+
+def test_a_budget_of_a_loop_adds_up_and_knows_the_lines(x: Any) -> None:
     lines: list[str] = []
     with StepWatch(lines.append) as watch:
         watch.step()
         watch.budget(steps=6)
         while not watch.budgets:
-            x @ weight
+            x + x
             time.sleep(0.021)
             watch.step()
         [budget] = watch.budgets
@@ -43,31 +47,28 @@ def test_a_budget_of_a_loop_adds_up_and_knows_the_lines(mesh: DeviceMesh) -> Non
     assert watch.steps.misses == 1
 
 
-def test_a_loop_that_ends_early_leaves_nothing_behind(mesh: DeviceMesh) -> None:
-    x = DTensor.from_local(torch.rand(4, 8), mesh, [Shard(0)])
-    for ended_after in (0, 2, 4, 6):
-        lines: list[str] = []
-        with StepWatch(lines.append) as watch:
-            watch.budget(steps=2)
-            for _ in range(ended_after):
-                x + x
-                watch.step()
-        assert watch.budgets == []
-        assert lines[-1] == "dtdispatch: no budget: the loop ended before enough of its steps ran"
-        assert sys.gettrace() is None
-        with torch.autograd.profiler.profile():
+@pytest.mark.parametrize("ended_after", [0, 2, 4, 6])
+def test_a_loop_that_ends_early_leaves_nothing_behind(x: Any, ended_after: int) -> None:
+    lines: list[str] = []
+    with StepWatch(lines.append) as watch:
+        watch.budget(steps=2)
+        for _ in range(ended_after):
             x + x
+            watch.step()
+    assert watch.budgets == []
+    assert lines[-1] == "dtdispatch: no budget: the loop ended before enough of its steps ran"
+    assert sys.gettrace() is None
+    with torch.autograd.profiler.profile():
+        x + x
 
 
-def test_what_makes_no_sense_is_refused_in_one_line(mesh: DeviceMesh) -> None:
+def test_what_makes_no_sense_is_refused_in_one_line() -> None:
     with StepWatch(list[str]().append) as watch:
         for steps in (0, -1, "two", True):
             with pytest.raises(DtDispatchError, match="not a whole number of at least 1"):
                 watch.budget(steps)  # type: ignore[arg-type]
-        with (
-            torch.autograd.profiler.profile(),
-            pytest.raises(DtDispatchError, match="a profiler of torch runs"),
-        ):
+        profiler = torch.autograd.profiler.profile()
+        with profiler, pytest.raises(DtDispatchError, match="a profiler of torch runs"):
             watch.budget()
         watch.budget()
         with pytest.raises(WatchError, match="one is being taken"):
@@ -76,7 +77,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(mesh: DeviceMesh) -> None:
         watch.budget()
 
 
-def test_a_profiler_that_the_program_opened_meanwhile_is_left_alone(mesh: DeviceMesh) -> None:
+def test_a_profiler_that_the_program_opened_meanwhile_is_left_alone() -> None:
     lines: list[str] = []
     with StepWatch(lines.append) as watch:
         watch.budget()

@@ -16,9 +16,8 @@ def miss(rows: int, cause: str = "shape of self") -> Miss:
 
 
 def missing(number: int, *missed: Miss) -> LoopStep:
-    return LoopStep(
-        number, StepCounts(hits=3, events=missed, cache_growth=(("native", len(missed)),)), 9_000_000
-    )
+    counts = StepCounts(hits=3, events=missed, cache_growth=(("native", len(missed)),))
+    return LoopStep(number, counts, 9_000_000)
 
 
 def steady(number: int) -> LoopStep:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import re
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,14 +11,15 @@ import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_dtdispatch import DtDispatchError, StepWatch
 from pytest_dtdispatch.errors import WatchError
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi.ops import open_modes
+from tests.measuring.runs import NamingMode
+from tests.measuring.test_guard import in_thread
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
 
 Step = Callable[[int], Any]
 
@@ -31,15 +31,18 @@ def on_mesh(mesh: DeviceMesh, rows: int = 4) -> DTensor:
 def training_step(mesh: DeviceMesh) -> Step:
     weight: Any = torch.nn.Parameter(DTensor.from_local(torch.rand(8, 8), mesh, [Replicate()]))
 
-    def step(rows: int) -> Any:
-        loss = (on_mesh(mesh, rows) @ weight).sum()
-        loss.backward()
+    def step(rows: int) -> None:
+        (on_mesh(mesh, rows) @ weight).sum().backward()
         with torch.no_grad():
             weight.sub_(weight.grad, alpha=0.1)
         weight.grad = None
-        return weight.to_local().clone()
+        weight.to_local()
 
     return step
+
+
+def silent() -> StepWatch:
+    return StepWatch(list[str]().append)
 
 
 def watched(step: Step, rows: list[int]) -> tuple[StepWatch, list[str]]:
@@ -103,13 +106,12 @@ def test_lines_go_to_standard_error(mesh: DeviceMesh, capsys: pytest.CaptureFixt
     assert captured.err.startswith("dtdispatch: step 1: ")
     with pytest.raises(WatchError, match=r"^StepWatch\(print=3\): give a function of a text$"):
         StepWatch(3)  # type: ignore[arg-type]
-    assert not open_modes()
 
 
 def test_two_at_once_are_refused_and_the_first_goes_on(mesh: DeviceMesh) -> None:
-    with StepWatch(list[str]().append) as watch:
+    with silent() as watch:
         with pytest.raises(DtDispatchError, match="a StepWatch is open in this thread: end that first"):
-            StepWatch(list[str]().append)
+            silent()
         on_mesh(mesh) + 1
         watch.step()
     assert watch.steps.calls == 1
@@ -118,32 +120,19 @@ def test_two_at_once_are_refused_and_the_first_goes_on(mesh: DeviceMesh) -> None
 
 
 def test_one_in_another_thread_is_refused(mesh: DeviceMesh) -> None:
-    refused: list[str] = []
-
-    def in_a_thread(work: Callable[[], object]) -> None:
-        def run() -> None:
-            try:
-                work()
-            except DtDispatchError as error:
-                refused.append(str(error))
-
-        thread = threading.Thread(target=run, name="other")
-        thread.start()
-        thread.join()
-
-    with StepWatch(list[str]().append) as watch:
+    with silent() as watch:
         on_mesh(mesh) + 1
-        in_a_thread(StepWatch)
-        in_a_thread(watch.step)
+        [opened], [stepped] = in_thread(StepWatch), in_thread(watch.step, "other")
         watch.step()
-    assert "a StepWatch is open in thread 'MainThread'" in refused[0]
-    assert "step() in thread 'other': this StepWatch counts thread 'MainThread'" in refused[1]
-    assert len(watch.steps) == 1
-    assert watch.steps.calls == 1
+    assert isinstance(opened, DtDispatchError)
+    assert "a StepWatch is open in thread 'MainThread'" in str(opened)
+    assert isinstance(stepped, DtDispatchError)
+    assert "step() in thread 'other': this StepWatch counts thread 'MainThread'" in str(stepped)
+    assert len(watch.steps) == watch.steps.calls == 1
 
 
 def test_what_comes_after_the_last_step_is_kept_and_a_step_after_the_end_is_refused(mesh: DeviceMesh) -> None:
-    with StepWatch(list[str]().append) as watch:
+    with silent() as watch:
         watch.step()
         on_mesh(mesh) + 1
     with pytest.raises(WatchError, match="closed"):
@@ -156,23 +145,19 @@ def test_what_comes_after_the_last_step_is_kept_and_a_step_after_the_end_is_refu
 def test_one_that_is_dropped_leaves_nothing_behind(mesh: DeviceMesh) -> None:
     propagator = DTensor._op_dispatcher.sharding_propagator
     before = dict(vars(propagator))
-    watch = StepWatch(list[str]().append)
+    watch = silent()
     assert vars(propagator) != before
     del watch
     gc.collect()
     assert vars(propagator) == before
     assert not open_modes()
-    StepWatch(list[str]().append).close()
+    silent().close()
 
 
 def test_a_mode_that_the_program_opens_is_left_open(mesh: DeviceMesh) -> None:
-    class Mode(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return func(*args, **kwargs or {})
-
     a = on_mesh(mesh)
-    with StepWatch(list[str]().append) as watch:
-        with Mode() as mode:  # type: ignore[no-untyped-call]
+    with silent() as watch:
+        with NamingMode() as mode:
             a + a
             watch.step()
             a + a
@@ -180,6 +165,4 @@ def test_a_mode_that_the_program_opens_is_left_open(mesh: DeviceMesh) -> None:
             assert open_modes()[-1] is mode
         a + a
         watch.step()
-    assert not open_modes()
-    assert watch.steps.warmup.calls == 1
-    assert watch.steps.calls == 3
+    assert (watch.steps.warmup.calls, watch.steps.calls) == (1, 3)
