@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from itertools import groupby, pairwise
@@ -31,6 +32,7 @@ from pytest_dtdispatch.scaling import (
     run_and_measure_sizes,
 )
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from tests.measuring.runs import Make
 
 pytestmark = pytest.mark.torch
 
@@ -47,10 +49,11 @@ def both(miss: float | str, hit: float) -> Figures:
     return Figures(1, (*misses.samples, Samples(State.HIT, (round(hit),))))
 
 
-def grown(miss: Sequence[float], hit: Sequence[float], limit: float) -> Scaling:
+def grown(miss: Sequence[float], hit: Sequence[float], limit: float | None) -> Scaling:
     """Fit passes whose costs grow by these exponents."""
     pairs = list(zip(miss, hit, strict=True))
-    return fit_scaling("f", {n: [both(1e9 * n**m, 1e8 * n**h) for m, h in pairs] for n in SIZES}, limit)
+    sizes = reversed(SIZES)
+    return fit_scaling("f", {n: [both(1e9 * n**m, 1e8 * n**h) for m, h in pairs] for n in sizes}, limit)
 
 
 # The fit
@@ -70,36 +73,21 @@ def test_one_wild_pass_moves_the_interval_and_not_the_exponent() -> None:
     assert fit.growths == pytest.approx((2, 2))
 
 
-def test_each_state_has_a_fit_of_its_own() -> None:
-    measured = {n: [both(n * ns, ns) for ns in range(10, 17)] for n in (16, 8)}
-    scaling = fit_scaling("f", measured)
-    assert scaling.sizes == (8, 16)
-    assert (scaling.miss.exponent, scaling.hit.exponent) == pytest.approx((1, 0))
-    assert (scaling.miss.passes, list(judge(scaling))) == (PASSES, [])
-
-
 NEITHER, FEW = "no {} was measured", "only {} of 7 passes measured a {} at every size"
 NO_MISS, NO_HIT = NEITHER.format("miss"), FEW.format(0, "hit")
+
+
+UNPROPAGATED, RAN = {"notes": ("unpropagated",)}, figures(State.HIT, refused="ran")
 
 
 @pytest.mark.parametrize(
     ("passes", "no_miss", "no_hit", "failing"),
     [
-        (
-            lambda n: [figures(State.CALL, n, notes=("unpropagated",))] * 7,
-            f"{NO_MISS} (unpropagated)",
-            "",
-            "",
-        ),
+        (lambda n: [figures(State.CALL, n, **UNPROPAGATED)] * 7, f"{NO_MISS} (unpropagated)", "", ""),
         (lambda n: [figures(State.MISS, n)] * 7, "", NEITHER.format("hit"), ""),
         # The cost of a pass is its median, and five passes are enough.
         (lambda n: [figures(State.HIT, n, n, 99 * n)] * 5 + [figures(State.HIT)] * 2, NO_MISS, "", ""),
-        (
-            lambda n: [figures(State.HIT, n)] * 4 + [figures(State.HIT, refused="ran")] * 3,
-            NO_MISS,
-            f"{FEW.format(4, 'hit')} (ran)",
-            "hit",
-        ),
+        (lambda n: [figures(State.HIT, n)] * 4 + [RAN] * 3, NO_MISS, f"{FEW.format(4, 'hit')} (ran)", "hit"),
         # Misses that were all refused are not absent.
         (lambda n: [both("ran", n)] * 7, f"{FEW.format(0, 'miss')} (ran)", "", "miss"),
         # Hits and calls are not fitted together, nor is a cost of nothing.
@@ -143,7 +131,9 @@ def test_a_limit_is_held_against_the_whole_interval(
     exponents: list[float], verdict: Verdict, end: str, tone: Tone
 ) -> None:
     flat = [0.0] * PASSES
+    assert list(judge(grown(exponents, flat, None))) == []
     for number, scaling in enumerate((grown(exponents, flat, 1.3), grown(flat, exponents, 1.3)), 1):
+        assert (scaling.sizes, scaling.miss.passes) == (SIZES, PASSES)
         [judged] = judge(scaling)
         assert judged.verdict is verdict
         assert bool(complaint([judged])) == (verdict is Verdict.REGRESSED)
@@ -162,9 +152,6 @@ def test_exponents_have_two_decimals_and_no_negative_zero(value: float, text: st
 
 
 # What is measured
-
-
-Make = Callable[..., Any]
 
 
 def measure(
@@ -202,16 +189,8 @@ def test_what_is_written_and_drawn_is_written_and_drawn_once_at_each_size(shard:
     a = shard(8, 8, placement=Replicate())
     a.to_local().fill_(1.0)
 
-    def make(size: int) -> Callable[[], Any]:
-        def call() -> Any:
-            a.mul_(size)
-            a.add_(size)
-            return torch.rand(3)
-
-        return call
-
     torch.manual_seed(3)
-    measure(make, 2, 3, 5)
+    measure(lambda size: lambda: (a.mul_(size), a.add_(size), torch.rand(3)), 2, 3, 5)
     assert torch.equal(a.to_local(), torch.full((8, 8), ((1.0 * 5 + 5) * 3 + 3) * 2 + 2))
     drawn = torch.rand(1)
     torch.manual_seed(3)
@@ -231,20 +210,15 @@ def test_what_is_made_must_be_callable_and_what_it_raises_passes_through() -> No
 def test_a_machine_that_drifts_does_not_push_the_interval_off_the_exponent(
     exponent: float, drift: float
 ) -> None:
-    clock = [0]
+    clock = itertools.count(1)
 
-    class Scripted:
-        place = ""
+    def scripted(call: Callable[[], int]) -> tuple[None, Any]:
+        size = call()
+        take = lambda *_: figures(State.HIT, round(1e9 * size**exponent * (1 + drift * next(clock))))  # noqa: E731
         replay = SimpleNamespace(settle_again=lambda: None)  # it changes nothing
+        return None, SimpleNamespace(place="", replay=replay, measure=take)
 
-        def __init__(self, size: int) -> None:
-            self.size = size
-
-        def measure(self, *args: Any) -> Figures:
-            clock[0] += 1
-            return figures(State.HIT, round(1e9 * self.size**exponent * (1 + drift * clock[0])))
-
-    taken = measure(lambda size: lambda: size, 8, 16, 32, 64, run=lambda call: (None, Scripted(call())))
+    taken = measure(lambda size: lambda: size, 8, 16, 32, 64, run=scripted)
     fit = fit_scaling("drifting", taken).hit
     assert fit.low < exponent < fit.high
     assert fit.exponent == pytest.approx(exponent, abs=0.05)

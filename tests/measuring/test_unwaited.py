@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed import _functional_collectives as funcol
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -30,7 +29,7 @@ from tests.probes import needs
 pytestmark = [
     pytest.mark.torch,
     needs("torch._C._distributed_c10d._get_work_registry_size"),
-    pytest.mark.usefixtures("young_heap"),
+    pytest.mark.usefixtures("nothing_stays", "young_heap"),
 ]
 
 Block = Callable[[], torch.Tensor]
@@ -50,18 +49,6 @@ def block(mesh: DeviceMesh) -> Block:
     return lambda: model(x)
 
 
-@pytest.fixture(params=["tensor", "DTensor", "nested"])
-def gather(request: pytest.FixtureRequest, block: Block, shard: Make, mesh: DeviceMesh) -> Callable[[], Any]:
-    """A callable whose result is not waited for, in each place where a tensor may be."""
-    a = shard(8, 8)
-    calls: dict[str, Callable[[], Any]] = {
-        "tensor": block,
-        "DTensor": lambda: a.redistribute(mesh, [Replicate()], async_op=True),
-        "nested": lambda: {"loss": (block(), None)},
-    }
-    return calls[request.param]
-
-
 def sizes_of(fn: Callable[[], Any], plan: Plan) -> Any:
     return run_and_measure_sizes(run_call, lambda _: fn, (1, 2), ShardingCaches(), plan)
 
@@ -75,12 +62,18 @@ def left_by(body: Callable[[], Any]) -> int:
     return left
 
 
+@pytest.mark.parametrize("result", ["tensor", "DTensor", "nested"])
 def test_repetitions_of_a_call_leave_none_and_the_program_s_own_result_is_as_it_was(
-    gather: Callable[[], Any],
+    result: str, block: Block, shard: Make
 ) -> None:
-    before = unwaited()
+    a, before = shard(8, 8), unwaited()
+    gather: Callable[[], Any] = {
+        "tensor": block,
+        "DTensor": lambda: a.redistribute(placements=[Replicate()], async_op=True),
+        "nested": lambda: {"loss": (block(), None)},
+    }[result]
     assert left_by(gather) == 1
-    assert left_by(lambda: measured_call(gather, plan=Plan(3, 5, quick_warmup=0))[0]) == 1
+    assert left_by(lambda: measured_call(gather)[0]) == 1
     assert unwaited() == before
 
 
@@ -96,38 +89,26 @@ def hide(request: pytest.FixtureRequest, block: Block) -> Callable[[], Any]:
 
 def test_repetitions_leave_none_that_a_result_does_not_show(hide: Callable[[], Any]) -> None:
     plan = Plan(5, 2, quick_warmup=0)
-    wrap = funcol._maybe_wrap_tensor
     assert left_by(hide) == 1
     assert left_by(lambda: measured_call(hide, plan=plan) and None) == 1
     assert left_by(lambda: sizes_of(hide, plan) and None) == 2
     asked = Variants("two", {"a": hide, "b": hide}, lambda one, other: True)
     assert left_by(lambda: run_and_measure_variants(asked, ShardingCaches(), plan) and None) == 2
-    assert funcol._maybe_wrap_tensor is wrap
 
 
 def test_a_repetition_that_raises_leaves_no_hook(hide: Callable[[], Any]) -> None:
-    wrap, calls = funcol._maybe_wrap_tensor, iter(range(100))
-
-    def fail_later() -> None:
-        hide()
-        if next(calls) > 5:
-            raise KeyError
-
-    _, figures = measured_call(fail_later, plan=Plan(5, 2, quick_warmup=0))
-    assert "KeyError" in figures.notes[0]
-    assert funcol._maybe_wrap_tensor is wrap
+    calls = iter(range(100))
+    _, figures = measured_call(lambda: (hide(), 1 // max(0, 6 - next(calls))))
+    assert "ZeroDivisionError" in figures.notes[0]
 
 
 def test_a_compile_leaves_none(block: Block) -> None:
     compilation = Compilation(lambda: {"loss": (block(), None)}, backend="aot_eager", others=((),))
-    plan = CompilePlan(rounds=1, calls=5)
-    functions: list[Any] = []
-
-    def body() -> None:
-        functions.append(run_and_measure_compile(compilation, "f", ShardingCaches(), plan).function)
-
-    assert left_by(body) == 0
-    assert [function.measurement.rounds for function in functions] == [1]
+    before = unwaited()
+    compiled = run_and_measure_compile(compilation, "f", ShardingCaches(), CompilePlan(rounds=1, calls=5))
+    assert unwaited() == before
+    assert compiled.function
+    assert compiled.function.measurement.rounds == 1
 
 
 def test_sizes_and_steps_leave_none(block: Block) -> None:
@@ -137,9 +118,4 @@ def test_sizes_and_steps_leave_none(block: Block) -> None:
 
 def test_a_capture_leaves_what_the_program_leaves(block: Block, capture: Make) -> None:
     results: list[torch.Tensor] = []
-
-    def body() -> list[torch.Tensor]:
-        capture(lambda: results.append(block()))
-        return results
-
-    assert left_by(body) == 1
+    assert left_by(lambda: (capture(lambda: results.append(block())), results)[1]) == 1

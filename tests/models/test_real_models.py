@@ -69,66 +69,36 @@ def transformer(mesh: DeviceMesh) -> nn.Module:
     return model  # type: ignore[no-any-return]
 
 
-def training_of_transformer(mesh: DeviceMesh) -> Program:
-    def program(watch: Watch, capturing: Open) -> None:
-        torch.manual_seed(0)
-        train(watch, capturing, transformer(mesh))
-
-    return program
+def train_transformer(mesh: DeviceMesh, watch: Watch, capturing: Open) -> None:
+    train(watch, capturing, transformer(mesh))
 
 
-def skip_where(missing: str) -> None:
-    if missing:
-        pytest.skip(missing)
+def train_llama(mesh: DeviceMesh, watch: Watch, capturing: Open) -> None:
+    train(watch, capturing, split(llama(mesh.device_type), mesh))
 
 
-def training_of_llama(mesh: DeviceMesh) -> Program:
-    def program(watch: Watch, capturing: Open) -> None:
-        torch.manual_seed(0)
-        train(watch, capturing, split(llama(mesh.device_type), mesh))
-
-    return program
-
-
-def decoding_of_llama(mesh: DeviceMesh) -> Program:
-    skip_where(why_no_product_of_heads(mesh))
-
-    def program(watch: Watch, capturing: Open) -> None:
-        torch.manual_seed(0)
-        decode = decode_token(mesh)
-        with capturing():
-            for number in range(1, TOKENS + 1):
-                token = f"token {number}"
-                watch.see(f"{token}: result", decode(number))
-                watch.count_alive(token)
-
-    return program
+def decode_llama(mesh: DeviceMesh, watch: Watch, capturing: Open) -> None:
+    decode = decode_token(mesh)
+    with capturing():
+        for number in range(1, TOKENS + 1):
+            watch.see(f"token {number}: result", decode(number))
+            watch.count_alive(f"token {number}")
 
 
-def on(make: Callable[..., Program], name: str, *args: Any) -> Callable[[ProcessGroupOwner], Program]:
-    """Make a program on a mesh of this name."""
-    shape, backend, dim_names = {
-        "fake": ((4,), "fake", None),
-        "fake 2x2": ((2, 2), "fake", ("dp", "tp")),
-        "local": ((2,), "local", None),
-    }[name]
-    return lambda owner: make(owner.mesh(MeshSpec(shape, "cpu", backend), dim_names), *args)
-
-
-CASES = {
-    "Transformer, FSDP2 and tensor parallelism": on(training_of_transformer, "fake 2x2"),
-    "Llama trained": on(training_of_llama, "fake"),
-    "Llama trained on simulated ranks": on(training_of_llama, "local"),
-    "Llama decoding": on(decoding_of_llama, "fake"),
-    "Llama decoding on simulated ranks": on(decoding_of_llama, "local"),
+CASES: dict[str, tuple[Callable[[DeviceMesh, Watch, Open], None], MeshSpec, tuple[str, ...] | None]] = {
+    "Transformer, FSDP2 and tensor parallelism": (
+        train_transformer,
+        *(MeshSpec((2, 2), "cpu", "fake"), ("dp", "tp")),
+    ),
+    "Llama trained": (train_llama, MeshSpec((4,), "cpu", "fake"), None),
+    "Llama trained on simulated ranks": (train_llama, MeshSpec((2,), "cpu", "local"), None),
+    "Llama decoding": (decode_llama, MeshSpec((4,), "cpu", "fake"), None),
+    "Llama decoding on simulated ranks": (decode_llama, MeshSpec((2,), "cpu", "local"), None),
 }
 
 
-QUICK = ["Llama trained", "Llama decoding"]
-
-
 def marks(name: str) -> Iterator[pytest.MarkDecorator]:
-    if name not in QUICK:
+    if name not in ("Llama trained", "Llama decoding"):
         yield from (pytest.mark.slow, pytest.mark.long)
     if "FSDP2" in name:
         yield needs(FSDP_WITHOUT_CUDA)
@@ -136,14 +106,19 @@ def marks(name: str) -> Iterator[pytest.MarkDecorator]:
         yield needs(LOCAL_TENSOR)
 
 
-PARAMS = [pytest.param(name, marks=[*marks(name)]) for name in CASES]
-
-
-@pytest.fixture(scope="module", params=PARAMS)
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=[*marks(name)]) for name in CASES])
 def program(request: pytest.FixtureRequest) -> Iterator[Program]:
     """The program, run once already: torch builds and keeps much when a program first runs."""
+    run, spec, dim_names = CASES[request.param]
     with closing(ProcessGroupOwner()) as owner:
-        program = CASES[request.param](owner)
+        mesh = owner.mesh(spec, dim_names)
+        if run is decode_llama and (missing := why_no_product_of_heads(mesh)):
+            pytest.skip(missing)
+
+        def program(watch: Watch, capturing: Open) -> None:
+            torch.manual_seed(0)
+            run(mesh, watch, capturing)
+
         if "simulated" not in request.param and not fake_group_writes():
             pytest.skip("the fake group of this torch leaves undefined what its collectives write")
         with warnings.catch_warnings():

@@ -23,7 +23,7 @@ Shard = Callable[..., Any]
 
 
 def counters(caches: ShardingCaches) -> list[tuple[int, ...]]:
-    return [reader()[:2] for reader in caches.readers()]
+    return [tuple(reader()[:2]) for reader in caches.readers()]
 
 
 def counted(caches: ShardingCaches) -> tuple[int, int]:
