@@ -122,17 +122,21 @@ def held() -> dict[tuple[int, str], int]:
 
 
 @pytest.fixture
-def nothing_stays() -> Iterator[None]:
-    """Check that a test leaves no hook and no mode behind, and nothing frozen."""
+def nothing_stays() -> Iterator[Callable[[], None]]:
+    """Check that a test leaves no hook and no mode behind, and nothing frozen; it may check that itself."""
     from pytest_dtdispatch.steps.counter import LEAST_FROZEN
     from pytest_dtdispatch.torchapi.ops import open_modes
 
     before, frozen = held(), gc.get_freeze_count()
-    yield
-    owners = {owner for owner, _ in before}  # torch imports more on the way
-    assert {key: value for key, value in held().items() if key[0] in owners} == before
-    assert open_modes() == []
-    assert gc.get_freeze_count() < max(frozen + 1, LEAST_FROZEN)
+
+    def check() -> None:
+        owners = {owner for owner, _ in before}  # torch imports more on the way
+        assert {key: value for key, value in held().items() if key[0] in owners} == before
+        assert open_modes() == []
+        assert gc.get_freeze_count() < max(frozen + 1, LEAST_FROZEN)
+
+    yield check
+    check()
 
 
 @pytest.fixture

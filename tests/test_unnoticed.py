@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
@@ -23,6 +24,7 @@ from tests.probes import compiles_once_under_a_mode, needs_that
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("young_heap")]
 
 Step = Callable[[], Any]
+Measure = Callable[[Step], object]
 
 
 def counted(step: Step) -> None:
@@ -46,10 +48,8 @@ def compared(step: Step) -> None:
 
 
 @pytest.mark.parametrize("measure", [counted, watched, budgeted])
-def test_a_step_computes_what_it_computes_unmeasured(
-    mesh: DeviceMesh, measure: Callable[[Step], object]
-) -> None:
-    def losses(run: Callable[[Step], object]) -> list[float]:
+def test_a_step_computes_what_it_computes_unmeasured(mesh: DeviceMesh, measure: Measure) -> None:
+    def losses(run: Measure) -> list[float]:
         torch.manual_seed(0)
         weight = torch.nn.Parameter(DTensor.from_local(torch.rand(8, 8), mesh, [Replicate()]))
         optimizer = torch.optim.SGD([weight], lr=0.01)
@@ -73,17 +73,12 @@ def test_a_step_computes_what_it_computes_unmeasured(
 
 @needs_that(compiles_once_under_a_mode)
 @pytest.mark.parametrize("measure", [counted, watched, budgeted, compared])
-def test_compiled_code_is_not_compiled_again(mesh: DeviceMesh, measure: Callable[[Step], object]) -> None:
-    graphs: list[Any] = []
-
-    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
-        graphs.append(graph)
-        return graph.forward
-
+def test_compiled_code_is_not_compiled_again(mesh: DeviceMesh, measure: Measure) -> None:
+    graphs = CompileCounter()
     torch._dynamo.reset()
     weight = DTensor.from_local(torch.rand(8, 8), mesh, [Replicate()])
 
-    @torch.compile(backend=backend)
+    @torch.compile(backend=graphs)
     def block(x: torch.Tensor) -> Any:
         placed: Any = DTensor.from_local(x, mesh, [Shard(0)], run_check=False)
         out: Any = torch.relu(placed @ weight)
@@ -91,12 +86,9 @@ def test_compiled_code_is_not_compiled_again(mesh: DeviceMesh, measure: Callable
 
     x = torch.rand(4, 8)
     block(x)
-    compiled = len(graphs)
-    measure(lambda: block(x))
-    block(x)
-    assert len(graphs) == compiled
-    torch._dynamo.reset()
-    measure(lambda: block(x))
-    block(x)
-    assert len(graphs) == 2 * compiled
-    torch._dynamo.reset()
+    compiled = graphs.frame_count
+    for times in (1, 2):  # in the end it is compiled where it is measured
+        measure(lambda: block(x))
+        block(x)
+        assert graphs.frame_count == times * compiled
+        torch._dynamo.reset()

@@ -391,9 +391,7 @@ def test_a_miss_finds_nothing_that_setup_left_in_the_caches(shard: Make, cold: b
     assert misses > 10 * hits
 
 
-def test_the_device_is_waited_for_where_the_process_uses_one(
-    shard: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_that_is_in_use_is_waited_for(shard: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     a, waits = shard(8, 8), list[bool]()
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(True))
     measure(lambda: a + a)

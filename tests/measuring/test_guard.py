@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,19 +21,10 @@ from pytest_dtdispatch.measuring.guard import (
 
 
 def in_thread(body: Callable[[], object], name: str = "worker") -> list[BaseException]:
-    """Run in a thread to its end; return what it raised."""
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            body()
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run, name=name)
-    thread.start()
-    thread.join()
-    return raised
+    """Run in a thread to its end, which is named by this and a number; return what it raised."""
+    with ThreadPoolExecutor(1, name) as pool:
+        error = pool.submit(body).exception()
+    return [error] if error else []
 
 
 def measure(what: str = "a capture is open") -> None:
@@ -63,12 +54,9 @@ def test_what_is_held_is_taken_out_before_another_thread_is_let_in() -> None:
     assert in_thread(measure) == []
 
 
-@pytest.mark.parametrize(
-    ("setup", "expected"),
-    [(None, (1, 2)), (lambda: None, (1, 2)), (lambda: (), ()), (lambda: (3,), (3,))],
-)
-def test_a_tuple_of_setup_replaces_the_arguments(setup: Any, expected: tuple[int, ...]) -> None:
-    assert call_arguments((1, 2), setup) == expected
+def test_a_tuple_of_setup_replaces_the_arguments() -> None:
+    setups: list[Any] = [None, lambda: None, lambda: (), lambda: (3,)]
+    assert [call_arguments((1, 2), setup) for setup in setups] == [(1, 2), (1, 2), (), (3,)]
 
 
 def test_a_step_whose_arguments_are_optional_is_taken() -> None:
@@ -80,16 +68,10 @@ def step(batch: Any, *, lr: float, verbose: bool = False) -> None:
     """Take arguments, two of which must be given."""
 
 
+NO_COUNT = r"steps\(\): {}=.* is not a whole number of at .* {}"
 CHECKS: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
-    *(
-        (
-            check_count,
-            (name, value, least),
-            rf"steps\(\): {name}=.* is not a whole number of at .* {least}",
-        )
-        for name, least, values in (("steps", 1, (0, 1.5, "5", True, None)), ("warmup", 0, (-1, 0.5)))
-        for value in values
-    ),
+    *((check_count, ("steps", value, 1), NO_COUNT.format("steps", 1)) for value in (0, 1.5, "5", True, None)),
+    *((check_count, ("warmup", value, 0), NO_COUNT.format("warmup", 0)) for value in (-1, 0.5)),
     (check_steps, (step, 3, 5), r"the step takes arguments \(batch, lr\), and steps\(\) gives none"),
     (check_steps, (None, 3, 5), r"steps\(\): a value of type NoneType is not callable; give a"),
     (check_callable, ("call", len, 123), r"call\(name=123\): a name is a text$"),

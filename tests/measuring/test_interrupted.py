@@ -18,22 +18,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import LocalOps, run_and_measure_call
-from pytest_dtdispatch.torchapi.hooks import POINTS
-from pytest_dtdispatch.torchapi.ops import open_modes
-from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.measuring.repeat import LocalOps
 from pytest_dtdispatch.torchapi.tensors import local_of
+from tests.measuring.runs import FEW, Make, measured_call
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 CALLS = 4
-MASK_BUFFER = POINTS["mask"].places()[0][0]
-RELEASE = vars(MASK_BUFFER)["release_mask"]
 
 
 class LateError(Exception):
@@ -47,7 +42,7 @@ class Program:
         shard: makes DTensors.
     """
 
-    def __init__(self, shard: Callable[..., DTensor]) -> None:
+    def __init__(self, shard: Make) -> None:
         self._sum, self._noise = shard(8, 8), shard(4, 4)
         self._sum.zero_()
         torch.manual_seed(7)
@@ -75,12 +70,12 @@ class Program:
 
 
 def captured(program: Program) -> None:
-    with SignatureCapture(TestResults(), Plan(2, 3)):
+    with SignatureCapture(TestResults(), FEW):
         program.step()
 
 
 def called(program: Program) -> None:
-    run_and_measure_call(program.step, (), None, ShardingCaches(), Plan(2, 3, quick_warmup=0))
+    measured_call(program.step)
 
 
 def raise_late(number: int, frame: FrameType | None) -> None:
@@ -99,9 +94,8 @@ def handling(number: int, handler: Any) -> Iterator[None]:
 
 def come_late(ignored: Sequence[object], before: int) -> None:
     """Wait for a signal that comes too late for the program, or of which Python ignored what it raised."""
-    for _ in range(1000):
-        if len(ignored) > before:
-            return
+    end = time.monotonic() + 10
+    while len(ignored) <= before and time.monotonic() < end:
         time.sleep(0.01)
 
 
@@ -124,18 +118,6 @@ def noting_ignored(error: type[BaseException]) -> Iterator[list[type[BaseExcepti
         sys.unraisablehook = hook
 
 
-def interrupt(number: int, after_s: float) -> None:
-    threading.Timer(after_s, lambda: os.kill(os.getpid(), number)).start()
-
-
-def nothing_stays() -> None:
-    propagator = DTensor._op_dispatcher.sharding_propagator
-    assert open_modes() == []
-    assert "propagate_op_sharding_non_cached" not in vars(propagator)
-    assert vars(MASK_BUFFER)["release_mask"] is RELEASE
-    assert gc.isenabled()
-
-
 @pytest.mark.parametrize("interrupts", [pytest.param(10), pytest.param(50, marks=pytest.mark.long)])
 @pytest.mark.parametrize("run", [captured, called])
 @pytest.mark.parametrize(
@@ -149,7 +131,8 @@ def test_an_interrupt_at_a_random_moment_is_seen_and_leaves_all_valid(
     handler: Any,
     error: type[BaseException],
     interrupts: int,
-    shard: Callable[..., DTensor],
+    shard: Make,
+    nothing_stays: Callable[[], None],
 ) -> None:
     program = Program(shard)
     run(program)
@@ -164,13 +147,14 @@ def test_an_interrupt_at_a_random_moment_is_seen_and_leaves_all_valid(
             before, came = len(ignored), False
             after = chance.uniform(0.02, 0.9) * longest
             try:
-                interrupt(number, after)
+                threading.Timer(after, os.kill, (os.getpid(), number)).start()
                 run(program)
                 come_late(ignored, before)
             except (KeyboardInterrupt, LateError, RuntimeError) as raised:
                 # Propagation makes a RuntimeError of any other: that of the program's own call too.
                 came = isinstance(raised, error) or isinstance(raised.__cause__, error)
             nothing_stays()
+            assert gc.isenabled()
             assert program.is_whole()
             # Where Python ignores it in a repetition, it reaches the program when that ends: both are right.
             assert came or len(ignored) > before
@@ -203,13 +187,7 @@ def signal_comes(moment: int, run: Callable[[], Any]) -> bool:
 @pytest.fixture
 def few_signals(monkeypatch: pytest.MonkeyPatch) -> int:
     """Let there be few signals: with all of them most moments are one, again and again."""
-    some = {
-        signal.SIGINT,
-        signal.SIGALRM,
-        signal.SIGTERM,
-        signal.SIGUSR1,
-        *sorted(signal.valid_signals())[:4],
-    }
+    some = {signal.SIGALRM, signal.SIGTERM, signal.SIGUSR1, *sorted(signal.valid_signals())[:4]}
     monkeypatch.setattr(signal, "valid_signals", lambda: some)
     return len(some)
 
@@ -220,7 +198,7 @@ FIRST = 2  # moment: the first is where Python enters the mode's method, and not
 @pytest.mark.parametrize("is_opening", [True, False], ids=["opening", "closing"])
 @pytest.mark.parametrize("make", [lambda: SignatureCapture(TestResults(), Plan()), LocalOps])
 def test_a_signal_at_any_moment_of_opening_or_closing_leaves_no_mode_open(
-    make: Callable[[], Any], is_opening: bool, few_signals: int
+    make: Callable[[], Any], is_opening: bool, few_signals: int, nothing_stays: Callable[[], None]
 ) -> None:
     def begun() -> tuple[Any, Callable[[], Any]]:
         mode = make()
@@ -235,5 +213,4 @@ def test_a_signal_at_any_moment_of_opening_or_closing_leaves_no_mode_open(
         moment, (mode, run) = moment + 1, begun()
     if is_opening:
         mode.__exit__(None, None, None)
-    nothing_stays()
     assert moment > 2 * few_signals

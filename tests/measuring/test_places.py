@@ -42,6 +42,7 @@ class AskingMode(TorchDispatchMode):
 exec(compile(ASKING, "<made>", "exec"))
 Asking: Any = globals()["AskingMode"]
 Places = list[tuple[str, CodePlace]]
+Step = Callable[[], None]
 
 
 def where(place: CodePlace) -> tuple[str, str, str]:
@@ -92,7 +93,7 @@ class Net(torch.nn.Module):
 
 
 @pytest.fixture(params=[False, True], ids=["", "reentrant"])
-def step(request: pytest.FixtureRequest) -> Callable[[], None]:
+def step(request: pytest.FixtureRequest) -> Step:
     net = Net(request.param)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, foreach=False)
     x = torch.rand(4, 4)
@@ -121,7 +122,7 @@ def places_of(step: Callable[[], Any], ask: Callable[[], CodePlace]) -> Places:
 
 
 @pytest.fixture
-def noted(finder: PlaceFinder, step: Callable[[], None]) -> Places:
+def noted(finder: PlaceFinder, step: Step) -> Places:
     """Places of a step, of which an earlier one was noted."""
     step()
     finder.begin_step()
@@ -157,9 +158,7 @@ def test_each_op_of_a_step_has_its_line_its_module_and_its_phase(noted: Places) 
     assert found(noted, "add_")[-1] == ("optimizer", "", "optimizer")
 
 
-def test_without_notes_a_place_in_backward_is_the_call_of_backward(
-    finder: PlaceFinder, step: Callable[[], None]
-) -> None:
+def test_without_notes_a_place_in_backward_is_its_call(finder: PlaceFinder, step: Step) -> None:
     seen = places_of(step, finder.here)
     assert found(seen, "mse_loss_backward") == [("backward call", "", "backward")]
 

@@ -183,9 +183,7 @@ def test_an_op_with_an_effect_outside_tensors_runs_once(shard: Make, capture: Ca
     assert not list(measured.recorded())
 
 
-def test_an_op_that_raises_again_leaves_contents_and_random_state_of_the_first_call(
-    shard: Make, capture: Capture
-) -> None:
+def test_an_op_that_raises_again_is_left_as_after_its_first_call(shard: Make, capture: Capture) -> None:
     whole, calls = shard(8, 8, placement=Replicate()), list[bool]()
 
     def draw(x: torch.Tensor) -> None:

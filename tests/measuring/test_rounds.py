@@ -146,9 +146,7 @@ def test_a_hit_that_is_none_is_refused_and_its_neighbours_are_not(
 
 
 @pytest.mark.parametrize(("hit", "other"), [("native", "python"), ("python", "native")])
-def test_a_miss_that_only_the_other_cache_counted_refuses_the_whole_block(
-    bench: Bench, hit: str, other: str
-) -> None:
+def test_a_miss_of_the_other_cache_refuses_the_whole_block(bench: Bench, hit: str, other: str) -> None:
     def effect(number: int) -> None:
         getattr(bench.caches, hit).ask()
         getattr(bench.caches, other).misses += number == FIRST_HIT + 1
@@ -213,14 +211,9 @@ WAYS: dict[str, Way] = {
 }
 
 
-@pytest.mark.parametrize(("effect", "propagation", "recorded", "reasons"), WAYS.values(), ids=WAYS)
-def test_an_op_that_uses_the_propagator_in_another_way_is_known_by_its_rehearsal(
-    bench: Bench,
-    effect: Callable[[Any, int], object],
-    propagation: Propagation,
-    recorded: dict[State, list[int]],
-    reasons: dict[str, int],
-) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_how_an_op_uses_the_propagator_is_known_by_its_rehearsal(bench: Bench, way: str) -> None:
+    effect, propagation, recorded, reasons = WAYS[way]
     bench.op_that(lambda number: effect(bench.caches, number))
     taken = bench.take(plan(rounds=2, repeat=2))
     assert propagation_of(taken) is propagation

@@ -21,14 +21,14 @@ class LateError(Exception):
 
 
 @pytest.fixture(autouse=True)
-def handler_of_the_program() -> Iterator[Any]:
+def handler() -> Iterator[Any]:
     """A handler that raises."""
 
-    def handler(number: int, frame: FrameType | None) -> None:
+    def raise_late(number: int, frame: FrameType | None) -> None:
         raise LateError("too late")
 
-    before = signal.signal(NUMBER, handler)
-    yield handler
+    before = signal.signal(NUMBER, raise_late)
+    yield raise_late
     signal.signal(NUMBER, before)
 
 
@@ -48,7 +48,7 @@ def test_a_signal_waits_until_signals_are_let_in() -> None:
 
 
 @pytest.mark.parametrize("is_swallowed", [True, False], ids=["swallowed", "another was made of it"])
-def test_what_a_handler_raises_comes_out_at_the_end(handler_of_the_program: Any, is_swallowed: bool) -> None:
+def test_what_a_handler_raises_comes_out_at_the_end(handler: Any, is_swallowed: bool) -> None:
     went_on = []
 
     def swallow(signals: Signals) -> None:
@@ -65,11 +65,11 @@ def test_what_a_handler_raises_comes_out_at_the_end(handler_of_the_program: Any,
     with pytest.raises(LateError, match="too late"), Signals() as signals:
         swallow(signals)
     assert went_on
-    assert signal.getsignal(NUMBER) is handler_of_the_program
+    assert signal.getsignal(NUMBER) is handler
 
 
 def test_a_signal_that_comes_while_handlers_are_put_back_leaves_none_of_ours(
-    handler_of_the_program: Any, monkeypatch: pytest.MonkeyPatch
+    handler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_back = signal.signal
     came: list[int] = []
@@ -83,15 +83,13 @@ def test_a_signal_that_comes_while_handlers_are_put_back_leaves_none_of_ours(
     with pytest.raises(LateError, match="too late"), Signals():
         monkeypatch.setattr(signal, "signal", late)
     assert came
-    assert signal.getsignal(NUMBER) is handler_of_the_program
+    assert signal.getsignal(NUMBER) is handler
 
 
-def test_a_handler_stays_that_was_set_meanwhile_or_outside_the_main_thread(
-    handler_of_the_program: Any,
-) -> None:
+def test_a_handler_set_meanwhile_or_outside_the_main_thread_stays(handler: Any) -> None:
     def look() -> None:
         with Signals():
-            assert signal.getsignal(NUMBER) is handler_of_the_program
+            assert signal.getsignal(NUMBER) is handler
 
     assert in_thread(look) == []
     with Signals():

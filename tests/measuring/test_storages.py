@@ -76,9 +76,7 @@ def test_a_storage_of_another_size_is_not_written_to(other: torch.Tensor) -> Non
     assert not tensor.any()
 
 
-def test_a_reference_that_an_interrupt_left_half_made_goes_without_a_word(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_half_made_reference_goes_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     unraisable: list[object] = []
     monkeypatch.setattr("sys.unraisablehook", unraisable.append)
     half_made = StorageReference.__new__(StorageReference)

@@ -24,7 +24,7 @@ from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measuring.runs import FEW, Make, captured
 from tests.measuring.test_guard import in_thread
-from tests.plugin_runs import IMPORTS, measure, text_of
+from tests.plugin_runs import measure_source, text_of
 from tests.probes import SLOW_PATH_NAME, has, needs
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
@@ -87,16 +87,16 @@ def test_of_two_tasks_with_a_capture_each_the_second_is_refused() -> None:
         with capture():
             await asyncio.sleep(0)
 
-    async def main() -> Any:
-        return await asyncio.gather(work(), work(), return_exceptions=True)
+    async def main() -> None:
+        first, second = await asyncio.gather(work(), work(), return_exceptions=True)
+        assert first is None
+        assert "captures cannot be nested" in str(second)
 
-    first, second = asyncio.run(main())
-    assert first is None
-    assert "captures cannot be nested" in str(second)
+    asyncio.run(main())
 
 
 METHODS = """
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 def test_bad(dtdispatch, device_mesh):
     def refused():
@@ -113,9 +113,8 @@ def test_bad(dtdispatch, device_mesh):
                 print(f"{type(error).__name__}: {error}")
 
     def in_thread():
-        thread = threading.Thread(target=refused)
-        thread.start()
-        thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(refused).result()
 
     with dtdispatch.capture():
         in_thread()
@@ -125,12 +124,10 @@ def test_bad(dtdispatch, device_mesh):
 
 
 @pytest.mark.parametrize(("metric", "methods"), [("time", 5), ("counts", 4)])  # no scaling is counted
-def test_every_method_is_refused_in_a_thread_beside_a_measurement(
+def test_methods_are_refused_beside_a_measurement(
     pytester: pytest.Pytester, metric: str, methods: int
 ) -> None:
-    pytester.makepyfile(IMPORTS + METHODS)
-    result = measure(pytester, "-s", f"--dtdispatch-metric={metric}")
-    result.assert_outcomes(passed=1)
+    result = measure_source(pytester, METHODS, "-s", f"--dtdispatch-metric={metric}", passed=1)
     said = text_of(result)
     assert said.count("CaptureError: ") == said.count(" in thread 'MainThread': two threads would measure")
     assert said.count("CaptureError: ") >= 2 * methods
@@ -168,8 +165,8 @@ def test_ops_of_threads_without_a_capture_are_said_in_one_line_and_its_own_are_n
             in_thread(lambda: (a + a, a * a), f"t{number}")
 
     assert warned(body) == [
-        "DTensor ops ran in threads without a capture ('t0', 't1', 't2', 't3', 't4'; at least 10 ops): "
-        "they were not measured; open the capture in the thread that runs them"
+        "DTensor ops ran in threads without a capture ('t0_0', 't1_0', 't2_0', 't3_0', 't4_0'; "
+        "at least 10 ops): they were not measured; open the capture in the thread that runs them"
     ]
 
 
@@ -194,7 +191,7 @@ def test_a_torch_without_a_native_cache_says_it_too(shard: Make, monkeypatch: py
     monkeypatch.setattr(hooks, "SLOW_PATH", "of newer versions")
     a = shard(8, 8)
     [line] = warned(lambda: in_thread(lambda: a + a, "first"))
-    assert line.startswith("DTensor ops ran in threads without a capture ('first'; at least 1 ops): ")
+    assert line.startswith("DTensor ops ran in threads without a capture ('first_0'; at least 1 ops): ")
 
 
 def test_a_hit_does_not_pass_what_notices_propagations(shard: Make) -> None:
@@ -228,19 +225,16 @@ def test_what_notices_propagations_stands_in_no_call(shard: Make) -> None:
 
 
 UNSEEN = """
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 def test_threads(device_mesh):
     a = sharded(device_mesh)
-    thread = threading.Thread(target=lambda: a + a, name="loader")
-    thread.start()
-    thread.join()
+    with ThreadPoolExecutor(1, "loader") as pool:
+        pool.submit(lambda: a + a)
 """
 
 
 def test_it_is_said_where_every_test_is_measured(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(IMPORTS + UNSEEN)
-    result = measure(pytester, "--dtdispatch-all")
-    result.assert_outcomes(passed=1)
+    result = measure_source(pytester, UNSEEN, "--dtdispatch-all", passed=1)
     [warning] = [line for line in result.outlines if "DtDispatchWarning: " in line]
-    assert "DTensor ops ran in threads without a capture ('loader'; at least 1 ops): " in warning
+    assert "DTensor ops ran in threads without a capture ('loader_0'; at least 1 ops): " in warning

@@ -63,9 +63,7 @@ def left_by(body: Callable[[], Any]) -> int:
 
 
 @pytest.mark.parametrize("result", ["tensor", "DTensor", "nested"])
-def test_repetitions_of_a_call_leave_none_and_the_program_s_own_result_is_as_it_was(
-    result: str, block: Block, shard: Make
-) -> None:
+def test_repetitions_of_a_call_leave_no_more_than_the_call(result: str, block: Block, shard: Make) -> None:
     a, before = shard(8, 8), unwaited()
     gather: Callable[[], Any] = {
         "tensor": block,

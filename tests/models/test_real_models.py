@@ -154,9 +154,7 @@ def test_two_runs_without_a_capture_are_equal(program: Program, plain: Watch) ->
     assert_equal(plain, run(program))
 
 
-def test_a_model_computes_in_a_capture_what_it_computes_without(
-    plain: Watch, captured: tuple[Watch, TestResults]
-) -> None:
+def test_a_model_computes_the_same_in_a_capture(plain: Watch, captured: tuple[Watch, TestResults]) -> None:
     assert_equal(plain, captured[0])
 
 
@@ -187,9 +185,7 @@ def test_a_model_looks_up_other_ids_after_its_embedding_alone_was_measured(
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("program", ["Llama trained"], indirect=True)
-def test_a_model_computes_when_each_of_its_calls_is_timed_what_it_computes_without(
-    program: Program, plain: Watch
-) -> None:
+def test_a_model_computes_the_same_where_each_call_is_timed(program: Program, plain: Watch) -> None:
     timed = TimeCaptureMode(repeat_count=2)
     assert_equal(plain, run(program, lambda: timed))
     assert len(timed.op_to_time["embedding.default"]) == STEPS

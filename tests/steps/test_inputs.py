@@ -104,9 +104,7 @@ def test_where_nothing_is_measured_the_step_runs_once_with_each_input(inputs: An
 
 
 @pytest.mark.parametrize("run", [count, lambda step, inputs: DtDispatch().steps(step, inputs=inputs)])
-def test_an_input_is_asked_for_when_its_step_is_due_and_what_raises_raises_at_once(
-    run: Callable[..., Any],
-) -> None:
+def test_inputs_are_asked_for_when_due_and_errors_come_at_once(run: Callable[..., Any]) -> None:
     log: list[str] = []
 
     def inputs() -> Iterator[int]:
@@ -218,9 +216,7 @@ def test_a_growing_cache_misses_at_each_token(mesh: DeviceMesh, placement: Any) 
 
 
 @pytest.mark.parametrize("backend", ["fake", pytest.param("local", marks=needs(LOCAL_TENSOR))])
-def test_batches_of_three_sizes_are_steady_after_three_shapes(
-    group_owner: ProcessGroupOwner, backend: str
-) -> None:
+def test_batches_of_three_sizes_are_steady_after_three(group_owner: ProcessGroupOwner, backend: str) -> None:
     mesh = group_owner.mesh(MeshSpec((4,), "cpu", backend))
     weight = DTensor.from_local(torch.rand(8, 8), mesh, [Replicate()])
     rows = [2, 4, 8, *random.Random(0).choices([2, 4, 8], k=17)]

@@ -75,9 +75,7 @@ def test_threads_that_interleave_leave_nothing() -> None:
     assert vars(owner) == {}
 
 
-def test_a_module_that_is_imported_meanwhile_is_given_the_function_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_module_imported_meanwhile_is_given_the_function_back(monkeypatch: pytest.MonkeyPatch) -> None:
     def inner() -> int:
         return 1
 

@@ -40,9 +40,7 @@ OPS = [
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_after_a_clear_the_next_call_propagates_and_the_one_after_does_not(
-    shard: Shard, op: Callable[[Any], Any]
-) -> None:
+def test_after_a_clear_the_next_call_alone_propagates(shard: Shard, op: Callable[[Any], Any]) -> None:
     caches, a = ShardingCaches(), shard(8, 8)
     op(a)
     fed = caches.cold_entries()
@@ -95,9 +93,7 @@ def test_propagation_past_the_caches_is_counted_and_the_propagator_left_as_it_wa
     assert vars(propagator).keys() == before.keys()
 
 
-def test_a_torch_without_a_native_cache_is_measured_on_its_python_cache(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_native_cache_the_python_cache_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch._C, CLEAR, raising=False)
     monkeypatch.delattr(torch._C, STATS, raising=False)
     monkeypatch.delattr(type(DTensor._op_dispatcher), SLOW_PATH, raising=False)

@@ -48,9 +48,7 @@ NOTHING = "dtdispatch: train.py called no op on DTensors; processes that it star
 
 
 @pytest.mark.slow
-def test_steps_end_with_those_of_the_optimizer_and_an_error_has_its_own_traceback(
-    tmp_path: Path,
-) -> None:
+def test_steps_end_with_the_optimizer_s_and_an_error_has_its_own_traceback(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
     command = [sys.executable, "-m", "pytest_dtdispatch", "watch", "train.py", "--lr", "--", "3"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -114,9 +112,7 @@ def test_nothing_watched_is_no_success_and_a_script_that_is_not_there_is_told(wa
         watch_script("nope.py", [])
 
 
-def test_a_script_without_an_optimizer_is_told_in_one_line(
-    watch: Watch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_script_without_an_optimizer_is_told(watch: Watch, capsys: pytest.CaptureFixture[str]) -> None:
     step = "distribute_tensor(torch.ones(4, 8), mesh, [Shard(0)]).sum()\ndist.destroy_process_group()"
     assert watch(MESH + step) == 0
     [line] = capsys.readouterr().err.splitlines()

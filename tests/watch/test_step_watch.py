@@ -127,7 +127,7 @@ def test_one_in_another_thread_is_refused(mesh: DeviceMesh) -> None:
     assert isinstance(opened, DtDispatchError)
     assert "a StepWatch is open in thread 'MainThread'" in str(opened)
     assert isinstance(stepped, DtDispatchError)
-    assert "step() in thread 'other': this StepWatch counts thread 'MainThread'" in str(stepped)
+    assert "step() in thread 'other_0': this StepWatch counts thread 'MainThread'" in str(stepped)
     assert len(watch.steps) == watch.steps.calls == 1
 
 
