@@ -77,7 +77,8 @@ NEITHER, FEW = "no {} was measured", "only {} of 7 passes measured a {} at every
 NO_MISS, NO_HIT = NEITHER.format("miss"), FEW.format(0, "hit")
 
 
-UNPROPAGATED, RAN = {"notes": ("unpropagated",)}, figures(State.HIT, refused="ran")
+UNPROPAGATED: Any = {"notes": ("unpropagated",)}
+RAN = figures(State.HIT, refused="ran")
 
 
 @pytest.mark.parametrize(

@@ -46,25 +46,18 @@ def test_misses_take_longer_than_hits(shard: Make, capture: Capture) -> None:
     assert add.miss_over_hit > 10
 
 
+BROKEN: dict[str, tuple[Callable[[Any], Any], State, str]] = {
+    CLEAR: (lambda clear: None, State.MISS, NOT_PROPAGATED),
+    STATS: (lambda stats: (0, stats()[1]), State.HIT, NO_COUNTER_MOVED),
+}
+
+
 @needs(NATIVE_CACHE)
-@pytest.mark.parametrize(
-    ("name", "broken", "state", "why"),
-    [
-        (CLEAR, lambda clear: None, State.MISS, NOT_PROPAGATED),
-        (STATS, lambda stats: (0, stats()[1]), State.HIT, NO_COUNTER_MOVED),
-    ],
-    ids=["a cache that is not cleared", "hits that are not counted"],
-)
+@pytest.mark.parametrize("name", BROKEN)
 def test_what_the_counters_do_not_prove_is_refused(
-    shard: Make,
-    capture: Capture,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    broken: Callable[[Any], Any],
-    state: State,
-    why: str,
+    shard: Make, capture: Capture, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    a = shard(8, 8)
+    a, (broken, state, why) = shard(8, 8), BROKEN[name]
     monkeypatch.setattr(torch._C, name, partial(broken, getattr(torch._C, name)))
     add = capture(lambda: a + a, rounds=4, repeat=1)["add.Tensor"]
     assert add.of(state) is None

@@ -29,6 +29,7 @@ from tests.measuring.runs import FEW, Make, measured_call
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 CALLS = 4
+Check = Callable[[], None]
 
 
 class LateError(Exception):
@@ -82,6 +83,12 @@ def raise_late(number: int, frame: FrameType | None) -> None:
     raise LateError("now")
 
 
+HANDLERS: dict[int, tuple[Any, type[BaseException]]] = {
+    signal.SIGINT: (signal.default_int_handler, KeyboardInterrupt),
+    signal.SIGALRM: (raise_late, LateError),
+}
+
+
 @contextmanager
 def handling(number: int, handler: Any) -> Iterator[None]:
     before = signal.signal(number, handler)
@@ -120,20 +127,11 @@ def noting_ignored(error: type[BaseException]) -> Iterator[list[type[BaseExcepti
 
 @pytest.mark.parametrize("interrupts", [pytest.param(10), pytest.param(50, marks=pytest.mark.long)])
 @pytest.mark.parametrize("run", [captured, called])
-@pytest.mark.parametrize(
-    ("number", "handler", "error"),
-    [(signal.SIGINT, signal.default_int_handler, KeyboardInterrupt), (signal.SIGALRM, raise_late, LateError)],
-    ids=["SIGINT", "SIGALRM"],
-)
+@pytest.mark.parametrize("number", HANDLERS)
 def test_an_interrupt_at_a_random_moment_is_seen_and_leaves_all_valid(
-    run: Callable[[Program], None],
-    number: int,
-    handler: Any,
-    error: type[BaseException],
-    interrupts: int,
-    shard: Make,
-    nothing_stays: Callable[[], None],
+    run: Callable[[Program], None], number: int, interrupts: int, shard: Make, nothing_stays: Check
 ) -> None:
+    handler, error = HANDLERS[number]
     program = Program(shard)
     run(program)
     start = time.perf_counter()
@@ -198,7 +196,7 @@ FIRST = 2  # moment: the first is where Python enters the mode's method, and not
 @pytest.mark.parametrize("is_opening", [True, False], ids=["opening", "closing"])
 @pytest.mark.parametrize("make", [lambda: SignatureCapture(TestResults(), Plan()), LocalOps])
 def test_a_signal_at_any_moment_of_opening_or_closing_leaves_no_mode_open(
-    make: Callable[[], Any], is_opening: bool, few_signals: int, nothing_stays: Callable[[], None]
+    make: Callable[[], Any], is_opening: bool, few_signals: int, nothing_stays: Check
 ) -> None:
     def begun() -> tuple[Any, Callable[[], Any]]:
         mode = make()

@@ -133,11 +133,11 @@ def test_a_hit_that_is_none_is_refused_and_its_neighbours_are_not(
     native = bench.caches.native
 
     def effect(at: int) -> None:
-        if at == number and happens == "asks nothing":
-            return
-        native.is_filled = native.is_filled and (at != number or happens != "propagates")
-        native.ask()
-        native.misses += at == number and happens == "also propagates"
+        what = happens if at == number else ""
+        if what != "asks nothing":
+            native.is_filled &= what != "propagates"
+            native.ask()
+            native.misses += what == "also propagates"
 
     bench.op_that(effect)
     taken = bench.take(plan(rounds=1, repeat=4))
@@ -327,8 +327,7 @@ def test_the_device_is_waited_for_once_a_round_and_never_inside_one(bench: Bench
     at_call: list[tuple[int, bool]] = []
     three = plan(rounds=3, repeat=2)
     bench.take(three, synchronize=lambda: at_call.append((bench.op.calls, gc.isenabled())))
-    in_round = 1 + WARMUP + 2
-    assert at_call == [(REHEARSAL + number * in_round, gc.isenabled()) for number in range(3)]
+    assert at_call == [(REHEARSAL + number * (1 + WARMUP + 2), gc.isenabled()) for number in range(3)]
 
 
 # The time budget: here each round takes a second
@@ -393,35 +392,34 @@ def counts_of(taken: Figures) -> dict[State, int]:
 
 
 @pytest.mark.parametrize(
-    ("miss_ms", "hit_ms", "asked", "misses", "hits", "with_others"),
+    ("miss_ms", "hit_ms", "asked", "misses", "hits"),
     [
-        (145, 140, {}, 5, 5, False),
-        (200, 200, {"rounds": 1, "max_time_s": math.inf}, 1, 10, False),
+        (145, 140, {}, 5, 5),
+        (200, 200, {"rounds": 1, "max_time_s": math.inf}, 1, 10),
         # Slow misses leave fast hits as they are, and rounds that are to be enough keep to the time too.
-        (370, 0.02, {}, 5, 50, False),
-        (370, 0.02, {"within": 0.05}, 5, 50, False),
-        (10, 0.02, {"within": 0.05, "max_time_s": 0.5}, 8, 80, False),
-        (0.1, 0.1, {"within": 0.05}, 8, 80, True),  # short rows end at eight rounds
+        (370, 0.02, {}, 5, 50),
+        (370, 0.02, {"within": 0.05}, 5, 50),
+        (10, 0.02, {"within": 0.05, "max_time_s": 0.5}, 8, 80),
+        (0.1, 0.1, {"within": 0.05, "cold": True}, 8, 80),  # short rows end at eight rounds
     ],
 )
 def test_of_calls_that_take_long_as_many_are_taken_as_fit(
-    miss_ms: float, hit_ms: float, asked: dict[str, Any], misses: int, hits: int, with_others: bool
+    miss_ms: float, hit_ms: float, asked: dict[str, Any], misses: int, hits: int
 ) -> None:
     bench = slow_bench(miss_ms, hit_ms)
-    local = Subject(FakeOp(bench.clock, lambda number: None), tuple)
-    taken = bench.take(scripted(**asked, cold=with_others), local=local if with_others else None)
-    others = {State.COLD: misses, State.LOCAL: hits} if with_others else {}
-    assert counts_of(taken) == {State.MISS: misses, State.HIT: hits} | others
-    assert list(counts_of(taken)) == [State.MISS, State.HIT, *others]
+    local = Subject(FakeOp(bench.clock, lambda number: None), tuple) if "cold" in asked else None
+    expected = [(State.MISS, misses), (State.HIT, hits)]
+    others = [(State.COLD, misses), (State.LOCAL, hits)] if local else []
+    assert [*counts_of(bench.take(scripted(**asked), local=local)).items()] == expected + others
 
 
 def test_a_slow_hit_that_propagates_is_rehearsed_on() -> None:
-    bench = slow_bench(200, 200)
-    effect = bench.op._effect
+    bench = Bench()
 
     def second_propagates(number: int) -> None:
-        bench.caches.native.is_filled = bench.caches.native.is_filled and number != 1
-        effect(number)
+        bench.caches.native.is_filled &= number != 1
+        bench.clock.passes(200_000_000)
+        bench.caches.native.ask()
 
     bench.op_that(second_propagates)
     taken = bench.take(scripted())
@@ -441,25 +439,17 @@ def test_slow_calls_end_within_the_time_and_use_most_of_it(miss_ms: float, hit_m
 # Rounds that are enough
 
 
-def noisy_bench(noise: Sequence[float]) -> Bench:
-    """A bench whose calls take 100 us, more by so many percent, in turn."""
-    bench, percent = Bench(), itertools.cycle(noise)
-    seen_in_calls(bench, lambda: bench.clock.passes(int(100_000 * (1 + next(percent) / 100))))
-    return bench
-
-
 @pytest.mark.parametrize(
-    ("noise", "discarded", "rounds"),
+    ("noise", "rounds"),
     [
-        ([0, 1, 2, 3], 2, 8),
-        ([*[0] * 8, 30, *[0] * 20], 2, 9),  # misses are added one by one, in their row
-        ([0, 50, 100], 2, 20),  # never enough: as many as planned
+        ([0, 1, 2, 3], 8),  # percent above 100 us, in turn
+        ([*[0] * 8, 30, *[0] * 20], 9),  # misses are added one by one, in their row
+        ([0, 50, 100], 20),  # never enough: as many as planned
     ],
 )
-def test_rounds_end_once_the_median_of_each_state_is_known_closely_enough(
-    noise: Sequence[float], discarded: int, rounds: int
-) -> None:
-    bench = noisy_bench(noise)
+def test_rounds_end_once_each_median_is_known_closely_enough(noise: Sequence[float], rounds: int) -> None:
+    bench, percent, discarded = Bench(), itertools.cycle(noise), 2
+    seen_in_calls(bench, lambda: bench.clock.passes(1000 * (100 + next(percent))))
     taken = bench.take(scripted(within=0.05))
     assert counts_of(taken) == {State.MISS: rounds, State.HIT: 10 * rounds}
     assert taken.rounds == rounds
@@ -624,15 +614,12 @@ class Settled:
 
 
 @pytest.mark.parametrize("max_time_s", [1e-9, 1e9])
-def test_ranks_take_the_rounds_that_were_settled_whatever_their_own_time(max_time_s: float) -> None:
+def test_ranks_take_rounds_that_were_settled_whatever_their_own_time(bench: Bench, max_time_s: float) -> None:
     settled = Settled((7, 3, 2, 4))
-    bench = Bench()
     taken = bench.take(scripted(20, 2, max_time_s, agreement=settled))
-    assert taken.rounds == 7
-    assert counts_of(taken) == {State.MISS: 7, State.HIT: 14}
-    rounds = 20 if max_time_s == 1e9 else 1
+    assert (taken.rounds, counts_of(taken)) == (7, {State.MISS: 7, State.HIT: 14})
+    rounds, rows = 20 if max_time_s == 1e9 else 1, 3
     assert settled.proposed == [((rounds, rounds, 2, WARMUP), "cached")]
-    rows = 3
     assert bench.op.calls == REHEARSAL + 7 * (1 + 2) + rows * 4
     alone = Bench().take(scripted(20, 2, max_time_s, agreement=Settled(None)))
     assert alone.rounds == rounds, "a rank that waits for none keeps its own time"

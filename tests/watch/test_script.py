@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,13 +48,11 @@ NOTHING = "dtdispatch: train.py called no op on DTensors; processes that it star
 
 
 @pytest.mark.slow
-def test_steps_end_with_the_optimizer_s_and_an_error_has_its_own_traceback(tmp_path: Path) -> None:
+def test_steps_end_with_the_optimizer_s_and_an_error_is_its_own(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     command = [sys.executable, "-m", "pytest_dtdispatch", "watch", "train.py", "--lr", "--", "3"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert process.returncode == 1
     assert process.stdout == f"['{tmp_path / 'train.py'}', '--lr', '--', '3'] {tmp_path}\n"
     before, traceback = process.stderr.split("Traceback")
@@ -69,19 +67,19 @@ def test_steps_end_with_the_optimizer_s_and_an_error_has_its_own_traceback(tmp_p
     assert "StepWatch: 8 steps, 1 disturbed" in summary
 
 
-Watch = Callable[..., int]
+Watch = Callable[[str], tuple[int, str, str]]
 
 
 @pytest.fixture
-def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watch:
-    """Watch a script in this process."""
+def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Watch:
+    """Watch a script in this process; return its status and what it wrote."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [*sys.argv])
     monkeypatch.setattr(sys, "path", [*sys.path])
 
-    def run(code: str) -> int:
+    def run(code: str) -> tuple[int, str, str]:
         Path("train.py").write_text(code)
-        return watch_script("train.py", [])
+        return watch_script("train.py", []), *capsys.readouterr()
 
     return run
 
@@ -95,11 +93,9 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watch:
         ("1 +", 1, "SyntaxError: invalid syntax\n"),
     ],
 )
-def test_what_fails_fails_as_it_does_without_us(
-    watch: Watch, capsys: pytest.CaptureFixture[str], code: str, status: int, said: str
-) -> None:
-    assert watch(code) == status
-    error = capsys.readouterr().err
+def test_what_fails_fails_as_it_does_without_us(watch: Watch, code: str, status: int, said: str) -> None:
+    found, _, error = watch(code)
+    assert found == status
     assert error.endswith(f"{said}{NOTHING}")
     assert "pytest_dtdispatch" not in error
 
@@ -112,10 +108,11 @@ def test_nothing_watched_is_no_success_and_a_script_that_is_not_there_is_told(wa
         watch_script("nope.py", [])
 
 
-def test_a_script_without_an_optimizer_is_told(watch: Watch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_script_without_an_optimizer_is_told(watch: Watch) -> None:
     step = "distribute_tensor(torch.ones(4, 8), mesh, [Shard(0)]).sum()\ndist.destroy_process_group()"
-    assert watch(MESH + step) == 0
-    [line] = capsys.readouterr().err.splitlines()
+    status, _, error = watch(MESH + step)
+    [line] = error.splitlines()
+    assert status == 0
     assert "no optimizer stepped" in line
     assert line.endswith("in all 1 call, 1 miss")
 
@@ -126,11 +123,8 @@ def test_it_is_the_main_module_as_python_makes_it(watch: Watch, capsys: pytest.C
     assert capsys.readouterr().out == f"__main__ {Path('train.py').absolute()} None\n3\n"
 
 
-def test_other_ranks_than_the_first_say_nothing(
-    watch: Watch, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_ranks_than_the_first_say_nothing(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     world = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
     for name, value in world.items():
         monkeypatch.setenv(name, value)
-    assert watch("print('out')") == 0
-    assert capsys.readouterr() == ("out\n", "")
+    assert watch("print('out')") == (0, "out\n", "")
