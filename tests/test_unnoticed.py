@@ -19,12 +19,17 @@ from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from tests.measuring.runs import captured
 from tests.probes import compiles_once_under_a_mode, needs_that
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("young_heap")]
 
 Step = Callable[[], Any]
 Measure = Callable[[Step], object]
+
+
+def in_a_capture(step: Step) -> None:
+    captured(lambda: [step() for _ in range(8)])
 
 
 def counted(step: Step) -> None:
@@ -47,7 +52,7 @@ def compared(step: Step) -> None:
     run_and_measure_variants(variants, ShardingCaches(), Plan(rounds=3, max_time_s=0.1))
 
 
-@pytest.mark.parametrize("measure", [counted, watched, budgeted])
+@pytest.mark.parametrize("measure", [in_a_capture, counted, watched, budgeted])
 def test_a_step_computes_what_it_computes_unmeasured(mesh: DeviceMesh, measure: Measure) -> None:
     def losses(run: Measure) -> list[float]:
         torch.manual_seed(0)
@@ -72,7 +77,7 @@ def test_a_step_computes_what_it_computes_unmeasured(mesh: DeviceMesh, measure: 
 
 
 @needs_that(compiles_once_under_a_mode)
-@pytest.mark.parametrize("measure", [counted, watched, budgeted, compared])
+@pytest.mark.parametrize("measure", [in_a_capture, counted, watched, budgeted, compared])
 def test_compiled_code_is_not_compiled_again(mesh: DeviceMesh, measure: Measure) -> None:
     graphs = CompileCounter()
     torch._dynamo.reset()
@@ -85,10 +90,11 @@ def test_compiled_code_is_not_compiled_again(mesh: DeviceMesh, measure: Measure)
         return out.redistribute(placements=[Replicate()]).to_local()
 
     x = torch.rand(4, 8)
-    block(x)
+    plain = block(x)
     compiled = graphs.frame_count
+    results: list[torch.Tensor] = []
     for times in (1, 2):  # in the end it is compiled where it is measured
-        measure(lambda: block(x))
-        block(x)
+        measure(lambda: results.append(block(x)))
+        assert all(torch.equal(each, plain) for each in (*results, block(x)))
         assert graphs.frame_count == times * compiled
         torch._dynamo.reset()

@@ -44,7 +44,7 @@ def test_an_op_that_does_the_same_has_a_local_row(shard: Make, capture: Capture,
     assert measured.notes == ()
 
 
-OTHER = {
+OTHER: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "mm of two Shard(0)": ("mm.default", lambda a: a @ a, "redistributes (all_gather_into_tensor.default"),
     "equal": ("equal.default", lambda a: torch.equal(a, a), "redistributes (all"),
     "is_same_size": ("is_same_size.default", lambda a: a.is_same_size(a), "runs 0 ops on local shards"),

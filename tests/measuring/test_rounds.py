@@ -447,7 +447,7 @@ def test_slow_calls_end_within_the_time_and_use_most_of_it(miss_ms: float, hit_m
         ([0, 50, 100], 20),  # never enough: as many as planned
     ],
 )
-def test_rounds_end_once_each_median_is_known_closely_enough(noise: Sequence[float], rounds: int) -> None:
+def test_rounds_end_once_each_median_is_known_closely_enough(noise: Sequence[int], rounds: int) -> None:
     bench, percent, discarded = Bench(), itertools.cycle(noise), 2
     seen_in_calls(bench, lambda: bench.clock.passes(1000 * (100 + next(percent))))
     taken = bench.take(scripted(within=0.05))
