@@ -189,7 +189,9 @@ def test_a_conftest_that_one_rank_cannot_import_is_shown(tmp_path: Path) -> None
 
 def test_a_rank_that_ends_its_run_is_named_with_why(tmp_path: Path) -> None:
     run = fail_on_ranks(tmp_path, LEAVES)
-    assert "rank 1 ended its run: exit status 3 (_pytest.outcomes.Exit: enough)" in run.text
+    assert "failed: rank 1 ended early and did not end the call of test_faults.py::test_bad" in run.text
+    assert "\nERROR: rank 1 ended with exit status 3:" in run.text
+    assert "_pytest.outcomes.Exit: enough" in run.text
 
 
 def wait_for_files(folder: Path, pattern: str, number: int) -> None:

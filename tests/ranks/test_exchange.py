@@ -15,7 +15,6 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from pytest_dtdispatch.core.environment import World
 from pytest_dtdispatch.errors import RanksError
-from pytest_dtdispatch.ranks import exchange as exchange_module
 from pytest_dtdispatch.ranks.exchange import Exchange, Lockstep
 
 pytestmark = pytest.mark.torch
@@ -35,16 +34,12 @@ def on_all(ranks: list[Exchange], act: Callable[[Exchange], Any]) -> list[Any]:
         return list(threads.map(act, ranks))
 
 
-def test_every_rank_reads_what_all_of_them_put_be_it_in_parts(
-    ranks: list[Exchange], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(exchange_module, "PART", 10)
-
+def test_every_rank_reads_what_all_of_them_put(ranks: list[Exchange]) -> None:
     def act(rank: Exchange) -> Any:
-        rank.put("a", {"rank": rank.world.rank, "long": "ü" * 95})
-        return rank.gather("a", "put")
+        rank.put("a", {"rank": rank.world.rank, "long": "ü" * 1_500_000})  # torch takes 8 MiB
+        return [(each, len(value["long"])) for each, value in rank.gather("a", "put").items()]
 
-    assert on_all(ranks, act) == [{rank: {"rank": rank, "long": "ü" * 95} for rank in range(3)}] * 3
+    assert on_all(ranks, act) == [[(rank, 1_500_000) for rank in range(3)]] * 3
 
 
 def test_a_rank_that_does_not_come_in_time_is_named_and_not_waited_for_again(ranks: list[Exchange]) -> None:
@@ -57,23 +52,22 @@ def test_a_rank_that_does_not_come_in_time_is_named_and_not_waited_for_again(ran
     assert time.monotonic() - start < TIMEOUT_S
 
 
-def test_a_rank_that_has_left_is_named_at_once_with_why(ranks: list[Exchange]) -> None:
+def test_a_rank_that_has_left_is_named_at_once(ranks: list[Exchange]) -> None:
     ranks[0].put("a", 0)
     ranks[2].put("a", 2)
-    ranks[1].leave({"why": "exit status 3"})
-    ranks[2].leave({"why": "exit status 0"})  # after it came: it is not missing
+    ranks[1].put(Exchange.LEFT, 3)
+    ranks[2].put(Exchange.LEFT, 0)  # after it came: it is not missing
     start = time.monotonic()
-    with pytest.raises(RanksError, match=r"^rank 1 ended its run: exit status 3$"):
+    with pytest.raises(RanksError, match=r"^rank 1 ended early and did not come$"):
         ranks[0].gather("a", "come", timeout_s=30)
     assert time.monotonic() - start < 10
-    assert ranks[0].lost.keys() == {1}
-    assert ranks[0].farewells([2]) == {2: {"why": "exit status 0"}}
+    assert ranks[0].gather(Exchange.LEFT, "end", among=[1, 2], unless=()) == {1: 3, 2: 0}
 
 
-def test_what_a_rank_says_after_its_farewell_is_waited_for(ranks: list[Exchange]) -> None:
-    ranks[0].leave({"why": "exit status 0"})
+def test_what_a_rank_says_after_it_has_left_is_waited_for(ranks: list[Exchange]) -> None:
+    ranks[0].put(Exchange.LEFT, 0)
     with ThreadPoolExecutor(1) as threads:
-        done = threads.submit(ranks[1].gather, "done", "end the run", 10, [0], farewell="")
+        done = threads.submit(ranks[1].gather, "done", "end the run", 10, [0], unless=())
         ranks[0].put("done", 0)
         assert done.result() == {0: 0}
 
@@ -83,7 +77,7 @@ def test_a_rank_that_has_ended_the_part_of_the_test_will_not_come(ranks: list[Ex
     ranks[1].put("test/1/call", "failed")
     ranks[2].put("agree", 2)
     ranks[2].put("test/1/call", "passed")
-    with pytest.raises(RanksError, match=r"^rank 1 ended the test early and did not open a group$"):
+    with pytest.raises(RanksError, match=r"^rank 1 ended early and did not open a group$"):
         ranks[0].meet("agree", 0, "open a group")
     assert not ranks[0].lost
 

@@ -16,7 +16,6 @@ from pytest_dtdispatch.errors import UnsupportedTorchError
 
 NO_TORCH = "torch is not installed"
 CPU_INFO = Path("/proc/cpuinfo")
-ENDED_ITS_RUN = "ended its run"  # what is said of a rank that left by itself
 MEETING_POINT = ("MASTER_ADDR", "MASTER_PORT")
 
 
@@ -169,16 +168,6 @@ def ranks_text(ranks: Sequence[int]) -> str:
         ('rank 2', 'ranks 0, 1, 3')
     """
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-
-
-def lost_text(lost: Mapping[int, str]) -> str:
-    """Say why ranks are lost.
-
-    Example:
-        >>> lost_text({2: "ended its run", 1: "left"})
-        'rank 1 left; rank 2 ended its run'
-    """
-    return "; ".join(f"rank {rank} {why}" for rank, why in sorted(lost.items()))
 
 
 def group_ranks(values: Iterable[tuple[int, Any]]) -> dict[Any, list[int]]:

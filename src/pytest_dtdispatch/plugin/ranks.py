@@ -18,14 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtdispatch.core.environment import (
-    ENDED_ITS_RUN,
-    World,
-    group_ranks,
-    lost_text,
-    ranks_text,
-    read_world,
-)
+from pytest_dtdispatch.core.environment import World, group_ranks, ranks_text, read_world
 from pytest_dtdispatch.core.parsing import ON
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.errors import RanksError
@@ -48,6 +41,7 @@ if TYPE_CHECKING:
 PLUGIN = "dtdispatch-rank"
 FOLDER = "DTDISPATCH_RANKS"  # set for ranks that we start: where each says what it does
 STATUS, AT = "status", "at"  # files there: the exit status of the run, and the test of each rank
+DONE, BYE = "done", "bye"  # keys of the end: what the first rank's status is, and who has read it
 WRITES = (  # flags of other plugins that write files, or judge by files
     *("benchmark_json", "benchmark_save", "benchmark_autosave", "benchmark_save_data"),
     *("benchmark_compare", "benchmark_compare_fail", "benchmark_histogram", "benchmark_cprofile_dump"),
@@ -57,9 +51,9 @@ NEXT = {"setup": "call", "call": "teardown", "teardown": ""}  # parts of a test
 GRACE = 0.25  # of the timeout: for ranks whose own wait began later
 FAREWELL_S = 10.0  # for what takes milliseconds
 STACK_SIGNAL, WRITES_STACK_S = signal.SIGUSR2, 0.3
-STACK_TITLE, MOST_CALLS, MOST_LINES, LONGEST_LOG = "most recent call first", 6, 40, 20_000
-LONGEST_REASON = 300
-TAIL = 4000  # characters of a rank's output that are shown
+STACK_TITLES = ("Thread 0x", "Current thread 0x")  # of faulthandler's stacks
+MOST_CALLS, MOST_LINES, LONGEST_LOG = 6, 40, 20_000
+LONGEST_REASON, LONGEST_FAILURE = 300, 4000
 _NUMBER = pytest.StashKey[int]()
 
 
@@ -101,10 +95,9 @@ class Rank:
         self.why_stopped = ""  # the run was ended before its end, because of this
         self._log = None if world.is_first else Log(world.rank)
         self._folder = os.environ.get(FOLDER, "")
-        self._why_ended = ""
         self._runs = False  # whether the test at hand was set up on every rank
         self._collect_errors: dict[str, str] = {}
-        self._introductions: dict[int, dict[str, Any]] = {}
+        self._introductions: dict[int, tuple[str, str, int]] = {}  # host, log, process
         self._complaints: list[str] = []
         self._differ: dict[tuple[str, str], str] = {}
 
@@ -138,73 +131,59 @@ class Rank:
         try:
             status = int((yield) or 0)
         except pytest.UsageError as error:
-            if self.world.is_first:
-                self._end(int(pytest.ExitCode.USAGE_ERROR))
-                raise
             print(f"ERROR: {error}", file=sys.stderr)
             status = int(pytest.ExitCode.USAGE_ERROR)
-        return self._end(status)
-
-    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Note what ended the run before its end."""
-        self._why_ended = f" ({excinfo.exconly(tryshort=True).splitlines()[0]})"
-
-    def _end(self, status: int) -> int:
         if not self.has_met:
             return status
         _flush()
-        output = tail_of(self._log.path) if self._log else ""
-        farewell = {"status": status, "why": f"exit status {status}{self._why_ended}", "output": output}
-        if self._log is None:
-            return self._end_first(status, farewell)
-        return self._end_other(status, self._log, farewell)
+        return self._end_first(status) if self._log is None else self._end_other(status, self._log)
 
-    def _end_first(self, status: int, farewell: dict[str, Any]) -> int:
-        others = range(1, self.world.size)
+    def _end_first(self, status: int) -> int:
+        """Say how the other ranks ended, and let them end with the run."""
+        exchange, others = self.exchange, range(1, self.world.size)
         try:
-            self.exchange.leave(farewell)
-            problems = self._ends_of_others(others, status)
-        except RanksError as error:
-            problems = [] if status else [str(error)]
-        for problem in problems:
-            print(f"ERROR: {problem}", file=sys.stderr)
-        if problems and not status:
-            status = int(pytest.ExitCode.TESTS_FAILED)
-        _flush()
-        if self._folder:
-            Path(self._folder, STATUS).write_text(str(status))
-        try:
-            self.exchange.put("done", status)
+            exchange.put(exchange.LEFT, [status, ""])
+            for problem in self._ends_of_others(others, status):
+                print(f"ERROR: {problem}", file=sys.stderr)
+                status = status or int(pytest.ExitCode.TESTS_FAILED)
+            _flush()
+            if self._folder:
+                Path(self._folder, STATUS).write_text(str(status))
+            exchange.put(DONE, status)
             # The store may be this process's own: it stays until all have read from it.
-            self.exchange.gather("bye", "read how the run ended", FAREWELL_S, others, farewell="")
-        except RanksError:
+            exchange.gather(BYE, "read how the run ended", FAREWELL_S, others, unless=())
+        except RanksError as error:
+            if not status:
+                print(f"ERROR: {error}", file=sys.stderr)
             return status or int(pytest.ExitCode.TESTS_FAILED)
         return status
 
     def _ends_of_others(self, others: Sequence[int], status: int) -> list[str]:
         problems = []
         try:
-            self.exchange.farewells(others)
+            self.exchange.gather(self.exchange.LEFT, "end its run", among=others, unless=())
         except RanksError as error:
             problems = [str(error)]
-        for rank, end in self.exchange.farewells(others).items():  # of those that came
-            if end["status"] not in (0, status):
-                problems.append(f"rank {rank} ended with exit status {end['status']}:\n{end['output']}")
-        return problems
+        came = self.exchange.gather(self.exchange.LEFT, "end its run", among=others, unless=())
+        return problems + [
+            f"rank {rank} ended with exit status {theirs}:\n{output}"
+            for rank, (theirs, output) in came.items()
+            if theirs not in (0, status)
+        ]
 
-    def _end_other(self, status: int, log: Log, farewell: dict[str, Any]) -> int:
+    def _end_other(self, status: int, log: Log) -> int:
         """Wait until the first rank has printed and written all; it shows what went wrong here."""
         exchange = self.exchange
         try:
-            exchange.leave(farewell)
-            done = exchange.gather("done", "end the run", 2 * exchange.timeout_s, among=[0], farewell="")
-            exchange.put("bye", None)
+            exchange.put(exchange.LEFT, [status, end_of_log(log.path)])
+            done = exchange.gather(DONE, "end the run", 2 * exchange.timeout_s, among=[0], unless=())
+            exchange.put(BYE, None)
         except RanksError:
             done = {}
-        if 0 not in done:  # only a rank before this one can show it
-            log.is_shown = any(rank not in exchange.lost for rank in range(self.world.rank))
+        # Where the first rank cannot show it, one rank alone does.
+        log.is_shown = any(rank not in exchange.lost for rank in range(self.world.rank))
+        if 0 not in done:
             return status or int(pytest.ExitCode.TESTS_FAILED)
-        log.is_shown = True
         # One status a machine: a launcher ends its other ranks as soon as one ends with another than 0.
         return int(done[0]) if self.world.local_rank == 0 else 0
 
@@ -228,8 +207,7 @@ class Rank:
 
     def _compare(self, tests: list[str]) -> str:
         """Name how ranks differ in what they collected; empty where they do not."""
-        pid = os.getpid() if self._log else 0
-        here = {"host": socket.gethostname(), "log": self._log.path if self._log else "", "pid": pid}
+        here = (socket.gethostname(), self._log.path if self._log else "", os.getpid())
         self.exchange.put("collected", [tests, self._collect_errors, here])
         found = self.exchange.gather("collected", "collect its tests")
         self._introductions = {rank: introduction for rank, (_, _, introduction) in found.items()}
@@ -291,7 +269,7 @@ class Rank:
             if outcome.details not in ("", outcome.why) and rank != self.world.rank:
                 report.sections.append((f"failure on rank {rank}", outcome.details))
         if self.exchange.lost:
-            self._stop(item.session, lost_text(self.exchange.lost))
+            self._stop(item.session, "; ".join(dict.fromkeys(self.exchange.lost.values())))
 
     def _gather(self, key: str, what: str, waited: float = 0.0) -> dict[int, Any]:
         timeout = self._settings.timeout
@@ -334,7 +312,7 @@ class Rank:
     @property
     def summary(self) -> str:
         """One line: how many ranks there are, and on how many machines."""
-        machines = len({introduction["host"] for introduction in self._introductions.values()})
+        machines = len({host for host, _, _ in self._introductions.values()})
         return f"{self.world.size} ranks on {f'{machines} machines' if machines > 1 else '1 machine'}"
 
     def document(self) -> Document:
@@ -347,17 +325,15 @@ class Rank:
 
     def _output_of(self, rank: int) -> list[str]:
         """Return the end of what a lost rank printed, where that is on this machine."""
-        there = self._introductions.get(rank, {})
-        if not (log := str(there.get("log", ""))):
+        host, log, process = self._introductions.get(rank, ("", "", 0))
+        if not log:
             return []
-        if there["host"] != socket.gethostname():
-            return [f"output of rank {rank}: {log} on {there['host']}"]
-        if not self.exchange.lost[rank].startswith(ENDED_ITS_RUN):  # it hangs
-            with suppress(OSError):  # it has ended
-                os.kill(there["pid"], STACK_SIGNAL)  # which makes it write to its output where it does
-                time.sleep(WRITES_STACK_S)
-        lines = _shortened(tail_of(log, LONGEST_LOG).splitlines())
-        return [f"the end of the output of rank {rank}:", *lines] if lines else []
+        if host != socket.gethostname():
+            return [f"output of rank {rank}: {log} on {host}"]
+        with suppress(OSError):  # it has ended
+            os.kill(process, STACK_SIGNAL)  # which makes it write to its output where it is
+            time.sleep(WRITES_STACK_S)
+        return [f"the end of the output of rank {rank}:", *end_of_log(log).splitlines()]
 
 
 class Log:
@@ -379,7 +355,7 @@ class Log:
     def _at_exit(self) -> None:
         _flush()
         if not self.is_shown:
-            output = tail_of(self.path)
+            output = end_of_log(self.path)
             text = f"ERROR: rank {self._rank} could not go on; the end of its output:\n{output}\n"
             os.write(self._terminal, text.encode())
         Path(self.path).unlink(missing_ok=True)
@@ -390,24 +366,19 @@ def _flush() -> None:
     sys.stderr.flush()
 
 
-def tail_of(path: str | Path, characters: int = TAIL) -> str:
-    """Return the end of a file; empty where there is none."""
+def end_of_log(path: str | Path) -> str:
+    """Return the last lines of a log, of its last stack the innermost calls; empty where there is none."""
     try:
-        return Path(path).read_text(encoding="utf-8", errors="replace").strip()[-characters:]
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+    lines = text.strip()[-LONGEST_LOG:].splitlines()
+    stacks = [n for n, line in enumerate(lines) if line.startswith(STACK_TITLES)] or [len(lines)]
+    return "\n".join([*lines[: stacks[0]][-MOST_LINES:], *lines[stacks[-1] :][: MOST_CALLS + 1]])
 
 
 def _end_of(part: str, config: pytest.Config) -> str:
     return f"test/{test_number(config)}/{part}"
-
-
-def _shortened(log: list[str]) -> list[str]:
-    """Leave of each stack in a log the innermost calls."""
-    starts = [n for n, line in enumerate(log) if STACK_TITLE in line]
-    if not starts:
-        return log[-MOST_LINES:]
-    return [*log[: starts[0]][-MOST_LINES:], *log[starts[-1] :][: MOST_CALLS + 1]]
 
 
 def reason_of(report: pytest.CollectReport | pytest.TestReport) -> str:
@@ -426,7 +397,7 @@ def _outcome(report: pytest.TestReport) -> PhaseOutcome:
     why = "" if report.passed else reason_of(report)
     sections = [f"--- {name}\n{text}" for name, text in report.sections]
     details = "\n".join([report.longreprtext, *sections]).strip()
-    return PhaseOutcome(report.outcome, why, details[-TAIL:] if report.failed else "")
+    return PhaseOutcome(report.outcome, why, details[-LONGEST_FAILURE:] if report.failed else "")
 
 
 def _fail(report: pytest.TestReport, lines: Sequence[str]) -> None:

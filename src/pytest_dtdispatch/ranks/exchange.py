@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -13,16 +14,14 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore, rendezvous  # type: ignore[attr-defined]
 
-from pytest_dtdispatch.core.environment import ENDED_ITS_RUN, World, group_ranks, lost_text, ranks_text
+from pytest_dtdispatch.core.environment import World, group_ranks, ranks_text
 from pytest_dtdispatch.errors import RanksError, first_message
 
 __tracebackhide__ = True  # a test that fails here shows its own line
 
 PREFIX = "dtdispatch"  # the process group's own keys are elsewhere
-PART = 1 << 20  # characters; torch refuses values of 8 MiB
 # A wait asks again and again: torch's own warns of each timeout, and cannot see that a rank has left.
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.0005, 0.02
-LEFT = "left"  # where a rank that takes part in nothing any more says ``why``
 PORT_IN_USE = "EADDRINUSE"
 
 
@@ -38,6 +37,8 @@ def _store_is_there() -> Iterator[None]:
 class Exchange:
     """A place where every rank puts values under a key, and reads those of all."""
 
+    LEFT = "left"  # key under which a rank says how its run ended: it takes part in nothing any more
+
     def __init__(self, store: Any, world: World, timeout_s: float) -> None:
         self.world = world
         self.timeout_s = timeout_s
@@ -49,16 +50,13 @@ class Exchange:
     @_store_is_there()
     def put(self, key: str, value: Any) -> None:
         """Put this rank's value under a key; each key once."""
-        text, own = json.dumps(value), f"{key}/{self.world.rank}"
-        starts = range(0, len(text), PART)
-        for number, start in enumerate(starts):
-            self._store.set(f"{own}/{number}", text[start : start + PART])
-        self._store.set(own, str(len(starts)))
+        data = zlib.compress(json.dumps(value).encode())  # torch refuses values of 8 MiB
+        self._store.set(f"{key}/{self.world.rank}", data)  # type: ignore[arg-type]  # bytes do as well
 
     def meet(self, key: str, value: Any, what: str) -> dict[int, Any]:
         """Put a value in the middle of a test, and gather those of all ranks."""
         self.put(key, value)
-        return self.gather(key, what, unless=self.end_of_part)
+        return self.gather(key, what, unless=(self.end_of_part, self.LEFT))
 
     @_store_is_there()
     def gather(
@@ -67,39 +65,29 @@ class Exchange:
         what: str,
         timeout_s: float | None = None,
         among: Collection[int] | None = None,
-        unless: str = "",
-        farewell: str = LEFT,
+        unless: Collection[str] = (LEFT,),
     ) -> dict[int, Any]:
-        """Wait until ranks have put a value under a key, and read them."""
+        """Wait until ranks have put a value under a key, and read them.
+
+        A rank that has put one under another key (``unless``) in its place will not come any more.
+        """
         deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
-        waiting = [r for r in (range(self.world.size) if among is None else among) if r not in self.lost]
+        waiting = {*(range(self.world.size) if among is None else among)} - self.lost.keys()
         found: dict[int, Any] = {}
         pause = FIRST_PAUSE_S
         while waiting:
-            gone = {rank for rank in waiting if farewell and self._has(farewell, rank)}
-            elsewhere = {rank for rank in waiting if unless and self._has(unless, rank)}
+            gone = {rank for rank in waiting if any(self._has(other, rank) for other in unless)}
             found |= {rank: self._read(key, rank) for rank in waiting if self._has(key, rank)}
-            waiting = [rank for rank in waiting if rank not in found]
-            if ranks := sorted(elsewhere & {*waiting}):
-                raise RanksError(f"{ranks_text(ranks)} ended the test early and did not {what}")
-            left = sorted(gone & {*waiting})
-            lost = {rank: f"{ENDED_ITS_RUN}: {self._read(farewell, rank)['why']}" for rank in left}
-            if not lost and time.monotonic() > deadline:
-                lost = dict.fromkeys(waiting, f"did not {what} within {self.timeout_s:g} s")
-            if lost:
-                self.lost |= lost
-                raise RanksError(lost_text(lost))
+            waiting -= found.keys()
+            if early := sorted(gone & waiting):
+                raise RanksError(f"{ranks_text(early)} ended early and did not {what}")
+            if waiting and time.monotonic() > deadline:
+                late = f"{ranks_text(sorted(waiting))} did not {what} within {self.timeout_s:g} s"
+                self.lost |= dict.fromkeys(waiting, late)
+                raise RanksError(late)
             time.sleep(pause if waiting else 0)
             pause = min(2 * pause, LAST_PAUSE_S)
         return dict(sorted(found.items()))
-
-    def leave(self, farewell: dict[str, Any]) -> None:
-        """Take part in nothing any more."""
-        self.put(LEFT, farewell)
-
-    def farewells(self, ranks: Collection[int]) -> dict[int, Any]:
-        """Wait until ranks have left, and read with what words."""
-        return self.gather(LEFT, "end its run", among=ranks, farewell="")
 
     def group_store(self, name: str) -> Any:
         """Return a store for a process group of its own, which no other group has written to."""
@@ -109,9 +97,7 @@ class Exchange:
         return bool(self._store.check([f"{key}/{rank}"]))
 
     def _read(self, key: str, rank: int) -> Any:
-        own = f"{key}/{rank}"
-        parts = range(int(self._store.get(own)))
-        return json.loads(b"".join(self._store.get(f"{own}/{number}") for number in parts))
+        return json.loads(zlib.decompress(self._store.get(f"{key}/{rank}")))
 
 
 def has_real_group() -> bool:
