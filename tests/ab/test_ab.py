@@ -68,10 +68,12 @@ def test_equal_sides_pass_after_the_screen_and_the_file_has_every_sample(
     assert "screen: process 9 of 10 (base) took" in err
     assert " s left" in err
     content = json.loads(path.read_text())
-    assert (content["format"], content["version"]) == ("pytest-dtdispatch ab", 2)
+    assert (content["format"], content["version"]) == ("pytest-dtdispatch ab", 3)
     assert content["sides"]["base"]["torch"] == "2.13.0"
     assert len(content["processes"]) == 10
-    assert len(content["processes"][0]["rows"][f"{ROW}::hit"]["medians_ns"]) == 5
+    assert content["processes"][0]["values"].keys() == {
+        f"{ROW}::{state}" for state in ("hit", "miss", "local")
+    }
     assert {verdict["verdict"] for verdict in content["verdicts"]} == {"passed"}
 
 

@@ -10,7 +10,6 @@ from pytest_dtdispatch.ab.process import Versions
 from pytest_dtdispatch.ab.report import run_document
 from pytest_dtdispatch.ab.rule import Values
 from pytest_dtdispatch.ab.run import ProcessSample, Request, Run, judge_run
-from pytest_dtdispatch.core.results import RowSample
 from tests.rendered import lines_of
 
 ADD = "t.py::test_add[4]::add.Tensor(f32[8]S0)@4"
@@ -26,9 +25,7 @@ def processes(factor: float = 1.0, **others: float) -> list[dict[str, float]]:
 
 def shown(base: Sequence[Values], head: Sequence[Values], width: int = 140) -> list[str]:
     samples = tuple(
-        ProcessSample(
-            {row: RowSample((ns,), ns, 1) for row, ns in each.items()}, {}, {}, {}, "screen", side, 7.0
-        )
+        ProcessSample(each, stage="screen", side=side, seconds=7.0)
         for side, of_side in (("base", base), ("head", head))
         for each in of_side
     )

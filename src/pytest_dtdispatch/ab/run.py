@@ -27,7 +27,6 @@ from pytest_dtdispatch.ab.rule import (
     Rule,
     Sides,
     Stage,
-    Values,
     compare_sides,
     compare_stages,
     is_suspect,
@@ -56,7 +55,7 @@ PYTEST_RUNS: Mapping[str, Mapping[AnswerKind, tuple[str, ...]]] = {
 DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core")
 PADDING, STEP_BYTES = "DTDISPATCH_AB_PADDING", 136
 MOST_SHARE = 10.0  # of floors and of the control: 1000 %
-VERSION = 2
+VERSION = 3
 MOST_BYTES = 256 * 2**20
 Pair = tuple[str, str]  # names of the sides that are compared
 
@@ -106,17 +105,6 @@ class ProcessSample(Answer):
     side: str = ""
     seconds: float = 0.0  # their start included
 
-    def values(self, metric: str) -> Values:
-        """Return the one value of each row.
-
-        Of times it is that of the quietest block. What else runs on the machine only ever adds, for seconds
-        at a time, so that the least of many short blocks is the steadiest value of a process (Chen and
-        Revels, 2016, https://arxiv.org/abs/1608.04295).
-        """
-        if metric == TIME:
-            return {name: row.quietest_ns for name, row in self.rows.items()}
-        return self.numbers
-
 
 @dataclass(frozen=True)
 class Run:
@@ -128,9 +116,8 @@ class Run:
 
     def values(self, pair: Pair, *stages: str) -> Sides:
         """Return the values of two sides in some stages."""
-        metric = self.request.rule.metric
         processes = [process for process in self.processes if process.stage in stages]
-        base, head = ([p.values(metric) for p in processes if p.side == side] for side in pair)
+        base, head = ([p.values for p in processes if p.side == side] for side in pair)
         return base, head
 
 
@@ -259,13 +246,13 @@ class Measuring:
         seconds = time.monotonic() - start
         # What a test measured before it failed was measured in fewer passes than elsewhere.
         absent = tuple(f"{test}::" for test in merged["absent"])
-        for name in ("rows", "numbers"):
-            merged[name] = {row: value for row, value in merged[name].items() if not row.startswith(absent)}
-        if not merged["rows"] and not merged["numbers"]:
+        values = merged.pop("values")
+        values = {row: value for row, value in values.items() if not row.startswith(absent)}
+        if not values:
             no_calls = "no test of it makes calls on DTensors through the dtdispatch fixture"
             why = next(("{}: {}".format(*each) for each in merged["absent"].items()), no_calls)
             raise ProcessError(f"{arm}: measured nothing: {why}; log: {self.folder / f'{arm.name}.log'}")
-        return ProcessSample(**merged, stage=stage, side=arm.name, seconds=seconds)
+        return ProcessSample(values, **merged, stage=stage, side=arm.name, seconds=seconds)
 
     def _variables(self, side: str) -> dict[str, str]:
         """Return what a process finds in its environment, beside what all have.
@@ -343,6 +330,9 @@ def _check_whole(run: Run) -> None:
             raise ValueError(f"{name} of {share!r}")
     if len(sides) < 2 or tuple(run.sides) != sides:
         raise ValueError(f"versions of {', '.join(run.sides) or 'no side'}, and interpreters of {len(sides)}")
+    values = [value for process in run.processes for value in process.values.values()]
+    if rule.metric != COUNTS and not all(value > 0 for value in values):
+        raise ValueError(f"{rule.metric} of {min(values)!r}")
     fresh = {process.side for process in run.processes if process.stage == CONFIRM}
     suspects = [side for side in sides if side in fresh]
     stages = [(SCREEN, sides, rule.pairs), *([(CONFIRM, suspects, rule.confirm)] if suspects else ())]

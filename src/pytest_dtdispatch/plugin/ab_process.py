@@ -7,8 +7,9 @@ pass of a row and not all.
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,6 @@ from pytest_dtdispatch.core.results import (
     Answer,
     AnswerKind,
     Count,
-    RowSample,
     TestResults,
     row_key,
     state_name,
@@ -49,45 +49,6 @@ GROWTHS = ("cache_growth", "spec_growth", "dtensor_growth")
 LONGEST_DETAIL = 500
 
 
-class Collected:
-    """Collects an answer, pass by pass."""
-
-    def __init__(self, kind: AnswerKind) -> None:
-        self.absent: dict[str, str] = {}
-        self._kind = kind
-        self._passes: dict[str, list[tuple[float, float, int]]] = {}
-        self._numbers: dict[str, float] = {}
-        self._details: dict[str, tuple[str, ...]] = {}
-
-    def add(self, found: Iterable[TestResults]) -> None:
-        """Add what was found in the pass that just ended."""
-        for results in found:
-            if self._kind in (AnswerKind.TIMES, AnswerKind.INSTRUCTIONS):
-                self.absent |= absences(results)
-            if self._kind is AnswerKind.TIMES:
-                self._add_times(results)
-                continue
-            for name, number in _NUMBERS[self._kind](results):
-                self._numbers[name] = float(number)
-                if isinstance(number, Count) and number.details:
-                    lines = number.details[:MOST_LISTED]
-                    self._details[name] = tuple(line[:LONGEST_DETAIL] for line in lines)
-
-    def _add_times(self, results: TestResults) -> None:
-        for name, _, samples in results.times():
-            quietest_ns = quietest_block(samples.ns, BLOCKS, least=1)
-            found = float(samples.median_ns), float(quietest_ns), len(samples.ns)
-            self._passes.setdefault(name, []).append(found)
-
-    def answer(self) -> Answer:
-        """Return all of it."""
-        rows = {}
-        for name, passes in self._passes.items():
-            medians_ns, quietest_ns, counts = zip(*passes, strict=True)
-            rows[name] = RowSample(medians_ns, min(quietest_ns), sum(counts))
-        return Answer(rows, self._numbers, self._details, self.absent)
-
-
 def absences(results: TestResults) -> Iterator[tuple[str, str]]:
     """Yield the names of states and rows of a test that have no figure, each with the reason."""
     for row in results.measurements():
@@ -97,6 +58,16 @@ def absences(results: TestResults) -> Iterator[tuple[str, str]]:
                 yield state_name(results.test, row, samples), "; ".join(why)
         if not any(row.recorded()):
             yield f"{results.test}::{row.label}", "; ".join(row.notes) or row.proof
+
+
+def times(results: TestResults) -> Iterator[tuple[str, float]]:
+    """Yield the least median of a block of every state.
+
+    What else runs on the machine only ever adds, for seconds at a time, so that the least of many short
+    blocks is the steadiest value of a process (Chen and Revels, 2016, https://arxiv.org/abs/1608.04295).
+    """
+    for name, _, samples in results.times():
+        yield name, quietest_block(samples.ns, BLOCKS, least=1)
 
 
 def counts(results: TestResults) -> Iterator[tuple[str, float]]:
@@ -136,27 +107,34 @@ def instructions(results: TestResults) -> Iterator[tuple[str, float]]:
                 yield state_name(results.test, row, samples), float(samples.figure)
 
 
-_NUMBERS = {AnswerKind.COUNTS: counts, AnswerKind.PROOFS: proofs, AnswerKind.INSTRUCTIONS: instructions}
+VALUES = {
+    AnswerKind.TIMES: times,
+    AnswerKind.COUNTS: counts,
+    AnswerKind.PROOFS: proofs,
+    AnswerKind.INSTRUCTIONS: instructions,
+}
 
 
 class Passes:
     """The plugin object that runs all tests several times, and then writes the answer.
 
     Args:
-        collected: what they found.
+        kind: of the answer.
         goes_on: whether tests that failed or were skipped are left out of later passes, with the reason.
     """
 
-    def __init__(self, collected: Collected, goes_on: bool) -> None:
-        self._collected = collected
-        self._goes_on = goes_on
+    def __init__(self, kind: AnswerKind, goes_on: bool) -> None:
+        self._kind, self._goes_on = kind, goes_on
         self._count, self._output = int(os.environ[PASSES]), Path(os.environ[OUTPUT])
+        self._values: dict[str, float] = {}
+        self._details: dict[str, tuple[str, ...]] = {}
+        self._absent: dict[str, str] = {}
         self._why: dict[str, str] = {}
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Record why a file has no tests; no test of it has a name yet."""
         if self._goes_on and (report.failed or report.skipped):
-            self._collected.absent[report.nodeid] = outcome_text(report)
+            self._absent[report.nodeid] = outcome_text(report)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Record why a test has no result; one that is expected to fail has one."""
@@ -174,17 +152,29 @@ class Passes:
         for _ in range(self._count):
             own_loop.pytest_runtestloop(session)
             self._leave_out(session)
-            self._collected.add(measuring.results.values())
+            for results in measuring.results.values():
+                self._add(results)
             if session.testsfailed:
                 break
-        write_atomic(self._output, json.dumps(encode(self._collected.answer())))
+        answer = Answer(self._values, self._details, self._absent)
+        write_atomic(self._output, json.dumps(encode(answer)))
         return True
+
+    def _add(self, results: TestResults) -> None:
+        """Add what a test found in the pass that just ended; the least value of all passes stands."""
+        if self._kind in (AnswerKind.TIMES, AnswerKind.INSTRUCTIONS):
+            self._absent |= absences(results)
+        for name, value in VALUES[self._kind](results):
+            self._values[name] = min(float(value), self._values.get(name, math.inf))
+            if isinstance(value, Count) and value.details:
+                lines = value.details[:MOST_LISTED]
+                self._details[name] = tuple(line[:LONGEST_DETAIL] for line in lines)
 
     def _leave_out(self, session: pytest.Session) -> None:
         """Take from the session what gave no result, and let it go on."""
         if self._goes_on:
             absent = [item for item in session.items if item.nodeid in self._why]
-            self._collected.absent |= {row_nodeid(item): self._why[item.nodeid] for item in absent}
+            self._absent |= {row_nodeid(item): self._why[item.nodeid] for item in absent}
             session.items[:] = [item for item in session.items if item not in absent]
             session.testsfailed = 0
 
@@ -203,7 +193,7 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     goes_on = bool(os.environ.get(GO_ON))
     config.option.continue_on_collection_errors |= goes_on
-    config.pluginmanager.register(Passes(Collected(kind), goes_on), "dtdispatch-passes")
+    config.pluginmanager.register(Passes(kind, goes_on), "dtdispatch-passes")
 
 
 def outcome_text(report: pytest.CollectReport | pytest.TestReport) -> str:
