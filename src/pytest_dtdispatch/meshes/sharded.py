@@ -41,7 +41,10 @@ def _differences(actual: Any, expected: Any) -> Iterator[str]:
     if len(ours) != len(theirs):
         yield f"{len(ours)} local shards, not {len(theirs)}"
     for number, (our, their) in enumerate(zip(ours, theirs, strict=False)):
-        yield from _tensor_differences(f"local shard {number}", our.tensor, their.tensor)
+        try:
+            torch.testing.assert_close(our.tensor, their.tensor, rtol=0, atol=0, equal_nan=True)
+        except AssertionError as error:
+            yield f"local shard {number}: {' '.join(str(error).split())}"
         if our.metadata != their.metadata:
             yield f"local shard {number}: metadata {our.metadata}, not {their.metadata}"
     ours, theirs = _remote_shards(actual), _remote_shards(expected)
@@ -51,19 +54,6 @@ def _differences(actual: Any, expected: Any) -> Iterator[str]:
         ours, theirs = getattr(actual, name)(), getattr(expected, name)()
         if ours != theirs:
             yield f"{name.replace('_', ' ')} {ours}, not {theirs}"
-
-
-def _tensor_differences(where: str, ours: torch.Tensor, theirs: torch.Tensor) -> Iterator[str]:
-    for what in ("dtype", "shape", "device"):
-        if getattr(ours, what) != getattr(theirs, what):
-            yield f"{where}: {what} {getattr(ours, what)}, not {getattr(theirs, what)}"
-            return
-    differ = (ours != theirs) & ~((ours != ours) & (theirs != theirs))  # not-a-number equals itself here
-    if bool(differ.any()):
-        place = differ.nonzero()[0].tolist()
-        first, other = ours[tuple(place)].item(), theirs[tuple(place)].item()
-        count = f"{int(differ.sum())} of {ours.numel()} elements"
-        yield f"{where}: {count}, first {first} at {place}, not {other}"
 
 
 def _remote_shards(tensor: Any) -> Any:
