@@ -39,9 +39,12 @@ print("dtdispatch-probe", json.dumps(found))
 PROBED = "dtdispatch-probe "
 MOST_READ, MOST_SHOWN, MOST_BYTES = 64 * 1024, 200, 64 * 2**20
 PLUGINS = ("-p", "pytest_dtdispatch.plugin.ab_process", "-p", "no:cacheprovider")
-NO_TESTS = 5
 # By exit status what it means, and how the line begins that says more; else the last line does.
-FAILURES = {0: ("measured nothing, and said last", ()), 1: ("tests failed", ("FAILED ", "ERROR "))}
+FAILURES = {
+    0: ("measured nothing, and said last", ()),
+    1: ("tests failed", ("FAILED ", "ERROR ")),
+    5: ("no test was collected", ()),
+}
 
 
 @dataclass(frozen=True)
@@ -73,12 +76,9 @@ def interpreter(side: str, typed: str) -> str:
 
     The path is made absolute and no link is followed: a virtual environment is known by its link.
     """
-    found, what = shutil.which(typed), "does not exist"
+    found = shutil.which(typed)
     if found is None:
-        with contextlib.suppress(OSError, ValueError):  # it is too long for a path, or has a zero byte
-            what = "is no program" if Path(typed).exists() else what
-        remedy = "give the python of an environment"
-        raise DtDispatchError(f"{side} {typed}: this interpreter {what}; {remedy}")
+        raise DtDispatchError(f"{side} {typed}: is no program: give the python of an environment")
     return str(Path(found).absolute())
 
 
@@ -123,19 +123,17 @@ def worktrees(revisions: Mapping[str, str], project: Path, workspace: Path) -> I
         return
     top = Path(_git(project, "rev-parse", "--show-toplevel", what="--base-rev"))
     inside = project.resolve().relative_to(top.resolve())
-    commits = {}
-    for side, revision in revisions.items():
-        verified = ("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
-        commits[side] = _git(project, *verified, what=f"--{side}-rev {revision}")
     made: list[str] = []
     try:
-        for side, commit in commits.items():
+        for side, revision in revisions.items():
+            verified = ("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+            commit = _git(project, *verified, what=f"--{side}-rev {revision}")
             made.append(str(workspace / side))
             add = ("worktree", "add", "--quiet", "--detach", made[-1], commit)
             _git(project, *add, what=f"--{side}-rev")
             if not (workspace / side / inside).is_dir():
-                raise DtDispatchError(f"--{side}-rev {revisions[side]}: it has no folder {inside}")
-        yield {side: workspace / side / inside for side in commits}
+                raise DtDispatchError(f"--{side}-rev {revision}: it has no folder {inside}")
+        yield {side: workspace / side / inside for side in revisions}
     finally:
         with signals_deferred():
             for folder in made:
@@ -198,8 +196,6 @@ def _failure(status: int, lines: Sequence[str]) -> str:
     if status < 0:
         names = {int(number): number.name for number in signal.Signals}
         return f"died of {names.get(-status, f'signal {-status}')}"
-    if status == NO_TESTS:
-        return "no test was collected"
     last = next((line for line in reversed(lines) if not line.startswith("=")), "")
     what, marks = FAILURES.get(status, (f"exit status {status}", ("ERROR: ", "E   ")))
     return f"{what}: {next((line for line in lines if line.startswith(marks)), last)[:MOST_SHOWN]}"
@@ -218,20 +214,10 @@ def run_to_end(
 ) -> int | None:
     """Run a process in a group of its own, and end the whole group when it is over, however it ended.
 
-    Nothing is polled: this process sleeps until the other one ends, and takes no time from it.
-
     Returns:
         Its exit status, below 0 the signal that ended it; None where it was ended at its time limit.
     """
-    late = threading.Event()
     process: subprocess.Popen[bytes] | None = None
-
-    def end_late() -> None:
-        if process and process.poll() is None:
-            late.set()
-            _end_group(process)
-
-    timer = threading.Timer(time_limit_s, end_late)
     with log.open("wb") as out:
         try:
             with signals_deferred():  # no interrupt between the start of a process and our knowing of it
@@ -244,15 +230,14 @@ def run_to_end(
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-            timer.start()
-            status = process.wait()
+            return process.wait(time_limit_s)
+        except subprocess.TimeoutExpired:
+            return None
         finally:
-            timer.cancel()
             if process is not None:
                 with signals_deferred():
                     _end_group(process)
                     process.wait()
-    return None if late.is_set() else status
 
 
 def _environment(arm: Arm, variables: Mapping[str, str]) -> dict[str, str]:
