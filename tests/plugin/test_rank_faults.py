@@ -156,8 +156,8 @@ def test_a_rank_that_hangs_is_named_with_where_it_hangs(tmp_path: Path, results:
 
 def test_the_first_rank_that_hangs_is_named_by_the_next(tmp_path: Path) -> None:
     run = fail_on_ranks(tmp_path, HANGS.format(rank=0), launcher=by_torchrun)
-    assert "ERROR: rank 1 could not go on; the end of its output:" in run.text
-    assert f"rank 0 did not end the call of test_faults.py::test_bad within {TIMEOUT_S} s" in run.text
+    why = f"rank 0 did not end the call of test_faults.py::test_bad within {TIMEOUT_S} s"
+    assert f"ERROR: rank 1 could not go on: {why}" in run.text
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_conftest_that_one_rank_cannot_import_is_shown(tmp_path: Path) -> None
 def test_a_rank_that_ends_its_run_is_named_with_why(tmp_path: Path) -> None:
     run = fail_on_ranks(tmp_path, LEAVES)
     assert "failed: rank 1 ended early and did not end the call of test_faults.py::test_bad" in run.text
-    assert "\nERROR: rank 1 ended with exit status 3:" in run.text
+    assert "\nERROR: rank 1 ended with exit status 3; the end of its output:" in run.text
     assert "_pytest.outcomes.Exit: enough" in run.text
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import faulthandler
 import os
 import random
@@ -31,7 +30,7 @@ from pytest_dtdispatch.ranks.merge import (
     complaints,
     merge_results,
 )
-from pytest_dtdispatch.report.document import Document, Span, Tone, Verbatim, one_line
+from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
@@ -40,7 +39,8 @@ if TYPE_CHECKING:
 
 PLUGIN = "dtdispatch-rank"
 FOLDER = "DTDISPATCH_RANKS"  # set for ranks that we start: where each says what it does
-STATUS, AT = "status", "at"  # files there: the exit status of the run, and the test of each rank
+# Files there: the exit status of the run, the test of each rank, what each rank but the first printed.
+STATUS, AT, PRINTED = "status", "at", "printed"
 DONE, BYE = "done", "bye"  # keys of the end: what the first rank's status is, and who has read it
 WRITES = (  # flags of other plugins that write files, or judge by files
     *("benchmark_json", "benchmark_save", "benchmark_autosave", "benchmark_save_data"),
@@ -51,9 +51,7 @@ NEXT = {"setup": "call", "call": "teardown", "teardown": ""}  # parts of a test
 GRACE = 0.25  # of the timeout: for ranks whose own wait began later
 FAREWELL_S = 10.0  # for what takes milliseconds
 STACK_SIGNAL, WRITES_STACK_S = signal.SIGUSR2, 0.3
-STACK_TITLES = ("Thread 0x", "Current thread 0x")  # of faulthandler's stacks
-MOST_CALLS, MOST_LINES, LONGEST_LOG = 6, 40, 20_000
-LONGEST_REASON, LONGEST_FAILURE = 300, 4000
+LONGEST_REASON, TAIL = 300, 4000  # characters: of one line, of a failure or of what a rank printed
 _NUMBER = pytest.StashKey[int]()
 
 
@@ -93,13 +91,22 @@ class Rank:
         self.world = world
         self.has_met = False
         self.why_stopped = ""  # the run was ended before its end, because of this
-        self._log = None if world.is_first else Log(world.rank)
         self._folder = os.environ.get(FOLDER, "")
+        if not world.is_first:
+            self._keep_output()
+        faulthandler.register(STACK_SIGNAL, os.dup(2))
         self._runs = False  # whether the test at hand was set up on every rank
         self._collect_errors: dict[str, str] = {}
-        self._introductions: dict[int, tuple[str, str, int]] = {}  # host, log, process
+        self._processes: dict[int, tuple[str, int]] = {}  # host and number of each rank's
         self._complaints: list[str] = []
         self._differ: dict[tuple[str, str], str] = {}
+
+    def _keep_output(self) -> None:
+        """Write in a file what this process prints; its errors are shown as they come."""
+        path = Path(self._folder, f"{PRINTED}-{self.world.rank}")
+        sys.stdout.flush()
+        with path.open("w+b") if self._folder else tempfile.TemporaryFile() as file:
+            os.dup2(file.fileno(), 1)
 
     def join(self, config: pytest.Config) -> int | None:
         """Meet the other ranks; return an exit status where they cannot be met."""
@@ -131,12 +138,14 @@ class Rank:
         try:
             status = int((yield) or 0)
         except pytest.UsageError as error:
-            print(f"ERROR: {error}", file=sys.stderr)
+            # Of ranks that have met the first says it, with what others printed where they ended otherwise.
+            is_said = self.has_met and not self.world.is_first
+            print(f"ERROR: {error}", file=sys.stdout if is_said else sys.stderr)
             status = int(pytest.ExitCode.USAGE_ERROR)
         if not self.has_met:
             return status
-        _flush()
-        return self._end_first(status) if self._log is None else self._end_other(status, self._log)
+        sys.stdout.flush()
+        return self._end_first(status) if self.world.is_first else self._end_other(status)
 
     def _end_first(self, status: int) -> int:
         """Say how the other ranks ended, and let them end with the run."""
@@ -146,7 +155,6 @@ class Rank:
             for problem in self._ends_of_others(others, status):
                 print(f"ERROR: {problem}", file=sys.stderr)
                 status = status or int(pytest.ExitCode.TESTS_FAILED)
-            _flush()
             if self._folder:
                 Path(self._folder, STATUS).write_text(str(status))
             exchange.put(DONE, status)
@@ -166,26 +174,27 @@ class Rank:
             problems = [str(error)]
         came = self.exchange.gather(self.exchange.LEFT, "end its run", among=others, unless=())
         return problems + [
-            f"rank {rank} ended with exit status {theirs}:\n{output}"
-            for rank, (theirs, output) in came.items()
+            f"rank {rank} ended with exit status {theirs}; the end of its output:\n{printed}"
+            for rank, (theirs, printed) in came.items()
             if theirs not in (0, status)
         ]
 
-    def _end_other(self, status: int, log: Log) -> int:
+    def _end_other(self, status: int) -> int:
         """Wait until the first rank has printed and written all; it shows what went wrong here."""
         exchange = self.exchange
+        printed = os.pread(1, TAIL, max(os.fstat(1).st_size - TAIL, 0))
         try:
-            exchange.put(exchange.LEFT, [status, end_of_log(log.path)])
-            done = exchange.gather(DONE, "end the run", 2 * exchange.timeout_s, among=[0], unless=())
+            exchange.put(exchange.LEFT, [status, printed.decode(errors="replace").strip()])
+            if 0 in exchange.lost:
+                raise RanksError(exchange.lost[0])
+            ends = exchange.gather(DONE, "end the run", 2 * exchange.timeout_s, among=[0], unless=())
             exchange.put(BYE, None)
-        except RanksError:
-            done = {}
-        # Where the first rank cannot show it, one rank alone does.
-        log.is_shown = any(rank not in exchange.lost for rank in range(self.world.rank))
-        if 0 not in done:
+        except RanksError as error:
+            if all(rank in exchange.lost for rank in range(self.world.rank)):  # else one of them says it
+                print(f"ERROR: rank {self.world.rank} could not go on: {error}", file=sys.stderr)
             return status or int(pytest.ExitCode.TESTS_FAILED)
         # One status a machine: a launcher ends its other ranks as soon as one ends with another than 0.
-        return int(done[0]) if self.world.local_rank == 0 else 0
+        return int(ends[0]) if self.world.local_rank == 0 else 0
 
     # Collecting
 
@@ -207,10 +216,10 @@ class Rank:
 
     def _compare(self, tests: list[str]) -> str:
         """Name how ranks differ in what they collected; empty where they do not."""
-        here = (socket.gethostname(), self._log.path if self._log else "", os.getpid())
+        here = (socket.gethostname(), os.getpid())
         self.exchange.put("collected", [tests, self._collect_errors, here])
         found = self.exchange.gather("collected", "collect its tests")
-        self._introductions = {rank: introduction for rank, (_, _, introduction) in found.items()}
+        self._processes = {rank: process for rank, (_, _, process) in found.items()}
         if any(errors != self._collect_errors for _, errors, _ in found.values()):
             who = group_ranks(
                 (rank, f"could not collect {module}: {why}")
@@ -279,6 +288,12 @@ class Rank:
         self.why_stopped = session.shouldfail = why
         if bridge := session.config.pluginmanager.get_plugin("dtdispatch-bridge"):
             bridge.keep_files()
+        for rank in self.exchange.lost if self.world.is_first else ():
+            host, process = self._processes.get(rank, ("", 0))
+            if host == socket.gethostname():
+                with suppress(OSError):  # it has ended
+                    os.kill(process, STACK_SIGNAL)  # it writes where it hangs
+                    time.sleep(WRITES_STACK_S)
 
     # Results
 
@@ -312,69 +327,15 @@ class Rank:
     @property
     def summary(self) -> str:
         """One line: how many ranks there are, and on how many machines."""
-        machines = len({host for host, _, _ in self._introductions.values()})
+        machines = len({host for host, _ in self._processes.values()})
         return f"{self.world.size} ranks on {f'{machines} machines' if machines > 1 else '1 machine'}"
 
     def document(self) -> Document:
         """Lay out what went wrong on which rank."""
         failed = [*self._complaints, *filter(None, [self.why_stopped])]
         failures = [one_line(Span(f"failed: {text}", Tone.BAD)) for text in failed]
-        output = [Verbatim(tuple(self._output_of(rank))) for rank in sorted(self.exchange.lost)]
         notices = [one_line(Span(text, Tone.NOTICE)) for text in self._differ.values()]
-        return Document((*failures, *output, *notices))
-
-    def _output_of(self, rank: int) -> list[str]:
-        """Return the end of what a lost rank printed, where that is on this machine."""
-        host, log, process = self._introductions.get(rank, ("", "", 0))
-        if not log:
-            return []
-        if host != socket.gethostname():
-            return [f"output of rank {rank}: {log} on {host}"]
-        with suppress(OSError):  # it has ended
-            os.kill(process, STACK_SIGNAL)  # which makes it write to its output where it is
-            time.sleep(WRITES_STACK_S)
-        return [f"the end of the output of rank {rank}:", *end_of_log(log).splitlines()]
-
-
-class Log:
-    """Keeps in a file what this process prints; shows it at the end, if no other rank did."""
-
-    def __init__(self, rank: int) -> None:
-        file, self.path = tempfile.mkstemp(
-            prefix=f"dtdispatch-rank-{rank}-", suffix=".log", dir=os.environ.get(FOLDER)
-        )
-        self.is_shown = False
-        self._rank = rank
-        self._terminal = os.dup(2)
-        _flush()
-        os.dup2(file, 1)
-        os.dup2(file, 2)
-        faulthandler.register(STACK_SIGNAL, os.fdopen(file, "w"))
-        atexit.register(self._at_exit)
-
-    def _at_exit(self) -> None:
-        _flush()
-        if not self.is_shown:
-            output = end_of_log(self.path)
-            text = f"ERROR: rank {self._rank} could not go on; the end of its output:\n{output}\n"
-            os.write(self._terminal, text.encode())
-        Path(self.path).unlink(missing_ok=True)
-
-
-def _flush() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-
-
-def end_of_log(path: str | Path) -> str:
-    """Return the last lines of a log, of its last stack the innermost calls; empty where there is none."""
-    try:
-        text = Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    lines = text.strip()[-LONGEST_LOG:].splitlines()
-    stacks = [n for n, line in enumerate(lines) if line.startswith(STACK_TITLES)] or [len(lines)]
-    return "\n".join([*lines[: stacks[0]][-MOST_LINES:], *lines[stacks[-1] :][: MOST_CALLS + 1]])
+        return Document((*failures, *notices))
 
 
 def _end_of(part: str, config: pytest.Config) -> str:
@@ -397,7 +358,7 @@ def _outcome(report: pytest.TestReport) -> PhaseOutcome:
     why = "" if report.passed else reason_of(report)
     sections = [f"--- {name}\n{text}" for name, text in report.sections]
     details = "\n".join([report.longreprtext, *sections]).strip()
-    return PhaseOutcome(report.outcome, why, details[-LONGEST_FAILURE:] if report.failed else "")
+    return PhaseOutcome(report.outcome, why, details[-TAIL:] if report.failed else "")
 
 
 def _fail(report: pytest.TestReport, lines: Sequence[str]) -> None:

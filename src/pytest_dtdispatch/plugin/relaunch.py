@@ -22,7 +22,7 @@ from _pytest.config.findpaths import determine_setup
 from pytest_dtdispatch.core.environment import read_world
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.plugin import ranks, resolve
-from pytest_dtdispatch.plugin.ranks import end_of_log, rank_of
+from pytest_dtdispatch.plugin.ranks import rank_of
 from pytest_dtdispatch.plugin.settings import WITH_FLAG, Settings
 
 if TYPE_CHECKING:
@@ -226,5 +226,6 @@ def _why_ended(end: tuple[int, str] | None, folder: Path) -> list[str]:
     rank, how = end
     at = folder / f"{ranks.AT}-{rank}"
     test = f" in {at.read_text(encoding='utf-8')}" if at.exists() else ""
-    tails = map(end_of_log, folder.glob(f"dtdispatch-rank-{rank}-*.log"))
-    return [f"rank {rank} {how}{test}", *(f"the end of its output:\n{tail}" for tail in tails if tail)]
+    printed = folder / f"{ranks.PRINTED}-{rank}"
+    tail = printed.read_text(errors="replace").strip()[-ranks.TAIL :] if printed.exists() else ""
+    return [f"rank {rank} {how}{test}", *([f"the end of its output:\n{tail}"] if tail else ())]
