@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -49,7 +45,7 @@ class ProcessGroupOwner:
         self._ours: Any = None
         self._opened = 0
         self._local = ExitStack()
-        self._rpc_file: Path | None = None
+        self._has_rpc = False
 
     def group(self, spec: MeshSpec, backend_is_chosen: bool = True, world_size: int | None = None) -> Any:
         """Open the process group, or use the one that is open."""
@@ -79,12 +75,13 @@ class ProcessGroupOwner:
         """Start RPC between the ranks of the group that is open: ``worker0``, ``worker1`` and so on."""
         if group_backend() not in REAL:
             raise MeshError(f"RPC needs backend gloo or nccl, and the process group is {group_backend()}")
-        file, world = self._shared_file(), self._exchange.world
+        world = self._exchange.world
         try:
-            start_rpc(world.rank, world.size, str(file), self._exchange.timeout_s)
-        except RuntimeError as error:
+            self._exchange.meet(self._key("rpc"), None, "start RPC")
+            start_rpc(world.rank, world.size, self._store("rpc"), self._exchange.timeout_s)
+        except (RanksError, RuntimeError) as error:
             raise MeshError(f"RPC did not start: {first_message(error)}") from None
-        self._rpc_file = file
+        self._has_rpc = True
 
     def close(self) -> None:
         """Destroy the group, if we made it and the test left it; every rank waits for the others first."""
@@ -99,32 +96,22 @@ class ProcessGroupOwner:
     def _key(self, what: str) -> str:
         return f"{what}/{self._test}/{self._opened}"
 
-    def _sync_before_close(self, what: str = "") -> bool:
+    def _store(self, what: str) -> Any:
+        return self._exchange.group_store(self._key(what))
+
+    def _sync_before_close(self) -> bool:
         """Wait for the other ranks before a process group is closed; say whether all of them came."""
         try:
-            self._exchange.meet(f"{self._key('close')}{what}", None, "close its process group")
+            self._exchange.meet(self._key("close"), None, "close its process group")
         except RanksError:  # who waits for that rank from now on is told, and fails the test
             return False
         return not self._exchange.lost
 
-    def _shared_file(self) -> Path:
-        """Name a file that is not there yet, the same on every rank."""
-        own = Path(tempfile.gettempdir(), f"dtdispatch-rpc-{os.getpid()}-{self._test}-{self._opened}")
-        try:
-            found = self._exchange.meet(self._key("file"), [socket.gethostname(), str(own)], "start RPC")
-        except RanksError as error:
-            raise MeshError(str(error)) from None
-        if len({host for host, _ in found.values()}) > 1:
-            raise MeshError("RPC needs all ranks on one machine: they meet at a file there")
-        return Path(found[0][1])
-
     def _destroy(self) -> None:
         all_came = group_backend() not in REAL or self._sync_before_close()
-        if self._rpc_file is not None:
+        if self._has_rpc:
             stop_rpc(all_came, self._exchange.timeout_s)
-            self._sync_before_close(" rpc")  # its file is needed until all have stopped
-            self._rpc_file.unlink(missing_ok=True)
-            self._rpc_file = None
+            self._has_rpc = False
         keep_backends_while_groups_end()
         dist.destroy_process_group()
 
@@ -145,10 +132,10 @@ class ProcessGroupOwner:
         try:
             dist.init_process_group(
                 backend,
-                store=exchange.group_store(f"{self._test}/{self._opened}"),
+                store=self._store("group"),
                 rank=world.rank,
                 world_size=world.size,
-                timeout=timedelta(seconds=self._exchange.timeout_s),
+                timeout=timedelta(seconds=exchange.timeout_s),
             )
         except RuntimeError as error:
             forget_group_that_failed()

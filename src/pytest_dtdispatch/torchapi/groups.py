@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import secrets
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -61,15 +62,22 @@ def collectives_write() -> bool:
     return bool((written == 1).all())
 
 
-def start_rpc(rank: int, world_size: int, path: str, timeout_s: float) -> None:
-    """Start RPC between ranks that meet at a file.
+def start_rpc(rank: int, world_size: int, store: Any, timeout_s: float) -> None:
+    """Start RPC between ranks that meet in a store that is open.
 
     A ``tcp://`` meeting point would hang under torchrun, whose setting for its own store makes every rank of
     it a client.
     """
-    rpc = importlib.import_module("torch.distributed.rpc")
+    rpc, scheme = importlib.import_module("torch.distributed.rpc"), f"dtdispatch-{secrets.token_hex(8)}"
+
+    def meet(url: str, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
+        del url, kwargs
+        yield store, rank, world_size
+
+    dist: Any = torch.distributed
+    dist.register_rendezvous_handler(scheme, meet)
     options = rpc.TensorPipeRpcBackendOptions(
-        init_method=f"file://{path}", rpc_timeout=timeout_s, _transports=["uv"]
+        init_method=f"{scheme}://", rpc_timeout=timeout_s, _transports=["uv"]
     )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "You are using a Backend", UserWarning)  # it does, not its user
