@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.plugin import relaunch
-from pytest_dtdispatch.plugin.relaunch import CALLGRIND, HARDWARE, choose, find_callgrind, same_command
+from pytest_dtdispatch.plugin.relaunch import choose, find_callgrind, same_command
 
 NO_PMU = "the hardware counter reads 18446744073709551615"
 COUNT = ("--dtdispatch", "--dtdispatch-metric=instructions")
@@ -62,13 +62,12 @@ def test_left_out():
 
 @needs_callgrind
 def test_the_hardware_counter_comes_first_and_callgrind_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    choice = choose(NO_PMU)
-    assert choice.meter == CALLGRIND
-    assert Path(choice.valgrind).name == "valgrind"
-    assert choice.why.startswith("valgrind-")
-    assert choice.why.endswith(f"; {NO_PMU}")
+    valgrind, meter = choose(NO_PMU)
+    assert Path(valgrind).name == "valgrind"
+    assert meter.startswith("callgrind (valgrind-")
+    assert meter.endswith(f"; {NO_PMU})")
     monkeypatch.setattr("shutil.which", lambda name: None)
-    assert choose("").meter == HARDWARE
+    assert choose("") == ("", "the hardware counter (callgrind is not needed)")
     with pytest.raises(pytest.UsageError) as raised:
         choose(NO_PMU)
     says = f"--dtdispatch-metric instructions: nothing here counts them: {NO_PMU}; valgrind is not on PATH: "

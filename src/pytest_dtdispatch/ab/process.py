@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -266,9 +265,6 @@ def signals_deferred() -> Iterator[None]:
 @contextlib.contextmanager
 def stopping_handled_by(handler: Callable[[int, Any], object]) -> Iterator[None]:
     """Handle what ends this process, or closes its terminal, while a block runs."""
-    if threading.current_thread() is not threading.main_thread():  # no other may handle signals
-        yield
-        return
     before = {number: signal.signal(number, handler) for number in STOPPING}
     try:
         yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import shlex
 import shutil
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,10 +27,10 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.sampler import Meter, Profiler
 
 FOLDER = "DTDISPATCH_INSTRUCTIONS"  # set for the process that counts: where it finds what it needs
-HARDWARE, CALLGRIND = "hardware counter", "callgrind"
 HARDWARE_PROBE = "pytest_dtdispatch.instructions.meters"
 PROBE_TIMEOUT_S = 120
 METER = pytest.StashKey[str]()  # what counts instructions, for a reader of figures
+TOLD = "meter.txt"  # there: what METER is
 NAMES_NO_FUNCTIONS = "a profile needs the names of functions, which the hardware counter does not tell"
 INSTALL = "install valgrind (apt install valgrind, dnf install valgrind)"
 
@@ -94,21 +92,6 @@ def uncaptured(config: pytest.Config) -> AbstractContextManager[None]:
     return manager.global_and_fixture_disabled() if manager else nullcontext()
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The meter that a run has.
-
-    Args:
-        meter: which one.
-        why: its version, and why it is not the other one.
-        valgrind: path of the program, where that is what counts.
-    """
-
-    meter: str
-    why: str
-    valgrind: str = ""
-
-
 def run_elsewhere(config: pytest.Config) -> int | None:
     """Meet other ranks; or run the command line again, in ranks or where instructions can be counted."""
     _refuse_moved_rootdir(config)
@@ -126,32 +109,31 @@ def _count_instructions(config: pytest.Config, settings: Settings | None) -> int
     from pytest_dtdispatch.measuring.sampler import register
 
     if folder := os.environ.pop(FOLDER, ""):
-        choice = Choice(**json.loads(Path(folder, "choice.json").read_text()))
-        config.stash[METER] = f"instructions are counted by {choice.meter} ({choice.why})"
+        config.stash[METER] = Path(folder, TOLD).read_text(encoding="utf-8")
         profile = settings is not None and settings.profile
-        register(InstructionSampler(lambda: _meter(config, choice, Path(folder), profile)))
+        register(InstructionSampler(lambda: _meter(config, Path(folder), profile)))
         return None
     if settings is None or settings.metric != "instructions":
         return None
     refuse_questions(config, "--dtdispatch-metric instructions")
-    choice = choose(NAMES_NO_FUNCTIONS if settings.profile else why_no_hardware_counter())
+    valgrind, meter = choose(NAMES_NO_FUNCTIONS if settings.profile else why_no_hardware_counter())
     with tempfile.TemporaryDirectory(prefix="dtdispatch-") as folder, uncaptured(config):
-        Path(folder, "choice.json").write_text(json.dumps(asdict(choice)))
-        prefix = [] if choice.meter == HARDWARE else command(choice.valgrind, Path(folder))
+        Path(folder, TOLD).write_text(f"instructions are counted by {meter}", encoding="utf-8")
+        prefix = command(valgrind, Path(folder)) if valgrind else []
         return _run([*prefix, *same_command(config)], Path(folder))
 
 
-def choose(why_no_hardware: str) -> Choice:
-    """Choose a meter: the hardware counter where it counts, else callgrind."""
+def choose(why_no_hardware: str) -> tuple[str, str]:
+    """Choose what counts: the path of valgrind where the hardware counter cannot, and both in words."""
     if not why_no_hardware:
-        return Choice(HARDWARE, "callgrind is not needed")
+        return "", "the hardware counter (callgrind is not needed)"
     path, why_not = find_callgrind()
     if why_not:
         raise pytest.UsageError(
             f"--dtdispatch-metric instructions: nothing here counts them: {why_no_hardware}; {why_not}"
         )
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.strip()
-    return Choice(CALLGRIND, f"{version}; {why_no_hardware}", path)
+    return path, f"callgrind ({version}; {why_no_hardware})"
 
 
 def why_no_hardware_counter() -> str:
@@ -175,12 +157,10 @@ def find_callgrind() -> tuple[str, str]:
     return path, why_no_requests() or ("" if path else f"valgrind is not on PATH: {INSTALL}")
 
 
-def _meter(
-    config: pytest.Config, choice: Choice, folder: Path, profile: bool
-) -> tuple[Meter, Profiler | None]:
-    from pytest_dtdispatch.instructions.meters import Callgrind, CallProfiler, hardware_meter
+def _meter(config: pytest.Config, folder: Path, profile: bool) -> tuple[Meter, Profiler | None]:
+    from pytest_dtdispatch.instructions.meters import LOG, Callgrind, CallProfiler, hardware_meter
 
-    if choice.meter == HARDWARE:
+    if not (folder / LOG).exists():
         return hardware_meter(), None
     callgrind = Callgrind(folder)
     config.add_cleanup(callgrind.stop)  # the end of Python and of torch's libraries is not counted
