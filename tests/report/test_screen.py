@@ -81,22 +81,16 @@ def test_a_line_holds_no_escape_of_others_and_no_letter_that_the_stream_lacks() 
 # The line that says what takes long
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def line(room: int = 40, now: float = 0.0) -> tuple[io.StringIO, Clock, ProgressLine]:
-    stream, clock = io.StringIO(), Clock()
-    progress = ProgressLine(stream, lambda: room, clock=clock)
-    clock.now = now
-    return stream, clock, progress
+def line(room: int = 40, now: float = 0.0) -> tuple[io.StringIO, list[float], ProgressLine]:
+    """Make a line on a clock that reads the last of some times: zero as it begins, and then now."""
+    stream, times = io.StringIO(), [0.0]
+    progress = ProgressLine(stream, lambda: room, clock=lambda: times[-1])
+    times.append(now)
+    return stream, times, progress
 
 
 def test_it_is_written_when_it_takes_long_beside_the_cursor_and_taken_away() -> None:
-    stream, clock, progress = line()
+    stream, times, progress = line()
     for now, text in (
         (0.0, "early"),
         (1.9, "still early"),
@@ -105,7 +99,7 @@ def test_it_is_written_when_it_takes_long_beside_the_cursor_and_taken_away() -> 
         (2.2, "round 4 of 20"),
         (2.2, NOTHING),
     ):
-        clock.now = now
+        times.append(now)
         progress.show(text)
     progress.clear()
     said = [f"{SAVE} round {number} of 20{ERASE}{RESTORE}" for number in (3, 4)]
