@@ -20,6 +20,10 @@ from pytest_dtdispatch.cli import main
         (["--nonsense"], ""),
         (["report"], ""),
         (["report", "a.json", "--export"], ""),
+        (["expected"], ""),
+        (["expected", "update"], ""),
+        (["expected", "update", "f.csv"], ""),
+        (["expected", "rebase", "f.csv"], ""),
     ],
 )
 def test_a_command_line_that_cannot_be_obeyed_is_told_in_one_line(

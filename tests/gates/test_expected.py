@@ -214,11 +214,3 @@ def test_a_file_that_is_read_only_or_not_there_is_refused(
     assert update(*files) == 2  # without a margin none is made
     assert "expected.csv cannot be read: No such file" in refusal(capsys)
     assert not files[0].exists()
-
-
-@pytest.mark.parametrize("words", [[], ["update"], ["update", "f.csv"], ["rebase", "f.csv"]])
-def test_a_command_line_that_cannot_be_obeyed_is_told_in_one_line(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["expected", *words]) == 2
-    refusal(capsys)
