@@ -175,12 +175,6 @@ class Compared:
     without: Counter[str] = field(default_factory=Counter)
     differences: list[Difference] = field(default_factory=list)
 
-    def add(self, other: Compared) -> None:
-        """Add what came of other cases."""
-        self.cases += other.cases
-        self.without.update(other.without)
-        self.differences += other.differences
-
 
 def compare(case: Case, sample: Sample, mesh: DeviceMesh, compared: Compared) -> None:
     """Run a case plainly, twice, and measured in each way; note what differs.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 
 import pytest
 from torch.distributed.device_mesh import DeviceMesh
@@ -12,14 +11,6 @@ from tests.sweep.compare import Compared
 from tests.sweep.sweeping import described, sampled, sliced, slices, summary, sweep
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def total() -> Iterator[Compared]:
-    """Add up what came of each slice, and say it at the end."""
-    compared = Compared()
-    yield compared
-    print(f"\n{summary(compared)}", file=sys.__stdout__)
 
 
 def assert_nothing_differs(compared: Compared) -> None:
@@ -36,7 +27,7 @@ def test_measuring_changes_no_op_of_a_sample(mesh: DeviceMesh) -> None:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("number", slices())
-def test_measuring_changes_no_op(mesh: DeviceMesh, total: Compared, number: int) -> None:
+def test_measuring_changes_no_op(mesh: DeviceMesh, number: int) -> None:
     compared = sweep(sliced(number), mesh)
-    total.add(compared)
+    print(f"\nslice {number}: {summary(compared)}", file=sys.__stdout__)
     assert_nothing_differs(compared)
