@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.measuring.capture import SignatureCapture
@@ -24,11 +24,20 @@ from tests.probes import has_rule
 
 pytestmark = pytest.mark.torch
 
-Capture = Callable[..., dict[str, Measurement]]
+OpenGroup = Callable[[int], None]
 
 
 def fake(*mesh: int) -> MeshSpec:
     return MeshSpec(mesh, "cpu", "fake")
+
+
+@pytest.fixture
+def open_group() -> Iterator[OpenGroup]:
+    """Open a fake group as a user does; it is gone after the test."""
+    yield init_fake_group
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    ShardingCaches().clear_all()
 
 
 def sharded(mesh: Any) -> Any:
@@ -114,39 +123,30 @@ def test_opening_and_closing_empty_every_cache_and_an_owner_can_open_again() -> 
 # An equal mesh on a new group
 
 
-def test_results_on_a_new_group_name_the_new_mesh() -> None:
-    owner = ProcessGroupOwner()
-    old = owner.mesh(fake(4))
+def test_results_on_a_new_group_name_the_new_mesh(group_owner: ProcessGroupOwner) -> None:
+    old = group_owner.mesh(fake(4))
     sharded(old).add(1.0)
-    owner.close()
-    new = owner.mesh(fake(4))
-    try:
-        assert new == old  # equal, so that an entry of the old one would answer
-        assert new is not old
-        b = sharded(new)
-        answered_first = ShardingCaches().readers()[0]
-        before = answered_first()
-        result: Any = b.add(1.0)
-        hits, misses, *_ = answered_first()
-        assert (hits, misses) == (before[0], before[1] + 1)
-        assert result.device_mesh is new
-    finally:
-        owner.close()
+    group_owner.close()
+    new = group_owner.mesh(fake(4))
+    assert new == old  # equal, so that an entry of the old one would answer
+    assert new is not old
+    b = sharded(new)
+    answered_first = ShardingCaches().readers()[0]
+    before = answered_first()
+    result: Any = b.add(1.0)
+    hits, misses, *_ = answered_first()
+    assert (hits, misses) == (before[0], before[1] + 1)
+    assert result.device_mesh is new
 
 
-def test_without_clearing_a_new_group_is_answered_from_the_old_one() -> None:
+def test_without_clearing_a_new_group_is_answered_from_the_old_one(open_group: OpenGroup) -> None:
     """The fact that the clearing is for: should torch change it, the clearing can go."""
-    init_fake_group(4)
+    open_group(4)
     old = init_device_mesh("cpu", (4,))
     sharded(old).add(1.0)
     dist.destroy_process_group()
-    init_fake_group(4)
-    try:
-        new = init_device_mesh("cpu", (4,))
-        assert sharded(new).add(1.0).device_mesh is old
-    finally:
-        dist.destroy_process_group()
-        ShardingCaches().clear_all()
+    open_group(4)
+    assert sharded(init_device_mesh("cpu", (4,))).add(1.0).device_mesh is old
 
 
 def test_ops_that_redistribute_run_on_the_new_group() -> None:
@@ -166,33 +166,26 @@ def test_ops_that_redistribute_run_on_the_new_group() -> None:
 # Groups that are not ours
 
 
-def test_a_group_of_the_user_is_used_and_never_destroyed() -> None:
-    init_fake_group(8)
+def test_a_group_of_the_user_is_used_and_never_destroyed(open_group: OpenGroup) -> None:
+    open_group(8)
     group, gloo = dist.group.WORLD, MeshSpec((1,), "cpu", "gloo")
     too_large = "mesh 4x4 needs 16 ranks, and the process group that is open has 8: it was open before"
     other = "backend gloo was asked for, and the open process group is fake"
-    try:
-        owner = ProcessGroupOwner()
-        for place, says in ((fake(4, 4), too_large), (gloo, other)):
-            with pytest.raises(MeshError, match=rf"^{says}[^\n]*$"):
-                owner.mesh(place)
-        assert owner.group(fake(2, 4)) is owner.group(gloo, backend_is_chosen=False) is group
-        mesh = owner.mesh(fake(4))
-        assert sharded(mesh).add(1.0).device_mesh is mesh
-        owner.close()
-        assert dist.group.WORLD is group
-    finally:
-        dist.destroy_process_group()
-        ShardingCaches().clear_all()
+    owner = ProcessGroupOwner()
+    for place, says in ((fake(4, 4), too_large), (gloo, other)):
+        with pytest.raises(MeshError, match=rf"^{says}[^\n]*$"):
+            owner.mesh(place)
+    assert owner.group(fake(2, 4)) is owner.group(gloo, backend_is_chosen=False) is group
+    mesh = owner.mesh(fake(4))
+    assert sharded(mesh).add(1.0).device_mesh is mesh
+    owner.close()
+    assert dist.group.WORLD is group
 
 
-def test_a_group_that_a_test_opened_in_place_of_ours_is_left_to_it() -> None:
+def test_a_group_that_a_test_opened_in_place_of_ours_is_left_to_it(open_group: OpenGroup) -> None:
     owner = ProcessGroupOwner()
     owner.group(fake(4))
     dist.destroy_process_group()
-    init_fake_group(2)
-    try:
-        owner.close()
-        assert dist.get_world_size() == 2
-    finally:
-        dist.destroy_process_group()
+    open_group(2)
+    owner.close()
+    assert dist.get_world_size() == 2

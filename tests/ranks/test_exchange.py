@@ -6,7 +6,7 @@ And what they agree on by it: the same subject, the least number of rounds; and 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -29,9 +29,17 @@ def ranks() -> list[Exchange]:
     return [Exchange(store, World(rank, 3), TIMEOUT_S) for rank in range(3)]
 
 
-def on_all(ranks: list[Exchange], act: Callable[[Exchange], Any]) -> list[Any]:
-    with ThreadPoolExecutor(len(ranks)) as threads:
-        return list(threads.map(act, ranks))
+def on_all(act: Callable[..., Any], *arguments: Sequence[Any]) -> list[Any]:
+    """Let each rank act, with its argument of each kind; return what each gave, or what its error says."""
+
+    def acted(*of_rank: Any) -> Any:
+        try:
+            return act(*of_rank)
+        except RanksError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(len(arguments[0])) as threads:
+        return list(threads.map(acted, *arguments))
 
 
 def test_every_rank_reads_what_all_of_them_put(ranks: list[Exchange]) -> None:
@@ -39,7 +47,7 @@ def test_every_rank_reads_what_all_of_them_put(ranks: list[Exchange]) -> None:
         rank.put("a", {"rank": rank.world.rank, "long": "ü" * 1_500_000})  # torch takes 8 MiB
         return [(each, len(value["long"])) for each, value in rank.gather("a", "put").items()]
 
-    assert on_all(ranks, act) == [[(rank, 1_500_000) for rank in range(3)]] * 3
+    assert on_all(act, ranks) == [[(rank, 1_500_000) for rank in range(3)]] * 3
 
 
 def test_a_rank_that_does_not_come_in_time_is_named_and_not_waited_for_again(ranks: list[Exchange]) -> None:
@@ -95,38 +103,21 @@ def pair() -> list[Lockstep]:
     return [Lockstep(Exchange(store, World(rank, 2), 0.3), "1", lambda: True) for rank in range(2)]
 
 
-def said_by(pair: list[Lockstep], *subjects: str) -> set[str]:
-    def come(lockstep: Lockstep, subject: str) -> str:
-        try:
-            lockstep.sync(subject)
-        except RanksError as error:
-            return str(error)
-        return ""
-
-    with ThreadPoolExecutor(2) as threads:
-        return set(threads.map(come, pair, subjects))
-
-
 def test_ranks_take_the_least_that_any_of_them_proposes(pair: list[Lockstep]) -> None:
-    assert said_by(pair, "add", "add") == {""}
-    with ThreadPoolExecutor(2) as threads:
-        settled = list(threads.map(Lockstep.rounds, pair, [(20, 5), (7, 20)], ("cached", "cached")))
-    assert settled == [(7, 5), (7, 5)]
+    assert on_all(Lockstep.sync, pair, ("add", "add")) == [None, None]
+    rounds = (20, 5), (7, 20)
+    assert on_all(Lockstep.rounds, pair, rounds, ("cached", "cached")) == [(7, 5), (7, 5)]
 
 
 def test_different_subjects_are_one_error_on_every_rank_that_names_both(pair: list[Lockstep]) -> None:
     says = "ranks measure different things: rank 0 at the start of add; rank 1 at the start of sub"
-    assert said_by(pair, "add", "sub") == {says}
+    assert on_all(Lockstep.sync, pair, ("add", "sub")) == [says, says]
 
 
 def test_different_uses_of_the_propagator_are_an_error(pair: list[Lockstep]) -> None:
-    said_by(pair, "add", "add")
-    with ThreadPoolExecutor(2) as threads:
-        both = [
-            threads.submit(one.rounds, (5, 5), how) for one, how in zip(pair, ("cached", "none"), strict=True)
-        ]
-    for one in both:
-        assert "rank 1 at the rounds of add (propagation: none)" in str(one.exception())
+    on_all(Lockstep.sync, pair, ("add", "add"))
+    for said in on_all(Lockstep.rounds, pair, [(5, 5)] * 2, ("cached", "none")):
+        assert "rank 1 at the rounds of add (propagation: none)" in str(said)
 
 
 def test_nothing_is_agreed_on_without_a_real_group() -> None:
