@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib
+import pkgutil
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -13,16 +13,10 @@ import pytest
 
 def has(name: str) -> bool:
     """Whether an interface is there: ``torch._C._clear_DTensor_sharding_propagator_cache``."""
-    parts = name.split(".")
-    for end in range(len(parts), 0, -1):
-        try:
-            found: Any = importlib.import_module(".".join(parts[:end]))
-        except ModuleNotFoundError:
-            continue
-        return (
-            functools.reduce(lambda value, part: getattr(value, part, None), parts[end:], found) is not None
-        )
-    return False
+    try:
+        return pkgutil.resolve_name(name) is not None
+    except (ImportError, AttributeError):
+        return False
 
 
 def needs(*names: str) -> pytest.MarkDecorator:
