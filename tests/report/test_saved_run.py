@@ -72,17 +72,11 @@ def test_a_saved_run_is_the_run_that_was_saved(run: ReportedRun, tmp_path: Path)
     assert read_run(path) == replace(run, where=str(path))
 
 
-def block(**changes: Any) -> str:
-    """Make a file of which members of the run are others."""
+def block(of_samples: dict[str, Any] | None = None, **changes: Any) -> str:
+    """Make a file of which members of the first samples, or of the run, are others."""
     members = saved(run_of(row()))
+    members[KEY]["run"]["measured"]["t.py::test_a"][0]["figures"]["samples"][0] |= of_samples or {}
     members[KEY]["run"] |= changes
-    return json.dumps(members)
-
-
-def of_samples(**changes: Any) -> str:
-    """Make a file of which members of the first samples are others."""
-    members = saved(run_of(row()))
-    members[KEY]["run"]["measured"]["t.py::test_a"][0]["figures"]["samples"][0] |= changes
     return json.dumps(members)
 
 
@@ -100,12 +94,12 @@ WRONG = {
     "nothing": (block(measured={}), NOTHING),
     "gates": (block(gates=3), f"its {KEY} has no list: 3"),
     "a block": (block(notices={"blocks": [{"type": "Evil"}]}), f"its {KEY} has a Evil where none is valid"),
-    "no state": (of_samples(state="warm"), "'warm' is not a valid State"),
-    "no times": (of_samples(values=["<b>"]), "has no int: '<b>'"),
-    "below zero": (of_samples(values=[-1]), "a latency of -1 ns"),
-    "no number": (of_samples(values=[float("nan")]), "has no int: nan"),
-    "too great": (of_samples(values=[10**400]), "a latency of 1000"),
-    "a long name": (of_samples(state="x" * 10_000), "is not a valid State"),
+    "no state": (block({"state": "warm"}), "'warm' is not a valid State"),
+    "no times": (block({"values": ["<b>"]}), "has no int: '<b>'"),
+    "below zero": (block({"values": [-1]}), "a latency of -1 ns"),
+    "no number": (block({"values": [float("nan")]}), "has no int: nan"),
+    "too great": (block({"values": [10**400]}), "a latency of 1000"),
+    "a long name": (block({"state": "x" * 10_000}), "is not a valid State"),
 }
 
 
