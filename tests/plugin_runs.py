@@ -49,10 +49,36 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 def sharded(mesh, *extents):
     return distribute_tensor(torch.rand(*extents or (8, 8)), mesh, [Shard(0)] * mesh.ndim)
 
+@pytest.fixture
+def a(device_mesh):
+    return sharded(device_mesh)
+
 class Passing(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
 """
+ADDS = """
+def test_add(dtdispatch, a):
+    with dtdispatch.capture():
+        a + a
+"""
+# One more, whose call takes as long as the fixture `scripted` says.
+SCRIPTED = f"""{IMPORTS}
+import scripted
+{ADDS}
+{{marker}}
+def test_mul(dtdispatch, a):
+    def mul():
+        scripted.clock.wait(scripted.extra_ns)
+        return a * a
+
+    dtdispatch.call(mul, name="mul")
+"""
+# In place of what a test adds: calls that scatter.
+BURSTS = {
+    "import scripted": "import random, scripted\ndraws = random.Random(1)",
+    "wait(scripted.extra_ns)": "wait(draws.choice((0, 10**6)))",
+}
 # Plugins that only cost time, as hypothesis, which is imported anew in every run, shuffle tests, or warn.
 OTHER_PLUGINS = ("xdist", "codspeed", "cacheprovider", "hypothesispytest", "randomly", "asyncio")
 # Old versions of torch say so wherever a tensor is distributed on a CPU.

@@ -38,10 +38,13 @@ RANK = int(os.environ.get("RANK", 0))
 
 def sharded(mesh, *extents):
     return distribute_tensor(torch.rand(*extents or (8, 8)), mesh, [Shard(0)] * mesh.ndim)
+
+@pytest.fixture
+def a(device_mesh):
+    return sharded(device_mesh)
 """
 GOOD = """
-def test_good(dtdispatch, device_mesh):
-    a = sharded(device_mesh)
+def test_good(dtdispatch, a):
     with dtdispatch.capture():
         a + a
 """
