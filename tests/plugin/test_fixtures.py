@@ -14,25 +14,17 @@ NAMED = '@pytest.mark.dtdispatch(mesh=(2, 2), dim_names=("dp", "tp"))'
 SHAPE = "def test_it(device_mesh): print('mesh', tuple(device_mesh.shape), device_mesh.mesh_dim_names)"
 
 
-@pytest.mark.parametrize(
-    ("ini", "marker", "flags", "shape"),
-    [
-        ("", "", [], "(4,) None"),
-        ("dtdispatch_mesh = 3x2", "", [], "(3, 2) None"),
-        ("dtdispatch_mesh = 3x2", NAMED, [], "(2, 2) ('dp', 'tp')"),
-        # Names for two dimensions cannot name one: they go with the shape that the flag replaced.
-        ("dtdispatch_mesh = 3x2", NAMED, ["--dtdispatch-mesh=5"], "(5,) None"),
-        ("dtdispatch_mesh = 3x2", NAMED, ["--dtdispatch-mesh=5x1"], "(5, 1) ('dp', 'tp')"),
-    ],
-)
-def test_a_mesh_is_as_flag_marker_and_ini_file_say(
-    pytester: pytest.Pytester, ini: str, marker: str, flags: list[str], shape: str
-) -> None:
-    pytester.makeini(f"[pytest]\n{ini}\ndtdispatch_device = cpu\n")
-    pytester.makepyfile(f"import pytest\n{marker}\n{SHAPE}")
-    result = run(pytester, "-s", *flags)
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines([f"*mesh {shape.replace('[', '[[]')}*"])
+def test_a_mesh_is_as_flag_marker_and_ini_file_say(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\ndtdispatch_mesh = 3x2\ndtdispatch_device = cpu\n")
+    pytester.makepyfile(test_plain=SHAPE, test_named=f"import pytest\n{NAMED}\n{SHAPE}")
+    # Names for two dimensions cannot name one: they go with the shape that the flag replaced.
+    for flags, named, plain in (
+        ((), "(2, 2) ('dp', 'tp')", "(3, 2) None"),
+        (("--dtdispatch-mesh=5",), "(5,) None", "(5,) None"),
+    ):
+        result = run(pytester, "-s", *flags)
+        result.assert_outcomes(passed=2)
+        result.stdout.fnmatch_lines([f"*mesh {named}*", f"*mesh {plain}*"])
 
 
 MESHES = """
@@ -68,21 +60,13 @@ def test_shared(process_group, device_mesh):
     assert dist.group.WORLD is process_group
     assert device_mesh.size() == process_group.size() == 4
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_equal_meshes_of_two_tests_do_not_share_caches(device_mesh, number):
-    a = sharded(device_mesh)
-    assert (a + a).device_mesh is device_mesh
-
-def test_captures_share_one_book(dtdispatch, device_mesh):
-    a = sharded(device_mesh)
+def test_captures_share_one_book(dtdispatch, a):
     for _ in range(3):
         with dtdispatch.capture() as book:
             a + a
     assert [measured.calls for measured in book.measurements()] == [3] * dtdispatch.enabled
 
-def test_call(dtdispatch, device_mesh):
-    a = sharded(device_mesh)
-
+def test_call(dtdispatch, a):
     def chain(x):
         return (x + x).redistribute(placements=[Shard(1)])
 
@@ -97,7 +81,7 @@ def test_meshes_groups_captures_and_calls_of_a_run_with_and_without_the_flag(
     pytester: pytest.Pytester,
 ) -> None:
     flags = ("--dtdispatch-ops=add*", "--benchmark-json=rows.json")
-    result = measure_source(pytester, MESHES, *flags, passed=9)
+    result = measure_source(pytester, MESHES, *flags, passed=7)
     found = [(row["fullname"], row["params"]["mesh"]) for row in benchmarks_of(pytester.path / "rows.json")]
     assert {mesh for name, mesh in found if "::test_several::" in name} == {"2x4", "4"}
     call = "test_it.py::test_call::add, then reshard"
@@ -105,7 +89,7 @@ def test_meshes_groups_captures_and_calls_of_a_run_with_and_without_the_flag(
         (f"{call}::{state}", "4") for state in ("miss", "hit")
     }
     result.stdout.fnmatch_lines(["test_it.py::test_call (end to end from Python, autograd included)"])
-    run(pytester).assert_outcomes(passed=9)
+    run(pytester).assert_outcomes(passed=7)
 
 
 # The object behind the fixture where nothing is measured: everything runs once
@@ -124,62 +108,25 @@ def test_a_capture_runs_its_block_and_keeps_nothing() -> None:
     assert raised.value is error
 
 
-@pytest.mark.parametrize(("prepared", "result"), [((5, 2), (2, 1)), (None, (3, 1))])
-def test_a_call_is_made_once_and_setup_may_replace_its_arguments(
-    prepared: tuple[int, int] | None, result: tuple[int, int]
-) -> None:
+def test_a_call_is_made_once_and_setup_may_replace_its_arguments() -> None:
     made: list[str] = []
     unmeasured = DtDispatch()
 
-    def setup() -> tuple[int, int] | None:
+    def setup() -> tuple[int, int]:
         made.append("setup")
-        return prepared
+        return 5, 2
 
     def divide(a: int, b: int) -> tuple[int, int]:
         made.append("call")
         return divmod(a, b)
 
-    assert unmeasured.call(divide, 7, 2, name="divide", setup=setup) == result
+    assert unmeasured.call(divide, 7, 2, name="divide", setup=setup) == (2, 1)
     assert made == ["setup", "call"]
-    assert unmeasured.call(divide, 7, 2, name="divide") == (3, 1)
+    assert unmeasured.call(divide, 7, 2, setup=lambda: made.append("again")) == (3, 1)
+    assert made[2:] == ["again", "call"]
     assert unmeasured.call(lambda *args: args, 1, 2, setup=lambda: ()) == ()
     with pytest.raises(ZeroDivisionError):
         unmeasured.call(divide, 1, 0)
-
-
-def test_a_scaling_makes_and_calls_each_size_once_from_the_largest_down() -> None:
-    seen: list[int] = []
-    unmeasured = DtDispatch()
-    scaling = unmeasured.scaling(lambda size: lambda: seen.append(size), iter((4, 16, 8)), max_exponent=1e-6)
-    assert scaling.sizes == ()
-    unmeasured.scaling(lambda size: lambda: seen.append(size))
-    assert seen == [16, 8, 4, 64, 32, 16, 8]
-    for make in (lambda size: 1 // 0, lambda size: lambda: 1 // 0):
-        with pytest.raises(ZeroDivisionError):
-            unmeasured.scaling(make, (2, 4))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        *(
-            ({"sizes": sizes}, f"sizes={sizes} is not two or more whole numbers of at least 1 that differ")
-            for sizes in ((8,), (8, 8), (8, 0), 8)
-        ),
-        ({"max_exponent": 0}, "max_exponent=0 is not a number above 0"),
-        ({"max_exponent": "1.3"}, "max_exponent='1.3' is not a number above 0"),
-        (
-            {"make": lambda size: [size]},
-            "make(64) returned [64]: it must return a callable without arguments",
-        ),
-    ],
-)
-def test_a_scaling_that_makes_no_sense_is_refused(arguments: dict[str, object], says: str) -> None:
-    made: list[int] = []
-    with pytest.raises(DtDispatchError) as raised:
-        DtDispatch().scaling(**{"make": lambda size: lambda: made.append(size), **arguments})  # type: ignore[arg-type]
-    assert str(raised.value) == says
-    assert made == []
 
 
 def test_a_compile_runs_everything_once_and_compiles_nothing() -> None:
