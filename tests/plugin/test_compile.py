@@ -12,14 +12,9 @@ import torch
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from tests.plugin_runs import (
-    IMPORTS,
-    MEASURED,
-    assert_mistakes,
     benchmarks_of,
     import_compilers,
-    measure,
     measure_source,
-    run,
     text_of,
 )
 from tests.probes import NATIVE_CACHE, compiles_once_under_a_mode, has, needs_that
@@ -35,10 +30,6 @@ FEW = ("--benchmark-quiet", "-odtdispatch_compile_rounds=2")
 DOUBLE = """
 def double(x):
     return x + x
-
-@pytest.fixture
-def a(device_mesh):
-    return sharded(device_mesh)
 
 def test_double(dtdispatch, a):
     dtdispatch.compile(double, a, backend="aot_eager")
@@ -95,11 +86,6 @@ def test_a_compile_has_rows_in_files_and_a_line_of_its_own(pytester: pytest.Pyte
     assert "signature " not in text
 
 
-def test_without_the_flag_nothing_is_compiled(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(IMPORTS + BREAKS.replace("backend=", "backend='no such backend' or "))
-    run(pytester).assert_outcomes(passed=2)
-
-
 def test_breaks_and_recompiles_are_counted_exactly_and_listed(pytester: pytest.Pytester) -> None:
     text = text_of(measure_source(pytester, BREAKS, *FEW, passed=2))
     assert len(re.findall(r"graph break at \S*test_it.py:(\d+): ", text)) == 2
@@ -109,34 +95,6 @@ def test_breaks_and_recompiles_are_counted_exactly_and_listed(pytester: pytest.P
     result = measure_source(pytester, failing, *FEW, "--dtdispatch-metric=counts", failed=1, passed=1)
     assert re.search(r"\n  twice_broken +3 +2 +\d+ +0 +0 ", text_of(result))
     result.stdout.fnmatch_lines(["E*assert 2 == 0", "E*test_it.py:*: *"])
-
-
-# Gates
-
-
-def test_limits_and_expected_results_hold_counts(pytester: pytest.Pytester) -> None:
-    marker = "@pytest.mark.dtdispatch(max='graph_breaks={}')\ndef test_"
-    marked = BREAKS.replace("def test_b", f"{marker.format(1)}b")
-    source = f"{marked}\n{marker.format(0)}plain(dtdispatch): pass"
-    result = measure_source(pytester, source, *FEW, "--dtdispatch-max=recompiles=0", failed=3)
-    lines = ("E*graph_breaks=1, and there are 2", "E*recompiles=0, and there are 1")
-    idle = "graph_breaks=0 judged nothing: nothing was compiled*"
-    result.stdout.fnmatch_lines_random([*lines, idle])
-    name = "test_it.py::test_breaks::twice_broken"
-    pytester.makefile(".csv", expected=f"{name},graphs,3,0\n{name},graph_breaks,1,0\n{name},recompiles,0,0\n")
-    result = measure(pytester, *FEW, "--dtdispatch-max=graph_breaks=2", "--dtdispatch-expected=expected.csv")
-    result.assert_outcomes(failed=1, passed=2)
-    result.stdout.fnmatch_lines(["gate: failed against expected.csv: 2 passed, 1 regressed*"])
-
-
-def test_thresholds_of_saved_runs_hold_for_compiles(pytester: pytest.Pytester) -> None:
-    eight = ("--benchmark-quiet", "-odtdispatch_compile_rounds=8")
-    measure_source(pytester, DOUBLE.replace("aot_eager", "eager"), *eight, "--benchmark-save=base", passed=1)
-    gate = ("--benchmark-compare=0001", "--dtdispatch-fail=compile-cold=median:10000%")
-    result = measure(pytester, *eight, *gate)
-    # Where the machine is too busy to tell, no row could be judged.
-    noisy = r"gate: failed against .*: 1 inconclusive(, 1 mismatched)?\n(.*\n)+ +noisy"
-    assert re.search(f"gate: passed against .*: 1 passed|{noisy}", text_of(result))
 
 
 # Captures
@@ -164,38 +122,6 @@ def test_ops_of_a_compiled_region_have_no_rows_and_those_outside_have(pytester: 
 """
     compiles = '    dtdispatch.compile(double, a, backend="aot_eager")\n'
     measure_source(pytester, DOUBLE.replace(compiles, body), "--benchmark-quiet", passed=1)
-
-
-def test_what_ran_first_in_a_capture_keeps_running_compiled(pytester: pytest.Pytester) -> None:
-    body = """
-    assert not _get_current_dispatch_mode_stack()
-    compiled = torch.compile(double, backend="aot_eager", fullgraph=True)
-    with dtdispatch.capture():
-        compiled(a)
-
-    class Seen(Passing):
-        ops = []
-        @classmethod
-        def is_infra_mode(cls):
-            return True
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            self.ops.append(types)
-            return func(*args, **(kwargs or {}))
-
-    with Seen() as seen:
-        compiled(a)
-    from torch.distributed.tensor import DTensor
-    assert seen.ops and not any(DTensor in types for types in seen.ops)
-"""
-    measure_source(pytester, DOUBLE + body, *FEW, passed=1)
-
-
-def test_a_mistake_is_told_at_its_line(pytester: pytest.Pytester) -> None:
-    mistakes = [
-        ("[dtdispatch.call(abs, a), dtdispatch.compile(abs, a)]", "the name 'abs' is taken"),
-        ("dtdispatch.compile(abs, a, backend='inductr')", "backend='inductr' is none of torch"),
-    ]
-    assert_mistakes(pytester, mistakes, *MEASURED, *FEW)
 
 
 def test_what_keeps_a_function_from_compiling_is_told_with_its_place(
