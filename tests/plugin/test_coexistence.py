@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from textwrap import dedent
-
 import pytest
 
 from tests.plugin_runs import ADD, ALONE, MEASURED, TEN_LINES, benchmarks_of, measure, run, text_of
@@ -19,7 +17,9 @@ SHORT = ("--codspeed-warmup-time=0", "--codspeed-max-time=0.1")
 PLAIN = ("-pno:cacheprovider", "-pno:hypothesispytest")
 
 
-def test_without_pytest_benchmark_our_own_table_is_there(pytester: pytest.Pytester) -> None:
+def test_without_pytest_benchmark_or_a_terminal_we_measure(
+    pytester: pytest.Pytester,
+) -> None:
     pytester.makepyfile(TEN_LINES)
     result = measure(pytester, "-pno:benchmark")
     result.assert_outcomes(passed=1)
@@ -27,6 +27,10 @@ def test_without_pytest_benchmark_our_own_table_is_there(pytester: pytest.Pytest
     assert "OPS" not in text_of(result)
     run(pytester, "-pno:benchmark").assert_outcomes(passed=1)
     measure(pytester, "-pno:benchmark", "--dtdispatch-all").stdout.fnmatch_lines([ROW])
+    for flags in ((), ("--dtdispatch-all",)):  # pytest-benchmark needs a terminal itself
+        result = measure(pytester, "-pno:terminal", "-pno:benchmark", *flags)
+        assert result.ret == pytest.ExitCode.OK
+        assert "Traceback" not in text_of(result)
 
 
 @needs_codspeed
@@ -76,14 +80,6 @@ def test_switched_off_we_leave_no_trace(pytester: pytest.Pytester) -> None:
     assert run(pytester, "-pno:dtdispatch", "--dtdispatch").ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_without_a_terminal_we_measure_and_say_nothing(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(TEN_LINES)
-    for flags in ((), ("--dtdispatch-all",)):  # pytest-benchmark needs a terminal itself
-        result = measure(pytester, "-pno:terminal", "-pno:benchmark", *flags)
-        assert result.ret == pytest.ExitCode.OK
-        assert "Traceback" not in text_of(result)
-
-
 def assert_says_once_of_ours(result: pytest.RunResult, line: str) -> None:
     """As for a mistake, where plugins of others may name their own files."""
     assert sum(line in each for each in text_of(result).splitlines()) == 1
@@ -110,16 +106,3 @@ def test_a_plugin_that_reads_every_attribute_of_others_changes_nothing(pytester:
     result = measure(pytester, "--dtdispatch-export=csv:rows.csv")
     result.assert_outcomes(passed=1)
     assert ADD in (pytester.path / "rows.csv").read_text()
-
-
-def test_rows_are_the_same_in_any_order_of_tests(pytester: pytest.Pytester) -> None:
-    more = (f"def test_{n}(dtdispatch, device_mesh):\n    test_add(dtdispatch, device_mesh)\n" for n in "ab")
-    pytester.makepyfile(test_shuffled=f"{dedent(TEN_LINES)}\n{''.join(more)}")
-    names = []
-    for order in ("items.sort(key=str)", "items.sort(key=str, reverse=True)"):
-        pytester.makeconftest(f"def pytest_collection_modifyitems(items): {order}")
-        measure(pytester, "-pno:randomly", "--benchmark-json=rows.json").assert_outcomes(passed=3)
-        names.append([row["fullname"] for row in benchmarks_of(pytester.path / "rows.json")])
-    first, second = names
-    assert first != second
-    assert sorted(first) == sorted(second)

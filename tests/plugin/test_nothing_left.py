@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -129,23 +128,8 @@ print(json.dumps({"before": before, "after": after}))
     ],
 )
 def test_nothing_is_left_of_many_tests(tmp_path: Path, tests: int, flag: str) -> None:
-    before, after, held = around_a_session(tmp_path, tests, flag)
-    assert after["hooks"] == []
-    assert after == before
-    assert not after["group"]
-    assert after["modes"] == []
-    assert after["dtensors"] == 0
-    (first, held_first), *_, (last, held_last) = held
-    assert tests < 100 or (held_last - held_first) / (last - first) < MOST_BYTES_A_TEST
-
-
-def around_a_session(
-    tmp_path: Path, tests: int, flag: str
-) -> tuple[dict[str, Any], dict[str, Any], list[list[int]]]:
-    """Run so many tests; tell what there was before and after, and what was held on the way."""
-    (tmp_path / "test_work.py").write_text(TESTS)
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "script.py").write_text(SCRIPT)
+    for name, text in (("test_work", TESTS), ("conftest", CONFTEST), ("script", SCRIPT)):
+        (tmp_path / f"{name}.py").write_text(text)
     ran = subprocess.run(
         [sys.executable, "script.py", *[flag] * bool(flag)],
         cwd=tmp_path,
@@ -156,5 +140,12 @@ def around_a_session(
     )
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
     found = json.loads(ran.stdout.splitlines()[-1])
+    after = found["after"]
+    assert after["hooks"] == []
+    assert after == found["before"]
+    assert not after["group"]
+    assert after["modes"] == []
+    assert after["dtensors"] == 0
     held = [[int(word) for word in line.split()] for line in (tmp_path / "held.txt").read_text().splitlines()]
-    return found["before"], found["after"], held
+    (first, held_first), *_, (last, held_last) = held
+    assert tests < 100 or (held_last - held_first) / (last - first) < MOST_BYTES_A_TEST

@@ -95,22 +95,6 @@ def test_verbosity_adds_rounds_and_reasons_and_takes_the_legend_and_the_table(
     assert not any("proved" in line for line in silent)
 
 
-@pytest.mark.parametrize(
-    ("columns", "flags"), [(80, ()), (80, ("-v",)), (80, ("-odtdispatch_cold=true",)), (120, ("-v",))]
-)
-def test_lines_fit_the_width(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, columns: int, flags: tuple[str, ...]
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    pytester.makepyfile(test_fit=SEVERAL)
-    lines = measured_section(pytester, *flags)
-    assert [line for line in lines if len(line) > columns] == []
-    # The op and where it ran are left of a label that was cut.
-    assert any(re.match(r"  stack\.default\(.*@2x2 ", line) for line in lines)
-    assert {"miss", "hit"} <= set(lines[1].split())
-    assert ("cold" in lines[1].split()) == ("-odtdispatch_cold=true" in flags)
-
-
 LISTS = (
     IMPORTS
     + """
@@ -128,7 +112,11 @@ def test_a_row_has_one_name_in_tables_and_files_and_stands_whole_in_files(
     pytester.makepyfile(test_lists=LISTS)
     monkeypatch.setenv("COLUMNS", "80")
     files = ("--dtdispatch-export=csv:found.csv", "--benchmark-json=run.json")
-    narrow = measure(pytester, "-v", *files).stdout.str()
+    section = measured_section(pytester, "-v", *files)
+    narrow = "\n".join(section)
+    cold = measured_section(pytester, "-odtdispatch_cold=true")
+    assert [line for line in section + cold if len(line) > 80 and " written to " not in line] == []
+    assert {"cold", "miss", "hit"} <= set(cold[1].split())
     monkeypatch.delenv("COLUMNS")
     piped = "\n".join(measured_section(pytester))
     rows = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
@@ -164,10 +152,10 @@ def test_slow(dtdispatch):
 """
 
 
-def on_a_terminal(folder: Path, *args: str, **variables: str) -> str:
+def on_a_terminal(folder: Path, *args: str) -> str:
     """Run pytest on a terminal, and give all that it wrote there."""
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "CI": "", "COLUMNS": "80", **variables}
+    environment = {**os.environ, "TERM": "xterm", "CI": "", "COLUMNS": "80"}
     command = [sys.executable, "-m", "pytest", *ALONE, "--dtdispatch", "--color=no", *args]
     process = subprocess.Popen(
         command, cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs
@@ -199,11 +187,7 @@ def test_progress_stands_beside_the_dots_and_is_taken_away(tmp_path: Path) -> No
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("flags", "ci"), [(("-s",), ""), (("-olog_cli=true",), ""), ((), "true")], ids=["-s", "log_cli", "CI"]
-)
-def test_there_is_none_where_a_test_writes_to_the_terminal_and_in_ci(
-    tmp_path: Path, flags: tuple[str, ...], ci: str
-) -> None:
+def test_there_is_none_where_a_test_writes_to_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "test_slow.py").write_text(SLOW)
-    assert "half way" not in on_a_terminal(tmp_path, *flags, CI=ci).replace('show_progress("half way")', "")
+    for flag in ("-s", "-olog_cli=true"):
+        assert "half way" not in on_a_terminal(tmp_path, flag).replace('show_progress("half way")', "")

@@ -48,13 +48,13 @@ def run_alone(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
     return pytester.runpytest_subprocess(*FAST, *args)
 
 
-@pytest.mark.parametrize(("ini", "args"), [("", ()), ("", ("--co",)), (INI, ())], ids=["", "--co", "ini"])
+@pytest.mark.parametrize("ini", ["", INI], ids=["", "ini"])
 def test_a_run_that_does_not_measure_imports_the_hooks_and_one_table(
-    pytester: pytest.Pytester, ini: str, args: tuple[str, ...]
+    pytester: pytest.Pytester, ini: str
 ) -> None:
     pytester.makeini(ini or "[pytest]\n")
     pytester.makepyfile(TESTS if ini else "def test_nothing(tmp_path): pass")
-    result = run_alone(pytester, *args)
+    result = run_alone(pytester)
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(
         ["imported: end", "ours: *" if ini else "ours: plugin plugin.hooks plugin.settings end"]
