@@ -201,7 +201,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
     for path, line in (
         (tmp_path / ("a" * 256), "cannot be written: File name too long"),
         (tmp_path / "nowhere" / "ab.json", "there is no folder"),
-        (saved, "saved.json holds a saved run of pytest-benchmark, not a run of dtdispatch ab: name"),
+        (saved, "saved.json holds something else: name another file, or remove it"),
     ):
         assert line in said(["ab", "--base", str(good), "--head", str(good), "--json", str(path)], 2, capsys)
     assert saved.read_text() == '{"machine_info": {}}'

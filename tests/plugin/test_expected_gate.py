@@ -149,8 +149,8 @@ def test_a_full_disk_is_told_and_fails_the_run(
 @pytest.mark.parametrize(
     ("export", "says"),
     [
-        ("csv:kept", "kept holds something else, not "),
-        ("html:kept", "kept holds something else, not an HTML report: name another file, or remove"),
+        ("csv:kept", "kept holds something else: name another file, or remove it"),
+        ("html:kept", "kept holds something else: name another file, or remove it"),
         ("csv:./expected.csv", "csv: expected.csv is the file of --dtdispatch-expected too"),
     ],
 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.core.files import form_of
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Samples, State, Unit
 from pytest_dtdispatch.core.parsing import Export
 from pytest_dtdispatch.core.results import MetricValue
@@ -37,10 +37,29 @@ def test_the_flag_names_every_format() -> None:
 def test_an_earlier_file_is_known_by_how_it_begins(name: str) -> None:
     made = FORMATS[name]
     text, said = made.render(run_of(traces=(TRACE,)), Path("out"))
-    assert form_of(text) == made.form
+    assert re.match(made.begins, text)
+    assert [other for other, of in FORMATS.items() if re.match(of.begins, text)] == [name]
     assert said.endswith("written to out")
     if name != "trace":
-        assert form_of(made.render(hostile_run(), Path("out"))[0]) == made.form
+        assert re.match(made.begins, made.render(hostile_run(), Path("out"))[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("test_it.py::test_add::add,dispatch_hit_ns,6940\n", True),
+        ('"t.py::test_a::add(S0, S0)",misses_per_step,0\n', True),
+        ('t.py::test_a::add,dispatch_hit_ns,6940,"add([f32[8]R*40], f32[8]R)@4"\n', True),
+        ("t.py::test_a::add,dispatch_hit_ns,6940,0\n", False),  # of expected results
+        ("t.py::test_a::add,dispatch_hit_ns,6940,1e-3,slower (why)\n", False),
+        ("# why\n\nt.py::test_a::add,dispatch_hit_ns,6940,1e-3,slower\n", False),
+        ("name,score,class\nann,5,b\n", False),
+        ("ann,math,5\n", False),
+        ('"open', False),
+    ],
+)
+def test_a_file_of_results_is_told_from_one_of_expected_results(text: str, is_one: bool) -> None:
+    assert bool(re.match(FORMATS["csv"].begins, text)) is is_one
 
 
 def test_traces_are_joined() -> None:
@@ -166,5 +185,7 @@ def test_files_must_differ_and_hold_nothing_else(tmp_path: Path) -> None:
     with pytest.raises(DtDispatchError, match="two formats are to be written to one file"):
         export_saved(run_of(), [Export("csv", file), Export("bencher", tmp_path / "." / "a.csv")])
     assert export_saved(run_of(), [Export("csv", file)]) == [f"2 results written to {file}"]
-    with pytest.raises(DtDispatchError, match="holds results, not metrics of Bencher"):
+    with pytest.raises(
+        DtDispatchError, match=r"a\.csv holds something else: name another file, or remove it"
+    ):
         export_saved(run_of(), [Export("bencher", file)])

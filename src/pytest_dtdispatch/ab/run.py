@@ -32,7 +32,7 @@ from pytest_dtdispatch.ab.rule import (
     is_suspect,
     judge,
 )
-from pytest_dtdispatch.core.files import AB_FORMAT, AB_RUN, checked_target, read_text, write_atomic
+from pytest_dtdispatch.core.files import checked_target, read_text, write_atomic
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import GO_ON, KIND, PASSES, Answer, AnswerKind
 from pytest_dtdispatch.core.text import brief, show_progress
@@ -55,7 +55,7 @@ PYTEST_RUNS: Mapping[str, Mapping[AnswerKind, tuple[str, ...]]] = {
 DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core")
 PADDING, STEP_BYTES = "DTDISPATCH_AB_PADDING", 136
 MOST_SHARE = 10.0  # of floors and of the control: 1000 %
-VERSION = 3
+FORMAT, VERSION = "pytest-dtdispatch ab", 3
 MOST_BYTES = 256 * 2**20
 Pair = tuple[str, str]  # names of the sides that are compared
 
@@ -184,7 +184,7 @@ def _workplace(request: Request, output: Path | None) -> Iterator[tuple[Sequence
         side: interpreter(side, typed) for side, typed in zip(request.sides, request.pythons, strict=True)
     }
     if output is not None:
-        checked_target(output, AB_RUN)
+        checked_target(output, rf'\s*\{{\s*"format": *"{FORMAT}"')
     folder = Path(tempfile.mkdtemp(prefix="dtdispatch-ab-"))
     empty = folder / "empty"
     empty.mkdir()
@@ -286,7 +286,7 @@ class Measuring:
             for (base, head), compared in found.items()
             for one in compared.verdicts
         ]
-        content = {"format": AB_FORMAT, "version": VERSION, **encode(self.run), "verdicts": verdicts}
+        content = {"format": FORMAT, "version": VERSION, **encode(self.run), "verdicts": verdicts}
         write_atomic(self.output, json.dumps(content, indent=1) + "\n")
 
 
@@ -304,8 +304,8 @@ def read_run(path: Path) -> Run:
         raise DtDispatchError(f"{path}: no text") from None
     except (ValueError, RecursionError):
         raise DtDispatchError(f"{path}: no JSON, or cut off") from None
-    if not isinstance(content, dict) or content.get("format") != AB_FORMAT:
-        raise DtDispatchError(f'{path}: no file of dtdispatch ab: it has no "format": "{AB_FORMAT}"')
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise DtDispatchError(f'{path}: no file of dtdispatch ab: it has no "format": "{FORMAT}"')
     if content.get("version") != VERSION:
         which = f"version {brief(repr(content.get('version')))} of the format"
         raise DtDispatchError(f"{path}: {which}; this one reads {VERSION}")

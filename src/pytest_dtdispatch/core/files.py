@@ -6,7 +6,6 @@ written into.
 
 from __future__ import annotations
 
-import csv
 import errno
 import os
 import re
@@ -18,50 +17,8 @@ from pathlib import Path
 
 from pytest_dtdispatch.errors import DtDispatchError
 
-RESULTS, EXPECTED = "results", "expected results"
-RECORDS = "records of PyTorch's benchmark database"
-AB_RUN, AB_FORMAT = "a run of dtdispatch ab", "pytest-dtdispatch ab"
-TRACE, TRACE_EXPORT, TRACE_FORMAT = "a trace", "trace", "pytest-dtdispatch trace"
-GITHUB, BENCHER = "entries of github-action-benchmark", "metrics of Bencher"
-SUMMARY, SUMMARY_TITLE = "a summary in Markdown", "dtdispatch"
-REPORT, REPORT_TITLE = "an HTML report", "DTensor dispatch report"
-SOMETHING_ELSE = "something else"
 BEGINNING = 2**16  # characters that tell what a file is
-_TEXT = r'"(?:[^"\\]|\\.)*"'  # of JSON
-_BEGINNINGS = {
-    RECORDS: re.compile(r'\s*\[\s*\{\s*"benchmark":'),
-    AB_RUN: re.compile(rf'\s*\{{\s*"format":\s*"{AB_FORMAT}"'),
-    TRACE: re.compile(rf'\{{"otherData": \{{"format": "{TRACE_FORMAT}"'),
-    "a saved run of pytest-benchmark": re.compile(r'\s*\{\s*"machine_info":'),
-    GITHUB: re.compile(rf'\s*\[\s*\{{\s*"name":\s*{_TEXT},\s*"unit":'),
-    BENCHER: re.compile(rf'\s*\{{\s*{_TEXT}:\s*\{{\s*{_TEXT}:\s*\{{\s*"value":'),
-    REPORT: re.compile(rf"<!DOCTYPE html>.{{0,2000}}?<title>{REPORT_TITLE}</title>", re.DOTALL),
-    SUMMARY: re.compile(f"## {SUMMARY_TITLE}: "),
-}
-_MARGIN = re.compile(r"[-+.\de]+")
 _REFUSED = {stat.S_IFDIR: "folder", stat.S_IFSOCK: "socket", stat.S_IFBLK: "block device"}
-
-
-def form_of(beginning: str) -> str:
-    """Name what begins like this.
-
-    Example:
-        >>> form_of("test_it.py::test_add::add,dispatch_hit_ns,6940")
-        'results'
-    """
-    for form, pattern in _BEGINNINGS.items():
-        if pattern.match(beginning):
-            return form
-    rows = (line for line in beginning.splitlines() if line.strip() and not line.startswith("#"))
-    try:
-        fields = next(csv.reader(rows), [])
-    except csv.Error:
-        return SOMETHING_ELSE
-    if len(fields) < 3 or "::" not in fields[0] or not fields[2].strip().isdigit():
-        return SOMETHING_ELSE
-    if len(fields) == 4 and not _MARGIN.fullmatch(fields[3].strip()):
-        return RESULTS  # with the whole signature of a name that is cut
-    return {3: RESULTS, 4: EXPECTED, 5: EXPECTED}.get(len(fields), SOMETHING_ELSE)
 
 
 def read_text(path: Path, most_bytes: int, too_large: str) -> str:
@@ -73,13 +30,13 @@ def read_text(path: Path, most_bytes: int, too_large: str) -> str:
     return data.decode("utf-8-sig")  # some editors begin a file with a mark
 
 
-def checked_target(path: Path, form: str = "") -> None:
+def checked_target(path: Path, begins: str = "") -> None:
     """Check that a file can be written, before hours of work are lost on one that cannot.
 
     Args:
         path: of the file.
-        form: what it will hold: a file that holds anything else is refused. Empty where the file is read
-            before it is written.
+        begins: a regular expression that knows what it will hold: a file that begins in another way is
+            refused. Empty where the file is read before it is written.
 
     Raises:
         DtDispatchError: in one line, what is there or why it cannot be written.
@@ -94,11 +51,10 @@ def checked_target(path: Path, form: str = "") -> None:
             return
         if not (status.st_mode & 0o222 and os.access(path, os.W_OK)):
             raise DtDispatchError(f"{path} is read-only")  # root too would overwrite it unasked
-        if form and stat.S_ISREG(status.st_mode) and status.st_size:
+        if begins and stat.S_ISREG(status.st_mode) and status.st_size:
             with path.open(encoding="utf-8-sig", errors="replace") as file:
-                found = form_of(file.read(BEGINNING))
-            if found != form:
-                raise DtDispatchError(f"{path} holds {found}, not {form}: name another file, or remove it")
+                if not re.match(begins, file.read(BEGINNING)):
+                    raise DtDispatchError(f"{path} holds something else: name another file, or remove it")
     except OSError as error:
         raise DtDispatchError(f"{path} cannot be written: {error.strerror}") from None
 

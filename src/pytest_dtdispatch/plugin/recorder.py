@@ -12,7 +12,6 @@ from pytest_dtdispatch import api
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.compare.model import Compared, Variants
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
-from pytest_dtdispatch.core.files import TRACE_EXPORT
 from pytest_dtdispatch.core.measurement import Figures, merge
 from pytest_dtdispatch.core.results import (
     Finding,
@@ -351,7 +350,7 @@ class Recorder(api.DtDispatch):
     @contextmanager
     def _recording(self, name: str) -> Iterator[None]:
         """Let torch's profiler record a region, where a trace was asked for."""
-        if not any(export.format == TRACE_EXPORT for export in self._settings.export):
+        if not any(export.format == "trace" for export in self._settings.export):
             yield
             return
         from pytest_dtdispatch.torchapi.profiling import recording_trace

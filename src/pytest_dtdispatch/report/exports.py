@@ -9,19 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.core.files import (
-    BENCHER,
-    GITHUB,
-    RECORDS,
-    REPORT,
-    RESULTS,
-    SUMMARY,
-    TRACE,
-    TRACE_EXPORT,
-    TRACE_FORMAT,
-    checked_target,
-    write_atomic,
-)
+from pytest_dtdispatch.core.files import checked_target, write_atomic
 from pytest_dtdispatch.core.measurement import TIME, Measurement, Samples
 from pytest_dtdispatch.core.parsing import Export
 from pytest_dtdispatch.core.results import state_name
@@ -29,7 +17,7 @@ from pytest_dtdispatch.core.signatures import shorten
 from pytest_dtdispatch.core.text import escape_controls, plural
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected import results_text
-from pytest_dtdispatch.report.page import html_page, require_jinja
+from pytest_dtdispatch.report.page import TITLE, html_page, require_jinja
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import summary
 from pytest_dtdispatch.stats.intervals import bounds
@@ -38,6 +26,9 @@ DECIMALS = 3  # of nanoseconds: no clock has more
 # Bencher has a measure of this name, in nanoseconds; it makes those of other names as they come.
 LATENCY, OTHER_TIME = "latency", "time-ns"
 LONGEST_BENCHMARK, LONGEST_MEASURE = 1024, 64
+TRACE_FORMAT = "pytest-dtdispatch trace"
+# A row of expected results has a margin, a number, where a row of results may have a whole signature.
+RESULT = r'("(?=[^"]*::)([^"]|"")*"|[^",\n]*::[^",\n]*),\w+,\d+(\s|,(?![-+.\de]+[,\s]))'
 
 
 def oss_json(run: ReportedRun) -> str:
@@ -138,14 +129,14 @@ class Format:
     """A form of file.
 
     Args:
-        form: what an earlier file must hold that is replaced, of ``core.forms``.
+        begins: a regular expression that knows an earlier file, which is replaced.
         text: renders a run.
         size: counts what the text holds.
         unit: of that.
         nothing: is said where that is nothing.
     """
 
-    form: str
+    begins: str
     text: Callable[[ReportedRun], str]
     size: Callable[[ReportedRun], int]
     unit: str = "result"
@@ -163,13 +154,21 @@ class Format:
 
 
 FORMATS: Mapping[str, Format] = {
-    "csv": Format(RESULTS, lambda run: results_text(run.metrics()), lambda run: len(run.metrics())),
-    "oss-json": Format(RECORDS, oss_json, lambda run: len(run.metrics())),
-    "github-action-benchmark": Format(GITHUB, github_benchmark, _figure_count, "figure"),
-    "bencher": Format(BENCHER, bencher, _figure_count, "figure"),
-    "html": Format(REPORT, html_page, _block_count),
-    "markdown": Format(SUMMARY, summary, lambda run: len(run.metrics()) or _block_count(run)),
-    TRACE_EXPORT: Format(TRACE, trace, _event_count, "event", "no steps were counted"),
+    "csv": Format(RESULT, lambda run: results_text(run.metrics()), lambda run: len(run.metrics())),
+    "oss-json": Format(r'\[\s*\{\s*"benchmark":', oss_json, lambda run: len(run.metrics())),
+    "github-action-benchmark": Format(
+        r'\[\s*\{\s*"name": ".*",\s*"unit":', github_benchmark, _figure_count, "figure"
+    ),
+    "bencher": Format(r'\{\s*".*": \{\s*".*": \{\s*"value":', bencher, _figure_count, "figure"),
+    "html": Format(rf"(?s)<!DOCTYPE html>.{{0,2000}}?<title>{TITLE}</title>", html_page, _block_count),
+    "markdown": Format("## dtdispatch: ", summary, lambda run: len(run.metrics()) or _block_count(run)),
+    "trace": Format(
+        rf'\{{"otherData": \{{"format": "{TRACE_FORMAT}"',
+        trace,
+        _event_count,
+        "event",
+        "no steps were counted",
+    ),
 }
 
 
@@ -177,7 +176,7 @@ def check_export(export: Export) -> None:
     """Check that a file can be written, before anything is measured or written."""
     if export.format == "html":
         require_jinja()
-    checked_target(export.path, FORMATS[export.format].form)
+    checked_target(export.path, FORMATS[export.format].begins)
 
 
 def export_saved(run: ReportedRun, exports: Sequence[Export]) -> list[str]:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any
 
-from pytest_dtdispatch.core.files import REPORT_TITLE
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import number_name, state_name
 from pytest_dtdispatch.core.signatures import cut_name
@@ -24,6 +23,7 @@ from pytest_dtdispatch.report.rows import profiles
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import run_sections
 
+TITLE = "DTensor dispatch report"
 PIECES = {"local": "local", "hit": "overhead on a hit", "miss": "extra on a miss"}  # of the bar of a row
 LEAST_RANGE = 1e3  # of the scale of bars
 # The worst first: one row may have several.
@@ -56,7 +56,7 @@ def html_page(run: ReportedRun) -> str:
     rows = dict(_page_rows(run, low, high))
     units = UNITS if run.unit.is_time else COUNT_UNITS
     page: str = _template().render(
-        title=REPORT_TITLE,
+        title=TITLE,
         about=_about(run),
         sections=[section for section in _sections(run) if section["blocks"]],
         rows=rows,

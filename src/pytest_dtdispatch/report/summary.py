@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_dtdispatch.core.files import SUMMARY_TITLE
 from pytest_dtdispatch.core.results import MetricValue, row_key
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import escape_controls
@@ -88,7 +87,7 @@ def summary(run: ReportedRun, room: int = MOST_BYTES) -> str:
 
 def stopped_summary(why: str) -> str:
     """Write the summary of a run of which no whole is known."""
-    return document_text(Document((Heading(f"{SUMMARY_TITLE}: no results"), paragraph(why))))
+    return document_text(Document((Heading(f"{TITLE}: no results"), paragraph(why))))
 
 
 def verdict_text(run: ReportedRun) -> str:
@@ -105,7 +104,7 @@ def verdict_text(run: ReportedRun) -> str:
 
 
 def _head(run: ReportedRun) -> Iterator[Block]:
-    yield Heading(f"{SUMMARY_TITLE}: {verdict_text(run)}")
+    yield Heading(f"{TITLE}: {verdict_text(run)}")
     changed = [(gate, row) for gate in run.gates for row in gate.verdicts if row.verdict in CHANGES]
     if changed:
         changed.sort(key=lambda each: (CHANGES.index(each[1].verdict), -growth_percent(each[1])))
