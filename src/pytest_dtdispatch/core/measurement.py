@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,36 +14,6 @@ from pytest_dtdispatch.stats.intervals import quietest_block, scatter
 MOST = 2**63  # a counter that is not there reads 2**64 - 1
 # Scatter past which a row is marked, and not judged: of 120 rows of a quiet machine none has more.
 NOISY = 1.0
-
-
-class Packed:
-    """A field of a dataclass that keeps whole numbers in eight bytes each, and gives them as a tuple.
-
-    A tuple of a million samples takes 40 MB. What does not fit into eight bytes is kept as it is given.
-
-    Example:
-        >>> from dataclasses import dataclass
-        >>> @dataclass(frozen=True)
-        ... class Taken:
-        ...     values: tuple[int, ...] = Packed()
-        >>> Taken(range(3)).values, Taken((1.5, 2**64)).values, Taken([7]) == Taken((7,))
-        ((0, 1, 2), (1.5, 18446744073709551616), True)
-    """
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._attribute = f"_packed_{name}"
-
-    def __get__(self, instance: Any, owner: type) -> tuple[int, ...]:
-        if instance is None:
-            raise AttributeError("a field of values has no default")  # dataclasses ask for it so
-        return tuple(vars(instance)[self._attribute])
-
-    def __set__(self, instance: Any, values: Iterable[int]) -> None:
-        sequence = values if isinstance(values, (tuple, list, array)) else tuple(values)
-        try:
-            vars(instance)[self._attribute] = array("q", sequence)
-        except (OverflowError, TypeError):
-            vars(instance)[self._attribute] = tuple(sequence)
 
 
 class State(str, Enum):
@@ -182,7 +151,7 @@ class Samples:
     """
 
     state: State
-    values: tuple[int, ...] = Packed()  # type: ignore[assignment]
+    values: tuple[int, ...]
     refused: tuple[Refused, ...] = ()
     unit: Unit = TIME
     profile: Profile | None = None
@@ -190,7 +159,7 @@ class Samples:
     stat: str = "median"
 
     def __post_init__(self) -> None:
-        for value in vars(self)["_packed_values"]:  # without a tuple of all of them
+        for value in self.values:
             if not self.unit.holds(value):
                 what = "a latency of {0} ns" if self.unit.is_time else "no count of {1}: {0}"
                 raise ValueError(what.format(value, self.unit.name))
