@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.core import parsing
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.parsing import (
+    THRESHOLDS,
     Export,
     read_choice,
     read_count,
@@ -23,6 +23,7 @@ from pytest_dtdispatch.core.parsing import (
     read_files,
     read_globs,
     read_limit,
+    read_limits,
     read_mesh,
     read_names,
     read_ranks,
@@ -43,8 +44,7 @@ INFINITY, NAN = float("inf"), float("nan")
 
 COUNT = "a whole number of at least 1"
 MESH = "a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4"
-SECONDS = "a number of seconds above 0"
-MOST_SECONDS = f"{SECONDS}, and at most 1,000,000,000"
+SECONDS = "a number of seconds above 0, and at most 1,000,000,000"
 
 
 def refusal(read: Callable[[Any], Any], value: Any) -> str:
@@ -59,12 +59,12 @@ def read_backend(value: Any) -> str:
     return read_choice(value, ("auto", "fake"))
 
 
+def read_two_limits(value: Any) -> dict[str, int]:
+    return read_limits(value, ("misses", "wraps"))
+
+
 def read_formats(value: Any) -> tuple[Export, ...]:
     return read_exports(value, ("csv", "html", "markdown"))
-
-
-def read_limits(value: Any) -> dict[str, int]:
-    return parsing.read_limits(value, ("wraps", "misses"))
 
 
 # Each reader, what it reads and makes of it.
@@ -83,11 +83,16 @@ READ: dict[Callable[[Any], Any], tuple[tuple[Any, Any], ...]] = {
     read_names: ((["dp", "tp"], ("dp", "tp")),),
     read_globs: (("add*", ("add*",)), (["add*", "mm"], ("add*", "mm")), ((), ())),
     read_files: (("out.csv", (Path("out.csv"),)),),
-    read_limits: (("wraps=0, misses=7", {"wraps": 0, "misses": 7}), ({"wraps": 1}, {"wraps": 1})),
     read_backend: (("fake", "fake"),),
     read_formats: (
         ("csv:a:b.csv", (Export("csv", Path("a:b.csv")),)),
         ([" html:s.html", "csv:c"], (Export("html", Path("s.html")), Export("csv", Path("c")))),
+    ),
+    read_two_limits: (
+        ("misses=0, wraps=2", {"misses": 0, "wraps": 2}),
+        (["misses=0", "wraps=2"], {"misses": 0, "wraps": 2}),
+        ({"wraps": 3}, {"wraps": 3}),
+        ({}, {}),
     ),
     read_thresholds: (
         ("10%", (Threshold("", "median", 0.1),)),
@@ -115,10 +120,25 @@ NO_MESH_TEXTS = ("2x", "x4", "0x4", "2xx4", "-1", "2X4", "2,4", "", "x")
 NO_MESHES: tuple[Any, ...] = (0, (), [], (2, 0), (2, None), ((2, 4),), 2.0, True, None, (INFINITY,), {2: 4})
 NO_CHOICES = ("", "Fake", None, 1, ["fake"], ("auto", "fake"), numpy.array([1, 2]))
 FORMATS = "FORMAT:FILE, with a format of csv, html, markdown"
-THRESHOLD = "[STATE=]FIELD:PERCENT, such as median:10% or hit=median:7.5%:"
-STATES = f"{THRESHOLD} the state is one of {', '.join(THRESHOLD_STATES)}, not"
-FIELDS = f"{THRESHOLD} the field is one of min, q1, median, q3, mean, not"
-PERCENT = f"{THRESHOLD} the percentage is above 0% and at most 10000%, not"
+LIMITS = (
+    "limits such as misses=0,collectives=4: whole numbers of at least 0 by name, each once, of misses, wraps"
+)
+NO_LIMITS: tuple[Any, ...] = (
+    *(
+        "",
+        "misses",
+        "mises=0",
+        "misses=-1",
+        "misses=1=2",
+        "misses=0,misses=1",
+        "misses=0,",
+        ["misses=1", "wraps=-1"],
+        5,
+        None,
+    ),
+    *({"misses": -1}, {"misses": True}, {5: 1}, {"mises": 0}, [], ["x"]),
+)
+NO_THRESHOLDS = ("hit=stddev:5%", "hit=:5%", "warm=median:5%", "local=median:5%", "5", "median:20")
 NO_PERCENTS = (
     *(
         "abc",
@@ -140,29 +160,23 @@ REFUSED: tuple[tuple[Callable[[Any], Any], str, tuple[Any, ...]], ...] = (
     (read_count, COUNT, (*NO_COUNTS, *OF_OTHERS)),
     (read_ranks, "a whole number from 1 to 1,024", ("0", "x", "1025", "9" * 5000)),
     (read_rounds, f"{COUNT}, or auto", ("AUTO", " auto", "0", "", 0, 1.5, True, None, ["auto"])),
-    (read_seconds, SECONDS, NO_SECONDS),
-    (read_seconds, MOST_SECONDS, ("1e300", "1000000001", 1e10)),
+    (read_seconds, SECONDS, (*NO_SECONDS, "1e300", "1000000001", 1e10)),
     (read_limit, "a number above 0", (0, -0.5, "1.3", "x", NAN, INFINITY, True, None, (1,), 10**400)),
     (read_sizes, "two or more whole numbers of at least 1 that differ", NO_SIZES),
     (read_switch, "true or false", ("", "maybe", "2", 1, 0, None, ["true"])),
     (read_mesh, MESH, (*NO_MESH_TEXTS, *NO_MESHES)),
-    (read_names, 'a tuple of names, such as ("dp", "tp")', ("dp", ("dp", ""), ("dp", 1), None, 3, {"dp"})),
-    (read_names, "a tuple of names that differ", (("dp", "dp"),)),
+    (
+        read_names,
+        'a tuple of names that differ, such as ("dp", "tp")',
+        ("dp", ("dp", ""), ("dp", 1), None, 3, {"dp"}, ("dp", "dp")),
+    ),
     (read_globs, 'globs of op names, such as "add*"', ("", [""], ("add*", 1), None, 3)),
     (read_backend, "one of auto, fake", NO_CHOICES),
-    (read_limits, "wraps is given twice", ("wraps=0,wraps=1",)),
-    (read_limits, "'wrap' is no limit; valid: wraps, misses", ("wrap=0", {"wrap": 1})),
-    (read_limits, "wraps='-1' is not a whole number of at least 0", ("wraps=-1", ["misses=1", "wraps=-1"])),
     (read_files, "the path of a file", ("a\0b.csv", "", " ", 3, (), None)),
-    (read_formats, FORMATS, ("out.csv", "", ("csv:a", 3), (), None)),
-    (read_formats, "FORMAT:FILE: no format is called 'CSV'; valid: csv, html, markdown", ("CSV:a",)),
-    (read_formats, "FORMAT:FILE: '' is not the path of a file", ("csv:", ["csv:a", "csv: "])),
-    (read_thresholds, 'thresholds, such as "10%" or "hit=median:7.5%"', (0.1, [], [5], None)),
-    (read_thresholds, "thresholds that differ in state or field: median is given twice", (["5%", "7%"],)),
-    *((read_thresholds, f"{THRESHOLD} write {text}%", (text, f"median:{text}")) for text in ("5", "20")),
-    *((read_thresholds, f"{PERCENT} {part!r}", (f"median:{part}", ["10%", part])) for part in NO_PERCENTS),
-    *((read_thresholds, f"{FIELDS} {field!r}", (f"hit={field}:5%",)) for field in ("stddev", "")),
-    *((read_thresholds, f"{STATES} {state!r}", (f"{state}=median:5%",)) for state in ("warm", "local")),
+    (read_formats, FORMATS, ("out.csv", "", ("csv:a", 3), (), None, "CSV:a", "csv:", ["csv:a", "csv: "])),
+    (read_two_limits, LIMITS, NO_LIMITS),
+    (read_thresholds, THRESHOLDS, (0.1, [], [5], None, ["5%", "7%"], *NO_THRESHOLDS)),
+    *((read_thresholds, THRESHOLDS, (part, f"median:{part}", ["10%", part])) for part in NO_PERCENTS),
 )
 
 
@@ -183,7 +197,7 @@ def test_anything_else_is_refused_with_what_is_valid(
 
 def test_every_reader_of_a_setting_is_tried() -> None:
     readers = {f"read_{setting.reader}" for setting in SETTINGS.values()} - {"read_metric"}
-    tried = {read.__name__ for read in READ} | {"read_choice", "read_exports"}
+    tried = {read.__name__ for read in READ} | {"read_choice", "read_exports", "read_limits"}
     assert readers <= tried
 
 

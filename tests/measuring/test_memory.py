@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.rounds import Rounds, Subject
 from pytest_dtdispatch.measuring.sampler import WallClock

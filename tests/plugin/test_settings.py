@@ -55,6 +55,7 @@ PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_dtdispatch.plugin.hooks")
 COUNT = "is not a whole number of at least 1"
 ROUNDS = COUNT + ", or auto"
 MESH = "is not a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4"
+LIMITS = "is not limits such as misses=0,collectives=4: whole numbers of at least 0 by name, each once, of"
 # Mistakes: setting, what is typed, what the line says of it.
 MISTAKES = [
     ("rounds", "x", ROUNDS),
@@ -262,9 +263,9 @@ INVALID_MARKERS = [
     ),
     ("nproc=2", "marker dtdispatch has no keyword 'nproc'; valid: rounds, "),
     ("rounds=True", f"marker dtdispatch: rounds=True {ROUNDS}"),
-    ('max={"misses": -1}', "marker dtdispatch: misses=-1 is not a whole number of at least 0"),
-    ('max="mises=0"', "marker dtdispatch: 'mises' is no limit; valid: misses, cache_growth, "),
-    ("max=5", 'marker dtdispatch: limits are a text, such as "misses=0,collectives=4", or a dict'),
+    ('max={"misses": -1}', f"marker dtdispatch: max={{'misses': -1}} {LIMITS}"),
+    ('max="mises=0"', f"marker dtdispatch: max='mises=0' {LIMITS}"),
+    ("max=5", f"marker dtdispatch: max=5 {LIMITS}"),
     ("5", "marker dtdispatch takes keywords only, not 5"),
     ("Silent()", "marker dtdispatch takes keywords only, not <Silent that cannot be shown>"),
     ("rounds=Silent()", f"marker dtdispatch: rounds=<Silent that cannot be shown> {ROUNDS}"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -21,6 +20,14 @@ MOST_RANKS = 1024
 LONGEST_S = 10**9  # some 30 years; clocks overflow soon after
 WHOLE = re.compile("[+-]?[0-9]+")
 DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+THRESHOLD = re.compile(
+    rf"((?P<state>{'|'.join(THRESHOLD_STATES)})=)?((?P<field>{'|'.join(THRESHOLD_FIELDS)}):)?"
+    rf"(?P<percent>{DECIMAL.pattern})%(?P<strict>{STRICT})?"
+)
+THRESHOLDS = (
+    "thresholds such as 10% or hit=median:7.5%,strict: [STATE=][FIELD:]PERCENT, above 0% and at most 10000%, "
+    f"each of another figure; states: {', '.join(THRESHOLD_STATES)}; fields: {', '.join(THRESHOLD_FIELDS)}"
+)
 ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")  # as an ini file writes a switch
 
 
@@ -73,16 +80,10 @@ def _positive(value: Any) -> float | None:
 
 
 def _listed(value: Any) -> tuple[str, ...] | None:
-    """Return one text, or several; None of all else."""
+    """Return one text, or several, of which none is empty; None of all else."""
     texts = (value,) if isinstance(value, str) else value
-    is_listed = isinstance(texts, (tuple, list)) and all(isinstance(text, str) for text in texts)
+    is_listed = isinstance(texts, (tuple, list)) and all(isinstance(text, str) and text for text in texts)
     return tuple(texts) if is_listed else None
-
-
-def _names(value: Any) -> tuple[str, ...] | None:
-    """Return texts of which none is empty; None of all else."""
-    texts = _listed(value)
-    return texts if texts is not None and all(texts) else None
 
 
 def read_count(value: Any, least: int = 1) -> int:
@@ -98,18 +99,14 @@ def read_ranks(value: Any) -> int:
 
 def read_rounds(value: Any) -> int | str:
     """Read a number of rounds, or ``auto`` for as many as are enough."""
-    if isinstance(value, str) and value == AUTO:
-        return AUTO
-    return _made(f"a whole number of at least 1, or {AUTO}", lambda: _whole(value))
+    is_auto = isinstance(value, str) and value == AUTO
+    return AUTO if is_auto else _made(f"a whole number of at least 1, or {AUTO}", lambda: _whole(value))
 
 
 def read_seconds(value: Any) -> float:
     """Read a positive number of seconds, of which a clock can wait."""
-    valid = "a number of seconds above 0"
-    seconds = _made(valid, lambda: _positive(value))
-    if seconds > LONGEST_S:
-        raise ValueError(f"{valid}, and at most {LONGEST_S:,}")
-    return seconds
+    valid = f"a number of seconds above 0, and at most {LONGEST_S:,}"
+    return _made(valid, lambda: seconds if (seconds := _positive(value)) and seconds <= LONGEST_S else None)
 
 
 def read_limit(value: Any) -> float:
@@ -147,17 +144,17 @@ def read_mesh(value: Any) -> tuple[int, ...]:
 
 def read_names(value: Any) -> tuple[str, ...]:
     """Read names of mesh dimensions."""
-    names = _made(
-        'a tuple of names, such as ("dp", "tp")', lambda: None if isinstance(value, str) else _names(value)
-    )
-    if len(set(names)) < len(names):
-        raise ValueError("a tuple of names that differ")
-    return names
+
+    def names() -> tuple[str, ...] | None:
+        texts = None if isinstance(value, str) else _listed(value)
+        return texts if texts is not None and len(set(texts)) == len(texts) else None
+
+    return _made('a tuple of names that differ, such as ("dp", "tp")', names)
 
 
 def read_globs(value: Any) -> tuple[str, ...]:
     """Read globs of op names."""
-    return _made('globs of op names, such as "add*"', lambda: _names(value))
+    return _made('globs of op names, such as "add*"', lambda: _listed(value))
 
 
 def read_file(value: Any) -> Path:
@@ -167,8 +164,8 @@ def read_file(value: Any) -> Path:
 
 def read_files(value: Any) -> tuple[Path, ...]:
     """Read the path of a file, or several."""
-    files = tuple(map(read_file, value if isinstance(value, (tuple, list)) else (value,)))
-    return _made("the path of a file", lambda: files or None)
+    files = value if isinstance(value, (tuple, list)) else (value,)
+    return _made("the path of a file", lambda: tuple(map(read_file, files)) or None)
 
 
 class Export(NamedTuple):
@@ -190,27 +187,18 @@ def read_exports(value: Any, formats: Sequence[str]) -> tuple[Export, ...]:
         >>> read_exports("csv:out/rows.csv", ("csv", "html"))
         (Export(format='csv', path=PosixPath('out/rows.csv')),)
     """
-    valid = f"FORMAT:FILE, with a format of {', '.join(formats)}"
-    texts = _made(valid, lambda: _listed(value) or None)
-    return tuple(_read_export(text, formats, valid) for text in texts)
 
+    def exports() -> tuple[Export, ...] | None:
+        parts = [text.strip().partition(":") for text in _listed(value) or ()]
+        are_known = parts and all(name in formats for name, _, _ in parts)
+        return tuple(Export(name, read_file(path)) for name, _, path in parts) if are_known else None
 
-def _read_export(text: str, formats: Sequence[str], valid: str) -> Export:
-    name, colon, path = text.strip().partition(":")
-    if not colon:
-        raise ValueError(valid)
-    if name not in formats:
-        raise ValueError(f"FORMAT:FILE: no format is called {shown(name)}; valid: {', '.join(formats)}")
-    try:
-        return Export(name, read_file(path))
-    except ValueError as error:
-        raise ValueError(f"FORMAT:FILE: {shown(path)} is not {error}") from None
+    return _made(f"FORMAT:FILE, with a format of {', '.join(formats)}", exports)
 
 
 def read_choice(value: Any, choices: Sequence[str]) -> str:
     """Read one of several words."""
-    is_one = isinstance(value, str) and value in choices
-    return _made(f"one of {', '.join(choices)}", lambda: str(value) if is_one else None)
+    return _made(f"one of {', '.join(choices)}", lambda: choices[choices.index(value)])
 
 
 def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
@@ -220,57 +208,32 @@ def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
         >>> read_limits("misses=0, recompiles=1", ("misses", "recompiles"))
         {'misses': 0, 'recompiles': 1}
     """
-    if isinstance(value, Mapping):
-        pairs: list[tuple[Any, Any]] = list(value.items())
-    else:
-        valid = 'limits are a text, such as "misses=0,collectives=4", or a dict'
-        parts = ",".join(_made(valid, lambda: _listed(value))).split(",")
-        pairs = [
-            (name.strip(), number.strip()) for name, _, number in (part.partition("=") for part in parts)
-        ]
-    limits: dict[str, int] = {}
-    for name, number in pairs:
-        if not isinstance(name, str) or name not in names:
-            raise ValueError(f"{shown(name)} is no limit; valid: {', '.join(names)}")
-        if name in limits:
-            raise ValueError(f"{name} is given twice")
-        try:
-            limits[name] = read_count(number, least=0)
-        except ValueError as error:
-            raise ValueError(f"{name}={shown(number)} is not {error}") from None
-    return limits
+
+    def limits() -> dict[str, int] | None:
+        if isinstance(value, Mapping):
+            pairs: list[Any] = list(value.items())
+        else:
+            pairs = [part.split("=") for text in _listed(value) or ("",) for part in text.split(",")]
+        read = {name.strip(): number for name, text in pairs if (number := _whole(text, 0)) is not None}
+        return read if len(read) == len(pairs) and read.keys() <= set(names) else None
+
+    each_once = f"whole numbers of at least 0 by name, each once, of {', '.join(names)}"
+    return _made(f"limits such as misses=0,collectives=4: {each_once}", limits)
 
 
 def read_thresholds(value: Any) -> tuple[Threshold, ...]:
     """Read thresholds: ``median:10%``, ``hit=median:7.5%,strict``, or ``10%`` of the median; one or more."""
-    texts = _made('thresholds, such as "10%" or "hit=median:7.5%"', lambda: _listed(value) or None)
-    thresholds = tuple(map(_read_threshold, texts))
-    [(figure, times)] = Counter(threshold.figure for threshold in thresholds).most_common(1)
-    if times > 1:
-        raise ValueError(f"thresholds that differ in state or field: {figure} is given twice")
-    return thresholds
 
+    def thresholds() -> tuple[Threshold, ...] | None:
+        found = [THRESHOLD.fullmatch(text) for text in _listed(value) or ()]
+        read = tuple(
+            Threshold(
+                one["state"] or "", one["field"] or "median", float(one["percent"]) / 100, bool(one["strict"])
+            )
+            for one in found
+            if one
+        )
+        figures = {each.figure for each in read if 0 < each.fraction <= 100}
+        return read if len(figures) == len(found) > 0 else None
 
-def _read_threshold(text: str) -> Threshold:
-    is_strict = text.endswith(STRICT)
-    text = text.removesuffix(STRICT)
-    head, has_field, percent = text.rpartition(":")
-    if not has_field:
-        head, _, percent = text.rpartition("=") if "=" in text else ("", "", text)
-        head += "=median" if head else "median"
-    state, has_state, field = head.rpartition("=")
-    example = "[STATE=]FIELD:PERCENT, such as median:10% or hit=median:7.5%"
-    if has_state and state not in THRESHOLD_STATES:
-        raise ValueError(f"{example}: the state is one of {', '.join(THRESHOLD_STATES)}, not {state!r}")
-    if field not in THRESHOLD_FIELDS:
-        raise ValueError(f"{example}: the field is one of {', '.join(THRESHOLD_FIELDS)}, not {field!r}")
-    try:
-        fraction = read_decimal(percent.removesuffix("%")) / 100
-    except ValueError:
-        fraction = 0.0
-    is_number = 0 < fraction <= 100
-    if is_number and not percent.endswith("%"):
-        raise ValueError(f"{example}: write {percent.strip()}%")
-    if not is_number:
-        raise ValueError(f"{example}: the percentage is above 0% and at most 10000%, not {percent!r}")
-    return Threshold(state, field, fraction, is_strict)
+    return _made(THRESHOLDS, thresholds)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from pytest_dtdispatch.core import parsing
 from pytest_dtdispatch.core.environment import read_world, why_no_world
-from pytest_dtdispatch.core.parsing import Export, read_choice
+from pytest_dtdispatch.core.parsing import Export, read_argument, read_choice
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import DevicesError, DtDispatchError, MeshError
 from pytest_dtdispatch.plugin.settings import (
@@ -89,10 +90,7 @@ def marker_values(item: pytest.Item) -> dict[str, Any]:
 
 def checked(keyword: str, value: Any) -> Any:
     """Read one value of a test's own code."""
-    try:
-        return _value(SETTINGS[keyword], value)
-    except ValueError as error:
-        raise MeshError(f"{keyword}={shown(value)} is not {error}") from None
+    return read_argument(keyword, value, partial(_value, SETTINGS[keyword]), MeshError)
 
 
 @contextmanager
@@ -214,8 +212,7 @@ def _read(setting: Setting, value: Any, where: str, name: str = "") -> Any:
     try:
         return _value(setting, value)
     except ValueError as error:
-        what = "" if setting.reader == "limits" else f"{name}{shown(value)} is not "
-        raise pytest.UsageError(f"{where}: {what}{error}") from None
+        raise pytest.UsageError(f"{where}: {name}{shown(value)} is not {error}") from None
 
 
 def _value(setting: Setting, value: Any) -> Any:
