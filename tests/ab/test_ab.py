@@ -111,7 +111,7 @@ def test_a_slower_head_is_confirmed_on_fresh_processes_and_judged_again_from_its
     [
         ({"miss": 0.5}, 0, "1 passed, 1 improved"),
         ({"local": 1.2}, 4, "contaminated; run again, or --control off where the builds differ"),
-        ({"row": "t.py::test_sum::sum@4"}, 1, "4 rows: 2 new, 2 missing"),
+        ({"row": "t.py::test_sum::sum@4"}, 1, "4 rows: 2 missing, 2 new"),
     ],
 )
 def test_another_head(
@@ -305,6 +305,6 @@ def test_what_one_of_several_lacks_is_listed_with_the_reason_and_fails_nothing(
     out = capsys.readouterr().out
     assert "in python-3: t.py::test_step: skipped: gone" in out
     assert out.count("2 samples in ") == 2
-    assert "3 numbers: 1 new, 2 missing" in out
+    assert "3 numbers: 2 missing, 1 new" in out
     assert out.endswith("first regressed: none\n")
     assert several([old, new, new], "--metric", "counts") == 3  # nothing is in both of any two

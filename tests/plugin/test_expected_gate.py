@@ -211,7 +211,7 @@ def test_what_regressed_is_named_with_rows_to_paste_and_a_command_to_update(
     text = failed(
         result,
         "gate: failed against expected.csv: 3 passed, 4 regressed",
-        *(f"regressed {MUL}", f"regressed {STEP}", "redistributes 0 +-0 %: found 1\n"),
+        *(f"regressed {MUL}", f"regressed {STEP}", "redistributes 0 +-0 %: 0 -> 1\n"),
         "find what made it grow",
         "dtdispatch expected update expected.csv --results results.csv --reason",
     )
@@ -245,7 +245,7 @@ def test_a_row_of_a_test_that_no_longer_exists_fails_as_missing(
     pytester: pytest.Pytester, expected: Path
 ) -> None:
     pytester.makepyfile(test_results=TESTS.replace("test_mul", "test_times"))
-    text = failed(run(pytester, *GATE), "5 passed, 2 new, 2 missing", f"missing {MUL}", "restore the test")
+    text = failed(run(pytester, *GATE), "5 passed, 2 missing, 2 new", f"missing {MUL}", "restore the test")
     assert f"new {MUL.replace('test_mul', 'test_times')}: dispatch_hit_ns 10,00" in text
 
 

@@ -94,7 +94,7 @@ def test_a_sampler_goes_to_the_table_the_files_and_the_gates(pytester: pytest.Py
     result = measure(pytester, METRIC, "--dtdispatch-expected=expected.csv")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert f"regressed {MUL}" in text_of(result)
-    assert "thread_cpu_hit_ns 1 +-10 %, quietest block: found" in text_of(result)
+    assert "thread_cpu_hit_ns 1 +-10 %, quietest block: 1 -> " in text_of(result)
     Path("expected.csv").write_text(f"{MUL},thread_cpu_hit_ns,{10**7},0.999\n")
     gates = (
         "--dtdispatch-expected=expected.csv",
@@ -213,7 +213,7 @@ def test_a_kind_of_result_goes_to_the_terminal_the_files_and_the_gates(pytester:
     result = measure(pytester, "--dtdispatch-expected=expected.csv", "-k", "number")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert f"regressed {NUMBER}" in text_of(result)
-    assert "blocks 12 +-0 %: found 13" in text_of(result)
+    assert "blocks 12 +-0 %: 12 -> 13" in text_of(result)
 
 
 def test_a_result_that_cannot_be_kept_is_told_in_one_line(pytester: pytest.Pytester) -> None:

@@ -57,7 +57,7 @@ def test_a_row_that_did_not_has_its_figures_and_its_remedy() -> None:
     first, row, figures, remedy = said_of(judged(1.5))
     assert first == "gate: failed against base.json: 1 regressed"
     assert row == "  regressed t.py::test_a::hit"
-    assert figures.startswith("    median:10% of all samples: 10.0 us -> 15.0 us, +50.0 %, 99 % interval +")
+    assert figures.startswith("    median:10% of all samples: 10.0 -> 15.0 us (+50.0 %), 99 % interval +")
     assert figures.endswith("(20 and 20 samples)")
     assert remedy.strip()
     assert all(len(line) <= 80 for line in said_of(judged(1.5), width=80))
@@ -97,7 +97,7 @@ def test_an_improved_row_has_its_correction_where_it_does_not_fail() -> None:
     judgement = judge_results(rows, results, improved_fails=False)
     found = lines_of(judgement_document(replace(judgement, where="expected.csv")), 80)
     assert found[0] == "gate: passed against expected.csv: 1 passed, 1 improved"
-    assert "    dispatch_hit_ns 1,000 +-10 %, quietest block: found 500, -50.0 %" in found
+    assert "    dispatch_hit_ns 1,000 +-10 %, quietest block: 1,000 -> 500 (-50.0 %)" in found
     assert found[-1] == "a,dispatch_hit_ns,500,0.1"
 
 
@@ -107,11 +107,11 @@ def test_a_failed_gate_says_which_by_how_much_and_what_to_paste() -> None:
     assert expected(rows, results) == [
         "gate: failed against expected.csv: 1 passed, 2 regressed",
         f"  regressed {LONG}",
-        "    dispatch_hit_ns 1,000 +-30 %, quietest block: found 123,456, +12245.6 %",
+        "    dispatch_hit_ns 1,000 +-30 %, quietest block: 1,000 -> 123,456 (+12245.6 %)",
         "    find what made it grow, or update the expected file where the cost is",
         "      wanted",
         "  regressed c",
-        "    dispatch_hit_ns 0 +-30 %, quietest block: found 7",
+        "    dispatch_hit_ns 0 +-30 %, quietest block: 0 -> 7",
         "    find what made it grow, or update the expected file where the cost is",
         "      wanted",
         "  drift of 1 passed row: median +20.0 %",

@@ -14,17 +14,17 @@ THRESHOLD_FIELDS = ("min", "q1", "median", "q3", "mean")
 
 
 class Verdict(str, Enum):
-    """What a comparison found."""
+    """What a comparison found: that all is well, else the gravest first."""
 
     PASSED = "passed"
     REGRESSED = "regressed"
-    IMPROVED = "improved"
-    NEW = "new"
     MISSING = "missing"
-    INCONCLUSIVE = "inconclusive"
-    CONTAMINATED = "contaminated"
     MISMATCHED = "mismatched"
     DISABLED = "disabled"
+    CONTAMINATED = "contaminated"
+    INCONCLUSIVE = "inconclusive"
+    IMPROVED = "improved"
+    NEW = "new"
 
     __str__ = str.__str__
 

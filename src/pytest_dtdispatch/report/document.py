@@ -24,14 +24,6 @@ class Tone(Enum):
     BAD = "bad"
 
 
-class Wrap(Enum):
-    """Where a paragraph may go on in the next line of a terminal."""
-
-    ANYWHERE = "at spaces, at hyphens, and inside a word that is longer than a line"
-    SPACES = "at spaces alone, so that names and figures stay whole"
-    NEVER = "not at all"
-
-
 @dataclass(frozen=True)
 class View:
     """How much of results is shown, and of which run they are.
@@ -85,13 +77,13 @@ class Paragraph:
         spans: its pieces.
         indent: steps from the left edge.
         hanging: steps more for every line after the first.
-        wrap: where a line may end.
+        is_whole: whether it is never wrapped.
     """
 
     spans: tuple[Span, ...]
     indent: int = 0
     hanging: int = 0
-    wrap: Wrap = Wrap.ANYWHERE
+    is_whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -217,21 +209,25 @@ class Document:
         blocks: from the first to the last.
         legend: what the figures are; it may stand far below them.
         meanings: what each column means, by its title.
-        brief: the same in a few words, of the columns that need any.
     """
 
     blocks: tuple[Block, ...] = ()
     legend: str = ""
     meanings: Mapping[str, str] = field(default_factory=dict)
-    brief: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.blocks)
 
-    def legend_of(self, titles: Collection[str], is_brief: bool = False) -> str:
-        """Say what the figures are, and what the columns of these titles mean; if asked, in few words."""
-        meanings = (self.brief if is_brief else None) or self.meanings
-        texts = [f"{title}: {meaning}" for title, meaning in meanings.items() if title in titles]
+    @property
+    def tables(self) -> list[Table]:
+        """Its tables."""
+        return [block for block in self.blocks if isinstance(block, Table)]
+
+    def legend_of(self, titles: Collection[str] | None = None) -> str:
+        """Say what the figures are, and what its columns mean, or those of these titles alone."""
+        if titles is None:
+            titles = {column.title for table in self.tables for column in table.columns}
+        texts = [f"{title}: {meaning}" for title, meaning in self.meanings.items() if title in titles]
         return f"{self.legend} {'; '.join(texts)}.".lstrip() if texts else self.legend
 
 
@@ -256,16 +252,14 @@ class Kind:
     nothing: str = ""
 
 
-def paragraph(
-    text: str, tone: Tone = Tone.PLAIN, indent: int = 0, hanging: int = 0, wrap: Wrap = Wrap.ANYWHERE
-) -> Paragraph:
+def paragraph(text: str, tone: Tone = Tone.PLAIN, indent: int = 0, hanging: int = 0) -> Paragraph:
     """Make a paragraph in one tone."""
-    return Paragraph((Span(text, tone),), indent, hanging, wrap)
+    return Paragraph((Span(text, tone),), indent, hanging)
 
 
 def one_line(*parts: str | Span, indent: int = 0) -> Paragraph:
     """Make a line that is never wrapped, plain where it is not said otherwise."""
-    return Paragraph(spans(*parts), indent, wrap=Wrap.NEVER)
+    return Paragraph(spans(*parts), indent, is_whole=True)
 
 
 def spans(*parts: str | Span) -> tuple[Span, ...]:

@@ -16,7 +16,6 @@ from pytest_dtdispatch.report.document import (
     Span,
     Tone,
     Verbatim,
-    Wrap,
     one_line,
     paragraph,
 )
@@ -29,11 +28,6 @@ TONES = {
 }
 ORDER = tuple(Verdict)
 MOST_NEW = 10
-# Figures of a row that was compared with a saved run.
-OF_SAVED_RUN = {
-    *("base_ns", "head_ns", "change_percent", "change_low_percent", "change_high_percent"),
-    *("base_samples", "head_samples"),
-}
 LONGEST_ROW = 300
 
 
@@ -59,9 +53,9 @@ def judgement_document(judgement: Judgement) -> Document:
     return Document(tuple(blocks))
 
 
-def growth_percent(row: RowVerdict) -> float:
-    """Give how far a row has grown from what it was held against, in percent; 0 where that is not known."""
-    return dict(row.figures).get("change_percent", 0.0)
+def gravity(row: RowVerdict) -> tuple[int, float]:
+    """Sort rows by their verdicts, the gravest first, and by how far they have grown, as far as is known."""
+    return ORDER.index(row.verdict), -dict(row.figures).get("change_percent", 0.0)
 
 
 def change_text(row: RowVerdict) -> str:
@@ -71,15 +65,15 @@ def change_text(row: RowVerdict) -> str:
         >>> change_text(RowVerdict("t.py::a", Verdict.REGRESSED, (("expected", 4), ("found", 5))))
         '4 -> 5'
     """
-    figures = dict(row.figures)
-    if figures.keys() >= {"base_ns", "head_ns", "change_percent"}:
-        unit = column_scale([figures["base_ns"], figures["head_ns"]])
-        moved = f"{unit.text(figures['base_ns'])} -> {unit.text(figures['head_ns'])} {unit.name}"
-        return f"{moved} ({figures['change_percent']:+.1f} %)"
-    if not figures.keys() >= {"expected", "found"}:
-        return ""
-    share = f" ({figures['change_percent']:+.1f} %)" if "change_percent" in figures else ""
-    return f"{figures['expected']:,.0f} -> {figures['found']:,.0f}{share}"
+    match figures := dict(row.figures):
+        case {"base_ns": then, "head_ns": now}:
+            unit = column_scale([then, now])
+            moved = f"{unit.text(then)} -> {unit.text(now)} {unit.name}"
+        case {"expected": then, "found": now}:
+            moved = f"{then:,.0f} -> {now:,.0f}"
+        case _:
+            return ""
+    return f"{moved} ({figures['change_percent']:+.1f} %)" if "change_percent" in figures else moved
 
 
 def verdict_counts(verdicts: Sequence[RowVerdict]) -> tuple[Span, ...]:
@@ -118,21 +112,21 @@ def _row_title(row: RowVerdict, text: str) -> Paragraph:
 
 
 def _detail(text: str, tone: Tone = Tone.PLAIN, indent: int = 1) -> Paragraph:
-    return paragraph(text, tone, indent, hanging=1, wrap=Wrap.SPACES)
+    return paragraph(text, tone, indent, hanging=1)
 
 
 def _figures_text(row: RowVerdict) -> str:
-    """Say what a row was held against, and what was found."""
-    figures = dict(row.figures)
-    if figures.keys() >= OF_SAVED_RUN:
-        unit = column_scale([figures["base_ns"], figures["head_ns"]])
-        then, now = (f"{unit.text(figures[name])} {unit.name}" for name in ("base_ns", "head_ns"))
-        ends = ("change_percent", "change_low_percent", "change_high_percent")
-        change, low, high = (f"{figures[name]:+.1f} %" for name in ends)
-        samples = f"{figures['base_samples']:.0f} and {figures['head_samples']:.0f} samples"
-        return f"{row.criterion}: {then} -> {now}, {change}, 99 % interval {low} to {high} ({samples})"
-    change = f", {figures['change_percent']:+.1f} %" if "change_percent" in figures else ""
-    return f"{row.criterion}: found {figures['found']:,.0f}{change}" if "found" in figures else row.criterion
+    """Say what a row was held against, what was found, and of a comparison how sure it is."""
+    text = ": ".join(filter(None, (row.criterion, change_text(row))))
+    match dict(row.figures):
+        case {
+            "change_low_percent": low,
+            "change_high_percent": high,
+            "base_samples": base,
+            "head_samples": head,
+        }:
+            text += f", 99 % interval {low:+.1f} % to {high:+.1f} % ({base:.0f} and {head:.0f} samples)"
+    return text
 
 
 def _new_rows(rows: Sequence[RowVerdict]) -> Iterator[Paragraph]:

@@ -31,7 +31,7 @@ SPACES = re.compile(r"\s+")
 
 def document_text(document: Document) -> str:
     """Write a document, its legend below its blocks."""
-    meanings = document.legend_of(document.meanings)
+    meanings = document.legend_of()
     legend = [_inline(meanings)] if meanings else []
     parts = [part for block in document.blocks for part in _block_parts(block)]
     return "\n\n".join([*parts, *legend]) + "\n"

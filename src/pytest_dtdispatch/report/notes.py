@@ -14,7 +14,6 @@ from pytest_dtdispatch.report.document import (
     Paragraph,
     Span,
     Tone,
-    Wrap,
     one_line,
     paragraph,
 )
@@ -68,7 +67,7 @@ def caveats(tests: Iterable[TestResults]) -> Document:
     if simulated := sum(test.is_simulated for test in found):
         of = plural(simulated, "test")
         lines.append(f"figures of {of} hold the work of all ranks, which LocalTensorMode simulates")
-    return Document(tuple(paragraph(line, Tone.NOTICE, hanging=1, wrap=Wrap.SPACES) for line in lines))
+    return Document(tuple(paragraph(line, Tone.NOTICE, hanging=1) for line in lines))
 
 
 def _unseen_lines(tests: list[Unseen]) -> Iterator[str]:
@@ -110,4 +109,4 @@ def explained(everything: Sequence[Measurement]) -> Iterator[Paragraph]:
         more = f" and {plural(left_out, 'op')} more" * (left_out > 0)
         text += f"; without a figure: {ops}{more}"
     if seen:
-        yield paragraph(text, indent=1, hanging=1, wrap=Wrap.SPACES)
+        yield paragraph(text, indent=1, hanging=1)

@@ -18,7 +18,7 @@ from pytest_dtdispatch.core.text import COUNT_UNITS, UNITS, escape_controls, plu
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import Tone, paragraph, plain
-from pytest_dtdispatch.report.judgements import TONES, judgement_document, verdict_counts
+from pytest_dtdispatch.report.judgements import ORDER, TONES, judgement_document, verdict_counts
 from pytest_dtdispatch.report.rows import profiles
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import run_sections
@@ -26,11 +26,6 @@ from pytest_dtdispatch.report.summary import run_sections
 TITLE = "DTensor dispatch report"
 PIECES = {"local": "local", "hit": "overhead on a hit", "miss": "extra on a miss"}  # of the bar of a row
 LEAST_RANGE = 1e3  # of the scale of bars
-# The worst first: one row may have several.
-WORST = (
-    *(Verdict.REGRESSED, Verdict.MISSING, Verdict.MISMATCHED, Verdict.DISABLED, Verdict.CONTAMINATED),
-    *(Verdict.INCONCLUSIVE, Verdict.IMPROVED, Verdict.NEW, Verdict.PASSED),
-)
 
 
 def require_jinja() -> Any:
@@ -146,7 +141,7 @@ def _page_rows(run: ReportedRun, low: float, high: float) -> Iterator[tuple[tupl
 
 
 def _verdicts_by_row(run: ReportedRun) -> dict[tuple[str, str], Verdict]:
-    """Return the worst verdict of each row, by its test and its label."""
+    """Return the gravest verdict of each row, by its test and its label."""
     by_name: dict[str, list[Verdict]] = {}
     for gate in run.gates:
         for one in gate.verdicts:
@@ -157,7 +152,8 @@ def _verdicts_by_row(run: ReportedRun) -> dict[tuple[str, str], Verdict]:
             names = [number_name(test, row.label), *(state_name(test, row, each) for each in row.samples)]
             judged = [verdict for name in names for verdict in by_name.get(name, ())]
             if judged:
-                found[test, row.label] = min(judged, key=WORST.index)
+                graver = [verdict for verdict in judged if verdict is not Verdict.PASSED]
+                found[test, row.label] = min(graver or judged, key=ORDER.index)
     return found
 
 

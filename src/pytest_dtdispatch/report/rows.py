@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
+from typing import NamedTuple
 
 from pytest_dtdispatch.core.measurement import (
-    NOISY,
     Contains,
     Figures,
     Measurement,
@@ -47,26 +47,25 @@ SCALES = {
 }
 MEANINGS = {
     "calls": "how often the program made the call",
-    "share": "of what all rows of the region cost: calls x overhead, or x hit where there is no local",
-    "total": "shares added up from the first row",
-    "cold": "a miss after every other cache was cleared too",
-    "miss": "first call after the sharding caches, of a redistribution those of plans, were cleared",
-    "hit": "a later call",
-    "local": "that op on plain local shards",
-    "overhead": "hit - local, what DTensor adds to the op on plain local shards",
-    SCATTER: "how far the median may lie above the figure, with 95%, or the figure above the least sample, "
-    f"noisy past {NOISY:.0%}",
-    "samples": "misses + hits recorded",
-}
-BRIEF = {
     "share": "part of what all rows cost",
+    "total": "shares added up from the first row",
     "cold": "a miss with all other caches empty too",
     "miss": "first call with empty caches",
+    "miss+": "how many more the greatest count has",
     "hit": "a later call",
+    "hit+": "how many more the greatest count has",
     "local": "the op on plain local shards",
     "overhead": "hit - local",
     SCATTER: "how far samples scatter",
+    "slowest": "the greatest of these medians, and its rank",
+    "spread": "how much slower that rank is than the fastest, against the median over ranks",
+    "samples": "misses + hits recorded",
 }
+# The columns that go first where there is no room; cold ones stay.
+EXPENDABLE = (
+    *("rounds", "samples", "total", "miss/hit", "local", "hit+", "miss+", "calls", "overhead"),
+    *("spread", "slowest"),
+)
 
 
 @dataclass(frozen=True)
@@ -86,23 +85,11 @@ class RowColumn:
     is_cold: bool = False
 
 
-@dataclass(frozen=True)
-class RowTable:
-    """A table of rows.
-
-    Args:
-        columns: of figures.
-        legend: what the figures are; ``{unit}`` is what is counted.
-        expendable: titles of columns that go first where there is no room; cold ones stay.
-        meanings: of its own columns.
-        brief: the same in a few words; none where the meanings are told in any case.
-    """
+class RowTable(NamedTuple):
+    """Columns of figures, and what the figures are; ``{unit}`` is what is counted."""
 
     columns: tuple[RowColumn, ...]
     legend: str
-    expendable: tuple[str, ...]
-    meanings: Mapping[str, str]
-    brief: Mapping[str, str]
 
 
 def scatter_text(samples: Samples | None) -> str:
@@ -163,7 +150,6 @@ def _rank_overhead(row: Measurement) -> str:
 
 
 SAMPLES = RowColumn("samples", _sample_counts)
-MORE, MORE_BRIEF = "how many more the greatest count has", "what the greatest count has more"
 TIMES = RowTable(
     (
         *(column for state, scale in SCALES.items() for column in _times_of(state, scale)),
@@ -172,9 +158,6 @@ TIMES = RowTable(
         SAMPLES,
     ),
     "Quietest blocks: of seven blocks of neighbouring samples the lowest median.",
-    ("rounds", "samples", "total", "miss/hit", "local", "calls", "overhead"),
-    MEANINGS,
-    BRIEF,
 )
 COUNTS = RowTable(
     (
@@ -183,9 +166,6 @@ COUNTS = RowTable(
         SAMPLES,
     ),
     "{unit}: the least of the calls that were counted.",
-    ("rounds", "samples", "total", "miss/hit", "local", "hit+", "miss+", "calls"),
-    {**MEANINGS, "miss+": MORE, "hit+": MORE},
-    {**BRIEF, "miss+": MORE_BRIEF, "hit+": MORE_BRIEF},
 )
 RANKS = RowTable(
     (
@@ -194,14 +174,6 @@ RANKS = RowTable(
         SAMPLES,
     ),
     "A figure is the median over ranks of the median of each.",
-    ("rounds", "samples", "local", "total", "overhead", "calls", "spread", "slowest"),
-    {
-        **MEANINGS,
-        "slowest": "the greatest of these medians, and its rank",
-        "spread": "how much slower that rank is than the fastest, against the median over ranks",
-        "samples": "misses + hits recorded on all ranks",
-    },
-    {},
 )
 
 
@@ -211,14 +183,12 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
     everything = [row for of_test in measured.values() for row in of_test]
     has_cold = any(row.of(State.COLD) for row in everything)
     columns = [column for column in of.columns if has_cold or not column.is_cold]
-    table, lines = _table(of, columns, measured, view), (*proved(everything), *explained(everything))
+    table, lines = _table(columns, measured, view), (*proved(everything), *explained(everything))
     blocks = (table, *lines, *profiles(measured))
-    return Document(blocks, of.legend.format(unit=view.counted.capitalize()), of.meanings, of.brief)
+    return Document(blocks, of.legend.format(unit=view.counted.capitalize()), MEANINGS)
 
 
-def _table(
-    of: RowTable, columns: Sequence[RowColumn], measured: Mapping[str, Sequence[Measurement]], view: View
-) -> Table:
+def _table(columns: Sequence[RowColumn], measured: Mapping[str, Sequence[Measurement]], view: View) -> Table:
     """Lay out a line for each row, the dearest of a test first; of the cheapest say how many."""
     regions = {
         f"{test} ({contains})": by_cost([each for each in of_test if each.contains is contains])
@@ -243,7 +213,7 @@ def _table(
         (*before, *(Column(column.title, column.unit) for column in columns), *after),
         tuple(groups),
         proof_title=title_of([line for group in groups for line in group.lines]),
-        expendable=of.expendable,
+        expendable=EXPENDABLE,
         widest_kept=("share",),  # rows are in its order
     )
 
@@ -347,11 +317,10 @@ def timed_document(title: str, timed: Mapping[Signature, Sequence[Figures]]) -> 
     ]
     if not rows:
         return Document((one_line(NOTHING),))
-    meanings = {name: MEANINGS[name] for name in ("miss", "hit", SCATTER)}
     columns = [RowColumn("calls", lambda row: str(row.calls))]
-    columns += [column for column in TIMES.columns if column.title in meanings]
+    columns += [column for column in TIMES.columns if column.title in (*PROPAGATED, SCATTER)]
     lines = tuple(line_of(row, [column.text(row) for column in columns], View()) for row in rows)
     group = Group(f"{title} ({Contains.DISPATCH})", lines)
     heads = tuple(Column(column.title, column.unit) for column in columns)
     table = Table(heads, (group,), proof_title=title_of(lines))
-    return Document((table, *proved(rows)), TIMES.legend, meanings)
+    return Document((table, *proved(rows)), TIMES.legend, MEANINGS)

@@ -26,7 +26,7 @@ from pytest_dtdispatch.report.document import (
 from pytest_dtdispatch.report.judgements import (
     change_text,
     drift_lines,
-    growth_percent,
+    gravity,
     judgement_document,
     verdict_counts,
 )
@@ -40,11 +40,7 @@ MOST_BYTES = 2**20
 KEPT_BYTES = 4096  # for the line that says what was left out
 MOST_ROWS = 100  # in the table of what changed
 LONGEST_ROW = 300
-# In the order of the table; rows that passed, or are new, are no change.
-CHANGES = (
-    *(Verdict.REGRESSED, Verdict.MISSING, Verdict.MISMATCHED, Verdict.DISABLED, Verdict.CONTAMINATED),
-    *(Verdict.IMPROVED, Verdict.INCONCLUSIVE),
-)
+CHANGES = tuple(verdict for verdict in Verdict if verdict not in (Verdict.PASSED, Verdict.NEW))
 BUDGET = "budget"
 TITLES = {
     BUDGET: "Budget of each step",
@@ -107,7 +103,7 @@ def _head(run: ReportedRun) -> Iterator[Block]:
     yield Heading(f"{TITLE}: {verdict_text(run)}")
     changed = [(gate, row) for gate in run.gates for row in gate.verdicts if row.verdict in CHANGES]
     if changed:
-        changed.sort(key=lambda each: (CHANGES.index(each[1].verdict), -growth_percent(each[1])))
+        changed.sort(key=lambda each: gravity(each[1]))
         yield _changes(changed)
         remedies = dict.fromkeys(f"{row.verdict}: {row.remedy}" for _, row in changed if row.remedy)
         if remedies:
@@ -149,7 +145,7 @@ def _folded(title: str, *documents: Document) -> Folded:
     """Fold documents with what their columns mean."""
     blocks: list[Block] = []
     for document in documents:
-        meanings = document.legend_of(document.meanings)
+        meanings = document.legend_of()
         blocks += [*document.blocks, *([paragraph(meanings)] if meanings else [])]
     return Folded(title, tuple(blocks))
 
@@ -163,9 +159,7 @@ def error_commands(run: ReportedRun, places: Mapping[str, tuple[str, int]]) -> l
             a line from 1.
     """
     failed = [row for gate in run.gates for row in gate.failed]
-    # What regressed before what is missing, by how much it did; all else comes after.
-    rank = {Verdict.REGRESSED: 2, Verdict.MISSING: 1}
-    failed.sort(key=lambda row: (rank.get(row.verdict, 0), growth_percent(row)), reverse=True)
+    failed.sort(key=gravity)
     idle = (gate.where for gate in run.gates if gate.has_failed and not gate.failed)
     lines = [_error({"title": TITLE}, f"no row could be judged against {where}") for where in idle]
     room = MOST_SHOWN - len(lines)

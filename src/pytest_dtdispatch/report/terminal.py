@@ -27,7 +27,6 @@ from pytest_dtdispatch.report.document import (
     Tone,
     Verbatim,
     View,
-    Wrap,
     paragraph,
     plain,
     spans_of,
@@ -64,12 +63,9 @@ def _escaped(part: T) -> T:
 
 
 def legend_text(document: Document, width: int, view: View) -> str:
-    """Say in short what those columns of a document mean that are shown; a verbose view says all of all."""
-    tables = [block for block in document.blocks if isinstance(block, Table)]
-    if view.verbose:
-        return document.legend_of([column.title for table in tables for column in table.columns])
-    shown = [table.columns[i].title for table in tables for i in _fit(table, width).columns]
-    return document.legend_of(shown, is_brief=True)
+    """Say what those columns of a document mean that are shown; a verbose view tells of all."""
+    shown = [table.columns[i].title for table in document.tables for i in _fit(table, width).columns]
+    return document.legend_of(None if view.verbose else shown)
 
 
 def plain_text(document: Document, width: int) -> str:
@@ -100,9 +96,9 @@ def _block_lines(block: Block, width: int, view: View) -> Iterator[tuple[Span, .
 
 
 def paragraph_lines(block: Paragraph, width: int) -> Iterator[tuple[Span, ...]]:
-    """Wrap a paragraph as it asks for."""
+    """Wrap a paragraph at spaces alone, so that names and figures stay whole."""
     indent = INDENT * block.indent
-    if block.wrap is Wrap.NEVER:
+    if block.is_whole:
         first, *others = block.spans
         yield (Span(indent + first.text, first.tone), *others)
         return
@@ -111,8 +107,8 @@ def paragraph_lines(block: Paragraph, width: int) -> Iterator[tuple[Span, ...]]:
         width - 1,
         initial_indent=indent,
         subsequent_indent=indent + INDENT * block.hanging,
-        break_long_words=block.wrap is Wrap.ANYWHERE,
-        break_on_hyphens=block.wrap is Wrap.ANYWHERE,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
     yield from _toned(lines, block.spans)
 
