@@ -133,13 +133,13 @@ def whole(tmp_path: Path, whole_text: str, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ("{", "no JSON, or cut off"),
-        ("[" * 100_000, "no JSON, or cut off"),
+        ("{", "other.json is no JSON: Expecting "),
+        ("[" * 100_000, "other.json is nested too deeply"),
         ("[]", 'no file of dtdispatch ab: it has no "format": "pytest-dtdispatch ab"'),
         ('{"format": "something"}', "no file of dtdispatch ab"),
         ('{"format": "pytest-dtdispatch ab", "version": 99}', "version 99 of the format; this one reads 3"),
         ('{"format": "pytest-dtdispatch ab", "version": 3}', "not whole: a Run without request"),
-        ("\udcff", "no text"),
+        ("\udcff", "other.json:1: this is no text in UTF-8"),
         (None, "cannot be read: No such file"),
     ],
 )

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtdispatch.core import files
 from pytest_dtdispatch.core.files import checked_target, read_text, write_atomic
 from pytest_dtdispatch.errors import DtDispatchError
 
@@ -66,12 +67,14 @@ def test_a_place_that_cannot_be_written_to_is_refused_in_one_line(
         assert says in refusal(tmp_path / name)
 
 
-def test_a_file_is_read_up_to_a_size(tmp_path: Path) -> None:
+def test_a_file_is_read_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("née", encoding="utf-8")
-    assert read_text(path, 4, "too large") == "née"
-    with pytest.raises(ValueError, match=r"^too large$"):
-        read_text(path, 3, "too large")
+    monkeypatch.setattr(files, "MOST_BYTES", 4)
+    assert read_text(path) == "née"
+    path.write_text("née.", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"rows\.csv has more than 0 MiB$"):
+        read_text(path)
 
 
 def test_a_pipe_is_written_into_and_stays(tmp_path: Path) -> None:

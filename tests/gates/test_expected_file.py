@@ -128,8 +128,8 @@ def test_what_is_no_file_of_rows_is_refused(tmp_path: Path) -> None:
     path.write_bytes(f"{ROW}\n".encode() + bytes(range(256)))
     assert complaint(path) == "FILE:3: this is no text in UTF-8"
     with path.open("wb") as file:
-        file.truncate(100 * 2**20)  # refused unread
-    assert complaint(path) == "FILE: it has more than 64 MiB, and is no file of rows"
+        file.truncate(300 * 2**20)  # refused unread
+    assert complaint(path) == "FILE has more than 256 MiB"
 
 
 LONG = Signature("cat.default", (tuple(f"f32[{size}]S0" for size in range(40)),), (4,), "cpu")

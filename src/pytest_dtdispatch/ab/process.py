@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtdispatch.core.environment import cpu_model
-from pytest_dtdispatch.core.files import read_text
+from pytest_dtdispatch.core.files import read_json
 from pytest_dtdispatch.core.plain_data import decode
 from pytest_dtdispatch.core.results import OUTPUT, Answer
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
@@ -183,9 +183,8 @@ def run_pytest(
     if status or not output.exists():
         raise ProcessError(f"{arm}: {_failure(status, last_lines(log))}; log: {log}")
     try:
-        text = read_text(output, MOST_BYTES, f"more than {MOST_BYTES:,} bytes")
-        answer: Answer = decode(Answer, json.loads(text))
-    except (OSError, ValueError, OverflowError, RecursionError) as error:
+        answer: Answer = decode(Answer, read_json(output))
+    except (ValueError, OverflowError, RecursionError) as error:
         raise ProcessError(f"{arm}: wrote something else than its rows: {error}; log: {log}") from None
     return answer
 

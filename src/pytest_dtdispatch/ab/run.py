@@ -32,7 +32,7 @@ from pytest_dtdispatch.ab.rule import (
     is_suspect,
     judge,
 )
-from pytest_dtdispatch.core.files import checked_target, read_text, write_atomic
+from pytest_dtdispatch.core.files import checked_target, read_json, write_atomic
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import GO_ON, KIND, PASSES, Answer, AnswerKind
 from pytest_dtdispatch.core.text import brief, show_progress
@@ -56,7 +56,6 @@ DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core"
 PADDING, STEP_BYTES = "DTDISPATCH_AB_PADDING", 136
 MOST_SHARE = 10.0  # of floors and of the control: 1000 %
 FORMAT, VERSION = "pytest-dtdispatch ab", 3
-MOST_BYTES = 256 * 2**20
 Pair = tuple[str, str]  # names of the sides that are compared
 
 
@@ -297,13 +296,9 @@ def read_run(path: Path) -> Run:
         DtDispatchError: it cannot be read, is something else, or is not whole.
     """
     try:
-        content = json.loads(read_text(path, MOST_BYTES, f"larger than {MOST_BYTES:,} bytes"))
-    except OSError as error:
-        raise DtDispatchError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise DtDispatchError(f"{path}: no text") from None
-    except (ValueError, RecursionError):
-        raise DtDispatchError(f"{path}: no JSON, or cut off") from None
+        content = read_json(path)
+    except ValueError as error:
+        raise DtDispatchError(str(error)) from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DtDispatchError(f'{path}: no file of dtdispatch ab: it has no "format": "{FORMAT}"')
     if content.get("version") != VERSION:

@@ -7,6 +7,7 @@ written into.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import secrets
@@ -14,20 +15,45 @@ import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pytest_dtdispatch.errors import DtDispatchError
 
+MOST_BYTES = 256 * 2**20  # a thousand signatures with their samples are 25 MB
+MOST_HELD_BYTES = 2 * MOST_BYTES
+# What a list, a mapping, and a value behind another one take, read and copied.
+HELD_BYTES = {"[": 64, "{": 200, ",": 80}
 BEGINNING = 2**16  # characters that tell what a file is
 _REFUSED = {stat.S_IFDIR: "folder", stat.S_IFSOCK: "socket", stat.S_IFBLK: "block device"}
 
 
-def read_text(path: Path, most_bytes: int, too_large: str) -> str:
-    """Read a file from anywhere; a ValueError with these words refuses a larger one."""
-    with path.open("rb") as file:
-        data = file.read(most_bytes + 1)
-    if len(data) > most_bytes:
-        raise ValueError(too_large)
-    return data.decode("utf-8-sig")  # some editors begin a file with a mark
+def read_text(path: Path) -> str:
+    """Read a file from anywhere; a ValueError says in one line which file it is and why it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"{path} has more than {MOST_BYTES // 2**20} MiB")
+    try:
+        return data.decode("utf-8-sig")  # some editors begin a file with a mark
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}:{line}: this is no text in UTF-8") from None
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON as :func:`read_text` does, unless its values would take far more memory than its text."""
+    text = read_text(path)
+    if sum(text.count(sign) * size for sign, size in HELD_BYTES.items()) > MOST_HELD_BYTES:
+        raise ValueError(f"{path} would take more than {MOST_HELD_BYTES // 2**20} MiB of memory")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from None
 
 
 def checked_target(path: Path, begins: str = "") -> None:

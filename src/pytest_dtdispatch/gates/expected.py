@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from pytest_dtdispatch.core.environment import ranks_text
 from pytest_dtdispatch.core.files import checked_target, read_text, write_atomic
-from pytest_dtdispatch.core.measurement import INSTRUCTIONS, UNITS, noise_text
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, MOST, UNITS, noise_text
 from pytest_dtdispatch.core.parsing import read_decimal
 from pytest_dtdispatch.core.results import (
     FEW_SAMPLES,
@@ -29,16 +29,14 @@ from pytest_dtdispatch.core.results import (
     row_key,
 )
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import plural
+from pytest_dtdispatch.core.text import plural, shown
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict, judged
 from pytest_dtdispatch.errors import DtDispatchError
 
 T = TypeVar("T")
 
-MOST_BYTES = 64 * 2**20  # some 300,000 rows
 LONGEST_LINE = 10_000
 LONGEST_REASON = 500
-MOST = 2**63  # a count of instructions that is larger is no count
 EXPECTED_FORM = "name,metric,expected,noise_margin[,reason]"
 RESULTS_FORM = "name,metric,value[,signature]"
 DIGITS = 4
@@ -100,7 +98,7 @@ class ExpectedFile:
 
 def read_expected(path: Path, metrics: MetricNames) -> ExpectedFile:
     """Read a file of expected results."""
-    return parse_expected(_text(path), str(path), metrics)
+    return parse_expected(read_text(path), str(path), metrics)
 
 
 def parse_expected(text: str, where: str, metrics: MetricNames) -> ExpectedFile:
@@ -124,7 +122,7 @@ def read_results(path: Path, metrics: MetricNames) -> tuple[MetricValue, ...]:
             raise ValueError(f"4 fields, and a row is {RESULTS_FORM} of that name")
         return MetricValue(name, metric, _whole(value, "value"), signature=signature)
 
-    return _rows(_text(path), str(path), RESULTS_FORM, metrics, read)
+    return _rows(read_text(path), str(path), RESULTS_FORM, metrics, read)
 
 
 def results_text(results: Iterable[MetricValue]) -> str:
@@ -156,20 +154,8 @@ def read_margin(text: str, what: str) -> float:
         margin = math.nan
     if not 0 <= margin <= 1:
         meant = f"; {margin:g} % is {margin / 100:g}" if 1 < margin <= 100 else ""
-        raise ValueError(f"{what} {_shown(text)} is not a fraction from 0 to 1{meant}")
+        raise ValueError(f"{what} {shown(text)} is not a fraction from 0 to 1{meant}")
     return margin
-
-
-def _text(path: Path) -> str:
-    too_large = f"{path}: it has more than {MOST_BYTES // 2**20} MiB, and is no file of rows"
-    try:
-        text = read_text(path, MOST_BYTES, too_large)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"{path}:{line}: this is no text in UTF-8") from None
-    return text
 
 
 def _rows(text: str, where: str, form: str, metrics: MetricNames, read: Callable[..., T]) -> tuple[T, ...]:
@@ -180,7 +166,7 @@ def _rows(text: str, where: str, form: str, metrics: MetricNames, read: Callable
             if fields := _fields(content, form, metrics):
                 name, metric, *_ = fields
                 if (name, metric) in rows:
-                    raise ValueError(f"a second row of {metric} of {_shown(name)}")
+                    raise ValueError(f"a second row of {metric} of {shown(name)}")
                 rows[name, metric] = read(line, *fields)
         except csv.Error as error:
             raise ValueError(f"{where}:{line}: {error}; a row is one line, quoted as CSV") from None
@@ -208,19 +194,15 @@ def _fields(line: str, form: str, metrics: MetricNames) -> list[str]:
     if len(name) > LONGEST_NAME:
         raise ValueError(f"a name of more than {LONGEST_NAME:,} characters")
     if metric not in metrics:
-        raise ValueError(f"unknown metric {_shown(metric)}; valid: {', '.join(metrics)}")
+        raise ValueError(f"unknown metric {shown(metric)}; valid: {', '.join(metrics)}")
     return [name, metric, *others]
 
 
 def _whole(text: str, column: str) -> int:
     value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
     if not 0 <= value < MOST:
-        raise ValueError(f"{column} {_shown(text)} is not a whole number from 0 to 2**63-1")
+        raise ValueError(f"{column} {shown(text)} is not a whole number from 0 to 2**63-1")
     return value
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
 
 def _csv_line(fields: list[str]) -> str:

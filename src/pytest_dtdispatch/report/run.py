@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.core.files import read_text
+from pytest_dtdispatch.core.files import read_json
 from pytest_dtdispatch.core.measurement import TIME, Measurement, Unit
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import OWN_TABLES, MetricValue, row_key, row_metrics
@@ -16,27 +15,10 @@ from pytest_dtdispatch.core.text import brief
 from pytest_dtdispatch.core.verdicts import Judgement, Threshold
 from pytest_dtdispatch.report.document import Document, View
 
-MOST_BYTES = 64 * 2**20  # a thousand signatures with their samples are 25 MB
-MOST_HELD_BYTES = 8 * MOST_BYTES
-# What a list, a mapping, and a value behind another one take, read and copied.
-HELD_BYTES = {"[": 64, "{": 200, ",": 80}
-
 KEY = "dtdispatch"  # of the run in the file
 VERSION = 1
 NOTHING = "nothing in it was measured with --dtdispatch"
 OTHER_VERSION = "another version of pytest-dtdispatch saved it: save it anew with this one"
-
-
-def members_of(text: str) -> Any:
-    """Read JSON from anywhere, unless its values would take far more memory than its text."""
-    if sum(text.count(sign) * size for sign, size in HELD_BYTES.items()) > MOST_HELD_BYTES:
-        raise ValueError(f"its values would take more than {MOST_HELD_BYTES // 2**20} MiB of memory")
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"line {error.lineno}: {error.msg}") from None
 
 
 @dataclass(frozen=True)
@@ -126,13 +108,9 @@ def read_run(path: Path) -> ReportedRun:
     Raises:
         ValueError: in one line, which file it is and what is wrong with it.
     """
+    members = read_json(path)
     try:
-        too_large = f"it has more than {MOST_BYTES // 2**20} MiB"
-        return replace(decode_run(members_of(read_text(path, MOST_BYTES, too_large))), where=str(path))
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is no saved run: it is no text") from None
+        return replace(decode_run(members), where=str(path))
     except ValueError as error:
         raise ValueError(f"{path} is no saved run: {brief(error)}") from None
 
