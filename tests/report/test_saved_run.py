@@ -15,7 +15,7 @@ from pytest_dtdispatch.core import files
 from pytest_dtdispatch.core.measurement import Refused, Samples, State, Unit
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, Verdict
-from pytest_dtdispatch.report.document import Document, Folded, StackedBar, one_line
+from pytest_dtdispatch.report.document import Document, StackedBar, Verbatim, one_line
 from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.run import (
     KEY,
@@ -31,7 +31,7 @@ from tests.fuzz.inputs import assert_one_line, changed, fuzzed
 from tests.reported_runs import HITS, hostile_run, measured, row, run_of
 
 BAR = StackedBar("train", "10 us", (("local 4 us", 0.4), ("unexplained 6 us", 0.6)), has_rest=True)
-BUDGET = Document((BAR, Folded("more", (one_line("x"),))), "is", {"a": "b"})
+BUDGET = Document((BAR, Verbatim(("x",))), "is", {"a": "b"})
 INFINITE = RowVerdict("t.py::test_a", Verdict.PASSED, (("resolution_percent", float("inf")),), "", "10%")
 UNMEASURED = measured("mul.Tensor(f32[8]R)@4", calls=3, rounds=0, notes=("why not",))
 REFUSED = row(

@@ -10,14 +10,10 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.report.document import (
     Block,
-    Bullets,
     Column,
     Document,
-    Folded,
     Group,
-    Heading,
     Line,
-    Paragraph,
     Span,
     Table,
     Tone,
@@ -196,7 +192,7 @@ def test_only_a_terminal_has_an_edge(monkeypatch: pytest.MonkeyPatch, is_termina
 
 # Other blocks
 
-MIXED = Paragraph((Span("gate: "), Span("failed twice", Tone.BAD), Span(" today")), indent=1)
+MIXED = one_line("gate: ", Span("failed twice", Tone.BAD), " today", indent=1)
 HANGING = paragraph("one two three four", Tone.BAD, indent=1, hanging=2)
 NEVER = one_line(Span("new", Tone.NOTICE), " row", indent=1)
 
@@ -205,13 +201,10 @@ NEVER = one_line(Span("new", Tone.NOTICE), " row", indent=1)
     ("block", "width", "lines"),
     [
         (Verbatim(("a,1", " b,2"), indent=1), 10, ["  a,1", "   b,2"]),
-        (Heading("A title"), 10, ["*A title*"]),
-        (Bullets(("one two", (Span("four", Tone.CODE),))), 10, ["  * one", "    two", "  * four"]),
-        (Folded("All 3", (paragraph("two"),)), 10, []),
         (paragraph("a half-way longest"), 6, ["a", "half-way", "longest"]),
         (one_line("a half-way longest"), 6, ["a half-way longest"]),
         (HANGING, 12, ["*  one two*", "*      three*", "*      four*"]),
-        (MIXED, 17, ["  gate: *failed*", "*  twice *today"]),
+        (MIXED, 17, ["  gate: *failed twice* today"]),
         (NEVER, 5, ["*  new* row"]),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Block) else "",
@@ -224,19 +217,12 @@ def test_each_block_is_laid_out_within_the_width(block: Block, width: int, lines
     ]
 
 
-def test_what_is_folded_is_shown_in_a_verbose_view_alone() -> None:
-    folded = Folded("All 3", (Folded("All 2", (paragraph("two"),)), paragraph("three")))
-    assert texts(folded, 80, View(verbose=True)) == ["All 3", "All 2", "two", "three"]
-
-
 @pytest.mark.parametrize(
     "block",
     [
         one_line(Span(EVIL, Tone.BAD)),
-        Bullets((EVIL, (Span(EVIL),))),
         Verbatim((EVIL,)),
         table(line(EVIL, EVIL, EVIL), title=EVIL),
-        Folded(EVIL, (Heading(EVIL),)),
     ],
 )
 def test_names_reach_a_terminal_so_that_it_does_not_obey_them(block: Block) -> None:

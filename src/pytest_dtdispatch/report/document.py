@@ -62,19 +62,11 @@ Cell = str | tuple[Span, ...]
 
 
 @dataclass(frozen=True)
-class Heading:
-    """The title of what follows; level 1 is that of the whole document."""
-
-    text: str
-    level: int = 2
-
-
-@dataclass(frozen=True)
 class Paragraph:
     """Running text.
 
     Args:
-        spans: its pieces.
+        spans: its pieces; one where it is wrapped.
         indent: steps from the left edge.
         hanging: steps more for every line after the first.
         is_whole: whether it is never wrapped.
@@ -84,13 +76,6 @@ class Paragraph:
     indent: int = 0
     hanging: int = 0
     is_whole: bool = False
-
-
-@dataclass(frozen=True)
-class Bullets:
-    """A list of short texts."""
-
-    items: tuple[Cell, ...]
 
 
 @dataclass(frozen=True)
@@ -172,14 +157,6 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Folded:
-    """Blocks that few readers open: a terminal shows them with ``-v``, other formats fold them."""
-
-    title: str
-    blocks: tuple[Block, ...]
-
-
-@dataclass(frozen=True)
 class StackedBar:
     """A whole and its parts side by side, for formats that can draw: a table near it has the same figures.
 
@@ -198,7 +175,7 @@ class StackedBar:
     has_rest: bool = False
 
 
-Block = Heading | Paragraph | Bullets | Verbatim | Table | Folded | StackedBar
+Block = Paragraph | Verbatim | Table | StackedBar
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,9 @@ from collections.abc import Iterator, Sequence
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.report.document import (
     Block,
-    Bullets,
     Cell,
     Document,
-    Folded,
     Group,
-    Heading,
     Paragraph,
     Span,
     Table,
@@ -61,26 +58,22 @@ def escaped(text: str) -> str:
     return MARKUP.sub(r"\\\1", escape_controls(" ".join(text.split())))
 
 
+def folded(title: str, text: str) -> str:
+    """Write a text that few readers open, below its title."""
+    shown = html.escape(escape_controls(SPACES.sub(" ", title)))
+    return f"<details>\n<summary>{shown}</summary>\n\n{text}\n</details>\n"
+
+
 def _block_parts(block: Block) -> Iterator[str]:
     """Write a block, as parts with an empty line between them."""
     match block:
-        case Heading():
-            yield f"{'#' * block.level} {escaped(block.text)}"
         case Paragraph():
             yield LIST_MARK.sub(r"\1\\\2", _inline(block.spans))
-        case Bullets():
-            yield "\n".join(f"* {_inline(item)}" for item in block.items)
         case Verbatim():
             yield _fenced(block.lines)
         case Table():
             for group in block.groups:
                 yield from _group_parts(block, group)
-        case Folded():
-            title = escape_controls(SPACES.sub(" ", block.title))
-            yield f"<details>\n<summary>{html.escape(title)}</summary>"
-            for inner in block.blocks:
-                yield from _block_parts(inner)
-            yield "</details>"
 
 
 def _group_parts(table: Table, group: Group) -> Iterator[str]:

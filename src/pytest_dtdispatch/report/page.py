@@ -113,7 +113,7 @@ def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
     yield {"title": "To know first", "blocks": run.notices.blocks}
     if not run.calls and not run.documents:
         yield {"title": "Signatures and calls", "blocks": (paragraph("No signature or call was measured."),)}
-    yield from ({"title": folded.title, "blocks": folded.blocks} for folded in run_sections(run))
+    yield from (section._asdict() for section in run_sections(run))
     yield {"title": "Profiles", "blocks": tuple(profiles(run.measured))}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from pytest_dtdispatch.core.results import MetricValue, row_key
 from pytest_dtdispatch.core.signatures import cut_name
@@ -10,12 +11,9 @@ from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Block,
-    Bullets,
     Column,
     Document,
-    Folded,
     Group,
-    Heading,
     Line,
     Table,
     Tone,
@@ -30,7 +28,7 @@ from pytest_dtdispatch.report.judgements import (
     judgement_document,
     verdict_counts,
 )
-from pytest_dtdispatch.report.markdown import document_text
+from pytest_dtdispatch.report.markdown import document_text, escaped, folded
 from pytest_dtdispatch.report.rows import document as of_rows
 from pytest_dtdispatch.report.run import ReportedRun
 
@@ -65,12 +63,12 @@ def summary(run: ReportedRun, room: int = MOST_BYTES) -> str:
         run: that is told of.
         room: for all of it, in bytes; verdict and changes are written in any case.
     """
-    text = document_text(Document(tuple(_head(run))))
+    text = _head(run)
     left_out: list[str] = []
     title = "All that the gate said"
-    of_gates = (_folded(f"{title}: {cut_name(gate.where)}", judgement_document(gate)) for gate in run.gates)
+    of_gates = (_section(f"{title}: {cut_name(gate.where)}", judgement_document(gate)) for gate in run.gates)
     for section in (*run_sections(run), *of_gates):
-        written = document_text(Document((section,)))
+        written = folded(section.title, document_text(Document(section.blocks)))
         if len(f"{text}\n{written}".encode("utf-8", "backslashreplace")) + KEPT_BYTES > room:
             left_out.append(section.title)
         else:
@@ -83,7 +81,7 @@ def summary(run: ReportedRun, room: int = MOST_BYTES) -> str:
 
 def stopped_summary(why: str) -> str:
     """Write the summary of a run of which no whole is known."""
-    return document_text(Document((Heading(f"{TITLE}: no results"), paragraph(why))))
+    return f"## {TITLE}: no results\n\n{document_text(Document((paragraph(why),)))}"
 
 
 def verdict_text(run: ReportedRun) -> str:
@@ -99,18 +97,18 @@ def verdict_text(run: ReportedRun) -> str:
     return ", ".join(filter(None, ("failed" if run.has_failed else "passed", plain(counts))))
 
 
-def _head(run: ReportedRun) -> Iterator[Block]:
-    yield Heading(f"{TITLE}: {verdict_text(run)}")
+def _head(run: ReportedRun) -> str:
+    parts = [f"## {TITLE}: {verdict_text(run)}\n"]
     changed = [(gate, row) for gate in run.gates for row in gate.verdicts if row.verdict in CHANGES]
     if changed:
         changed.sort(key=lambda each: gravity(each[1]))
-        yield _changes(changed)
         remedies = dict.fromkeys(f"{row.verdict}: {row.remedy}" for _, row in changed if row.remedy)
-        if remedies:
-            yield Bullets(tuple(remedies))
-    for gate in run.gates:
-        yield from drift_lines(gate.verdicts)
-    yield from run.notices.blocks
+        bullets = "".join(f"* {escaped(remedy)}\n" for remedy in remedies)
+        parts += filter(None, (document_text(Document((_changes(changed),))), bullets))
+    drifts = [line for gate in run.gates for line in drift_lines(gate.verdicts)]
+    if below := (*drifts, *run.notices.blocks):
+        parts.append(document_text(Document(below)))
+    return "\n".join(parts)
 
 
 def _changes(changed: Sequence[tuple[Judgement, RowVerdict]]) -> Table:
@@ -127,27 +125,33 @@ def _changes(changed: Sequence[tuple[Judgement, RowVerdict]]) -> Table:
     return Table(columns, (Group("", lines, more),), label_title="row", proof_title="")
 
 
-def run_sections(run: ReportedRun) -> Iterator[Folded]:
+class Section(NamedTuple):
+    """A subject of a run: its title, and what is said of it."""
+
+    title: str
+    blocks: tuple[Block, ...]
+
+
+def run_sections(run: ReportedRun) -> Iterator[Section]:
     """Yield what there is of a run, a section a subject: budgets, rows, other kinds, environment."""
-    kinds = {kind: _folded(TITLES.get(kind, kind.capitalize()), each) for kind, each in run.documents.items()}
-    yield from (folded for kind, folded in kinds.items() if kind == BUDGET)
+    kinds = {
+        kind: _section(TITLES.get(kind, kind.capitalize()), each) for kind, each in run.documents.items()
+    }
+    yield from (section for kind, section in kinds.items() if kind == BUDGET)
     if run.calls:
-        yield _folded("Signatures and calls", of_rows(run.calls, run.view))
-    yield from (folded for kind, folded in kinds.items() if kind != BUDGET)
+        yield _section("Signatures and calls", of_rows(run.calls, run.view))
+    yield from (section for kind, section in kinds.items() if kind != BUDGET)
     if run.environment:
         lines = tuple(Line(name, (value,)) for name, value in run.environment.items())
         about = Table((Column("value"),), (Group("", lines),), "", "", label_tone=Tone.PLAIN)
         taken = (paragraph(f"Taken {run.taken}."),) if run.taken else ()
-        yield Folded("Environment", (about, *taken))
+        yield Section("Environment", (about, *taken))
 
 
-def _folded(title: str, *documents: Document) -> Folded:
-    """Fold documents with what their columns mean."""
-    blocks: list[Block] = []
-    for document in documents:
-        meanings = document.legend_of()
-        blocks += [*document.blocks, *([paragraph(meanings)] if meanings else [])]
-    return Folded(title, tuple(blocks))
+def _section(title: str, document: Document) -> Section:
+    """Make a section of a document, with what its columns mean."""
+    meanings = document.legend_of()
+    return Section(title, (*document.blocks, *([paragraph(meanings)] if meanings else [])))
 
 
 def error_commands(run: ReportedRun, places: Mapping[str, tuple[str, int]]) -> list[str]:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, TypeVar
 
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.report.document import (
     Block,
-    Bullets,
     Document,
-    Folded,
-    Heading,
     Line,
     Paragraph,
     Span,
@@ -29,7 +23,6 @@ from pytest_dtdispatch.report.document import (
     View,
     paragraph,
     plain,
-    spans_of,
 )
 
 NO_EDGE = sys.maxsize  # the width of a pipe and of a file
@@ -83,16 +76,6 @@ def _block_lines(block: Block, width: int, view: View) -> Iterator[tuple[Span, .
             yield from table_lines(block, width, view)
         case Verbatim():
             yield from ((Span(INDENT * block.indent + line),) for line in block.lines)
-        case Heading():
-            yield (Span(block.text, Tone.STRONG),)
-        case Bullets():
-            for item in block.items:
-                bullet = Paragraph((Span("* "), *spans_of(item)), indent=1, hanging=1)
-                yield from paragraph_lines(bullet, width)
-        case Folded() if view.verbose:
-            yield (Span(block.title, Tone.STRONG),)
-            for inner in block.blocks:
-                yield from _block_lines(inner, width, view)
 
 
 def paragraph_lines(block: Paragraph, width: int) -> Iterator[tuple[Span, ...]]:
@@ -103,23 +86,14 @@ def paragraph_lines(block: Paragraph, width: int) -> Iterator[tuple[Span, ...]]:
         yield (Span(indent + first.text, first.tone), *others)
         return
     lines = textwrap.wrap(
-        "".join(span.text for span in block.spans),
+        plain(block.spans),
         width - 1,
         initial_indent=indent,
         subsequent_indent=indent + INDENT * block.hanging,
         break_long_words=False,
         break_on_hyphens=False,
     )
-    yield from _toned(lines, block.spans)
-
-
-def _toned(lines: Sequence[str], spans: Sequence[Span]) -> Iterator[tuple[Span, ...]]:
-    """Give wrapped lines the tones of their spans; a blank has that of the letter before it."""
-    tones = iter([span.tone for span in spans for _ in re.findall(r"\S", span.text, re.ASCII)])
-    for line in lines:
-        letters = [(next(tones), letter) for letter in re.findall(r"(?:^\s*)?\S\s*", line, re.ASCII)]
-        same_tone = groupby(letters, key=itemgetter(0))
-        yield tuple(Span("".join(map(itemgetter(1), same)), tone) for tone, same in same_tone)
+    yield from ((Span(line, block.spans[0].tone),) for line in lines)
 
 
 @dataclass(frozen=True)
