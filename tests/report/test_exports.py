@@ -26,7 +26,7 @@ COUNTED = row(ADD, Samples(State.HIT, (66_000, 66_050), unit=INSTRUCTIONS))
 
 def exported(name: str, run: ReportedRun) -> Any:
     """Write a run in a format of JSON, and read it."""
-    return json.loads(FORMATS[name].text(run))
+    return json.loads(FORMATS[name].text(run)[0])
 
 
 def test_the_flag_names_every_format() -> None:

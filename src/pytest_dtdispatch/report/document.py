@@ -236,12 +236,8 @@ def paragraph(text: str, tone: Tone = Tone.PLAIN, indent: int = 0, hanging: int 
 
 def one_line(*parts: str | Span, indent: int = 0) -> Paragraph:
     """Make a line that is never wrapped, plain where it is not said otherwise."""
-    return Paragraph(spans(*parts), indent, is_whole=True)
-
-
-def spans(*parts: str | Span) -> tuple[Span, ...]:
-    """Make pieces of texts, plain where it is not said otherwise."""
-    return tuple(part if isinstance(part, Span) else Span(part) for part in parts)
+    spans = tuple(part if isinstance(part, Span) else Span(part) for part in parts)
+    return Paragraph(spans, indent, is_whole=True)
 
 
 def spans_of(cell: Cell) -> tuple[Span, ...]:

@@ -31,7 +31,7 @@ TRACE_FORMAT = "pytest-dtdispatch trace"
 RESULT = r'("(?=[^"]*::)([^"]|"")*"|[^",\n]*::[^",\n]*),\w+,\d+(\s|,(?![-+.\de]+[,\s]))'
 
 
-def oss_json(run: ReportedRun) -> str:
+def oss_json(run: ReportedRun) -> tuple[str, int]:
     """Write a record of PyTorch's benchmark database for each number of a run.
 
     The database requires names and values: https://github.com/pytorch/pytorch/wiki/PyTorch-OSS-benchmark-infra
@@ -44,10 +44,10 @@ def oss_json(run: ReportedRun) -> str:
         benchmark = {"name": "pytest-dtdispatch", "extra_info": dict(run.build)}
         metric = {"name": number.metric, "benchmark_values": [number.value]}
         records.append({"benchmark": benchmark, "model": model, "metric": metric})
-    return json.dumps(records, indent=1) + "\n"
+    return json.dumps(records, indent=1) + "\n", len(records)
 
 
-def github_benchmark(run: ReportedRun) -> str:
+def github_benchmark(run: ReportedRun) -> tuple[str, int]:
     """Write an entry for each state of each row, and for each number beside rows.
 
     The fields are those of ``customSmallerIsBetter`` in the README of
@@ -69,10 +69,10 @@ def github_benchmark(run: ReportedRun) -> str:
         unit = "ns" if number.metric.endswith("_ns") else number.metric.replace("_", " ")
         name = escape_controls(f"{number.name}::{number.metric}")
         entries.append({"name": name, "unit": unit, "value": number.value})
-    return json.dumps(entries, indent=1) + "\n"
+    return json.dumps(entries, indent=1) + "\n", len(entries)
 
 
-def bencher(run: ReportedRun) -> str:
+def bencher(run: ReportedRun) -> tuple[str, int]:
     """Write a run in the Bencher Metric Format: https://bencher.dev/docs/reference/bencher-metric-format.
 
     A benchmark is a state of a row, or a result that has numbers beside rows.
@@ -93,14 +93,16 @@ def bencher(run: ReportedRun) -> str:
         benchmark = shorten(escape_controls(number.name), limit=LONGEST_BENCHMARK)
         measure = shorten(number.metric, limit=LONGEST_MEASURE)
         found.setdefault(benchmark, {})[measure] = {"value": number.value}
-    return json.dumps(found, indent=1) + "\n"
+    return json.dumps(found, indent=1) + "\n", sum(map(len, found.values()))
 
 
-def trace(run: ReportedRun) -> str:
+def trace(run: ReportedRun) -> tuple[str, int]:
     """Join what torch's profiler wrote of the steps of a run: the times are of one clock."""
-    first, *others = (json.loads(text) for text in run.traces)
-    events = [event for one in (first, *others) for event in one["traceEvents"]]
-    return json.dumps({"otherData": {"format": TRACE_FORMAT}, **first, "traceEvents": events}) + "\n"
+    traces = [json.loads(text) for text in run.traces]
+    events = [event for one in traces for event in one["traceEvents"]]
+    merged = {"otherData": {"format": TRACE_FORMAT}, **(traces or [{}])[0], "traceEvents": events}
+    # Those that have a beginning and an end are counted.
+    return json.dumps(merged) + "\n", sum(event.get("ph") == "X" for event in events)
 
 
 def recorded_states(run: ReportedRun) -> Iterator[tuple[str, Measurement, Samples]]:
@@ -111,17 +113,8 @@ def recorded_states(run: ReportedRun) -> Iterator[tuple[str, Measurement, Sample
                 yield state_name(test, row, samples), row, samples
 
 
-def _figure_count(run: ReportedRun) -> int:
-    return sum(1 for _ in recorded_states(run)) + len(run.numbers)
-
-
 def _block_count(run: ReportedRun) -> int:
     return sum(1 for _ in run.rows()) + len(run.documents) + len(run.numbers)
-
-
-def _event_count(run: ReportedRun) -> int:
-    events = (event for text in run.traces for event in json.loads(text)["traceEvents"])
-    return sum(event.get("ph") == "X" for event in events)  # which have a beginning and an end
 
 
 @dataclass(frozen=True)
@@ -130,15 +123,13 @@ class Format:
 
     Args:
         begins: a regular expression that knows an earlier file, which is replaced.
-        text: renders a run.
-        size: counts what the text holds.
+        text: renders a run, and counts what the text holds.
         unit: of that.
         nothing: is said where that is nothing.
     """
 
     begins: str
-    text: Callable[[ReportedRun], str]
-    size: Callable[[ReportedRun], int]
+    text: Callable[[ReportedRun], tuple[str, int]]
     unit: str = "result"
     nothing: str = "no result has a figure"
 
@@ -148,24 +139,27 @@ class Format:
         Raises:
             DtDispatchError: where the run has nothing of the kind.
         """
-        if not (size := self.size(run)):
+        text, count = self.text(run)
+        if not count:
             raise DtDispatchError(f"{path} was not written: {self.nothing}")
-        return self.text(run), f"{plural(size, self.unit)} written to {path}"
+        return text, f"{plural(count, self.unit)} written to {path}"
 
 
 FORMATS: Mapping[str, Format] = {
-    "csv": Format(RESULT, lambda run: results_text(run.metrics()), lambda run: len(run.metrics())),
-    "oss-json": Format(r'\[\s*\{\s*"benchmark":', oss_json, lambda run: len(run.metrics())),
-    "github-action-benchmark": Format(
-        r'\[\s*\{\s*"name": ".*",\s*"unit":', github_benchmark, _figure_count, "figure"
+    "csv": Format(RESULT, lambda run: (results_text(run.metrics()), len(run.metrics()))),
+    "oss-json": Format(r'\[\s*\{\s*"benchmark":', oss_json),
+    "github-action-benchmark": Format(r'\[\s*\{\s*"name": ".*",\s*"unit":', github_benchmark, "figure"),
+    "bencher": Format(r'\{\s*".*": \{\s*".*": \{\s*"value":', bencher, "figure"),
+    "html": Format(
+        rf"(?s)<!DOCTYPE html>.{{0,2000}}?<title>{TITLE}</title>",
+        lambda run: (html_page(run), _block_count(run)),
     ),
-    "bencher": Format(r'\{\s*".*": \{\s*".*": \{\s*"value":', bencher, _figure_count, "figure"),
-    "html": Format(rf"(?s)<!DOCTYPE html>.{{0,2000}}?<title>{TITLE}</title>", html_page, _block_count),
-    "markdown": Format("## dtdispatch: ", summary, lambda run: len(run.metrics()) or _block_count(run)),
+    "markdown": Format(
+        "## dtdispatch: ", lambda run: (summary(run), len(run.metrics()) or _block_count(run))
+    ),
     "trace": Format(
         rf'\{{"otherData": \{{"format": "{TRACE_FORMAT}"',
         trace,
-        _event_count,
         "event",
         "no steps were counted",
     ),
