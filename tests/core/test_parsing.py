@@ -121,7 +121,8 @@ NO_MESHES: tuple[Any, ...] = (0, (), [], (2, 0), (2, None), ((2, 4),), 2.0, True
 NO_CHOICES = ("", "Fake", None, 1, ["fake"], ("auto", "fake"), numpy.array([1, 2]))
 FORMATS = "FORMAT:FILE, with a format of csv, html, markdown"
 LIMITS = (
-    "limits such as misses=0,collectives=4: whole numbers of at least 0 by name, each once, of misses, wraps"
+    "a list of limits such as misses=0,collectives=4: "
+    "whole numbers of at least 0 by name, each once, of misses, wraps"
 )
 NO_LIMITS: tuple[Any, ...] = (
     *(

@@ -299,12 +299,12 @@ def test_a_gate_that_could_judge_nothing_is_refused(
 def test_a_saved_run_that_cannot_be_read_is_refused_where_it_is_needed(pytester: pytest.Pytester) -> None:
     path = save(pytester)
     path.write_text(path.read_text()[:-100])
-    assert_refused(run(pytester, *GATE), f"{path} is no saved run: ")
+    assert_refused(run(pytester, *GATE), f"{path} is no JSON: ")
     result = run(pytester, *COMPARE)
     assert_passed(result)
     assert "gate: " not in text_of(result)
     write(pytester, marker='@pytest.mark.dtdispatch(threshold="60%")')
-    failed(run(pytester, *COMPARE), f"missing {path} is no saved run: ")
+    failed(run(pytester, *COMPARE), f"missing {path} is no JSON: ")
     save(pytester)
     assert run(pytester, *SAVE).ret == pytest.ExitCode.OK
     several = (*MEASURED, "--benchmark-compare=*base", "--dtdispatch-fail=5%")

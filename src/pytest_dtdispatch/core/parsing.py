@@ -25,8 +25,9 @@ THRESHOLD = re.compile(
     rf"(?P<percent>{DECIMAL.pattern})%(?P<strict>{STRICT})?"
 )
 THRESHOLDS = (
-    "thresholds such as 10% or hit=median:7.5%,strict: [STATE=][FIELD:]PERCENT, above 0% and at most 10000%, "
-    f"each of another figure; states: {', '.join(THRESHOLD_STATES)}; fields: {', '.join(THRESHOLD_FIELDS)}"
+    "a list of thresholds such as 10% or hit=median:7.5%,strict: [STATE=][FIELD:]PERCENT, "
+    "above 0% and at most 10000%, each of another figure; "
+    f"states: {', '.join(THRESHOLD_STATES)}; fields: {', '.join(THRESHOLD_FIELDS)}"
 )
 ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")  # as an ini file writes a switch
 
@@ -218,7 +219,7 @@ def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
         return read if len(read) == len(pairs) and read.keys() <= set(names) else None
 
     each_once = f"whole numbers of at least 0 by name, each once, of {', '.join(names)}"
-    return _made(f"limits such as misses=0,collectives=4: {each_once}", limits)
+    return _made(f"a list of limits such as misses=0,collectives=4: {each_once}", limits)
 
 
 def read_thresholds(value: Any) -> tuple[Threshold, ...]:
