@@ -99,7 +99,7 @@ def assert_holds_our_properties(file: Path) -> None:
     ("export", "says"),
     [
         ("trace:out", "out was not written: no steps were counted"),
-        ("xml:out", "'xml:out' is not FORMAT:FILE: no format is called 'xml'; valid: csv, oss-json, github-"),
+        ("xml:out", "'xml:out' is not FORMAT:FILE, with a format of csv, oss-json, github-"),
         ("markdown:auto", "--export markdown:auto is for a run in a job of GitHub Actions: name a file"),
     ],
 )
