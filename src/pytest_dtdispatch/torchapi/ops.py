@@ -63,7 +63,7 @@ def is_written(argument: Any) -> bool:
 def ops_with_a_rule() -> dict[str, Any]:
     """Return every op that DTensor's propagator or dispatcher has a rule for, by name, in the order of names.
 
-    Registries that this torch does not have hold no op.
+    Registries that this torch does not have hold no op. Variants that write to ``out=`` are left out.
     """
     dispatcher = DTensor._op_dispatcher
     propagator = dispatcher.sharding_propagator
@@ -73,8 +73,8 @@ def ops_with_a_rule() -> dict[str, Any]:
         getattr(propagator, "op_single_dim_strategy_funcs", {}),
         getattr(dispatcher, "_custom_op_handlers", {}),
     )
-    ops = {op for registry in registries for op in registry}
-    return dict(sorted((op_name(op), op) for op in ops if is_op(op)))
+    ops = {op for registry in registries for op in registry if is_op(op)}
+    return dict(sorted((op_name(op), op) for op in ops if not any(each.is_out for each in schema_of(op))))
 
 
 def returns_of(func: Any) -> Sequence[Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import count, product
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import torch
@@ -24,9 +24,6 @@ TENSOR_TEMPLATES = (
 )
 # Dtypes of tensors that have the template's shape, by the name of the argument.
 NAMED = {"mask": "b8", "condition": "b8", "indices": "i64", "index": "i64", "target": "i64"}
-OUTPUT_DTYPES = ("f32", "b8", "i64", "i32", "f64", "c64")  # each output is tried with each
-# Placements of what is only written to, tried in this order; the first are those of the other tensors.
-OUTPUT_PLACEMENTS = ("", "R", "S1")
 
 _BY_TEXT = {text: dtype for dtype, text in DTYPES.items()}
 _TENSOR = re.compile(r"(\w+)\[([\d,]*)\](t?)([RL]?)")
@@ -99,12 +96,10 @@ class Arguments:
     Args:
         op: the op overload.
         values: by name in its schema, tensors as texts.
-        outputs: names of those that it only writes to.
     """
 
     op: Any
     values: Mapping[str, Any]
-    outputs: tuple[str, ...] = ()
 
     @property
     def has_tensors(self) -> bool:
@@ -113,34 +108,28 @@ class Arguments:
 
     def plain(self) -> OpCall:
         """Call the op on plain tensors."""
-        return self._call(lambda text, _: text.plain())
+        return self._call(TensorText.plain)
 
-    def placed(self, mesh: DeviceMesh, layout: Layout, output: str = "") -> OpCall:
+    def placed(self, mesh: DeviceMesh, layout: Layout) -> OpCall:
         """Call the op on DTensors."""
         positions = count()
 
-        def place(text: TensorText, name: str) -> torch.Tensor:
+        def place(text: TensorText) -> torch.Tensor:
             if text.is_plain:
                 return text.plain().to(mesh.device_type)
-            own = layout.of(next(positions))
-            return text.placed(mesh, output if output and name in self.outputs else own)
+            return text.placed(mesh, layout.of(next(positions)))
 
         return self._call(place)
 
     def supported(self, mesh: DeviceMesh, layout: Layout) -> OpCall | str:
-        """Return the call on DTensors that runs, or torch's first refusal."""
-        refusals = []
-        for first in OUTPUT_PLACEMENTS if self.outputs else OUTPUT_PLACEMENTS[:1]:
-            output = first and first + "R" * (mesh.ndim - 1)
-            try:
-                self.placed(mesh, layout, output).run()
-            except Exception as error:  # whatever torch says: plain tensors run with these arguments
-                refusals.append(first_line(error))
-            else:
-                return self.placed(mesh, layout, output)
-        return refusals[0]
+        """Return the call on DTensors, or torch's refusal."""
+        try:
+            self.placed(mesh, layout).run()
+        except Exception as error:  # whatever torch says: plain tensors run with these arguments
+            return first_line(error)
+        return self.placed(mesh, layout)
 
-    def _call(self, make: Callable[[TensorText, str], torch.Tensor]) -> OpCall:
+    def _call(self, make: Callable[[TensorText], torch.Tensor]) -> OpCall:
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for position, needed in enumerate(schema_of(self.op)):
@@ -148,9 +137,9 @@ class Arguments:
                 continue
             value = self.values[needed.name]
             if isinstance(value, TensorText):
-                value = make(value, needed.name)
+                value = make(value)
             elif isinstance(value, tuple):
-                value = [make(text, needed.name) for text in value]
+                value = [make(text) for text in value]
             if position == len(args) and not needed.kwarg_only:
                 args.append(value)
             else:
@@ -165,35 +154,23 @@ def find_arguments(op: Any) -> Arguments | str:
         if not arguments.has_tensors:
             return "it takes numbers alone"  # as ldexp.default, which has a rule in torch 2.5 to 2.12
         try:
-            call = arguments.plain()
-            call.run()
+            arguments.plain().run()
         except Exception as error:  # whatever torch says of them, they are the wrong arguments
             why = why or first_line(error)
-            continue
-        written = {
-            name: replace(arguments.values[name], shape=tuple(call.kwargs[name].shape))
-            for name in arguments.outputs
-        }
-        return replace(arguments, values={**arguments.values, **written})
+        else:
+            return arguments
     return why or "no arguments are known for its schema"
 
 
 def _candidates(op: Any) -> Iterator[Arguments]:
-    schema = schema_of(op)
     needed = needs_of(op_name(op))
-    outputs = [argument.name for argument in schema if argument.is_out]
     for template in TENSOR_TEMPLATES:
         values = {
             argument.name: _value(argument, template, needed)
-            for argument in schema
-            if not argument.is_out and (not argument.has_default_value() or argument.name in needed)
+            for argument in schema_of(op)
+            if not argument.has_default_value() or argument.name in needed
         }
-        for dtypes in product(OUTPUT_DTYPES, repeat=len(outputs)):
-            texts = {
-                name: TensorText.read(needed.get(name, f"{dtype}[0]"))
-                for name, dtype in zip(outputs, dtypes, strict=True)
-            }
-            yield Arguments(op, {**values, **texts}, tuple(outputs))
+        yield Arguments(op, values)
 
 
 def _value(argument: Any, template: str, needed: Mapping[str, Any]) -> Any:

@@ -103,7 +103,7 @@ NEEDS = (
     _need("baddbmm.* baddbmm_.*", self="f32[8,8,32]", batch1="f32[8,8,16]", batch2="f32[8,16,32]"),
     _need("_grouped_mm.*", self="bf16[8,16,16]", mat2="bf16[8,16,16]"),
     _need("_scaled_mm.*", self="float8_e4m3fn[16,16]", mat2="float8_e4m3fn[16,16]t"),
-    _need("_scaled_mm.*", scale_a="f32[1,1]", scale_b="f32[1,1]", out_dtype="bf16", out="bf16[0]"),
+    _need("_scaled_mm.*", scale_a="f32[1,1]", scale_b="f32[1,1]", out_dtype="bf16"),
     # Convolution, pooling, resizing.
     _need(_CONVOLUTION, input=_IMAGE, weight="f32[8,4,3,3]R", grad_output="f32[8,8,8,8]", bias_sizes=[8]),
     _need(_CONVOLUTION, stride=[1, 1], padding=[1, 1], dilation=[1, 1], output_padding=[0, 0]),
@@ -187,7 +187,7 @@ NEEDS = (
     _need("view_as_real.*", self="c64[8,8]"),
     _need("view.dtype", dtype="i32"),
     # Elementwise, where something must be chosen.
-    _need("clamp*.default clamp*.out clip*.default clip*.out", min=0.1),
+    _need("clamp*.default clip*.default", min=0.1),
     _need("clamp*.Tensor* clip*.Tensor*", min="f32[8,8]"),
     _need("div*.*mode*", rounding_mode="floor"),
     _need("gelu_backward.*", approximate="none"),
@@ -213,7 +213,6 @@ NEEDS = (
     _need("_fft_c2c.*", self="c64[8,8]", dim=[1], normalization=0, forward=True),
     _need("_fft_c2r.*", self="c64[8,5]", dim=[1], normalization=0, last_dim_size=8),
     _need("_fft_r2c.*", self="f32[8,8]", dim=[1], normalization=0, onesided=True),
-    _need("_fft_c2c.out _fft_r2c.out", out="c64[0]"),
 )
 
 
