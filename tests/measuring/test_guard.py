@@ -65,14 +65,14 @@ def test_a_step_whose_arguments_are_optional_is_taken() -> None:
 
 
 def step(batch: Any, *, lr: float, verbose: bool = False) -> None:
-    """Take arguments, two of which must be given."""
+    """Take arguments, two of which must be given: all are named."""
 
 
 NO_COUNT = r"steps\(\): {}=.* is not a whole number of at .* {}"
 CHECKS: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
     *((check_count, ("steps", value, 1), NO_COUNT.format("steps", 1)) for value in (0, 1.5, "5", True, None)),
     *((check_count, ("warmup", value, 0), NO_COUNT.format("warmup", 0)) for value in (-1, 0.5)),
-    (check_steps, (step, 3, 5), r"the step takes arguments \(batch, lr\), and steps\(\) gives none"),
+    (check_steps, (step, 3, 5), r"the step takes arguments \(batch, lr, verbose\), and steps\(\) gives none"),
     (check_steps, (None, 3, 5), r"steps\(\): a value of type NoneType is not callable; give a"),
     (check_callable, ("call", len, 123), r"call\(name=123\): a name is a text$"),
     (call_arguments, ((), lambda: 5), "setup returned 5: it must return a tuple of arguments, or"),

@@ -290,7 +290,7 @@ class VariantResult:
 
 def check_variants(variants: object, equal: object, name: object) -> None:
     """Refuse what cannot be compared."""
-    from pytest_dtdispatch.measuring.guard import check_callable, required_arguments
+    from pytest_dtdispatch.measuring.guard import check_callable, why_not_called
 
     if not isinstance(variants, Mapping):
         raise CompareError(f"compare({shown(variants)}): it takes callables by their names, as in {USAGE}")
@@ -305,9 +305,9 @@ def check_variants(variants: object, equal: object, name: object) -> None:
                 "begins or ends with a space"
             )
         check_callable(f"compare: {label!r}", fn, None)
-        if required := required_arguments(fn):
+        if takes := why_not_called(fn):
             raise CompareError(
-                f"the variant {label!r} takes arguments ({', '.join(required)}), and compare() gives none: "
+                f"the variant {label!r} {takes}, and compare() gives none: "
                 f"wrap each, as in {{{label!r}: lambda: f(x)}}"
             )
     if equal is not None and not callable(equal):

@@ -128,11 +128,10 @@ def check_steps(
     check_callable(method, step, name)
     check_count("warmup", warmup, 0, method)
     check_count("steps", steps, 1, method)
-    required = required_arguments(step)
-    if required:
+    if takes := why_not_called(step):
         inputs = ", or give inputs=[x, ...]" if method == "steps" else ""
         raise CaptureError(
-            f"the step takes arguments ({', '.join(required)}), and {method}() gives none: "
+            f"the step {takes}, and {method}() gives none: "
             f"wrap it, as in dtdispatch.{method}(lambda: step(x)){inputs}"
         )
 
@@ -143,11 +142,15 @@ def check_count(keyword: str, value: object, least: int, method: str = "steps") 
         raise CaptureError(f"{method}(): {keyword}={shown(value)} is not a whole number of at least {least}")
 
 
-def required_arguments(step: Callable[[], object]) -> list[str]:
-    """Name the arguments that a callable cannot do without."""
+def why_not_called(function: Callable[..., object], *arguments: object) -> str:
+    """Say what a callable takes that cannot be called with these arguments; empty where it can."""
     try:
-        parameters = inspect.signature(step).parameters.values()
+        signature = inspect.signature(function)
     except ValueError:  # a function of C that does not tell
-        return []
-    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [p.name for p in parameters if p.default is p.empty and p.kind not in optional]
+        return ""
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        names = ", ".join(signature.parameters)
+        return f"takes arguments ({names})" if names else "takes no argument"
+    return ""

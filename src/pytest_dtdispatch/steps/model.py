@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -289,7 +288,7 @@ def read_calls(
     name: str | None,
 ) -> StepCalls:
     """Read what ``steps()`` was given, and refuse what cannot be counted."""
-    from pytest_dtdispatch.measuring.guard import check_callable, check_count, check_steps
+    from pytest_dtdispatch.measuring.guard import check_callable, check_count, check_steps, why_not_called
 
     if inputs is None:
         warmup, steps = WARMUP if warmup is None else warmup, STEPS if steps is None else steps
@@ -302,21 +301,9 @@ def read_calls(
     check_count("warmup", warmup, 0)
     if not isinstance(inputs, Iterable) and not hasattr(inputs, "__getitem__"):
         raise CaptureError(f"steps(): inputs={shown(inputs)} cannot be iterated over: give a list of inputs")
-    _check_takes_one(step)
-    return StepCalls(name or step_name(step), step, warmup, 0, inputs)
-
-
-def _check_takes_one(step: Callable[..., object]) -> None:
-    try:
-        signature = inspect.signature(step)
-    except ValueError:  # a function of C that does not tell
-        return
-    try:
-        signature.bind(None)
-    except TypeError:
-        names = ", ".join(signature.parameters)
-        takes = f"arguments ({names})" if names else "no argument"
+    if takes := why_not_called(step, None):
         raise CaptureError(
-            f"steps(): the step takes {takes}, and is called with "
+            f"steps(): the step {takes}, and is called with "
             "one of the inputs: wrap it, as in dtdispatch.steps(lambda pair: step(*pair), inputs=pairs)"
-        ) from None
+        )
+    return StepCalls(name or step_name(step), step, warmup, 0, inputs)
