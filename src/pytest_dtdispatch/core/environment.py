@@ -6,7 +6,8 @@ import importlib.util
 import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,20 @@ class Environment:
         device = f"{self.device} ({known})" if known else self.device
         caches, threads = f"{self.cache_interface} caches", plural(self.threads, "thread")
         return f"torch {self.torch_version}, {device}, {caches}, {threads}"
+
+
+@contextmanager
+def environment_with(variables: Mapping[str, str]) -> Iterator[None]:
+    """Give environment variables these values for a while; others are left to whoever sets them."""
+    before = {name: os.environ.pop(name, None) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def cpu_model() -> str:

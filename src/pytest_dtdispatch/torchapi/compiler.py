@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pytest_dtdispatch.core.environment import environment_with
 from pytest_dtdispatch.errors import CompileError
 from pytest_dtdispatch.torchapi.hooks import handed
 
@@ -166,16 +166,11 @@ def cache_folder(path: Path) -> Iterator[None]:
     utils = importlib.import_module("torch._inductor.utils")
     clear = getattr(utils, "clear_caches", None) or utils.clear_inductor_caches
     folders = {"TORCHINDUCTOR_CACHE_DIR": str(path), "TRITON_CACHE_DIR": str(path / "triton")}
-    before = {name: os.environ.pop(name, None) for name in folders}
-    os.environ.update(folders)
     try:
-        clear()
-        yield
+        with environment_with(folders):
+            clear()
+            yield
     finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
         clear()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from pytest_dtdispatch.core.environment import environment_with
 from pytest_dtdispatch.core.events import Event
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.torchapi.hooks import Conversion, Converter, handed, watching_conversions
@@ -93,19 +94,12 @@ def recording_trace(name: str, keep: Callable[[str], None]) -> Iterator[None]:
         keep(path.read_text(encoding="utf-8"))
 
 
-@contextmanager
-def _quiet_start() -> Iterator[None]:
+def _quiet_start() -> AbstractContextManager[None]:
     """Keep the profiler from writing lines about itself: some builds write two whenever it starts and stops.
 
     Where the first profile is taken is where its library reads how much it is to say.
     """
-    before = os.environ.get(LOG_LEVEL)
-    os.environ.setdefault(LOG_LEVEL, SILENT)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[LOG_LEVEL]
+    return environment_with({LOG_LEVEL: os.environ.get(LOG_LEVEL, SILENT)})
 
 
 def _event(one: Any) -> Event:
