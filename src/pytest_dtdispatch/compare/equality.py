@@ -22,7 +22,7 @@ from pytest_dtdispatch.torchapi.tensors import (
     is_group_fake,
     is_local_mode_open,
     known_part,
-    unflatten,
+    tree_unflatten,
 )
 
 __tracebackhide__ = True  # a test that fails here shows its own line
@@ -112,7 +112,9 @@ def _plain(first: Snapshot, other: Snapshot) -> list[Any]:
         if isinstance(one, KnownPart) and isinstance(another, KnownPart) and one.shape == another.shape:
             results[0][path], results[1][path] = common(one, another)
     return [
-        unflatten([leaf.values if isinstance(leaf, KnownPart) else leaf for leaf in leaves.values()], spec)
+        tree_unflatten(
+            [leaf.values if isinstance(leaf, KnownPart) else leaf for leaf in leaves.values()], spec
+        )
         for leaves, spec in zip(results, (first.spec, other.spec), strict=True)
     ]
 

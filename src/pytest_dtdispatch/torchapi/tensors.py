@@ -13,7 +13,8 @@ import torch
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import keystr as _keystr
-from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten_with_path, tree_leaves
+from torch.utils._pytree import tree_unflatten as tree_unflatten
 
 from pytest_dtdispatch.torchapi.hooks import local_mode_type
 from pytest_dtdispatch.torchapi.ops import open_modes, without_outer_modes
@@ -286,11 +287,6 @@ def flatten(result: Any) -> tuple[list[tuple[str, Any]], Any]:
     return [(_keystr(path), leaf) for path, leaf in leaves], spec
 
 
-def unflatten(leaves: Sequence[Any], spec: Any) -> Any:
-    """Put leaves together again."""
-    return tree_unflatten(leaves, spec)
-
-
 def known_part(tensor: torch.Tensor) -> KnownPart:
     """Copy what this rank knows of a tensor."""
     wait_for(tensor)
@@ -307,13 +303,9 @@ def common(first: KnownPart, other: KnownPart) -> tuple[torch.Tensor, torch.Tens
     """Return what is known of both of two tensors of one shape."""
 
     def cut(part: KnownPart, against: KnownPart) -> torch.Tensor:
-        values = part.values
-        for dim, (begin, low, length) in enumerate(
-            zip(part.offset, against.offset, against.values.shape, strict=True)
-        ):
-            first, last = max(low - begin, 0), min(low + length - begin, values.shape[dim])
-            values = values.narrow(dim, min(first, values.shape[dim]), max(last - first, 0))
-        return values
+        dims = zip(part.offset, against.offset, against.values.shape, strict=True)
+        spans = (slice(max(low - begin, 0), max(low + length - begin, 0)) for begin, low, length in dims)
+        return part.values[tuple(spans)]
 
     return cut(first, other), cut(other, first)
 
