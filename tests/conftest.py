@@ -7,7 +7,7 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,8 +102,8 @@ def young_heap() -> Iterator[None]:
     gc.unfreeze()
 
 
-def held() -> dict[tuple[int, str], int]:
-    """Everything callable that DTensor and what we put hooks into holds, by its owner and name."""
+def namespaces() -> list[Mapping[Any, Any]]:
+    """Of DTensor and of all that we put hooks into, by what it holds its callables under."""
     import torch
     from torch.distributed import _functional_collectives
     from torch.distributed.tensor import DTensor
@@ -112,13 +112,16 @@ def held() -> dict[tuple[int, str], int]:
     modules = [module for name, module in sys.modules.items() if name.startswith("torch.distributed.tensor")]
     classes = [each for module in modules for each in vars(module).values() if isinstance(each, type)]
     owners = (dispatcher, dispatcher.sharding_propagator, torch._C, torch.autograd.graph, torch.autograd)
-    found = {
-        (id(owner), name): id(value)
-        for owner in (*modules, *classes, *owners, _functional_collectives)
-        for name, value in vars(owner).items()
+    holding = [vars(owner) for owner in (*modules, *dict.fromkeys(classes), *owners, _functional_collectives)]
+    return [*holding, dispatcher._custom_op_handlers]
+
+
+def held(namespace: Mapping[Any, Any]) -> dict[Any, int]:
+    return {
+        name: id(value)
+        for name, value in namespace.items()
         if callable(value) or isinstance(value, staticmethod)
     }
-    return found | {(0, str(op)): id(handler) for op, handler in dispatcher._custom_op_handlers.items()}
 
 
 @pytest.fixture
@@ -127,11 +130,11 @@ def nothing_stays() -> Iterator[Callable[[], None]]:
     from pytest_dtdispatch.steps.counter import LEAST_FROZEN
     from pytest_dtdispatch.torchapi.ops import open_modes
 
-    before, frozen = held(), gc.get_freeze_count()
+    watched, frozen = namespaces(), gc.get_freeze_count()
+    before = [held(each) for each in watched]
 
     def check() -> None:
-        owners = {owner for owner, _ in before}  # torch imports more on the way
-        assert {key: value for key, value in held().items() if key[0] in owners} == before
+        assert [held(each) for each in watched] == before
         assert open_modes() == []
         assert gc.get_freeze_count() < max(frozen + 1, LEAST_FROZEN)
 
