@@ -124,38 +124,11 @@ LIMITS = (
     "a list of limits such as misses=0,collectives=4: "
     "whole numbers of at least 0 by name, each once, of misses, wraps"
 )
-NO_LIMITS: tuple[Any, ...] = (
-    *(
-        "",
-        "misses",
-        "mises=0",
-        "misses=-1",
-        "misses=1=2",
-        "misses=0,misses=1",
-        "misses=0,",
-        ["misses=1", "wraps=-1"],
-        5,
-        None,
-    ),
-    *({"misses": -1}, {"misses": True}, {5: 1}, {"mises": 0}, [], ["x"]),
-)
+NO_LIMIT_TEXTS = ("", "misses", "mises=0", "misses=-1", "misses=1=2", "misses=0,misses=1", "misses=0,")
+NO_LIMITS = (["misses=1", "wraps=-1"], ["x"], {"misses": -1}, {"misses": True}, {5: 1}, {"mises": 0})
 NO_THRESHOLDS = ("hit=stddev:5%", "hit=:5%", "warm=median:5%", "local=median:5%", "5", "median:20")
-NO_PERCENTS = (
-    *(
-        "abc",
-        "-5%",
-        "0%",
-        "nan%",
-        "3_0%",
-        "\uff13\uff10%",
-        "\u0663\u0660%",
-        "inf%",
-        "5%,lax",
-        "strict",
-        "20000",
-    ),
-    *("", "median", "20000"),
-)
+NO_PERCENTS = ("-5%", "0%", "nan%", "inf%", "3_0%", "\uff13\uff10%", "\u0663\u0660%")
+NO_PERCENT_TEXTS = ("", "abc", "5%,lax", "strict", "median", "20000")
 # Each reader, what it says, and of which values.
 REFUSED: tuple[tuple[Callable[[Any], Any], str, tuple[Any, ...]], ...] = (
     (read_count, COUNT, (*NO_COUNTS, *OF_OTHERS)),
@@ -175,9 +148,12 @@ REFUSED: tuple[tuple[Callable[[Any], Any], str, tuple[Any, ...]], ...] = (
     (read_backend, "one of auto, fake", NO_CHOICES),
     (read_files, "the path of a file", ("a\0b.csv", "", " ", 3, (), None)),
     (read_formats, FORMATS, ("out.csv", "", ("csv:a", 3), (), None, "CSV:a", "csv:", ["csv:a", "csv: "])),
-    (read_two_limits, LIMITS, NO_LIMITS),
+    (read_two_limits, LIMITS, (*NO_LIMIT_TEXTS, *NO_LIMITS, [], 5, None)),
     (read_thresholds, THRESHOLDS, (0.1, [], [5], None, ["5%", "7%"], *NO_THRESHOLDS)),
-    *((read_thresholds, THRESHOLDS, (part, f"median:{part}", ["10%", part])) for part in NO_PERCENTS),
+    *(
+        (read_thresholds, THRESHOLDS, (part, f"median:{part}", ["10%", part]))
+        for part in (*NO_PERCENTS, *NO_PERCENT_TEXTS)
+    ),
 )
 
 
