@@ -195,14 +195,11 @@ def shard(mesh: DeviceMesh) -> Shard:
 @pytest.fixture
 def capture() -> Capture:
     """Run a callable in a capture of few rounds; return what was measured, by op."""
-    from pytest_dtdispatch.core.results import TestResults
-    from pytest_dtdispatch.measuring.capture import SignatureCapture
     from pytest_dtdispatch.measuring.plan import Plan
+    from tests.measuring.runs import captured
 
     def run(body: Callable[[], Any], rounds: int = 2, repeat: int = 3) -> dict[str, Measurement]:
-        book = TestResults()
-        with SignatureCapture(book, Plan(rounds, repeat, quick_warmup=0)):
-            body()
-        return {measurement.op: measurement for measurement in book.measurements()}
+        results = captured(body, plan=Plan(rounds, repeat, quick_warmup=0))
+        return {measurement.op: measurement for measurement in results.measurements()}
 
     return run

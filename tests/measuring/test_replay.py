@@ -20,12 +20,12 @@ from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.torchapi.ops import open_modes, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of
+from tests.conftest import Capture
 from tests.measuring.runs import FEW, Make, captured, measured_call
 from tests.sweep.observe import aliases, seen
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
-Capture = Callable[..., dict[str, Measurement]]
 Body = Callable[[Any, Any], Any]
 Pair = Callable[[], tuple[Any, Any]]
 NEVER_HITS = "never hits: propagation runs on every call"

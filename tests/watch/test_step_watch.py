@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate
 
 from pytest_dtdispatch import DtDispatchError, StepWatch
 from pytest_dtdispatch.errors import WatchError
@@ -18,14 +18,11 @@ from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi.ops import open_modes
 from tests.measuring.runs import NamingMode
 from tests.measuring.test_guard import in_thread
+from tests.steps.test_measure import on_mesh
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
 
 Step = Callable[[int], Any]
-
-
-def on_mesh(mesh: DeviceMesh, rows: int = 4) -> DTensor:
-    return DTensor.from_local(torch.rand(rows, 8), mesh, [Shard(0)])
 
 
 def training_step(mesh: DeviceMesh) -> Step:
