@@ -120,28 +120,23 @@ def test_an_exception_inside_a_capture_comes_out_and_leaves_no_mode_open(shard: 
     def body() -> None:
         with SignatureCapture(book, Plan(1, 1)):
             a + a
+            a.redistribute(placements=[Replicate()])
             raise KeyError
 
     with pytest.raises(KeyError):
         body()
     with SignatureCapture(book, Plan(1, 1)):
         a + a
-    assert [(m.op, m.calls) for m in book.measurements()] == [("add.Tensor", 2)]
+    assert [(m.op, m.calls) for m in book.measurements()] == [("add.Tensor", 2), ("redistribute", 1)]
 
 
 @pytest.mark.parametrize("name", ["_dispatch", "_sharding_prop"])
-def test_debug_logging_of_the_dispatcher_is_warned_of(shard: Make, name: str) -> None:
-    logger = logging.getLogger(f"torch.distributed.tensor.{name}")
-    level = logger.level
-    logger.setLevel(logging.DEBUG)
-    try:
-        with (
-            pytest.warns(DtDispatchWarning, match=rf"{name} is at DEBUG"),
-            SignatureCapture(TestResults(), Plan(1, 1)),
-        ):
-            pass
-    finally:
-        logger.setLevel(level)
+def test_debug_logging_of_the_dispatcher_is_warned_of(
+    shard: Make, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, f"torch.distributed.tensor.{name}")
+    with pytest.warns(DtDispatchWarning, match=rf"{name} is at DEBUG"):
+        captured(lambda: None)
 
 
 # Modes of the program

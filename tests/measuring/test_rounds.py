@@ -49,14 +49,13 @@ def bench() -> Bench:
     return Bench()
 
 
-def by_state(taken: Figures) -> dict[State, Samples]:
-    return {samples.state: samples for samples in taken.samples}
+def samples_of(taken: Figures, state: State) -> Samples:
+    return next((samples for samples in taken.samples if samples.state is state), Samples(state, ()))
 
 
 def calls_of(taken: Figures, state: State) -> list[int]:
     """Numbers of the calls whose latencies were recorded."""
-    samples = by_state(taken).get(state)
-    return [ns - 1000 for ns in samples.ns] if samples else []
+    return [ns - 1000 for ns in samples_of(taken, state).ns]
 
 
 def propagation_of(taken: Figures) -> Propagation:
@@ -83,8 +82,7 @@ def seen_in_calls(bench: Bench, look: Callable[[], Any]) -> list[Any]:
 
 
 def refused(taken: Figures, state: State) -> dict[str, int]:
-    samples = by_state(taken).get(state)
-    return {refusal.reason: refusal.count for refusal in samples.refused} if samples else {}
+    return {refusal.reason: refusal.count for refusal in samples_of(taken, state).refused}
 
 
 # Which calls are made, and which are recorded
@@ -309,8 +307,8 @@ def test_only_the_call_is_timed(bench: Bench, is_released: bool) -> None:
     release = (lambda result: done(f"release {type(result).__name__}")) if is_released else None
     subject = Subject(op, prepare, {"keyword": "keyword"}, release=release)
     taken = bench.rounds(subject, plan(rounds=2, repeat=3, max_time_s=1e9)).take()
-    assert by_state(taken)[State.MISS].ns == (7, 7)
-    assert by_state(taken)[State.HIT].ns == (7,) * 6
+    assert samples_of(taken, State.MISS).ns == (7, 7)
+    assert samples_of(taken, State.HIT).ns == (7,) * 6
     each = ["prepare", "call", *["release Result"] * is_released, "drop"]
     assert log == each * (REHEARSAL + 2 * (1 + WARMUP + 3))
 
@@ -470,14 +468,13 @@ def test_unpropagated_calls_are_enough_or_more_are_made(bench: Bench) -> None:
 # Garbage collection
 
 
-@pytest.fixture
-def gc_as_it_was() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _gc_as_it_was() -> Iterator[None]:
     was_enabled = gc.isenabled()
     yield
     (gc.enable if was_enabled else gc.disable)()
 
 
-@pytest.mark.usefixtures("gc_as_it_was")
 @pytest.mark.parametrize("before", [True, False])
 def test_garbage_collection_is_off_in_every_call_and_as_it_was_after(bench: Bench, before: bool) -> None:
     (gc.enable if before else gc.disable)()
@@ -488,7 +485,6 @@ def test_garbage_collection_is_off_in_every_call_and_as_it_was_after(bench: Benc
     assert gc.isenabled() is before
 
 
-@pytest.mark.usefixtures("gc_as_it_was")
 def test_garbage_is_collected_before_each_miss_and_after_each_block(bench: Bench) -> None:
     gc.enable()
     at_call: list[int] = []
@@ -507,7 +503,6 @@ def test_garbage_is_collected_before_each_miss_and_after_each_block(bench: Bench
     assert [at for at in dict.fromkeys(at_call) if at] == sorted({*misses, *ends})
 
 
-@pytest.mark.usefixtures("gc_as_it_was")
 @pytest.mark.parametrize("number", [0, 2, FIRST_MISS, FIRST_MISS + 3, FIRST_HIT])
 def test_an_exception_passes_through_and_leaves_all_as_it_was(bench: Bench, number: int) -> None:
     gc.enable()
