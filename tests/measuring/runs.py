@@ -13,6 +13,7 @@ from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.guard import Setup
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import run_and_measure_call
+from pytest_dtdispatch.measuring.rounds import nothing_to_do
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 Make = Callable[..., Any]
@@ -36,12 +37,14 @@ def captured(body: Callable[[], Any], *ops: str, plan: Plan = FEW) -> TestResult
 
 
 class NamingMode(TorchDispatchMode):
-    """A mode that does nothing but name the ops that come by."""
+    """A mode that does nothing but name the ops that come by, and what is to be done before each."""
 
-    def __init__(self) -> None:
+    def __init__(self, before_each: Callable[[], object] = nothing_to_do) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
+        self._before_each = before_each
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func.__name__)
+        self.names.append(str(func))
+        self._before_each()
         return func(*args, **(kwargs or {}))

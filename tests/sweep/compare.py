@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
@@ -21,6 +20,7 @@ from pytest_dtdispatch.plugin.recorder import Recorder
 from pytest_dtdispatch.plugin.settings import Settings
 from pytest_dtdispatch.torchapi.ops import tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from tests.measuring.runs import NamingMode
 from tests.probes import modes_add_detaches
 from tests.sweep import observe
 from tests.sweep.cases import Case, Sample, seed
@@ -28,33 +28,7 @@ from tests.sweep.programs import Program, Programs
 
 PLAN = Plan(rounds=1, repeat=1, max_time_s=0.01, warmup=1)  # no figure is looked at
 Seen = dict[str, Any]  # what a program can see, by kind
-Way = Callable[[Program, list[str]], Any]
-
-
-class EmptyMode(TorchDispatchMode):
-    """A mode that does nothing but name the ops that come by: a capture, too, is a mode that is open."""
-
-    def __init__(self, ops: list[str], before_each: Callable[[], object] = nothing_to_do) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._ops = ops
-        self._before_each = before_each
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self._ops.append(str(func))
-        self._before_each()
-        return func(*args, **(kwargs or {}))
-
-
-class NamingCapture(SignatureCapture):
-    """A capture that names the ops that come by."""
-
-    def __init__(self, ops: list[str]) -> None:
-        super().__init__(TestResults(), PLAN)
-        self._named = ops
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self._named.append(str(func))
-        return super().__torch_dispatch__(func, types, args, kwargs)
+Way = Callable[[Program], Any]
 
 
 def finish(program: Program) -> Any:
@@ -63,34 +37,21 @@ def finish(program: Program) -> Any:
     return result, program.after(result)
 
 
-def run_plainly(program: Program, ops: list[str]) -> Any:
-    """Run a program with nothing measured."""
-    with EmptyMode(ops):
-        return finish(program)
-
-
-def run_on_misses(program: Program, ops: list[str]) -> Any:
-    """Run a program with nothing measured, each of its ops on empty caches."""
-    with EmptyMode(ops, ShardingCaches().clear):
-        return finish(program)
-
-
-def run_in_capture(program: Program, ops: list[str]) -> Any:
+def run_in_capture(program: Program) -> Any:
     """Run a program in a capture."""
-    with NamingCapture(ops):
+    with SignatureCapture(TestResults(), PLAN):
         return finish(program)
 
 
-def run_as_call(program: Program, ops: list[str]) -> Any:
+def run_as_call(program: Program) -> Any:
     """Measure the first part of a program as a whole call."""
     recorder = Recorder(Settings(), PLAN)
 
     def whole(*args: Any) -> Any:
         return program.measured(*args, **program.given.kwargs)
 
-    with EmptyMode(ops):
-        result = recorder.call(whole, *program.given.args, name="case")
-        return result, program.after(result)
+    result = recorder.call(whole, *program.given.args, name="case")
+    return result, program.after(result)
 
 
 # What these leave in their results is whatever the memory held.
@@ -99,17 +60,18 @@ UNDEFINED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empt
 MEASURED: dict[str, Way] = {"capture": run_in_capture, "call": run_as_call}
 
 
-def observed(programs: Programs, number: int, way: Way) -> Seen:
+def observed(programs: Programs, number: int, way: Way, is_on_misses: bool = False) -> Seen:
     """Run a program and return what it can see, without a garbage collection until the end.
 
-    The caches start empty: cached plans may carry state, such as the mask of an embedding.
+    On misses, each of its ops finds empty caches. The caches start empty: cached plans may carry state, such
+    as the mask of an embedding.
     """
     program = programs.make()
     ShardingCaches().clear()
     gc.collect()
     gc.freeze()  # from here on the collector knows only what the program made
     seed(number)
-    seen, result = _watched(program, way)
+    seen, result = _watched(program, way, ShardingCaches().clear if is_on_misses else nothing_to_do)
     seen["random"] = observe.random_state()
     seen["alive"] = observe.living()
     seen.update(_seen_of(program, result))
@@ -118,16 +80,19 @@ def observed(programs: Programs, number: int, way: Way) -> Seen:
     return seen
 
 
-def _watched(program: Program, way: Way) -> tuple[Seen, Any]:
-    ops: list[str] = []
+def _watched(program: Program, way: Way, before_each: Callable[[], object]) -> tuple[Seen, Any]:
+    """Run a program under a mode, as a capture, too, is a mode that is open."""
+    naming = NamingMode(before_each)
     error, result = None, None
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
-            result = way(program, ops)
+            with naming:
+                result = way(program)
         except Exception as raised:  # whatever torch says, it must say when measured as well
             error = (type(raised).__name__, observe.without_addresses(str(raised)))
     said = [(w.category.__name__, observe.without_addresses(str(w.message))) for w in warned]
+    ops = naming.names
     if modes_add_detaches():  # as many as modes are open: a measured run has one more
         ops = [op for op in ops if op != "aten.detach.default"]
     return {"error": error, "warnings": said, "ops": ops}, result
@@ -184,7 +149,7 @@ def compare(case: Case, sample: Sample, mesh: DeviceMesh, compared: Compared) ->
     run for good, and torch may warn as often as then.
     """
     programs = Programs(case, sample, mesh)
-    first, plain = (observed(programs, case.number, run_plainly) for _ in range(2))
+    first, plain = (observed(programs, case.number, finish) for _ in range(2))
     contents = ("values", "plain values", "gradients")
     unsteady = {kind for kind in contents if first[kind] != plain[kind] or case.op in UNDEFINED}
     if plain["alive after"]:  # torch itself keeps something of each call, and of each repetition
@@ -195,7 +160,7 @@ def compare(case: Case, sample: Sample, mesh: DeviceMesh, compared: Compared) ->
         compared.cases += 1
         kinds = [kind for kind in differing(plain, measured) if kind not in unsteady]
         if kinds:
-            third = observed(programs, case.number, run_on_misses)
+            third = observed(programs, case.number, finish, is_on_misses=True)
             kinds = [kind for kind in kinds if kind not in differing(plain, third)]
             if not has_only_warnings_between(measured, plain, third):
                 kinds.append("warnings")

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from tests.sweep import compare
 from tests.sweep.cases import OPS, Case, cases, sample_of
-from tests.sweep.compare import Compared, EmptyMode
+from tests.sweep.compare import Compared
 from tests.sweep.programs import Program
 from tests.sweep.sweeping import quiet
 
@@ -19,25 +19,23 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 KEPT: list[Any] = []
 
 
-def naive(program: Program, ops: list[str]) -> Any:
+def naive(program: Program) -> Any:
     """Repeat the op without putting anything back."""
-    with EmptyMode(ops):
-        result = program.measured(*program.given.args, **program.given.kwargs)
-        with EmptyMode([]):
-            program.measured(*program.given.args, **program.given.kwargs)
-        return result, program.after(result)
+    result = program.measured(*program.given.args, **program.given.kwargs)
+    program.measured(*program.given.args, **program.given.kwargs)
+    return result, program.after(result)
 
 
-def hoarding(program: Program, ops: list[str]) -> Any:
+def hoarding(program: Program) -> Any:
     """Keep the result."""
-    KEPT[:] = [compare.run_plainly(program, ops)]
+    KEPT[:] = [compare.finish(program)]
     return KEPT[0]
 
 
-def swallowing(program: Program, ops: list[str]) -> Any:
+def swallowing(program: Program) -> Any:
     """Lose what the program raises."""
     try:
-        return compare.run_plainly(program, ops)
+        return compare.finish(program)
     except Exception:
         return None, None
 
@@ -65,7 +63,7 @@ def test_a_plain_run_differs_in_nothing_from_another(
     mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch, form: str, placed: str
 ) -> None:
     case = Case("add", torch.float32, 0, form, placed)
-    assert kinds(case, mesh, monkeypatch, compare.run_plainly) == set()
+    assert kinds(case, mesh, monkeypatch, compare.finish) == set()
 
 
 @pytest.mark.parametrize(
