@@ -52,9 +52,8 @@ def instructions(hit: float = 60_000, miss: float = 5e6, local: float = 12_000) 
     return {f"{ROW}::hit": hit, f"{ROW}::miss": miss, f"{ROW}::local": local}
 
 
-def test_equal_sides_pass_after_the_screen_and_the_file_has_every_sample(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_equal_sides_pass_with_every_sample_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Equal sides pass after the screen and the file has every sample."""
     path = tmp_path / "ab.json"
     status = compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new"), "--json", str(path))
     out, err = capsys.readouterr()
@@ -77,9 +76,7 @@ def test_equal_sides_pass_after_the_screen_and_the_file_has_every_sample(
     assert {verdict["verdict"] for verdict in content["verdicts"]} == {"passed"}
 
 
-def test_a_run_that_ended_leaves_no_folder_and_one_that_failed_leaves_its_log(
-    tmp_path: Path, temporary_folders: Path
-) -> None:
+def test_a_run_leaves_no_folder_and_one_that_failed_its_log(tmp_path: Path, temporary_folders: Path) -> None:
     good = fake_python(tmp_path, "good")
     assert compare(good, good, "--pairs", "4") == 0
     assert list(temporary_folders.iterdir()) == []
@@ -87,9 +84,8 @@ def test_a_run_that_ended_leaves_no_folder_and_one_that_failed_leaves_its_log(
     assert len(list(temporary_folders.glob("*/head.log"))) == 1
 
 
-def test_a_slower_head_is_confirmed_on_fresh_processes_and_judged_again_from_its_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_slower_head_is_confirmed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A slower head is confirmed on fresh processes and judged again from its file."""
     path = tmp_path / "ab.json"
     base, head = fake_python(tmp_path, "old"), fake_python(tmp_path, "new", hit=1.5)
     assert compare(base, head, "--json", str(path)) == 1
@@ -121,9 +117,8 @@ def test_another_head(
     assert said in capsys.readouterr().out
 
 
-def test_a_process_has_the_arguments_of_pytest_a_random_hash_seed_and_one_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_process_is_started_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arguments of pytest, a random hash seed, and one thread."""
     monkeypatch.setenv("PYTHONHASHSEED", "1")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     tests = ["tests/x.py", "--dtdispatch-rounds=3"]
@@ -180,9 +175,8 @@ def is_gone(pid: int) -> bool:
 # Counts and instructions
 
 
-def test_a_count_that_grew_says_what_came_to_it_and_is_judged_again_from_its_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_count_that_grew_says_what_came_to_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A count that grew says what came to it and is judged again from its file."""
     name, before, after = f"{STEP}::misses_per_step", "mm at a.py:1", "add at a.py:2"
     one: Answers = {"counts": counted(misses=1.0), "proofs": {}, "details": {name: [before]}}
     two: Answers = {"counts": counted(misses=2.0), "proofs": {}, "details": {name: [before, after]}}
@@ -203,9 +197,8 @@ def test_a_count_that_grew_says_what_came_to_it_and_is_judged_again_from_its_fil
     assert "--threshold is for --metric instructions, and this compares counts" in capsys.readouterr().err
 
 
-def test_instructions_run_one_pair_and_two_more_of_another_layout_where_it_trips(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_instructions_that_trip_run_other_layouts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Instructions run one pair and two more of another layout where it trips."""
     notes = "open(told['calls'] + '.pads', 'a').write(str(len(os.environ['DTDISPATCH_AB_PADDING'])) + ' ')"
     base = fake_python(tmp_path, "old", does=notes, numbers={"instructions": instructions()})
     head = fake_python(tmp_path, "new", does=notes, numbers={"instructions": instructions(miss=7.5e6)})
@@ -260,9 +253,8 @@ def fake_torch(folder: Path, torch: str, **told: Any) -> Path:
     return fake_python(folder, f"v{torch}", probe={"torch": f"{torch}+cpu"}, **told)
 
 
-def test_each_is_judged_with_the_first_and_the_first_that_regressed_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_that_regressed_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is judged with the first and the first that regressed is named."""
     path = tmp_path / "ab.json"
     versions = ("2.10.0", "2.11.0", "2.13.0", "2.14.0")
     pythons = [fake_torch(tmp_path, torch, hit=1.5 if torch > "2.12" else 1.0) for torch in versions]
@@ -283,9 +275,8 @@ def test_each_is_judged_with_the_first_and_the_first_that_regressed_is_named(
     assert len(calls(tmp_path)) == 34
 
 
-def test_what_one_of_several_lacks_is_listed_with_the_reason_and_fails_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_one_of_several_lacks_fails_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What one of several lacks is listed with the reason and fails nothing."""
     only = {"absent": {"t.py::test_add": "failed: no such op"}}
     lacking = fake_torch(tmp_path, "2.9.1", only=only)
     assert several([lacking, lacking]) == 5

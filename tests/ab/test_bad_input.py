@@ -56,9 +56,7 @@ def said(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) 
         (["--\x1b[31mfoo"], r"unrecognized arguments: --\x1b[31mfoo"),
     ],
 )
-def test_a_command_line_that_cannot_be_obeyed(
-    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_invalid_command_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = said(["ab", *words], 2, capsys)
     assert line in text
     assert text.isprintable()
@@ -186,16 +184,14 @@ def test_what_no_run_can_have_is_not_judged(
 
 
 @pytest.mark.parametrize("words", [["--pairs", "7"], ["--base", "x"], ["--json", "x"], ["--", "tests"]])
-def test_a_file_is_judged_with_another_rule_alone(
-    whole: Path, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_judge_takes_rules_alone(whole: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A file is judged with another rule alone."""
     text = said(["ab", "--judge", str(whole), *words], 2, capsys)
     assert text.endswith(f"ab.json: nothing is measured: leave {words[0]} out")
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unwritable_file_is_refused_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that cannot be written is refused before anything is measured."""
     good, saved = fake_python(tmp_path, "good"), tmp_path / "saved.json"
     saved.write_text('{"machine_info": {}}')
     for path, line in (

@@ -84,9 +84,8 @@ def test_a_whole_run(noise: float, factor: dict[str, float], hit: Verdict, miss:
         (None, INCONCLUSIVE),
     ],
 )
-def test_what_tripped_is_judged_on_fresh_processes_alone(
-    confirmed: dict[str, float] | None, verdict: Verdict
-) -> None:
+def test_fresh_processes_judge_what_tripped(confirmed: dict[str, float] | None, verdict: Verdict) -> None:
+    """On fresh processes alone."""
     screen = screened(hit=1.3)
     assert screen.tripped() == [HIT]
     found = verdicts(screen, None if confirmed is None else fresh([HIT], 0.01, 10, **confirmed))

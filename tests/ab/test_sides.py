@@ -46,9 +46,8 @@ SAYS_WHICH = (
 )
 
 
-def test_each_side_imports_its_own_commit_and_no_worktree_is_left(
-    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_side_imports_its_commit(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each side imports its own commit and no worktree is left."""
     assert run(tmp_path, does=SAYS_WHICH) == 0
     assert calls(tmp_path)[1::2] == ["old", "new", "new", "old", "old", "new", "new", "old"]
     assert "new (" in capsys.readouterr().out

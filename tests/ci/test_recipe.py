@@ -30,9 +30,7 @@ def verdicts(folder: Path, stage: str) -> dict[str, str]:
     return {one["row"]: one["verdict"] for one in content["verdicts"] if one["verdict"] != "passed"}
 
 
-def test_a_clean_pull_request_passes_and_is_measured_by_the_script_as_the_page_has_it(
-    project: Path, tmp_path: Path
-) -> None:
+def test_a_clean_pull_request_passes_by_the_script_as_the_page_has_it(project: Path, tmp_path: Path) -> None:
     [block] = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "ci.md").read_text(), re.DOTALL)
     git(project, "switch", "--quiet", "clean")
     page = tmp_path / "page.md"
@@ -65,9 +63,7 @@ def test_a_pull_request_that_moves_more_fails_by_its_step(project: Path, tmp_pat
 
 @pytest.mark.sweep  # minutes of callgrind, and of many processes
 @pytest.mark.parametrize(("stage", "branch"), [("instructions", "slow-rule"), ("time", "very-slow-rule")])
-def test_a_slow_sharding_rule_fails_by_the_miss(
-    project: Path, tmp_path: Path, stage: str, branch: str
-) -> None:
+def test_a_slow_sharding_rule_fails_by_a_miss(project: Path, tmp_path: Path, stage: str, branch: str) -> None:
     flags = {"DTDISPATCH_AB_INSTRUCTIONS": "--confirm 1", "DTDISPATCH_AB_TIME": TIMES}
     variables = {"DTDISPATCH_FOLDER": str(tmp_path), "DTDISPATCH_STAGES": stage, **flags, **STRICT}
     done = run_job(project, branch, **variables)

@@ -93,9 +93,7 @@ def test_the_summary_has_each_stage_with_the_meaning_of_its_status(shallow: Path
     assert warnings[0] == "::warning title=dtdispatch measured::failed; the summary of the job has the rows"
 
 
-def test_a_log_is_wide_and_has_no_colours_and_stays_text_in_the_summary(
-    shallow: Path, tmp_path: Path
-) -> None:
+def test_a_log_is_wide_without_colours_and_stays_text_in_the_summary(shallow: Path, tmp_path: Path) -> None:
     said = tmp_path / "said"
     said.write_text(HOSTILE + "x" * 200_000)
     run(shallow, FORCE_COLOR="1", COLUMNS="", SAYS=str(said))

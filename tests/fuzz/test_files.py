@@ -82,9 +82,7 @@ def test_expected_results_as_text(text: str, found: list[int]) -> None:
     up=some.booleans(),
     where=some.sampled_from(["edge", "there", "gone"]),
 )
-def test_a_result_at_the_edge_of_its_margin(
-    expected: int, margin: float, away: int, up: bool, where: str
-) -> None:
+def test_a_result_at_its_margin(expected: int, margin: float, away: int, up: bool, where: str) -> None:
     room = int(expected * Fraction(repr(margin)))
     value = max(0, expected + (room if up else -room) * (where == "edge") + away)
     row = ExpectedRow("t", "dispatch_hit_ns", expected, margin)

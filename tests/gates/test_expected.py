@@ -61,9 +61,7 @@ def test_rows_and_results_that_have_no_match_or_improve(
         (HIT, found(1000, scatter=1.5), "noisy: its samples scatter by 150%"),
     ],
 )
-def test_what_is_missing_or_inconclusive_says_what_to_do(
-    metric: str, result: MetricValue | None, remedy: str
-) -> None:
+def test_missing_and_inconclusive_have_remedies(metric: str, result: MetricValue | None, remedy: str) -> None:
     [judged] = judge_results([row(metric=metric)], [result] if result else []).verdicts
     assert judged.verdict is (Verdict.INCONCLUSIVE if result else Verdict.MISSING)
     assert remedy in judged.remedy
@@ -75,9 +73,7 @@ def test_what_is_missing_or_inconclusive_says_what_to_do(
 @pytest.mark.parametrize(
     ("value", "written"), [(1034, None), (1035, 1035), (966, None), (965, 965), (123456, 123400)]
 )
-def test_only_rows_off_by_more_than_a_third_of_their_margin_are_corrected(
-    value: int, written: int | None
-) -> None:
+def test_only_rows_off_by_over_a_third_of_their_margin_are_corrected(value: int, written: int | None) -> None:
     before = ExpectedRow("t", HIT, 1000, 0.103, "earlier", 7)
     after = corrections([before], [found(value), MetricValue("new", HIT, 3)])
     assert [(each.name, each.expected, each.noise_margin, each.line) for each in after] == (
@@ -86,9 +82,7 @@ def test_only_rows_off_by_more_than_a_third_of_their_margin_are_corrected(
 
 
 @given(VALUES, MARGINS, VALUES)
-def test_a_correction_makes_the_same_results_pass_and_needs_no_other(
-    expected: int, margin: float, value: int
-) -> None:
+def test_a_correction_makes_results_pass_and_needs_no_other(expected: int, margin: float, value: int) -> None:
     for corrected in corrections([row("t", expected, margin)], [found(value)]):
         assert not judge_results([corrected], [found(value)]).has_failed
 
@@ -138,9 +132,8 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
     return err
 
 
-def test_rows_that_changed_are_rewritten_in_place_with_the_reason(
-    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_update_rewrites_rows_in_place(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows that changed are rewritten in place with the reason."""
     assert update(*files) == 0
     before, after = FILE.splitlines(), files[0].read_text().splitlines()
     assert after[2] == '"t.py::test_add::add(S0, S0)",dispatch_hit_ns,98760,0.25,"another key, hence a miss"'
@@ -157,9 +150,8 @@ def test_rows_that_changed_are_rewritten_in_place_with_the_reason(
     assert "0 of 4 rows changed" in capsys.readouterr().out
 
 
-def test_new_results_are_added_where_a_margin_is_given_a_time_with_it_and_four_digits(
-    files: tuple[Path, Path],
-) -> None:
+def test_new_results_are_added_where_a_margin_is_given_in_four_digits(files: tuple[Path, Path]) -> None:
+    """New results are added where a margin is given: a time with it, and with four digits."""
     files[1].write_text(f"{RESULTS}{NEW}\n")
     assert update(*files, "--new-margin", "0.1", reason="why") == 0
     assert files[0].read_text().splitlines()[-3:] == [
@@ -204,9 +196,8 @@ def test_a_mistake_is_told_in_one_line_and_the_file_stays(
     assert files[0].read_text() == before
 
 
-def test_a_file_that_is_read_only_or_not_there_is_refused(
-    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_or_a_read_only_file_is_told(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that is read-only, or not there, is refused."""
     files[0].chmod(0o444)
     assert update(*files) == 2
     assert refusal(capsys) == f"dtdispatch: {files[0]} is read-only\n"

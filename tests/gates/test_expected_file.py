@@ -37,8 +37,7 @@ t.py::test_step::train,misses_per_step,0,0,{REASON}
 NAMES = some.text(max_size=80).map(row_key).filter(bool)
 METRIC, VALUE = some.sampled_from(list(METRICS)), some.integers(0, 2**63 - 1)
 RESULTS = some.lists(
-    some.builds(MetricValue, NAMES, METRIC, VALUE),
-    unique_by=lambda result: (result.name, result.metric),
+    some.builds(MetricValue, NAMES, METRIC, VALUE), unique_by=lambda result: (result.name, result.metric)
 )
 ROWS = some.lists(
     some.builds(ExpectedRow, NAMES, METRIC, VALUE, some.floats(0, 1), some.just("") | NAMES),

@@ -118,14 +118,10 @@ def test_one_control_row_of_several_does_not_spoil_a_run() -> None:
 @pytest.mark.parametrize(("base", "head"), [(2, 20), (20, 2), (MIN_SAMPLES - 1, 200)])
 @pytest.mark.parametrize(
     ("state", "flag"),
-    [
-        ("hit", "--dtdispatch-rounds or --dtdispatch-max-time"),
-        ("compile-cold", "dtdispatch_compile_rounds"),
-    ],
+    [("hit", "--dtdispatch-rounds or --dtdispatch-max-time"), ("compile-cold", "dtdispatch_compile_rounds")],
 )
-def test_too_few_samples_are_inconclusive_and_a_run_of_them_fails(
-    base: int, head: int, state: str, flag: str
-) -> None:
+def test_too_few_samples_are_inconclusive_and_alone_fail(base: int, head: int, state: str, flag: str) -> None:
+    """Too few samples are inconclusive, and a run that has no others fails."""
     then, now = row(state, count=base), row(state, count=head, factor=2.0)
     judgement = judge([then], [now])
     assert verdicts_of(judgement)[0] == "inconclusive"

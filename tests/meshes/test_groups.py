@@ -64,9 +64,7 @@ def entries() -> int:
     ],
     ids=str,
 )
-def test_a_mesh_of_any_size_can_be_measured_on(
-    group_owner: ProcessGroupOwner, shape: tuple[int, ...]
-) -> None:
+def test_a_mesh_of_any_size_can_be_measured(group_owner: ProcessGroupOwner, shape: tuple[int, ...]) -> None:
     mesh = group_owner.mesh(fake(*shape))
     assert tuple(mesh.shape) == shape
     a, book = sharded(mesh), TestResults()
@@ -82,9 +80,7 @@ def test_a_mesh_of_any_size_can_be_measured_on(
     assert add.mesh == "x".join(map(str, shape))
 
 
-def test_a_group_has_a_rank_for_each_place_in_the_mesh_or_room_for_a_larger_one(
-    group_owner: ProcessGroupOwner,
-) -> None:
+def test_a_group_has_a_rank_for_each_place_in_a_mesh_or_room_for_more(group_owner: ProcessGroupOwner) -> None:
     small = group_owner.mesh(fake(2), world_size=8)
     large = group_owner.mesh(fake(2, 4), ("dp", "tp"))
     assert (small.size(), large.size(), dist.get_world_size()) == (2, 8, 8)

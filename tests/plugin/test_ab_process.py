@@ -55,9 +55,7 @@ def test_add(dtdispatch, device_mesh, module_wide, rows):
 """
 
 
-def test_each_pass_has_fixtures_of_its_own_and_each_row_one_value(
-    pytester: pytest.Pytester, answer: Path
-) -> None:
+def test_each_pass_has_own_fixtures_and_each_row_one_value(pytester: pytest.Pytester, answer: Path) -> None:
     measure_source(pytester, PASSES, PLUGIN)
     assert (pytester.path / "noted").read_text().split() == ["up", "8", "16", "down"] * 3
     values = read(answer)["values"]
@@ -73,9 +71,8 @@ def test_each_pass_has_fixtures_of_its_own_and_each_row_one_value(
 NOTES = "def test_it(dtdispatch):\n    with open('noted', 'a') as file:\n        file.write('x')\n    assert "
 
 
-def test_a_test_that_fails_ends_the_run_after_its_pass_and_no_tests_are_no_success(
-    pytester: pytest.Pytester, answer: Path
-) -> None:
+def test_a_run_ends_after_a_pass_that_fails_or_without_test(pytester: pytest.Pytester, answer: Path) -> None:
+    """A test that fails ends the run after its pass and no tests are no success."""
     assert measure_source(pytester, f"{NOTES}False", PLUGIN).ret == 1
     assert (pytester.path / "noted").read_text() == "x"
     assert measure_source(pytester, "", PLUGIN).ret == pytest.ExitCode.NO_TESTS_COLLECTED

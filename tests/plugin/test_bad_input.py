@@ -46,9 +46,8 @@ def own_group():
 """
 
 
-def test_one_of_two_ranks_that_cannot_meet_is_not_measured_as_one(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_without_others_is_refused(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two ranks that cannot meet is not measured as one."""
     pytester.makepyfile(PLAIN)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -245,9 +244,7 @@ def test_call_raises(dtdispatch, device_mesh):
 {THEN_CLEAN}"""
 
 
-def test_what_a_test_raises_is_its_own_and_an_open_capture_is_told_with_file_and_line(
-    pytester: pytest.Pytester,
-) -> None:
+def test_a_test_raises_its_own_and_an_open_capture_is_told_with_its_line(pytester: pytest.Pytester) -> None:
     result = measure_source(pytester, ENDS, "--benchmark-json=rows.json", passed=2, failed=5, errors=2)
     text, _, _ = text_of(result).partition("short test summary info")
     lines = (pytester.path / "test_it.py").read_text().splitlines()

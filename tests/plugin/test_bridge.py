@@ -156,9 +156,8 @@ def test_their_command_compares_our_rows_and_both_draw_histograms(pytester: pyte
         assert all("<svg" in chart.read_text() for chart in charts)
 
 
-def test_their_tables_have_our_rows_where_a_flag_of_tables_is_given(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flags_of_tables_show_our_rows(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their tables have our rows where a flag of tables is given."""
     pytester.makepyfile(test_ten=TEN_LINES, test_others=OTHERS)
     result, found = rows(pytester)
     assert [line for line in result.outlines if " benchmark" in line and "tests" in line] == [
@@ -216,9 +215,8 @@ def test_ours(dtdispatch, device_mesh):
     assert sum(row["params"] is None for row in found) == 1
 
 
-def test_rows_of_an_installed_suite_are_named_by_its_module(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_of_an_installed_suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of an installed suite are named by its module."""
     package = pytester.path / "elsewhere" / "some_suite"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -228,9 +226,8 @@ def test_rows_of_an_installed_suite_are_named_by_its_module(
     assert {row["fullname"].partition("::")[0] for row in found} == {"some_suite/test_ten.py"}
 
 
-def test_rows_are_shown_and_saved_where_the_default_device_is_not_here(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_default_device_may_be_missing(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are shown and saved where the default device is not here."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     source = """
 def test_own_mesh(dtdispatch, mesh_factory):

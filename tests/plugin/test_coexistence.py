@@ -17,9 +17,7 @@ SHORT = ("--codspeed-warmup-time=0", "--codspeed-max-time=0.1")
 PLAIN = ("-pno:cacheprovider", "-pno:hypothesispytest")
 
 
-def test_without_pytest_benchmark_or_a_terminal_we_measure(
-    pytester: pytest.Pytester,
-) -> None:
+def test_without_pytest_benchmark_or_a_terminal_we_measure(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEN_LINES)
     result = measure(pytester, "-pno:benchmark")
     result.assert_outcomes(passed=1)
@@ -53,8 +51,7 @@ def test_under_xdist_nothing_is_measured_and_the_reason_is_given_once(pytester: 
     assert result.ret == pytest.ExitCode.OK
     result.assert_outcomes(passed=2)
     assert_says_once_of_ours(
-        result,
-        NOTHING + "pytest-xdist runs tests in parallel, where latencies mean nothing; run with -n0",
+        result, NOTHING + "pytest-xdist runs tests in parallel, where latencies mean nothing; run with -n0"
     )
     assert not benchmarks_of(pytester.path / "rows.json")
 

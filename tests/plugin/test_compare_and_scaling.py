@@ -35,9 +35,8 @@ def mlp(more: str = "") -> str:
     return MLP.replace("{more}", more)
 
 
-def test_variants_are_lines_of_a_table_and_rows_of_one_group(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variants_are_one_table_and_group(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variants are lines of a table and rows of one group."""
     flags = ("--benchmark-columns=median", "--benchmark-json=rows.json", "--benchmark-save=base")
     result = measure_source(pytester, mlp(), *flags, "--dtdispatch-export=csv:found.csv", passed=1)
     found = benchmarks_of(pytester.path / "rows.json")
@@ -77,9 +76,8 @@ def test_variants_are_lines_of_a_table_and_rows_of_one_group(
     unmeasured.stdout.fnmatch_lines(["*calls: 1"])
 
 
-def test_a_claim_that_fails_says_ratio_and_interval_and_is_disabled_where_nothing_is_timed(
-    pytester: pytest.Pytester,
-) -> None:
+def test_a_claim_that_fails_says_ratio_and_interval_and_needs_times(pytester: pytest.Pytester) -> None:
+    """A claim that fails says ratio and interval and is disabled where nothing is timed."""
     claim = "assert compared['dtensor'].faster_than('plain')"
     result = measure_source(pytester, mlp(claim), failed=1)
     found = "dtensor against plain: slower, *(* to *) times as long in 15 rounds"

@@ -11,12 +11,7 @@ import torch
 
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
-from tests.plugin_runs import (
-    benchmarks_of,
-    import_compilers,
-    measure_source,
-    text_of,
-)
+from tests.plugin_runs import benchmarks_of, import_compilers, measure_source, text_of
 from tests.probes import NATIVE_CACHE, compiles_once_under_a_mode, has, needs_that
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -144,9 +139,7 @@ def test_what_keeps_a_function_from_compiling_is_told_with_its_place(
 # Instructions
 
 
-def test_instructions_of_a_compile_are_a_result_under_pytorch_s_name(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_instructions_of_a_compile(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """What counts here is the clock, in this process."""
     sampler = InstructionSampler(lambda: (WallClock().meter, None))
     monkeypatch.setitem(SAMPLERS, "clock-counts", sampler)

@@ -71,9 +71,7 @@ def expected(pytester: pytest.Pytester) -> Path:
 # Files
 
 
-def test_results_are_written_as_pytorch_and_its_database_take_them(
-    pytester: pytest.Pytester,
-) -> None:
+def test_results_are_written_as_pytorch_and_its_database_take_them(pytester: pytest.Pytester) -> None:
     result = run(pytester, *CSV, "--dtdispatch-export=oss-json:results.json")
     assert_passed(result, f"7 results written to {pytester.path / 'results.csv'}")
     found = pytorch_reader.read_results(pytester.path / "results.csv")
@@ -136,9 +134,7 @@ def test_a_run_whose_last_test_failed_is_a_whole_run(pytester: pytest.Pytester) 
     assert list(pytorch_reader.read_results(pytester.path / "results.csv")) == KEYS
 
 
-def test_a_full_disk_is_told_and_fails_the_run(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_fails_the_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
@@ -154,9 +150,8 @@ def test_a_full_disk_is_told_and_fails_the_run(
         ("csv:./expected.csv", "csv: expected.csv is the file of --dtdispatch-expected too"),
     ],
 )
-def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
-    pytester: pytest.Pytester, export: str, says: str
-) -> None:
+def test_an_unwritable_file_is_refused_first(pytester: pytest.Pytester, export: str, says: str) -> None:
+    """A file that cannot be written is refused before anything runs."""
     files = {"kept": "<!DOCTYPE html>\n<title>mine</title>", "expected.csv": ""}
     for name, text in files.items():
         (pytester.path / name).write_text(text)
@@ -229,9 +224,7 @@ def test_what_regressed_is_named_with_rows_to_paste_and_a_command_to_update(
     assert list(pytorch_reader.read_expected(expected)) == KEYS
 
 
-def test_what_improved_fails_too_or_warns_where_that_is_wanted(
-    pytester: pytest.Pytester, expected: Path
-) -> None:
+def test_what_improved_fails_or_warns_where_that_is_wanted(pytester: pytest.Pytester, expected: Path) -> None:
     expected.write_text(expected.read_text().replace(f"{MUL},dispatch_hit_ns,", f"{MUL},dispatch_hit_ns,9"))
     text = failed(run(pytester, *GATE), "6 passed, 1 improved", f"improved {MUL}", "update the expected file")
     assert "regressed" not in text
@@ -241,9 +234,7 @@ def test_what_improved_fails_too_or_warns_where_that_is_wanted(
     assert pasted == f"{MUL},dispatch_hit_ns,10000,0.1"
 
 
-def test_a_row_of_a_test_that_no_longer_exists_fails_as_missing(
-    pytester: pytest.Pytester, expected: Path
-) -> None:
+def test_a_row_of_a_test_that_is_gone_fails_as_missing(pytester: pytest.Pytester, expected: Path) -> None:
     pytester.makepyfile(test_results=TESTS.replace("test_mul", "test_times"))
     text = failed(run(pytester, *GATE), "5 passed, 2 missing, 2 new", f"missing {MUL}", "restore the test")
     assert f"new {MUL.replace('test_mul', 'test_times')}: dispatch_hit_ns 10,00" in text

@@ -77,9 +77,7 @@ def test_call(dtdispatch, a):
 """
 
 
-def test_meshes_groups_captures_and_calls_of_a_run_with_and_without_the_flag(
-    pytester: pytest.Pytester,
-) -> None:
+def test_meshes_groups_captures_and_calls_with_and_without_the_flag(pytester: pytest.Pytester) -> None:
     flags = ("--dtdispatch-ops=add*", "--benchmark-json=rows.json")
     result = measure_source(pytester, MESHES, *flags, passed=7)
     found = [(row["fullname"], row["params"]["mesh"]) for row in benchmarks_of(pytester.path / "rows.json")]

@@ -191,9 +191,8 @@ def test_a_value_that_moved_the_rootdir_is_refused(
     assert_refused(run(pytester, "--dtdispatch"), says)
 
 
-def test_a_file_elsewhere_changes_no_name_where_it_is_joined_to_its_flag(
-    pytester: pytest.Pytester, elsewhere: Path
-) -> None:
+def test_a_file_joined_to_its_flag_changes_no_name(pytester: pytest.Pytester, elsewhere: Path) -> None:
+    """A file elsewhere changes no name where it is joined to its flag."""
     result = run(pytester, f"--dtdispatch-export=csv:{elsewhere}")
     result.assert_outcomes(passed=1)
     assert f"rootdir: {pytester.path}\n" in text_of(result)

@@ -90,9 +90,8 @@ def test_a_probe_that_cannot_run_is_told_in_its_last_line(monkeypatch: pytest.Mo
 # The run
 
 
-def test_what_a_run_that_counts_cannot_have_and_what_needs_no_meter(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_counting_run_cannot_have(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run that counts cannot have and what needs no meter."""
     monkeypatch.setenv("PATH", "")
     pytester.makepyfile("def test_plain(dtdispatch, device_mesh): pass\ndef test_other(): pass")
     for flag in ("--pdb", "--trace"):

@@ -6,16 +6,7 @@ import pytest
 import torch.distributed.tensor.debug  # noqa: F401 (else the second run imports it anew, which torch 2.9 refuses)
 
 from pytest_dtdispatch.torchapi.groups import has_local_mode
-from tests.plugin_runs import (
-    ADDS,
-    IMPORTS,
-    assert_says_once,
-    measure,
-    measure_source,
-    rows,
-    run,
-    text_of,
-)
+from tests.plugin_runs import ADDS, IMPORTS, assert_says_once, measure, measure_source, rows, run, text_of
 
 pytestmark = pytest.mark.torch
 
@@ -85,9 +76,7 @@ NO_OPS = "no op on DTensors ran in the capture"
 
 
 @pytest.mark.parametrize("metric", ["time", "counts"])
-def test_tests_that_measured_nothing_are_named_beside_one_with_a_row(
-    pytester: pytest.Pytester, metric: str
-) -> None:
+def test_tests_that_measured_nothing_are_named_beside_others(pytester: pytest.Pytester, metric: str) -> None:
     result = measure_source(pytester, TESTS + PLAIN, f"--dtdispatch-metric={metric}", passed=4)
     path = pytester.path / "test_it.py"
     line = path.read_text().splitlines().index("    with dtdispatch.capture():  # of none") + 1
@@ -101,9 +90,7 @@ def test_tests_that_measured_nothing_are_named_beside_one_with_a_row(
 
 
 @pytest.mark.parametrize(("gate", "failed"), [("max=misses=9", 1), ("expected=expected.csv", 0)])
-def test_a_capture_without_ops_fails_where_a_gate_judges_captures(
-    pytester: pytest.Pytester, gate: str, failed: int
-) -> None:
+def test_a_capture_without_ops_fails_under_a_gate(pytester: pytest.Pytester, gate: str, failed: int) -> None:
     pytester.path.joinpath("expected.csv").write_text("test_it.py::test_add::capture 1,misses_per_step,2,0\n")
     result = measure_source(pytester, TESTS + PLAIN, "--dtdispatch-metric=counts", f"--dtdispatch-{gate}")
     result.assert_outcomes(passed=4 - failed, failed=failed, errors=1)  # a limit misses what raised, too

@@ -154,9 +154,7 @@ def test_the_first_rank_that_hangs_is_named_by_the_next(tmp_path: Path) -> None:
     ],
     ids=["other tests", "no module"],
 )
-def test_a_rank_that_collects_something_else_is_named_before_any_test_runs(
-    tmp_path: Path, body: str, says: str
-) -> None:
+def test_a_rank_that_collects_others_is_named_before_tests_run(tmp_path: Path, body: str, says: str) -> None:
     run = fail_on_ranks(tmp_path, body)
     assert f"failed: {says}" in run.text
     assert "no tests ran" in run.text

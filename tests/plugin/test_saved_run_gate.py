@@ -108,9 +108,8 @@ def test_a_run_against_itself_passes_and_drift_is_told(
     result.stdout.fnmatch_lines(["  drift of 4 passed rows since 2026-07-31: median * intervals)"])
 
 
-def test_a_row_that_a_test_slows_down_by_half_fails_and_is_named(
-    pytester: pytest.Pytester, scripted: types.SimpleNamespace
-) -> None:
+def test_a_row_slower_by_half_is_named(pytester: pytest.Pytester, scripted: types.SimpleNamespace) -> None:
+    """A row that a test slows down by half fails and is named."""
     save(pytester)
     scripted.extra_ns = 5_000
     beside = "--benchmark-compare-fail=median:{}"  # the gate of pytest-benchmark
@@ -147,9 +146,7 @@ HELD = '@pytest.mark.dtdispatch(threshold="30%")\n'
 
 
 @pytest.mark.parametrize("how", GONE)
-def test_a_row_that_was_saved_under_a_threshold_of_its_marker_is_missed(
-    pytester: pytest.Pytester, how: str
-) -> None:
+def test_a_row_saved_under_a_threshold_of_its_marker_is_missed(pytester: pytest.Pytester, how: str) -> None:
     save(pytester, marker=HELD)
     old, new = GONE[how]
     write(pytester, HELD, **{old: new})
@@ -159,9 +156,7 @@ def test_a_row_that_was_saved_under_a_threshold_of_its_marker_is_missed(
     assert "missing test_gate.py::test_add" not in text_of(result)
 
 
-def test_a_row_whose_test_lost_its_marker_is_judged_as_it_was_saved(
-    pytester: pytest.Pytester, scripted: types.SimpleNamespace
-) -> None:
+def test_a_lost_marker_is_judged_as_saved(pytester: pytest.Pytester, scripted: types.SimpleNamespace) -> None:
     save(pytester, marker=HELD)
     write(pytester)
     scripted.extra_ns = 5_000
@@ -180,9 +175,8 @@ def test_a_row_whose_test_lost_its_marker_is_judged_as_it_was_saved(
         (["test_gate.py::test_mul"], True),
     ],
 )
-def test_a_held_row_is_missed_where_the_command_line_does_not_leave_it_out(
-    pytester: pytest.Pytester, chosen: list[str], is_missed: bool
-) -> None:
+def test_a_held_row_that_is_not_chosen(pytester: pytest.Pytester, chosen: list[str], is_missed: bool) -> None:
+    """A held row is missed where the command line does not leave it out."""
     save(pytester, marker=HELD)
     write(pytester, HELD + GONE["skipped"][1].partition("\n")[0])
     pytester.makepyfile(test_other="def test_other(): pass")
@@ -289,9 +283,8 @@ def test_thresholds_of_an_ini_file_wait_until_a_saved_run_is_named(pytester: pyt
         (("--dtdispatch", "-pno:benchmark"), "--benchmark-compare of pytest-benchmark must name"),
     ],
 )
-def test_a_gate_that_could_judge_nothing_is_refused(
-    pytester: pytest.Pytester, flags: tuple[str, ...], says: str
-) -> None:
+def test_a_gate_of_nothing_is_refused(pytester: pytest.Pytester, flags: tuple[str, ...], says: str) -> None:
+    """A gate that could judge nothing is refused."""
     write(pytester)
     assert_refused(run(pytester, *flags, "--dtdispatch-fail=median:10%"), "--dtdispatch-fail: ", says)
 

@@ -56,9 +56,7 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_the_table_has_a_line_a_signature_below_its_test_in_colour_or_plain(
-    pytester: pytest.Pytester,
-) -> None:
+def test_a_table_has_a_line_a_signature_below_its_test_in_colour_or_plain(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_ten=TEN_LINES)
     plain = measured_section(pytester, "--color=no")
     title, head, test, line, proved, *legend = plain
@@ -77,9 +75,7 @@ def test_the_table_has_a_line_a_signature_below_its_test_in_colour_or_plain(
     assert first_words == [line.split()[0] for line in plain[to_proof]]
 
 
-def test_verbosity_adds_rounds_and_reasons_and_takes_the_legend_and_the_table(
-    pytester: pytest.Pytester,
-) -> None:
+def test_verbosity_adds_rounds_and_reasons_and_takes_legend_and_table(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SEVERAL)
     brief = "\n".join(measured_section(pytester))
     assert "no local row" not in brief
@@ -106,9 +102,8 @@ def test_lists(dtdispatch, device_mesh):
 )
 
 
-def test_a_row_has_one_name_in_tables_and_files_and_stands_whole_in_files(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_has_one_name_everywhere(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row has one name in tables and files and stands whole in files."""
     pytester.makepyfile(test_lists=LISTS)
     monkeypatch.setenv("COLUMNS", "80")
     files = ("--dtdispatch-export=csv:found.csv", "--benchmark-json=run.json")

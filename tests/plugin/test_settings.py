@@ -148,9 +148,8 @@ def test_the_help_names_each_flag_its_default_and_its_ini_name(pytester: pytest.
 
 
 @pytest.mark.parametrize(("name", "text", "says"), MISTAKES)
-def test_a_value_that_is_not_valid_is_told_with_where_it_stands_and_what_is_valid(
-    pytester: pytest.Pytester, name: str, text: str, says: str
-) -> None:
+def test_a_value_that_is_not_valid(pytester: pytest.Pytester, name: str, text: str, says: str) -> None:
+    """A value that is not valid is told with where it stands and what is valid."""
     setting, file = SETTINGS[name], pytester.path / "tox.ini"
     named = setting.flag if "flag" in setting.ways else f"-o {setting.dest}"
     assert mistake(pytester, *flags_of(name, (text,))) == f"{named}: {text!r} {says}"
@@ -162,9 +161,8 @@ def test_an_empty_flag_is_a_mistake(pytester: pytest.Pytester) -> None:
     assert mistake(pytester, "--dtdispatch-mesh=") == f"--dtdispatch-mesh: '' {MESH}"
 
 
-def test_the_default_mesh_of_many_ranks_has_all_of_them(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_mesh_has_all_ranks(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default mesh of many ranks has all of them."""
     says = "--dtdispatch-metric instructions: instructions are counted in one process, not on ranks"
     on_two = ("--dtdispatch", "--dtdispatch-nproc=2")
     assert mistake(pytester, *on_two, "--dtdispatch-metric=instructions") == says
@@ -185,9 +183,7 @@ def test_the_default_mesh_of_many_ranks_has_all_of_them(
         (["--dtdispatch-rounds=auto", "--dtdispatch-metric=counts"], 20, False),
     ],
 )
-def test_auto_is_twenty_rounds_at_the_most(
-    pytester: pytest.Pytester, args: list[str], most: int, stops: bool
-) -> None:
+def test_most_rounds_of_auto(pytester: pytest.Pytester, args: list[str], most: int, stops: bool) -> None:
     settings = settings_of(pytester, *args)
     assert (settings.most_rounds, settings.stops_when_enough) == (most, stops)
 
@@ -237,9 +233,8 @@ def test_flag_beats_marker_beats_ini_beats_default(
 
 
 @pytest.mark.parametrize("marker", ["max='misses=5'", "max={'misses': 5}"])
-def test_limits_of_the_ini_file_the_marker_and_the_flag_hold_and_the_closest_wins(
-    pytester: pytest.Pytester, marker: str
-) -> None:
+def test_of_limits_by_ini_marker_and_flag_the_closest_wins(pytester: pytest.Pytester, marker: str) -> None:
+    """All limits hold; where two have one name, the closest wins."""
     ini, above = (
         "dtdispatch_max = misses=9,collectives=4",
         "pytestmark = pytest.mark.dtdispatch(max='wraps=1')",
@@ -297,9 +292,7 @@ def test_a_marker_that_is_not_valid_names_file_and_line_and_what_is_valid(pytest
         ("", "round=5", "test_it.py:2: marker dtdispatch has no keyword"),
     ],
 )
-def test_a_mistake_ends_the_run_with_one_line(
-    pytester: pytest.Pytester, ini: str, marker: str, says: str
-) -> None:
+def test_a_mistake_is_one_line(pytester: pytest.Pytester, ini: str, marker: str, says: str) -> None:
     pytester.makeini(f"[pytest]\n{ini}\n")
     pytester.makepyfile(test_it=f"import pytest\n@pytest.mark.dtdispatch({marker})\ndef test_a(): pass")
     result = pytester.runpytest_inprocess(*PLUGINS)

@@ -49,9 +49,7 @@ def run_alone(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
 
 
 @pytest.mark.parametrize("ini", ["", INI], ids=["", "ini"])
-def test_a_run_that_does_not_measure_imports_the_hooks_and_one_table(
-    pytester: pytest.Pytester, ini: str
-) -> None:
+def test_a_run_that_does_not_measure_imports_hooks_and_one_table(pytester: pytest.Pytester, ini: str) -> None:
     pytester.makeini(ini or "[pytest]\n")
     pytester.makepyfile(TESTS if ini else "def test_nothing(tmp_path): pass")
     result = run_alone(pytester)
@@ -62,9 +60,8 @@ def test_a_run_that_does_not_measure_imports_the_hooks_and_one_table(
 
 
 @pytest.mark.parametrize("args", [(), ("--dtdispatch-all", "--benchmark-only")])
-def test_collecting_does_not_import_torch_and_only_measuring_has_a_header(
-    pytester: pytest.Pytester, args: tuple[str, ...]
-) -> None:
+def test_torch_waits_and_measuring_has_a_header(pytester: pytest.Pytester, args: tuple[str, ...]) -> None:
+    """Collecting does not import torch and only measuring has a header."""
     pytester.makeini(INI)
     pytester.makepyfile(TESTS, test_fixtures=WITH_FIXTURES)
     result = run_alone(pytester, "--co", *args)
@@ -112,9 +109,7 @@ def test_torch_is_imported_by_a_run_that_measures(pytester: pytest.Pytester) -> 
     result.stdout.fnmatch_lines(["imported: torch * torchapi *"])
 
 
-def test_the_plugin_is_found_by_the_name_of_its_package_too(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plugin_has_its_package_name(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makepyfile(TESTS)
     for name in ("pytest_dtdispatch.plugin", "pytest_dtdispatch.plugin.hooks"):

@@ -114,9 +114,8 @@ def test_inputs_are_shown_by_shape(pytester: pytest.Pytester) -> None:
 # Whole tests
 
 
-def test_whole_tests_are_counted_and_limits_hold_for_them(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_limits_hold_for_whole_tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole tests are counted and limits hold for them."""
     monkeypatch.setenv("COLUMNS", "120")  # a narrower table leaves out hits
     source = f"""{IMPORTS}{STEPS}
 def test_plain(device_mesh):
@@ -193,9 +192,7 @@ def test_a_step_is_counted_budgeted_and_timed_under_one_name(pytester: pytest.Py
     assert sorted(keys) == sorted(f"{test}::step,{each}" for test in tests for each in metrics)
 
 
-def test_the_budget_of_a_whole_test_has_lines_of_the_test_and_none_of_pytest(
-    pytester: pytest.Pytester,
-) -> None:
+def test_a_budget_of_a_whole_test_has_lines_of_it_and_none_of_pytest(pytester: pytest.Pytester) -> None:
     source = "def test_add(device_mesh):\n    a = sharded(device_mesh)\n    a + a\n"
     text = text_of(measure_source(pytester, source, "--dtdispatch-budget", passed=1))
     budget = text.partition("test_it.py::test_add: test (budget)")[2]

@@ -53,9 +53,8 @@ def _no_actions(monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester) -> N
     pytester.makepyfile(test_it=IMPORTS + TESTS)
 
 
-def test_a_run_and_what_was_saved_of_it_are_exported_alike(
-    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_saved_run_exports_as_live(pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run and what was saved of it are exported alike."""
     live = [f"--dtdispatch-export={name}:live-{name}" for name in TIMED]
     (pytester.path / "expected.csv").write_text("test_it.py::test_all::<step>,collectives,7,0.0\n")
     files = (*live, "--benchmark-json=saved.json", "--junitxml=junit.xml")
@@ -115,9 +114,8 @@ def test_what_cannot_be_exported_is_told_in_one_line(
     assert not Path("out").exists()
 
 
-def test_an_ini_file_names_exports_beside_it_and_asks_for_what_a_run_has(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exports_of_an_ini_file(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ini file names exports beside it and asks for what a run has."""
     pytester.makeini("[pytest]\ndtdispatch_export =\n  bencher:b.json\n  csv:s.csv\n  markdown:auto\n")
     monkeypatch.chdir(pytester.mkdir("below"))
     result = measure(pytester, "..", "-k", "add")
@@ -128,9 +126,8 @@ def test_an_ini_file_names_exports_beside_it_and_asks_for_what_a_run_has(
     assert said in text_of(result)
 
 
-def test_a_job_has_the_summary_appended_and_rows_that_failed_annotated(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_gets_summary_and_errors(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job has the summary appended and rows that failed annotated."""
     summary = pytester.path / "summary.md"
     summary.write_text("# of another command\n")
     (pytester.path / "expected.csv").write_text(EXPECTED)
@@ -158,9 +155,8 @@ def test_a_job_has_the_summary_appended_and_rows_that_failed_annotated(
     assert not [line for line in result.outlines if line.startswith("::")]
 
 
-def test_a_job_is_told_of_a_run_that_is_no_whole(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_is_told_of_a_run_cut_short(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job is told of a run that is no whole."""
     summary = pytester.path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     pytester.makepyfile(test_it="def test_one(): assert False\ndef test_two(): pass")

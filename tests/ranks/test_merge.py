@@ -47,9 +47,7 @@ def merged_hits(stat: str, *by_rank: Measurement) -> Samples:
 
 
 @given(lists_of_ranks)
-def test_what_stands_for_all_ranks_is_between_the_fastest_and_the_slowest(
-    by_rank: list[tuple[int, ...]],
-) -> None:
+def test_what_stands_for_all_ranks_is_between_fastest_and_slowest(by_rank: list[tuple[int, ...]]) -> None:
     medians = [statistics.median(ns) for ns in by_rank]
     middle = merged_hits("median", *(hits(*ns) for ns in by_rank))
     slowest = merged_hits("max", *(hits(*ns) for ns in by_rank))

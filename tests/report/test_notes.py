@@ -7,13 +7,7 @@ from functools import partial
 
 import pytest
 
-from pytest_dtdispatch.core.measurement import (
-    INSTRUCTIONS,
-    Contains,
-    Refused,
-    Samples,
-    State,
-)
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Contains, Refused, Samples, State
 from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.report.document import Tone, plain
 from pytest_dtdispatch.report.notes import caveats, explained, mark, noise, proved
@@ -40,9 +34,7 @@ row = partial(measured, "a")
         ((NOISY, REFUSED), "propagation ran again (3x), noisy", Tone.BAD),
     ],
 )
-def test_a_row_is_marked_where_it_is_not_proved_or_noisy(
-    samples: tuple[Samples, ...], text: str, tone: Tone
-) -> None:
+def test_a_row_not_proved_or_noisy_is_marked(samples: tuple[Samples, ...], text: str, tone: Tone) -> None:
     assert mark(row(*samples)) == (text, tone)
 
 

@@ -86,7 +86,7 @@ def test_sections_stand_in_their_order() -> None:
     page = page_of(run)
     titles = re.findall(r"<h2>(.*?)</h2>", html_page(run))
     assert titles == [
-        *("Verdicts against base.json", "Budget of each step", "Signatures and calls", "Counts of each step"),
+        *("Verdicts against base.json", "Budget of each step", "Signatures and calls", "Counts of each step")
     ]
     assert [link["href"] for link in page.all("a")[1:]] == [f"#s{n}" for n in range(1, 5)]
     assert page.text.index("Failed: 1 regressed") < page.text.index("find what slowed it")

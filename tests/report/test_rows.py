@@ -161,9 +161,8 @@ def test_each_function_of_a_profile_has_its_count_its_part_and_its_place() -> No
         ([-5_000.0, 2_000.0], "us", ["-5.00", "2.00"]),
     ],
 )
-def test_a_column_is_in_the_unit_of_its_median_and_its_smallest_time_has_three_digits(
-    values_ns: list[float | None], name: str, texts: list[str]
-) -> None:
+def test_unit_and_digits_of_a_column(values_ns: list[float | None], name: str, texts: list[str]) -> None:
+    """A column is in the unit of its median and its smallest time has three digits."""
     unit = column_scale(values_ns)
     assert (unit.name, [unit.text(value) for value in values_ns]) == (name, texts)
 
@@ -243,9 +242,8 @@ def test_rows_stand_in_the_order_of_calls_times_overhead(rows: list[Measurement]
         ([TROUBLED[3], DEAR[0]], {"add": ("100", "100.0", "100.0"), "once": ("3", "-", "-")}),
     ],
 )
-def test_a_row_has_its_share_of_the_region_and_a_running_total(
-    rows: list[Measurement], cells: dict[str, tuple[str, ...]]
-) -> None:
+def test_a_row_has_share_and_total(rows: list[Measurement], cells: dict[str, tuple[str, ...]]) -> None:
+    """Its share of the region, and a running total."""
     table = table_of(document({"test_a": rows, "test_b": [CHEAP[0]]}, View()))
     assert titles_of(table)[:3] == ("calls", "share %", "total %")
     assert {line.label: line.cells[:3] for line in table.groups[0].lines} == cells

@@ -136,9 +136,8 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("padding", ["[],", "{},", "1,"])
-def test_a_file_whose_values_would_fill_the_memory_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, padding: str
-) -> None:
+def test_values_that_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, padding: str) -> None:
+    """A file whose values would fill the memory is not read."""
     path = tmp_path / "0001_base.json"
     monkeypatch.setattr(files, "MOST_HELD_BYTES", 2**20)
     path.write_text(f'{{"pad": [{padding * 20_000}0], {block()[1:]}')

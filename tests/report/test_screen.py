@@ -60,9 +60,7 @@ def test_variables_and_the_stream_decide_on_colours_and_on_progress(
     assert (is_watched(True), is_watched(False)) == (watched, False)
 
 
-def test_a_document_is_printed_in_its_colours(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_document_has_colours(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     document = Document((one_line("gate: ", Span("passed", Tone.GOOD), " \x1b[31mtest"),))
     show(document)
     assert capsys.readouterr().out == "gate: passed \\x1b[31mtest\n"

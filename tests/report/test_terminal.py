@@ -23,13 +23,7 @@ from pytest_dtdispatch.report.document import (
     paragraph,
 )
 from pytest_dtdispatch.report.rows import EXPENDABLE, MEANINGS, TIMES
-from pytest_dtdispatch.report.terminal import (
-    MIN_LABEL,
-    NO_EDGE,
-    document_lines,
-    legend_text,
-    page_width,
-)
+from pytest_dtdispatch.report.terminal import MIN_LABEL, NO_EDGE, document_lines, legend_text, page_width
 from tests.reported_runs import HOSTILE
 
 WIDTHS = (60, 80, 120, 200)
@@ -218,12 +212,7 @@ def test_each_block_is_laid_out_within_the_width(block: Block, width: int, lines
 
 
 @pytest.mark.parametrize(
-    "block",
-    [
-        one_line(Span(EVIL, Tone.BAD)),
-        Verbatim((EVIL,)),
-        table(line(EVIL, EVIL, EVIL), title=EVIL),
-    ],
+    "block", [one_line(Span(EVIL, Tone.BAD)), Verbatim((EVIL,)), table(line(EVIL, EVIL, EVIL), title=EVIL)]
 )
 def test_names_reach_a_terminal_so_that_it_does_not_obey_them(block: Block) -> None:
     shown = texts(block, 120, View(verbose=True))
