@@ -87,34 +87,33 @@ ALONE = (*(f"-pno:{plugin}" for plugin in OTHER_PLUGINS), TORCH_WARNS)
 MEASURED = ("--dtdispatch", "--dtdispatch-rounds=2", "--dtdispatch-repeat=3")
 
 
-def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    """Run pytest in this process, on what the test made; nothing may be left open when it ends."""
+def run(pytester: pytest.Pytester, *args: str, **outcomes: int) -> pytest.RunResult:
+    """Run pytest in this process; nothing may be left open when it ends. Check outcomes that are named."""
     with one_thread(), young_heap(), warnings.catch_warnings(record=True):
         warnings.simplefilter("default")  # ours are errors, a user's are not
         result = pytester.runpytest_inprocess(*ALONE, *args)
     left_open = close_what_is_open()
     assert not left_open, f"the run left open: {left_open}"
-    return result
-
-
-def measure(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    """Run pytest with --dtdispatch and few samples."""
-    return run(pytester, *MEASURED, *args)
-
-
-def measure_source(pytester: pytest.Pytester, source: str, *args: str, **outcomes: int) -> pytest.RunResult:
-    """Measure one module, test_it.py, which has what IMPORTS has; check outcomes that are named."""
-    pytester.makepyfile(test_it=f"{IMPORTS}\n{dedent(source)}")
-    result = measure(pytester, *args)
     if outcomes:
         result.assert_outcomes(**outcomes)
     return result
 
 
-def rows(pytester: pytest.Pytester, *args: str) -> tuple[pytest.RunResult, list[dict[str, Any]]]:
+def measure(pytester: pytest.Pytester, *args: str, **outcomes: int) -> pytest.RunResult:
+    """Run pytest with --dtdispatch and few samples."""
+    return run(pytester, *MEASURED, *args, **outcomes)
+
+
+def measure_source(pytester: pytest.Pytester, source: str, *args: str, **outcomes: int) -> pytest.RunResult:
+    """Measure one module, test_it.py, which has what IMPORTS has."""
+    pytester.makepyfile(test_it=f"{IMPORTS}\n{dedent(source)}")
+    return measure(pytester, *args, **outcomes)
+
+
+def rows(pytester: pytest.Pytester, *args: str, **outcomes: int) -> tuple[pytest.RunResult, list[Any]]:
     """Measure, and read the rows that pytest-benchmark wrote as JSON."""
     path = pytester.path / "rows.json"
-    result = measure(pytester, f"--benchmark-json={path}", *args)
+    result = measure(pytester, f"--benchmark-json={path}", *args, **outcomes)
     return result, benchmarks_of(path)
 
 

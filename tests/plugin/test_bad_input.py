@@ -346,8 +346,7 @@ def test_evil(dtdispatch, a):
     )
     file = pytester.path / "a\udcff.csv"  # a path that is no UTF-8
     flags = ("--benchmark-name=long", "--benchmark-group-by=param:op", f"--dtdispatch-export=csv:{file}")
-    result, found = rows(pytester, *flags)
-    result.assert_outcomes(passed=1)
+    result, found = rows(pytester, *flags, passed=1)
     assert all(line.isprintable() for line in text_of(result).splitlines())
     written = r"\x1b[31mred\rgone\nline\u202eevil"
     assert written in text_of(result).partition("= dtdispatch =")[0]

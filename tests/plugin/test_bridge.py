@@ -27,9 +27,7 @@ from tests.plugin_runs import (
 
 pytestmark = pytest.mark.torch
 
-PARAMETRIZED = (
-    IMPORTS
-    + """
+PARAMETRIZED = f"""{IMPORTS}
 @pytest.mark.parametrize("extent", [8, 16])
 @pytest.mark.parametrize("dtype", [torch.float32])
 @pytest.mark.parametrize("op", ["theirs"])
@@ -38,7 +36,6 @@ def test_add(dtdispatch, device_mesh, extent, dtype, op):
     with dtdispatch.capture():
         a + a
 """
-)
 OTHERS = """
 def test_plain():
     pass
@@ -175,21 +172,18 @@ def test_flags_of_tables_show_our_rows(pytester: pytest.Pytester, monkeypatch: p
 
 def test_only_and_skip_choose_our_tests_as_theirs(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_ten=TEN_LINES, test_others=OTHERS)
-    result, found = rows(pytester, "--benchmark-only")
-    result.assert_outcomes(passed=2, skipped=1)
+    result, found = rows(pytester, "--benchmark-only", passed=2, skipped=1)
     assert {row["name"].split("::")[0] for row in found} == {"test_add", "test_theirs"}
     # Unmeasured they are benchmarks too: what is selected does not depend on our flag.
     run(pytester, "--benchmark-only").assert_outcomes(passed=2, skipped=1)
     measure(pytester, "--benchmark-only", "--dtdispatch-all").assert_outcomes(passed=3)
-    result = measure(pytester, "--benchmark-skip")
-    result.assert_outcomes(passed=1, skipped=2)
+    result = measure(pytester, "--benchmark-skip", passed=1, skipped=2)
     result.stdout.fnmatch_lines(["nothing was measured: --benchmark-skip is given"])
 
 
 def test_disable_runs_our_tests_once_and_says_that_nothing_was_measured(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEN_LINES + "        print('enabled', dtdispatch.enabled)\n")
-    result, found = rows(pytester, "--benchmark-disable", "-s")
-    result.assert_outcomes(passed=1)
+    result, found = rows(pytester, "--benchmark-disable", "-s", passed=1)
     assert found == []
     result.stdout.fnmatch_lines(["*enabled False*", "nothing was measured: --benchmark-disable is given"])
     result, found = rows(pytester, "--benchmark-disable", "--benchmark-enable")

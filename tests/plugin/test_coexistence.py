@@ -19,8 +19,7 @@ PLAIN = ("-pno:cacheprovider", "-pno:hypothesispytest")
 
 def test_without_pytest_benchmark_or_a_terminal_we_measure(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEN_LINES)
-    result = measure(pytester, "-pno:benchmark")
-    result.assert_outcomes(passed=1)
+    result = measure(pytester, "-pno:benchmark", passed=1)
     result.stdout.fnmatch_lines(["*= dtdispatch =*", ROW])
     assert "OPS" not in text_of(result)
     run(pytester, "-pno:benchmark").assert_outcomes(passed=1)
@@ -71,8 +70,7 @@ def test_a_mistake_in_a_marker_is_told_under_xdist_too(pytester: pytest.Pytester
 
 def test_switched_off_we_leave_no_trace(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_plain(): pass")
-    result = run(pytester, "-pno:dtdispatch")
-    result.assert_outcomes(passed=1)
+    result = run(pytester, "-pno:dtdispatch", passed=1)
     assert "dtdispatch" not in text_of(result).replace("no:dtdispatch", "")
     assert run(pytester, "-pno:dtdispatch", "--dtdispatch").ret == pytest.ExitCode.USAGE_ERROR
 
@@ -100,6 +98,5 @@ def test_a_plugin_that_reads_every_attribute_of_others_changes_nothing(pytester:
         """
     )
     pytester.makepyfile(TEN_LINES)
-    result = measure(pytester, "--dtdispatch-export=csv:rows.csv")
-    result.assert_outcomes(passed=1)
+    measure(pytester, "--dtdispatch-export=csv:rows.csv", passed=1)
     assert ADD in (pytester.path / "rows.csv").read_text()

@@ -71,8 +71,7 @@ def test_variants_are_one_table_and_group(pytester: pytest.Pytester, monkeypatch
     assert max(len(first), len(plain)) <= 80
     assert plain.endswith("faster")
     assert "(" in plain  # the interval of its ratio
-    unmeasured = run(pytester, "-s")
-    unmeasured.assert_outcomes(passed=1)
+    unmeasured = run(pytester, "-s", passed=1)
     unmeasured.stdout.fnmatch_lines(["*calls: 1"])
 
 
@@ -82,8 +81,7 @@ def test_a_claim_that_fails_says_ratio_and_interval_and_needs_times(pytester: py
     result = measure_source(pytester, mlp(claim), failed=1)
     found = "dtensor against plain: slower, *(* to *) times as long in 15 rounds"
     result.stdout.fnmatch_lines([f"*assert {found}; faster asks for all of it below 0.97*"])
-    result = measure(pytester, "--dtdispatch-metric=counts")
-    result.assert_outcomes(failed=1)
+    result = measure(pytester, "--dtdispatch-metric=counts", failed=1)
     says = "'mlp': plain faster_than('dtensor', by=0.2) is disabled: latencies are not taken"
     assert_says_once(result, says)
     assert "mlp[dtensor]" in text_of(result)
@@ -155,8 +153,7 @@ def test_every_size_is_a_row_and_exponents_stand_below_the_table(pytester: pytes
     assert len(table) == len(SIZES)
     assert "miss: first call" in "".join(lines[title + 3 :])
     assert "grows as" not in text_of(measure(pytester, "-qq"))
-    unmeasured = run(pytester, "-s")
-    unmeasured.assert_outcomes(passed=3)
+    unmeasured = run(pytester, "-s", passed=3)
     unmeasured.stdout.fnmatch_lines(["*sizes:"])
 
 

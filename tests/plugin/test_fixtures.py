@@ -22,8 +22,7 @@ def test_a_mesh_is_as_flag_marker_and_ini_file_say(pytester: pytest.Pytester) ->
         ((), "(2, 2) ('dp', 'tp')", "(3, 2) None"),
         (("--dtdispatch-mesh=5",), "(5,) None", "(5,) None"),
     ):
-        result = run(pytester, "-s", *flags)
-        result.assert_outcomes(passed=2)
+        result = run(pytester, "-s", *flags, passed=2)
         result.stdout.fnmatch_lines([f"*mesh {named}*", f"*mesh {plain}*"])
 
 

@@ -20,9 +20,7 @@ from tests.plugin_runs import (
 
 pytestmark = pytest.mark.torch
 
-OWN_GROUP = (
-    IMPORTS
-    + """
+OWN_GROUP = f"""{IMPORTS}
 from torch.distributed.tensor import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -32,7 +30,6 @@ def test_without_fixtures():
     a * a
     dist.destroy_process_group()
 """
-)
 
 
 def test_a_mode_of_the_program_sees_one_call_measured_or_not(pytester: pytest.Pytester) -> None:
@@ -193,8 +190,7 @@ def test_a_value_that_moved_the_rootdir_is_refused(
 
 def test_a_file_joined_to_its_flag_changes_no_name(pytester: pytest.Pytester, elsewhere: Path) -> None:
     """A file elsewhere changes no name where it is joined to its flag."""
-    result = run(pytester, f"--dtdispatch-export=csv:{elsewhere}")
-    result.assert_outcomes(passed=1)
+    result = run(pytester, f"--dtdispatch-export=csv:{elsewhere}", passed=1)
     assert f"rootdir: {pytester.path}\n" in text_of(result)
     names = {line.rpartition('",')[0] for line in elsewhere.read_text().splitlines()}
     assert names == {f'"test_ten.py::test_add::{ADD[:-1]}2'}

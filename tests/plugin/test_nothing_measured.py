@@ -202,8 +202,7 @@ def test_what_ran_in_threads_and_processes_and_below_a_mode_is_told(pytester: py
         assert line in told(result)
     says = "open a capture inside CommDebugMode, by TimeCaptureMode or dtdispatch.capture()"
     assert says in text_of(result)
-    counted = run(pytester, "--dtdispatch-all", "--dtdispatch-metric=counts")
-    counted.assert_outcomes(passed=4)
+    counted = run(pytester, "--dtdispatch-all", "--dtdispatch-metric=counts", passed=4)
     assert "4 of 4 misses were in other threads" in told(counted)
     assert told(counted).count("not measured") == 1
     assert "not measured: 1 test started 2 processes" in told(counted)
@@ -216,8 +215,7 @@ def test_what_ran_in_threads_and_processes_and_below_a_mode_is_told(pytester: py
 @pytest.mark.skipif(not has_local_mode(), reason="this torch has no torch.distributed._local_tensor")
 def test_a_test_that_simulates_its_ranks_is_measured(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=IMPORTS + SIMULATED)
-    result, found = rows(pytester, *WHOLE)
-    result.assert_outcomes(passed=2)
+    result, found = rows(pytester, *WHOLE, passed=2)
     measured = {row["fullname"].partition("(")[0] for row in found if row["params"]["state"] == "hit"}
     ops = {name.rpartition("::")[2] for name in measured}
     assert {"test_it.py::test_closed::mul.Tensor", "test_it.py::test_raises::mul.Tensor"} <= measured

@@ -72,8 +72,7 @@ def nothing_stays_registered(pytester: pytest.Pytester) -> Iterator[None]:
 def test_a_sampler_goes_to_the_table_the_files_and_the_gates(pytester: pytest.Pytester) -> None:
     rounds = ("--dtdispatch-rounds=10", "--dtdispatch-repeat=1", "--dtdispatch-max-time=9")
     files = ("--dtdispatch-export=csv:results.csv", "--benchmark-json=rows.json", "--benchmark-save=base")
-    result = measure(pytester, METRIC, *rounds, *files)
-    result.assert_outcomes(passed=1)
+    result = measure(pytester, METRIC, *rounds, *files, passed=1)
     result.stdout.fnmatch_lines(
         [
             "dtdispatch: * metric=thread-cpu)",
@@ -192,16 +191,14 @@ def with_numbers(pytester: pytest.Pytester, *numbers: str) -> None:
 
 def test_a_kind_of_result_goes_to_the_terminal_the_files_and_the_gates(pytester: pytest.Pytester) -> None:
     with_numbers(pytester, 'Number("model", 12, most=11)', 'Number("other", 5)')
-    result = measure(pytester, "--dtdispatch-export=csv:results.csv")
-    result.assert_outcomes(failed=1)
+    result = measure(pytester, "--dtdispatch-export=csv:results.csv", failed=1)
     result.stdout.fnmatch_lines(["E *GateError: model: over its limits", "E *blocks=11, and there are 12"])
     result.stdout.fnmatch_lines(["gate: failed against limits: 1 passed, 1 regressed"])
     assert "test_it.py::test_number: other has 5 blocks" in text_of(result)
     assert "Blocks: what a model is made of." in text_of(result)
     others = NUMBER.replace("model", "other")
     assert Path("results.csv").read_text() == f"{NUMBER},blocks,12\n{others},blocks,5\n"
-    unmeasured = run(pytester)
-    unmeasured.assert_outcomes(passed=1)
+    unmeasured = run(pytester, passed=1)
     assert "blocks" not in text_of(unmeasured)
     Path("expected.csv").write_text(f"{NUMBER},blocks,12,0\n")
     with_numbers(pytester, 'Number("model", 12)')
@@ -222,6 +219,5 @@ def test_a_result_that_cannot_be_kept_is_told_in_one_line(pytester: pytest.Pytes
         (['Number("one", 1)', 'Number("one", 2)'], "the name 'one' is taken by another call of this test"),
     ):
         with_numbers(pytester, *numbers)
-        result = measure(pytester)
-        result.assert_outcomes(failed=1)
+        result = measure(pytester, failed=1)
         assert_says_once(result, f"CaptureError: {why}")

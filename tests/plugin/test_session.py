@@ -19,9 +19,7 @@ pytestmark = pytest.mark.torch
 pty = pytest.importorskip("pty")
 
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
-SEVERAL = (
-    IMPORTS
-    + """
+SEVERAL = f"""{IMPORTS}
 @pytest.mark.dtdispatch(mesh=(2, 2))
 def test_several(dtdispatch, device_mesh):
     a = sharded(device_mesh, 64, 64)
@@ -30,7 +28,6 @@ def test_several(dtdispatch, device_mesh):
         b.redistribute(placements=[Shard(0), Shard(1)])
     dtdispatch.call(torch.add, a, a, name="a sum")
 """
-)
 
 
 def section_of(result: pytest.RunResult) -> list[str]:
@@ -91,15 +88,12 @@ def test_verbosity_adds_rounds_and_reasons_and_takes_legend_and_table(pytester: 
     assert not any("proved" in line for line in silent)
 
 
-LISTS = (
-    IMPORTS
-    + """
+LISTS = f"""{IMPORTS}
 def test_lists(dtdispatch, device_mesh):
     tensors = [sharded(device_mesh, 8, size) for size in range(1, 41)]
     with dtdispatch.capture():
         torch._foreach_add(tensors, tensors)
 """
-)
 
 
 def test_a_row_has_one_name_everywhere(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,9 +30,7 @@ def growing(mesh):
     return step
 
 """
-ASSERTED = (
-    STEPS
-    + """
+ASSERTED = f"""{STEPS}
 def test_grows(dtdispatch, device_mesh):
     steps = dtdispatch.steps(growing(device_mesh), warmup=2, steps=3)
     assert steps.misses_per_step == 0
@@ -48,7 +46,6 @@ def test_varies(dtdispatch, device_mesh):
     steps = dtdispatch.steps(lambda: [a + a for _ in range(next(times))])
     assert steps.unsteady or not dtdispatch.enabled
 """
-)
 MISSED_IN_ALL = (
     "add.Tensor(f32[10-12,8]S0, f32[10-12,8]S0)@4: "
     "shape of self and other [10-12,8], was [9-11,8], at *test_*.py:* (forward) (once in each of steps 1-3)"
@@ -75,8 +72,7 @@ def test_an_assertion_holds_or_lists_what_missed_and_why(pytester: pytest.Pytest
             "*Counts of each step*",
         ]
     )
-    unmeasured = run(pytester)
-    unmeasured.assert_outcomes(passed=3)
+    unmeasured = run(pytester, passed=3)
     assert "counts" not in text_of(unmeasured)
 
 
@@ -105,8 +101,7 @@ def test_inputs_are_shown_by_shape(pytester: pytest.Pytester) -> None:
     rows = (pytester.path / "out.csv").read_text()
     assert "::scale,misses_per_step,1" in rows
     assert "::step,misses_per_step,0" in rows
-    limited = measure(pytester, "--dtdispatch-max=misses=0")
-    limited.assert_outcomes(failed=1)
+    limited = measure(pytester, "--dtdispatch-max=misses=0", failed=1)
     limited.stdout.fnmatch_lines(["E *misses=0, and step 1 has 1"])
     run(pytester).assert_outcomes(passed=1)
 
@@ -132,8 +127,7 @@ def test_fails(device_mesh):
     assert 1 == 2
 """
     pytester.makepyfile(test_it=source)
-    result = run(pytester, *WHOLE)
-    result.assert_outcomes(passed=2, failed=1)
+    result = run(pytester, *WHOLE, passed=2, failed=1)
     result.stdout.fnmatch_lines(
         [
             "*test_plain (counts of each step)",
@@ -142,8 +136,7 @@ def test_fails(device_mesh):
         ]
     )
     assert "test_none" not in text_of(result), "a test without DTensors is no line"
-    result = run(pytester, *WHOLE, "--dtdispatch-max=misses=0")
-    result.assert_outcomes(passed=1, failed=2)
+    result = run(pytester, *WHOLE, "--dtdispatch-max=misses=0", passed=1, failed=2)
     assert_says_once(result, "capture 1: over its limits")  # what fails by itself fails as it does uncounted
     assert "assert 1 == 2" in text_of(result)
     run(pytester, *WHOLE, "--dtdispatch-max=misses=2").assert_outcomes(passed=2, failed=1)
