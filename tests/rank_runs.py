@@ -15,14 +15,8 @@ from pathlib import Path
 import pytest
 
 OURS = "DTDISPATCH_TEST_RUN"  # marks every process of a run, whoever started it
-QUIET = (
-    "-q",
-    "-pno:cacheprovider",
-    "-pno:hypothesispytest",
-    "-pno:xdist",
-    "-pno:codspeed",
-    "--benchmark-quiet",
-)
+OTHERS = ("cacheprovider", "hypothesispytest", "xdist", "codspeed")
+QUIET = ("-q", "--benchmark-quiet", *(f"-pno:{plugin}" for plugin in OTHERS))
 MEASURED = ("--dtdispatch", "--dtdispatch-rounds=5", "--dtdispatch-repeat=2", "--dtdispatch-device=cpu")
 TIMEOUT_S = 6
 LONGEST_S = 120.0

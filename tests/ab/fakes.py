@@ -58,16 +58,8 @@ def fake_python(
         **factors: what its hits, misses and plain ops are multiplied by.
     """
     good = {"plugin": version("pytest-dtdispatch"), "python": "3.12.3", "torch": "2.13.0", "build": "abc"}
-    told = {
-        "name": name,
-        "calls": str(folder / "calls"),
-        "does": does,
-        "row": row,
-        "only": only or {},
-        "factors": factors,
-        "numbers": numbers or {},
-        "probe": {**good, **(probe or {})},
-    }
+    told = {"name": name, "calls": str(folder / "calls"), "does": does, "row": row, "factors": factors}
+    told |= {"only": only or {}, "numbers": numbers or {}, "probe": {**good, **(probe or {})}}
     path = folder / name
     path.write_text(SCRIPT.format(python=sys.executable, told=repr(told)))
     path.chmod(0o755)

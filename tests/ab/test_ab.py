@@ -285,12 +285,9 @@ def test_what_one_of_several_lacks_fails_nothing(tmp_path: Path, capsys: pytest.
     assert "measured nothing: t.py::test_add: failed: no such op" in capsys.readouterr().err
     numbers = {"counts": counted(), "proofs": {}}
     old = fake_torch(tmp_path, "2.5.1", numbers=numbers)
-    new = fake_torch(
-        tmp_path,
-        "2.15.0",
-        numbers={"counts": {"t.py::test_other::x::misses_per_step": 0.0}, "proofs": {}},
-        only={"absent": {"t.py::test_step": "skipped: gone"}},
-    )
+    numbers = {"counts": {"t.py::test_other::x::misses_per_step": 0.0}, "proofs": {}}
+    only = {"absent": {"t.py::test_step": "skipped: gone"}}
+    new = fake_torch(tmp_path, "2.15.0", numbers=numbers, only=only)
     assert several([old, old, new], "--metric", "counts") == 0
     out = capsys.readouterr().out
     assert "in python-3: t.py::test_step: skipped: gone" in out

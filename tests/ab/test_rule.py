@@ -32,13 +32,12 @@ def processes(count: int, seed: int, noise: float = 0.01, **factor: float) -> li
     """Script processes: a hit of 7 us, a miss of 1.3 ms, a plain op of 2 us, each times its factor."""
     draw = random.Random(seed)
     rows = {"hit": (7e3, noise), "miss": (1.3e6, noise), "local": (2e3, min(noise, 0.002))}
-    return [
-        {
-            f"t.py::test_add::add@4::{state}": ns * factor.get(state, 1.0) * math.exp(draw.gauss(0, spread))
-            for state, (ns, spread) in rows.items()
-        }
-        for _ in range(count)
-    ]
+
+    def drawn(state: str) -> float:
+        ns, spread = rows[state]
+        return ns * factor.get(state, 1.0) * math.exp(draw.gauss(0, spread))
+
+    return [{f"t.py::test_add::add@4::{state}": drawn(state) for state in rows} for _ in range(count)]
 
 
 def screened(noise: float = 0.01, **factor: float) -> Stage:

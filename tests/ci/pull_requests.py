@@ -86,20 +86,19 @@ def commit(folder: Path, message: str) -> None:
     git(folder, "commit", "--quiet", "--message", message)
 
 
+def run_in(project: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with this interpreter, and with no variable of a job but those that are given."""
+    of_jobs = ("GITHUB_", "DTDISPATCH_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(of_jobs)}
+    env = {**kept, "PYTHON": sys.executable, **variables}
+    return subprocess.run(
+        command, cwd=project, env=env, capture_output=True, text=True, check=False, timeout=1500
+    )
+
+
 def run_job(project: Path, branch: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the recipe as a job does, with this interpreter."""
+    """Run the recipe as a job does."""
     if branch:
         git(project, "switch", "--quiet", branch)
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "DTDISPATCH_"))
-    }
-    ours = {"PYTHON": sys.executable, "COLUMNS": "140", "DTDISPATCH_TESTS": "test_layers.py"}
-    return subprocess.run(
-        [str(JOB)],
-        cwd=project,
-        env={**kept, **ours, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1500,
-    )
+    ours = {"COLUMNS": "140", "DTDISPATCH_TESTS": "test_layers.py"}
+    return run_in(project, str(JOB), **{**ours, **variables})

@@ -49,26 +49,15 @@ def test_the_wheel_has_the_package_and_nothing_else(built: dict[str, set[str]]) 
     files = {name for name in built["wheel"] if ".dist-info/" not in name}
     assert files == package
     assert "pytest_dtdispatch/py.typed" in files  # else type checkers take the package for untyped
-    assert {name.partition("/")[2] for name in built["wheel"] - files} >= {
-        "METADATA",
-        "RECORD",
-        "entry_points.txt",
-        "licenses/LICENSE",
-    }
+    of_metadata = {"METADATA", "RECORD", "entry_points.txt", "licenses/LICENSE"}
+    assert {name.partition("/")[2] for name in built["wheel"] - files} >= of_metadata
 
 
 def test_the_sdist_has_what_builds_and_tests_the_package(built: dict[str, set[str]]) -> None:
     folders = ("src", "tests", "docs", "benchmarks", "ci", ".github")
     assert tracked(*folders) <= built["sdist"]
-    assert {
-        "pyproject.toml",
-        "README.md",
-        "LICENSE",
-        "CHANGELOG.md",
-        "conftest.py",
-        "noxfile.py",
-        "action.yml",
-    } <= built["sdist"]
+    assert {"pyproject.toml", "conftest.py", "noxfile.py", "action.yml"} <= built["sdist"]
+    assert {"README.md", "LICENSE", "CHANGELOG.md"} <= built["sdist"]
     assert not {name for name in built["sdist"] if name.startswith((".venv", ".git/", "dist/"))}
 
 

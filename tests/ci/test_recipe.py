@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.ci.pull_requests import ROOT, SCRIPTS, git, make_project, run_job
+from tests.ci.pull_requests import ROOT, SCRIPTS, git, make_project, run_in, run_job
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.long]
 # Fewer processes than a real job has: what is injected is many times past the floor.
@@ -34,15 +31,8 @@ def test_a_clean_pull_request_passes_by_the_script_as_the_page_has_it(project: P
     [block] = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "ci.md").read_text(), re.DOTALL)
     git(project, "switch", "--quiet", "clean")
     page = tmp_path / "page.md"
-    variables = {"CI": str(SCRIPTS), "PYTHON": sys.executable, "DTDISPATCH_FOLDER": str(tmp_path)}
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block],
-        cwd=project,
-        env={**os.environ, **variables, "GITHUB_STEP_SUMMARY": str(page)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    variables = {"CI": str(SCRIPTS), "DTDISPATCH_FOLDER": str(tmp_path), "GITHUB_STEP_SUMMARY": str(page)}
+    done = run_in(project, "bash", "-euo", "pipefail", "-c", block, **variables)
     assert done.returncode == 0, done.stdout
     assert "every stage passed" in done.stdout
     assert not verdicts(tmp_path, "counts")

@@ -43,13 +43,9 @@ def shallow(tmp_path: Path) -> Path:
 
 def run(shallow: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the job on that checkout; its files go to ``found`` beside it."""
-    found = shallow.parent / "found"
-    ours = {
-        "PYTHON": str(shallow.parent / "python"),
-        "DTDISPATCH_FOLDER": str(found),
-        "DTDISPATCH_BASE": "HEAD",
-    }
-    return run_job(shallow, **{**ours, **variables})
+    beside = shallow.parent
+    ours = {"PYTHON": str(beside / "python"), "DTDISPATCH_FOLDER": str(beside / "found")}
+    return run_job(shallow, **{**ours, "DTDISPATCH_BASE": "HEAD", **variables})
 
 
 @pytest.mark.parametrize(

@@ -130,14 +130,9 @@ print(json.dumps({"before": before, "after": after}))
 def test_nothing_is_left_of_many_tests(tmp_path: Path, tests: int, flag: str) -> None:
     for name, text in (("test_work", TESTS), ("conftest", CONFTEST), ("script", SCRIPT)):
         (tmp_path / f"{name}.py").write_text(text)
-    ran = subprocess.run(
-        [sys.executable, "script.py", *[flag] * bool(flag)],
-        cwd=tmp_path,
-        env={**os.environ, "MANY": str(tests), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "script.py", *[flag] * bool(flag)]
+    env = {**os.environ, "MANY": str(tests), "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
     found = json.loads(ran.stdout.splitlines()[-1])
     after = found["after"]

@@ -212,14 +212,10 @@ def test_results_are_those_without_measurement_and_every_sample_of_every_rank_is
     files = {"good": GOOD, "late": LATE, "same": COLLECTIVES, "rpc": RPC, "nccl": NEEDS_NCCL}
     for name, source in files.items():
         (tmp_path / f"test_{name}.py").write_text(IMPORTS + source)
-    written = (
-        "--benchmark-autosave",
-        "--benchmark-json=rows.json",
-        "--dtdispatch-export=csv:rows.csv",
-        "--junitxml=junit.xml",
-    )
+    saved = ("--benchmark-autosave", "--benchmark-json=rows.json")
+    written = ("--dtdispatch-export=csv:rows.csv", "--junitxml=junit.xml")
     asked = ("--dtdispatch-rounds=1", "-odtdispatch_rank_stat=max", "-rsp", "-v")
-    run = run_ranks(tmp_path, 2, *written, *asked, launcher=by_pytest)
+    run = run_ranks(tmp_path, 2, *saved, *written, *asked, launcher=by_pytest)
     assert run.status == 0, run.text
     assert len(re.findall(r"^PASSED test_same\.py::", run.text, re.MULTILINE)) == 2
     # RPC starts and stops with a group, again and again.
@@ -232,10 +228,10 @@ def test_results_are_those_without_measurement_and_every_sample_of_every_rank_is
     assert "2 ranks on 1 machine" in run.text
     assert len(list((tmp_path / ".benchmarks").rglob("*.json"))) == 1
     assert 'tests="8"' in (tmp_path / "junit.xml").read_text()
-    saved = json.loads((tmp_path / "rows.json").read_text())
-    machine = saved["machine_info"]["dtdispatch"]
+    content = json.loads((tmp_path / "rows.json").read_text())
+    machine = content["machine_info"]["dtdispatch"]
     assert (machine["ranks"], machine["rank_stat"], machine["backend"]) == (2, "max", "gloo")
-    [hit] = [row for row in saved["benchmarks"] if GOOD_HIT.fullmatch(row["fullname"])]
+    [hit] = [row for row in content["benchmarks"] if GOOD_HIT.fullmatch(row["fullname"])]
     info = hit["extra_info"]
     measured = [row for of_test in read_run(tmp_path / "rows.json").measured.values() for row in of_test]
     [samples] = [row.of(State.HIT) for row in measured if row.of(State.HIT)][:1]

@@ -75,14 +75,9 @@ def test_a_noisy_row_is_marked_and_counted_and_not_judged(pytester: pytest.Pytes
     result = run(pytester, *GATE)
     assert_passed(result, "2 passed, 2 inconclusive", "\n    noisy: its samples scatter by ")
     assert " 2 passed, 2 inconclusive in " in result.outlines[-1]
-    result.stdout.fnmatch_lines(
-        [
-            "dtdispatch: load * on * core*",
-            "  signature *  mark",
-            "  mul * noisy",
-            "  2 of 2 rows are proved *",
-        ]
-    )
+    header = "dtdispatch: load * on * core*"
+    table = ["  signature *  mark", "  mul * noisy", "  2 of 2 rows are proved *"]
+    result.stdout.fnmatch_lines([header, *table])
     result.stdout.fnmatch_lines(["1 of 2 rows are noisy (miss, hit): *", "gate: passed against *"])
     strict = run(pytester, *COMPARE, "--dtdispatch-fail=median:10%,strict")
     says = (f"inconclusive {MUL}hit", "\n    median:10%,strict of all samples\n")
@@ -270,16 +265,15 @@ def test_thresholds_of_an_ini_file_wait_until_a_saved_run_is_named(pytester: pyt
 
 # Mistakes
 
+MUST_NAME = "--benchmark-compare of pytest-benchmark must name"
+
 
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
         (("--benchmark-compare",), "nothing is measured without --dtdispatch"),
-        (
-            ("--dtdispatch",),
-            "--benchmark-compare of pytest-benchmark must name the saved run to compare with",
-        ),
-        (("--dtdispatch", "-pno:benchmark"), "--benchmark-compare of pytest-benchmark must name"),
+        (("--dtdispatch",), f"{MUST_NAME} the saved run to compare with"),
+        (("--dtdispatch", "-pno:benchmark"), MUST_NAME),
     ],
 )
 def test_a_gate_of_nothing_is_refused(pytester: pytest.Pytester, flags: tuple[str, ...], says: str) -> None:

@@ -73,14 +73,8 @@ def test_a_sampler_goes_to_the_table_the_files_and_the_gates(pytester: pytest.Py
     rounds = ("--dtdispatch-rounds=10", "--dtdispatch-repeat=1", "--dtdispatch-max-time=9")
     files = ("--dtdispatch-export=csv:results.csv", "--benchmark-json=rows.json", "--benchmark-save=base")
     result = measure(pytester, METRIC, *rounds, *files, passed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "dtdispatch: * metric=thread-cpu)",
-            "  signature *miss *hit *",
-            "  mul *",
-            "  1 of 1 rows are proved *",
-        ]
-    )
+    table = ["  signature *miss *hit *", "  mul *", "  1 of 1 rows are proved *"]
+    result.stdout.fnmatch_lines(["dtdispatch: * metric=thread-cpu)", *table])
     saved = json.loads(Path("rows.json").read_text())
     assert saved["machine_info"]["dtdispatch"]["metric"] == "thread-cpu"
     rows = {row["fullname"]: row for row in saved["benchmarks"]}
@@ -95,14 +89,11 @@ def test_a_sampler_goes_to_the_table_the_files_and_the_gates(pytester: pytest.Py
     assert f"regressed {MUL}" in text_of(result)
     assert "thread_cpu_hit_ns 1 +-10 %, quietest block: 1 -> " in text_of(result)
     Path("expected.csv").write_text(f"{MUL},thread_cpu_hit_ns,{10**7},0.999\n")
-    gates = (
-        "--dtdispatch-expected=expected.csv",
-        "--benchmark-compare=0001",
-        "--dtdispatch-fail=median:10000%",
-    )
+    against_saved = ("--benchmark-compare=0001", "--dtdispatch-fail=median:10000%")
+    gates = ("--dtdispatch-expected=expected.csv", *against_saved)
     assert_passed(measure(pytester, METRIC, *rounds, *gates), "gate: passed against ")
     for flags in ((), ("--dtdispatch-any-machine",)):  # it is judged against a run of its own alone
-        result = measure(pytester, *rounds, *gates[1:], *flags)
+        result = measure(pytester, *rounds, *against_saved, *flags)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         assert "mismatched metric: thread-cpu then, time now" in text_of(result)
 

@@ -72,11 +72,8 @@ def test_traces_are_joined() -> None:
 def test_a_record_has_what_pytorchs_database_requires() -> None:
     run = run_of(build={"device": "cpu", "threads": 1}, numbers=(*NUMBERS[:1],))
     records = exported("oss-json", run)
-    assert [record["metric"]["name"] for record in records] == [
-        "dispatch_hit_ns",
-        "dispatch_miss_ns",
-        "misses_per_step",
-    ]
+    names = [record["metric"]["name"] for record in records]
+    assert names == ["dispatch_hit_ns", "dispatch_miss_ns", "misses_per_step"]
     assert records[-1] == {
         "benchmark": {"name": "pytest-dtdispatch", "extra_info": {"device": "cpu", "threads": 1}},
         "model": {"name": "t.py::test_a::train", "type": "dtensor dispatch"},
@@ -185,7 +182,6 @@ def test_files_must_differ_and_hold_nothing_else(tmp_path: Path) -> None:
     with pytest.raises(DtDispatchError, match="two formats are to be written to one file"):
         export_saved(run_of(), [Export("csv", file), Export("bencher", tmp_path / "." / "a.csv")])
     assert export_saved(run_of(), [Export("csv", file)]) == [f"2 results written to {file}"]
-    with pytest.raises(
-        DtDispatchError, match=r"a\.csv holds something else: name another file, or remove it"
-    ):
+    says = r"a\.csv holds something else: name another file, or remove it"
+    with pytest.raises(DtDispatchError, match=says):
         export_saved(run_of(), [Export("bencher", file)])

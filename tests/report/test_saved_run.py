@@ -34,18 +34,12 @@ BAR = StackedBar("train", "10 us", (("local 4 us", 0.4), ("unexplained 6 us", 0.
 BUDGET = Document((BAR, Verbatim(("x",))), "is", {"a": "b"})
 INFINITE = RowVerdict("t.py::test_a", Verdict.PASSED, (("resolution_percent", float("inf")),), "", "10%")
 UNMEASURED = measured("mul.Tensor(f32[8]R)@4", calls=3, rounds=0, notes=("why not",))
-REFUSED = row(
-    "mm.default(f32[8,8]R)@4",
-    Samples(State.MISS, (), (Refused("nothing propagated (twice)", 4),)),
-    Samples(State.HIT, HITS, (Refused("it propagated", 1),)),
-    Samples(State.LOCAL, HITS),
-)
+UNPROPAGATED = Samples(State.MISS, (), (Refused("nothing propagated (twice)", 4),))
+PROPAGATED = Samples(State.HIT, HITS, (Refused("it propagated", 1),))
+REFUSED = row("mm.default(f32[8,8]R)@4", UNPROPAGATED, PROPAGATED, Samples(State.LOCAL, HITS))
 OWN_UNIT = Unit(hit="thread_cpu_hit_ns")
-RANKS = row(
-    "mul.Tensor(f32[4]R)@4",
-    Samples(State.HIT, (9,), by_rank=((0, (7, 7)), (1, (9, 9))), stat="max"),
-    Samples(State.COLD, HITS, unit=OWN_UNIT),
-)
+SLOWEST = Samples(State.HIT, (9,), by_rank=((0, (7, 7)), (1, (9, 9))), stat="max")
+RANKS = row("mul.Tensor(f32[4]R)@4", SLOWEST, Samples(State.COLD, HITS, unit=OWN_UNIT))
 LIVE = ReportedRun(
     taken="2026-11-22T20:00:00+00:00",
     environment={"CPU": "a CPU", "threads": "1"},

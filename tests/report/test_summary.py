@@ -25,13 +25,8 @@ from tests.reported_runs import HOSTILE, hostile_run, row, run_of
 CELL_END = re.compile(r"(?:\\.|[^\\|])*\|")
 PASSED = RowVerdict("t.py::ok", Verdict.PASSED, (("expected", 4), ("found", 4)))
 DRIFTED = RowVerdict("t.py::up", Verdict.PASSED, (("change_percent", 6.5),), "", "hits 100 +-10 %")
-SLOWER = RowVerdict(
-    "t.py::slow",
-    Verdict.REGRESSED,
-    (("base_ns", 7000.0), ("head_ns", 8400.0), ("change_percent", 20.0)),
-    "find what slowed it",
-    "median:10%",
-)
+SLOW = (("base_ns", 7000.0), ("head_ns", 8400.0), ("change_percent", 20.0))
+SLOWER = RowVerdict("t.py::slow", Verdict.REGRESSED, SLOW, "find what slowed it", "median:10%")
 GONE = RowVerdict("t.py::gone", Verdict.MISSING, (), "restore the test", "misses 4 +-0 %")
 
 
