@@ -33,11 +33,8 @@ BLOCKS = [
 ]
 
 # Tests of the pages that fail where torch has the fault that they are about, and the probe of each.
-FAULTS = {
-    "test_loop": numbers_are_told_apart,
-    "test_train": numbers_are_told_apart,
-    "test_fused": fused_adamw_leaks_specs,
-}
+FAULTS = dict.fromkeys(("test_loop", "test_train"), numbers_are_told_apart)
+FAULTS["test_fused"] = fused_adamw_leaks_specs
 # What torch says itself, where a page calls for random numbers on a CPU.
 OF_TORCH = "ignore:DTensor random operators may not have complete support:UserWarning"
 

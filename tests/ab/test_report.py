@@ -35,10 +35,8 @@ def shown(base: Sequence[Values], head: Sequence[Values], width: int = 140) -> l
 
 def test_a_row_has_its_state_shift_interval_p_and_what_could_be_seen() -> None:
     lines = shown(processes(), processes(1.01))
-    assert lines[:2] == [
-        "base: v1 (old): Python 3.12.3, torch 2.13.0",
-        "head: v2 (new): Python 3.12.3, torch 2.13.0",
-    ]
+    versions = "Python 3.12.3, torch 2.13.0"
+    assert lines[:2] == [f"base: v1 (old): {versions}", f"head: v2 (new): {versions}"]
     assert " ".join(lines[2].split()) == "row state base us head us shift % 95 % p sees % verdict"
     assert lines[3] == "t.py::test_add[4]"
     found = "add.Tensor(f32[8]S0)@4 hit 7.02 7.09 +1.0 +0.6 to +1.4 0.0040 7.5 passed"

@@ -114,12 +114,10 @@ def test_a_control_that_moved_contaminates_every_row_of_its_stage() -> None:
     assert "plain tensors shifted by +" in miss.remedy
 
 
-@pytest.mark.parametrize(
-    ("factor", "is_past"), [(1.04, True), (1.02, False), (1 / 1.04, True), (1 / 1.02, False)]
-)
-def test_the_control_has_a_floor_in_either_direction(factor: float, is_past: bool) -> None:
+@pytest.mark.parametrize("factor", [1.04, 1.02, 1 / 1.04, 1 / 1.02])
+def test_the_control_has_a_floor_in_either_direction(factor: float) -> None:
     base, head = [{LOCAL: 2000.0}] * 3, [{LOCAL: 2000.0 * factor}] * 3
-    assert compare_sides(base, head, RULE).is_contaminated is is_past
+    assert compare_sides(base, head, RULE).is_contaminated is (max(factor, 1 / factor) > 1.03)
     assert not compare_sides(base, head, Rule(control=0.0)).is_contaminated
 
 

@@ -70,9 +70,10 @@ def test_missing_and_inconclusive_have_remedies(metric: str, result: MetricValue
 # Corrections
 
 
-@pytest.mark.parametrize(
-    ("value", "written"), [(1034, None), (1035, 1035), (966, None), (965, 965), (123456, 123400)]
-)
+ROUNDED = [(1034, None), (1035, 1035), (966, None), (965, 965), (123456, 123400)]
+
+
+@pytest.mark.parametrize(("value", "written"), ROUNDED)
 def test_only_rows_off_by_over_a_third_of_their_margin_are_corrected(value: int, written: int | None) -> None:
     before = ExpectedRow("t", HIT, 1000, 0.103, "earlier", 7)
     after = corrections([before], [found(value), MetricValue("new", HIT, 3)])

@@ -198,9 +198,8 @@ def test_expected_to_fail():
 def test_a_state_that_was_never_seen_is_absent_with_its_reason() -> None:
     results = TestResults("t.py::test_add")
     never = Samples(State.HIT, (), (Refused("it propagated", 20),))
-    results.enter_call(
-        "add", "4", Figures(1, (Samples(State.MISS, (9,)), never), ("never hits: it propagates",))
-    )
+    samples = (Samples(State.MISS, (9,)), never)
+    results.enter_call("add", "4", Figures(1, samples, ("never hits: it propagates",)))
     results.enter_call("mm", "4", Figures(notes=("runs once",)))
     assert dict(absences(results)) == {
         "t.py::test_add::add::hit": "never hits: it propagates",

@@ -136,9 +136,8 @@ def test_their_command_compares_our_rows_and_both_draw_histograms(pytester: pyte
     # In processes of their own: the charts' library cannot be imported twice.
     pytester.makepyfile(TEN_LINES)
     measure(pytester, "--benchmark-autosave", "--benchmark-quiet")
-    result = pytester.runpytest_subprocess(
-        *ALONE, *MEASURED, "--benchmark-autosave", "--benchmark-histogram=own"
-    )
+    flags = ("--benchmark-autosave", "--benchmark-histogram=own")
+    result = pytester.runpytest_subprocess(*ALONE, *MEASURED, *flags)
     assert result.ret == pytest.ExitCode.OK
     assert "Name (time in" in text_of(result)  # which charts are drawn of
     assert len(list((pytester.path / ".benchmarks").rglob("*.json"))) == 2

@@ -57,9 +57,8 @@ def test_variants_are_one_table_and_group(pytester: pytest.Pytester, monkeypatch
     for label in ("dtensor", "plain"):
         for metric in ("call_ns", "misses_per_call", "redistributes_per_call", "collectives_per_call"):
             assert re.search(rf"test_it.py::test_mlp::mlp\[{label}\],{metric},\d+", text)
-    (pytester.path / "expected.csv").write_text(
-        "test_it.py::test_mlp::mlp[plain],redistributes_per_call,0,0\n"
-    )
+    row = "test_it.py::test_mlp::mlp[plain],redistributes_per_call,0,0\n"
+    (pytester.path / "expected.csv").write_text(row)
     gate = ("--benchmark-compare", "--dtdispatch-fail=median:1000%", "--dtdispatch-expected=expected.csv")
     judged = measure(pytester, *gate)
     assert judged.ret == 0
@@ -162,8 +161,7 @@ def test_a_limit_below_the_exponents_fails_the_test_and_its_rows_are_kept(pytest
     result = measure_source(pytester, adds("max_exponent=0.1"), *flags, failed=1)
     assert_says_once(result, "GateError: adds: over its limits")
     result.stdout.fnmatch_lines([">       scaling = dtdispatch.scaling(*"])
-    result.stdout.re_match_lines(
-        [r".*hit grows as size\^\S+ \(\S+ to \S+ in 7 passes\), all of it above the limit"]
-    )
+    says = r".*hit grows as size\^\S+ \(\S+ to \S+ in 7 passes\), all of it above the limit"
+    result.stdout.re_match_lines([says])
     result.stdout.fnmatch_lines(["  hit grows as *; above max_exponent=0.1"])
     assert len(benchmarks_of(pytester.path / "rows.json")) == 2 * len(SIZES)

@@ -279,11 +279,7 @@ CLASHES = (
 
 
 def test_two_rows_of_one_key_are_an_error(pytester: pytest.Pytester) -> None:
-    bodies = enumerate(CLASHES)
-    tests = (
-        f"def test_{n}(dtdispatch, device_mesh):\n    a = sharded(device_mesh)\n{body}\n"
-        for n, body in bodies
-    )
+    tests = (f"def test_{n}(dtdispatch, a):\n{body}\n" for n, body in enumerate(CLASHES))
     result = measure_source(pytester, "\n".join(tests), "test_it.py", failed=2, passed=1, errors=1)
     body, _, _ = text_of(result).partition("short test summary info")
     assert body.count("another name=") == len(CLASHES)

@@ -97,9 +97,8 @@ def test_a_test_that_is_to_fail_may_break_a_limit(pytester: pytest.Pytester) -> 
     assert result.ret == pytest.ExitCode.OK
     assert "its test is marked to fail (xfail)" in text_of(result)
     result.stdout.fnmatch_lines([f"gate: passed against limits: {len(expected)} regressed"])
-    of_another = source_of(
-        f"{SUPPRESSED}\nraise ValueError", marks=("@pytest.mark.xfail(raises=ValueError)",)
-    )
+    marks = ("@pytest.mark.xfail(raises=ValueError)",)
+    of_another = source_of(f"{SUPPRESSED}\nraise ValueError", marks=marks)
     result = measure_source(pytester, of_another, LIMIT, failed=1)
     assert "its test is marked to fail" not in text_of(result)
     result.stdout.fnmatch_lines(["gate: failed against limits: 1 regressed"])

@@ -30,6 +30,7 @@ from tests.rank_runs import (
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.long]
 
 STARTS_WITHIN_S = 45.0  # three ranks import torch on two busy cores
+NO_MODULE = "No module named 'no_such_module'"
 EARLIER = "test_it.py::test_add::add,dispatch_hit_ns,6940\n"
 # Faults of tests, after which the run goes on: ranks fail together, and meet again.
 TESTS = """
@@ -110,10 +111,9 @@ def test_a_test_that_differs_on_one_rank_fails_and_names_it(tmp_path: Path) -> N
     for test, phase in (("skips", "setup"), ("skips_inside", "call")):
         says = "rank 1 skipped what ranks 0, 2 run: not on this one"
         assert f"failed: test_faults.py::test_{test} ({phase}): {says}" in text
+    start = "at the start of"
     for first, other in (("sub.Tensor(f32[8,8]S0, f32[8,8]S0)@3", "add"), ("another", "one")):
-        assert re.search(
-            f"rank 0 at the start of {re.escape(first)}; ranks? 1.* at the start of {other}", text
-        )
+        assert re.search(f"rank 0 {start} {re.escape(first)}; ranks? 1.* {start} {other}", text)
 
 
 def test_a_rank_that_is_killed_is_named(tmp_path: Path, results: Path) -> None:
@@ -143,20 +143,14 @@ def test_the_first_rank_that_hangs_is_named_by_the_next(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (
-            "if RANK == 1:\n    def test_more(): pass\n",
-            "ranks collected different tests: rank 1 has besides test_faults.py::test_more",
-        ),
-        (
-            "if RANK == 1:\n    import no_such_module\n",
-            "rank 1 could not collect test_faults.py: ModuleNotFoundError: No module named 'no_such_module'",
-        ),
+        ("def test_more(): pass", "ranks collected different tests: rank 1 has besides {}::test_more"),
+        ("import no_such_module", f"rank 1 could not collect {{}}: ModuleNotFoundError: {NO_MODULE}"),
     ],
     ids=["other tests", "no module"],
 )
 def test_a_rank_that_collects_others_is_named_before_tests_run(tmp_path: Path, body: str, says: str) -> None:
-    run = fail_on_ranks(tmp_path, body)
-    assert f"failed: {says}" in run.text
+    run = fail_on_ranks(tmp_path, f"if RANK == 1:\n    {body}\n")
+    assert f"failed: {says.format('test_faults.py')}" in run.text
     assert "no tests ran" in run.text
 
 
@@ -165,7 +159,7 @@ def test_a_conftest_that_one_rank_cannot_import_is_shown(tmp_path: Path) -> None
     (tmp_path / "conftest.py").write_text(on_one)
     run = fail_on_ranks(tmp_path, "", launcher=by_pytest)
     assert "ERROR: rank 1 ended with exit status 4" in run.text
-    assert "No module named 'no_such_module'" in run.text
+    assert NO_MODULE in run.text
 
 
 def test_a_rank_that_ends_its_run_is_named_with_why(tmp_path: Path) -> None:

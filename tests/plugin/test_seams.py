@@ -174,10 +174,8 @@ NUMBER = "test_it.py::test_number::model"
 
 def with_numbers(pytester: pytest.Pytester, *numbers: str) -> None:
     pytester.makeconftest(KIND)
-    recorded = f"dtdispatch.record({', '.join(numbers)})"
-    pytester.makepyfile(
-        test_it=f"from conftest import Number\n\ndef test_number(dtdispatch):\n    {recorded}\n"
-    )
+    test = f"def test_number(dtdispatch):\n    dtdispatch.record({', '.join(numbers)})\n"
+    pytester.makepyfile(test_it=f"from conftest import Number\n\n{test}")
 
 
 def test_a_kind_of_result_goes_to_the_terminal_the_files_and_the_gates(pytester: pytest.Pytester) -> None:

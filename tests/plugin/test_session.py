@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -33,11 +34,9 @@ def test_several(dtdispatch, device_mesh):
 def section_of(result: pytest.RunResult) -> list[str]:
     """Lines from our section's title to the next section's."""
     lines = result.outlines
-    start = next(n for n, line in enumerate(lines) if " dtdispatch ==" in line)
-    end = next(
-        n for n, line in enumerate(lines[start + 1 :], start + 1) if line.startswith(("==", "\x1b[32m=="))
-    )
-    return lines[start:end]
+    title, end = " dtdispatch ==", ("==", "\x1b[32m==")
+    first, *after = lines[next(n for n, line in enumerate(lines) if title in line) :]
+    return [first, *takewhile(lambda line: not line.startswith(end), after)]
 
 
 def measured_section(pytester: pytest.Pytester, *args: str) -> list[str]:
@@ -146,9 +145,8 @@ def on_a_terminal(folder: Path, *args: str) -> str:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "CI": "", "COLUMNS": "80"}
     command = [sys.executable, "-m", "pytest", *ALONE, "--dtdispatch", "--color=no", *args]
-    process = subprocess.Popen(
-        command, cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs
-    )
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    process = subprocess.Popen(command, cwd=folder, env=environment, **streams)
     os.close(theirs)
     written: list[bytes] = []
 

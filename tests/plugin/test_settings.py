@@ -17,6 +17,8 @@ from pytest_dtdispatch.plugin.settings import KEYWORDS, SETTINGS, WITH_FLAG, WIT
 # Each configuration that ends collects garbage, in all that other tests imported.
 pytestmark = pytest.mark.usefixtures("young_heap")
 
+OF_ALL, OF_HITS = Threshold("", "median", 0.1), Threshold("hit", "min", 0.075)
+CSV = Export("csv", Path("e.csv"))
 # What is typed for each setting, once for each flag or line of an ini file, and what it becomes.
 TYPED: dict[str, tuple[tuple[str, ...], Any]] = {
     "measure": (("true",), True),
@@ -38,17 +40,11 @@ TYPED: dict[str, tuple[tuple[str, ...], Any]] = {
     "profile": (("true",), True),
     "max": (("misses=0", "graph_breaks=1"), {"misses": 0, "graph_breaks": 1}),
     "compile_rounds": (("3",), 3),
-    "threshold": (
-        ("median:10%", "hit=min:7.5%"),
-        (Threshold("", "median", 0.1), Threshold("hit", "min", 0.075)),
-    ),
+    "threshold": (("median:10%", "hit=min:7.5%"), (OF_ALL, OF_HITS)),
     "any_machine": (("yes",), True),
     "expected": (("a b.csv",), (Path("a b.csv"),)),
     "improved": (("warn",), "warn"),
-    "export": (
-        ("csv:e.csv", "markdown:auto"),
-        (Export("csv", Path("e.csv")), Export("markdown", Path("auto"))),
-    ),
+    "export": (("csv:e.csv", "markdown:auto"), (CSV, Export("markdown", Path("auto")))),
     "annotations": (("false",), False),
 }
 PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_dtdispatch.plugin.hooks")
@@ -235,10 +231,8 @@ def test_flag_beats_marker_beats_ini_beats_default(
 @pytest.mark.parametrize("marker", ["max='misses=5'", "max={'misses': 5}"])
 def test_of_limits_by_ini_marker_and_flag_the_closest_wins(pytester: pytest.Pytester, marker: str) -> None:
     """All limits hold; where two have one name, the closest wins."""
-    ini, above = (
-        "dtdispatch_max = misses=9,collectives=4",
-        "pytestmark = pytest.mark.dtdispatch(max='wraps=1')",
-    )
+    ini = "dtdispatch_max = misses=9,collectives=4"
+    above = "pytestmark = pytest.mark.dtdispatch(max='wraps=1')"
     limits = {"misses": 5, "collectives": 4, "wraps": 1}
     assert item_settings(pytester, marker, ini=ini, above=above).limits == limits
     flag = "--dtdispatch-max=misses=7"

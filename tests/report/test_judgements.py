@@ -31,10 +31,8 @@ def judged(*factors: float, states: tuple[State, ...] = (State.HIT,) * 5) -> Jud
     """Judge rows that take so many times as long as in the saved run."""
     tests = list(zip("abcde", states, factors, strict=False))
     then = [StateRow(f"t.py::test_{letter}::{state}", state, STEADY) for letter, state, _ in tests]
-    now = [
-        replace(row, ns=tuple(round(factor * ns) for ns in STEADY))
-        for row, (*_, factor) in zip(then, tests, strict=True)
-    ]
+    ns = [tuple(round(factor * ns) for ns in STEADY) for *_, factor in tests]
+    now = [replace(row, ns=times) for row, times in zip(then, ns, strict=True)]
     return judge_run(then, now, lambda row: [THRESHOLD])
 
 
@@ -83,10 +81,8 @@ def expected(rows: list[ExpectedRow], results: list[MetricValue]) -> list[str]:
 def test_what_passed_is_counted_with_its_drift_from_what_is_expected() -> None:
     rows = [ExpectedRow("a", HIT, 1000, 0.3), ExpectedRow("b", HIT, 1000, 0.3)]
     found = expected(rows, [MetricValue("a", HIT, 1200), MetricValue("b", HIT, 1000)])
-    assert found == [
-        "gate: passed against expected.csv: 2 passed",
-        "  drift of 2 passed rows: median +10.0 %",
-    ]
+    drift = "  drift of 2 passed rows: median +10.0 %"
+    assert found == ["gate: passed against expected.csv: 2 passed", drift]
     found = expected([ExpectedRow("a", "collectives", 0, 0)], [MetricValue("a", "collectives", 0)])
     assert found[1:] == ["  drift of 1 passed row: median +0.0 %"]
 

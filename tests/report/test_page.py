@@ -36,9 +36,8 @@ from tests.reported_runs import ADD, HITS, HOSTILE, MISSES, hostile_run, profile
 
 VOID = {"meta", "link", "input"}
 BAR = StackedBar("train", "10 us", (("local 4 us", 0.4), ("unexplained 6 us", 0.6)), has_rest=True)
-REGRESSED = RowVerdict(
-    f"t.py::test_a::{ADD}::hit", Verdict.REGRESSED, (), "find what slowed it", "median:10%"
-)
+HIT = f"t.py::test_a::{ADD}::hit"
+REGRESSED = RowVerdict(HIT, Verdict.REGRESSED, (), "find what slowed it", "median:10%")
 FAILED = Judgement((REGRESSED,), "base.json", (REGRESSED,))
 
 
@@ -85,9 +84,8 @@ def test_sections_stand_in_their_order() -> None:
     run = run_of(row(), documents=of_kind("budget") | of_kind("steps"), gates=(FAILED,))
     page = page_of(run)
     titles = re.findall(r"<h2>(.*?)</h2>", html_page(run))
-    assert titles == [
-        *("Verdicts against base.json", "Budget of each step", "Signatures and calls", "Counts of each step")
-    ]
+    of_steps = ("Budget of each step", "Signatures and calls", "Counts of each step")
+    assert titles == ["Verdicts against base.json", *of_steps]
     assert [link["href"] for link in page.all("a")[1:]] == [f"#s{n}" for n in range(1, 5)]
     assert page.text.index("Failed: 1 regressed") < page.text.index("find what slowed it")
 

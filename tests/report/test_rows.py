@@ -81,12 +81,10 @@ def on_ranks(measurement: Measurement) -> Measurement:
     return replace(measurement, figures=replace(measurement.figures, samples=tuple(samples)))
 
 
+COUNTED = View(counted="instructions")
 RUNS = {
     "times": (TIMES, View()),
-    "instructions": (
-        {test: [*map(counted, rows)] for test, rows in TIMES.items()},
-        View(counted="instructions"),
-    ),
+    "instructions": ({test: [*map(counted, rows)] for test, rows in TIMES.items()}, COUNTED),
     "ranks": ({test: [*map(on_ranks, rows)] for test, rows in TIMES.items()}, View(is_many=True)),
 }
 
@@ -134,9 +132,7 @@ def test_each_function_of_a_profile_has_its_count_its_part_and_its_place() -> No
     profile = Profile((Share("rule (a.py:3)", 750), long), 1_000)
     misses = Samples(State.MISS, (1_000,), unit=INSTRUCTIONS, profile=profile)
     one = measured("add@4", misses, calls=3)
-    [*_, heads, title, whole, first, second] = lines_of(
-        document({"t::a": [one]}, View(counted="instructions")), 100
-    )
+    [*_, heads, title, whole, first, second] = lines_of(document({"t::a": [one]}, COUNTED), 100)
     assert title == "profile of a miss: t::a::add@4"
     assert heads.split() == ["function", "instructions", "part", "%", "where"]
     assert whole.split()[-2:] == ["1,000", "100.0"]
@@ -262,12 +258,11 @@ def test_a_line_says_what_rows_that_are_left_out_make() -> None:
 def test_a_narrow_terminal_keeps_the_share_longer_than_what_explains_it() -> None:
     long = [costly(f"{'x' * 60} {number}", 3, 2_000 + number, 1_000) for number in range(3)]
     heads = [lines_of(document({"test_a": long}, View()), width)[0] for width in (80, 120, 200)]
-    shown = [
-        [title for title in ("calls", "share %", "total %", "overhead us") if title in head] for head in heads
-    ]
+    titles = ["calls", "share %", "total %", "overhead us"]
+    shown = [[title for title in titles if title in head] for head in heads]
     assert all(set(fewer) <= set(more) for fewer, more in pairwise(shown))
     assert "share %" in shown[0], "rows are in its order"
-    assert shown[2] == ["calls", "share %", "total %", "overhead us"]
+    assert shown[2] == titles
 
 
 # Regions that were timed call by call

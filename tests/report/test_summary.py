@@ -46,9 +46,8 @@ def folded_titles(text: str) -> list[str]:
 
 def test_the_verdict_comes_first_and_what_changed_second() -> None:
     documents = {kind: Document((one_line(kind),)) for kind in ("steps", "budget", "own")}
-    text = summary(
-        run_of(gates=(gate(PASSED, GONE, SLOWER),), environment={"torch": "2.13"}, documents=documents)
-    )
+    said = gate(PASSED, GONE, SLOWER)
+    text = summary(run_of(gates=(said,), environment={"torch": "2.13"}, documents=documents))
     lines = text.splitlines()
     assert lines[0] == "## dtdispatch: failed, 1 passed, 1 regressed, 1 missing"
     assert lines[2:6] == [
@@ -140,9 +139,8 @@ def errors(*verdicts: RowVerdict, **places: tuple[str, int]) -> list[tuple[dict[
 
 def test_a_row_that_failed_is_an_error_in_the_file_of_its_test() -> None:
     places = {"a, b.py::test_a[1:2]": ("dir/a, b.py", 12)}
-    one, other = errors(
-        regressed("a, b.py::test_a[1:2]::add", 50), RowVerdict("gone", Verdict.MISSING), **places
-    )
+    gone = RowVerdict("gone", Verdict.MISSING)
+    one, other = errors(regressed("a, b.py::test_a[1:2]::add", 50), gone, **places)
     at = {"file": "dir/a, b.py", "line": "12", "title": "dtdispatch: regressed"}
     assert one == (at, "a, b.py::test_a[1:2]::add: misses 100 +-0 %; 100 -> 150 (+50.0 %); find why")
     assert other == ({"title": "dtdispatch: missing"}, "gone")

@@ -106,9 +106,8 @@ def test_columns_are_left_out_in_one_order_as_the_terminal_narrows() -> None:
 
 
 def test_labels_that_have_no_room_are_cut_and_keep_beginning_digest_and_mesh() -> None:
-    lines = [
-        line(f"add.Tensor(f32[512,512]S0, f32[{size},512]S0, f32[512,512]S0)@2x4:cuda") for size in (1, 2)
-    ]
+    label = "add.Tensor(f32[512,512]S0, f32[{},512]S0, f32[512,512]S0)@2x4:cuda"
+    lines = [line(label.format(size)) for size in (1, 2)]
     first, second = (re.split(r"  +", row.strip())[0] for row in texts(table(*lines), 100)[2:])
     for cut in (first, second):
         assert re.fullmatch(r"add\.Tensor\(f32\[512,512\].*\.\.\.#[0-9a-f]{8}@2x4:cuda", cut)
