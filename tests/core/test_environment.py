@@ -60,10 +60,10 @@ def test_the_load_is_told_and_called_busy_past_half_of_the_cores(
         (
             {"RANK": "", "MASTER_ADDR": None},
             World(),
-            f"WORLD_SIZE=4 {IN_IT}, and no RANK and no MASTER_ADDR: ",
+            f"WORLD_SIZE=4 {IN_IT}, and no RANK, and no MASTER_ADDR: ",
         ),
         *(
-            ({"RANK": rank}, World(), f"RANK={rank} and WORLD_SIZE=4 {IN_IT}: RANK is a whole number from 0")
+            ({"RANK": rank}, World(), f"RANK={rank} and WORLD_SIZE=4 {IN_IT}: start ranks by torchrun, ")
             for rank in ("4", "-1", "one", "1.0", "²")
         ),
         ({"WORLD_SIZE": "x\n" * 999}, World(), "RANK=3 and WORLD_SIZE=x\\nx\\n"),

@@ -51,7 +51,7 @@ def test_a_rank_without_others_is_refused(pytester: pytest.Pytester, monkeypatch
     pytester.makepyfile(PLAIN)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    says = "RANK=0 and WORLD_SIZE=2 in the environment, and no MASTER_ADDR and no MASTER_PORT: start"
+    says = "RANK=0 and WORLD_SIZE=2 in the environment, and no MASTER_ADDR, and no MASTER_PORT: start"
     assert_refused(run(pytester, "--dtdispatch"), says)
     run(pytester).assert_outcomes(passed=1)  # as it measures nothing
 

@@ -166,12 +166,11 @@ def why_no_world(environ: Mapping[str, str]) -> str:
     if read_world(environ).is_many or named.items() <= {"RANK": "0", "WORLD_SIZE": "1"}.items():
         return ""
     variables = " and ".join(f"{name}={escape_controls(text)[:MOST_SHOWN]}" for name, text in named.items())
-    missing = [name for name in ("RANK", "WORLD_SIZE", *MEETING_POINT) if not environ.get(name)]
-    if not missing:
-        return f"{variables} in the environment: RANK is a whole number from 0 up to WORLD_SIZE - 1"
+    needed = ("RANK", "WORLD_SIZE", *MEETING_POINT)
+    missing = "".join(f", and no {name}" for name in needed if not environ.get(name))
     return (
-        f"{variables} in the environment, and no {' and no '.join(missing)}: start ranks by torchrun, "
-        "or unset RANK and WORLD_SIZE to measure as one"
+        f"{variables} in the environment{missing}: start ranks by torchrun, which sets RANK from 0 up to "
+        "WORLD_SIZE - 1, or unset both to measure as one"
     )
 
 
