@@ -94,7 +94,7 @@ def test_a_variant_that_runs_once_leaves_the_others_measured() -> None:
     one, other = compare(one=lambda: None, two=two).variants
     assert one.samples is not None
     assert other.samples is None
-    assert other.measurement.notes[0].startswith("two: runs once: it writes to a sparse")
+    assert other.measurement.figures.notes[0].startswith("two: runs once: it writes to a sparse")
     assert other.counts is None
 
 
@@ -104,4 +104,4 @@ def test_what_a_variant_raises_is_the_programs_only_in_its_own_call() -> None:
     left = iter((4, 3, 2, 1))  # calls that succeed
     found = compare(one=lambda: 0, two=lambda: 0 // next(left, 0))
     why = ("two: repeating it raised ZeroDivisionError: integer division or modulo by zero",)
-    assert {one.measurement.notes for one in found.variants} == {why}
+    assert {one.measurement.figures.notes for one in found.variants} == {why}

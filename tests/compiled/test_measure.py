@@ -109,8 +109,8 @@ def test_each_figure_is_that_of_its_state(is_counted: bool) -> None:
     }
     if is_counted:  # a warm compile counts as many
         del expected[State.COMPILE_WARM]
-    assert {samples.state: samples.values for samples in measurement.samples} == expected
-    assert (measurement.proof, measurement.rounds) == ("proved", 2)
+    assert {samples.state: samples.values for samples in measurement.figures.samples} == expected
+    assert (measurement.proof, measurement.figures.rounds) == ("proved", 2)
 
 
 def test_counts_are_those_of_one_compile(shard: Make) -> None:
@@ -227,7 +227,7 @@ def test_a_cold_compile_finds_no_cache_filled_and_a_warm_one_does(
     assert (measurement.of(State.COMPILE_COLD) is None) is (proof != "proved")
     assert measurement.proof == proof
     notes = (f"compile-warm: no cache of compiled code answered: {note}",) if note else ()
-    assert measurement.notes == notes
+    assert measurement.figures.notes == notes
 
 
 # The program does not notice
@@ -267,8 +267,8 @@ def test_what_cannot_be_repeated_is_not_compiled() -> None:
     x = torch.ones(3)
     compiled = measure(lambda: x.resize_(5), backend="eager")
     assert compiled.function
-    assert compiled.function.measurement.samples == ()
-    assert compiled.function.measurement.notes[0].startswith("runs once")
+    assert compiled.function.measurement.figures.samples == ()
+    assert compiled.function.measurement.figures.notes[0].startswith("runs once")
     assert compiled.result is compiled.eager_result
 
 
@@ -326,7 +326,7 @@ def test_caches_left_on_disk_make_no_cold_compile_faster(
         for folder in ("empty", "filled") if turn % 2 else ("filled", "empty"):
             monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / folder))
             measurement = measured(program, a, backend="inductor", plan=plan).measurement
-            assert (measurement.proof, measurement.notes) == ("proved", ())
+            assert (measurement.proof, measurement.figures.notes) == ("proved", ())
             for samples in measurement.recorded():
                 times[folder].setdefault(samples.state, []).extend(samples.ns)
     assert not (tmp_path / "empty").exists()

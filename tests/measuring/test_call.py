@@ -41,7 +41,7 @@ def test_an_op_that_does_the_same_has_a_local_row(shard: Make, capture: Capture,
     assert local is not None
     assert len(local.ns) == 6
     assert measured.overhead_ns is not None
-    assert measured.notes == ()
+    assert measured.figures.notes == ()
 
 
 OTHER: dict[str, tuple[str, Callable[[Any], Any], str]] = {
@@ -61,7 +61,7 @@ def test_an_op_that_does_something_else_has_none_and_says_why(
     measured = capture(lambda: body(a))[op]
     assert measured.of(State.LOCAL) is None
     assert measured.overhead_ns is None
-    assert any(note.startswith("no local row: ") and reason in note for note in measured.remarks)
+    assert any(note.startswith("no local row: ") and reason in note for note in measured.figures.remarks)
 
 
 CASES: dict[str, tuple[Callable[[Any], Any], str]] = {

@@ -33,7 +33,7 @@ STATS = "_get_DTensor_sharding_propagator_cache_stats"
 
 
 def refused(measurement: Measurement, state: State) -> dict[str, int]:
-    return {r.reason: r.count for s in measurement.samples if s.state is state for r in s.refused}
+    return {r.reason: r.count for s in measurement.figures.samples if s.state is state for r in s.refused}
 
 
 # What is proved
@@ -84,9 +84,11 @@ def test_every_sample_of_an_op_is_proved_or_it_has_no_miss(shard: Make, capture:
     except RuntimeError as error:  # old rules of convolution know no call without a bias
         pytest.skip(f"this torch refuses {op}: {error}")
     measured = capture(lambda: body(a), rounds=3, repeat=4)[op]
-    assert {s.state: len(s.ns) for s in measured.samples if s.state is not State.LOCAL} == counts
-    assert (measured.rounds, measured.proof) == (3, proof)
-    assert any(note.startswith("unpropagated: ") for note in measured.remarks) == (counts is not PROVED)
+    assert {s.state: len(s.ns) for s in measured.figures.samples if s.state is not State.LOCAL} == counts
+    assert (measured.figures.rounds, measured.proof) == (3, proof)
+    assert any(note.startswith("unpropagated: ") for note in measured.figures.remarks) == (
+        counts is not PROVED
+    )
 
 
 # What is captured

@@ -66,7 +66,7 @@ def test_each_conversion_is_a_row_that_is_counted(mesh: DeviceMesh, name: str) -
     states = {State.COLD, State.MISS, State.HIT} if plans else {State.CALL}
     assert {samples.state for samples in row.recorded()} == states
     assert row.proof == ("proved" if plans else "unpropagated")
-    assert not any(samples.refused for samples in row.samples)
+    assert not any(samples.refused for samples in row.figures.samples)
 
 
 def test_backward_has_rows_of_its_own(mesh: DeviceMesh) -> None:
@@ -98,7 +98,7 @@ def test_a_row_says_which_collectives_it_ran(mesh: DeviceMesh) -> None:
         distribute_tensor(torch.rand(16, 8), mesh, [S(0)])
         DTensor.from_local(torch.rand(4, 8), mesh, [S(0)])
 
-    said = {label: row.remarks[0] for label, row in rows(work).items()}
+    said = {label: row.figures.remarks[0] for label, row in rows(work).items()}
     assert said == {
         "redistribute(f32[16,8]S0 -> R)@4": "runs all_gather",
         "redistribute(f32[16,8]P -> S0)@4": "runs reduce_scatter",
@@ -112,7 +112,7 @@ def test_what_an_op_redistributes_is_part_of_its_row_which_names_it(shard: Make)
     a, b = shard(8, 8), shard(8, 8)
     [(label, row)] = rows(lambda: a @ b).items()
     assert label == "mm.default(f32[8,8]S0, f32[8,8]S0)@4"
-    assert row.notes == ("redistributes f32[8,8]S0 -> R",)
+    assert row.figures.notes == ("redistributes f32[8,8]S0 -> R",)
 
 
 def test_autograd_can_go_twice_through_a_captured_redistribution(mesh: DeviceMesh) -> None:

@@ -84,7 +84,7 @@ book = TestResults()
 with SignatureCapture(book, Plan(1, 1)):
     a.add_(1)
 [measured] = book.measurements()
-print(*measured.notes)
+print(*measured.figures.notes)
 print(a.to_local().min().item(), a.to_local().max().item())
 """
 

@@ -128,7 +128,7 @@ def test_a_captured_program_computes_what_it_computes_uncaptured(two: Pair, body
     assert measured
     without = [row for row in measured if row.steady_ns is None]
     for row in without:
-        assert NEVER_HITS in row.notes, (row.full_label, row.notes)
+        assert NEVER_HITS in row.figures.notes, (row.full_label, row.figures.notes)
     assert not without or propagates_on_every_call(body, two)
 
 
@@ -179,7 +179,7 @@ def test_an_op_with_an_effect_outside_tensors_runs_once(shard: Make, capture: Ca
         noted.clear()
         [measured] = capture(note).values()
     assert noted == [True]
-    assert measured.notes == ("runs once: its effect is outside its tensors",)
+    assert measured.figures.notes == ("runs once: its effect is outside its tensors",)
     assert not list(measured.recorded())
 
 
@@ -199,7 +199,7 @@ def test_an_op_that_raises_again_is_left_as_after_its_first_call(shard: Make, ca
         torch.manual_seed(3)
         [measured] = capture(draw_again).values()
     assert len(calls) > 1
-    assert measured.notes == ("repeating it raised ValueError: the second call raises",)
+    assert measured.figures.notes == ("repeating it raised ValueError: the second call raises",)
     assert torch.equal(local_of(whole), expected)
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -220,7 +220,7 @@ def test_an_op_that_changes_a_shape_in_place_or_resizes_what_it_writes_to_runs_o
     shard: Make, body: Body, shapes: list[tuple[int, ...]], why: str
 ) -> None:
     [measured] = works(body, lambda: (shard(*shapes[0]), shard(*shapes[1])))
-    assert measured.notes == (f"runs once: {why}",)
+    assert measured.figures.notes == (f"runs once: {why}",)
     assert not list(measured.recorded())
 
 
@@ -280,7 +280,7 @@ def test_an_op_on_a_masked_partial_sum_is_measured(shard: Make, mesh: Any) -> No
     results: list[Any] = []
     book = captured(lambda: results.append(F.embedding(ids, table).relu()))
     measured = {each.op: each for each in book.measurements()}
-    [note] = measured["relu.default"].notes
+    [note] = measured["relu.default"].figures.notes
     assert note.startswith("redistributes f32[5,4]")
     assert measured["relu.default"].median_ns(State.HIT)
     assert torch.equal(local_of(results[0]), local_of(plain))

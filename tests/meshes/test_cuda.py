@@ -47,7 +47,7 @@ def test_auto_opens_nccl_for_one_rank_and_a_fake_group_for_more(cuda_mesh: Any) 
 def test_add_is_proved_on_a_miss_and_on_hits(cuda_mesh: Any, capture: Capture) -> None:
     a = sharded(cuda_mesh)
     add = capture(lambda: a + a, rounds=3, repeat=4)["add.Tensor"]
-    counts = {samples.state: len(samples.ns) for samples in add.samples}
+    counts = {samples.state: len(samples.ns) for samples in add.figures.samples}
     assert counts == {State.MISS: 3, State.HIT: 12, State.LOCAL: 12}
     assert add.proof == "proved"
     assert add.full_label.endswith(":cuda")

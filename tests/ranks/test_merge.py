@@ -68,20 +68,20 @@ def test_refused_samples_add_up_and_the_least_rounds_are_told() -> None:
     second = measured("add", Samples(State.MISS, (3,), (Refused("no", 1),)), rounds=4)
     [merged] = merged_rows({0: [first], 1: [second]})
     assert merged.proof == "no (3x)"
-    assert merged.rounds == 4
+    assert merged.figures.rounds == 4
 
 
 def test_a_note_of_one_rank_names_it_and_one_of_all_is_told_once() -> None:
     [merged] = merged_rows({0: [measured("add", notes=("a", "b"))], 3: [measured("add", notes=("a",))]})
-    assert merged.notes == ("a", "rank 0: b")
+    assert merged.figures.notes == ("a", "rank 0: b")
 
 
 def test_a_signature_of_some_ranks_says_on_which_it_is_missing() -> None:
     add, sub = hits(7), measured("sub")
     merged = merged_rows({0: [add], 1: [add, sub], 2: [add]})
     assert [one.label for one in merged] == ["add", "sub"]
-    assert merged[1].remarks == ("not measured on ranks 0, 2",)
-    assert merged[0].remarks == ()
+    assert merged[1].figures.remarks == ("not measured on ranks 0, 2",)
+    assert merged[0].figures.remarks == ()
 
 
 # Numbers and verdicts

@@ -68,14 +68,14 @@ TIMES = {
 
 
 def counted(measurement: Measurement) -> Measurement:
-    samples = tuple(replace(each, unit=INSTRUCTIONS) for each in measurement.samples)
+    samples = tuple(replace(each, unit=INSTRUCTIONS) for each in measurement.figures.samples)
     return replace(measurement, figures=replace(measurement.figures, samples=samples))
 
 
 def on_ranks(measurement: Measurement) -> Measurement:
     """Make three ranks of one, each slower than the one before."""
     samples = []
-    for each in measurement.samples:
+    for each in measurement.figures.samples:
         ranks = tuple((rank, tuple(value + value * rank // 10 for value in each.values)) for rank in range(3))
         samples.append(replace(each, by_rank=ranks if each.values else ()))
     return replace(measurement, figures=replace(measurement.figures, samples=tuple(samples)))

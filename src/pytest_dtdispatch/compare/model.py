@@ -284,7 +284,7 @@ class VariantResult:
 
     def _why_not_measured(self, other: str) -> str:
         either = (self.measured, self.compared[other].measured)
-        notes = [note for one in either if one and not one.samples for note in one.measurement.notes]
+        notes = [note for one in either if one and not one.samples for note in one.measurement.figures.notes]
         return self.compared.why_not or "; ".join(dict.fromkeys(notes)) or "there are too few rounds"
 
 

@@ -49,7 +49,7 @@ def _line(variant: ComparedVariant, first: ComparedVariant, counts: Sequence[str
         scatter_text(variant.samples),
         str(ratio or ("1" if variant is first and variant.samples else "-")),
         *(f"{getattr(variant.counts, name):,}" if variant.counts else "-" for name in counts),
-        str(row.rounds),
+        str(row.figures.rounds),
     )
     if variant.samples is None:
         text, tone = "not measured", Tone.NOTICE
@@ -60,7 +60,7 @@ def _line(variant: ComparedVariant, first: ComparedVariant, counts: Sequence[str
     else:
         text = ratio.outcome()
         tone = TONES[text]
-    notes = row.notes + (row.remarks if view.verbose else ())
+    notes = row.figures.notes + (row.figures.remarks if view.verbose else ())
     return Line(variant.name, cells, text, notes, tone)
 
 

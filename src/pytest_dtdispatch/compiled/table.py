@@ -63,7 +63,7 @@ def document(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> 
 
 def _table(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> Iterator[Block]:
     everything = [function.measurement for of_test in compiled.values() for function in of_test]
-    is_timed = any(samples.ns for measurement in everything for samples in measurement.samples)
+    is_timed = any(samples.ns for measurement in everything for samples in measurement.figures.samples)
     scales = {
         title: (state, scale if is_timed else Scale("", 1, 0))
         for title, (state, scale) in TIMES.items()
@@ -100,7 +100,7 @@ def _samples(measurement: Measurement) -> str:
 
 def _notes(function: CompiledFunction, view: View) -> Iterator[str]:
     counts = function.counts
-    yield from function.measurement.notes
+    yield from function.measurement.figures.notes
     listed = [f"graph break at {text}" for text in repeated(counts.graph_breaks or ())]
     listed += [f"recompiled {text}" for text in repeated(counts.recompiles or ())]
     yield from view.listed(listed)

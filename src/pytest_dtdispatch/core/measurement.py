@@ -305,29 +305,9 @@ class Measurement:
     calls: int
     figures: Figures
 
-    @property
-    def rounds(self) -> int:
-        """Rounds done, not rounds planned."""
-        return self.figures.rounds
-
-    @property
-    def samples(self) -> tuple[Samples, ...]:
-        """One entry for each state that was tried."""
-        return self.figures.samples
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What every reader must know: why there are no figures, what was done differently."""
-        return self.figures.notes
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What explains the figures to who asks: why there is no local row."""
-        return self.figures.remarks
-
     def of(self, state: State) -> Samples | None:
         """Samples of one state, or None where none was recorded."""
-        return next((s for s in self.samples if s.state is state and s.values), None)
+        return next((s for s in self.figures.samples if s.state is state and s.values), None)
 
     def figure(self, state: State) -> float | None:
         """What stands for one state, or None where none was recorded."""
@@ -364,7 +344,7 @@ class Measurement:
     @property
     def proof(self) -> str:
         """One phrase that says what the cache counters proved of these samples."""
-        refused = [refusal for samples in self.samples for refusal in samples.refused]
+        refused = [refusal for samples in self.figures.samples for refusal in samples.refused]
         if refused:
             return ", ".join(str(refusal) for refusal in refused)
         recorded = {samples.state for samples in self.recorded()}
@@ -377,12 +357,12 @@ class Measurement:
     @property
     def noisy(self) -> tuple[State, ...]:
         """States whose samples scatter too far for their figure to be judged."""
-        return tuple(samples.state for samples in self.samples if samples.is_noisy)
+        return tuple(samples.state for samples in self.figures.samples if samples.is_noisy)
 
     def recorded(self) -> Iterator[Samples]:
         """Every state that has samples."""
-        return (samples for samples in self.samples if samples.values)
+        return (samples for samples in self.figures.samples if samples.values)
 
     def times(self) -> Iterator[Samples]:
         """Every state that has latencies: the rows of this measurement."""
-        return (samples for samples in self.samples if samples.ns)
+        return (samples for samples in self.figures.samples if samples.ns)

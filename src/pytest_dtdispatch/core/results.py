@@ -352,7 +352,7 @@ def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int, float]]:
         unit.miss: measurement.of(State.MISS),
         unit.call: None if measurement.contains is Contains.COMPILED else measurement.of(State.CALL),
     }
-    has_few = any(FEW_SAMPLES in note for note in measurement.notes)
+    has_few = any(FEW_SAMPLES in note for note in measurement.figures.notes)
     for metric, samples in taken.items():
         if metric and samples:
             unknown = math.inf if has_few and samples.state is State.MISS else 0.0

@@ -52,12 +52,12 @@ LONGEST_DETAIL = 500
 def absences(results: TestResults) -> Iterator[tuple[str, str]]:
     """Yield the names of states and rows of a test that have no figure, each with the reason."""
     for row in results.measurements():
-        for samples in row.samples:
+        for samples in row.figures.samples:
             if samples.refused and not samples.values:
-                why = row.notes or tuple(map(str, samples.refused))
+                why = row.figures.notes or tuple(map(str, samples.refused))
                 yield state_name(results.test, row, samples), "; ".join(why)
         if not any(row.recorded()):
-            yield f"{results.test}::{row.label}", "; ".join(row.notes) or row.proof
+            yield f"{results.test}::{row.label}", "; ".join(row.figures.notes) or row.proof
 
 
 def times(results: TestResults) -> Iterator[tuple[str, float]]:
@@ -93,7 +93,7 @@ def proofs(results: TestResults) -> Iterator[tuple[str, float]]:
     """Yield 0 for every row whose later calls were proved to hit, or to need no cache, else 1."""
     for row in results.measurements():
         recorded = {samples.state for samples in row.recorded()}
-        refused = {samples.state for samples in row.samples if samples.refused}
+        refused = {samples.state for samples in row.figures.samples if samples.refused}
         if recorded & {State.HIT, State.CALL} or State.HIT in refused:
             never = not recorded & {State.HIT, State.CALL}
             yield f"{row_key(f'{results.test}::{row.label}')}::never_hits", float(never)

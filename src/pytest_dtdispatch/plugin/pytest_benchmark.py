@@ -67,7 +67,7 @@ class Bridge:
         }
         for name, measurement, samples in results.times():
             row = _row(item, name, measurement, samples)
-            entry = Metadata(row, iterations=1, options={**options, "rounds": measurement.rounds})
+            entry = Metadata(row, iterations=1, options={**options, "rounds": measurement.figures.rounds})
             for ns in samples.ns:
                 entry.update(ns / 1e9)
             entries.append(entry)

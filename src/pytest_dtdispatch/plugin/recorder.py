@@ -244,7 +244,7 @@ class Recorder(api.DtDispatch):
         if function := compiled.function:
             row = function.measurement
             if self._counts:  # no latencies
-                row = replace(row, figures=Figures(row.rounds, notes=row.notes))
+                row = replace(row, figures=Figures(row.figures.rounds, notes=row.figures.notes))
             self.record(replace(function, measurement=row))
         return compiled
 

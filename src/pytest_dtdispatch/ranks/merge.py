@@ -73,11 +73,11 @@ def _worst(ranks: Mapping[int, RowVerdict], world_size: int) -> RowVerdict:
 def _merged(ranks: Mapping[int, Measurement], everyone: Sequence[int], stat: str) -> Measurement:
     absent = [rank for rank in everyone if rank not in ranks]
     figures = Figures(
-        rounds=min(one.rounds for one in ranks.values()),
+        rounds=min(one.figures.rounds for one in ranks.values()),
         samples=tuple(_samples(ranks, stat)),
-        notes=_texts({rank: one.notes for rank, one in ranks.items()}),
+        notes=_texts({rank: one.figures.notes for rank, one in ranks.items()}),
         remarks=(
-            *_texts({rank: one.remarks for rank, one in ranks.items()}),
+            *_texts({rank: one.figures.remarks for rank, one in ranks.items()}),
             *([f"not measured on {ranks_text(absent)}"] if absent else ()),
         ),
     )
@@ -86,7 +86,7 @@ def _merged(ranks: Mapping[int, Measurement], everyone: Sequence[int], stat: str
 
 def _samples(ranks: Mapping[int, Measurement], stat: str) -> Iterator[Samples]:
     for state in State:
-        tried = {rank: s for rank, one in ranks.items() for s in one.samples if s.state is state}
+        tried = {rank: s for rank, one in ranks.items() for s in one.figures.samples if s.state is state}
         if tried:
             by_rank = tuple((rank, samples.ns) for rank, samples in tried.items() if samples.ns)
             ns = representative(by_rank, stat) if by_rank else ()

@@ -149,7 +149,10 @@ def _verdicts_by_row(run: ReportedRun) -> dict[tuple[str, str], Verdict]:
     found = {}
     for test, rows in run.measured.items():
         for row in rows:
-            names = [number_name(test, row.label), *(state_name(test, row, each) for each in row.samples)]
+            names = [
+                number_name(test, row.label),
+                *(state_name(test, row, each) for each in row.figures.samples),
+            ]
             judged = [verdict for name in names for verdict in by_name.get(name, ())]
             if judged:
                 graver = [verdict for verdict in judged if verdict is not Verdict.PASSED]

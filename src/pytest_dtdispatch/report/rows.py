@@ -202,7 +202,7 @@ def _table(columns: Sequence[RowColumn], measured: Mapping[str, Sequence[Measure
     def cells(one: CostedRow) -> tuple[str, ...]:
         calls = f"{one.row.calls:,}"
         shares = ("-" if share is None else f"{100 * share:.1f}" for share in (one.share, one.total))
-        starts, ends = (calls, *shares)[: len(before)], (str(one.row.rounds), calls)[: len(after)]
+        starts, ends = (calls, *shares)[: len(before)], (str(one.row.figures.rounds), calls)[: len(after)]
         return (*starts, *(column.text(one.row) for column in columns), *ends)
 
     groups = []
@@ -220,7 +220,7 @@ def _table(columns: Sequence[RowColumn], measured: Mapping[str, Sequence[Measure
 
 def line_of(row: Measurement, cells: Sequence[str], view: View) -> Line:
     """Lay out a row: below its cells notes, in the last column what is wrong with it."""
-    notes = row.notes + (row.remarks if view.verbose else ())
+    notes = row.figures.notes + (row.figures.remarks if view.verbose else ())
     text, tone = mark(row)
     return Line(row.label, tuple(cells), text, notes, tone)
 
@@ -229,7 +229,7 @@ def profiles(measured: Mapping[str, Sequence[Measurement]]) -> Iterator[Block]:
     """List the functions that the instructions of profiled calls went to."""
     for test, rows in measured.items():
         for row in rows:
-            for samples in row.samples:
+            for samples in row.figures.samples:
                 if samples.profile is not None:
                     total = samples.profile.total
                     whole = Share("Python, with the machine code that it calls", total)
@@ -306,7 +306,7 @@ def _is_cheap(costed: CostedRow) -> bool:
     """Whether nothing is wrong with a row, and the dearest rows make enough without it."""
     if costed.share is None or costed.total is None or costed.total - costed.share < ENOUGH:
         return False
-    return mark(costed.row)[1] is Tone.GOOD and not costed.row.notes
+    return mark(costed.row)[1] is Tone.GOOD and not costed.row.figures.notes
 
 
 def timed_document(title: str, timed: Mapping[Signature, Sequence[Figures]]) -> Document:

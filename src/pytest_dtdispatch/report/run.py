@@ -62,13 +62,13 @@ class ReportedRun:
     @property
     def unit(self) -> Unit:
         """What samples are in."""
-        every = (samples.unit for row in self.rows() for samples in row.samples)
+        every = (samples.unit for row in self.rows() for samples in row.figures.samples)
         return next(every, TIME)
 
     @property
     def view(self) -> View:
         """How documents of its rows are laid out: whole."""
-        is_many = any(samples.by_rank for row in self.rows() for samples in row.samples)
+        is_many = any(samples.by_rank for row in self.rows() for samples in row.figures.samples)
         return View(True, "" if self.unit.is_time else self.unit.name, is_many)
 
     @property
