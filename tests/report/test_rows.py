@@ -120,7 +120,7 @@ def test_outputs_say_what_they_said() -> None:
 )
 def test_a_column_is_in_the_same_unit_in_every_run(miss: int, hit: int, cells: list[str]) -> None:
     line = line_of(document({"test_a": [row("add", {State.MISS: [miss], State.HIT: [hit]})]}, View()))
-    assert [line.cells[i] for i in (0, 2, -2)] == cells
+    assert [line.cells[i] for i in (0, 1, 2)] == cells
 
 
 def test_a_table_of_nothing_has_no_groups() -> None:
@@ -283,13 +283,15 @@ def timed_lines(timed: dict[Signature, list[Figures]]) -> list[str]:
 def test_all_calls_of_a_signature_are_one_line_with_spread() -> None:
     refused = Figures(1, (Samples(State.MISS, (), (Refused("did not propagate", 1),)),))
     quiet = adds(2_000_000, 1_000_000, 1_000_000, 1_000_000, 1_500_000)
-    head, title, one, two, proved, legend = timed_lines({ADD: quiet, SAME: [refused, refused]})
-    assert head.split() == ["signature", "calls", "miss", "ms", "+-%", "hit", "us", "+-%", "mark"]
+    head, title, one, two, proved, explains, legend = timed_lines({ADD: quiet, SAME: [refused, refused]})
+    titles = "signature calls share % total % miss ms +-% hit us +-% miss/hit samples rounds mark"
+    assert head.split() == titles.split()
     assert title == "mode (dispatch from below autograd)"
     assert one.startswith("  add.Tensor(f32[8,8]S0, f32[8,8]S0)@2x4 ")
-    assert one.split()[-5:] == ["5", "1.000", "100", "10.00", "0"]
-    assert two.split()[1:] == ["2", "-", "-", "-", "-", "did", "not", "propagate", "(2x)"]
+    assert one.split()[2:] == ["5", "100.0", "100.0", "1.000", "100", "10.00", "0", "100", "5+25", "5"]
+    assert two.split()[1:] == ["2", *"-------", "0+0", "2", "did", "not", "propagate", "(2x)"]
     assert proved.strip() == "1 of 2 rows are proved by the cache counters"
+    assert explains.strip().startswith("rows explain 5 of 7 calls that captures saw")
     assert all(f"{column}: " in legend for column in ("miss", "hit", "+-%"))
     assert timed_lines({ADD: adds(1_000, 9_000, 1_000, 90_000, 1_000)})[2].endswith("  noisy")
     assert timed_lines({}) == ["nothing was timed: no op on DTensors ran in the region"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
@@ -76,13 +76,11 @@ class RowColumn:
         title: of the column.
         text: of a row.
         unit: of all its figures.
-        is_cold: whether it is there only where something was measured cold.
     """
 
     title: str
     text: Callable[[Measurement], str]
     unit: str = ""
-    is_cold: bool = False
 
 
 class RowTable(NamedTuple):
@@ -107,7 +105,7 @@ def _of_state(
         return text(samples) if samples else "-"
 
     for title, text in {str(state): figure, **beside}.items():
-        yield RowColumn(title, partial(cell, text=text), unit * (title == state), state is State.COLD)
+        yield RowColumn(title, partial(cell, text=text), unit * (title == state))
 
 
 def _times_of(state: State, scale: Scale) -> Iterator[RowColumn]:
@@ -178,11 +176,10 @@ RANKS = RowTable(
 
 
 def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Document:
-    """Lay out rows of ops and named calls: of many ranks, of counts, or of times."""
+    """Lay out rows of ops and named calls, of ranks, counts or times: each column that has a figure."""
     of = RANKS if view.is_many else COUNTS if view.counted else TIMES
     everything = [row for of_test in measured.values() for row in of_test]
-    has_cold = any(row.of(State.COLD) for row in everything)
-    columns = [column for column in of.columns if has_cold or not column.is_cold]
+    columns = [column for column in of.columns if any(column.text(row) != "-" for row in everything)]
     table, lines = _table(columns, measured, view), (*proved(everything), *explained(everything))
     blocks = (table, *lines, *profiles(measured))
     return Document(blocks, of.legend.format(unit=view.counted.capitalize()), MEANINGS)
@@ -311,16 +308,9 @@ def _is_cheap(costed: CostedRow) -> bool:
 
 def timed_document(title: str, timed: Mapping[Signature, Sequence[Figures]]) -> Document:
     """Lay out a region that was timed call by call: a line a signature, from all its calls."""
+    figures = {op: replace(merge(calls), remarks=()) for op, calls in timed.items()}
     rows = [
-        Measurement(str(op), op.full, op.op, op.place[1:], Contains.DISPATCH, len(calls), merge(calls))
-        for op, calls in timed.items()
+        Measurement(str(op), op.full, op.op, op.place[1:], Contains.DISPATCH, len(timed[op]), of_op)
+        for op, of_op in figures.items()
     ]
-    if not rows:
-        return Document((one_line(NOTHING),))
-    columns = [RowColumn("calls", lambda row: str(row.calls))]
-    columns += [column for column in TIMES.columns if column.title in (*PROPAGATED, SCATTER)]
-    lines = tuple(line_of(row, [column.text(row) for column in columns], View()) for row in rows)
-    group = Group(f"{title} ({Contains.DISPATCH})", lines)
-    heads = tuple(Column(column.title, column.unit) for column in columns)
-    table = Table(heads, (group,), proof_title=title_of(lines))
-    return Document((table, *proved(rows)), TIMES.legend, MEANINGS)
+    return document({title: rows}, View(verbose=True)) if rows else Document((one_line(NOTHING),))
