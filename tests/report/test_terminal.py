@@ -22,7 +22,7 @@ from pytest_dtdispatch.report.document import (
     one_line,
     paragraph,
 )
-from pytest_dtdispatch.report.rows import EXPENDABLE, MEANINGS, TIMES
+from pytest_dtdispatch.report.rows import EXPENDABLE, MEANINGS, OF_TIMES
 from pytest_dtdispatch.report.terminal import MIN_LABEL, NO_EDGE, document_lines, legend_text, page_width
 from tests.reported_runs import HOSTILE
 
@@ -165,10 +165,10 @@ def test_a_table_may_have_no_titles_and_no_proof() -> None:
 
 @pytest.mark.parametrize("width", [*WIDTHS, NO_EDGE])
 def test_the_legend_explains_the_columns_that_are_shown(width: int) -> None:
-    document = Document((table(line()),), TIMES.legend, MEANINGS)
+    document = Document((table(line()),), OF_TIMES, MEANINGS)
     shown = [name for name in MEANINGS if name in columns(table(line()), width)]
     said = "; ".join(f"{name}: {MEANINGS[name]}" for name in shown)
-    assert legend_text(document, width, View()) == f"{TIMES.legend} {said}."
+    assert legend_text(document, width, View()) == f"{OF_TIMES} {said}."
     verbose = legend_text(document, width, View(verbose=True))
     every = columns(table(line()), NO_EDGE)
     assert all(f"{name}: {meaning}" in verbose for name, meaning in MEANINGS.items() if name in every)

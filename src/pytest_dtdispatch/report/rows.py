@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple
 
 from pytest_dtdispatch.core.measurement import (
     Contains,
@@ -45,6 +44,10 @@ SCALES = {
     State.HIT: MICROSECONDS,
     State.LOCAL: MICROSECONDS,
 }
+WHOLE = Scale("", 1, 0)  # of counts
+OF_TIMES = "Quietest blocks: of seven blocks of neighbouring samples the lowest median."
+OF_COUNTS = "{unit}: the least of the calls that were counted."
+OF_RANKS = "A figure is the median over ranks of the median of each."
 MEANINGS = {
     "calls": "how often the program made the call",
     "share": "part of what all rows cost",
@@ -83,57 +86,53 @@ class RowColumn:
     unit: str = ""
 
 
-class RowTable(NamedTuple):
-    """Columns of figures, and what the figures are; ``{unit}`` is what is counted."""
-
-    columns: tuple[RowColumn, ...]
-    legend: str
-
-
 def scatter_text(samples: Samples | None) -> str:
     """Format how far samples scatter, in percent; a dash where that is not known."""
     return "-" if samples is None or samples.scatter is None else f"{100 * samples.scatter:,.0f}"
 
 
-def _of_state(
-    state: State, unit: str, figure: FigureText, beside: Mapping[str, FigureText]
-) -> Iterator[RowColumn]:
+def columns(view: View) -> Iterator[RowColumn]:
+    """Yield the columns that a row may have."""
+    for state in SCALES:
+        yield from _columns_of(state, view)
+    yield RowColumn("overhead", _overhead_text, MICROSECONDS.name)
+    if not view.is_many:
+        yield RowColumn("miss/hit", partial(_ratio_text, whole_from=math.inf if view.counted else 10))
+    yield RowColumn("samples", _sample_counts)
+
+
+def _columns_of(state: State, view: View) -> Iterator[RowColumn]:
     """Yield a column of the figures of a state, and others beside it; a hit is any later call."""
+    scale = WHOLE if view.counted else SCALES[state]
 
     def cell(row: Measurement, text: FigureText) -> str:
         samples = row.steady if state is State.HIT else row.of(state)
         return text(samples) if samples else "-"
 
-    for title, text in {str(state): figure, **beside}.items():
-        yield RowColumn(title, partial(cell, text=text), unit * (title == state))
-
-
-def _times_of(state: State, scale: Scale) -> Iterator[RowColumn]:
-    beside = {SCATTER: scatter_text} if state in PROPAGATED else {}
-    return _of_state(state, scale.name, lambda samples: scale.text(samples.figure), beside)
-
-
-def _counts_of(state: State) -> Iterator[RowColumn]:
-    def span(samples: Samples) -> str:
-        return f"{samples.span:,}"
-
-    beside = {f"{state}+": span} if state in PROPAGATED else {}
-    return _of_state(state, "", lambda samples: f"{samples.figure:,}", beside)
-
-
-def _ranks_of(state: State, scale: Scale) -> Iterator[RowColumn]:
     def slowest(samples: Samples) -> str:
         rank, ns = samples.slowest if samples.by_rank else (None, None)
         return "-" if rank is None else f"{scale.text(ns)} r{rank}"
 
-    def spread(samples: Samples) -> str:
-        return f"{samples.spread:.0%}" if samples.by_rank else "-"
+    beside: dict[str, FigureText] = {}
+    if view.is_many and state is not State.LOCAL:
+        beside = {"slowest": slowest, "spread": lambda each: f"{each.spread:.0%}" if each.by_rank else "-"}
+    elif state in PROPAGATED:
+        span = {f"{state}+": lambda each: f"{each.span:,}"}
+        beside = span if view.counted else {SCATTER: scatter_text}
+    for title, text in {str(state): lambda each: scale.text(_figure(each)), **beside}.items():
+        yield RowColumn(title, partial(cell, text=text), scale.name * (title == state))
 
-    beside = {} if state is State.LOCAL else {"slowest": slowest, "spread": spread}
-    return _of_state(state, scale.name, lambda samples: scale.text(samples.middle_ns), beside)
+
+def _figure(samples: Samples) -> float:
+    return samples.middle_ns if samples.by_rank else samples.figure
 
 
-def _ratio_text(row: Measurement, whole_from: float = 10) -> str:
+def _overhead_text(row: Measurement) -> str:
+    hit, local = row.steady, row.of(State.LOCAL)
+    return MICROSECONDS.text(_figure(hit) - _figure(local) if hit and hit.ns and local else None)
+
+
+def _ratio_text(row: Measurement, whole_from: float) -> str:
     ratio = row.miss_over_hit
     return "-" if ratio is None else f"{ratio:,.{0 if ratio >= whole_from else 1}f}"
 
@@ -142,47 +141,14 @@ def _sample_counts(row: Measurement) -> str:
     return "+".join(str(each.count if each else 0) for each in (row.of(State.MISS), row.steady))
 
 
-def _rank_overhead(row: Measurement) -> str:
-    hit, local = row.steady, row.of(State.LOCAL)
-    return MICROSECONDS.text(hit.middle_ns - local.middle_ns if hit and local else None)
-
-
-SAMPLES = RowColumn("samples", _sample_counts)
-TIMES = RowTable(
-    (
-        *(column for state, scale in SCALES.items() for column in _times_of(state, scale)),
-        RowColumn("overhead", lambda row: MICROSECONDS.text(row.overhead_ns), MICROSECONDS.name),
-        RowColumn("miss/hit", _ratio_text),
-        SAMPLES,
-    ),
-    "Quietest blocks: of seven blocks of neighbouring samples the lowest median.",
-)
-COUNTS = RowTable(
-    (
-        *(column for state in SCALES for column in _counts_of(state)),
-        RowColumn("miss/hit", partial(_ratio_text, whole_from=math.inf)),
-        SAMPLES,
-    ),
-    "{unit}: the least of the calls that were counted.",
-)
-RANKS = RowTable(
-    (
-        *(column for state, scale in SCALES.items() for column in _ranks_of(state, scale)),
-        RowColumn("overhead", _rank_overhead, MICROSECONDS.name),
-        SAMPLES,
-    ),
-    "A figure is the median over ranks of the median of each.",
-)
-
-
 def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Document:
     """Lay out rows of ops and named calls, of ranks, counts or times: each column that has a figure."""
-    of = RANKS if view.is_many else COUNTS if view.counted else TIMES
+    legend = OF_RANKS if view.is_many else OF_COUNTS if view.counted else OF_TIMES
     everything = [row for of_test in measured.values() for row in of_test]
-    columns = [column for column in of.columns if any(column.text(row) != "-" for row in everything)]
-    table, lines = _table(columns, measured, view), (*proved(everything), *explained(everything))
+    filled = [column for column in columns(view) if any(column.text(row) != "-" for row in everything)]
+    table, lines = _table(filled, measured, view), (*proved(everything), *explained(everything))
     blocks = (table, *lines, *profiles(measured))
-    return Document(blocks, of.legend.format(unit=view.counted.capitalize()), MEANINGS)
+    return Document(blocks, legend.format(unit=view.counted.capitalize()), MEANINGS)
 
 
 def _table(columns: Sequence[RowColumn], measured: Mapping[str, Sequence[Measurement]], view: View) -> Table:
