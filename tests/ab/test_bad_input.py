@@ -65,8 +65,8 @@ def test_an_invalid_command_line(words: list[str], line: str, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("probe", "line"),
     [
-        ({"plugin": ""}, "has no pytest-dtdispatch; install it there: pip install pytest-dtdispatch=="),
-        ({"plugin": "0.0.1"}, "has pytest-dtdispatch 0.0.1, and this is "),
+        ({"plugin": ""}, " to measure as this one does, and has none: pip install pytest-dtdispatch=="),
+        ({"plugin": "0.0.1"}, ", and has 0.0.1: pip install pytest-dtdispatch=="),
         ({"torch": ""}, "has no torch"),
         (None, "is no python that runs: I am a teapot"),
     ],

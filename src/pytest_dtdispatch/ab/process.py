@@ -84,10 +84,7 @@ def interpreter(side: str, typed: str) -> str:
 def probe(arm: Arm, workspace: Path) -> Versions:
     """Ask an interpreter which versions it has; refuse one that cannot measure."""
     log = workspace / f"{arm.name}-probe.log"
-    try:
-        status = run_to_end(arm, ["-c", PROBE], {}, log, PROBE_SECONDS)
-    except OSError as error:
-        raise DtDispatchError(f"{arm}: cannot be run: {error.strerror or error}") from None
+    status = run_to_end(arm, ["-c", PROBE], {}, log, PROBE_SECONDS)
     if status is None:
         raise DtDispatchError(f"{arm}: gave no answer in {PROBE_SECONDS:g} s")
     lines = last_lines(log)
@@ -98,20 +95,13 @@ def probe(arm: Arm, workspace: Path) -> Versions:
     except (StopIteration, ValueError, TypeError):
         how = lines[-1][:MOST_SHOWN] if lines else f"exit status {status}, and not a word"
         raise DtDispatchError(f"{arm}: is no python that runs: {how}") from None
-    if why_not := _why_not(versions):
-        raise DtDispatchError(f"{arm}: has {why_not}")
+    if versions.plugin != (ours := version("pytest-dtdispatch")):
+        needs = f"needs pytest-dtdispatch {ours} to measure as this one does, and has"
+        remedy = f"pip install pytest-dtdispatch=={ours}"
+        raise DtDispatchError(f"{arm}: {needs} {versions.plugin or 'none'}: {remedy}")
+    if not versions.torch:
+        raise DtDispatchError(f"{arm}: has no torch")
     return versions
-
-
-def _why_not(versions: Versions) -> str:
-    ours = version("pytest-dtdispatch")
-    remedy = f"pip install pytest-dtdispatch=={ours}"
-    if not versions.plugin:
-        return f"no pytest-dtdispatch; install it there: {remedy}"
-    if versions.plugin != ours:
-        differ = f"pytest-dtdispatch {versions.plugin}, and this is {ours}"
-        return f"{differ}: two versions measure differently; {remedy}"
-    return "" if versions.torch else "no torch"
 
 
 @contextlib.contextmanager
@@ -173,10 +163,7 @@ def run_pytest(
     log, output = workspace / f"{arm.name}.log", workspace / "answer.json"
     output.unlink(missing_ok=True)
     words = ["-m", "pytest", *PLUGINS, "--dtdispatch", *words]
-    try:
-        status = run_to_end(arm, words, {**variables, OUTPUT: str(output)}, log, time_limit_s)
-    except OSError as error:
-        raise ProcessError(f"{arm}: cannot be run: {error.strerror or error}") from None
+    status = run_to_end(arm, words, {**variables, OUTPUT: str(output)}, log, time_limit_s)
     if status is None:
         limit = f"not over after {time_limit_s:g} s, and was ended: --time-limit"
         raise ProcessError(f"{arm}: {limit}; log: {log}")
@@ -214,6 +201,9 @@ def run_to_end(
 
     Returns:
         Its exit status, below 0 the signal that ended it; None where it was ended at its time limit.
+
+    Raises:
+        DtDispatchError: it cannot be run.
     """
     process: subprocess.Popen[bytes] | None = None
     with log.open("wb") as out:
@@ -231,6 +221,8 @@ def run_to_end(
             return process.wait(time_limit_s)
         except subprocess.TimeoutExpired:
             return None
+        except OSError as error:
+            raise DtDispatchError(f"{arm}: cannot be run: {error.strerror or error}") from None
         finally:
             if process is not None:
                 with signals_deferred():
