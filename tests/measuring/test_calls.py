@@ -28,6 +28,7 @@ from tests.measuring.runs import Make, NamingMode, measured_call
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
 ROUNDS, REPEAT = 3, 4
+PLAN = Plan(ROUNDS, REPEAT, max_time_s=60.0, quick_warmup=0)  # all rounds, on a busy machine too
 
 
 Call = Callable[[Callable[[], Any]], Any]
@@ -36,7 +37,7 @@ PROGRAMS: dict[str, tuple[Program, str]] = {}
 
 
 def measure(fn: Callable[..., Any], *args: Any, setup: Setup | None = None) -> tuple[Any, Figures]:
-    result = measured_call(fn, *args, setup=setup, plan=Plan(ROUNDS, REPEAT, quick_warmup=0))
+    result = measured_call(fn, *args, setup=setup, plan=PLAN)
     assert open_modes() == []
     return result
 
