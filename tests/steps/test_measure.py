@@ -19,13 +19,14 @@ from torch.futures import Future
 from pytest_dtdispatch.errors import DtDispatchWarning
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
-from pytest_dtdispatch.steps.counter import LEAST_FROZEN
+from pytest_dtdispatch.steps.counter import LEAST_FROZEN, StepCounter
 from pytest_dtdispatch.steps.events import QueriedCache, by_cause
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls, Steps
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
 from pytest_dtdispatch.torchapi.hooks import TENSOR_META, collective_kind
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.tensors import spec_type
 from tests.measuring.test_guard import in_thread
 from tests.probes import (
     DECOMPOSING,
@@ -292,6 +293,15 @@ def test_dtensors_and_specs_that_stay_alive_are_counted_and_garbage_is_not(
 ) -> None:
     steps = count(lambda: use([on_mesh(mesh) for _ in range(3)]))
     assert [(one.spec_growth, one.dtensor_growth) for one in steps.steps] == [(grown, grown)] * 5
+
+
+def test_live_objects_are_those_that_the_garbage_collector_finds(mesh: DeviceMesh) -> None:
+    kept: list[DTensor] = []
+    with StepCounter() as counter:
+        kept.extend(on_mesh(mesh) for _ in range(7))
+        counts = counter.lap()
+        alive = [o for o in gc.get_objects() if type(o) is spec_type()]  # since entry
+    assert counts.spec_growth == len(alive) == 7
 
 
 # Redistributions and collectives
