@@ -121,7 +121,7 @@ def test_sharded_tensor(dtdispatch: DtDispatch, process_group: Any, has_rpc: boo
     again, zeros = make(tensors.ones), make(tensors.zeros)
     assert_sharded_tensor_equal(made, again)
     assert torch.equal(copied.local_tensor(), made.local_tensor())
-    with pytest.raises(AssertionError, match="local shard 0: .*Mismatched elements: 128 / 128"):
+    with pytest.raises(AssertionError, match=r"local shard 0: .*Mismatched elements: 128 / 128"):
         assert_sharded_tensor_equal(made, zeros)
     [shard] = made.local_shards()
     assert torch.equal(shard.tensor, torch.ones(8, COLUMNS, device=shard.tensor.device))
