@@ -187,7 +187,7 @@ class Gates(PluginObject):
         """Gather what limits found in tests, and those of the run that judged nothing in all of it."""
         verdicts: list[RowVerdict] = []
         for kind in KINDS.values():
-            if not any(results.of(kind.name) for results in self._results.values()):
+            if kind.limits and not any(results.of(kind.name) for results in self._results.values()):
                 own = {name: most for name, most in self._settings.limits.items() if name in kind.limits}
                 limits = [f"--dtdispatch-max {name}={most}" for name, most in own.items()]
                 verdicts += [self._judged_nothing(limit, limit, kind) for limit in limits]

@@ -195,15 +195,11 @@ class Document:
     def __bool__(self) -> bool:
         return bool(self.blocks)
 
-    @property
-    def tables(self) -> list[Table]:
-        """Its tables."""
-        return [block for block in self.blocks if isinstance(block, Table)]
-
     def legend_of(self, titles: Collection[str] | None = None) -> str:
         """Say what the figures are, and what its columns mean, or those of these titles alone."""
         if titles is None:
-            titles = {column.title for table in self.tables for column in table.columns}
+            tables = (block for block in self.blocks if isinstance(block, Table))
+            titles = {column.title for table in tables for column in table.columns}
         texts = [f"{title}: {meaning}" for title, meaning in self.meanings.items() if title in titles]
         return f"{self.legend} {'; '.join(texts)}.".lstrip() if texts else self.legend
 

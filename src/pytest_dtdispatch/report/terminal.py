@@ -57,7 +57,8 @@ def _escaped(part: T) -> T:
 
 def legend_text(document: Document, width: int, view: View) -> str:
     """Say what those columns of a document mean that are shown; a verbose view tells of all."""
-    shown = [table.columns[i].title for table in document.tables for i in _fit(table, width).columns]
+    tables = [block for block in document.blocks if isinstance(block, Table)]
+    shown = [table.columns[i].title for table in tables for i in _fit(table, width).columns]
     return document.legend_of(None if view.verbose else shown)
 
 
