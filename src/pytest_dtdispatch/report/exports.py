@@ -145,11 +145,12 @@ class Format:
         return text, f"{plural(count, self.unit)} written to {path}"
 
 
+TEXT = r'"(?:[^"\\]|\\.)*"'  # of JSON; it ends in one place, so that no file takes long to tell
 FORMATS: Mapping[str, Format] = {
     "csv": Format(RESULT, lambda run: (results_text(run.metrics()), len(run.metrics()))),
     "oss-json": Format(r'\[\s*\{\s*"benchmark":', oss_json),
-    "github-action-benchmark": Format(r'\[\s*\{\s*"name": ".*",\s*"unit":', github_benchmark, "figure"),
-    "bencher": Format(r'\{\s*".*": \{\s*".*": \{\s*"value":', bencher, "figure"),
+    "github-action-benchmark": Format(rf'\[\s*\{{\s*"name": {TEXT},\s*"unit":', github_benchmark, "figure"),
+    "bencher": Format(rf'\{{\s*{TEXT}: \{{\s*{TEXT}: \{{\s*"value":', bencher, "figure"),
     "html": Format(
         rf"(?s)<!DOCTYPE html>.{{0,2000}}?<title>{TITLE}</title>",
         lambda run: (html_page(run), _block_count(run)),
