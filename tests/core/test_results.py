@@ -39,6 +39,7 @@ SHARED = ("measured", "scaling", "compiled", "compared", "one of a plugin")
 FIGURES = Figures(5, (Samples(State.HIT, (7,)),))
 MISS = Miss("mm.default(f32[8,8]S0, f32[8,8]R)@4", "first call of this op", QueriedCache.NATIVE)
 MOVED = Redistribution("mm.default", "f32[8,8]", ("S0",), ("R",), 256)
+ASKED_FOR = replace(MOVED, op="redistribute")
 
 
 def counts(state: State, *values: int) -> Samples:
@@ -88,7 +89,9 @@ def test_names_of_steps_and_budgets_meet_those_of_their_own_kind_alone() -> None
 # Numbers
 
 TIMED = (Samples(State.MISS, (10, 30, 20)), Samples(State.HIT, (1, 2)), Samples(State.LOCAL, (1,)))
-BUSY = StepCounts(events=(MISS, MOVED, MOVED, *map(Collective, ("all_gather", "all_gather", "a2a"))))
+BUSY = StepCounts(
+    events=(MISS, MOVED, ASKED_FOR, MOVED, *map(Collective, ("all_gather", "all_gather", "a2a")))
+)
 STEPS = Steps("train", (StepCounts(events=(MISS,) * 9),), (StepCounts(hits=3), BUSY, StepCounts()))
 BROKEN = CompileCounts(3, ("t.py:1: print",) * 2, None, ("f (t.py:1): size",))
 COMPILES = counts(State.COMPILE_COLD, 90_000), counts(State.CALL, 700, 600)
@@ -120,7 +123,8 @@ COMPILES = counts(State.COMPILE_COLD, 90_000), counts(State.CALL, 700, 600)
         ),
         (compiled(CompileCounts(), COMPILES[0]), {}),
         (compiled(BROKEN), {"graphs": 3, "graph_breaks": 2, "recompiles": 1}),
-        (STEPS, {"misses_per_step": 1, "redistributes": 2, "collectives": 3}),  # of the step that has most
+        # Of the step that has most.
+        (STEPS, {"misses_per_step": 1, "redistributes": 3, "implicit": 2, "collectives": 3}),
         (Steps("step", (), ()), {}),
     ],
 )
@@ -139,7 +143,7 @@ def test_a_miss_of_few_samples_is_given_as_one_that_cannot_be_judged() -> None:
 
 def test_every_metric_has_one_name() -> None:
     metrics = list(metric_names())
-    assert len(set(metrics)) == len(metrics) == 16
+    assert len(set(metrics)) == len(metrics) == 17
 
 
 # Names

@@ -39,7 +39,7 @@ ADD = "test_results.py::test_add::add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"
 MUL = "test_results.py::test_mul::mul"
 STEP = "test_results.py::test_step::train"
 TIMES = ("dispatch_hit_ns", "dispatch_miss_ns")
-COUNTS = ("misses_per_step", "redistributes", "collectives")
+COUNTS = ("misses_per_step", "redistributes", "implicit", "collectives")
 KEYS = [(name, metric) for name in (ADD, MUL) for metric in TIMES] + [(STEP, metric) for metric in COUNTS]
 MEASURED = ("--dtdispatch", "--dtdispatch-rounds=5", "--dtdispatch-repeat=2")
 CSV = (*MEASURED, "--dtdispatch-export=csv:results.csv")
@@ -73,11 +73,11 @@ def expected(pytester: pytest.Pytester) -> Path:
 
 def test_results_are_written_as_pytorch_and_its_database_take_them(pytester: pytest.Pytester) -> None:
     result = run(pytester, *CSV, "--dtdispatch-export=oss-json:results.json")
-    assert_passed(result, f"7 results written to {pytester.path / 'results.csv'}")
+    assert_passed(result, f"8 results written to {pytester.path / 'results.csv'}")
     found = pytorch_reader.read_results(pytester.path / "results.csv")
     assert list(found) == KEYS
     assert all(10_000 <= found[key] < 20_000 for key in KEYS if key[1] in TIMES)
-    assert [found[STEP, metric] for metric in COUNTS] == [0, 0, 0]
+    assert [found[STEP, metric] for metric in COUNTS] == [0, 0, 0, 0]
     records = json.loads((pytester.path / "results.json").read_text())
     assert [(each["model"]["name"], each["metric"]["name"]) for each in records] == KEYS
     assert [each["metric"]["benchmark_values"] for each in records] == [[value] for value in found.values()]
@@ -167,10 +167,10 @@ def test_a_run_against_its_own_results_passes_and_drift_is_told(
     pytester: pytest.Pytester, expected: Path, scripted: types.SimpleNamespace
 ) -> None:
     assert list(pytorch_reader.read_expected(expected)) == KEYS
-    says = "gate: passed against expected.csv: 7 passed"
-    assert_passed(run(pytester, *GATE), says, "drift of 7 passed rows: median +0.0 %")
+    says = "gate: passed against expected.csv: 8 passed"
+    assert_passed(run(pytester, *GATE), says, "drift of 8 passed rows: median +0.0 %")
     assert_passed(run(pytester, *GATE, "-pno:benchmark"), says)
-    assert_passed(run(pytester, *GATE, "-k", "test_step"), "expected.csv: 3 passed")  # others are not missing
+    assert_passed(run(pytester, *GATE, "-k", "test_step"), "expected.csv: 4 passed")  # others are not missing
     scripted.extra_ns = 500
     assert_passed(run(pytester, *GATE, "-k", "mul"), "drift of 2 passed rows: median +5.0 %")
 
@@ -181,7 +181,7 @@ def test_every_file_that_is_given_is_judged(pytester: pytest.Pytester, expected:
     one.write_text("\n".join(lines[:3]))
     two.write_text("\n".join(lines[2:6]))
     pytester.makeini("[pytest]\ndtdispatch_expected =\n  one.csv\n  two.csv\n")
-    assert_passed(run(pytester, *CSV), "one.csv: 3 passed, 1 new", "two.csv: 4 passed")
+    assert_passed(run(pytester, *CSV), "one.csv: 3 passed, 2 new", "two.csv: 4 passed")
     assert_passed(run(pytester))  # it waits until something is measured
     both = ("--dtdispatch-expected=one.csv", "--dtdispatch-expected=two.csv")
     for wrong, right in ((one, two), (two, one)):
@@ -205,7 +205,7 @@ def test_what_regressed_is_named_with_rows_to_paste_and_a_command_to_update(
     result = run(pytester, *GATE)
     text = failed(
         result,
-        "gate: failed against expected.csv: 3 passed, 4 regressed",
+        "gate: failed against expected.csv: 4 passed, 4 regressed",
         *(f"regressed {MUL}", f"regressed {STEP}", "redistributes 0 +-0 %: 0 -> 1\n"),
         "find what made it grow",
         "dtdispatch expected update expected.csv --results results.csv --reason",
@@ -219,24 +219,24 @@ def test_what_regressed_is_named_with_rows_to_paste_and_a_command_to_update(
     capsys.readouterr()
     update = ["expected", "update", str(expected), "--results", str(pytester.path / "results.csv")]
     assert main([*update, "--reason", "slower, and wanted"]) == 0
-    assert capsys.readouterr().out == f"{expected}: 4 of 7 rows changed\n"
-    assert_passed(run(pytester, *GATE), "7 passed")
+    assert capsys.readouterr().out == f"{expected}: 4 of 8 rows changed\n"
+    assert_passed(run(pytester, *GATE), "8 passed")
     assert list(pytorch_reader.read_expected(expected)) == KEYS
 
 
 def test_what_improved_fails_or_warns_where_that_is_wanted(pytester: pytest.Pytester, expected: Path) -> None:
     expected.write_text(expected.read_text().replace(f"{MUL},dispatch_hit_ns,", f"{MUL},dispatch_hit_ns,9"))
-    text = failed(run(pytester, *GATE), "6 passed, 1 improved", f"improved {MUL}", "update the expected file")
+    text = failed(run(pytester, *GATE), "7 passed, 1 improved", f"improved {MUL}", "update the expected file")
     assert "regressed" not in text
     result = run(pytester, *GATE, "-odtdispatch_improved=warn")
-    assert_passed(result, "gate: passed against expected.csv: 6 passed, 1 improved", f"improved {MUL}")
+    assert_passed(result, "gate: passed against expected.csv: 7 passed, 1 improved", f"improved {MUL}")
     [pasted] = [line for line in result.outlines if line.startswith(MUL)]
     assert pasted == f"{MUL},dispatch_hit_ns,10000,0.1"
 
 
 def test_a_row_of_a_test_that_is_gone_fails_as_missing(pytester: pytest.Pytester, expected: Path) -> None:
     pytester.makepyfile(test_results=TESTS.replace("test_mul", "test_times"))
-    text = failed(run(pytester, *GATE), "5 passed, 2 missing, 2 new", f"missing {MUL}", "restore the test")
+    text = failed(run(pytester, *GATE), "6 passed, 2 missing, 2 new", f"missing {MUL}", "restore the test")
     assert f"new {MUL.replace('test_mul', 'test_times')}: dispatch_hit_ns 10,00" in text
 
 
@@ -248,12 +248,12 @@ def test_a_gate_that_compared_nothing_fails(pytester: pytest.Pytester, expected:
     assert not (pytester.path / "results.csv").exists()
     rows = expected.read_text()
     expected.write_text("\n\n# nothing yet\n")
-    failed(run(pytester, *GATE), "gate: failed against expected.csv: 7 new", "no row could be judged")
+    failed(run(pytester, *GATE), "gate: failed against expected.csv: 8 new", "no row could be judged")
     pytester.makepyfile(test_results="def test_nothing(): pass")
     says = ("gate: failed against expected.csv: ", "no row was there to be judged")
     failed(run(pytester, *gate), *says, passed=1)
     expected.write_text(rows)
-    failed(run(pytester, *gate), "expected.csv: 7 missing", "no row could be judged", passed=1)
+    failed(run(pytester, *gate), "expected.csv: 8 missing", "no row could be judged", passed=1)
 
 
 def test_a_noisy_result_is_not_judged_and_no_correction(pytester: pytest.Pytester, expected: Path) -> None:
@@ -263,7 +263,7 @@ def test_a_noisy_result_is_not_judged_and_no_correction(pytester: pytest.Pyteste
     pytester.makepyfile(test_results=noisy)
     result = run(pytester, *GATE)
     says = (f"inconclusive {MUL}", "    noisy: its samples scatter by ")
-    assert_passed(result, "5 passed, 2 inconclusive", *says)
+    assert_passed(result, "6 passed, 2 inconclusive", *says)
     assert "rows to paste" not in text_of(result)
     failed(run(pytester, *GATE, "-k", "mul"), "2 inconclusive", "no row could be judged", passed=1)
 

@@ -202,3 +202,38 @@ def test_what_is_counted_after_all_and_a_test_that_is_skipped_are_fine(pytester:
     source = source_of(*bodies, marks=marks)
     result = measure_source(pytester, source, "--dtdispatch-max=misses=0", passed=2, skipped=1)
     assert result.ret == pytest.ExitCode.OK
+
+
+IMPLICIT = """
+a = sharded(device_mesh)
+dtdispatch.steps(lambda: a.full_tensor(), name='asked')
+dtdispatch.steps(lambda: a @ a, name='implied')
+"""
+
+
+@pytest.mark.parametrize("way", ["flag", "marker", "ini"])
+def test_a_limit_on_what_no_one_asked_for_judges_that_alone(pytester: pytest.Pytester, way: str) -> None:
+    limit = "implicit=0"
+    mark = f"@pytest.mark.dtdispatch(max='{limit}')" if way == "marker" else ""
+    flags = (f"--dtdispatch-max={limit}",) if way == "flag" else ()
+    if way == "ini":
+        pytester.makeini(f"[pytest]\ndtdispatch_max = {limit}\n")
+    result = measure_source(pytester, source_of(IMPLICIT, marks=(mark,)), *flags, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "E *implied: over its limits",
+            "E *implicit=0, and step 1 has 1",
+            "E *mm.default: f32[[]8,8] S0 -> R, 256 bytes, at test_it.py:* (forward)",
+            "  step *redistributes  implicit *",
+            "  asked * steady",
+            "  implied *over its limits, steady",
+            "gate: failed against limits: 1 passed, 1 regressed",
+        ]
+    )
+
+
+def test_an_unknown_limit_is_refused_with_the_names_of_all(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(dtdispatch): pass")
+    result = run(pytester, "--dtdispatch", "--dtdispatch-max=implied=0")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*implied*redistributes*implicit*"])

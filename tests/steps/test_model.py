@@ -52,6 +52,8 @@ def test_totals_are_over_all_steps_and_leave_the_warm_up_out() -> None:
     assert (steps.spec_growth, steps.dtensor_growth) == (8, 10)
     per_step = steps.misses_per_step, steps.redistributes_per_step, steps.collectives_per_step
     assert (*per_step, steps.wraps_per_step, steps.unwraps_per_step) == (1, 1, 3, 2, 1)
+    asked_for = StepCounts(events=(gathered(8), gathered(8)))
+    assert Steps("train", (), (STEP, asked_for, STEP, asked_for)).implicit_per_step == 0.5
     assert (steps.spec_growth_per_step, steps.dtensor_growth_per_step) == (4, 5)
     assert steps.cache_growth_per_step == 3, "of the cache that grew most"
 
@@ -67,8 +69,12 @@ def test_a_count_lists_what_it_consists_of() -> None:
 
 def test_where_nothing_is_measured_every_count_is_0() -> None:
     steps = Steps("train", (), ())
-    numbers = [getattr(steps, name) for name in dir(steps) if name.endswith(("s_per_step", "h_per_step"))]
-    assert len(numbers) == 8
+    numbers = [
+        getattr(steps, name)
+        for name in dir(steps)
+        if name.endswith(("s_per_step", "h_per_step", "t_per_step"))
+    ]
+    assert len(numbers) == 9
     assert not any((steps.calls, steps.unsteady, *numbers))
 
 

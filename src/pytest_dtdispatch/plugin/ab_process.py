@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # Of each pass and row. At 20 rounds a block of misses is one miss, of hits 30: some milliseconds, in which a
 # machine is quiet when it is never quiet for as long as a pass takes.
 BLOCKS = 20
-PER_STEP = ("misses", "redistributes", "collectives", "wraps", "unwraps")
+PER_STEP = ("misses", "redistributes", "implicit", "collectives", "wraps", "unwraps")
 GROWTHS = ("cache_growth", "spec_growth", "dtensor_growth")
 LONGEST_DETAIL = 500
 

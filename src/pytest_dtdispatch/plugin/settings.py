@@ -26,7 +26,7 @@ DEVICES = ("auto", "cpu", "cuda")
 METRICS = ("time", "counts", "instructions")
 EXPORTS = ("csv", "oss-json", "github-action-benchmark", "bencher", "html", "markdown", "trace")
 LIMITS = (
-    *("misses", "cache_growth", "spec_growth", "redistributes", "collectives", "wraps"),
+    *("misses", "cache_growth", "spec_growth", "redistributes", "implicit", "collectives", "wraps"),
     *("recompiles", "graph_breaks"),
 )
 # Counts hardly differ from call to call, and callgrind is slow.

@@ -32,6 +32,7 @@ from pytest_dtdispatch.measuring.call import (
 from pytest_dtdispatch.measuring.guard import Measuring
 from pytest_dtdispatch.measuring.places import PlaceFinder
 from pytest_dtdispatch.steps.events import (
+    ASKED,
     AnyEvent,
     Collective,
     Miss,
@@ -155,7 +156,7 @@ class TransferWatch:
         ):
             result = redistribute(*args, **kwargs)
             handled = running.collective_bytes
-        op = running.implied_by or "redistribute"
+        op = running.implied_by or ASKED
         self._log.append(Redistribution(op, _tensor_text(source), *placements, handled, place=place))
         return result
 

@@ -12,6 +12,8 @@ from typing import ClassVar, TypeAlias
 
 from pytest_dtdispatch.core.events import CodePlace
 
+ASKED = "redistribute"  # stands for the op where a program asked for a redistribution
+
 
 class QueriedCache(str, Enum):
     """The cache that had no answer when an op propagated."""
@@ -97,6 +99,11 @@ class Redistribution(StepEvent):
     source: tuple[str, ...]
     target: tuple[str, ...]
     bytes: int
+
+    @property
+    def is_implied(self) -> bool:
+        """Whether an op made it by itself, and no one asked for it."""
+        return self.op != ASKED
 
     def __str__(self) -> str:
         change = change_text(self.source, self.target)

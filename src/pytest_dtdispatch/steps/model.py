@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -55,6 +55,11 @@ class EventLists:
         return self.of(Redistribution)
 
     @property
+    def implied(self) -> tuple[Redistribution, ...]:
+        """Every redistribution that an op made by itself, and no one asked for."""
+        return tuple(one for one in self.redistributions if one.is_implied)
+
+    @property
     def collective_runs(self) -> tuple[Collective, ...]:
         """Every collective, FSDP's and the program's own too."""
         return self.of(Collective)
@@ -103,7 +108,13 @@ class StepCounts(EventLists):
 
 WARMUP, STEPS = 3, 5
 
-METRICS = {"misses_per_step": Miss, "redistributes": Redistribution, "collectives": Collective}
+# What each metric counts.
+METRICS: dict[str, Callable[[EventLists], Sequence[AnyEvent]]] = {
+    "misses_per_step": lambda step: step.missed,
+    "redistributes": lambda step: step.redistributions,
+    "implicit": lambda step: step.implied,
+    "collectives": lambda step: step.collective_runs,
+}
 # What moves data or wraps it.
 TRANSFERS = Redistribution, Collective, Wrapping, Unwrapping
 
@@ -143,9 +154,9 @@ class Steps(EventLists, NoRows):
 
     def metrics(self) -> Iterator[tuple[str, int]]:
         """Every metric, of the step that has most, as limits take it."""
-        for metric, kind in METRICS.items():
+        for metric, counted in METRICS.items():
             if self.steps:
-                yield metric, max(len(step.of(kind)) for step in self.steps)
+                yield metric, max(len(counted(step)) for step in self.steps)
 
     @property
     def events(self) -> tuple[AnyEvent, ...]:
@@ -183,30 +194,34 @@ class Steps(EventLists, NoRows):
     @property
     def misses_per_step(self) -> float:
         """Calls that propagated, a step; lists what missed and why."""
-        return self._per_step(Miss)
+        return self._per_step([step.missed for step in self.steps])
 
     @property
     def redistributes_per_step(self) -> float:
         """Redistributions a step; lists them."""
-        return self._per_step(Redistribution)
+        return self._per_step([step.redistributions for step in self.steps])
+
+    @property
+    def implicit_per_step(self) -> float:
+        """Redistributions a step that no one asked for; lists them."""
+        return self._per_step([step.implied for step in self.steps])
 
     @property
     def collectives_per_step(self) -> float:
         """Collectives a step; lists them."""
-        return self._per_step(Collective)
+        return self._per_step([step.collective_runs for step in self.steps])
 
     @property
     def wraps_per_step(self) -> float:
         """DTensors made of local tensors, a step; lists them."""
-        return self._per_step(Wrapping)
+        return self._per_step([step.wraps for step in self.steps])
 
     @property
     def unwraps_per_step(self) -> float:
         """DTensors taken apart, a step; lists them."""
-        return self._per_step(Unwrapping)
+        return self._per_step([step.unwraps for step in self.steps])
 
-    def _per_step(self, kind: type[StepEvent]) -> Count:
-        events = [step.of(kind) for step in self.steps]
+    def _per_step(self, events: Sequence[Sequence[AnyEvent]]) -> Count:
         return Count(sum(map(len, events)), len(self.steps), by_cause(events))
 
     @property

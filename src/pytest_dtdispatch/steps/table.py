@@ -12,7 +12,6 @@ from pytest_dtdispatch.core.verdicts import RowVerdict, judge_count
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
 from pytest_dtdispatch.steps.events import (
     Collective,
-    Miss,
     Redistribution,
     StepEvent,
     Unwrapping,
@@ -29,18 +28,18 @@ class CountColumn(NamedTuple):
         title: of its column.
         number: reads it.
         limit: the name of the limit that it may have; empty where there is none.
-        kind: of the events that it counts.
+        events: that it counts; None where it counts none.
     """
 
     title: str
     number: Callable[[StepCounts], int]
     limit: str = ""
-    kind: type[StepEvent] | None = None
+    events: Callable[[StepCounts], Sequence[StepEvent]] | None = None
 
 
-def of_events(title: str, kind: type[StepEvent]) -> CountColumn:
-    """Return the column that counts events of a kind, whose limit has its title."""
-    return CountColumn(title, lambda step: len(step.of(kind)), title, kind)
+def of_events(title: str, events: Callable[[StepCounts], Sequence[StepEvent]]) -> CountColumn:
+    """Return the column that counts some events, whose limit has its title."""
+    return CountColumn(title, lambda step: len(events(step)), title, events)
 
 
 def most_growth(step: StepCounts) -> int:
@@ -48,23 +47,26 @@ def most_growth(step: StepCounts) -> int:
     return max((count for _, count in step.cache_growth), default=0)
 
 
+IMPLICIT = "implicit"  # its column is there where some step has one
 COLUMNS = (
     CountColumn("calls", lambda step: step.calls),
     CountColumn("hits", lambda step: step.hits),
-    of_events("misses", Miss),
-    of_events("redistributes", Redistribution),
-    of_events("wraps", Wrapping),
-    of_events("collectives", Collective),
+    of_events("misses", lambda step: step.missed),
+    of_events("redistributes", lambda step: step.redistributions),
+    of_events(IMPLICIT, lambda step: step.implied),
+    of_events("wraps", lambda step: step.wraps),
+    of_events("collectives", lambda step: step.collective_runs),
     CountColumn("cache+", most_growth, "cache_growth"),
     CountColumn("specs+", lambda step: step.spec_growth, "spec_growth"),
     CountColumn("DTensors+", lambda step: step.dtensor_growth),
 )
 LIMITS = tuple(column.limit for column in COLUMNS if column.limit)
-EXPENDABLE = ("steps", "DTensors+", "hits", "wraps", "collectives")
+EXPENDABLE = ("steps", "DTensors+", "hits", "wraps", "collectives", IMPLICIT)
 LEGEND = "Counts of each step, least-most where steps differ."
 MEANINGS = {
     "calls": "ops on DTensors",
     "misses": "those whose sharding was propagated",
+    IMPLICIT: "redistributions that an op made by itself",
     "wraps": "DTensors made of local tensors",
     "cache+": "entries gained by the cache that gained most",
     "specs+": "live sharding specs gained",
@@ -78,12 +80,14 @@ MOST_SHAPES = 10
 
 def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
     """Lay out what was counted."""
+    has_implied = any(steps.implied for of_test in counted.values() for steps in of_test)
+    shown = [column for column in COLUMNS if has_implied or column.title != IMPLICIT]
     groups = tuple(
-        Group(f"{test} (counts of each step)", tuple(_line(test, steps, view) for steps in of_test))
+        Group(f"{test} (counts of each step)", tuple(_line(test, steps, shown, view) for steps in of_test))
         for test, of_test in counted.items()
         if of_test
     )
-    columns = tuple(map(Column, (*(column.title for column in COLUMNS), "steps")))
+    columns = tuple(map(Column, (*(column.title for column in shown), "steps")))
     tables = [Table(columns, groups, label_title="step", proof_title="state", expendable=EXPENDABLE)]
     shapes = tuple(
         Group(f"{test}: inputs of {steps.name} (counts of all steps of a shape)", _shape_lines(steps, view))
@@ -112,8 +116,8 @@ def _grows(steps: Steps) -> bool:
     return any(count > 0 for count in (*steps.cache_growth.values(), steps.spec_growth))
 
 
-def _line(test: str, steps: Steps, view: View) -> Line:
-    cells = tuple(_range([column.number(step) for step in steps.steps]) for column in COLUMNS)
+def _line(test: str, steps: Steps, columns: Sequence[CountColumn], view: View) -> Line:
+    cells = tuple(_range([column.number(step) for step in steps.steps]) for column in columns)
     state = "over its limits, " * (number_name(test, steps.name) in view.over) + state_of(steps)
     return Line(
         label=steps.name,
@@ -178,7 +182,7 @@ def _range(counts: Sequence[int]) -> str:
 def _consists_of(step: StepCounts, column: CountColumn) -> Sequence[str]:
     if column.limit == "cache_growth":
         return [f"{name}: {count:,} entries" for name, count in step.cache_growth if count]
-    return by_cause([step.of(column.kind)]) if column.kind else ()
+    return by_cause([column.events(step)]) if column.events else ()
 
 
 def judge(counted: Steps, limits: Mapping[str, int]) -> Iterator[RowVerdict]:

@@ -1,0 +1,160 @@
+"""Redistributions that no one asked for, told apart from those that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from pytest_dtdispatch.core.verdicts import complaint
+from pytest_dtdispatch.steps.measure import run_and_count
+from pytest_dtdispatch.steps.model import StepCalls
+from pytest_dtdispatch.steps.table import judge
+from tests.probes import needs
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
+
+CONTEXT = "torch.distributed.tensor._utils.ExplicitRedistributionContext"
+FILE = Path(__file__).name
+LINES = Path(__file__).read_text().splitlines()
+Make = Callable[[DeviceMesh], Callable[[], Any]]
+WHOLE = [Replicate()]
+
+
+def made(mesh: DeviceMesh, placement: Any, requires_grad: bool = False) -> Any:
+    return distribute_tensor(torch.rand(8, 8), mesh, [placement]).requires_grad_(requires_grad)
+
+
+# Steps whose redistributions were asked for
+
+
+def redistributed(mesh: DeviceMesh) -> Callable[[], Any]:
+    rows, columns = made(mesh, Shard(0), requires_grad=True), made(mesh, Shard(1))
+    return lambda: (rows.redistribute(placements=[Shard(1)]) + columns).to_local().sum().backward()
+
+
+def gathered(mesh: DeviceMesh) -> Callable[[], Any]:
+    rows = made(mesh, Shard(0), requires_grad=True)
+    return lambda: (rows * 2).full_tensor().sum().backward()
+
+
+def parallel(mesh: DeviceMesh) -> Callable[[], Any]:
+    plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+    mlp = parallelize_module(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8, bias=False)), mesh, plan)
+    x = torch.rand(4, 8)
+    return lambda: mlp(x).sum().backward()
+
+
+def parallel_by_sequence(mesh: DeviceMesh) -> Callable[[], Any]:
+    prepared = PrepareModuleInput(input_layouts=(Shard(0),), desired_input_layouts=(Replicate(),))
+    block = nn.Sequential(nn.LayerNorm(8), nn.Sequential(nn.Linear(8, 8)))
+    plan = {"0": SequenceParallel(sequence_dim=0), "1": prepared, "1.0": ColwiseParallel()}
+    parallelize_module(block, mesh, plan)
+    x = torch.rand(2, 8)
+    return lambda: block(x)
+
+
+def summed(mesh: DeviceMesh) -> Callable[[], Any]:
+    part = torch.rand(8, 8)
+    return lambda: DTensor.from_local(part, mesh, [Partial()]).redistribute(placements=WHOLE).relu()
+
+
+EXPLICIT: list[Make] = [redistributed, gathered, parallel, parallel_by_sequence, summed]
+
+# Steps in which an op redistributes, at the marked line
+
+
+def added(mesh: DeviceMesh) -> Callable[[], Any]:
+    rows, columns = made(mesh, Shard(0)), made(mesh, Shard(1))
+    return lambda: rows.redistribute(placements=WHOLE) + rows + columns  # added
+
+
+def multiplied(mesh: DeviceMesh) -> Callable[[], Any]:
+    rows = made(mesh, Shard(0))
+    return lambda: rows @ rows  # multiplied
+
+
+def biased(mesh: DeviceMesh) -> Callable[[], Any]:
+    linear = parallelize_module(nn.Linear(8, 8), mesh, RowwiseParallel())
+    x = torch.rand(4, 2)  # columns of this rank
+    return lambda: linear(x)  # biased
+
+
+def clipped(mesh: DeviceMesh) -> Callable[[], Any]:
+    weight = made(mesh, Shard(0), requires_grad=True)
+    weight.grad = made(mesh, Shard(0))
+    return lambda: nn.utils.clip_grad_norm_([weight], 1e9)  # clipped
+
+
+def optimized(mesh: DeviceMesh) -> Callable[[], Any]:
+    weight = nn.Parameter(made(mesh, Shard(0)))
+    weight.grad = made(mesh, Replicate())
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    return lambda: optimizer.step()  # optimized
+
+
+IMPLIED: list[Make] = [added, multiplied, biased, clipped, optimized]
+
+
+def name_of(make: Any) -> str:
+    return str(make.__name__)
+
+
+@pytest.mark.parametrize("make", EXPLICIT, ids=name_of)
+def test_what_was_asked_for_is_no_implicit_redistribution(mesh: DeviceMesh, make: Make) -> None:
+    steps = run_and_count(StepCalls("step", make(mesh), 2, 3))
+    assert steps.redistributions, "it has some, and all were asked for"
+    assert (steps.implied, steps.implicit_per_step) == ((), 0)
+    assert not complaint(judge(steps, {"implicit": 0}))
+
+
+@pytest.mark.parametrize("make", IMPLIED, ids=name_of)
+def test_what_an_op_implied_is_over_the_limit_at_its_line(mesh: DeviceMesh, make: Make) -> None:
+    steps = run_and_count(StepCalls("step", make(mesh), 2, 3))
+    assert steps.implicit_per_step >= 1
+    [line] = [number for number, text in enumerate(LINES, 1) if text.endswith(f"  # {name_of(make)}")]
+    title, what, *listed = complaint(judge(steps, {"implicit": 0})).splitlines()
+    count = int(steps.implicit_per_step)
+    assert (title, what) == ("step: over its limits", f"implicit=0, and step 1 has {count}")
+    assert listed
+    assert all(f"{FILE}:{line} " in text and "redistribute:" not in text for text in listed)
+
+
+@needs(CONTEXT)
+@pytest.mark.parametrize("make", [*EXPLICIT, *IMPLIED], ids=name_of)
+def test_torch_refuses_the_same_steps_where_it_is_told_to_refuse_all(mesh: DeviceMesh, make: Make) -> None:
+    from torch.distributed.tensor import _utils
+
+    step = make(mesh)
+    step()
+    with _utils.ExplicitRedistributionContext(strict=True):
+        if make in EXPLICIT:
+            step()
+            return
+        with pytest.raises(RuntimeError, match="Implicit redistribution"):
+            step()
+
+
+def test_the_way_back_of_what_was_asked_for_is_asked_for(mesh: DeviceMesh) -> None:
+    part = torch.rand(8, 8, requires_grad=True)
+
+    def step() -> None:
+        whole = DTensor.from_local(part, mesh, WHOLE)
+        whole.to_local(grad_placements=[Partial()]).sum().backward()  # the gradient is a partial sum
+
+    steps = run_and_count(StepCalls("step", step, 1, 1))
+    assert [str(one.op) for one in steps.redistributions] == ["redistribute"]
+    assert steps.implicit_per_step == 0
