@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,8 @@ from pytest_dtdispatch.budget.model import Budget, Cell, Moment, cells_of, piece
 from pytest_dtdispatch.budget.parts import Part, Slice
 from pytest_dtdispatch.budget.table import document
 from pytest_dtdispatch.core.events import CodePlace, Phase
-from pytest_dtdispatch.report.document import View
+from pytest_dtdispatch.report.document import StackedBar, View
+from pytest_dtdispatch.report.markdown import document_text
 from pytest_dtdispatch.report.terminal import plain_text
 
 FORWARD = CodePlace("model.py", 3, "layers.0", Phase.FORWARD)
@@ -112,7 +114,7 @@ def test_the_table_adds_up_and_says_how_each_part_is_known() -> None:
 
 
 def test_a_noisy_step_says_so_and_what_is_unexplained_is_called_noise_only_where_steps_scatter() -> None:
-    missed, noisy = "unexplained: steps scatter less", "noisy: steps scatter"
+    missed, noisy = "unexplained: steps scatter less", "noisy: its steps scatter"
     for changes, notes in (
         ({}, []),
         ({"noise": 0.4}, [noisy]),
@@ -121,6 +123,34 @@ def test_a_noisy_step_says_so_and_what_is_unexplained_is_called_noise_only_where
     ):
         text = shown(budget(**changes))
         assert [note for note in (noisy, missed) if note in text] == notes
+
+
+def test_a_noisy_budget_says_so_first_in_every_format() -> None:
+    said = document({"t.py::test": [budget(noise=0.4)]}, View())
+    [notice] = said.blocks[0].spans  # type: ignore[union-attr]
+    assert notice.text.startswith("t.py::test: train (budget) is noisy: its steps scatter by more than 15 %")
+    for text in (plain_text(said, 100), document_text(said)):
+        assert text.count("noisy") == 1
+        assert text.index("noisy") < text.index("dispatch")
+    assert not any("noisy" in block.note for block in said.blocks if isinstance(block, StackedBar))
+
+
+def test_what_profiling_cost_is_said_and_where_it_is_below_0_that_none_was_seen() -> None:
+    cells = (Cell("local", "mm", FORWARD, 110_000.0, 2.0, -30_000.0),)
+    text = shown(budget(cells=cells, timed_ns=90_000.0, event_ns=-1_000.0))
+    assert "Profiling cost nothing that could be seen. 20 steps undisturbed, 20 profiled" in text
+    assert not re.search("slower|were subtracted", text)
+    assert "110   91.7%   -30.0  modelled" in text, "what was added is shown"
+
+
+@pytest.mark.parametrize(
+    ("calls", "text"),
+    [(0.0, "-"), (0.25, "0.25"), (0.5, "0.5"), (1, "1"), (1030.0, "1,030"), (65_432.4, "65,432")],
+)
+def test_calls_are_whole_numbers_unless_there_is_less_than_one_a_step(calls: float, text: str) -> None:
+    shares = Cell("local", "mm", FORWARD, 30_000.0, calls), Cell("other", "", None, 30_000.0, 0.0)
+    [line] = [line for line in shown(budget(cells=shares)).splitlines() if line.startswith("  mm ")]
+    assert line.split()[1:4] == ["30.0", "25.0%", text]
 
 
 def test_ten_dearest_and_the_rest_in_one_line() -> None:

@@ -118,7 +118,7 @@ class Budget(NoRows):
         """Say how a part is known: ``timed`` in place, or ``modelled``: events' cost was taken off it."""
         of_part = [cell for cell in self.cells if cell.part == part]
         taken_off, left = sum(cell.timing_ns for cell in of_part), sum(cell.ns for cell in of_part)
-        return "modelled" if taken_off > MODELLED * (left + taken_off) else "timed"
+        return "modelled" if abs(taken_off) > MODELLED * (left + taken_off) else "timed"
 
     def by_phase(self) -> list[CostShare]:
         """What each phase takes, the dearest first."""

@@ -29,13 +29,13 @@ BREAKDOWNS: tuple[tuple[str, Callable[[Budget], list[CostShare]], str], ...] = (
     ("module", Budget.by_module, "(outside of modules)"),
     ("op", Budget.by_op, "(Python)"),
 )
-MEANINGS = {"off": "the cost of timing that was taken off", "mostly": "its largest parts"}
-NOISY = "noisy: steps scatter by more than 15 %; take it again where less runs"
+MEANINGS = {"mostly": "its largest parts"}
+NOISY = "noisy: its steps scatter by more than 15 %; take it again where less runs"
 UNEXPLAINED = "unexplained: steps scatter less than the parts miss the step; a timed step runs other code"
 LEGEND = (
     "Budget: measured is the median of undisturbed steps. Parts come from profiled steps, run alternately "
-    "with them. off: what profiling cost, measured on the step itself, and subtracted. modelled: more than a "
-    "tenth of the part was. unexplained: measured less all parts."
+    "with them. off: what profiling cost, measured on the step itself, and subtracted; below 0 it was added. "
+    "modelled: more than a tenth of the part was. unexplained: measured less all parts."
 )
 
 
@@ -48,11 +48,13 @@ def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
 
 def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
     title = f"{test}: {budget.name} (budget)"
+    if budget.is_noisy:
+        yield paragraph(f"{title} is {NOISY}", Tone.NOTICE)
     if budget.measured_ns > 0:
         yield _bar(title, budget)
     yield _parts(title, budget)
     yield paragraph(_how_taken(budget), indent=1)
-    for notice in (*_warnings(budget), budget.note):
+    for notice in (UNEXPLAINED * budget.is_unexplained, budget.note):
         if notice:
             yield paragraph(notice, Tone.NOTICE, indent=1)
     for title, shares_of, nameless in BREAKDOWNS:
@@ -70,12 +72,8 @@ def _bar(title: str, budget: Budget) -> StackedBar:
     if rest_ns > 0:
         parts.append(_bar_part("unexplained", rest_ns, whole_ns, budget))
     over = f"timed parts come to {us(-rest_ns)} us more than the step that was not timed"
-    notes = "; ".join(_warnings(budget) + [over] * (rest_ns < 0))
+    notes = "; ".join([UNEXPLAINED] * budget.is_unexplained + [over] * (rest_ns < 0))
     return StackedBar(title, f"{us(budget.measured_ns)} us", tuple(parts), notes, has_rest=rest_ns > 0)
-
-
-def _warnings(budget: Budget) -> list[str]:
-    return [NOISY] * budget.is_noisy + [UNEXPLAINED] * budget.is_unexplained
 
 
 def _bar_part(part: str, ns: float, whole_ns: float, budget: Budget) -> tuple[str, float]:
@@ -99,16 +97,18 @@ def _parts(title: str, budget: Budget) -> Table:
 
 def _how_taken(budget: Budget) -> str:
     slower = budget.timed_ns / budget.measured_ns if budget.measured_ns else 0.0
-    cost = f"{budget.events:,.0f} events x {budget.event_ns:,.0f} ns were subtracted"
     steps = f". {budget.steps} steps undisturbed, {budget.steps} profiled" if budget.steps else ""
+    if budget.event_ns < 0:
+        return f"Profiling cost nothing that could be seen{steps}"
+    cost = f"{budget.events:,.0f} events x {budget.event_ns:,.0f} ns were subtracted"
     return f"Profiling made the step {slower:.2f}x slower; {cost}{steps}"
 
 
 def _breakdown(title: str, shares: Sequence[CostShare], nameless: str, budget: Budget, most: int) -> Table:
     lines = []
     for share in shares[:most]:
-        calls = f"{share.calls:,.3g}" if share.calls else "-"
-        lines.append(Line(_short(share.name) or nameless, _cells(share.ns, budget, calls), _mostly(share)))
+        cells = _cells(share.ns, budget, _calls(share.calls))
+        lines.append(Line(_short(share.name) or nameless, cells, _mostly(share)))
     if rest := shares[most:]:
         lines.append(Line(f"{len(rest)} more", _cells(sum(share.ns for share in rest), budget)))
     columns = Column("us"), Column("share"), Column("calls")
@@ -119,6 +119,16 @@ def _short(name: str) -> str:
     """Cut the folders off a line of a file that lies elsewhere, all but the last."""
     *folders, folder, file = ("", *name.split("/"))
     return f".../{folder}/{file}" if name.startswith("/") and folders else name
+
+
+def _calls(calls: float) -> str:
+    """Write calls a step, whole from one on; a dash where there is none.
+
+    Example:
+        >>> _calls(1030.4), _calls(0.5), _calls(0.0)
+        ('1,030', '0.5', '-')
+    """
+    return f"{calls:,.0f}" if calls >= 1 else f"{calls:.2g}" if calls else "-"
 
 
 def us(ns: float) -> str:
