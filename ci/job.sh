@@ -10,6 +10,7 @@ python=${PYTHON:-python}
 folder=${DTDISPATCH_FOLDER:-dtdispatch-ci}
 base=${DTDISPATCH_BASE:-}
 most_bytes=60000 # of what a stage printed: a summary may have 1 MiB
+table='/^| op | path | /' # begins the table that an A/B run ends with, which the page has as a table
 failed=()
 read -r -a stages <<<"${DTDISPATCH_STAGES:-counts}"
 read -r -a tests <<<"${DTDISPATCH_TESTS:-}"
@@ -42,8 +43,8 @@ stage() {
     echo "$name: $verdict" | tee -a "$folder/summary.txt"
     {
         printf '\n<details><summary>%s: %s</summary>\n\n' "$name" "$verdict"
-        tail -c "$most_bytes" "$folder/$name.log" | tr -d '\000-\010\013-\037' | sed 's/^/    /'
-        printf '\n</details>\n'
+        sed "$table,\$d" "$folder/$name.log" | tail -c "$most_bytes" | tr -d '\000-\010\013-\037' | sed 's/^/    /'
+        printf '\n</details>\n\n'
     } >>"$folder/summary.md"
     if [[ $status != 0 ]]; then
         failed+=("$name")
@@ -74,7 +75,7 @@ compare() {
     git cat-file -e "$base^{commit}" 2>/dev/null || git fetch --quiet --depth=1 origin "$base" || return
     read -r -a flags <<<"${!given:-}"
     "$python" -m pytest_dtdispatch ab --metric "$1" --base-rev "$base" --head-rev HEAD \
-        --json "$folder/$1.json" "${flags[@]}" -- "${tests[@]}"
+        --json "$folder/$1.json" --markdown "${flags[@]}" -- "${tests[@]}"
 }
 
 mkdir -p "$folder"
@@ -87,6 +88,7 @@ if ((${#failed[@]} == 0)); then
     stage measured measure
     for name in ${base:+"${stages[@]}"}; do
         stage "$name" compare "$name"
+        sed -n "$table,\$p" "$folder/$name.log" >>"$folder/summary.md"
     done
 fi
 [[ -z ${GITHUB_STEP_SUMMARY:-} ]] || cat "$folder/summary.md" >>"$GITHUB_STEP_SUMMARY"

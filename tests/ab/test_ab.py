@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def test_equal_sides_pass_with_every_sample_kept(tmp_path: Path, capsys: pytest.
     assert out.startswith(f"base: {tmp_path / 'old'}: Python 3.12.3, torch 2.13.0\nhead: ")
     assert "2 rows: 2 passed" in out
     assert "plain tensors shifted by" in out
-    assert len(row_of(out, "hit")) == 9
+    assert len(row_of(out, "hit")) == 10
     assert calls(tmp_path) == ["old", "new", "new", "old", "old", "new", "new", "old", "old", "new"]
     assert err.count("\n") == 10
     assert "screen: process 9 of 10 (base) took" in err
@@ -181,7 +182,7 @@ def test_a_count_that_grew_says_what_came_to_it(tmp_path: Path, capsys: pytest.C
     assert compare(base, head, "--metric", "counts", "--json", str(path)) == 1
     out = capsys.readouterr().out
     [line] = [line for line in out.splitlines() if line.startswith("  train")]
-    assert line.split() == ["train", "misses", "per", "step", "1", "2", "regressed"]
+    assert line.split() == ["train", "misses", "per", "step", "1", "2", "+1", "regressed"]
     assert f"\n    {after}\n" in out
     assert before not in out
     assert "wraps" not in out
@@ -200,12 +201,87 @@ def test_instructions_that_trip_run_other_layouts(tmp_path: Path, capsys: pytest
     head = fake_python(tmp_path, "new", does=notes, numbers={"instructions": instructions(miss=7.5e6)})
     assert compare(base, head, "--metric", "instructions") == 1
     out = capsys.readouterr().out
-    assert row_of(out, "miss") == ["5,000,000", "0", "7,500,000", "0", "+50.00", "regressed"]
+    found = ["5,000,000", "7,500,000", "+50.00", "+50.00", "to", "+50.00", "+0.00", "regressed"]
+    assert row_of(out, "miss") == found
     assert "plain tensors shifted by +0.00 %" in out
     assert "2 rows: 1 passed, 1 regressed" in out
     assert calls(tmp_path) == ["old", "new", "old", "new", "new", "old"]
     assert (tmp_path / "calls.pads").read_text().split() == ["0", "0", "136", "136", "272", "272"]
     assert compare(base, head, "--metric", "instructions", "--threshold", "60%") == 0
+
+
+# The table to paste
+
+
+def pasted(out: str) -> list[list[str]]:
+    """Return the cells of the one table that an output ends with, as GitHub takes them apart."""
+    _, _, text = out.partition("\n\n")
+    table, _, below = text.partition("\n\n")
+    assert table.startswith("| op | path | base")
+    assert "\n|" not in below
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in table.splitlines()]
+    assert len({len(row) for row in rows}) == 1
+    assert all(set(cell) <= set(" -:") for cell in rows[1])
+    return [[cell.strip() for cell in row] for row in (rows[0], *rows[2:])]
+
+
+def test_the_table_to_paste_has_the_numbers_of_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "ab.json"
+    base, head = fake_python(tmp_path, "old"), fake_python(tmp_path, "new", miss=1.5)
+    assert compare(base, head, *FEW, "--json", str(path), "--markdown") == 1
+    out = capsys.readouterr().out
+    titles, *rows = pasted(out)
+    assert titles[2:7] == ["base us", "head us", "change %", "interval %", "plain %"]
+    verdicts = {one["row"].rpartition("::")[2]: one for one in json.loads(path.read_text())["verdicts"]}
+    assert [row[1] for row in rows] == ["miss", "hit"]  # the gravest first
+    for row in rows:
+        figures = verdicts[row[1]]["figures"]
+        assert row[0] == f"`{ROW.rpartition('::')[2]}`"
+        assert row[2:4] == [f"{figures[f'{side}_ns'] / 1000:,.2f}" for side in ("base", "head")]
+        assert row[4] == f"{figures['shift_percent']:+.1f}"
+        assert row[5] == f"{figures['low_percent']:+.1f} to {figures['high_percent']:+.1f}"
+        assert row[6] == f"{figures['plain_percent']:+.1f}"
+        assert row[9].startswith(verdicts[row[1]]["verdict"])
+        assert row[10] == "`t.py::test_add`"
+    assert "find what slowed it" in rows[0][9]
+    assert f"{tmp_path / 'old'}: Python 3.12.3" in out.replace("\\", "")
+    assert main(["ab", "--judge", str(path), "--markdown"]) == 1
+    assert capsys.readouterr().out == out
+
+
+def test_the_table_of_counts_begins_with_what_grew_and_has_what_did_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "t.py::test_a[<b>|`x`]::a|`b`<script>@c&d\\|e::misses_per_step"
+    one: Answers = {"counts": {**counted(), hostile: 0.0}, "proofs": {}}
+    two: Answers = {"counts": {**counted(), hostile: 2.0}, "proofs": {}, "details": {hostile: ["mm | <x>"]}}
+    base, head = fake_python(tmp_path, "old", numbers=one), fake_python(tmp_path, "new", numbers=two)
+    assert compare(base, head, "--metric", "counts", "--markdown") == 1
+    titles, first, *others = pasted(capsys.readouterr().out)
+    assert titles == ["op", "path", "base", "head", "change", "verdict", "test"]
+    assert first[1:6] == ["misses per step", "0", "2", "+2", r"regressed: mm \| \<x\>"]
+    assert not {"<", "`"} & set(re.sub(r"\\.|`[^`]*`", "", "".join(first)))
+    assert [row[2:6] for row in others] == [["0", "0", "+0", "passed"], ["4", "4", "+0", "passed"]]
+
+
+def test_the_table_of_several_names_the_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = {"counts": counted(), "proofs": {}}
+    pythons = [fake_torch(tmp_path, torch, numbers=numbers) for torch in ("2.10.0", "2.11.0", "2.13.0")]
+    assert several(pythons, "--metric", "counts", "--markdown") == 0
+    _, _, text = capsys.readouterr().out.partition("first regressed: none\n")
+    titles, *rows = pasted(text if text.startswith("\n\n") else f"\n{text}")
+    assert titles[-1] == "side"
+    assert [row[-1] for row in rows] == ["python-2", "python-2", "python-3", "python-3"]
+
+
+def test_nothing_compared_makes_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    local = fake_python(tmp_path, "old", numbers={"instructions": {f"{ROW}::local": 9.0}})
+    assert compare(local, local, "--metric", "instructions", "--markdown") == 3
+    _, _, below = capsys.readouterr().out.partition("\n\n")
+    assert "|" not in below
+    assert "no rows: nothing was compared" in below
 
 
 NEVER_HITS = f"{ROW}::never_hits"

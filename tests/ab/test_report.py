@@ -37,9 +37,10 @@ def test_a_row_has_its_state_shift_interval_p_and_what_could_be_seen() -> None:
     lines = shown(processes(), processes(1.01))
     versions = "Python 3.12.3, torch 2.13.0"
     assert lines[:2] == [f"base: v1 (old): {versions}", f"head: v2 (new): {versions}"]
-    assert " ".join(lines[2].split()) == "row state base us head us shift % 95 % p sees % verdict"
+    titles = "row state base us head us change % interval % plain % p sees % verdict"
+    assert " ".join(lines[2].split()) == titles
     assert lines[3] == "t.py::test_add[4]"
-    found = "add.Tensor(f32[8]S0)@4 hit 7.02 7.09 +1.0 +0.6 to +1.4 0.0040 7.5 passed"
+    found = "add.Tensor(f32[8]S0)@4 hit 7.02 7.09 +1.0 +0.6 to +1.4 - 0.0040 7.5 passed"
     assert " ".join(lines[4].split()) == found
     assert any("70 s; no plain tensors were measured: a change of the machine" in line for line in lines)
     assert lines[-1] == "1 row: 1 passed"

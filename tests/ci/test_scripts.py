@@ -104,6 +104,20 @@ def test_a_log_is_wide_without_colours_and_stays_text_in_the_summary(shallow: Pa
     assert all(line.startswith("    ") for line in inside.splitlines())
 
 
+def test_the_table_of_an_a_b_run_is_a_table_of_the_summary_and_no_text_of_a_test_is(
+    shallow: Path, tmp_path: Path
+) -> None:
+    table = "| op | path | base |\n| --- | --- | --: |\n| a\\|b | hit | 7 |\n\n1 row: 1 passed\n"
+    said = tmp_path / "said"
+    said.write_text(f"base: one\n\n{table}")
+    run(shallow, SAYS=str(said))
+    text = (tmp_path / "found" / "summary.md").read_text()
+    _, measured, counts = text.split("<summary>measured: passed")[-1].partition("<summary>counts: passed")
+    assert counts.endswith(f"    base: one\n    \n\n</details>\n\n{table}")
+    assert text.count(table) == 1
+    assert "| op |" not in measured
+
+
 def test_without_a_base_the_checkout_is_measured_alone(shallow: Path) -> None:
     done = run(shallow, DTDISPATCH_BASE="", DTDISPATCH_EXPECTED="counts.csv", DTDISPATCH_PYTEST_ARGS="-x")
     assert "-x --dtdispatch-expected counts.csv test_layers.py\n" in done.stdout
@@ -112,11 +126,12 @@ def test_without_a_base_the_checkout_is_measured_alone(shallow: Path) -> None:
 
 def test_a_base_that_a_shallow_checkout_does_not_have_is_fetched(shallow: Path, tmp_path: Path) -> None:
     base = git(tmp_path / "origin", "rev-parse", "HEAD~1").strip()
-    flags = {"DTDISPATCH_TESTS": "tests -k add", "DTDISPATCH_AB_TIME": "--pairs 4"}
-    done = run(shallow, DTDISPATCH_BASE=base, DTDISPATCH_STAGES="time", **flags)
+    variables = {"DTDISPATCH_TESTS": "tests -k add", "DTDISPATCH_AB_TIME": "--pairs 4"}
+    done = run(shallow, DTDISPATCH_BASE=base, DTDISPATCH_STAGES="time", **variables)
     assert git(shallow, "cat-file", "-t", base) == "commit\n"
     words = f"-m pytest_dtdispatch ab --metric time --base-rev {base} --head-rev HEAD"
-    assert f"{words} --json {tmp_path / 'found'}/time.json --pairs 4 -- tests -k add\n" in done.stdout
+    flags = f"--json {tmp_path / 'found'}/time.json --markdown --pairs 4"
+    assert f"{words} {flags} -- tests -k add\n" in done.stdout
     assert "time: passed" in done.stdout
 
 

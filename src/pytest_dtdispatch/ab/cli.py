@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtdispatch.ab.process import stopping_handled_by
-from pytest_dtdispatch.ab.report import exit_status, run_document
+from pytest_dtdispatch.ab.report import exit_status, pasted_document, run_document
 from pytest_dtdispatch.ab.rule import COUNTS, INSTRUCTIONS, METRICS, PAIRS, TIME, Rule
 from pytest_dtdispatch.ab.run import MOST_SHARE, TIME_LIMITS_S, Request, judge_run, measure_run, read_run
 from pytest_dtdispatch.core.parsing import read_choice, read_count, read_decimal, read_file, read_seconds
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import DtDispatchError
-from pytest_dtdispatch.report.screen import show
+from pytest_dtdispatch.report.markdown import document_text
+from pytest_dtdispatch.report.screen import say, show
 
 # What is for one metric alone, by field.
 OF_METRIC = {"floor_hit": TIME, "floor_miss": TIME, "passes": TIME, "threshold": INSTRUCTIONS}
@@ -96,6 +97,8 @@ def add_ab_parser(commands: Any) -> None:
     parser = commands.add_parser("ab", help=HELP, argument_default=argparse.SUPPRESS)
     for flag, reader, metavar, meaning in FLAGS:
         parser.add_argument(flag, type=argument_type(reader), metavar=metavar, help=meaning)
+    what = "end with a Markdown table to paste into a pull request"
+    parser.add_argument("--markdown", action="store_true", help=what)
     what = "an interpreter; once for each: all others are compared with the first"
     parser.add_argument("--python", action="append", metavar="PYTHON", help=what)
 
@@ -104,6 +107,7 @@ def compare_sides(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Compare what was typed, print what was found, and return the exit status."""
     typed = {name: value for name, value in vars(options).items() if name not in ("command", "version")}
     typed |= typed.pop("floor", {})
+    is_pasted = typed.pop("markdown", False)
     if arguments:
         typed["arguments"] = tuple(arguments)
     with stopping_handled_by(signal.default_int_handler):  # as Ctrl-C is
@@ -116,6 +120,10 @@ def compare_sides(options: argparse.Namespace, arguments: Sequence[str]) -> int:
             time_limit_s = typed.get("time_limit", TIME_LIMITS_S[request.rule.metric])
             run, found = measure_run(request, time_limit_s, typed.get("json"))
     show(run_document(run, found))
+    if is_pasted:
+        say("")
+        for line in document_text(pasted_document(run, found)).splitlines():
+            say(line)
     return exit_status(found)
 
 

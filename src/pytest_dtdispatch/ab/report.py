@@ -16,7 +16,8 @@ from pytest_dtdispatch.ab.rule import (
     Stage,
     percent,
 )
-from pytest_dtdispatch.ab.run import Found, Pair, Run
+from pytest_dtdispatch.ab.run import Compared, Found, Pair, Run
+from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import MICROSECONDS, plural
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
@@ -33,7 +34,7 @@ from pytest_dtdispatch.report.document import (
     one_line,
     paragraph,
 )
-from pytest_dtdispatch.report.judgements import verdict_counts
+from pytest_dtdispatch.report.judgements import LONGEST_ROW, gravity, verdict_counts
 
 GOOD = (Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW)
 STATUS = (  # the first that a row has is that of the run
@@ -42,20 +43,22 @@ STATUS = (  # the first that a row has is that of the run
     ({Verdict.INCONCLUSIVE}, 3),
 )
 INCONCLUSIVE = 3
+PLAIN = "plain: the change of the same op on plain tensors."
 LEGENDS = {
     TIME: "base, head: median over processes, where the value of a process is that of its quietest block. "
-    "shift: of Hodges and Lehmann, with its 95 % interval. p: of the rank test, one-sided, "
-    "before any adjustment. sees: the smallest slow-down that this comparison could have called regressed.",
-    COUNTS: "base, head: the number a step, least to most of all processes. Numbers that are equal are not "
-    "listed.",
-    INSTRUCTIONS: "base, head: the least count of all processes. base+, head+: how many instructions the "
-    "greatest of them has more. shift: from the least of the base to the least of the head.",
+    "change: the shift of Hodges and Lehmann, with its 95 % interval. p: of the rank test, one-sided, "
+    "before any adjustment. sees: the smallest slow-down that this comparison could have called regressed. "
+    f"{PLAIN}",
+    COUNTS: "base, head: the number a step, least to most of all processes.",
+    INSTRUCTIONS: "base, head: the least count of all processes. change: from one to the other. interval: "
+    f"the changes between any process of the base and any of the head. {PLAIN}",
 }
 NO_CONTROL = {
     TIME: "no plain tensors were measured: a change of the machine cannot be told from one of the code",
     INSTRUCTIONS: "no plain tensors were counted: another build cannot be told from another code",
 }
-EXPENDABLE = {TIME: ("base", "head", "p", "95"), COUNTS: (), INSTRUCTIONS: ("base+", "head+")}
+EXPENDABLE = {TIME: ("base", "head", "p", "interval"), COUNTS: (), INSTRUCTIONS: ("interval",)}
+MOST_PASTED = 100  # rows; whatever is regressed comes first
 Figures = Mapping[str, float]
 
 
@@ -84,11 +87,16 @@ def run_document(run: Run, found: Found) -> Document:
         if table := _table(run, pair, compared.verdicts):
             blocks += [table, *legend]
             legend = []  # once
-        blocks += [one_line(_stage_text(run, pair, name, stage)) for name, stage in compared.stages.items()]
-        blocks.append(summary(compared.verdicts, "number" if metric == COUNTS else "row"))
+        blocks += _lines_below(run, pair, compared)
     if len(found) > 1:
         blocks.append(_first_regressed(run, found))
     return Document(tuple(blocks))
+
+
+def _lines_below(run: Run, pair: Pair, compared: Compared) -> Iterator[Paragraph]:
+    for name, stage in compared.stages.items():
+        yield one_line(_stage_text(run, pair, name, stage))
+    yield summary(compared.verdicts, "number" if run.request.rule.metric == COUNTS else "row")
 
 
 def summary(verdicts: Sequence[RowVerdict], what: str = "row") -> Paragraph:
@@ -122,27 +130,55 @@ def _table(run: Run, pair: Pair, verdicts: Sequence[RowVerdict]) -> Table | None
     lists_all = metric != COUNTS and len(run.sides) == 2
     groups: dict[str, list[Line]] = {}
     for one in verdicts:
-        if not lists_all and one.verdict is Verdict.PASSED:
-            continue
-        # The last part is the state or the count, the one before it the signature or step, the rest the test.
-        name, _, state = one.row.rpartition("::")
-        test, _, label = name.rpartition("::")
-        figures = dict(one.figures)
-        cells = [text(figures) if figures else "-" for _, _, text in COLUMNS[metric]]
-        state = state.replace("_", " ") if metric == COUNTS else state
-        tone = Tone.GOOD if one.verdict in GOOD else Tone.BAD
-        line = Line(label, (state, *cells), str(one.verdict), _notes(run, pair, one), tone)
-        groups.setdefault(test, []).append(line)
+        if lists_all or one.verdict is not Verdict.PASSED:
+            test, line = _line(run, pair, one)
+            groups.setdefault(test, []).append(line)
     if not groups:
         return None
-    first = Column("count" if metric == COUNTS else "state")
     return Table(
-        (first, *(Column(title, unit) for title, unit, _ in COLUMNS[metric])),
+        _columns(metric, "count" if metric == COUNTS else "state"),
         tuple(Group(test, tuple(lines)) for test, lines in groups.items()),
         label_title="row",
         proof_title="verdict",
         expendable=EXPENDABLE[metric],
     )
+
+
+def _columns(metric: str, first: str) -> tuple[Column, ...]:
+    return (Column(first), *(Column(title, unit) for title, unit, _ in COLUMNS[metric]))
+
+
+def _line(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, Line]:
+    """Lay out a row, with the name of its test."""
+    metric = run.request.rule.metric
+    # The last part is the state or the count, the one before it the signature or step, the rest the test.
+    name, _, state = one.row.rpartition("::")
+    test, _, label = name.rpartition("::")
+    figures = dict(one.figures)
+    cells = [text(figures) if figures else "-" for _, _, text in COLUMNS[metric]]
+    state = state.replace("_", " ") if metric == COUNTS else state
+    tone = Tone.GOOD if one.verdict in GOOD else Tone.BAD
+    return test, Line(label, (state, *cells), str(one.verdict), _notes(run, pair, one), tone)
+
+
+def pasted_document(run: Run, found: Found) -> Document:
+    """Lay out the same as one table to paste into a pull request, the gravest rows first."""
+    metric = run.request.rule.metric
+    rows = [(pair, one) for pair, compared in found.items() for one in compared.verdicts]
+    rows.sort(key=lambda each: (each[1].verdict is Verdict.PASSED, gravity(each[1])))
+    is_many, lines = len(found) > 1, []
+    for pair, one in rows[:MOST_PASTED]:
+        test, line = _line(run, pair, one)
+        verdict = ": ".join(filter(None, (line.proof, "; ".join(line.notes))))
+        side = (pair[1],) if is_many else ()
+        op, test = (cut_name(name, LONGEST_ROW) for name in (line.label, test))
+        lines.append(Line(op, (*line.cells, verdict, (Span(test, Tone.CODE),), *side)))
+    more = f"and {len(rows) - MOST_PASTED:,} rows more" if len(rows) > MOST_PASTED else ""
+    last = map(Column, ("verdict", "test", "side") if is_many else ("verdict", "test"))
+    columns = (*_columns(metric, "path"), *last)
+    table = Table(columns, (Group("", tuple(lines), more),), label_title="op", proof_title="")
+    below = [line for pair, compared in found.items() for line in _lines_below(run, pair, compared)]
+    return Document((*([table] if lines else []), *_side_lines(run), *below), LEGENDS[metric])
 
 
 def _notes(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, ...]:
@@ -205,25 +241,35 @@ def _range(found: Figures, side: str) -> str:
     return f"{least:,g}" if least == most else f"{least:,g} to {most:,g}"
 
 
+def _interval(found: Figures, form: str) -> str:
+    return " to ".join(_percent(found[f"{end}_percent"], form) for end in ("low", "high"))
+
+
+def _plain(found: Figures, form: str) -> str:
+    return _percent(found.get("plain_percent", math.nan), form)
+
+
 # Beside the state of a row, each with its title, its unit, and what it shows of the figures of a verdict.
 COLUMNS: Mapping[str, Sequence[tuple[str, str, Callable[[Figures], str]]]] = {
     TIME: (
         ("base", MICROSECONDS.name, lambda found: MICROSECONDS.text(found["base_ns"])),
         ("head", MICROSECONDS.name, lambda found: MICROSECONDS.text(found["head_ns"])),
-        ("shift", "%", lambda found: _percent(found["shift_percent"])),
-        ("95", "%", lambda found: " to ".join(_percent(found[f"{end}_percent"]) for end in ("low", "high"))),
+        ("change", "%", lambda found: _percent(found["shift_percent"])),
+        ("interval", "%", lambda found: _interval(found, "+.1f")),
+        ("plain", "%", lambda found: _plain(found, "+.1f")),
         ("p", "", lambda found: f"{found['p']:.4f}"),
         ("sees", "%", lambda found: _percent(found["smallest_percent"], ".1f")),
     ),
     COUNTS: (
         ("base", "", lambda found: _range(found, "base")),
         ("head", "", lambda found: _range(found, "head")),
+        ("change", "", lambda found: f"{found['head_least'] - found['base_least']:+,g}"),
     ),
     INSTRUCTIONS: (
         ("base", "", lambda found: f"{found['base_least']:,.0f}"),
-        ("base+", "", lambda found: f"{found['base_most'] - found['base_least']:,.0f}"),
         ("head", "", lambda found: f"{found['head_least']:,.0f}"),
-        ("head+", "", lambda found: f"{found['head_most'] - found['head_least']:,.0f}"),
-        ("shift", "%", lambda found: f"{found['shift_percent']:+.2f}"),
+        ("change", "%", lambda found: _percent(found["shift_percent"], "+.2f")),
+        ("interval", "%", lambda found: _interval(found, "+.2f")),
+        ("plain", "%", lambda found: _plain(found, "+.2f")),
     ),
 }

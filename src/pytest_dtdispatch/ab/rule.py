@@ -11,7 +11,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.text import plural
@@ -165,6 +165,8 @@ def compare_numbers(base: Sequence[float], head: Sequence[float], threshold: flo
     if threshold is not None:
         ratio = min(head) / min(base)
         figures["shift_percent"] = percent(math.log(ratio))
+        figures["low_percent"] = percent(math.log(min(head) / max(base)))
+        figures["high_percent"] = percent(math.log(max(head) / min(base)))
         return Difference(tuple(figures.items()), _direction(ratio - 1, threshold))
     growth = max(min(head) - max(base), 0.0) - max(min(base) - max(head), 0.0)
     is_undecided = not growth and len({*base, *head}) > 1
@@ -192,7 +194,7 @@ def compare_sides(
         if state_of(row) == State.LOCAL or (only is not None and row not in only):
             continue
         if before[row] == len(base) and after[row] == len(head):
-            rows[row] = _compare_row([one[row] for one in base], [one[row] for one in head], row, rule, level)
+            rows[row] = _compare_row(base, head, row, rule, level)
         elif row not in after:
             absent.append(RowVerdict(row, Verdict.MISSING, (), GONE))
         elif row not in before:
@@ -207,22 +209,34 @@ def compare_sides(
 
 
 def _compare_row(
-    base: Sequence[float], head: Sequence[float], row: str, rule: Rule, level: float
+    base: Sequence[Values], head: Sequence[Values], row: str, rule: Rule, level: float
 ) -> Difference:
-    if rule.metric == TIME:
+    before, after = ([one[row] for one in side] for side in (base, head))
+    if rule.metric == COUNTS:
+        return compare_numbers(before, after, None)
+    if rule.metric == INSTRUCTIONS:
+        found = compare_numbers(before, after, rule.threshold)
+    else:
         floor = rule.floor_miss if state_of(row) in MISSES else rule.floor_hit
-        return compare_times(base, head, floor, level)
-    return compare_numbers(base, head, None if rule.metric == COUNTS else rule.threshold)
+        found = compare_times(before, after, floor, level)
+    plain = control_shift(base, head, rule.metric, f"{row.rpartition('::')[0]}::")
+    shift = () if plain is None else (("plain_percent", percent(plain)),)
+    return replace(found, figures=(*found.figures, *shift))
 
 
-def control_shift(base: Sequence[Values], head: Sequence[Values], metric: str) -> float | None:
+def control_shift(base: Sequence[Values], head: Sequence[Values], metric: str, of: str = "") -> float | None:
     """Return the shift of plain tensors from base to head, in logarithms, if any were measured.
 
-    It is taken over the local rows that every process measured. Of times a process has one value, the mean of
-    its logarithms; of instructions a row has one, the least of each side.
+    It is taken over the local rows that every process measured, or those of them whose names begin
+    with ``of``. Of times a process has one value, the mean of its logarithms; of instructions a row has one,
+    the least of each side.
     """
     first, *others = [*base, *head]
-    controls = [row for row in first if state_of(row) == State.LOCAL and all(row in one for one in others)]
+    controls = [
+        row
+        for row in first
+        if row.startswith(of) and state_of(row) == State.LOCAL and all(row in one for one in others)
+    ]
     if not controls:
         return None
     if metric != TIME:
