@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.budget.model import Budget, Cell, Moment, cells_of, pieces
+from pytest_dtdispatch.budget.model import Budget, Cell, Moment, cells_of, fold_shares, pieces
 from pytest_dtdispatch.budget.parts import Part, Slice
 from pytest_dtdispatch.budget.table import document
 from pytest_dtdispatch.core.events import CodePlace, Phase
@@ -160,6 +160,49 @@ def test_ten_dearest_and_the_rest_in_one_line() -> None:
     assert "op14 " not in text
     assert "15 more" in text
     assert "op0 " in shown(Budget("x", 3e7, cells, steps=5), verbose=True)
+
+
+@pytest.mark.parametrize("layers", [3, 12, 48])
+def test_layers_are_one_line_whose_figures_are_their_sums(layers: int) -> None:
+    cells = [
+        Cell(part, "mm", replace(FORWARD, module=f"layers.{n}.{name}"), 1000.1 * n + weight, n / 7, 0.3)
+        for n in range(layers)
+        for name, weight in (("wq", 17.3), ("wk", 900.7))
+        for part in ("dispatch", "local")
+    ]
+    others = ("layers.0.first", "")
+    outside = [Cell("local", "mm", replace(FORWARD, module=name), 5.1, 1.0) for name in others]
+    taken = budget(cells=(*cells, *outside))
+    alone, folded = taken.by_module(), fold_shares(taken.by_module())
+    joined = {share.name: share for share in folded}
+    assert [*joined] == [f"layers.*.wk ({layers}x)", f"layers.*.wq ({layers}x)", "layers.0.first", ""]
+    for name in ("wq", "wk"):
+        of_layers = [share for share in alone if share.name.endswith(name)]
+        whole = joined[f"layers.*.{name} ({layers}x)"]
+        assert len(of_layers) == layers
+        assert whole.ns == sum(share.ns for share in of_layers)
+        assert whole.calls == sum(share.calls for share in of_layers)
+        assert whole.parts == {
+            part: sum(share.parts[part] for share in of_layers) for part in ("dispatch", "local")
+        }
+    assert [share for share in folded if "*" not in share.name] == alone[-2:]
+
+
+def test_modules_and_ranges_of_layers_are_folded_in_a_table_unless_each_is_asked_for() -> None:
+    cells = tuple(
+        Cell("other", f"FSDP::pre_forward (layers.{n})", replace(FORWARD, module=f"layers.{n}"), 2e6, 2.0)
+        for n in range(12)
+    )
+    taken = budget(cells=cells, measured_ns=24e6)
+    for text in (shown(taken), shown(taken, verbose=True)):
+        lines = [line.split() for line in text.splitlines() if "layers." in line]
+        assert lines == [
+            ["layers.*", "(12x)", "24,000", "100.0%", "24", "other", "100%"],
+            ["FSDP::pre_forward", "(layers.*)", "(12x)", "24,000", "100.0%", "24", "other", "100%"],
+        ]
+    of_each = plain_text(document({"t.py::test": [taken]}, View(verbose=True, each_layer=True)), 100)
+    assert of_each.count("layers.*") == 0
+    assert of_each.count("(layers.") == 12
 
 
 def test_where_nothing_is_measured_a_budget_is_empty() -> None:

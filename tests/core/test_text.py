@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.signatures import MAX_LENGTH, Signature, cut_name, shorten
-from pytest_dtdispatch.core.text import escape_controls, shown
+from pytest_dtdispatch.core.text import escape_controls, fold_layers, shown
 
 
 @pytest.mark.parametrize(
@@ -117,3 +117,46 @@ def test_a_shortened_name_is_within_its_limit_and_keeps_both_ends(
 def test_names_that_differ_only_in_the_part_that_is_cut_stay_different() -> None:
     texts = [f"op({'x' * 70}{number}{'y' * 70})@4" for number in range(1000)]
     assert len({shorten(text, keep_end=2) for text in texts}) == 1000
+
+
+# Layers
+
+LAYERS = (3, 12, 48)
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_names_that_differ_by_the_index_of_a_layer_alone_are_one(layers: int) -> None:
+    weights = [f"layers.{n}.attention.wq" for n in range(layers)]
+    others = ["tok_embeddings", "layers.0.first", "norm.2", "Transformer", ""]
+    assert fold_layers([*weights, *others]) == {
+        **dict.fromkeys(weights, "layers.*.attention.wq"),
+        **{name: name for name in others},  # what has one index keeps it
+    }
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_each_index_is_folded_that_differs_and_no_other(layers: int) -> None:
+    numbers = range(layers)
+    for names, folded in (
+        ([f"layers.{n}.experts.{m}.w1" for n in numbers for m in range(4)], "layers.*.experts.*.w1"),
+        ([f"layers.7.experts.{m}.w1" for m in numbers], "layers.7.experts.*.w1"),
+        ([f"layers.{n}.experts.1.w1" for n in numbers], "layers.*.experts.1.w1"),
+        ([f"{n}.0" for n in numbers], "*.0"),
+        ([f"FSDP::pre_forward (layers.{n})" for n in numbers], "FSDP::pre_forward (layers.*)"),
+    ):
+        assert fold_layers(names) == dict.fromkeys(names, folded)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["layers.0.w1", "layers.1.w2"],
+        ["layers.0", "blocks.1"],
+        ["layers.0", "layers.0.1"],
+        ["h1.wq", "h2.wq"],
+        ["redistribute f32[8,8]S0 -> R", "redistribute f32[9,8]S0 -> R"],
+        ["_foreach_add1", "_foreach_add2"],
+    ],
+)
+def test_names_that_differ_in_more_than_an_index_stay_as_they_are(names: list[str]) -> None:
+    assert fold_layers(names) == {name: name for name in names}

@@ -16,6 +16,7 @@ from pytest_dtdispatch.steps.events import (
     Unwrapping,
     Wrapping,
     by_cause,
+    by_layer,
     ranged,
 )
 from pytest_dtdispatch.steps.model import StepCounts, Steps
@@ -121,6 +122,48 @@ def test_calls_of_two_places_are_two_causes_and_equal_ones_one_line() -> None:
 def test_a_line_says_how_often_it_was_in_which_step(steps: list[int], when: str) -> None:
     [line] = by_cause([[grown(9)] * times for times in steps])
     assert line == f"bmm(f32[8,9]S0)@4: shape of self [8,9], was [8,8]{when}"
+
+
+def in_layer(
+    layer: int, source: str = "S0", line: int = 16, name: str = "wq", op: str = "mm"
+) -> Redistribution:
+    place = CodePlace("/model.py", line, f"layers.{layer}.{name}", Phase.FORWARD)
+    return Redistribution(op, "f32[8,8]", (source,), ("R",), 256, place=place)
+
+
+@pytest.mark.parametrize("layers", [3, 12, 48])
+def test_one_cause_in_every_layer_is_one_line_with_their_sum(layers: int) -> None:
+    step = [in_layer(layer) for layer in range(layers)] * 2
+    text = "mm: f32[8,8] S0 -> R, 256 bytes, at /model.py:16 in layers.*.wq (forward)"
+    assert by_cause([step]) == [f"{text} ({2 * layers}x)"]
+    assert by_cause([step, step]) == [f"{text} ({2 * layers} times in each of steps 1-2)"]
+    alone = by_layer([step])
+    assert alone == [f"{text.replace('*', str(layer))} (2x)" for layer in range(layers)]
+
+
+def test_what_differs_in_more_than_the_layer_is_apart_and_keeps_its_index() -> None:
+    step = [
+        in_layer(0),
+        in_layer(1, source="P"),
+        in_layer(1, line=17),
+        in_layer(1, name="wk"),
+        in_layer(1, op="add"),
+        Collective("all_gather", 64, place=in_layer(1).place),
+        Collective("all_gather", 65, place=in_layer(2).place),
+        WRAPPED,
+    ]
+    assert by_cause([step]) == by_layer([step]) == [*map(str, step)]
+
+
+def test_shapes_that_vary_from_step_to_step_are_one_range_for_all_layers() -> None:
+    def missed(rows: int) -> list[Miss]:
+        return [replace(grown(rows, call=layer), place=in_layer(layer).place) for layer in range(3)]
+
+    [line] = by_cause([missed(rows) for rows in (9, 10, 11)])
+    assert line == (
+        "bmm(f32[8,9-11]S0)@4: shape of self [8,9-11], was [8,8-10], "
+        "at /model.py:16 in layers.*.wq (forward) (3 times in each of steps 1-3)"
+    )
 
 
 def test_numbers_inside_of_names_are_no_ranges() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.core.text import MOST_LISTED
 from pytest_dtdispatch.core.verdicts import complaint
 from pytest_dtdispatch.report.document import MOST_NOTES, View
@@ -116,6 +117,22 @@ def test_one_step_over_the_limit_is_enough_and_the_worst_is_told(misses: list[in
     told, worst = complaint(judge(steps, {"misses": most})), max(misses)
     assert bool(told) == (worst > most)
     assert not told or f"and step {misses.index(worst) + 1} has {worst}\n" in told
+
+
+def test_layers_are_one_line_in_a_failure_and_in_notes_unless_each_is_asked_for() -> None:
+    places = [CodePlace("/model.py", 16, f"layers.{n}.wq", Phase.FORWARD) for n in range(12)]
+    events = (replace(event, place=place) for place in places for event in (MISS, GATHER))
+    steps = steps_of(StepCounts(events=tuple(events)))
+    _, what, *listed = complaint(judge(steps, {"redistributes": 0})).splitlines()
+    at = "at /model.py:16 in layers.*.wq (forward)"
+    assert (what, listed) == ("redistributes=0, and step 1 has 12", [f"    {GATHER}, {at} (12x)"])
+    assert f"    missed {MISS}, {at} (12x)" in text_of(steps, width=200).splitlines()
+    whole = document({TEST: (steps,)}, View(verbose=True))  # of files
+    of_each = document({TEST: (steps,)}, View(verbose=True, each_layer=True))
+    for count, of in (1, whole), (12, of_each):
+        lines = lines_of(of, 200)
+        for verb in ("missed", "redistributed"):
+            assert sum(line.startswith(f"    {verb} ") for line in lines) == count
 
 
 def test_an_excess_lists_what_it_consists_of_up_to_a_length() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps
@@ -43,6 +46,19 @@ def test_a_cause_has_the_range_of_all_that_it_was_whatever_the_order() -> None:
         steps.add(missing(number, miss(rows)))
     assert steps.causes == [
         "add.Tensor(f32[5-31,8]S0)@4: shape of self [5-31,8], was [4,8] (4x in steps 1 to 4)"
+    ]
+
+
+def test_a_cause_in_every_layer_is_one_line_with_their_sum() -> None:
+    steps = LoopSteps()
+    for number, layers in ((4, (0, 1)), (6, (1, 2)), (9, (0,))):
+        for layer in layers:
+            place = CodePlace("/model.py", 16, f"layers.{layer}.wq", Phase.FORWARD)
+            steps.add(missing(number, replace(miss(5), place=place)))
+    steps.add(missing(10, replace(miss(5), place=CodePlace("/model.py", 17, "layers.3.wq"))))
+    assert steps.causes == [
+        f"{miss(5)}, at /model.py:16 in layers.*.wq (forward) (5x in steps 4 to 9)",
+        f"{miss(5)}, at /model.py:17 in layers.3.wq (other) (1x in step 10)",
     ]
 
 

@@ -11,6 +11,7 @@ from typing import ClassVar, NamedTuple
 from pytest_dtdispatch.budget.parts import Course, Part, ran
 from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.core.results import NoRows
+from pytest_dtdispatch.core.text import fold_layers
 
 NOISY = 0.15  # share of the step
 UNEXPLAINED = 0.1  # likewise
@@ -146,6 +147,30 @@ class Budget(NoRows):
             spent_ns, calls = sum(cell.ns for cell in cells), sum(cell.calls for cell in cells)
             shares.append(CostShare(name, spent_ns, calls, dict(parts)))
         return sorted(shares, key=lambda share: -share.ns)
+
+
+def fold_shares(shares: Sequence[CostShare]) -> list[CostShare]:
+    """Add up shares whose names differ by the index of a layer alone; the dearest first.
+
+    Example:
+        >>> shares = [CostShare(f"layers.{n}.wq", 10.0, 2.0, {"local": 10.0}) for n in range(3)]
+        >>> fold_shares(shares)
+        [CostShare(name='layers.*.wq (3x)', ns=30.0, calls=6.0, parts={'local': 30.0})]
+    """
+    names = fold_layers(share.name for share in shares)
+    groups: defaultdict[str, list[CostShare]] = defaultdict(list)
+    for share in shares:
+        groups[names[share.name]].append(share)
+    summed = (_joined(name, alike) if len(alike) > 1 else alike[0] for name, alike in groups.items())
+    return sorted(summed, key=lambda share: -share.ns)
+
+
+def _joined(name: str, shares: Sequence[CostShare]) -> CostShare:
+    every = {part for share in shares for part in share.parts}
+    parts = {part: sum(share.parts.get(part, 0.0) for share in shares) for part in every}
+    spent_ns, calls = sum(share.ns for share in shares), sum(share.calls for share in shares)
+    largest = sorted(parts.items(), key=lambda item: -item[1])
+    return CostShare(f"{name} ({len(shares)}x)", spent_ns, calls, dict(largest))
 
 
 def _summed(cells: Iterable[Cell]) -> dict[str, float]:

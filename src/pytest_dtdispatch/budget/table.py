@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pytest_dtdispatch.budget.model import Budget, CostShare
+from pytest_dtdispatch.budget.model import Budget, CostShare, fold_shares
 from pytest_dtdispatch.report.document import (
     Block,
     Column,
@@ -29,6 +29,7 @@ BREAKDOWNS: tuple[tuple[str, Callable[[Budget], list[CostShare]], str], ...] = (
     ("module", Budget.by_module, "(outside of modules)"),
     ("op", Budget.by_op, "(Python)"),
 )
+LAYERED = ("module", "op")  # breakdowns whose names may have the index of a layer
 MEANINGS = {"mostly": "its largest parts"}
 NOISY = "noisy: its steps scatter by more than 15 %; take it again where less runs"
 UNEXPLAINED = "unexplained: steps scatter less than the parts miss the step; a timed step runs other code"
@@ -59,6 +60,8 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
             yield paragraph(notice, Tone.NOTICE, indent=1)
     for title, shares_of, nameless in BREAKDOWNS:
         shares = shares_of(budget)
+        if title in LAYERED and not view.each_layer:
+            shares = fold_shares(shares)
         if len(shares) > 1 or (shares and shares[0].name):
             yield _breakdown(title, shares, nameless, budget, len(shares) if view.verbose else DEAREST)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +16,8 @@ MOST_LISTED = 20
 UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 COUNT_UNITS = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 MAX_DECIMALS = 3
+# The index of a layer, in the name of a module or in what has one: layers.0.wq, FSDP::pre_forward (layers.0).
+INDEX = re.compile(r"(?<![^.(])\d+(?![^.,)])")
 MIN_NS = 1e-3  # no clock ticks that fast: such a time is a rounding error, and chooses no digits
 
 
@@ -81,6 +85,28 @@ def first_of(items: Sequence[object], most: int, how_all: str = "") -> list[str]
     """
     left_out = len(items) - most
     return [*map(str, items[:most]), *[f"and {left_out:,} more{how_all}"] * (left_out > 0)]
+
+
+def fold_layers(names: Iterable[str]) -> dict[str, str]:
+    """Give names that differ by indices of layers alone one name, with a star for each index that differs.
+
+    Example:
+        >>> fold_layers(["layers.0.wq", "layers.1.wq", "layers.1.norm"])
+        {'layers.0.wq': 'layers.*.wq', 'layers.1.wq': 'layers.*.wq', 'layers.1.norm': 'layers.1.norm'}
+    """
+    families: defaultdict[str, list[str]] = defaultdict(list)
+    for name in names:
+        families[INDEX.sub("*", name)].append(name)
+    folded: dict[str, str] = {}
+    for alike in families.values():
+        folded |= dict.fromkeys(alike, _shared_name(alike))
+    return folded
+
+
+def _shared_name(alike: Sequence[str]) -> str:
+    of_each = zip(*map(INDEX.findall, alike), strict=True)
+    indices = iter(["*" if len({*each}) > 1 else each[0] for each in of_each])
+    return INDEX.sub(lambda _: next(indices), alike[0])
 
 
 def own_name(fn: Callable[..., Any]) -> str:

@@ -223,7 +223,8 @@ class Session(PluginObject):
             if not hasattr(self._config, "workerinput") and read_world(os.environ).is_first:
                 terminalreporter.ensure_newline()
                 terminalreporter.section("dtdispatch")
-                view = replace(self.reported.view, verbose=self._config.get_verbosity() > 0)
+                verbose = self._config.get_verbosity() > 0
+                view = replace(self.reported.view, verbose=verbose, each_layer=verbose)
                 width = page_width(terminalreporter.isatty, terminalreporter._tw.fullwidth)
                 nothing = "" if any(self.results.values()) else self._why_nothing(terminalreporter)
                 for document in self._documents(view, width, nothing):

@@ -33,12 +33,14 @@ class View:
         counted: what its samples count; empty where they are times.
         is_many: whether it ran on many ranks.
         over: names of results that are over their limits.
+        each_layer: whether lines that differ by the index of a layer alone are not one.
     """
 
     verbose: bool = False
     counted: str = ""
     is_many: bool = False
     over: frozenset[str] = frozenset()
+    each_layer: bool = False
 
     def listed(self, notes: Sequence[str]) -> list[str]:
         """Choose the notes that are shown, and say how many are left out.

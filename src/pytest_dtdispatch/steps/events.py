@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import groupby, takewhile
 from typing import ClassVar, TypeAlias
 
 from pytest_dtdispatch.core.events import CodePlace
+from pytest_dtdispatch.core.text import fold_layers
 
 ASKED = "redistribute"  # stands for the op where a program asked for a redistribution
 
@@ -175,23 +176,64 @@ def change_text(source: Iterable[str], target: Iterable[str]) -> str:
 NUMBER = re.compile(r"(?<![\w.#])(?:\d{1,3}(?:,\d{3})+(?= bytes)|\d+)(?![\w.])")
 
 
+MODULE = "\0"  # stands in a text for the name of the module
+Told = tuple[str, str]  # such a text, and the name
+
+
+def told(one: StepEvent) -> Told:
+    """Write an event without the name of its module, and give the name."""
+    if one.place is None or not one.place.module:
+        return str(one), ""
+    return str(replace(one, place=replace(one.place, module=MODULE))), one.place.module
+
+
+def named(events: Sequence[Told]) -> list[str]:
+    """Put names of modules into texts."""
+    return [text.replace(MODULE, module) for text, module in events]
+
+
+def folded(events: Sequence[Told]) -> list[str]:
+    """Put names of modules into texts: those that differ by the index of a layer alone become equal.
+
+    Example:
+        >>> mm, add = f"mm in {MODULE}", f"add in {MODULE}"
+        >>> folded([(mm, "layers.0"), (mm, "layers.1"), (add, "layers.1")])
+        ['mm in layers.*', 'mm in layers.*', 'add in layers.1']
+    """
+    modules: defaultdict[str, list[str]] = defaultdict(list)
+    for text, module in events:
+        modules[text].append(module)
+    names = {text: fold_layers(of_text) for text, of_text in modules.items()}
+    return [text.replace(MODULE, names[text][module]) for text, module in events]
+
+
 def by_cause(steps: Sequence[Iterable[StepEvent]]) -> list[str]:
-    """List what happened in each of some steps, a line for each cause.
+    """List what happened in each of some steps, a line for each cause, and one for all layers of a cause.
 
     Example:
         >>> by_cause([[], []])
         []
     """
-    causes: defaultdict[Hashable, list[tuple[int, str]]] = defaultdict(list)
+    return _lines(steps, folded)
+
+
+def by_layer(steps: Sequence[Iterable[StepEvent]]) -> list[str]:
+    """List the same, where each layer has a line of its own."""
+    return _lines(steps, named)
+
+
+def _lines(steps: Sequence[Iterable[StepEvent]], write: Callable[[Sequence[Told]], list[str]]) -> list[str]:
+    causes: defaultdict[Hashable, list[tuple[int, Told]]] = defaultdict(list)
     for number, of_step in enumerate(steps, 1):
         met: Counter[Hashable] = Counter()
         for one in of_step:
             # Two of the same origin in one step are two causes.
-            causes[one.origin, met[one.origin]].append((number, str(one)))
+            causes[one.origin, met[one.origin]].append((number, told(one)))
             met[one.origin] += 1
+    texts = write([(ranged([text for _, (text, _) in of]), of[0][1][1]) for of in causes.values()])
     lines: defaultdict[str, Counter[int]] = defaultdict(Counter)
-    for alike in causes.values():
-        lines[ranged([text for _, text in alike])].update(number for number, _ in alike)
+    for text, alike in zip(texts, causes.values(), strict=True):
+        lines[text].update(number for number, _ in alike)
     return [f"{text}{_when(counts, len(steps))}" for text, counts in lines.items()]
 
 

@@ -17,6 +17,7 @@ from pytest_dtdispatch.steps.events import (
     Unwrapping,
     Wrapping,
     by_cause,
+    by_layer,
 )
 from pytest_dtdispatch.steps.model import METRICS, StepCounts, Steps
 
@@ -130,7 +131,8 @@ def _line(test: str, steps: Steps, columns: Sequence[CountColumn], view: View) -
 
 def _notes(steps: Steps, view: View) -> Sequence[str]:
     notes = [f"unsteady: {steps.unsteady}"] if steps.unsteady else []
-    notes += view.listed([f"missed {text}" for text in by_cause([step.missed for step in steps.steps])])
+    causes = by_layer if view.each_layer else by_cause
+    notes += view.listed([f"missed {text}" for text in causes([step.missed for step in steps.steps])])
     if elsewhere := sum(miss.elsewhere for miss in steps.missed):
         notes.append(
             f"{elsewhere} of {steps.misses} misses were in other threads, whose hits are not counted: "
@@ -139,7 +141,7 @@ def _notes(steps: Steps, view: View) -> Sequence[str]:
     grown = [f"{cache} {count:+,}" for cache, count in steps.cache_growth.items() if count]
     length = plural(len(steps.steps), "step")
     notes += [f"cache entries over {length}: {', '.join(grown)}"] if grown else []
-    return [*notes, *_details(steps)] if view.verbose else notes
+    return [*notes, *_details(steps, causes)] if view.verbose else notes
 
 
 def _shape_lines(steps: Steps, view: View) -> tuple[Line, ...]:
@@ -163,11 +165,11 @@ def _shape_line(label: str, steps: Sequence[StepCounts]) -> Line:
     return Line(label, tuple(f"{count:,}" for count in (len(steps), missed, counted.misses, grown)))
 
 
-def _details(steps: Steps) -> Sequence[str]:
+def _details(steps: Steps, causes: Callable[[list[Sequence[StepEvent]]], list[str]]) -> Sequence[str]:
     notes = [
         f"{kind.verb} {text}"
         for kind in (Redistribution, Wrapping, Unwrapping, Collective)
-        for text in by_cause([step.of(kind) for step in steps.steps])
+        for text in causes([step.of(kind) for step in steps.steps])
     ]
     warm = ", ".join(str(step.misses) for step in steps.warmup)
     notes += [f"misses of each step of the warm-up: {warm}"] if warm else []

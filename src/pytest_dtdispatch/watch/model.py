@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_dtdispatch.core.results import Count
-from pytest_dtdispatch.steps.events import Miss, extremes, ranged
+from pytest_dtdispatch.steps.events import Miss, Told, extremes, folded, ranged, told
 from pytest_dtdispatch.steps.model import StepCounts
 
 MOST_CAUSES, MOST_STEPS, MOST_TIMES = 1000, 500, 500
@@ -56,17 +56,31 @@ class Cause:
     last_step: int = 0
     times: int = 0
     _ends: tuple[str, ...] = ()
+    _module: str = ""
 
     def add(self, miss: Miss, number: int) -> None:
         """Add one that happened in a step."""
         self.times, self.last_step = self.times + 1, number
-        self._ends = extremes([*self._ends, str(miss)])
+        text, self._module = told(miss)
+        self._ends = extremes([*self._ends, text])
 
-    def __str__(self) -> str:
+    def join(self, other: Cause) -> Cause:
+        """Add another that has the same text."""
+        first, last = min(self.first_step, other.first_step), max(self.last_step, other.last_step)
+        return Cause(first, last, self.times + other.times)
+
+    @property
+    def told(self) -> Told:
+        """What happened, and in which module."""
+        return ranged(self._ends), self._module
+
+    @property
+    def when(self) -> str:
+        """How often, and in which steps."""
         where = f"step {self.first_step}"
         if self.last_step > self.first_step:
             where = f"steps {self.first_step} to {self.last_step}"
-        return f"{ranged(self._ends)} ({self.times:,}x in {where})"
+        return f"{self.times:,}x in {where}"
 
 
 @dataclass
@@ -154,10 +168,16 @@ class LoopSteps:
 
     @property
     def causes(self) -> Sequence[str]:
-        """What missed after the warm-up and why, a line for each cause, the most frequent first."""
-        by_times = sorted(self._causes.values(), key=lambda cause: -cause.times)
+        """What missed after the warm-up and why, a line for each cause, the most frequent first.
+
+        Causes that differ by the index of a layer alone are one.
+        """
+        every, lines = [*self._causes.values()], dict[str, Cause]()
+        for text, cause in zip(folded([each.told for each in every]), every, strict=True):
+            lines[text] = lines[text].join(cause) if text in lines else cause
+        by_times = sorted(lines.items(), key=lambda item: -item[1].times)
         more = [f"{self._more_misses:,} more misses of other causes"] * bool(self._more_misses)
-        return [*map(str, by_times), *more]
+        return [*(f"{text} ({cause.when})" for text, cause in by_times), *more]
 
     def add(self, step: LoopStep) -> None:
         """Add a step after the warm-up."""
