@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -62,6 +61,7 @@ class ProfilerRange:
 
 LOG_LEVEL, SILENT = "KINETO_LOG_LEVEL", "6"
 USER_SCOPE = 7  # of torch's RecordScope
+GLOO = "gloo:"  # begins the name of what a thread of gloo runs
 
 
 @contextmanager
@@ -69,12 +69,15 @@ def profiling() -> Iterator[list[Event]]:
     """Profile ops of the CPU, as ``torch.autograd.profiler.profile`` does.
 
     At the end the list is filled: by the time that events began, each before those that ran inside of it.
+    Gloo's threads are left out: they run beside the program, which waits for them in events of its own.
     """
     events: list[Event] = []
     with _quiet_start(), torch.autograd.profiler.profile(use_cpu=True, use_kineto=False) as profiler:
         yield events
-    found = map(_event, profiler.kineto_results.events())
-    events += sorted(found, key=lambda event: (event.begin_ns, -event.end_ns))
+    found = profiler.kineto_results.events()
+    beside = {one.start_thread_id() for one in found if one.name().startswith(GLOO)}
+    own = (_event(one) for one in found if one.start_thread_id() not in beside)
+    events += sorted(own, key=lambda event: (event.begin_ns, -event.end_ns))
 
 
 @contextmanager
@@ -97,9 +100,10 @@ def recording_trace(name: str, keep: Callable[[str], None]) -> Iterator[None]:
 def _quiet_start() -> AbstractContextManager[None]:
     """Keep the profiler from writing lines about itself: some builds write two whenever it starts and stops.
 
-    Where the first profile is taken is where its library reads how much it is to say.
+    Where the first profile is taken is where its library reads how much it is to say. A program may have set
+    a level for profiles of its own, as torchtitan does, which still writes lines.
     """
-    return environment_with({LOG_LEVEL: os.environ.get(LOG_LEVEL, SILENT)})
+    return environment_with({LOG_LEVEL: SILENT})
 
 
 def _event(one: Any) -> Event:
