@@ -24,6 +24,12 @@ from pytest_dtdispatch.cli import main
         (["expected", "update"], ""),
         (["expected", "update", "f.csv"], ""),
         (["expected", "rebase", "f.csv"], ""),
+        (["watch"], "one of the arguments SCRIPT.py -m is required"),
+        (["watch", "--budget"], "one of the arguments SCRIPT.py -m is required"),
+        (["watch", "-m"], "argument -m: expected one argument"),
+        (["watch", "--budget=3", "a.py"], "argument --budget: ignored explicit argument '3'"),
+        (["watch", "--budge", "--nonsense", "a.py"], "unrecognized arguments: --nonsense"),
+        (["watch", "--", "-nope.py"], "watch -nope.py: cannot be read: No such file or directory"),
     ],
 )
 def test_a_command_line_that_cannot_be_obeyed_is_told_in_one_line(

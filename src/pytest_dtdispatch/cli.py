@@ -60,13 +60,15 @@ def _run(words: list[str]) -> int:
 
 
 def _watch(words: list[str]) -> int:
-    """Run a script; whatever comes after its name is its own."""
-    own, rest = (words[:1], words[1:]) if words[:1] == ["--"] else ([], words)
-    if not rest or (not own and rest[0].startswith("-")):
-        _parser().parse_args(["watch", *rest])  # asks for help, or says what is wrong
-    from pytest_dtdispatch.watch.script import watch_script
+    """Run a script or a module; whatever comes after its name is its own."""
+    cut = next((i for i, word in enumerate(words, 1) if not word.startswith("-")), len(words))
+    if "--" in words[:cut]:  # before a name that begins with a dash
+        cut = words.index("--") + 2
+    options = _parser().parse_args(["watch", *words[:cut]])
+    from pytest_dtdispatch.watch.script import watch_module, watch_script
 
-    return watch_script(rest[0], rest[1:])
+    watch, name = (watch_module, options.module) if options.module else (watch_script, options.script)
+    return watch(name, words[cut:], options.budget)
 
 
 def _update_expected(options: argparse.Namespace) -> int:
@@ -108,14 +110,22 @@ def _parser() -> Parser:
         "--version", action="version", version=number, help="print the version of this package"
     )
     commands = parser.add_subparsers(dest="command", title="subcommands")
-    watch = commands.add_parser("watch", help="run a script, and say where its steps miss the caches")
-    what = "a Python file, run as Python runs it; the steps of its optimizer end the steps"
-    watch.add_argument("script", metavar="SCRIPT.py", help=what)
-    watch.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="of the script")
+    _add_watch(commands)
     add_ab_parser(commands)
     _add_expected(commands)
     _add_report(commands)
     return parser
+
+
+def _add_watch(commands: Any) -> None:
+    watch = commands.add_parser("watch", help="run a script, and say where its steps miss the caches")
+    what = "say too where the wall time of a step goes, once the warm-up is over"
+    watch.add_argument("--budget", action="store_true", help=what)
+    program = watch.add_mutually_exclusive_group(required=True)
+    what = "a Python file, run as Python runs it; the steps of its optimizer end the steps"
+    program.add_argument("script", nargs="?", metavar="SCRIPT.py", help=what)
+    program.add_argument("-m", dest="module", metavar="MODULE", help="a module in place of it, as python -m")
+    watch.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="of the script or the module")
 
 
 def _add_report(commands: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.errors import WatchError
-from pytest_dtdispatch.watch.script import watch_script
+from pytest_dtdispatch.watch.script import watch_module, watch_script
+from tests.rank_runs import finish
 
 pytestmark = pytest.mark.torch
 
@@ -67,7 +69,7 @@ def test_steps_end_with_the_optimizer_s_and_an_error_is_its_own(tmp_path: Path, 
     assert "StepWatch: 8 steps, 1 disturbed" in summary
 
 
-Watch = Callable[[str], tuple[int, str, str]]
+Watch = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -77,9 +79,9 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.setattr(sys, "argv", [*sys.argv])
     monkeypatch.setattr(sys, "path", [*sys.path])
 
-    def run(code: str) -> tuple[int, str, str]:
+    def run(code: str, takes_budget: bool = False) -> tuple[int, str, str]:
         Path("train.py").write_text(code)
-        return watch_script("train.py", []), *capsys.readouterr()
+        return watch_script("train.py", [], takes_budget), *capsys.readouterr()
 
     return run
 
@@ -114,7 +116,19 @@ def test_a_script_without_an_optimizer_is_told(watch: Watch) -> None:
     [line] = error.splitlines()
     assert status == 0
     assert "no optimizer stepped" in line
-    assert line.endswith("in all 1 call, 1 miss")
+    assert "in all 1 call, 1 miss: 1 sum.default. To mark steps, " in line
+    assert "StepWatch" in line
+
+
+def test_calls_of_a_script_without_steps_are_not_noted_for_ever(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_dtdispatch.steps.counter.MOST_NOTED", 10)
+    calls = "x = distribute_tensor(torch.ones(4, 8), mesh, [Shard(0)])\nfor _ in range(30):\n    x * 2"
+    _, _, error = watch(f"{MESH}{calls}\ndist.destroy_process_group()")
+    [(noted, other)] = re.findall(r"in all 30 calls, 1 miss: (\d+) mul.Tensor, (\d+) other\.", error)
+    assert 0 < int(noted) < 10
+    assert int(noted) + int(other) == 30
 
 
 def test_it_is_the_main_module_as_python_makes_it(watch: Watch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,3 +142,108 @@ def test_other_ranks_than_the_first_say_nothing(watch: Watch, monkeypatch: pytes
     for name, value in world.items():
         monkeypatch.setenv(name, value)
     assert watch("print('out')") == (0, "out\n", "")
+
+
+STEPS = f"""
+import sys, time
+{MESH}
+weight = torch.nn.Parameter(distribute_tensor(torch.ones(8, 8), mesh, [Replicate()]))
+x = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0)])
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for i in range(int(sys.argv[1])):
+    (x @ weight).redistribute(mesh, [Replicate()]).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(0.021)
+dist.destroy_process_group()
+"""
+STEP = STEPS.splitlines().index("    (x @ weight).redistribute(mesh, [Replicate()]).sum().backward()")
+
+
+@pytest.mark.slow
+def test_a_budget_is_taken_after_the_warm_up_and_knows_the_lines(watch: Watch) -> None:
+    status, _, error = watch(STEPS.replace("sys.argv[1]", "110"), takes_budget=True)
+    assert status == 0
+    assert re.search(r"^StepWatch: steps \d to 10\d \(budget\)$", error, re.MULTILINE)
+    assert re.search(rf"^  train.py:{STEP + 1} ", error, re.MULTILINE)
+    assert error.index("  measured ") < error.index("StepWatch: 110 steps, 0 disturbed")
+    assert "no budget" not in error
+
+
+@pytest.mark.parametrize("steps", ["1", "8"])
+def test_a_script_that_is_too_short_is_told_how_many_steps_a_budget_takes(watch: Watch, steps: str) -> None:
+    _, _, error = watch(STEPS.replace("sys.argv[1]", steps), takes_budget=True)
+    [line] = [line for line in error.splitlines() if "no budget" in line]
+    had, takes = re.findall(r"after (\d+) steps?, and one takes about (\d+)$", line)[0]
+    assert (had, int(takes) >= 100) == (steps, True)
+    assert f"StepWatch: {steps} steps, 0 disturbed" in error
+    _, _, error = watch(STEPS.replace("sys.argv[1]", steps))
+    assert "no budget" not in error
+
+
+def test_a_profiler_of_the_script_s_own_keeps_the_budget_away(watch: Watch) -> None:
+    opened = "profiler = torch.profiler.profile()\nprofiler.start()\nfor i"
+    code = STEPS.replace("sys.argv[1]", "4").replace("for i", opened)
+    status, _, error = watch(f"{code}profiler.stop()", takes_budget=True)
+    assert status == 0
+    assert error.count("no budget: a profiler of torch runs already") == 1
+    assert "StepWatch: 4 steps" in error
+
+
+MODULE = f"""
+import sys
+import __main__
+from .part import name
+{MESH}
+distribute_tensor(torch.ones(4, 8), mesh, [Shard(0)]).sum()
+print(sys.argv, sys.path[0], name, __name__, __spec__.name, __file__, __main__.name)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_a_module_runs_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "part.py").write_text("name = 'part'")
+    (tmp_path / "made" / "train.py").write_text(MODULE)
+    words = "-m", "made.train", "--budget", "-m", "x"
+
+    def run(*before: str) -> str:
+        command = [sys.executable, *before, *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    plainly = run()
+    assert "'--budget', '-m', 'x'] " in plainly
+    assert run("-m", "pytest_dtdispatch", "watch") == plainly
+    assert run(str(Path(sys.executable).with_name("dtdispatch")), "watch", "--budget") == plainly
+
+
+def test_a_module_that_is_not_there_is_told_and_an_error_in_one_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    for name, says in (("nope", "No module named nope"), ("json", "No module named json.__main__")):
+        with pytest.raises(WatchError, match=f"^watch -m {name}: {says}"):
+            watch_module(name, [])
+    Path("broken_module.py").write_text("import nope")
+    assert watch_module("broken_module", []) == 1
+    error = capsys.readouterr().err
+    assert 'broken_module.py", line 1, in <module>' in error
+    assert "ModuleNotFoundError: No module named 'nope'" in error
+    assert "runpy" not in error
+
+
+@pytest.mark.slow
+def test_on_real_ranks_the_first_alone_takes_a_budget_and_prints_it(tmp_path: Path) -> None:
+    group = next(line for line in MESH.splitlines() if "init_process_group" in line)
+    code = STEPS.replace(group, "dist.init_process_group('gloo')").replace("(4,)", "(2,)")
+    (tmp_path / "train.py").write_text(code)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    run = finish([*torchrun, "-m", "pytest_dtdispatch", "watch", "--budget", "-m", "train", "120"], tmp_path)
+    assert run.status == 0, run.text
+    assert len(re.findall(r"^  measured ", run.text, re.MULTILINE)) == 1
+    assert run.text.count("StepWatch: 120 steps") == 1
+    assert f"train.py:{STEP + 1} " in run.text
+    assert "redistribution collectives" in run.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import time
@@ -63,6 +64,7 @@ def _named(event: Event, marks: Marks) -> Event:
     return event._replace(name=f"{kind} redistribute {redistribution_text(*note)}")
 
 
+LEVELS = 4  # undisturbed, marked once, marked twice, timed
 BLOCKS = 4
 # Steps after a change of tools are slower, and are not counted: a block begins with them until this has
 # passed, with one at least. Of steps of 0.4 ms the first five were 8 to 18 % slower; after 5 ms medians
@@ -135,6 +137,21 @@ def take_budget(
         "" if located else TRACED,
         max(map(_noise, lengths)),
     )
+
+
+def steps_taken(steps: int, step_ns: float) -> int:
+    """Estimate how many steps a budget takes in all.
+
+    Args:
+        steps: of each level.
+        step_ns: how long one takes, in nanoseconds.
+
+    Example:
+        >>> steps_taken(20, 30e6), steps_taken(20, 5e6)
+        (99, 147)
+    """
+    discarded = min(math.ceil(WARM_NS / step_ns) or 1, MOST_DISCARDED)
+    return 1 + LOCATED + LEVELS * (steps + min(BLOCKS, steps) * discarded)
 
 
 def _courses(timed: Sequence[Node], regions: Regions) -> tuple[list[Course], float]:

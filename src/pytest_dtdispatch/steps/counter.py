@@ -446,6 +446,9 @@ class CallNotes(UnnoticedMode):
         return self._counter.note(OpCall(func, args, kwargs or {}))
 
 
+MOST_NOTED = 20_000  # calls and what they move, in one step
+
+
 class LoopCounter(StepCounter):
     """Count misses and cache entries of every step, and transfers of those steps that are looked at.
 
@@ -482,6 +485,17 @@ class LoopCounter(StepCounter):
         calls = hits + self._python_hits + self._unpropagated
         self._begin()
         return calls
+
+    def note(self, call: OpCall) -> Any:
+        """Make a call and note it: not for ever, where a program ends no step."""
+        if len(self._log) >= MOST_NOTED:
+            self.look_away()
+            self.end_notes()
+        return super().note(call)
+
+    def noted_ops(self) -> Counter[str]:
+        """Count the calls of each op in this lap, as far as every op is noted."""
+        return Counter(entry.op for entry in self._log if isinstance(entry, Called))
 
     def look(self) -> None:
         """Look at transfers from now on."""

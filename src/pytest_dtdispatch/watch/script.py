@@ -1,4 +1,4 @@
-"""``dtdispatch watch``: a script runs as Python runs it, and the steps of its optimizer end the steps."""
+"""``dtdispatch watch``: a program runs as Python runs it, and the steps of its optimizer end the steps."""
 
 from __future__ import annotations
 
@@ -7,23 +7,32 @@ import runpy
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from traceback import walk_tb
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from pytest_dtdispatch.core.text import escape_controls
-from pytest_dtdispatch.errors import WatchError
+from pytest_dtdispatch.errors import DtDispatchError, WatchError
 from pytest_dtdispatch.watch.step_watch import StepWatch
-from pytest_dtdispatch.watch.text import calls_text, is_first_rank, say_on_first_rank
+from pytest_dtdispatch.watch.text import calls_text, is_first_rank, ops_text, say_on_first_rank
 
 INTERRUPTED, FAILED = 130, 1
+MARKING = "To mark steps, run it by python with a StepWatch, and call watch.step() at the end of each"
 
 
-def watch_script(name: str, arguments: Sequence[str]) -> int:
-    """Run a script, watch its steps, and print a summary however it ends.
+def watch_script(name: str, arguments: Sequence[str], takes_budget: bool = False) -> int:
+    """Run a script as ``python SCRIPT.py`` does, watch its steps, and print a summary however it ends.
+
+    Args:
+        name: of its file.
+        arguments: of the script.
+        takes_budget: whether the budget of its steps is taken too, once its warm-up is over.
 
     Returns:
         The status that Python would exit with.
@@ -36,12 +45,47 @@ def watch_script(name: str, arguments: Sequence[str]) -> int:
         Path(path).open("rb").close()
     except OSError as error:
         raise WatchError(f"watch {name}: cannot be read: {error.strerror}") from None
+    _set_up(path, arguments, Path(path).resolve().parent)
+    return _watched(name, partial(runpy.run_path, path, run_name="__main__"), takes_budget)
+
+
+def watch_module(name: str, arguments: Sequence[str], takes_budget: bool = False) -> int:
+    """Run a module as ``python -m MODULE`` does; else as a script.
+
+    Args:
+        name: of the module, as ``import`` takes it.
+        arguments: of the module.
+        takes_budget: whether the budget of its steps is taken too, once its warm-up is over.
+
+    Returns:
+        The status that Python would exit with.
+
+    Raises:
+        WatchError: there is no such module to run, or it ended well and called no op on DTensors.
+    """
+    _set_up("-m", arguments, Path.cwd())  # runpy puts the file's name in place of it, as Python does
+    run = partial(runpy.run_module, name, run_name="__main__", alter_sys=True)
+    return _watched(name, run, takes_budget)
+
+
+def _set_up(program: str, arguments: Sequence[str], folder: Path) -> None:
+    """Give a program the arguments and the first folder to import from that Python gives it."""
+    sys.argv[:] = [program, *arguments]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = str(folder)
+
+
+def _watched(name: str, run: Callable[[], object], takes_budget: bool) -> int:
+    """Run a program, and print what its steps did; return the status that Python would exit with."""
     with StepWatch() as watch:
-        hook = register_optimizer_step_post_hook(_StepEnds(watch).after_step)
+        ends = _StepEnds(watch, takes_budget)
+        hook = register_optimizer_step_post_hook(ends.after_step)
         try:
-            status = _run(path, arguments)
+            status = _run(name, run)
         finally:
             hook.remove()
+        if len(watch.steps):
+            ends.take_budget()  # of a program that did not warm up: closing says how many steps it takes
     steps = watch.steps
     if not steps.calls and not steps.after.calls:
         nothing = "called no op on DTensors; processes that it starts are not watched"
@@ -50,8 +94,9 @@ def watch_script(name: str, arguments: Sequence[str]) -> int:
         say_on_first_rank(f"dtdispatch: {escape_controls(name)} {nothing}")
     elif not len(steps):
         say_on_first_rank(
-            f"dtdispatch: {escape_controls(name)}: no optimizer stepped outside of compiled code, "
-            f"which would have told its steps apart; in all {calls_text(steps.after)}"
+            f"dtdispatch: {escape_controls(name)}: no optimizer stepped outside of compiled code, which "
+            f"would have told its steps apart; in all {calls_text(steps.after)}: "
+            f"{ops_text(watch.ops_after, steps.after.calls)}. {MARKING}"
         )
     else:
         say_on_first_rank(str(watch))
@@ -65,8 +110,9 @@ class _StepEnds:
     each iteration of a loop with several optimizers ends once.
     """
 
-    def __init__(self, watch: StepWatch) -> None:
+    def __init__(self, watch: StepWatch, takes_budget: bool) -> None:
         self._watch = watch
+        self._takes_budget = takes_budget
         self._thread = threading.current_thread()
         self._leader: weakref.ref[Any] | None = None
         self._others: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -82,23 +128,39 @@ class _StepEnds:
         self._leader = weakref.ref(optimizer)
         self._others.clear()
         self._watch.step()
+        if self._watch.is_warm:
+            self.take_budget()
+
+    def take_budget(self) -> None:
+        """Ask for the budget, if it is wanted and was not asked for; other ranks would disturb the first."""
+        if not self._takes_budget:
+            return
+        self._takes_budget = False
+        if is_first_rank():
+            try:
+                self._watch.budget()
+            except DtDispatchError as error:
+                say_on_first_rank(f"dtdispatch: no budget: {error}")
 
 
-def _run(path: str, arguments: Sequence[str]) -> int:
-    """Run a script to its end; return the status that Python would exit with."""
-    sys.argv[:] = [path, *arguments]
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = str(Path(path).resolve().parent)
+def _owner(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))
+
+
+def _run(name: str, run: Callable[[], object]) -> int:
+    """Run a program to its end; return the status that Python would exit with."""
     try:
-        runpy.run_path(path, run_name="__main__")
+        run()
     except SystemExit as left:
         if left.code is None or isinstance(left.code, int):
             return left.code or 0
         print(left.code, file=sys.stderr)
         return FAILED
     except BaseException as error:
+        if isinstance(error, ImportError) and _owner(list(walk_tb(error.__traceback__))[-1][0]) == "runpy":
+            raise WatchError(f"watch -m {name}: {error}") from None
         frames = error.__traceback__
-        while frames is not None and frames.tb_frame.f_code.co_filename != path:  # ours, and those of runpy
+        while frames is not None and _owner(frames.tb_frame) in (__name__, "runpy"):
             frames = frames.tb_next
         sys.excepthook(type(error), error.with_traceback(frames), frames)
         return INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED

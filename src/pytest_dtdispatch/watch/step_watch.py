@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import shutil
 import sys
 import threading
@@ -11,12 +12,12 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from pytest_dtdispatch.budget.measure import take_budget
+from pytest_dtdispatch.budget.measure import steps_taken, take_budget
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.budget.table import document as budget_document
-from pytest_dtdispatch.core.text import escape_controls, shown
+from pytest_dtdispatch.core.text import escape_controls, plural, shown
 from pytest_dtdispatch.errors import DtDispatchError, WatchError
 from pytest_dtdispatch.measuring.guard import check_count, refuse_inside
 from pytest_dtdispatch.report.document import Document, View
@@ -94,6 +95,31 @@ def _budget_of(loop: LoopSteps, steps: int) -> Generator[None, None, Budget]:
     return replace(found, name=f"steps {first:,} to {len(loop):,}")
 
 
+class Asked(NamedTuple):
+    """When a budget was asked for.
+
+    Args:
+        steps: of each kind that it measures.
+        after: so many steps of the loop.
+        at_ns: on the clock ``time.perf_counter_ns``.
+    """
+
+    steps: int
+    after: int
+    at_ns: int
+
+    def too_few(self, had: int, now_ns: int) -> str:
+        """Say how many steps there were, and how many it takes, by how long those took that were there.
+
+        Example:
+            >>> Asked(20, 2, 0).too_few(12, 300_000_000)
+            'the loop ended after 12 steps, and one takes about 102'
+        """
+        step_ns = (now_ns - self.at_ns) / (had - self.after) if had > self.after else math.inf
+        takes = self.after + 1 + steps_taken(self.steps, step_ns)  # it begins after a step that runs already
+        return f"the loop ended after {plural(had, 'step')}, and one takes about {takes:,}"
+
+
 MOST_WARMUP = 10  # steps
 RECORDED_STEPS = 3  # steps in which every op is noted
 LOOK_EVERY = 8  # steps: of those that are steady, live objects are counted in so many
@@ -112,6 +138,8 @@ class StepWatch:
     Attributes:
         steps: what the steps did so far.
         budgets: those that were asked for and are done.
+        is_warm: whether the warm-up is over.
+        ops_after: how often each op was called after the last step, where every call was noted; once closed.
 
     Raises:
         DtDispatchError: something is measured already, in this thread or in another one.
@@ -130,9 +158,11 @@ class StepWatch:
             raise WatchError(f"StepWatch(print={shown(print)}): give a function of a text")
         self.steps = LoopSteps()
         self.budgets: list[Budget] = []
+        self.ops_after: Counter[str] = Counter()
         self._budget: Generator[None, None, Budget] | None = None
+        self._asked = Asked(0, 0, 0)
         self._say = print or say_on_first_rank
-        self._is_warm = False
+        self.is_warm = False
         self._thread = threading.current_thread()
         self._growth: Growth | None = None
         refuse_inside("StepWatch()")
@@ -174,7 +204,7 @@ class StepWatch:
         took_ns = None if is_looked_at or self._budget else ended_ns - self._began_ns
         step = LoopStep(len(self.steps) + 1, self._counter.lap(), took_ns, is_looked_at)
         counts = step.counts
-        if not self._is_warm and counts.misses and step.number <= MOST_WARMUP:
+        if not self.is_warm and counts.misses and step.number <= MOST_WARMUP:
             self.steps.warmup.add(step)
             if step.number >= RECORDED_STEPS:
                 self._counter.end_notes()
@@ -206,6 +236,7 @@ class StepWatch:
         self._counter.look_away()
         self._counter.end_notes()
         self._budget = _budget_of(self.steps, steps)
+        self._asked = Asked(steps, len(self.steps), time.perf_counter_ns())
         next(self._budget)
 
     def __str__(self) -> str:
@@ -219,8 +250,9 @@ class StepWatch:
         if self._budget is not None:
             self._budget.close()
             self._budget = None
-            self._write("no budget: the loop ended before enough of its steps ran")
+            self._write(f"no budget: {self._asked.too_few(len(self.steps), time.perf_counter_ns())}")
         if self._finish.alive and threading.current_thread() is self._thread:
+            self.ops_after = self._counter.noted_ops()
             self.steps.after = self._counter.lap()
         self._finish()
 
@@ -252,7 +284,7 @@ class StepWatch:
             self._write(disturbed_line(step, self.steps))
         elif self._growth is None:
             self._write(f"step {step.number}: steady: {transfers_text(step.counts)}, 0 misses")
-        self._is_warm = True
+        self.is_warm = True
         self._counter.end_notes()
         if self._growth is None and step.is_steady:
             self._growth = Growth(step.number, live_objects)

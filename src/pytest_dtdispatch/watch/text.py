@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_dtdispatch.core.environment import read_world
@@ -31,7 +31,7 @@ def is_first_rank() -> bool:
     return read_world(os.environ).is_first
 
 
-MOST_LISTED = 3
+MOST_LISTED, MOST_OPS = 3, 6
 LEAST_TIMES = 5  # steady steps, before it is said what they take
 
 
@@ -68,6 +68,18 @@ def disturbed_line(step: LoopStep, steps: LoopSteps) -> str:
 def calls_text(counts: StepCounts) -> str:
     """Say how many calls there were, and how many of them missed."""
     return f"{plural(counts.calls, 'call')}, {plural(counts.misses, 'miss', 'es')}"
+
+
+def ops_text(ops: Mapping[str, int], calls: int) -> str:
+    """List the ops that were called most often, of so many calls in all.
+
+    Example:
+        >>> ops_text({"mm.default": 12, "t.default": 8}, 20), ops_text({"mm.default": 12}, 30)
+        ('12 mm.default, 8 t.default', '12 mm.default, 18 other')
+    """
+    listed = sorted(ops.items(), key=lambda item: -item[1])[:MOST_OPS]
+    rest = calls - sum(count for _, count in listed)
+    return ", ".join(f"{count:,} {op}" for op, count in [*listed, *[("other", rest)] * (rest > 0)])
 
 
 def _beside(steady: Total) -> str:
