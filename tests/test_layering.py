@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
 # The lowest first: a file imports from its own folder, and from those that stand before it.
 FOLDERS = (
     *("errors", "stats", "core", "torchapi", "gates", "report", "measuring"),
-    *("steps", "compiled", "instructions", "scaling", "ranks", "meshes", "budget", "compare"),
+    *("steps", "advice", "compiled", "instructions", "scaling", "ranks", "meshes", "budget", "compare"),
     *("api", "watch", "__init__", "plugin", "ab", "suite", "cli", "__main__"),
 )
 NEITHER_TORCH_NOR_PYTEST = {"core", "stats", "report", "gates"}

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.budget.model import Budget, Cell, Moment, cells_of, fold_shares, pieces
-from pytest_dtdispatch.budget.parts import Part, Slice
+from pytest_dtdispatch.budget.model import Budget, Moment, cells_of, fold_shares, pieces
+from pytest_dtdispatch.budget.parts import Slice
 from pytest_dtdispatch.budget.table import document
-from pytest_dtdispatch.core.events import CodePlace, Phase
+from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase
 from pytest_dtdispatch.report.document import StackedBar, View
 from pytest_dtdispatch.report.markdown import document_text
 from pytest_dtdispatch.report.terminal import plain_text

@@ -11,7 +11,6 @@ from pytest_dtdispatch.budget.parts import (
     Course,
     Mark,
     Marked,
-    Part,
     Regions,
     event_costs,
     in_regions,
@@ -20,7 +19,7 @@ from pytest_dtdispatch.budget.parts import (
     trees,
     unmarked,
 )
-from pytest_dtdispatch.core.events import Event
+from pytest_dtdispatch.core.events import Event, Part
 
 RANGE = f"{OURS}wrapping from_local"
 

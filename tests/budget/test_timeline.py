@@ -17,14 +17,13 @@ from pytest_dtdispatch.budget.parts import (
     STEP,
     SUBCLASS,
     Node,
-    Part,
     Slice,
     ran,
     slices,
     trees,
     typical,
 )
-from pytest_dtdispatch.core.events import Event
+from pytest_dtdispatch.core.events import Event, Part
 
 MM = [
     Event("aten::mm", 10, 40, 7),

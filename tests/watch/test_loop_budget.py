@@ -33,8 +33,8 @@ def test_a_budget_of_a_loop_adds_up_and_knows_the_lines(x: Any) -> None:
             watch.step()
         [budget] = watch.budgets
         text = lines[-1]
-        # Three find lines; each of four levels takes six, in four blocks that begin with one more.
-        assert len(watch.steps) == 2 + 3 + 4 * (6 + 4)
+        # Three find lines, four count; each of four levels takes six, in four blocks with one more.
+        assert len(watch.steps) == 2 + 3 + 4 + 4 * (6 + 4)
     assert budget.name == f"steps 3 to {len(watch.steps)}"
     assert budget.measured_ns > 5_000_000
     assert sum(budget.parts.values()) + budget.unexplained_ns == pytest.approx(budget.measured_ns)

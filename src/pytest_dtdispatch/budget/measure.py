@@ -8,12 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import repeat
 from typing import Any
 
 import torch
 
+from pytest_dtdispatch.advice import advise
 from pytest_dtdispatch.budget.located import PlaceLog
 from pytest_dtdispatch.budget.model import Budget, cells_of, noting_ns
 from pytest_dtdispatch.budget.parts import (
@@ -42,6 +44,8 @@ from pytest_dtdispatch.measuring.call import redistribution_text
 from pytest_dtdispatch.measuring.guard import Measuring
 from pytest_dtdispatch.measuring.rounds import gc_paused, nothing_to_do
 from pytest_dtdispatch.stats.intervals import median_interval
+from pytest_dtdispatch.steps.counter import StepCounter
+from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.torchapi.compiler import leave_uncompiled
 from pytest_dtdispatch.torchapi.profiling import Marks, profiling, refuse_another_profiler
 from pytest_dtdispatch.torchapi.tensors import wait_for
@@ -71,6 +75,7 @@ BLOCKS = 4
 # were still up to 5 % above those of a loop by hand, after 20 ms within 3 %.
 WARM_NS, MOST_DISCARDED = 20_000_000, 40
 LOCATED = 2  # steps that are followed line by line, after one that is not looked at
+COUNTED = 3  # steps whose events are counted, for advice
 EVENT_CALLS = 50
 ONCE = "ran once, as it was timed: measured is what it took less the cost of timing and of following lines"
 TRACED = "lines are not known: another tracer of Python runs, such as a debugger or coverage"
@@ -112,6 +117,7 @@ def take_budget(
     _leave_ours_uncompiled()
     log = PlaceLog()
     located = yield from _follow(log)
+    counted = yield from _count()
     once, twice = partial(_marked, ranges=1), partial(_marked, ranges=2)
     levels: dict[Callable[[int], Steps], list[Any]] = {_undisturbed: [], once: [], twice: [], _timed: []}
     blocks = min(BLOCKS, steps)
@@ -125,10 +131,11 @@ def take_budget(
     lengths = undisturbed, [*map(length_of, marked_once)], [node.length_ns for node in timed]
     courses, events = _courses(timed, unmarked(marked_once, marked_twice))
     timing_ns = sum(one.timing_ns for course in courses for one in course) / len(courses)
+    cells, measured_ns = cells_of(courses, log.moments, located), statistics.median(undisturbed)
     return Budget(
         name,
-        statistics.median(undisturbed),
-        cells_of(courses, log.moments, located),
+        measured_ns,
+        cells,
         statistics.median(lengths[-1]),
         _scatter(undisturbed),
         steps,
@@ -136,6 +143,7 @@ def take_budget(
         timing_ns / events if events else 0.0,
         "" if located else TRACED,
         max(map(_noise, lengths)),
+        advise(counted, cells, measured_ns),
     )
 
 
@@ -148,10 +156,23 @@ def steps_taken(steps: int, step_ns: float) -> int:
 
     Example:
         >>> steps_taken(20, 30e6), steps_taken(20, 5e6)
-        (99, 147)
+        (103, 151)
     """
     discarded = min(math.ceil(WARM_NS / step_ns) or 1, MOST_DISCARDED)
-    return 1 + LOCATED + LEVELS * (steps + min(BLOCKS, steps) * discarded)
+    return 1 + LOCATED + 1 + COUNTED + LEVELS * (steps + min(BLOCKS, steps) * discarded)
+
+
+def _count() -> Generator[None, None, list[StepCounts]]:
+    """Count what happens in some steps, after one in which ops are noted, so that backward has lines."""
+    counted = []
+    with StepCounter() as counter:
+        counter.begin_notes()
+        for _ in range(1 + COUNTED):
+            yield
+            yield
+            counter.end_notes()
+            counted.append(counter.lap())
+    return counted[1:]
 
 
 def _courses(timed: Sequence[Node], regions: Regions) -> tuple[list[Course], float]:
@@ -285,7 +306,8 @@ def budgeted_region(name: str, keep: Callable[[Budget], None]) -> Iterator[None]
     cells = cells_of([noted], log.moments, [] if is_traced else [course])
     note = f"{ONCE}; {TRACED}" if is_traced else ONCE
     took_ns = sum(cell.ns for cell in cells)
-    keep(Budget(name, took_ns, cells, node.length_ns, 0.0, 0, node.count(), event_ns, note))
+    budget = Budget(name, took_ns, cells, node.length_ns, 0.0, 0, node.count(), event_ns, note)
+    keep(replace(budget, advice=advise((), cells, took_ns)))
 
 
 def least_event_ns() -> float:

@@ -8,35 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from pytest_dtdispatch.budget.parts import Course, Part, ran
-from pytest_dtdispatch.core.events import CodePlace, Phase
-from pytest_dtdispatch.core.results import NoRows
+from pytest_dtdispatch.budget.parts import Course, ran
+from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase
+from pytest_dtdispatch.core.results import Advice, NoRows
 from pytest_dtdispatch.core.text import fold_layers
 
 NOISY = 0.15  # share of the step
 UNEXPLAINED = 0.1  # likewise
 MODELLED = 0.1  # share of a part that is taken off it, from which on it stands on a model
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What one op took in one part at one place, in a step.
-
-    Args:
-        part: what the time went to.
-        op: the op, the conversion or the node of autograd; empty outside of all.
-        place: where in the program; None where that is not known.
-        ns: nanoseconds a step, the cost of timing taken off.
-        calls: calls a step.
-        timing_ns: the cost of timing that was taken off.
-    """
-
-    part: str
-    op: str
-    place: CodePlace | None
-    ns: float
-    calls: float
-    timing_ns: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -73,6 +52,7 @@ class Budget(NoRows):
         event_ns: what it cost to time one, on average.
         note: what every reader must know.
         noise: the largest scatter of the steps that the figures stand on.
+        advice: what to change in the step, what saves most first.
 
     Example:
         >>> cells = (Cell("local", "mm", None, 30.0, 2.0), Cell("dispatch", "mm", None, 60.0, 2.0))
@@ -92,6 +72,7 @@ class Budget(NoRows):
     event_ns: float = 0.0
     note: str = ""
     noise: float = 0.0
+    advice: tuple[Advice, ...] = ()
 
     @property
     def parts(self) -> dict[str, float]:

@@ -8,11 +8,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple, TypeVar
 
-from pytest_dtdispatch.core.events import Event
+from pytest_dtdispatch.core.events import Event, Part
 
 # Names of events of torch's profiler, and of ranges that we add.
 ENGINE = "autograd::engine::evaluate_function"
@@ -31,24 +30,6 @@ COLLECTIVES = (
 )
 REDISTRIBUTING = ("Redistribute", "NestedRedistribute")  # functions of autograd's, and their backward ones
 CONVERTING = {"_FromTorchTensor": "from_local", "_ToTorchTensor": "to_local"}
-
-
-class Part(str, Enum):
-    """What time goes to."""
-
-    LOCAL = "local"
-    DISPATCH = "dispatch"
-    PROPAGATION = "propagation"
-    PLANNING = "redistribution planning"
-    COPIES = "redistribution copies"
-    SENDING = "redistribution collectives"
-    MOVING = "redistribution python"
-    WRAPPING = "wrapping"
-    AUTOGRAD = "autograd"
-    COMMUNICATION = "other collectives"
-    OTHER = "other"
-
-    __str__ = str.__str__
 
 
 WHOLE = (Part.LOCAL, Part.PROPAGATION, Part.PLANNING, Part.COPIES, Part.SENDING, Part.COMMUNICATION)

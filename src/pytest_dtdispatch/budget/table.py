@@ -58,6 +58,9 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
     for notice in (UNEXPLAINED * budget.is_unexplained, budget.note):
         if notice:
             yield paragraph(notice, Tone.NOTICE, indent=1)
+    for advice in budget.advice:
+        for line in advice.lines:
+            yield paragraph(line, Tone.GOOD, indent=1)
     for title, shares_of, nameless in BREAKDOWNS:
         shares = shares_of(budget)
         if title in LAYERED and not view.each_layer:

@@ -74,3 +74,42 @@ class Event(NamedTuple):
     end_ns: int
     sequence: int = -1
     is_range: bool = False
+
+
+class Part(str, Enum):
+    """What time goes to."""
+
+    LOCAL = "local"
+    DISPATCH = "dispatch"
+    PROPAGATION = "propagation"
+    PLANNING = "redistribution planning"
+    COPIES = "redistribution copies"
+    SENDING = "redistribution collectives"
+    MOVING = "redistribution python"
+    WRAPPING = "wrapping"
+    AUTOGRAD = "autograd"
+    COMMUNICATION = "other collectives"
+    OTHER = "other"
+
+    __str__ = str.__str__
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one op took in one part at one place, in a step.
+
+    Args:
+        part: what the time went to.
+        op: the op, the conversion or the node of autograd; empty outside of all.
+        place: where in the program; None where that is not known.
+        ns: nanoseconds a step, the cost of timing taken off.
+        calls: calls a step.
+        timing_ns: the cost of timing that was taken off.
+    """
+
+    part: str
+    op: str
+    place: CodePlace | None
+    ns: float
+    calls: float
+    timing_ns: float = 0.0

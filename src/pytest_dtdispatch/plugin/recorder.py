@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dtdispatch import api
+from pytest_dtdispatch.advice import advise
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.compare.model import Compared, Variants
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
@@ -191,6 +192,7 @@ class Recorder(api.DtDispatch):
             self._begin("steps", calls.name, kind=Steps.kind)
             with self._running(calls.name, is_timed=False), self._recording(calls.name):
                 counted = run_and_count(calls)
+        counted = replace(counted, advice=advise(counted.steps))
         self.record(counted)
         return counted
 

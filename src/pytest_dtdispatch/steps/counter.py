@@ -48,7 +48,14 @@ from pytest_dtdispatch.torchapi.hooks import Conversion, Converter, watching_ops
 from pytest_dtdispatch.torchapi.ops import op_name, open_modes
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from pytest_dtdispatch.torchapi.tensors import shards_of_simulated_ranks, spec_type, tensor_traits
+from pytest_dtdispatch.torchapi.tensors import (
+    TensorNumbers,
+    local_of,
+    shards_of_simulated_ranks,
+    spec_type,
+    tensor_traits,
+    version_of,
+)
 
 
 class ThreadState(threading.local):
@@ -119,6 +126,7 @@ class _Running(threading.local):
     """What runs in a thread."""
 
     implied_by = ""
+    redistributed: Any = None  # the DTensor whose redistribution was asked for
     collective_bytes = 0
     is_in_collective = False
     place: CodePlace | None = None  # of the redistribution that runs
@@ -137,6 +145,7 @@ class TransferWatch:
         self._here = here
         self._log = log
         self._running = _Running()
+        self._numbers = TensorNumbers()
 
     def on_implied(self, redistribute: Function, info: Any, schema: Any, *args: Any, **kwargs: Any) -> Any:
         """Note the op whose arguments are redistributed."""
@@ -145,10 +154,13 @@ class TransferWatch:
 
     def on_redistribution(self, redistribute: Function, *args: Any, **kwargs: Any) -> Any:
         """List a redistribution that changes placements, with the bytes that its collectives handle."""
-        _, source, target, *_ = args
+        local, source, target, *_ = args
         if tuple(source.placements) == tuple(target.placements):
             return redistribute(*args, **kwargs)
         running, place = self._running, self._here()
+        number = 0
+        if running.redistributed is not None:
+            number = self._numbers.of_contents(local, version_of(running.redistributed))
         placements = _placements(source), _placements(target)
         with (
             patch.multiple(running, collective_bytes=0, place=place),
@@ -157,7 +169,9 @@ class TransferWatch:
             result = redistribute(*args, **kwargs)
             handled = running.collective_bytes
         op = running.implied_by or ASKED
-        self._log.append(Redistribution(op, _tensor_text(source), *placements, handled, place=place))
+        numbers = number, self._numbers.of_contents(result)
+        tensor = _tensor_text(source)
+        self._log.append(Redistribution(op, tensor, *placements, handled, *numbers, place=place))
         return result
 
     def on_collective(self, kind: str, collective: Function, *args: Any, **kwargs: Any) -> Any:
@@ -175,8 +189,14 @@ class TransferWatch:
     def on_conversion(self, converter: Converter, convert: Function, *args: Any, **kwargs: Any) -> Any:
         """List a wrap or an unwrap; one that runs inside another is part of it."""
         __tracebackhide__ = True
-        if self._running.is_converting or converter.what is Conversion.REDISTRIBUTE:
+        if converter.what is Conversion.REDISTRIBUTE:
+            asked = None if converter.is_backward else first_tensor(args)
+            with patch.object(self._running, "redistributed", asked):
+                return convert(*args, **kwargs)
+        if self._running.is_converting:
             return convert(*args, **kwargs)
+        taken = first_tensor(args)
+        number = 0 if converter.is_backward or taken is None else self._number(converter, taken)
         is_converting = patch.object(self._running, "is_converting", True)
         with is_converting, ProfilerRange(converter.what, lambda: converter.name):
             result = convert(*args, **kwargs)
@@ -187,8 +207,20 @@ class TransferWatch:
         if wrapped is not None:
             event = Wrapping if converter.what is Conversion.WRAP else Unwrapping
             text, placements = _tensor_text(wrapped), _placements(wrapped)
-            self._log.append(event(converter.name, text, placements, place=self._here()))
+            is_parameter, place = isinstance(taken, torch.nn.Parameter), self._here()
+            self._log.append(event(converter.name, text, placements, number, is_parameter, place=place))
         return result
+
+    def _number(self, converter: Converter, taken: torch.Tensor) -> int:
+        """Number what is converted: what shares its memory does not become another by being written to."""
+        if converter.name == "distribute_tensor":
+            return self._numbers.of_contents(taken)
+        return self._numbers.of_memory(local_of(taken))
+
+
+def first_tensor(values: Sequence[Any]) -> torch.Tensor | None:
+    """Find the tensor that a conversion is of, behind what autograd gives its functions."""
+    return next((value for value in values if isinstance(value, torch.Tensor)), None)
 
 
 def _placements(tensor: Any) -> tuple[str, ...]:
@@ -245,6 +277,7 @@ class StepCounter:
         self._log: list[Called | _Propagated | AnyEvent] = []
         self._transfers = TransferWatch(self._places.here, self._log)
         self._open = ExitStack()
+        self._notes: CallNotes | None = None
         self._begin()
 
     def __enter__(self) -> StepCounter:
@@ -261,6 +294,7 @@ class StepCounter:
 
     def _put_in(self, stack: ExitStack) -> None:
         """Put everything in place that counting needs."""
+        stack.callback(self.end_notes)
         if gc.get_freeze_count() < LEAST_FROZEN:  # what the program froze itself stays frozen
             gc.freeze()  # what exists already is not collected, so that collecting what is new takes no time
             stack.callback(gc.unfreeze)
@@ -276,6 +310,21 @@ class StepCounter:
             at = self._thread.last_call(self._lap)
             self._log.append(describe(call.func, call.args, call.kwargs, at))
         return result
+
+    def begin_notes(self) -> None:
+        """Note every op from now on; not below modes of the program, which may be closed before this is."""
+        if not open_modes():
+            self._notes = CallNotes(self)
+            self._notes.__enter__()
+
+    def end_notes(self) -> None:
+        """Note no more ops. While a mode that the program opened since is open, ours is too."""
+        if self._notes is None:
+            return
+        self._notes.is_on = False
+        if open_modes()[-1:] == [self._notes]:
+            self._notes.__exit__(None, None, None)
+            self._notes = None
 
     def lap(self) -> StepCounts:
         """Return what was counted since the last lap, or since entry, and begin to count anew."""
@@ -461,7 +510,6 @@ class LoopCounter(StepCounter):
     def __init__(self) -> None:
         super().__init__()
         self._look = ExitStack()
-        self._notes: CallNotes | None = None
         self.is_looking = False
 
     def _put_in(self, stack: ExitStack) -> None:
@@ -506,18 +554,3 @@ class LoopCounter(StepCounter):
         """Look at transfers no more."""
         self.is_looking = False
         self._look.close()
-
-    def begin_notes(self) -> None:
-        """Note every op from now on; not below modes of the program, which may be closed before this is."""
-        if not open_modes():
-            self._notes = CallNotes(self)
-            self._notes.__enter__()
-
-    def end_notes(self) -> None:
-        """Note no more ops. While a mode that the program opened since is open, ours is too."""
-        if self._notes is None:
-            return
-        self._notes.is_on = False
-        if open_modes()[-1:] == [self._notes]:
-            self._notes.__exit__(None, None, None)
-            self._notes = None

@@ -90,6 +90,8 @@ class Redistribution(StepEvent):
         target: placements after.
         bytes: what its collectives handled on this rank, by shape: for each the larger of what goes in and
             what comes out, as nccl-tests sizes them (its doc/PERFORMANCE.md); 0 where nothing is sent.
+        tensor_number: equal for one tensor that nothing was written to in between; 0 where that is not known.
+        result_number: that of what came out.
         place: where in the program it was made; None where that is not known.
     """
 
@@ -100,6 +102,8 @@ class Redistribution(StepEvent):
     source: tuple[str, ...]
     target: tuple[str, ...]
     bytes: int
+    tensor_number: int = field(default=0, compare=False)
+    result_number: int = field(default=0, compare=False)
 
     @property
     def is_implied(self) -> bool:
@@ -139,6 +143,9 @@ class Wrapping(StepEvent):
             was constructed; in backward that of the forward function.
         tensor: dtype and global shape.
         placements: of the DTensor, one for each mesh dimension.
+        tensor_number: equal for one local tensor, or one whole tensor that nothing was written to; 0 in
+            backward, and where that is not known.
+        is_parameter: whether it was made of a parameter.
         place: where in the program it was made or taken apart; None where that is not known.
     """
 
@@ -147,6 +154,8 @@ class Wrapping(StepEvent):
     name: str
     tensor: str
     placements: tuple[str, ...]
+    tensor_number: int = field(default=0, compare=False)
+    is_parameter: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return self._at_place(f"{self.name}: {self.tensor} {' '.join(self.placements)}")

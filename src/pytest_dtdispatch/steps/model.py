@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from pytest_dtdispatch.core.results import Count, NoRows
+from pytest_dtdispatch.core.results import Advice, Count, NoRows
 from pytest_dtdispatch.core.text import plural, shown, step_name
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.steps.events import (
@@ -106,6 +106,11 @@ class StepCounts(EventLists):
         return self.hits + self.misses + self.unpropagated
 
 
+def most_growth(step: StepCounts) -> int:
+    """Return how many entries the cache gained that gained most."""
+    return max((count for _, count in step.cache_growth), default=0)
+
+
 WARMUP, STEPS = 3, 5
 
 # What each metric counts.
@@ -137,6 +142,7 @@ class Steps(EventLists, NoRows):
         warmup: counts of each step of the warm-up.
         steps: counts of each step after it.
         inputs: the shape of each input, those of the warm-up first; empty where none were given.
+        advice: what to change in the step, what saves most first.
 
     Example:
         >>> from pytest_dtdispatch.steps.events import QueriedCache
@@ -151,6 +157,7 @@ class Steps(EventLists, NoRows):
     warmup: tuple[StepCounts, ...]
     steps: tuple[StepCounts, ...]
     inputs: tuple[str, ...] = ()
+    advice: tuple[Advice, ...] = ()
 
     def metrics(self) -> Iterator[tuple[str, int]]:
         """Every metric, of the step that has most, as limits take it."""

@@ -19,7 +19,7 @@ from pytest_dtdispatch.steps.events import (
     by_cause,
     by_layer,
 )
-from pytest_dtdispatch.steps.model import METRICS, StepCounts, Steps
+from pytest_dtdispatch.steps.model import METRICS, StepCounts, Steps, most_growth
 
 
 class CountColumn(NamedTuple):
@@ -41,11 +41,6 @@ class CountColumn(NamedTuple):
 def of_events(title: str, events: Callable[[StepCounts], Sequence[StepEvent]]) -> CountColumn:
     """Return the column that counts some events, whose limit has its title."""
     return CountColumn(title, lambda step: len(events(step)), title, events)
-
-
-def most_growth(step: StepCounts) -> int:
-    """Return how many entries the cache gained that gained most."""
-    return max((count for _, count in step.cache_growth), default=0)
 
 
 IMPLICIT = "implicit"  # its column is there where some step has one
@@ -141,6 +136,7 @@ def _notes(steps: Steps, view: View) -> Sequence[str]:
     grown = [f"{cache} {count:+,}" for cache, count in steps.cache_growth.items() if count]
     length = plural(len(steps.steps), "step")
     notes += [f"cache entries over {length}: {', '.join(grown)}"] if grown else []
+    notes += [line for advice in steps.advice for line in advice.lines]
     return [*notes, *_details(steps, causes)] if view.verbose else notes
 
 

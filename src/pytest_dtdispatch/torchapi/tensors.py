@@ -209,6 +209,29 @@ def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
     return empty.set_(storage)
 
 
+class TensorNumbers:
+    """Numbers tensors: those that show the same elements of one storage have the same number.
+
+    A weak reference to a storage keeps its address from being given to another one.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[Any, ...], int] = {}
+
+    def of_memory(self, tensor: torch.Tensor, *versions: int | None) -> int:
+        """Return the number of a tensor, by what it shows and how often it was written to; 0 if unknown."""
+        plain = storages_of(tensor)[0]
+        storage = storage_of(plain)
+        if storage is None or None in versions:
+            return 0
+        key = (StorageReference(storage), *place_in_memory(plain)[1:], *versions)
+        return self._numbers.setdefault(key, len(self._numbers) + 1)
+
+    def of_contents(self, local: torch.Tensor, outer_version: int | None = 0) -> int:
+        """Return the number of a local shard, another one once it, or its DTensor, was written to."""
+        return self.of_memory(local, version_of(storages_of(local)[0]), outer_version)
+
+
 def version_of(tensor: torch.Tensor) -> int | None:
     """Return how often a tensor was written to, as autograd counts; None of an inference tensor."""
     return None if tensor.is_inference() else tensor._version

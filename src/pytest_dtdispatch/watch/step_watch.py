@@ -222,7 +222,7 @@ class StepWatch:
         ``budgets``.
 
         Args:
-            steps: that are measured undisturbed, and as many of each other kind. With 20 the budget takes 99
+            steps: that are measured undisturbed, and as many of each other kind. With 20 the budget takes 103
                 of 20 ms and more, and some more of shorter ones.
 
         Raises:

@@ -1,0 +1,277 @@
+"""Programs that rules of advice fire on, each with one that looks alike and gets none of that rule."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, parallelize_module
+
+Step = Callable[[], object]
+WIDTH = 64
+
+
+def sharded(mesh: DeviceMesh, *shape: int, dim: int = 0) -> DTensor:
+    return distribute_tensor(torch.rand(*shape or (WIDTH, WIDTH)), mesh, [Shard(dim)])
+
+
+class Attention(torch.nn.Module):
+    """Three projections of one input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wq, self.wk, self.wv = (torch.nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.wq(x), self.wk(x), self.wv(x)
+        product: torch.Tensor = q * k * v
+        return product
+
+
+def attention(mesh: DeviceMesh, is_gathered_once: bool, layers: int = 3) -> Step:
+    model = torch.nn.Sequential(*(Attention() for _ in range(layers)))
+    layout = Replicate() if is_gathered_once else Shard(0)
+    for layer in model:
+        if is_gathered_once:
+            gather = PrepareModuleInput(
+                input_layouts=Shard(0), desired_input_layouts=Replicate(), use_local_output=False
+            )
+            parallelize_module(layer, mesh, gather)
+        for name in ("wq", "wk", "wv"):
+            parallelize_module(layer.get_submodule(name), mesh, ColwiseParallel(input_layouts=layout))
+    inputs = [torch.rand(8, WIDTH, requires_grad=True) for _ in range(layers)]
+
+    def step() -> None:
+        for layer, x in zip(model, inputs, strict=True):
+            layer(x).sum().backward()
+
+    return step
+
+
+def redistributed_three_times(mesh: DeviceMesh) -> Step:
+    return attention(mesh, is_gathered_once=False)
+
+
+def redistributed_once_before(mesh: DeviceMesh) -> Step:
+    return attention(mesh, is_gathered_once=True)
+
+
+def redistributed_after_a_write(mesh: DeviceMesh) -> Step:
+    x = sharded(mesh)
+
+    def step() -> None:
+        for _ in range(3):
+            x.redistribute(mesh, [Replicate()])
+            x.mul_(0.5)
+
+    return step
+
+
+def there_and_back(mesh: DeviceMesh) -> Step:
+    x = sharded(mesh)
+    return lambda: x.redistribute(mesh, [Replicate()]).redistribute(mesh, [Shard(0)]) + x
+
+
+def used_as_it_was(mesh: DeviceMesh) -> Step:
+    x = sharded(mesh)
+    return lambda: x + x
+
+
+def there_and_back_after_an_op(mesh: DeviceMesh) -> Step:
+    x = sharded(mesh)
+
+    def step() -> object:
+        doubled: Any = x.redistribute(mesh, [Replicate()]) * 2
+        return doubled.redistribute(mesh, [Shard(0)])
+
+    return step
+
+
+def implied(mesh: DeviceMesh) -> Step:
+    rows, columns = sharded(mesh), sharded(mesh, dim=1)
+    return lambda: rows + columns
+
+
+def placed_alike(mesh: DeviceMesh) -> Step:
+    rows, others = sharded(mesh), sharded(mesh)
+    return lambda: rows + others
+
+
+def moved_as_asked(mesh: DeviceMesh) -> Step:
+    rows, columns = sharded(mesh), sharded(mesh, dim=1)
+    return lambda: rows + columns.redistribute(mesh, [Shard(0)])
+
+
+def reduced_by_an_op(mesh: DeviceMesh) -> Step:
+    rows, columns = sharded(mesh), sharded(mesh, dim=1)
+    return lambda: torch.relu(columns @ rows)
+
+
+def norms_one_by_one(mesh: DeviceMesh) -> Step:
+    parameters = [sharded(mesh) for _ in range(6)]
+
+    def step() -> None:
+        for each in parameters:
+            each.norm().full_tensor()
+
+    return step
+
+
+def norms_at_once(mesh: DeviceMesh) -> Step:
+    parameters = [sharded(mesh) for _ in range(6)]
+    return lambda: torch.nn.utils.get_total_norm(parameters).full_tensor()  # type: ignore[attr-defined]
+
+
+def gathered_one_by_one(mesh: DeviceMesh) -> Step:
+    parameters = [sharded(mesh) for _ in range(6)]
+
+    def step() -> None:
+        for each in parameters:
+            each.full_tensor()
+
+    return step
+
+
+def trained(mesh: DeviceMesh, make: Callable[[Any], torch.optim.Optimizer]) -> Step:
+    parameters = [torch.nn.Parameter(sharded(mesh)) for _ in range(8)]
+    optimizer = make(parameters)
+    for each in parameters:
+        each.grad = sharded(mesh)
+    return optimizer.step
+
+
+def adamw(mesh: DeviceMesh) -> Step:
+    return trained(mesh, torch.optim.AdamW)
+
+
+def adamw_by_lists(mesh: DeviceMesh) -> Step:
+    return trained(mesh, lambda parameters: torch.optim.AdamW(parameters, foreach=True))
+
+
+def adamw_fused(mesh: DeviceMesh) -> Step:
+    return trained(mesh, lambda parameters: torch.optim.AdamW(parameters, fused=True))
+
+
+def wrapped_three_times(mesh: DeviceMesh) -> Step:
+    x = torch.rand(WIDTH, WIDTH)
+
+    def step() -> None:
+        for _ in range(3):
+            DTensor.from_local(x, mesh, [Shard(0)])
+
+    return step
+
+
+def wrapped_once(mesh: DeviceMesh) -> Step:
+    x = torch.rand(WIDTH, WIDTH)
+
+    def step() -> None:
+        wrapped = DTensor.from_local(x, mesh, [Shard(0)])
+        for _ in range(3):
+            wrapped + wrapped
+
+    return step
+
+
+def others_wrapped(mesh: DeviceMesh) -> Step:
+    def step() -> None:
+        for _ in range(3):
+            DTensor.from_local(torch.rand(WIDTH, WIDTH), mesh, [Shard(0)])
+
+    return step
+
+
+def parameters_wrapped(mesh: DeviceMesh) -> Step:
+    parameters = [torch.nn.Parameter(torch.rand(WIDTH, WIDTH)) for _ in range(4)]
+
+    def step() -> None:
+        for each in parameters:
+            DTensor.from_local(each, mesh, [Partial()])
+
+    return step
+
+
+def inputs_wrapped(mesh: DeviceMesh) -> Step:
+    inputs = [torch.rand(WIDTH, WIDTH) for _ in range(4)]
+
+    def step() -> None:
+        for each in inputs:
+            DTensor.from_local(each, mesh, [Shard(0)])
+
+    return step
+
+
+def another_number_each_time(mesh: DeviceMesh) -> Step:
+    x, numbers = sharded(mesh), itertools.count(1)
+    return lambda: x.clamp(max=next(numbers) / 100)
+
+
+def a_tensor_each_time(mesh: DeviceMesh) -> Step:
+    x, numbers = sharded(mesh), itertools.count(1)
+    return lambda: x.clamp(max=torch.tensor(next(numbers) / 100))
+
+
+def another_shape_each_time(mesh: DeviceMesh) -> Step:
+    sizes = itertools.count(8)
+    local = torch.rand(WIDTH, WIDTH)
+    return lambda: DTensor.from_local(local[: next(sizes)], mesh, [Shard(0)]) * 2
+
+
+def one_number(mesh: DeviceMesh) -> Step:
+    x = sharded(mesh)
+    return lambda: x.clamp(max=0.5)
+
+
+def kept(mesh: DeviceMesh) -> Step:
+    x = sharded(mesh)
+    held: list[Any] = []
+    return lambda: held.append(x * 2)
+
+
+def replaced(mesh: DeviceMesh) -> Step:
+    x = sharded(mesh)
+    held: dict[str, Any] = {}
+    return lambda: held.update(last=x * 2)
+
+
+class Gate(torch.nn.Module):
+    """Many small ops, each of its own element."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(10):
+            x = torch.sigmoid(x * 0.5) + 0.1
+        return x
+
+
+class LocalGate(Gate):
+    """The same on local tensors."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert isinstance(x, DTensor)
+        return DTensor.from_local(super().forward(x.to_local()), x.device_mesh, x.placements)
+
+
+def trained_gates(mesh: DeviceMesh, gate: Callable[[], torch.nn.Module], *shape: int) -> Step:
+    model, x = torch.nn.Sequential(gate(), gate()), sharded(mesh, *shape).requires_grad_()
+
+    def step() -> None:
+        model(x).sum().backward()
+        x.grad = None
+
+    return step
+
+
+def gates(mesh: DeviceMesh) -> Step:
+    return trained_gates(mesh, Gate, 8, 8)
+
+
+def gates_on_local_tensors(mesh: DeviceMesh) -> Step:
+    return trained_gates(mesh, LocalGate, 8, 8)
+
+
+def large_gates(mesh: DeviceMesh) -> Step:
+    return trained_gates(mesh, Gate, 1_024, 512)

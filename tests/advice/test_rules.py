@@ -1,0 +1,275 @@
+"""Rules of advice, on what happened and what it cost. Without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_dtdispatch.advice import MOST_ADVICE, advise, where
+from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase
+from pytest_dtdispatch.steps.events import AnyEvent, Miss, QueriedCache, Redistribution, Wrapping
+from pytest_dtdispatch.steps.model import StepCounts
+
+TRAIN = CodePlace("train.py", 7, "", Phase.FORWARD)
+OPTIMIZER = CodePlace("train.py", 9, "", Phase.OPTIMIZER)
+US = 1_000.0
+
+
+def layer(number: int, name: str = "attention.wq", line: int = 16) -> CodePlace:
+    return CodePlace("model.py", line, f"layers.{number}.{name}", Phase.FORWARD)
+
+
+def moved(place: CodePlace, number: int = 0, result: int = 0, **changes: Any) -> Redistribution:
+    made = Redistribution("redistribute", "f32[64,64]", ("S0",), ("R",), 8_192, number, result, place=place)
+    return replace(made, **changes)
+
+
+def backward(place: CodePlace) -> CodePlace:
+    return replace(place, phase=Phase.BACKWARD)
+
+
+def seen(*events: AnyEvent, cells: Sequence[Cell] = (), steps: int = 3) -> list[str]:
+    step = StepCounts(events=events)
+    total_ns = sum(cell.ns for cell in cells)
+    return [line for one in advise([step] * steps, cells, total_ns) for line in one.lines]
+
+
+def spent(
+    place: CodePlace, us: float, part: Part = Part.MOVING, op: str = "redistribute f32 S0 -> R"
+) -> Cell:
+    return Cell(part, op, place, us * US, 1.0)
+
+
+def test_one_tensor_redistributed_for_three_modules_of_each_layer() -> None:
+    places = [layer(number, f"attention.{name}") for number in range(2) for name in ("wq", "wk", "wv")]
+    forward = [moved(place, 1 + number // 3) for number, place in enumerate(places)]
+    of_gradients = [moved(backward(place), source=("P",), target=("S0",)) for place in places]
+    cells = [*(spent(place, 100) for place in places), *(spent(backward(place), 50) for place in places)]
+    assert seen(*forward, *of_gradients, cells=cells) == [
+        "f32[64,64] S0 -> R redistributed 3 times in each of 2 places, at model.py:16 "
+        "(forward, layers.*.attention): redistribute it once before",
+        # Of 12 redistributions 8 go; a third of what is spent stays.
+        "  saves at most 8 redistributions, 600 us (66.7%), in each step",
+    ]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        pytest.param([moved(TRAIN, 1), moved(TRAIN, 2)], id="two tensors"),
+        pytest.param([moved(TRAIN, 1), moved(TRAIN, 1, target=("S1",))], id="two targets"),
+        pytest.param([moved(TRAIN), moved(TRAIN)], id="tensors that are not known"),
+        pytest.param([moved(TRAIN, 1), moved(OPTIMIZER, 1)], id="two phases"),
+        pytest.param(
+            [moved(TRAIN, 1, 2), moved(TRAIN, 3, source=("R",), target=("S0",))], id="there, and another back"
+        ),
+        pytest.param([moved(TRAIN, 1, 2), moved(TRAIN, 2, source=("R",), target=("S1",))], id="on and on"),
+        pytest.param([moved(TRAIN, op="add", source=("P",))], id="an op that reduces partial sums"),
+        pytest.param([moved(TRAIN, op="addmm", bytes=0)], id="an op that moves nothing to other ranks"),
+        pytest.param([moved(TRAIN, tensor="f32[]", source=("P",))] * 2, id="two sums"),
+        pytest.param([moved(TRAIN, tensor="f32[64]", source=("P",))] * 6, id="partial sums of many numbers"),
+        pytest.param([Wrapping("from_local", "f32[8]", ("R",), 1, place=TRAIN)], id="one wrap"),
+        pytest.param([Wrapping("from_local", "f32[8]", ("R",), place=TRAIN)] * 3, id="wraps of gradients"),
+    ],
+)
+def test_no_rule_is_sure_of(events: list[AnyEvent]) -> None:
+    assert seen(*events) == []
+
+
+def test_there_and_back() -> None:
+    there, back = moved(TRAIN, 1, 2), moved(replace(TRAIN, line=8), 2, 3, source=("R",), target=("S0",))
+    assert seen(there, back) == [
+        "f32[64,64] S0 -> R -> S0 redistributed there and back at train.py:7, train.py:8 (forward): "
+        "use the tensor that it was before",
+        "  saves at most 1 redistribution, in each step",
+    ]
+
+
+def test_an_implied_redistribution_has_its_share_of_what_its_line_spends() -> None:
+    implied = [moved(layer(number), op="mm.default") for number in range(2)]
+    other = moved(layer(0), op="add.Tensor", target=("S1",))
+    cells = [spent(layer(0), 100, op="mm"), spent(layer(1), 60, op="mm"), spent(layer(0), 40)]
+    found = seen(*implied, other, cells=cells)
+    assert found[:2] == [
+        "f32[64,64] S0 -> R implied by mm.default 2 times at model.py:16 (forward, layers.*.attention.wq): "
+        "make it R, or place the other operands so that it stays S0",
+        "  saves at most 2 redistributions, 110 us (55.0%), in each step",
+    ]
+    assert found[3] == "  saves at most 1 redistribution, 50 us (25.0%), in each step"
+
+
+def test_results_of_one_number_that_are_reduced_one_by_one() -> None:
+    norm = moved(OPTIMIZER, op="redistribute", tensor="f32[]", source=("<_NormP(2.0)>",))
+    assert seen(*[norm] * 5, cells=[spent(OPTIMIZER, 50)]) == [
+        "5 partial results of one number reduced one by one at train.py:9 (optimizer): "
+        "stack them, and reduce the stack once, as torch.nn.utils.get_total_norm does",
+        "  saves at most 4 collectives, 40 us (80.0%), in each step",
+    ]
+
+
+def test_conversions_of_one_tensor() -> None:
+    wraps = [Wrapping("from_local", "f32[8]", ("R",), 1, place=TRAIN)] * 4
+    cells = [
+        spent(TRAIN, 60, Part.WRAPPING, "from_local"),
+        spent(backward(TRAIN), 20, Part.WRAPPING, "from_local"),
+    ]
+    assert seen(*wraps, cells=cells) == [
+        "f32[8] R given to from_local 4 times at train.py:7 (forward): keep the DTensor of the first call",
+        "  saves at most 3 calls of from_local, 60 us (75.0%), in each step",
+    ]
+
+
+def test_parameters_that_are_wrapped_in_each_step() -> None:
+    wraps = [Wrapping("from_local", "f32[8]", ("R",), number, True, place=layer(number)) for number in (1, 2)]
+    assert seen(*wraps) == [
+        "2 parameters given to from_local in each step at model.py:16 (forward, layers.*.attention.wq): "
+        "make the DTensor once, and let it be the parameter",
+        "  saves at most 2 calls of from_local, in each step",
+    ]
+    assert seen(*wraps, steps=1) == []  # of one step that is not known
+
+
+def miss(op: str, reason: str, cause: str, place: CodePlace = TRAIN) -> Miss:
+    return Miss(f"{op}(f32[8]S0)@4", reason, QueriedCache.NATIVE, cause, place=place)
+
+
+@pytest.mark.parametrize(
+    ("cause", "cure"),
+    [
+        ("value of max", "give the number as a 0-dim tensor: its value is no part of the key"),
+        ("shape of self", "pad to a few sizes: each new shape propagates once"),
+        (
+            "an equal call missed before: its plan is not kept",
+            "torch does not cache this op: run it on local tensors",
+        ),
+    ],
+)
+def test_misses_that_recur(cause: str, cure: str) -> None:
+    cells = [spent(TRAIN, 900, Part.PROPAGATION, "clamp"), spent(TRAIN, 100, Part.LOCAL, "clamp")]
+    assert seen(miss("clamp.default", f"{cause} 3, was 2", cause), cells=cells) == [
+        f"clamp missed in each step at train.py:7 (forward), {cause} 3, was 2: {cure}",
+        "  saves at most 1 miss, 900 us (90.0%), in each step",
+    ]
+
+
+def test_misses_of_other_causes_or_of_one_step_get_no_advice() -> None:
+    once = miss("mm.default", "first call of this op", "first call of this op")
+    recurring = miss("mm.default", "shape of self", "shape of self")
+    elsewhere = miss("mm.default", "shape of self in another place", "shape of self in another place")
+    assert seen(once) == seen(elsewhere) == []
+    assert advise([StepCounts(), StepCounts(events=(recurring,))]) == ()
+
+
+def test_lines_that_are_not_known_do_not_hide_what_misses_cost() -> None:
+    cells = [replace(spent(TRAIN, 900, Part.PROPAGATION, "clamp"), place=None)]
+    [advice] = advise(
+        [StepCounts(events=(miss("clamp", "value of max", "value of max"),))] * 2, cells, 1_000 * US
+    )
+    assert advice.ns == 900 * US
+
+
+def test_growth_by_the_same_number_and_what_makes_as_many() -> None:
+    wraps = tuple(Wrapping("from_local", "f32[8]", ("R",), number, place=TRAIN) for number in (1, 2))
+    step = StepCounts(events=wraps, dtensor_growth=2, spec_growth=2)
+    [advice] = advise([step] * 3)
+    assert advice.lines == (
+        "2 live DTensors more after each step, as from_local makes at train.py:7 (forward): "
+        "keep nothing beyond the step that holds them",
+        "  saves memory and no time, in each step",
+    )
+    assert advise([step, replace(step, dtensor_growth=1, spec_growth=1)]) == ()  # it may end
+    assert advise([StepCounts(dtensor_growth=-1)] * 3) == ()
+
+
+def optimizer_cells(*ops: str, name: str = "AdamW", calls: float = 8) -> list[Cell]:
+    cells = [Cell(Part.DISPATCH, op, OPTIMIZER, 50 * US, calls) for op in ops]
+    return [
+        *cells,
+        Cell(Part.OTHER, f"Optimizer.step#{name}.step", OPTIMIZER, 10 * US, 1),
+        Cell(Part.LOCAL, ops[0], OPTIMIZER, 20 * US, 0),
+        Cell(Part.LOCAL, "mm", TRAIN, 20 * US, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (optimizer_cells("mul_"), ("AdamW steps op by op over DTensors", "give AdamW fused=True")),
+        (optimizer_cells("_foreach_mul_"), ("AdamW steps by lists of DTensors", "give AdamW fused=True")),
+        (optimizer_cells("mul_", name="RMSprop"), ("RMSprop steps op by op", "step on the local tensors")),
+    ],
+)
+def test_optimizer_over_dtensors(cells: list[Cell], expected: tuple[str, str]) -> None:
+    first, second = seen(cells=cells)
+    assert all(text in first for text in expected), first
+    assert second == "  saves at most 8 ops, 60 us (60.0%), in each step"
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        optimizer_cells("_fused_adamw_", "mul_"),
+        optimizer_cells("mul_", calls=1),
+        optimizer_cells("mul_", name="Muon"),  # a product of matrices needs all of them
+        optimizer_cells("mul_")[:1],  # of no optimizer that is known
+    ],
+    ids=["fused", "one call", "not of elements", "unknown"],
+)
+def test_optimizers_without_advice(cells: list[Cell]) -> None:
+    assert seen(cells=cells) == []
+
+
+def module_cells(*extra: Cell, local_us: float = 10.0, ops: str = "mul", calls: float = 60) -> list[Cell]:
+    place = layer(0, "norm")
+    return [
+        Cell(Part.DISPATCH, ops, place, 80 * US, calls),
+        Cell(Part.AUTOGRAD, "MulBackward0", backward(place), 20 * US, 0),
+        Cell(Part.LOCAL, ops, place, local_us * US, 0),
+        *extra,
+    ]
+
+
+def test_elementwise_module_whose_dispatch_costs_ten_times_its_local_ops() -> None:
+    assert seen(cells=module_cells()) == [
+        "dispatch of layers.*.norm costs 10 times its local ops, at model.py:16 (forward, layers.*.norm): "
+        "run it on local tensors, by local_map",
+        # Six conversions cost as much as 18 of 60 ops.
+        "  saves at most 42 ops, 70 us (63.6%), in each step",
+    ]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        module_cells(local_us=40),
+        module_cells(calls=12),
+        module_cells(ops="addmm"),
+        module_cells(spent(layer(0, "norm"), 1)),
+        module_cells(spent(layer(0, "norm"), 1, Part.WRAPPING, "to_local")),
+    ],
+    ids=["large shards", "few ops", "a product", "redistributes", "on local tensors already"],
+)
+def test_modules_without_advice(cells: list[Cell]) -> None:
+    assert seen(cells=cells) == []
+
+
+def test_at_most_five_what_saves_most_first_and_nothing_below_a_hundredth() -> None:
+    places = [replace(TRAIN, line=line) for line in range(8)]
+    events = [moved(place, op=f"op{place.line}") for place in places]
+    cells = [spent(place, 10.0 * place.line, op=f"op{place.line}") for place in places]
+    found = advise([StepCounts(events=tuple(events))], cells, 300 * US)
+    assert [one.ns / US for one in found] == [70, 60, 50, 40, 30][:MOST_ADVICE]
+    cells = [*cells[:2], spent(TRAIN, 5_000, Part.LOCAL, "mm")]
+    assert advise([StepCounts(events=tuple(events))], cells, 5_000 * US) == ()
+
+
+def test_advice_never_promises_more_than_the_step() -> None:
+    [advice] = advise([StepCounts(events=(moved(TRAIN, op="add"),))], [spent(TRAIN, 90, op="add")], 60 * US)
+    assert (advice.ns, advice.share) == (60 * US, 1.0)
+
+
+def test_places_without_a_line() -> None:
+    assert where([]) == where([None]) == "a line that is not known"
