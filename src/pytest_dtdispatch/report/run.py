@@ -16,7 +16,7 @@ from pytest_dtdispatch.core.verdicts import Judgement, Threshold
 from pytest_dtdispatch.report.document import Document, View
 
 KEY = "dtdispatch"  # of the run in the file
-VERSION = 2
+VERSION = 3
 NOTHING = "nothing in it was measured with --dtdispatch"
 OTHER_VERSION = "another version of pytest-dtdispatch saved it: save it anew with this one"
 
