@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase
 from pytest_dtdispatch.core.results import Advice
-from pytest_dtdispatch.core.text import first_of, plural
+from pytest_dtdispatch.core.text import INDEX, first_of, fold_layers, plural
 from pytest_dtdispatch.steps.events import (
     Miss,
     Redistribution,
@@ -49,7 +49,6 @@ CURES = {
     "an equal call missed": "torch does not cache this op: run it on local tensors",
     "the caches were cleared": "do not clear the caches in the step",
 }
-LAYER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
 
 E = TypeVar("E", bound=StepEvent)
 
@@ -125,16 +124,6 @@ def _line(place: CodePlace | None) -> Hashable:
     return place and (place.file, place.line, place.module)
 
 
-def folded(module: str) -> str:
-    """Write a module without the numbers of layers.
-
-    Example:
-        >>> folded("layers.0.experts.13.w1")
-        'layers.*.experts.*.w1'
-    """
-    return LAYER.sub("*", module)
-
-
 def where(places: Iterable[CodePlace | None]) -> str:
     """Write the lines of places, the phase, and the module that holds all of them.
 
@@ -146,7 +135,8 @@ def where(places: Iterable[CodePlace | None]) -> str:
     if not known:
         return "a line that is not known"
     lines = first_of(list(dict.fromkeys(place.line_text for place in known)), MOST_LINES)
-    levels = zip(*(folded(place.module).split(".") for place in known), strict=False)
+    modules = fold_layers(place.module for place in known).values()
+    levels = zip(*(module.split(".") for module in modules), strict=False)
     shared = takewhile(lambda names: len(set(names)) == 1, levels)
     module = ".".join(names[0] for names in shared)
     return f"{', '.join(lines)} ({', '.join(filter(None, (str(known[0].phase), module)))})"
@@ -167,7 +157,9 @@ def _layered(groups: Iterable[list[E]], key: Callable[[E], Hashable]) -> list[li
     """Put groups together that differ in the layer alone."""
     layers: defaultdict[Hashable, list[list[E]]] = defaultdict(list)
     for group in groups:
-        places = (replace(each.place, module=folded(each.place.module)) for each in group if each.place)
+        places = (
+            replace(each.place, module=INDEX.sub("*", each.place.module)) for each in group if each.place
+        )
         layers[key(group[0]), len(group), tuple(places)].append(group)
     return list(layers.values())
 
@@ -400,8 +392,8 @@ def elementwise_modules(observed: Observed) -> Iterator[Advice]:
     of_module: defaultdict[str, list[Cell]] = defaultdict(list)
     for cell in observed.cells:
         if cell.place and cell.place.module:
-            of_module[folded(cell.place.module)].append(cell)
-    for module, cells in of_module.items():
+            of_module[INDEX.sub("*", cell.place.module)].append(cell)
+    for cells in of_module.values():
         ns: Counter[str] = Counter()
         for cell in cells:
             ns[cell.part] += cell.ns  # type: ignore[assignment]
@@ -411,9 +403,9 @@ def elementwise_modules(observed: Observed) -> Iterator[Advice]:
         left = calls - CONVERTING_OPS * len({cell.place.module for cell in cells if cell.place})
         if left > 0 and dispatch_ns > LOCAL_RATIO * local_ns and not any(map(_needs_others, cells)):
             yield Advice(
-                f"dispatch of {module} costs {dispatch_ns / max(local_ns, 1):,.0f} times its local ops, at "
+                f"dispatch costs {dispatch_ns / max(local_ns, 1):,.0f} times the local ops at "
                 f"{where(cell.place for cell in dispatched)}",
-                "run it on local tensors, by local_map",
+                "run the module on local tensors, by local_map",
                 f"saves at most {plural(left, 'op')}",
                 left,
                 dispatch_ns * left / calls,

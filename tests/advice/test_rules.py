@@ -234,8 +234,8 @@ def module_cells(*extra: Cell, local_us: float = 10.0, ops: str = "mul", calls: 
 
 def test_elementwise_module_whose_dispatch_costs_ten_times_its_local_ops() -> None:
     assert seen(cells=module_cells()) == [
-        "dispatch of layers.*.norm costs 10 times its local ops, at model.py:16 (forward, layers.*.norm): "
-        "run it on local tensors, by local_map",
+        "dispatch costs 10 times the local ops at model.py:16 (forward, layers.0.norm): "
+        "run the module on local tensors, by local_map",
         # Six conversions cost as much as 18 of 60 ops.
         "  saves at most 42 ops, 70 us (63.6%), in each step",
     ]
