@@ -157,7 +157,7 @@ class DtDispatch:
             warmup: steps that run first.
             steps: steps that are measured undisturbed, and as many of each other kind. Each of 16 blocks
                 begins with one step more, and with up to 40 where steps are shorter than 20 ms. Three are run
-                to find lines: with 20 the program makes 99 steps or more, and the warm-up.
+                to find lines: with 20 the program makes 103 steps or more, and the warm-up.
             name: names the budget; by default the function's own name.
 
         Returns:
