@@ -113,7 +113,7 @@ class Asked(NamedTuple):
 
         Example:
             >>> Asked(20, 2, 0).too_few(12, 300_000_000)
-            'the loop ended after 12 steps, and one takes about 102'
+            'the loop ended after 12 steps, and one takes about 106'
         """
         step_ns = (now_ns - self.at_ns) / (had - self.after) if had > self.after else math.inf
         takes = self.after + 1 + steps_taken(self.steps, step_ns)  # it begins after a step that runs already
