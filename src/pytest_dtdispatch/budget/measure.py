@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import statistics
 import sys
@@ -40,6 +41,7 @@ from pytest_dtdispatch.budget.parts import (
 )
 from pytest_dtdispatch.core.events import Event
 from pytest_dtdispatch.core.text import show_progress
+from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.measuring.call import redistribution_text
 from pytest_dtdispatch.measuring.guard import Measuring
 from pytest_dtdispatch.measuring.rounds import gc_paused, nothing_to_do
@@ -48,7 +50,7 @@ from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.torchapi.compiler import leave_uncompiled
 from pytest_dtdispatch.torchapi.profiling import Marks, profiling, refuse_another_profiler
-from pytest_dtdispatch.torchapi.tensors import wait_for
+from pytest_dtdispatch.torchapi.tensors import are_on_meta, wait_for
 
 
 def steps_among(events: Sequence[Event], marks: Marks) -> list[Node]:
@@ -90,6 +92,8 @@ def run_and_measure_budget(step: Callable[[], object], warmup: int, steps: int, 
     with Measuring("a budget is taken"), gc_paused() as collect:
         for _ in range(warmup):
             wait_for(step())
+        if are_on_meta(gc.get_objects()):
+            raise CaptureError("no budget: DTensors on meta are alive, whose ops have no time: count steps")
         with closing(take_budget(steps, name, collect)) as taking:
             while True:
                 try:

@@ -51,6 +51,8 @@ class Snapshot:
     def of(cls, label: str, result: Any) -> Snapshot:
         """Copy a result: a later variant may write to it."""
         leaves, spec = flatten(result)
+        if any(isinstance(leaf, torch.Tensor) and leaf.is_meta for _, leaf in leaves):
+            raise CompareError(f"{label!r} returned a tensor on meta, without contents: count steps")
         known = {path: known_part(leaf) if isinstance(leaf, torch.Tensor) else leaf for path, leaf in leaves}
         return cls(label, known, spec)
 

@@ -206,11 +206,11 @@ def _measured(
 ) -> tuple[dict[str, Figures], dict[str, CallCounts]]:
     """Repeat what can be repeated; say of what cannot why."""
     figures = {
-        label: Figures(notes=(f"{label}: {one.why_not_repeatable}",))
+        label: Figures(notes=(f"{label}: {why_not}",))
         for label, one in ran.items()
-        if one.why_not_repeatable
+        if (why_not := one.why_not_measured(plan))
     }
-    again = {label: one for label, one in ran.items() if not one.why_not_repeatable}
+    again = {label: one for label, one in ran.items() if label not in figures}
     # All variants in as many threads: torch compiles again where the number is another.
     compiled, threads = any(one.is_compiled for one in again.values()), torch.get_num_threads()
     notes = (threads_note(threads),) if compiled and plan.one_thread and threads > 1 else ()

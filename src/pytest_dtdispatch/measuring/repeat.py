@@ -39,6 +39,7 @@ from pytest_dtdispatch.torchapi.ops import (
 )
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import (
+    are_on_meta,
     local_of,
     mesh_among,
     release_of,
@@ -185,6 +186,7 @@ def synchronizer() -> Any:
     return torch.cuda.synchronize if torch.cuda.is_initialized() else nothing_to_do
 
 
+ON_META = "not timed: DTensors on meta have meta kernels; --dtdispatch-metric counts and instructions work"
 NOT_COUNTED = "not measured: this torch does not count what its plans of redistribution are asked for"
 
 
@@ -215,6 +217,7 @@ class RanCall:
         place: where a whole callable ran: the mesh of its first op.
         is_compiled: whether it entered compiled code.
         collectives: is given those that repetitions leave and their results do not show, to be waited for.
+        is_on_meta: whether a DTensor that took part has no memory.
     """
 
     replay: Replay
@@ -223,11 +226,17 @@ class RanCall:
     place: str = ""
     is_compiled: bool = False
     collectives: list[torch.Tensor] | None = None
+    is_on_meta: bool = False
 
     @property
     def why_not_repeatable(self) -> str:
         """Why the call runs once; empty where it can be repeated."""
         return self.replay.why_not_repeatable
+
+    def why_not_measured(self, plan: Plan) -> str:
+        """Why nothing is read of repetitions; empty where something is."""
+        is_timeless = self.is_on_meta and plan.sampler.unit.is_time
+        return self.why_not_repeatable or ON_META * is_timeless
 
     @contextmanager
     def repeating(self, one_thread: bool) -> Iterator[Prepare]:
@@ -241,7 +250,7 @@ class RanCall:
 
     def measure(self, caches: ShardingCaches, plan: Plan) -> Figures:
         """Repeat the call, and leave behind what the program's own call left behind."""
-        if why_not := self.why_not_repeatable or NOT_COUNTED * (not caches.readers()):
+        if why_not := self.why_not_measured(plan) or NOT_COUNTED * (not caches.readers()):
             return Figures(notes=(why_not,))
         one_thread, threads = plan.one_thread and not self.is_compiled, torch.get_num_threads()
         with repetitions([self], one_thread, caches.clear, plan.agreement is None) as outcome:
@@ -291,7 +300,8 @@ def run_op(call: OpCall) -> tuple[Any, RanCall]:
     result = _made(replay, call.func, call.args, call.kwargs)
     replay.settle()
     subject = _subject_of_op(call, replay)
-    return result, RanCall(replay, subject, partial(_look_at_op, call, subject, replay))
+    look = partial(_look_at_op, call, subject, replay)
+    return result, RanCall(replay, subject, look, is_on_meta=are_on_meta(call.leaves()))
 
 
 def _subject_of_op(call: OpCall, replay: Replay) -> Subject:
@@ -338,7 +348,8 @@ def run_conversion(call: ConversionCall) -> tuple[Any, RanCall]:
         return call.again()
 
     subject = Subject(call.function, prepare, call.kwargs)
-    return result, RanCall(replay, subject, look=partial(_look_at_conversion, subject, result))
+    look = partial(_look_at_conversion, subject, result)
+    return result, RanCall(replay, subject, look, is_on_meta=are_on_meta([call.tensor, result]))
 
 
 def _look_at_conversion(subject: Subject, result: Any, signals: Signals) -> Found:
@@ -362,6 +373,7 @@ class WriteWatch(UnnoticedMode):
 
     Attributes:
         mesh: of the first DTensor.
+        is_on_meta: whether any DTensor was.
     """
 
     def __init__(
@@ -372,6 +384,7 @@ class WriteWatch(UnnoticedMode):
     ) -> None:
         super().__init__()
         self.mesh: Any = None
+        self.is_on_meta = False
         self._replay, self._save, self._collectives = replay, save, collectives
         self._created: set[Any] = set()
         self._visited: dict[int, Any] = {}
@@ -400,6 +413,7 @@ class WriteWatch(UnnoticedMode):
         """Look at an op that is about to run."""
         if self.mesh is None:
             self.mesh = mesh_among(tensors)
+        self.is_on_meta |= are_on_meta(tensors)
         self._replay.random.watch(call.leaves())
         for leaf in (leaf for tensor in tensors for leaf in leaves_behind(tensor, self._visited)):
             self._replay.gradients.note(leaf)
@@ -450,7 +464,7 @@ def run_call(
     subject = Subject(fn, prepare, prepare_propagates=setup is not None, release=release_of(result))
     mesh = watch.mesh
     place = place_text(tuple(mesh.shape), mesh.device_type) if mesh is not None else ""
-    ran = RanCall(replay, subject, place=place)
+    ran = RanCall(replay, subject, place=place, is_on_meta=watch.is_on_meta)
     replay.settle()
     if not ran.why_not_repeatable:
         with noticing_compiled_code(entered):

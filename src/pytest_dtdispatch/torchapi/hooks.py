@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves
 
 TENSOR, API = "torch.distributed.tensor", "torch.distributed.tensor._api"
 REDISTRIBUTE = "torch.distributed.tensor._redistribute"
@@ -37,7 +38,8 @@ SPELLED_APART = {
     "monitored_barrier": "barrier",
 }
 NO_COLLECTIVES = ("check_for_nan",)
-COLLECTIVE_SPACES = ("c10d", "_c10d_functional", "_dtensor")
+FUNCTIONAL = "_c10d_functional"
+COLLECTIVE_SPACES = ("c10d", FUNCTIONAL, "_dtensor")
 
 
 # Makes of a function of torch what stands in for it.
@@ -425,6 +427,11 @@ def _watching_collectives(watcher: Any) -> Iterator[None]:
         library = hooks.enter_context(torch.library._scoped_library("c10d", "IMPL"))
         for op in _collective_ops():
             library.impl(op.name(), _watched_op(op, below, watcher), "BackendSelect", with_keyset=True)
+        # On meta functional collectives end at kernels of their own, which come to none of these ops.
+        library = hooks.enter_context(torch.library._scoped_library(FUNCTIONAL, "IMPL"))
+        for op in filter(collective_of, _collective_ops(FUNCTIONAL)):
+            kernel = _watched_op(op, below, watcher, _is_on_meta)
+            library.impl(op.name(), kernel, "BackendSelect", with_keyset=True)
         for group in _derived_from(torch.distributed.ProcessGroup):  # none of C++ has functions of Python
             for name, method in list(vars(group).items()):
                 if isinstance(method, FunctionType) and (kind := collective_kind(name)) in kinds:
@@ -439,23 +446,31 @@ def _derived_from(kind: Any) -> Iterator[Any]:
 
 
 @functools.cache  # to ask for the names of all ops takes milliseconds, and torch loads those of c10d at once
-def _collective_ops() -> tuple[Any, ...]:
+def _collective_ops(space: str = "c10d") -> tuple[Any, ...]:
     found = []
     for name in torch._C._dispatch_get_all_op_names():
         namespace, _, rest = name.partition("::")
         base, _, overload = rest.partition(".")
-        if namespace == "c10d" and base not in NO_COLLECTIVES:
-            found.append(getattr(getattr(torch.ops.c10d, base), overload or "default"))
+        if namespace == space and base not in NO_COLLECTIVES:
+            found.append(getattr(getattr(getattr(torch.ops, space), base), overload or "default"))
     return tuple(found)
 
 
-def _watched_op(op: Any, below: Any, watcher: Any) -> Callable[..., Any]:
+def _watched_op(
+    op: Any, below: Any, watcher: Any, is_watched: Callable[[Any], bool] = lambda args: True
+) -> Callable[..., Any]:
     kind = collective_kind(op.name())
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        return watcher.on_collective(kind, partial(op.redispatch, keys & below), *args, **kwargs)
+        run = partial(op.redispatch, keys & below)
+        return watcher.on_collective(kind, run, *args, **kwargs) if is_watched(args) else run(*args, **kwargs)
 
     return kernel
+
+
+def _is_on_meta(args: Any) -> bool:
+    """Tell whether a tensor is on meta by itself, and no fake tensor, which says so inside of kernels."""
+    return any(type(leaf) is torch.Tensor and leaf.is_meta for leaf in tree_leaves(args))
 
 
 def _on_method(kind: str, watcher: Any, method: Any, group: Any, *args: Any, **kwargs: Any) -> Any:

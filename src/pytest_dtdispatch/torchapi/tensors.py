@@ -83,6 +83,11 @@ def mesh_among(leaves: Sequence[Any]) -> Any:
     return None
 
 
+def are_on_meta(values: Iterable[Any]) -> bool:
+    """Tell whether the local tensor of any DTensor has a shape, and no memory."""
+    return any(DTensor in type(value).__mro__ and value.device.type == "meta" for value in values)
+
+
 @functools.cache
 def spec_type() -> Any:
     """Return the class of the objects that say where a DTensor lives."""
