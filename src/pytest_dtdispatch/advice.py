@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase
 from pytest_dtdispatch.core.results import Advice
-from pytest_dtdispatch.core.text import INDEX, first_of, fold_layers, plural
+from pytest_dtdispatch.core.text import INDEX, first_of, fold_layers, plural, shorten_path
 from pytest_dtdispatch.steps.events import (
     Miss,
     Redistribution,
@@ -90,7 +90,7 @@ class Observed:
         for cell in filter(is_meant, self.cells):
             spent[_line(cell.place)] += cell.ns  # type: ignore[assignment]
         sharing = Counter(_line(event.place) for event in alike)
-        each_ns = spent.pop(None, 0.0) / len(alike)  # where steps differ, lines are not known
+        each_ns = spent.pop(None, 0.0) / (len(alike) or 1)  # where steps differ, lines are not known
         return sum(spent[line] / sharing[line] + each_ns for line in (_line(one.place) for one in some))
 
 
@@ -132,14 +132,18 @@ def where(places: Iterable[CodePlace | None]) -> str:
         'model.py:16 (forward, layers.*.wq)'
     """
     known = [place for place in places if place]
+    lines: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for place in known:
+        file, _, line = shorten_path(place.line_text).rpartition(":")
+        lines[file][line] = None
     if not known:
         return "a line that is not known"
-    lines = first_of(list(dict.fromkeys(place.line_text for place in known)), MOST_LINES)
+    at = [f"{file}:{', '.join(first_of(list(numbers), MOST_LINES))}" for file, numbers in lines.items()]
     modules = fold_layers(place.module for place in known).values()
     levels = zip(*(module.split(".") for module in modules), strict=False)
     shared = takewhile(lambda names: len(set(names)) == 1, levels)
     module = ".".join(names[0] for names in shared)
-    return f"{', '.join(lines)} ({', '.join(filter(None, (str(known[0].phase), module)))})"
+    return f"{', '.join(at)} ({', '.join(filter(None, (str(known[0].phase), module)))})"
 
 
 def _places(groups: Iterable[Iterable[StepEvent]]) -> Iterator[CodePlace | None]:
@@ -278,8 +282,17 @@ def _convert_ns(observed: Observed, some: Sequence[Wrapping]) -> float:
     return observed.cost_ns(some, alike, lambda cell: cell.part == Part.WRAPPING and cell.op == name)
 
 
+def _of_gradients(observed: Observed, some: Sequence[Wrapping]) -> list[Redistribution]:
+    """Return the redistributions of the gradients of wraps, where nothing else at their lines needs any."""
+    shapes = {(_line(one.place), one.tensor) for one in some} - {
+        (_line(one.place), one.tensor) for one in _asked(observed)
+    }
+    asked = (one for one in observed.last(Redistribution) if _is_backward(one) and not one.is_implied)
+    return [one for one in asked if (_line(one.place), one.tensor) in shapes]
+
+
 def repeated_conversions(observed: Observed) -> Iterator[Advice]:
-    """One tensor is wrapped or unwrapped several times in one phase of a step."""
+    """One tensor is wrapped or unwrapped several times in one phase; each wrap's gradient may be moved."""
     for kind, kept in ((Wrapping, "DTensor"), (Unwrapping, "local tensor")):
         known = [one for one in observed.last(kind) if one.tensor_number]
         same = _grouped(
@@ -287,14 +300,18 @@ def repeated_conversions(observed: Observed) -> Iterator[Advice]:
         )
         repeated = (group for group in same if len(group) > 1)
         for groups in _layered(repeated, lambda one: (one.name, one.tensor)):
-            first, others = groups[0][0], [one for group in groups for one in group[1:]]
+            every = [one for group in groups for one in group]
+            others = [one for group in groups for one in group[1:]]
+            share = len(others) / len(every)
+            moved = _of_gradients(observed, every) if kind is Wrapping else []
+            gradients = f" and {plural(round(len(moved) * share), 'redistribution')}" if moved else ""
             yield Advice(
-                f"{first.tensor} {' '.join(first.placements)} given to {first.name} {_times(groups)} at "
-                f"{where(_places(groups))}",
+                f"{every[0].tensor} {' '.join(every[0].placements)} given to {every[0].name} "
+                f"{_times(groups)} at {where(_places(groups))}",
                 f"keep the {kept} of the first call",
-                f"saves at most {plural(len(others), 'call')} of {first.name}",
+                f"saves at most {plural(len(others), 'call')} of {every[0].name}{gradients}",
                 len(others),
-                _convert_ns(observed, others),
+                _convert_ns(observed, others) + observed.cost_ns(moved, moved, _moves_as_asked) * share,
             )
 
 

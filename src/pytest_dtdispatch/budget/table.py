@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.budget.model import Budget, CostShare, fold_shares
+from pytest_dtdispatch.core.text import shorten_path
 from pytest_dtdispatch.report.document import (
     Block,
     Column,
@@ -114,17 +115,11 @@ def _breakdown(title: str, shares: Sequence[CostShare], nameless: str, budget: B
     lines = []
     for share in shares[:most]:
         cells = _cells(share.ns, budget, _calls(share.calls))
-        lines.append(Line(_short(share.name) or nameless, cells, _mostly(share)))
+        lines.append(Line(shorten_path(share.name) or nameless, cells, _mostly(share)))
     if rest := shares[most:]:
         lines.append(Line(f"{len(rest)} more", _cells(sum(share.ns for share in rest), budget)))
     columns = Column("us"), Column("share"), Column("calls")
     return Table(columns, (Group("", tuple(lines)),), title, "mostly", expendable=("calls",))
-
-
-def _short(name: str) -> str:
-    """Cut the folders off a line of a file that lies elsewhere, all but the last."""
-    *folders, folder, file = ("", *name.split("/"))
-    return f".../{folder}/{file}" if name.startswith("/") and folders else name
 
 
 def _calls(calls: float) -> str:

@@ -109,6 +109,17 @@ def _shared_name(alike: Sequence[str]) -> str:
     return INDEX.sub(lambda _: next(indices), alike[0])
 
 
+def shorten_path(name: str) -> str:
+    """Cut the folders off a file that lies elsewhere, all but the last.
+
+    Example:
+        >>> shorten_path("/opt/lib/torch/optim/adam.py:7"), shorten_path("train.py:7")
+        ('.../optim/adam.py:7', 'train.py:7')
+    """
+    *folders, folder, file = ("", *name.split("/"))
+    return f".../{folder}/{file}" if name.startswith("/") and folders else name
+
+
 def own_name(fn: Callable[..., Any]) -> str:
     """Name a callable; what has no name of its own is named in angle brackets."""
     return str(getattr(fn, "__name__", "<unnamed>"))
