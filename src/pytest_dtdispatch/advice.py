@@ -9,7 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import TypeVar
 
 from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase
@@ -30,8 +30,9 @@ LEAST_SHARE = 0.01  # of the step: advice that saves less is left out
 LEAST_SUMS = 3  # results of one number that are reduced one by one
 LEAST_OPTIMIZER_OPS = 4
 LOCAL_RATIO = 5  # of what dispatch costs to what local ops cost: of a small shard that is 6 to 10
-# What conversions of input, weight and result cost, and their backward: three ops each, 45 us beside 14 us.
-CONVERTING_OPS = 18
+# Conversions of input, weight and result, and their backward. Each costs as much as an op at least, and
+# where they were measured as much as three: 45 us beside 14 us.
+CONVERSIONS, OPS_OF_CONVERSION = 6, 3
 
 FUSED = {"Adam", "AdamW", "SGD", "Adagrad"}
 # Optimizers of torch that compute each element by itself: a step on local tensors gives the same.
@@ -234,7 +235,7 @@ def there_and_back(observed: Observed) -> Iterator[Advice]:
         there, back = groups[0]
         change = f"{' '.join(there.source)} -> {change_text(back.source, back.target)}"
         seen = f"{there.tensor} {change} redistributed there and back at {where(_places(groups))}"
-        yield _saving(observed, seen, "use the tensor that it was before", [back for _, back in groups])
+        yield _saving(observed, seen, "use the tensor that it was before", [*chain(*groups)])
 
 
 def implied_redistributions(observed: Observed) -> Iterator[Advice]:
@@ -417,8 +418,10 @@ def elementwise_modules(observed: Observed) -> Iterator[Advice]:
         dispatch_ns, local_ns = ns[Part.DISPATCH] + ns[Part.AUTOGRAD], ns[Part.LOCAL]
         dispatched = sorted((cell for cell in cells if cell.part == Part.DISPATCH), key=lambda cell: -cell.ns)
         calls = round(sum(cell.calls for cell in dispatched))
-        left = calls - CONVERTING_OPS * len({cell.place.module for cell in cells if cell.place})
-        if left > 0 and dispatch_ns > LOCAL_RATIO * local_ns and not any(map(_needs_others, cells)):
+        conversions = CONVERSIONS * len({cell.place.module for cell in cells if cell.place})
+        is_worth_it = calls > conversions * OPS_OF_CONVERSION and dispatch_ns > LOCAL_RATIO * local_ns
+        if is_worth_it and not any(map(_needs_others, cells)):
+            left = calls - conversions
             yield Advice(
                 f"dispatch costs {dispatch_ns / max(local_ns, 1):,.0f} times the local ops at "
                 f"{where(cell.place for cell in dispatched)}",

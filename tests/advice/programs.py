@@ -8,11 +8,14 @@ from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, parallelize_module
 
 Step = Callable[[], object]
 WIDTH = 64
+MOST_ROWS = 4_096
+# No number and no shape comes twice, whatever ran before: it would hit.
+NUMBERS, SIZES = itertools.count(1), itertools.count(8)
 
 
 def sharded(mesh: DeviceMesh, *shape: int, dim: int = 0) -> DTensor:
@@ -161,7 +164,7 @@ def wrapped_three_times(mesh: DeviceMesh) -> Step:
 
     def step() -> None:
         for _ in range(3):
-            DTensor.from_local(x, mesh, [Shard(0)])
+            DTensor.from_local(x, mesh, [Shard(0)]) * 2
 
     return step
 
@@ -172,7 +175,7 @@ def wrapped_once(mesh: DeviceMesh) -> Step:
     def step() -> None:
         wrapped = DTensor.from_local(x, mesh, [Shard(0)])
         for _ in range(3):
-            wrapped + wrapped
+            wrapped * 2
 
     return step
 
@@ -190,7 +193,17 @@ def parameters_wrapped(mesh: DeviceMesh) -> Step:
 
     def step() -> None:
         for each in parameters:
-            DTensor.from_local(each, mesh, [Partial()])
+            DTensor.from_local(each, mesh, [Shard(0)]) * 2
+
+    return step
+
+
+def parameters_that_are_dtensors(mesh: DeviceMesh) -> Step:
+    parameters = [torch.nn.Parameter(sharded(mesh)) for _ in range(4)]
+
+    def step() -> None:
+        for each in parameters:
+            each * 2
 
     return step
 
@@ -206,19 +219,29 @@ def inputs_wrapped(mesh: DeviceMesh) -> Step:
 
 
 def another_number_each_time(mesh: DeviceMesh) -> Step:
-    x, numbers = sharded(mesh), itertools.count(1)
-    return lambda: x.clamp(max=next(numbers) / 100)
+    x = sharded(mesh)
+    return lambda: x.clamp(max=next(NUMBERS) / 100)
 
 
 def a_tensor_each_time(mesh: DeviceMesh) -> Step:
-    x, numbers = sharded(mesh), itertools.count(1)
-    return lambda: x.clamp(max=torch.tensor(next(numbers) / 100))
+    x = sharded(mesh)
+    return lambda: x.clamp(max=torch.tensor(next(NUMBERS) / 100))
 
 
 def another_shape_each_time(mesh: DeviceMesh) -> Step:
-    sizes = itertools.count(8)
-    local = torch.rand(WIDTH, WIDTH)
-    return lambda: DTensor.from_local(local[: next(sizes)], mesh, [Shard(0)]) * 2
+    local = torch.rand(MOST_ROWS, 2)
+    return lambda: DTensor.from_local(local[: next(SIZES)], mesh, [Shard(0)]) * 2
+
+
+def padded(mesh: DeviceMesh) -> Step:
+    local, whole = torch.rand(MOST_ROWS, 2), torch.zeros(MOST_ROWS, 2)
+
+    def step() -> object:
+        size = next(SIZES)
+        whole[:size] = local[:size]
+        return DTensor.from_local(whole, mesh, [Shard(0)]) * 2
+
+    return step
 
 
 def one_number(mesh: DeviceMesh) -> Step:

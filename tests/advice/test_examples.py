@@ -48,8 +48,10 @@ LOOKS_ALIKE = [
     programs.gathered_one_by_one,
     programs.wrapped_once,
     programs.others_wrapped,
+    programs.parameters_that_are_dtensors,
     programs.inputs_wrapped,
     programs.a_tensor_each_time,
+    programs.padded,
     programs.one_number,
     programs.replaced,
 ]

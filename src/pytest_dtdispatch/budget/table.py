@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.budget.model import Budget, CostShare, fold_shares
+from pytest_dtdispatch.core.events import Part
 from pytest_dtdispatch.core.text import shorten_path
 from pytest_dtdispatch.report.document import (
     Block,
@@ -30,6 +31,7 @@ BREAKDOWNS: tuple[tuple[str, Callable[[Budget], list[CostShare]], str], ...] = (
     ("module", Budget.by_module, "(outside of modules)"),
     ("op", Budget.by_op, "(Python)"),
 )
+PLAIN_PARTS = {Part.LOCAL, Part.AUTOGRAD, Part.COMMUNICATION, Part.OTHER}  # that steps without DTensors have
 LAYERED = ("module", "op")  # breakdowns whose names may have the index of a layer
 MEANINGS = {"mostly": "its largest parts"}
 NOISY = "noisy: its steps scatter by more than 15 %; take it again where less runs"
@@ -59,9 +61,11 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
     for notice in (UNEXPLAINED * budget.is_unexplained, budget.note):
         if notice:
             yield paragraph(notice, Tone.NOTICE, indent=1)
+    if budget.parts and PLAIN_PARTS.issuperset(budget.parts):
+        yield paragraph("No op on DTensors ran", Tone.NOTICE, indent=1)
     for advice in budget.advice:
-        for line in advice.lines:
-            yield paragraph(line, Tone.GOOD, indent=1)
+        yield paragraph(advice.lines[0], Tone.GOOD, indent=1, hanging=1)
+        yield paragraph(advice.lines[1].strip(), indent=2)
     for title, shares_of, nameless in BREAKDOWNS:
         shares = shares_of(budget)
         if title in LAYERED and not view.each_layer:

@@ -325,7 +325,7 @@ class Recorder(api.DtDispatch):
         with self._counted(Steps.kind, name), self._recording(name), StepCounter() as counter:
             yield
             counts = counter.lap()
-        keep(Steps(name, (), (counts,)))
+        keep(Steps(name, (), (counts,), advice=advise([counts])))
 
     def _record_ops(self, steps: Steps) -> None:
         """Record a region that ran ops on DTensors: most tests of a run have none."""
