@@ -386,9 +386,9 @@ def growth(observed: Observed) -> Iterator[Advice]:
             yield from _grown(observed, most_growth, seen, "call it with what it was called with before")
         return
     change = "keep nothing beyond the step that holds them"
-    tensors = [
-        *_grown(observed, lambda step: step.dtensor_growth, "live DTensors more after each step", change)
-    ]
+    kept = f", as {observed.steps[-1].kept}" if observed.steps and observed.steps[-1].kept else ""
+    seen = f"live DTensors more after each step{kept}"
+    tensors = [*_grown(observed, lambda step: step.dtensor_growth, seen, change)]
     seen = "live sharding specs more after each step"
     yield from tensors or _grown(observed, lambda step: step.spec_growth, seen, change)
 
@@ -400,7 +400,11 @@ def _grown(
     counts = {grown(step) for step in observed.steps}
     if len(observed.steps) > 1 and len(counts) == 1 and (count := max(counts)) > 0:
         made = _grouped(observed.last(Wrapping), lambda one: (one.name, one.place))
-        makers = [f", as {one[0].name} makes at {where(_places([one]))}" for one in made if len(one) == count]
+        makers = [
+            f", as many as {one[0].name} makes at {where(_places([one]))}"
+            for one in made
+            if len(one) == count
+        ]
         maker = makers[0] if len(makers) == 1 else ""
         yield Advice(f"{count:,} {seen}{maker}", change, "saves memory and no time", count, grows=True)
 

@@ -187,11 +187,11 @@ def test_lines_that_are_not_known_do_not_hide_what_misses_cost() -> None:
 
 def test_growth_by_the_same_number_and_what_makes_as_many() -> None:
     wraps = tuple(Wrapping("from_local", "f32[8]", ("R",), number, place=TRAIN) for number in (1, 2))
-    step = StepCounts(events=wraps, dtensor_growth=2, spec_growth=2)
+    step = StepCounts(events=wraps, dtensor_growth=2, spec_growth=2, kept="f32[8] R")
     [advice] = advise([step] * 3)
     assert advice.lines == (
-        "2 live DTensors more after each step, as from_local makes at train.py:7 (forward): "
-        "keep nothing beyond the step that holds them",
+        "2 live DTensors more after each step, as f32[8] R, as many as from_local makes at train.py:7 "
+        "(forward): keep nothing beyond the step that holds them",
         "  saves memory and no time, in each step",
     )
     assert advise([step, replace(step, dtensor_growth=1, spec_growth=1)]) == ()  # it may end

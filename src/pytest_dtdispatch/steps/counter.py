@@ -119,6 +119,13 @@ def live_objects() -> Counter[str]:
     return Counter({SPECS: sys.getrefcount(spec_type()), DTENSORS: sys.getrefcount(DTensor)})
 
 
+def kept_tensor() -> str:
+    """Describe the DTensors that most of those are like which came since what existed was frozen."""
+    tensors = (value for value in gc.get_objects() if type(value) is DTensor)
+    texts = Counter(f"{_tensor_text(tensor)} {' '.join(_placements(tensor))}" for tensor in tensors)
+    return max(texts, key=lambda text: texts[text], default="")
+
+
 Function = Callable[..., Any]
 
 
@@ -332,7 +339,8 @@ class StepCounter:
         gc.collect()
         before, self._live = self._live, live_objects()
         grown = {name: self._live[name] - before[name] for name in before}
-        return replace(self._with_entries(counts), spec_growth=grown[SPECS], dtensor_growth=grown[DTENSORS])
+        counts = replace(self._with_entries(counts), spec_growth=grown[SPECS], dtensor_growth=grown[DTENSORS])
+        return replace(counts, kept=kept_tensor()) if counts.dtensor_growth > 0 else counts
 
     def _with_entries(self, counts: StepCounts) -> StepCounts:
         """Add what caches gained, and begin to count anew."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.results import Advice, Count, NoRows
@@ -91,6 +91,7 @@ class StepCounts(EventLists):
         cache_growth: entries that each cache gained.
         spec_growth: ``DTensorSpec`` objects gained, garbage having been collected.
         dtensor_growth: ``DTensor`` objects gained, likewise.
+        kept: what most of those look like that stayed alive since counting began: dtype, shape, placements.
     """
 
     hits: int = 0
@@ -99,6 +100,7 @@ class StepCounts(EventLists):
     cache_growth: tuple[tuple[str, int], ...] = ()
     spec_growth: int = 0
     dtensor_growth: int = 0
+    kept: str = field(default="", compare=False)
 
     @property
     def calls(self) -> int:
