@@ -29,7 +29,6 @@ from pytest_dtdispatch.cli import main
         (["watch", "-m"], "argument -m: expected one argument"),
         (["watch", "--budget=3", "a.py"], "argument --budget: ignored explicit argument '3'"),
         (["watch", "--budge", "--nonsense", "a.py"], "unrecognized arguments: --nonsense"),
-        (["watch", "--", "-nope.py"], "watch -nope.py: cannot be read: No such file or directory"),
     ],
 )
 def test_a_command_line_that_cannot_be_obeyed_is_told_in_one_line(

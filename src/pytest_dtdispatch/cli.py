@@ -82,8 +82,9 @@ def _update_expected(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
+    from pytest_dtdispatch.budget.table import pairs_document
     from pytest_dtdispatch.report.exports import export_saved
-    from pytest_dtdispatch.report.run import read_run
+    from pytest_dtdispatch.report.run import ReportedRun, read_run
     from pytest_dtdispatch.report.summary import history_document
 
     exports = [export for each in options.exports or () for export in each]
@@ -97,6 +98,8 @@ def _report(options: argparse.Namespace) -> int:
         raise DtDispatchError(str(error)) from None
     if not exports:
         show(history_document(runs))
+    if not exports and len(runs) > 1:
+        show(pairs_document(min(runs, key=ReportedRun.order), max(runs, key=ReportedRun.order)))
     for text in export_saved(runs[0], exports):
         say(text, Tone.GOOD)
     return 0

@@ -10,10 +10,11 @@ import pytest
 
 from pytest_dtdispatch.budget.model import Budget, Moment, cells_of, fold_shares, pieces
 from pytest_dtdispatch.budget.parts import Slice
-from pytest_dtdispatch.budget.table import document
+from pytest_dtdispatch.budget.table import RAN_ONCE, document, pairs_document, step_parts
 from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase
-from pytest_dtdispatch.report.document import StackedBar, View
+from pytest_dtdispatch.report.document import Document, StackedBar, View
 from pytest_dtdispatch.report.markdown import document_text
+from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.terminal import plain_text
 
 FORWARD = CodePlace("model.py", 3, "layers.0", Phase.FORWARD)
@@ -209,3 +210,72 @@ def test_where_nothing_is_measured_a_budget_is_empty() -> None:
     empty = Budget("x")
     assert empty.parts == {}
     assert not any((empty.unexplained_ns, empty.is_noisy))
+
+
+MORE = (
+    Cell("local", "mm", FORWARD, 25_000.0, 2.0),
+    Cell("propagation", "mm", FORWARD, 50_000.0, 2.0),
+    Cell("redistribution python", "redistribute f32[8]S0 -> R", PYTHON, 90_000.0, 1.0),
+)
+EARLIER = budget(cells=MORE, measured_ns=200_000.0)
+
+
+def beside(before: Budget, after: Budget, test: str = "t.py::test") -> Document:
+    step = replace(step_parts(test, before), about="before: a.json")
+    return document({"t.py::test": [after]}, View(before={step.title: step}))
+
+
+def test_two_budgets_of_a_step_stand_side_by_side_part_by_part() -> None:
+    text = plain_text(beside(EARLIER, budget()), 80)
+    assert max(map(len, text.splitlines())) <= 80
+    table = text.partition("t.py::test: train (budget): before and after\n")[2].splitlines()[:8]
+    assert [line.split("  ")[1] for line in table[:7]] == [
+        *("local", "dispatch", "propagation", "redistribution python", "other", "unexplained", "measured"),
+    ]
+    cells = {line.split("  ")[1]: line.split()[-5:] for line in table[:7]}
+    # The median of 200 us scatters by 2 %, and that of 120 us: what differs by up to 6.4 us is noise.
+    assert cells["local"] == ["25.0", "20.0", "-5.0", "-2.5%", "yes"]
+    assert cells["dispatch"][-4:] == ["0.0", "60.0", "+60.0", "+30.0%"]
+    assert cells["propagation"][-4:] == ["50.0", "0.0", "-50.0", "-25.0%"]
+    assert cells["measured"][-4:] == ["200", "120", "-80.0", "-40.0%"]
+    below = " ".join(text.split())
+    assert "before: a.json. Steps scatter by 4.0 us before and 2.4 us after; noise: a change of at" in below
+    markdown = document_text(beside(EARLIER, budget()))
+    assert "| part | before us | after us | change us | of step | noise |" in markdown
+    assert "| `local` | 25.0 | 20.0 | -5.0 | -2.5% | yes |" in markdown
+
+
+def test_a_part_has_one_colour_and_one_place_and_both_bars_have_one_scale() -> None:
+    before, after = (one for one in beside(EARLIER, budget()).blocks if isinstance(one, StackedBar))
+    [alone] = (one for one in document({"x": [budget()]}, View()).blocks if isinstance(one, StackedBar))
+    colours: dict[str, set[int]] = {}
+    for bar in (before, after, alone):
+        assert [colour for _, _, colour in bar.parts] == sorted(colour for _, _, colour in bar.parts)
+        for text, _, colour in bar.parts:
+            colours.setdefault(re.split(r" [\d.]+ us", text)[0], set()).add(colour)
+    assert all(len(each) == 1 for each in colours.values())
+    assert len({*map(max, colours.values())}) == len(colours) == 6
+    shares = [sum(share for _, share, _ in bar.parts) for bar in (before, after, alone)]
+    assert shares == pytest.approx([1.0, 0.6, 1.0])
+
+
+def test_without_a_budget_of_that_test_the_plain_one_stands_alone_and_one_that_ran_once_is_no_noise() -> None:
+    assert beside(EARLIER, budget(), test="t.py::other") == document({"t.py::test": [budget()]}, View())
+    once = plain_text(beside(budget(steps=0, scatter=0.0), budget()), 200)
+    assert RAN_ONCE in once
+    assert not re.search(r"  yes$", once, re.MULTILINE)
+
+
+def test_two_saved_runs_have_their_common_budgets_side_by_side() -> None:
+    runs = [
+        ReportedRun(where=f"{name}.json", taken=name, budgets=tuple(step_parts(test, one) for test in tests))
+        for name, one, tests in (
+            ("a", EARLIER, ("t.py::test", "gone")),
+            ("b", budget(), ("t.py::test", "new")),
+        )
+    ]
+    text = plain_text(pairs_document(*runs), 200)
+    assert text.count("before and after") == 1
+    assert "t.py::test: train (budget): before and after" in text
+    assert "before: a.json, taken a. Steps scatter" in text
+    assert not pairs_document(runs[0], ReportedRun())

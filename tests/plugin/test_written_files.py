@@ -77,9 +77,23 @@ def test_a_saved_run_exports_as_live(pytester: pytest.Pytester, capsys: pytest.C
         assert said in page
     assert_holds_our_properties(path / "junit.xml")
     assert main(["report", "saved.json", "saved.json"]) == 0
-    assert "misses_per_step" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "misses_per_step" in said
+    assert "test_it.py::test_all: train (budget): before and after" in said
     assert main(["report", "saved.json", "saved.json", "--export", "html:page.html"]) == 2
     assert capsys.readouterr().err == "dtdispatch: --export writes one run: name one SAVED.json\n"
+
+
+def test_a_budget_stands_beside_that_of_the_run_that_is_compared_with(pytester: pytest.Pytester) -> None:
+    measure(pytester, "-ktest_all", "--benchmark-save=base")
+    files = [f"--dtdispatch-export={name}:now-{name}" for name in ("html", "markdown")]
+    text = text_of(measure(pytester, "-ktest_all", "--benchmark-compare=0001", *files))
+    title = "test_it.py::test_all: train (budget)"
+    assert f"{title}: before and after\n" in text
+    assert re.search(r"before: \S+0001_base.json, taken 20\S+. Steps scatter by", text)
+    assert (pytester.path / "now-html").read_text().count("<figure>") == 2
+    assert "before us" in (pytester.path / "now-markdown").read_text()
+    assert "before us" not in text_of(measure(pytester, "-ktest_all"))
 
 
 def assert_holds_our_properties(file: Path) -> None:

@@ -35,7 +35,7 @@ from pytest_dtdispatch.report.run import ReportedRun
 from tests.reported_runs import ADD, HITS, HOSTILE, MISSES, hostile_run, profiled_run, row, run_of
 
 VOID = {"meta", "link", "input"}
-BAR = StackedBar("train", "10 us", (("local 4 us", 0.4), ("unexplained 6 us", 0.6)), has_rest=True)
+BAR = StackedBar("train", "10 us", (("local 4 us", 0.4, 0), ("unexplained 6 us", 0.6, 11)), has_rest=True)
 HIT = f"t.py::test_a::{ADD}::hit"
 REGRESSED = RowVerdict(HIT, Verdict.REGRESSED, (), "find what slowed it", "median:10%")
 FAILED = Judgement((REGRESSED,), "base.json", (REGRESSED,))

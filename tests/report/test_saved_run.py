@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.core import files
+from pytest_dtdispatch.core.events import StepParts
 from pytest_dtdispatch.core.measurement import Refused, Samples, State, Unit
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, Verdict
@@ -30,7 +31,7 @@ from pytest_dtdispatch.report.run import (
 from tests.fuzz.inputs import assert_one_line, changed, fuzzed
 from tests.reported_runs import HITS, hostile_run, measured, row, run_of
 
-BAR = StackedBar("train", "10 us", (("local 4 us", 0.4), ("unexplained 6 us", 0.6)), has_rest=True)
+BAR = StackedBar("train", "10 us", (("local 4 us", 0.4, 0), ("unexplained 6 us", 0.6, 11)), has_rest=True)
 BUDGET = Document((BAR, Verbatim(("x",))), "is", {"a": "b"})
 INFINITE = RowVerdict("t.py::test_a", Verdict.PASSED, (("resolution_percent", float("inf")),), "", "10%")
 UNMEASURED = measured("mul.Tensor(f32[8]R)@4", calls=3, rounds=0, notes=("why not",))
@@ -47,6 +48,7 @@ LIVE = ReportedRun(
     thresholds={"t.py::test_a": (Threshold("hit", "median", 0.3, is_strict=True),)},
     documents={"budget": BUDGET},
     numbers=(MetricValue("t.py::test_a::step", "collectives", 3),),
+    budgets=(StepParts("t.py::test_a: step (budget)", 9.5, 0.5, {"local": 4.0, "unexplained": 5.5}),),
     gates=(Judgement((INFINITE,), "base.json"),),
     notices=Document((one_line("one thing"),)),
 )

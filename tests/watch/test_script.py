@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.errors import WatchError
 from pytest_dtdispatch.watch.script import watch_module, watch_script
 from tests.rank_runs import finish
@@ -108,6 +109,12 @@ def test_nothing_watched_is_no_success_and_a_script_that_is_not_there_is_told(wa
             watch(code)
     with pytest.raises(WatchError, match=r"^watch nope.py: cannot be read: No such file or directory$"):
         watch_script("nope.py", [])
+
+
+def test_a_name_that_begins_with_a_dash_stands_after_two(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", "--budget", "--", "-nope.py", "--lr"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line == "dtdispatch: watch -nope.py: cannot be read: No such file or directory"
 
 
 def test_a_script_without_an_optimizer_is_told(watch: Watch) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.budget.model import Budget, CostShare, fold_shares
-from pytest_dtdispatch.core.events import Part
+from pytest_dtdispatch.core.events import Part, StepParts
 from pytest_dtdispatch.core.text import shorten_path
 from pytest_dtdispatch.report.document import (
     Block,
@@ -21,8 +21,11 @@ from pytest_dtdispatch.report.document import (
     View,
     paragraph,
 )
+from pytest_dtdispatch.report.run import ReportedRun
 
 DEAREST = 10
+REST = "unexplained"  # the last part of each step
+ORDER = {part: number for number, part in enumerate((*map(str, Part), REST))}  # of parts, and their colours
 UNKNOWN = "(not known)"
 # What is told of each: the title, the shares, and what those without a name are.
 BREAKDOWNS: tuple[tuple[str, Callable[[Budget], list[CostShare]], str], ...] = (
@@ -41,6 +44,8 @@ LEGEND = (
     "with them. off: what profiling cost, measured on the step itself, and subtracted; below 0 it was added. "
     "modelled: more than a tenth of the part was. unexplained: measured less all parts."
 )
+OF_STEP = "of step: the change in percent of the step before"
+RAN_ONCE = "One of them ran once, so that nobody knows how far it scatters"
 
 
 def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
@@ -51,12 +56,14 @@ def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
 
 
 def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
-    title = f"{test}: {budget.name} (budget)"
+    step = step_parts(test, budget)
     if budget.is_noisy:
-        yield paragraph(f"{title} is {NOISY}", Tone.NOTICE)
-    if budget.measured_ns > 0:
-        yield _bar(title, budget)
-    yield _parts(title, budget)
+        yield paragraph(f"{step.title} is {NOISY}", Tone.NOTICE)
+    if (before := view.before.get(step.title)) is not None:
+        yield from before_and_after(before, step)
+    elif budget.measured_ns > 0:
+        yield _bar(step.title, step, _whole_ns(step), UNEXPLAINED * budget.is_unexplained)
+    yield _parts(step.title, budget)
     yield paragraph(_how_taken(budget), indent=1)
     for notice in (UNEXPLAINED * budget.is_unexplained, budget.note):
         if notice:
@@ -66,6 +73,10 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
     for advice in budget.advice:
         yield paragraph(advice.lines[0], Tone.GOOD, indent=1, hanging=1)
         yield paragraph(advice.lines[1].strip(), indent=2)
+    yield from _breakdowns(budget, view)
+
+
+def _breakdowns(budget: Budget, view: View) -> Iterator[Table]:
     for title, shares_of, nameless in BREAKDOWNS:
         shares = shares_of(budget)
         if title in LAYERED and not view.each_layer:
@@ -74,21 +85,61 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
             yield _breakdown(title, shares, nameless, budget, len(shares) if view.verbose else DEAREST)
 
 
-def _bar(title: str, budget: Budget) -> StackedBar:
-    """Lay the parts out side by side: on the whole step, or on all of them where they come to more."""
-    explained_ns = sum(budget.parts.values())
-    whole_ns = max(explained_ns, budget.measured_ns)
-    rest_ns = budget.unexplained_ns
-    parts = [_bar_part(part, ns, whole_ns, budget) for part, ns in budget.parts.items()]
-    if rest_ns > 0:
-        parts.append(_bar_part("unexplained", rest_ns, whole_ns, budget))
+def step_parts(test: str, budget: Budget) -> StepParts:
+    """Say of a budget what a later one is held beside."""
+    parts = {**budget.parts, REST: budget.unexplained_ns}
+    scatter_ns = budget.scatter * budget.measured_ns
+    return StepParts(f"{test}: {budget.name} (budget)", budget.measured_ns, scatter_ns, parts)
+
+
+def before_and_after(before: StepParts, after: StepParts) -> Iterator[Block]:
+    """Lay out two budgets of one step side by side; what differs is judged by nobody."""
+    whole_ns = max(_whole_ns(before), _whole_ns(after))
+    if whole_ns > 0:
+        yield _bar(f"{before.title} before", before, whole_ns)
+        yield _bar(f"{after.title} after", after, whole_ns)
+    is_known = before.scatter_ns > 0 and after.scatter_ns > 0
+    noise_ns = before.scatter_ns + after.scatter_ns if is_known else -1.0
+    both = {**before.parts, **after.parts}
+    ordered = sorted(both, key=lambda part: ORDER.get(part, len(ORDER)))
+    pairs = [(part, before.parts.get(part, 0.0), after.parts.get(part, 0.0)) for part in ordered]
+    lines = []
+    for part, then_ns, now_ns in (*pairs, ("measured", before.measured_ns, after.measured_ns)):
+        by_ns = now_ns - then_ns
+        share = f"{by_ns / before.measured_ns:+.1%}" if before.measured_ns else "-"
+        cells = us(then_ns), us(now_ns), f"{'+' * (by_ns > 0)}{us(by_ns)}", share
+        lines.append(Line(part, cells, "yes" * (abs(by_ns) <= noise_ns)))
+    columns = Column("before", "us"), Column("after", "us"), Column("change", "us"), Column("of step")
+    title = f"{after.title}: before and after"
+    yield Table(columns, (Group(title, tuple(lines)),), "part", "noise", expendable=("of step",))
+    known = f"Steps scatter by {us(before.scatter_ns)} us before and {us(after.scatter_ns)} us after"
+    scatter = f"{known}; noise: a change of at most both together" if is_known else RAN_ONCE
+    yield paragraph(f"{before.about}. {scatter}. {OF_STEP}", indent=1)
+
+
+def pairs_document(before: ReportedRun, after: ReportedRun) -> Document:
+    """Lay out side by side the budgets that two saved runs have of one step."""
+    earlier = before.budgets_before()
+    pairs = [(earlier[one.title], one) for one in after.budgets if one.title in earlier]
+    return Document(tuple(block for pair in pairs for block in before_and_after(*pair)))
+
+
+def _whole_ns(step: StepParts) -> float:
+    """Return how long a bar is: the whole step, or all of its parts where they come to more."""
+    return max(step.measured_ns, step.measured_ns - step.parts.get(REST, 0.0))
+
+
+def _bar(title: str, step: StepParts, whole_ns: float, note: str = "") -> StackedBar:
+    """Lay the parts of a step out side by side, each in its own colour."""
+    rest_ns = step.parts.get(REST, 0.0)
     over = f"timed parts come to {us(-rest_ns)} us more than the step that was not timed"
-    notes = "; ".join([UNEXPLAINED] * budget.is_unexplained + [over] * (rest_ns < 0))
-    return StackedBar(title, f"{us(budget.measured_ns)} us", tuple(parts), notes, has_rest=rest_ns > 0)
-
-
-def _bar_part(part: str, ns: float, whole_ns: float, budget: Budget) -> tuple[str, float]:
-    return f"{part} {us(ns)} us, {_percent(ns, budget)}", max(ns, 0.0) / whole_ns
+    parts = tuple(
+        (f"{part} {us(ns)} us, {_percent(ns, step)}", max(ns, 0.0) / whole_ns, ORDER.get(part, 0))
+        for part, ns in step.parts.items()
+        if part != REST or ns > 0
+    )
+    notes = "; ".join([note] * bool(note) + [over] * (rest_ns < 0))
+    return StackedBar(title, f"{us(step.measured_ns)} us", parts, notes, has_rest=rest_ns > 0)
 
 
 def _parts(title: str, budget: Budget) -> Table:
@@ -99,7 +150,7 @@ def _parts(title: str, budget: Budget) -> Table:
         Line(part, _cells(ns, budget, us(off[part])), budget.known(part)) for part, ns in budget.parts.items()
     ]
     if budget.steps:
-        lines.append(Line("unexplained", _cells(budget.unexplained_ns, budget)))
+        lines.append(Line(REST, _cells(budget.unexplained_ns, budget)))
     spread = f"+-{budget.scatter:.0%}" if budget.steps else ""
     lines.append(Line("measured", _cells(budget.measured_ns, budget), spread))
     columns = Column("us"), Column("share"), Column("off", "us")
@@ -146,7 +197,7 @@ def us(ns: float) -> str:
     return f"{ns / 1e3:,.0f}" if abs(ns) >= 1e5 else f"{ns / 1e3:.1f}"
 
 
-def _percent(ns: float, budget: Budget) -> str:
+def _percent(ns: float, budget: Budget | StepParts) -> str:
     return f"{ns / budget.measured_ns:.1%}" if budget.measured_ns else "-"
 
 

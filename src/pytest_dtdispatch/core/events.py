@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -113,3 +114,22 @@ class Cell:
     ns: float
     calls: float
     timing_ns: float = 0.0
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """What a budget says of a step, for a later one to be held beside it.
+
+    Args:
+        title: of the budget: its test and its name.
+        measured_ns: wall time of the step.
+        scatter_ns: how far the true median may lie from it.
+        parts: nanoseconds of each, and of what is unexplained.
+        about: where it was taken, and how that differs from here.
+    """
+
+    title: str
+    measured_ns: float
+    scatter_ns: float
+    parts: Mapping[str, float]
+    about: str = ""

@@ -14,6 +14,7 @@ import pytest
 from pytest_dtdispatch.budget.table import KIND as BUDGET
 from pytest_dtdispatch.compare.table import KIND as COMPARED
 from pytest_dtdispatch.compiled.table import KIND as COMPILED
+from pytest_dtdispatch.core.events import StepParts
 from pytest_dtdispatch.core.measurement import UNITS
 from pytest_dtdispatch.core.results import MetricNames, NamedCall, TestResults, number_name, row_key
 from pytest_dtdispatch.core.verdicts import (
@@ -204,6 +205,14 @@ class Gates(PluginObject):
             yield Judgement(tuple(verdicts), "limits", tuple(failed))
 
     # A saved run
+
+    @functools.cached_property
+    def budgets_before(self) -> dict[str, StepParts]:
+        """What the budgets of the saved run say, by their titles; empty where there is none."""
+        if self._base is None or not self._base.budgets:
+            return {}
+        differ = environment_differences(self._base.environment, self._settings.environment_texts())
+        return self._base.budgets_before("".join(f"; {each}" for each in differ))
 
     def _judge_saved_run(self) -> Iterator[Judgement]:
         """Hold the run against the saved one, where any threshold was asked for."""

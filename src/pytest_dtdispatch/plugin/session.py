@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest import terminal
 
+from pytest_dtdispatch.budget.table import KIND as BUDGET
+from pytest_dtdispatch.budget.table import step_parts
 from pytest_dtdispatch.core.environment import load_text, read_world, require_torch
 from pytest_dtdispatch.core.results import Count
 from pytest_dtdispatch.core.signatures import mesh_text
@@ -209,6 +211,9 @@ class Session(PluginObject):
             thresholds=self.gates.thresholds,
             documents=documents,
             numbers=tuple(number for results in found.values() for number in results.numbers(KINDS)),
+            budgets=tuple(
+                step_parts(test, one) for test, results in found.items() for one in results.of(BUDGET.name)
+            ),
             gates=self.gates.reported,
             traces=tuple(trace for results in found.values() for trace in results.traces),
             notices=Document(tuple(block for notice in notices for block in notice.blocks)),
@@ -263,7 +268,7 @@ class Session(PluginObject):
     def _tables(self, view: View) -> dict[str, Document]:
         """Lay out every kind of result that was found, by the name of the kind."""
         over_limits = (row.row for results in self.results.values() for row in over(results.verdicts))
-        view, shown = replace(view, over=frozenset(over_limits)), {}
+        view, shown = replace(view, over=frozenset(over_limits), before=self.gates.budgets_before), {}
         for kind in KINDS.values():
             if found := {test: of for test, results in self.results.items() if (of := results.of(kind.name))}:
                 shown[kind.name] = kind.document(found, view)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from pytest_dtdispatch.core.events import StepParts
 from pytest_dtdispatch.core.text import first_of
 from pytest_dtdispatch.core.verdicts import RowVerdict
 
@@ -34,6 +35,7 @@ class View:
         is_many: whether it ran on many ranks.
         over: names of results that are over their limits.
         each_layer: whether lines that differ by the index of a layer alone are not one.
+        before: what an earlier run's budgets say, by their titles.
     """
 
     verbose: bool = False
@@ -41,6 +43,7 @@ class View:
     is_many: bool = False
     over: frozenset[str] = frozenset()
     each_layer: bool = False
+    before: Mapping[str, StepParts] = field(default_factory=dict)
 
     def listed(self, notes: Sequence[str]) -> list[str]:
         """Choose the notes that are shown, and say how many are left out.
@@ -165,14 +168,15 @@ class StackedBar:
     Args:
         title: what it is of.
         whole: its size.
-        parts: in the order they are drawn: of each its name with its size, and its share from 0 to 1.
+        parts: in the order they are drawn: of each its name with its size, its share from 0 to 1, and the
+            number of its colour.
         note: what must be known of it; empty where nothing.
         has_rest: whether the last part is what no other explains.
     """
 
     title: str
     whole: str
-    parts: tuple[tuple[str, float], ...]
+    parts: tuple[tuple[str, float, int], ...]
     note: str = ""
     has_rest: bool = False
 

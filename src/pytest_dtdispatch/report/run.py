@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pytest_dtdispatch.core.events import StepParts
 from pytest_dtdispatch.core.files import read_json
 from pytest_dtdispatch.core.measurement import TIME, Measurement, Unit
 from pytest_dtdispatch.core.plain_data import decode, encode
@@ -34,6 +35,7 @@ class ReportedRun:
         thresholds: that the markers of tests had, by test.
         documents: what is said of each other kind of result, by its name, in the order they are shown.
         numbers: those that results have beside rows, such as counts of steps.
+        budgets: what each says of its step.
         gates: what they said.
         notices: what must be known beside the figures: what was not seen, what ranks said.
         traces: of its steps, each as torch's profiler writes it; a saved run has none.
@@ -47,6 +49,7 @@ class ReportedRun:
     thresholds: Mapping[str, tuple[Threshold, ...]] = field(default_factory=dict)
     documents: Mapping[str, Document] = field(default_factory=dict)
     numbers: tuple[MetricValue, ...] = ()
+    budgets: tuple[StepParts, ...] = ()
     gates: tuple[Judgement, ...] = ()
     notices: Document = field(default_factory=Document)
     traces: tuple[str, ...] = ()
@@ -79,6 +82,15 @@ class ReportedRun:
             for test, rows in self.measured.items()
         }
         return {test: rows for test, rows in of_tests.items() if rows}
+
+    def order(self) -> tuple[str, str]:
+        """Return what runs stand in order by: when they were taken."""
+        return self.taken, self.where
+
+    def budgets_before(self, differing: str = "") -> dict[str, StepParts]:
+        """Give its budgets by their titles, for those of a later run to be held beside them."""
+        about = f"before: {self.where}, taken {self.taken or 'at an unknown time'}{differing}"
+        return {budget.title: replace(budget, about=about) for budget in self.budgets}
 
     def rows(self) -> Iterator[Measurement]:
         """Every row."""

@@ -194,7 +194,7 @@ def _data(text: str) -> str:
 
 def history_document(runs: Sequence[ReportedRun]) -> Document:
     """Lay out how each number of some runs went, the oldest first; those that may not compare are named."""
-    ordered = sorted(runs, key=lambda run: (run.taken, run.where))
+    ordered = sorted(runs, key=ReportedRun.order)
     numbers: dict[tuple[str, str], list[MetricValue | None]] = {}
     for n, run in enumerate(ordered):
         for number in run.metrics():
