@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from torch.nn.utils import clip_grad_norm_
 
 from pytest_dtdispatch.compiled.model import Compiled
 from pytest_dtdispatch.suite.llama import Work
@@ -84,7 +85,7 @@ def mlp_loss(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Ten
 
 
 def fsdp_training_step(mesh: DeviceMesh, **options: Any) -> Work:
-    """Prepare a training step of four linear layers under FSDP2 with AdamW, and take the first one.
+    """Prepare a training step of four linear layers under FSDP2, clipped, with AdamW; take the first one.
 
     The first step makes the optimizer's state; those after it are what training repeats.
     """
@@ -100,6 +101,7 @@ def fsdp_training_step(mesh: DeviceMesh, **options: Any) -> Work:
         optimizer.zero_grad()
         loss = model(x).sum()
         loss.backward()
+        clip_grad_norm_(model.parameters(), max_norm=1.0)
         optimizer.step()
         return loss
 
