@@ -12,6 +12,7 @@ from pytest_dtdispatch.budget.model import Budget, Moment, cells_of, fold_shares
 from pytest_dtdispatch.budget.parts import Slice
 from pytest_dtdispatch.budget.table import RAN_ONCE, document, pairs_document, step_parts
 from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase
+from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.report.document import Document, StackedBar, View
 from pytest_dtdispatch.report.markdown import document_text
 from pytest_dtdispatch.report.run import ReportedRun
@@ -204,6 +205,22 @@ def test_modules_and_ranges_of_layers_are_folded_in_a_table_unless_each_is_asked
     of_each = plain_text(document({"t.py::test": [taken]}, View(verbose=True, each_layer=True)), 100)
     assert of_each.count("layers.*") == 0
     assert of_each.count("(layers.") == 12
+
+
+def test_advice_stands_below_the_parts() -> None:
+    advice = Advice("mm moved", "place it", "saves at most 2 redistributions", 2, 12_000.0, 0.25)
+    cells = (Cell("dispatch", "mm", FORWARD, 48_000.0, 1.0),)
+    lines = shown(budget(cells=cells, measured_ns=48e3, advice=(advice,)), width=140).splitlines()
+    at = lines.index("  mm moved: place it")
+    assert lines[at + 1] == "    saves at most 2 redistributions, 12 us (25.0%), in each step"
+    assert lines[at - 1].startswith("  Profiling made")
+
+
+def test_a_step_without_dtensors_is_told_so() -> None:
+    plain = (Cell("local", "mm", FORWARD, 48_000.0, 1.0), Cell("other", "", PYTHON, 1_000.0, 0.0))
+    assert "  No op on DTensors ran" in shown(budget(cells=plain, measured_ns=49e3)).splitlines()
+    wraps = (*plain, Cell("wrapping", "from_local", FORWARD, 1_000.0, 1.0))
+    assert "No op on DTensors" not in shown(budget(cells=wraps, measured_ns=50e3))
 
 
 def test_where_nothing_is_measured_a_budget_is_empty() -> None:

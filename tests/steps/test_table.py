@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.events import CodePlace, Phase
+from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.text import MOST_LISTED
 from pytest_dtdispatch.core.verdicts import complaint
 from pytest_dtdispatch.report.document import MOST_NOTES, View
@@ -38,6 +39,15 @@ def text_of(steps: Steps, verbose: bool = False, width: int = 120) -> str:
 
 def steps_of(*counts: StepCounts) -> Steps:
     return Steps("train", (), counts)
+
+
+def test_advice_stands_below_its_step() -> None:
+    advice = Advice("mm moved", "place it", "saves at most 2 redistributions", 2)
+    lines = text_of(Steps("train", (), (STEADY,), advice=(advice,))).splitlines()
+    assert [line.strip() for line in lines[3:5]] == [
+        "mm moved: place it",
+        "saves at most 2 redistributions, in each step",
+    ]
 
 
 def test_a_steady_step_is_one_line() -> None:
