@@ -13,6 +13,7 @@ from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
 from tests.advice import programs
 from tests.advice.programs import Step
+from tests.probes import plans_again
 
 pytestmark = pytest.mark.torch
 
@@ -59,6 +60,9 @@ LOOKS_ALIKE = [
 
 @pytest.mark.parametrize("program", FIRES, ids=lambda program: program.__name__)
 def test_a_rule_fires(mesh: DeviceMesh, program: Program) -> None:
+    clamped = (lambda rows: rows.clamp(max=0.5)), (lambda rows: rows.clamp(max=0.25))
+    if program is programs.another_number_each_time and not plans_again(mesh, *clamped):
+        pytest.skip("no number is part of the key in this torch")
     pytest.LineMatcher(counted(program, mesh)).fnmatch_lines([f"*{FIRES[program]}"])
 
 
