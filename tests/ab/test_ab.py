@@ -205,9 +205,63 @@ def test_instructions_that_trip_run_other_layouts(tmp_path: Path, capsys: pytest
     assert row_of(out, "miss") == found
     assert "plain tensors shifted by +0.00 %" in out
     assert "2 rows: 1 passed, 1 regressed" in out
-    assert calls(tmp_path) == ["old", "new", "old", "new", "new", "old"]
-    assert (tmp_path / "calls.pads").read_text().split() == ["0", "0", "136", "136", "272", "272"]
+    assert calls(tmp_path) == ["old", "new", "old", "new", "new", "old", *("old", "new")]  # and two profiles
+    assert (tmp_path / "calls.pads").read_text().split()[:6] == ["0", "0", "136", "136", "272", "272"]
     assert compare(base, head, "--metric", "instructions", "--threshold", "60%") == 0
+
+
+# Where instructions come from
+
+
+def profiled(name: str, folder: Path, count: int, *functions: str, **told: Any) -> Path:
+    """Make an interpreter that names functions where it is to profile the miss."""
+    checks = (
+        "asked = os.environ['DTDISPATCH_AB_ONLY']\n"
+        f"assert asked in ('', {f'{ROW}::miss'!r}), asked\n"
+        "assert ('-odtdispatch_profile=true' in sys.argv) == bool(asked)\n"
+        "told['numbers']['details'] = told['numbers']['details'] if asked else {}\n"
+    )
+    numbers: Answers = {"instructions": instructions(miss=count), "details": {f"{ROW}::miss": [*functions]}}
+    return fake_python(folder, name, does=checks + told.get("does", ""), numbers=numbers)
+
+
+def test_a_row_that_differs_names_the_functions_that_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another line, another folder, and what one profile leaves out make no difference."""
+    same, rule = ("900000 A.same (base/a.py:7)", "500000 A.rule (base/a.py:9)")
+    base = profiled("old", tmp_path, 5_000_000, same, rule, "50000 chance (b.py:5)", "40000 least (b.py:1)")
+    same, rule = ("1100000 A.same (head/a.py:17)", "2900000 A.rule (head/a.py:19)")
+    head = profiled(
+        "new", tmp_path, 7_500_000, rule, same, "50100 chance (b.py:5)", "41000 new (<string>:2)", "junk"
+    )
+    path = tmp_path / "ab.json"
+    assert compare(base, head, "--metric", "instructions", "--json", str(path), "--markdown") == 1
+    out, err = capsys.readouterr()
+    assert "profile: process 2 of 2 (head)" in err
+    named = ("A.rule (a.py): +2,400,000 instructions", "A.same (a.py): +200,000 instructions")
+    assert "\n    {}\n    {}\n".format(*named) in out
+    assert "chance" not in out
+    assert "<string>" not in out
+    assert "find what grew" not in out
+    [_, miss, _] = pasted(out)
+    assert "".join(miss[7].split("\\")) == f"regressed: {'; '.join(named)}"
+    assert main(["ab", "--judge", str(path), "--markdown"]) == 1
+    assert capsys.readouterr().out == out
+    assert main(["ab", "--judge", str(path), "--threshold", "60%"]) == 0
+
+
+def test_a_profile_that_cannot_be_taken_takes_no_verdict_away(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = profiled("old", tmp_path, 5_000_000)
+    head = profiled("new", tmp_path, 7_500_000, does="\nif asked: sys.exit(4)\n")
+    path = tmp_path / "ab.json"
+    assert compare(base, head, "--metric", "instructions", "--json", str(path)) == 1
+    out, err = capsys.readouterr()
+    assert "functions are not known: head " in err
+    assert "find what grew" in out
+    assert main(["ab", "--judge", str(path)]) == 1
 
 
 # The table to paste

@@ -10,11 +10,19 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.cli import main
-from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.measurement import (
+    INSTRUCTIONS,
+    Figures,
+    Profile,
+    Refused,
+    Samples,
+    Share,
+    State,
+)
+from pytest_dtdispatch.core.results import Count, TestResults
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
-from pytest_dtdispatch.plugin.ab_process import absences, times
+from pytest_dtdispatch.plugin.ab_process import absences, instructions, times
 from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, measure, measure_source
 
 pytestmark = pytest.mark.torch
@@ -66,6 +74,17 @@ def test_each_pass_has_own_fixtures_and_each_row_one_value(pytester: pytest.Pyte
         for state in ("miss", "hit", "local")
     }
     assert all(value > 0 for value in values.values())
+
+
+def test_rows_that_are_asked_for_run_no_other_test(
+    pytester: pytest.Pytester, answer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "DTDISPATCH_AB_ONLY", "test_it.py::test_add[16]::add::miss\ntest_it.py::test_x::y::hit"
+    )
+    measure_source(pytester, PASSES, PLUGIN)
+    assert (pytester.path / "noted").read_text().split() == ["up", "16", "down"] * 3
+    assert {name.split("::")[1] for name in read(answer)["values"]} == {"test_add[16]"}
 
 
 NOTES = "def test_it(dtdispatch):\n    with open('noted', 'a') as file:\n        file.write('x')\n    assert "
@@ -205,6 +224,18 @@ def test_a_state_that_was_never_seen_is_absent_with_its_reason() -> None:
         "t.py::test_add::add::hit": "never hits: it propagates",
         "t.py::test_add::mm": "runs once",
     }
+
+
+def test_a_profiled_count_knows_its_functions() -> None:
+    results = TestResults("t.py::test_add")
+    profile = Profile((Share("A.rule (a.py:3)", 70), Share("add (b.py:9)", 20)), 100)
+    misses = Samples(State.MISS, (80, 90), unit=INSTRUCTIONS, profile=profile)
+    hits = Samples(State.HIT, (7, 6), unit=INSTRUCTIONS)
+    results.enter_call("add", "4", Figures(1, (misses, hits)))
+    found = dict(instructions(results))
+    assert found == {"t.py::test_add::add::miss": 80.0, "t.py::test_add::add::hit": 6.0}
+    details = [count.details for count in found.values() if isinstance(count, Count)]
+    assert details == [("70 A.rule (a.py:3)", "20 add (b.py:9)"), ()]
 
 
 def test_the_least_of_many_short_blocks_is_the_value_of_a_row() -> None:

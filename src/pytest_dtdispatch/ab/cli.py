@@ -18,8 +18,9 @@ from pytest_dtdispatch.ab.run import MOST_SHARE, TIME_LIMITS_S, Request, judge_r
 from pytest_dtdispatch.core.parsing import read_choice, read_count, read_decimal, read_file, read_seconds
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.report.document import Document, Verbatim
 from pytest_dtdispatch.report.markdown import document_text
-from pytest_dtdispatch.report.screen import say, show
+from pytest_dtdispatch.report.screen import show
 
 # What is for one metric alone, by field.
 OF_METRIC = {"floor_hit": TIME, "floor_miss": TIME, "passes": TIME, "threshold": INSTRUCTIONS}
@@ -121,9 +122,8 @@ def compare_sides(options: argparse.Namespace, arguments: Sequence[str]) -> int:
             run, found = measure_run(request, time_limit_s, typed.get("json"))
     show(run_document(run, found))
     if is_pasted:
-        say("")
-        for line in document_text(pasted_document(run, found)).splitlines():
-            say(line)
+        lines = document_text(pasted_document(run, found)).splitlines()
+        show(Document((Verbatim(("", *lines)),)))
     return exit_status(found)
 
 

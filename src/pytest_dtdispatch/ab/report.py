@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.ab.rule import (
     CONFIRM,
@@ -16,7 +17,7 @@ from pytest_dtdispatch.ab.rule import (
     Stage,
     percent,
 )
-from pytest_dtdispatch.ab.run import Compared, Found, Pair, Run
+from pytest_dtdispatch.ab.run import CHANGED, Compared, Found, Pair, Run
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import MICROSECONDS, plural
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
@@ -58,6 +59,9 @@ NO_CONTROL = {
     INSTRUCTIONS: "no plain tensors were counted: another build cannot be told from another code",
 }
 EXPENDABLE = {TIME: ("base", "head", "p", "interval"), COUNTS: (), INSTRUCTIONS: ("interval",)}
+# As a process writes it; another commit is in another folder, and has the function at another line.
+FUNCTION = re.compile(r"(\d+) (\S+ \()(?:.*/)?([^/:]+)(?::\d+)?\)")
+MOST_FUNCTIONS, LEAST_PART = 3, 0.05  # of the greatest difference: what is less may be chance
 MOST_PASTED = 100  # rows; whatever is regressed comes first
 Figures = Mapping[str, float]
 
@@ -166,16 +170,15 @@ def pasted_document(run: Run, found: Found) -> Document:
     metric = run.request.rule.metric
     rows = [(pair, one) for pair, compared in found.items() for one in compared.verdicts]
     rows.sort(key=lambda each: (each[1].verdict is Verdict.PASSED, gravity(each[1])))
-    is_many, lines = len(found) > 1, []
+    last, lines = ("verdict", "test", "side")[: 2 + (len(found) > 1)], []
     for pair, one in rows[:MOST_PASTED]:
         test, line = _line(run, pair, one)
         verdict = ": ".join(filter(None, (line.proof, "; ".join(line.notes))))
-        side = (pair[1],) if is_many else ()
         op, test = (cut_name(name, LONGEST_ROW) for name in (line.label, test))
-        lines.append(Line(op, (*line.cells, verdict, (Span(test, Tone.CODE),), *side)))
+        cells = (verdict, (Span(test, Tone.CODE),), pair[1])[: len(last)]
+        lines.append(Line(op, (*line.cells, *cells)))
     more = f"and {len(rows) - MOST_PASTED:,} rows more" if len(rows) > MOST_PASTED else ""
-    last = map(Column, ("verdict", "test", "side") if is_many else ("verdict", "test"))
-    columns = (*_columns(metric, "path"), *last)
+    columns = (*_columns(metric, "path"), *map(Column, last))
     table = Table(columns, (Group("", tuple(lines), more),), label_title="op", proof_title="")
     below = [line for pair, compared in found.items() for line in _lines_below(run, pair, compared)]
     return Document((*([table] if lines else []), *_side_lines(run), *below), LEGENDS[metric])
@@ -186,8 +189,8 @@ def _notes(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, ...]:
     base, head = pair
     if one.verdict is Verdict.CONTAMINATED:  # told once, below the table
         return ()
-    if one.verdict is Verdict.REGRESSED and (grown := _grown(run, pair, one.row)):
-        return tuple(View().listed(grown))
+    if one.verdict in CHANGED and (differing := _differing(run, pair, one)):
+        return tuple(View().listed(differing))
     absent_from = {Verdict.MISSING: head, Verdict.NEW: base}.get(one.verdict)
     reasons = (
         f"in {absent_from}: {name}: {reason}"
@@ -200,14 +203,30 @@ def _notes(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, ...]:
     return (why,) if why else ()
 
 
-def _grown(run: Run, pair: Pair, row: str) -> list[str]:
+def _differing(run: Run, pair: Pair, one: RowVerdict) -> list[str]:
     base, head = (
         dict.fromkeys(
-            line for process in run.processes if process.side == side for line in process.details.get(row, ())
+            line
+            for process in run.processes
+            if process.side == side
+            for line in process.details.get(one.row, ())
         )
         for side in pair
     )
-    return [line for line in head if line not in base]
+    if run.request.rule.metric == INSTRUCTIONS:
+        return _functions(base, head)
+    return [line for line in head if line not in base] if one.verdict is Verdict.REGRESSED else []
+
+
+def _functions(*sides: Iterable[str]) -> list[str]:
+    """List the functions that differ most; one that a profile leaves out had less than all that it lists."""
+    read = (filter(None, map(FUNCTION.fullmatch, lines)) for lines in sides)
+    base, head = ({f"{found[2]}{found[3]})": int(found[1]) for found in side} for side in read)
+    floor = max(min(counts.values(), default=math.inf) for counts in (base, head))
+    grown = {name: max(head.get(name, 0), floor) - max(base.get(name, 0), floor) for name in {**base, **head}}
+    most = sorted(grown, key=lambda name: -abs(grown[name]))[:MOST_FUNCTIONS]
+    least = LEAST_PART * max(map(abs, grown.values()), default=0)
+    return [f"{name}: {grown[name]:+,.0f} instructions" for name in most if abs(grown[name]) > least]
 
 
 def _stage_text(run: Run, pair: Pair, name: str, stage: Stage) -> str:
@@ -232,7 +251,8 @@ def _stage_text(run: Run, pair: Pair, name: str, stage: Stage) -> str:
     return text
 
 
-def _percent(value: float, form: str = "+.1f") -> str:
+def _percent(found: Figures, name: str, form: str = "+.1f") -> str:
+    value = found.get(f"{name}_percent", math.nan)
     return format(value, form) if math.isfinite(value) else "-"
 
 
@@ -241,12 +261,8 @@ def _range(found: Figures, side: str) -> str:
     return f"{least:,g}" if least == most else f"{least:,g} to {most:,g}"
 
 
-def _interval(found: Figures, form: str) -> str:
-    return " to ".join(_percent(found[f"{end}_percent"], form) for end in ("low", "high"))
-
-
-def _plain(found: Figures, form: str) -> str:
-    return _percent(found.get("plain_percent", math.nan), form)
+def _interval(found: Figures, form: str = "+.1f") -> str:
+    return " to ".join(_percent(found, end, form) for end in ("low", "high"))
 
 
 # Beside the state of a row, each with its title, its unit, and what it shows of the figures of a verdict.
@@ -254,11 +270,11 @@ COLUMNS: Mapping[str, Sequence[tuple[str, str, Callable[[Figures], str]]]] = {
     TIME: (
         ("base", MICROSECONDS.name, lambda found: MICROSECONDS.text(found["base_ns"])),
         ("head", MICROSECONDS.name, lambda found: MICROSECONDS.text(found["head_ns"])),
-        ("change", "%", lambda found: _percent(found["shift_percent"])),
-        ("interval", "%", lambda found: _interval(found, "+.1f")),
-        ("plain", "%", lambda found: _plain(found, "+.1f")),
+        ("change", "%", lambda found: _percent(found, "shift")),
+        ("interval", "%", lambda found: _interval(found)),
+        ("plain", "%", lambda found: _percent(found, "plain")),
         ("p", "", lambda found: f"{found['p']:.4f}"),
-        ("sees", "%", lambda found: _percent(found["smallest_percent"], ".1f")),
+        ("sees", "%", lambda found: _percent(found, "smallest", ".1f")),
     ),
     COUNTS: (
         ("base", "", lambda found: _range(found, "base")),
@@ -268,8 +284,8 @@ COLUMNS: Mapping[str, Sequence[tuple[str, str, Callable[[Figures], str]]]] = {
     INSTRUCTIONS: (
         ("base", "", lambda found: f"{found['base_least']:,.0f}"),
         ("head", "", lambda found: f"{found['head_least']:,.0f}"),
-        ("change", "%", lambda found: _percent(found["shift_percent"], "+.2f")),
+        ("change", "%", lambda found: _percent(found, "shift", "+.2f")),
         ("interval", "%", lambda found: _interval(found, "+.2f")),
-        ("plain", "%", lambda found: _plain(found, "+.2f")),
+        ("plain", "%", lambda found: _percent(found, "plain", "+.2f")),
     ),
 }

@@ -26,7 +26,7 @@ from pytest_dtdispatch.stats.rank_sums import (
 
 TIME, COUNTS, INSTRUCTIONS = "time", "counts", "instructions"
 METRICS = (TIME, COUNTS, INSTRUCTIONS)
-SCREEN, CONFIRM = "screen", "confirm"
+SCREEN, CONFIRM, PROFILE = "screen", "confirm", "profile"
 SCREEN_LEVEL, CONFIRM_LEVEL = 0.05, 0.005
 MISSES = {str(State.MISS), str(State.COLD)}
 # Pairs of the screen, and fresh ones. A number that is the same in every process needs no second one; a count

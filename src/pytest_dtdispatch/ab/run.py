@@ -22,6 +22,7 @@ from pytest_dtdispatch.ab.rule import (
     COUNTS,
     INSTRUCTIONS,
     METRICS,
+    PROFILE,
     SCREEN,
     TIME,
     Rule,
@@ -34,9 +35,9 @@ from pytest_dtdispatch.ab.rule import (
 )
 from pytest_dtdispatch.core.files import checked_target, read_json, write_atomic
 from pytest_dtdispatch.core.plain_data import decode, encode
-from pytest_dtdispatch.core.results import GO_ON, KIND, PASSES, Answer, AnswerKind
+from pytest_dtdispatch.core.results import GO_ON, KIND, ONLY, PASSES, Answer, AnswerKind
 from pytest_dtdispatch.core.text import brief, show_progress
-from pytest_dtdispatch.core.verdicts import RowVerdict
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.report.screen import is_watched, say, shown_progress
 
@@ -53,9 +54,13 @@ PYTEST_RUNS: Mapping[str, Mapping[AnswerKind, tuple[str, ...]]] = {
 }
 # 10 signatures, in each pass 20 misses and 600 hits of each, and their plain tensors, which are the control.
 DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core")
+# Of rows whose instructions differ: a profile of one takes some ten seconds, and no count of it is judged.
+PROFILING = ("-odtdispatch_profile=true", "--dtdispatch-rounds=1", "--dtdispatch-repeat=1")
+MOST_PROFILED = 3
 PADDING, STEP_BYTES = "DTDISPATCH_AB_PADDING", 136
 MOST_SHARE = 10.0  # of floors and of the control: 1000 %
 FORMAT, VERSION = "pytest-dtdispatch ab", 3
+CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
 Pair = tuple[str, str]  # names of the sides that are compared
 
 
@@ -168,8 +173,17 @@ def measure_run(request: Request, time_limit_s: float, output: Path | None) -> t
         suspects = {side for pair, screen in screens.items() if is_suspect(screen, rule) for side in pair}
         measuring.run_stage(CONFIRM, [side for side in request.sides if side in suspects], rule.confirm)
         found = judge_run(measuring.run)
+        if rows := _changed(found) if rule.metric == INSTRUCTIONS else ():
+            measuring.profile(rows, [side for side in request.sides if side in suspects])
         measuring.write(found)
         return measuring.run, found
+
+
+def _changed(found: Found) -> list[str]:
+    """Choose the rows that differ most, with their functions to be found."""
+    every = (one for compared in found.values() for one in compared.verdicts if one.verdict in CHANGED)
+    by_shift = sorted(every, key=lambda one: -abs(dict(one.figures)["shift_percent"]))
+    return [one.row for one in by_shift[:MOST_PROFILED]]
 
 
 @contextlib.contextmanager
@@ -213,6 +227,16 @@ class Measuring:
     folder: Path
     time_limit_s: float
     output: Path | None
+    profiled: Sequence[str] = ()
+
+    def profile(self, rows: Sequence[str], sides: Sequence[str]) -> None:
+        """Find the functions of some rows on some sides; a run that cannot has its verdicts all the same."""
+        self.profiled, judged = rows, self.run
+        try:
+            self.run_stage(PROFILE, sides, 1)
+        except ProcessError as error:
+            self.run = judged
+            say(f"functions are not known: {error}", stream=sys.stderr)
 
     def run_stage(self, stage: str, sides: Sequence[str], rounds: int) -> None:
         """Run the processes of a stage; the file has each before the next one starts."""
@@ -238,7 +262,7 @@ class Measuring:
         merged: dict[str, Any] = {each.name: {} for each in fields(Answer)}
         start = time.monotonic()
         for kind, flags in PYTEST_RUNS[request.rule.metric].items():
-            words = [*flags, *(request.arguments or DEFAULT_TESTS)]
+            words = [*flags, *(PROFILING if self.profiled else ()), *(request.arguments or DEFAULT_TESTS)]
             answer = run_pytest(arm, words, {**variables, KIND: kind}, self.folder, self.time_limit_s)
             for name, values in merged.items():
                 values |= getattr(answer, name)
@@ -261,7 +285,7 @@ class Measuring:
         the same in every process, so that one that lies badly would lie badly each time (Mytkowicz et al.,
         2009, https://doi.org/10.1145/1508244.1508275).
         """
-        variables = {PASSES: str(self.run.request.passes)}
+        variables = {PASSES: str(self.run.request.passes), ONLY: "\n".join(self.profiled)}
         if len(self.run.sides) > 2:
             variables[GO_ON] = "1"
         if self.run.request.rule.metric == INSTRUCTIONS:
@@ -331,6 +355,7 @@ def _check_whole(run: Run) -> None:
     fresh = {process.side for process in run.processes if process.stage == CONFIRM}
     suspects = [side for side in sides if side in fresh]
     stages = [(SCREEN, sides, rule.pairs), *([(CONFIRM, suspects, rule.confirm)] if suspects else ())]
+    stages += [(PROFILE, suspects, 1)] if any(each.stage == PROFILE for each in run.processes) else []
     # What is not as many may be a number that fills the memory.
     is_whole = len(run.processes) == sum(len(of_stage) * rounds for _, of_stage, rounds in stages)
     if not is_whole or [(process.stage, process.side) for process in run.processes] != [

@@ -24,6 +24,7 @@ APART = frozenset({"steps", "budget"})
 # Variables by which a process of an A/B run is told what to do.
 OUTPUT, PASSES, KIND = "DTDISPATCH_AB_OUTPUT", "DTDISPATCH_AB_PASSES", "DTDISPATCH_AB_KIND"
 GO_ON = "DTDISPATCH_AB_GO_ON"  # without the tests that fail
+ONLY = "DTDISPATCH_AB_ONLY"  # rows, one a line: tests of no other run
 
 
 # Every metric that files of results may have, and whether it is a count, which has no noise.

@@ -21,6 +21,7 @@ from pytest_dtdispatch.core.plain_data import encode
 from pytest_dtdispatch.core.results import (
     GO_ON,
     KIND,
+    ONLY,
     OUTPUT,
     PASSES,
     Answer,
@@ -100,11 +101,13 @@ def proofs(results: TestResults) -> Iterator[tuple[str, float]]:
 
 
 def instructions(results: TestResults) -> Iterator[tuple[str, float]]:
-    """Yield the least count of every state of every row."""
+    """Yield the least count of every state of every row; of what was profiled it knows the functions."""
     for row in results.measurements():
         for samples in row.recorded():
             if not samples.unit.is_time:
-                yield state_name(results.test, row, samples), float(samples.figure)
+                shares = samples.profile.functions if samples.profile else ()
+                lines = (f"{share.instructions} {share.function}" for share in shares)
+                yield state_name(results.test, row, samples), Count(samples.figure, 1, lines)
 
 
 VALUES = {
@@ -146,6 +149,9 @@ class Passes:
         """Run every test, and then every test again; stop after a pass in which one failed."""
         measuring: Session | None = session.config.pluginmanager.get_plugin("dtdispatch-session")
         self._leave_out(session)
+        if rows := os.environ.get(ONLY, "").splitlines():
+            tests = [(item, f"{row_nodeid(item)}::") for item in session.items]
+            session.items[:] = [item for item, name in tests if any(row.startswith(name) for row in rows)]
         if session.testsfailed or session.config.option.collectonly or measuring is None:
             return None
         own_loop: Any = session.config.pluginmanager.get_plugin("main")  # of pytest
