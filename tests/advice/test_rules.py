@@ -122,6 +122,15 @@ def test_conversions_of_one_tensor() -> None:
     ]
 
 
+def test_conversions_of_a_forward_that_runs_again_in_backward() -> None:
+    again = backward(TRAIN)
+    wrap = Wrapping("from_local", "f32[8]", ("R",), 1, place=again)
+    cells = [spent(again, 20, Part.WRAPPING, "from_local"), spent(TRAIN, 80, Part.LOCAL, "mm")]
+    [what, saves] = seen(wrap, wrap, cells=cells)
+    assert what.startswith("f32[8] R given to from_local 2 times at train.py:7 (backward)")
+    assert saves == "  saves at most 1 call of from_local, 10 us (10.0%), in each step"
+
+
 def test_gradients_of_repeated_wraps_are_redistributed_as_often() -> None:
     wraps = [Wrapping("from_local", "f32[8]", ("R",), 1, place=layer(0, name)) for name in ("wq", "wk", "wv")]
     moves = [
