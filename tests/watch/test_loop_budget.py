@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from pytest_dtdispatch import DtDispatchError, StepWatch
 from pytest_dtdispatch.errors import WatchError
@@ -45,6 +46,25 @@ def test_a_budget_of_a_loop_adds_up_and_knows_the_lines(x: Any) -> None:
     assert "unexplained" in text
     assert sys.gettrace() is None
     assert watch.steps.misses == 1
+
+
+def test_what_a_budget_holds_meanwhile_is_no_growth(x: Any) -> None:
+    """A program that collects garbage by itself, as trainers do, has it among what lives."""
+    lines: list[str] = []
+    gc.disable()
+    try:
+        with StepWatch(lines.append) as watch:
+            for _ in range(3):
+                watch.step()
+            watch.budget(steps=20)
+            while not watch.budgets:
+                garbage: list[Any] = [x.redistribute(placements=[Replicate()]) for _ in range(3)]
+                garbage.append(garbage)
+                time.sleep(0.021)
+                watch.step()
+    finally:
+        gc.enable()
+    assert not [line for line in lines if "grow" in line]
 
 
 @pytest.mark.parametrize("ended_after", [0, 2, 4, 6])

@@ -297,7 +297,7 @@ class StepWatch:
             counter.look_away()
         elif growth and number >= growth.next_look and self._budget is None:
             counter.look()
-        if growth and (grown := growth.look(number)):
+        if growth and self._budget is None and (grown := growth.look(number)):  # a budget holds specs
             self._write(f"step {number}: {grown}")
 
     def _write(self, line: str) -> None:
