@@ -231,10 +231,9 @@ def test_a_row_that_differs_names_the_functions_that_do(
     """Another line, another folder, and what one profile leaves out make no difference."""
     same, rule = ("900000 A.same (base/a.py:7)", "500000 A.rule (base/a.py:9)")
     base = profiled("old", tmp_path, 5_000_000, same, rule, "50000 chance (b.py:5)", "40000 least (b.py:1)")
-    same, rule = ("1100000 A.same (head/a.py:17)", "2900000 A.rule (head/a.py:19)")
-    head = profiled(
-        "new", tmp_path, 7_500_000, rule, same, "50100 chance (b.py:5)", "41000 new (<string>:2)", "junk"
-    )
+    same, rule = ("1100000 A.same (head/a.py:17)", "2000000 A.rule (head/a.py:19)")
+    others = ("900000 A.rule (head/a.py:29)", "50100 chance (b.py:5)", "41000 new (<string>:2)", "junk")
+    head = profiled("new", tmp_path, 7_500_000, rule, same, *others)
     path = tmp_path / "ab.json"
     assert compare(base, head, "--metric", "instructions", "--json", str(path), "--markdown") == 1
     out, err = capsys.readouterr()

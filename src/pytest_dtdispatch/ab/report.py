@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.ab.rule import (
@@ -204,15 +205,8 @@ def _notes(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, ...]:
 
 
 def _differing(run: Run, pair: Pair, one: RowVerdict) -> list[str]:
-    base, head = (
-        dict.fromkeys(
-            line
-            for process in run.processes
-            if process.side == side
-            for line in process.details.get(one.row, ())
-        )
-        for side in pair
-    )
+    told = [(process.side, process.details.get(one.row, ())) for process in run.processes]
+    base, head = (dict.fromkeys(line for of, lines in told if of == side for line in lines) for side in pair)
     if run.request.rule.metric == INSTRUCTIONS:
         return _functions(base, head)
     return [line for line in head if line not in base] if one.verdict is Verdict.REGRESSED else []
@@ -220,10 +214,12 @@ def _differing(run: Run, pair: Pair, one: RowVerdict) -> list[str]:
 
 def _functions(*sides: Iterable[str]) -> list[str]:
     """List the functions that differ most; one that a profile leaves out had less than all that it lists."""
-    read = (filter(None, map(FUNCTION.fullmatch, lines)) for lines in sides)
-    base, head = ({f"{found[2]}{found[3]})": int(found[1]) for found in side} for side in read)
-    floor = max(min(counts.values(), default=math.inf) for counts in (base, head))
-    grown = {name: max(head.get(name, 0), floor) - max(base.get(name, 0), floor) for name in {**base, **head}}
+    base, head = counted = Counter[str](), Counter[str]()
+    for counts, lines in zip(counted, sides, strict=True):
+        for found in filter(None, map(FUNCTION.fullmatch, lines)):
+            counts[f"{found[2]}{found[3]})"] += int(found[1])  # two lambdas of a file may have one name
+    floor = max(min(counts.values(), default=math.inf) for counts in counted)
+    grown = {name: max(head[name], floor) - max(base[name], floor) for name in {**base, **head}}
     most = sorted(grown, key=lambda name: -abs(grown[name]))[:MOST_FUNCTIONS]
     least = LEAST_PART * max(map(abs, grown.values()), default=0)
     return [f"{name}: {grown[name]:+,.0f} instructions" for name in most if abs(grown[name]) > least]

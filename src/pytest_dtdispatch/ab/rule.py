@@ -232,11 +232,8 @@ def control_shift(base: Sequence[Values], head: Sequence[Values], metric: str, o
     the least of each side.
     """
     first, *others = [*base, *head]
-    controls = [
-        row
-        for row in first
-        if row.startswith(of) and state_of(row) == State.LOCAL and all(row in one for one in others)
-    ]
+    local = (row for row in first if row.startswith(of) and state_of(row) == State.LOCAL)
+    controls = [row for row in local if all(row in one for one in others)]
     if not controls:
         return None
     if metric != TIME:
