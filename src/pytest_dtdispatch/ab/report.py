@@ -52,7 +52,7 @@ LEGENDS = {
     "before any adjustment. sees: the smallest slow-down that this comparison could have called regressed. "
     f"{PLAIN}",
     COUNTS: "base, head: the number a step, least to most of all processes.",
-    INSTRUCTIONS: "base, head: the least count of all processes. change: from one to the other. interval: "
+    INSTRUCTIONS: "base, head: instructions, the least of all processes. change: from one to the other. interval: "
     f"the changes between any process of the base and any of the head. {PLAIN}",
 }
 NO_CONTROL = {
