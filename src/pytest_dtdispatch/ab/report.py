@@ -52,8 +52,8 @@ LEGENDS = {
     "before any adjustment. sees: the smallest slow-down that this comparison could have called regressed. "
     f"{PLAIN}",
     COUNTS: "base, head: the number a step, least to most of all processes.",
-    INSTRUCTIONS: "base, head: instructions, the least of all processes. change: from one to the other. interval: "
-    f"the changes between any process of the base and any of the head. {PLAIN}",
+    INSTRUCTIONS: "base, head: instructions, the least of all processes. change: from one to the other. "
+    f"interval: the changes between any process of the base and any of the head. {PLAIN}",
 }
 NO_CONTROL = {
     TIME: "no plain tensors were measured: a change of the machine cannot be told from one of the code",
