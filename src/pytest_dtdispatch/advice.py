@@ -276,13 +276,10 @@ def sums_one_by_one(observed: Observed) -> Iterator[Advice]:
 
 
 def _convert_ns(observed: Observed, some: Sequence[Wrapping]) -> float:
-    """Say what conversions by one function cost, with those of their gradients.
-
-    Some of those in backward are of a forward that runs again there, as a checkpoint's does.
-    """
+    """Say what conversions by one function cost, with those of their gradients, which have no number."""
     name = some[0].name
     every = (*observed.last(Wrapping), *observed.last(Unwrapping))
-    alike = [one for one in every if one.name == name and (not _is_backward(one) or one in some)]
+    alike = [one for one in every if one.name == name and one.tensor_number]
     return observed.cost_ns(some, alike, lambda cell: cell.part == Part.WRAPPING and cell.op == name)
 
 

@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_dtdispatch.advice import MOST_ADVICE, advise, where
 from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase
-from pytest_dtdispatch.steps.events import AnyEvent, Miss, QueriedCache, Redistribution, Wrapping
+from pytest_dtdispatch.steps.events import AnyEvent, Miss, QueriedCache, Redistribution, Unwrapping, Wrapping
 from pytest_dtdispatch.steps.model import StepCounts
 
 TRAIN = CodePlace("train.py", 7, "", Phase.FORWARD)
@@ -296,3 +298,56 @@ def test_advice_never_promises_more_than_the_step() -> None:
 
 def test_places_without_a_line() -> None:
     assert where([]) == where([None]) == "a line that is not known"
+
+
+PLACES = st.sampled_from([None, TRAIN, OPTIMIZER, layer(0), layer(1), backward(layer(0)), CodePlace()])
+PLACEMENTS = st.sampled_from([("S0",), ("R",), ("P",)])
+NUMBERS = st.integers(0, 3)
+TENSORS = st.sampled_from(["f32[]", "f32[8]"])
+MOVED = st.builds(
+    Redistribution,
+    st.sampled_from(["redistribute", "mm.default"]),
+    TENSORS,
+    PLACEMENTS,
+    PLACEMENTS,
+    st.sampled_from([0, 64]),
+    NUMBERS,
+    NUMBERS,
+    place=PLACES,
+)
+NAMES = st.sampled_from(["from_local", "to_local"])
+WRAPPED = st.builds(
+    lambda kind, *args, place: kind(*args, place=place),
+    st.sampled_from([Wrapping, Unwrapping]),
+    NAMES,
+    TENSORS,
+    PLACEMENTS,
+    NUMBERS,
+    st.booleans(),
+    place=PLACES,
+)
+MISSED = st.builds(
+    lambda cause, place: miss("mm.default", cause, cause, place),
+    st.sampled_from(["value of max", "shape of self in another place", "first call of this op"]),
+    PLACES,
+)
+STEPS = st.builds(
+    StepCounts,
+    events=st.lists(MOVED | WRAPPED | MISSED, max_size=8).map(tuple),
+    dtensor_growth=st.integers(-1, 2),
+    spec_growth=st.integers(-1, 2),
+)
+OPS = ["mul", "redistribute f32[8]S0 -> R", "Optimizer.step#AdamW.step", "_fused_adamw_"]
+CELLS = st.builds(
+    Cell, st.sampled_from(list(Part)), st.sampled_from(OPS), PLACES, st.floats(-1e5, 1e6), st.floats(0, 99)
+)
+
+
+@given(st.lists(STEPS, max_size=4), st.lists(CELLS, max_size=8), st.floats(0, 1e6))
+def test_whatever_happened_there_is_advice_or_none(
+    steps: list[StepCounts], cells: list[Cell], step_ns: float
+) -> None:
+    found = advise(steps, cells, step_ns)
+    assert len(found) <= MOST_ADVICE
+    assert all(one.lines and one.count >= 1 for one in found)
+    assert all(0 <= one.share <= 1 for one in found if step_ns)
