@@ -198,7 +198,7 @@ def _moves_as_implied(cell: Cell) -> bool:
 
 def _asked(observed: Observed) -> list[Redistribution]:
     """Return the redistributions outside of backward that were asked for, of tensors that are known."""
-    return [one for one in observed.last(Redistribution) if one.tensor_number]
+    return [one for one in observed.last(Redistribution) if one.tensor_number and not one.is_implied]
 
 
 def _saving(observed: Observed, seen: str, change: str, some: Sequence[Redistribution]) -> Advice:
@@ -378,23 +378,23 @@ def _cure(miss: Miss) -> str:
 
 
 def growth(observed: Observed) -> Iterator[Advice]:
-    """As many DTensors, sharding specs or cache entries stay after each step."""
+    """As many DTensors, sharding specs or plans in a cache stay after each step."""
     missed = observed.last(Miss)
     if missed:  # what missed has an entry in a cache, and that holds specs
         if not any(recurring_misses(observed)):
-            seen = f"cache entries more after each step, of {missed[0].op} at {where(_places([missed]))}"
-            yield from _grown(observed, most_growth, seen, "call it with what it was called with before")
+            of = f", as of {missed[0].op} at {where(_places([missed]))}"
+            yield from _grown(
+                observed, most_growth, "cached plan", of, "give ops what they were given before"
+            )
         return
     change = "keep nothing beyond the step that holds them"
     kept = f", as {observed.steps[-1].kept}" if observed.steps and observed.steps[-1].kept else ""
-    seen = f"live DTensors more after each step{kept}"
-    tensors = [*_grown(observed, lambda step: step.dtensor_growth, seen, change)]
-    seen = "live sharding specs more after each step"
-    yield from tensors or _grown(observed, lambda step: step.spec_growth, seen, change)
+    tensors = [*_grown(observed, lambda step: step.dtensor_growth, "live DTensor", kept, change)]
+    yield from tensors or _grown(observed, lambda step: step.spec_growth, "live sharding spec", "", change)
 
 
 def _grown(
-    observed: Observed, grown: Callable[[StepCounts], int], seen: str, change: str
+    observed: Observed, grown: Callable[[StepCounts], int], noun: str, such: str, change: str
 ) -> Iterator[Advice]:
     """Advise where each of several steps grew by the same number; name what makes as many, if one does."""
     counts = {grown(step) for step in observed.steps}
@@ -405,8 +405,8 @@ def _grown(
             for one in made
             if len(one) == count
         ]
-        maker = makers[0] if len(makers) == 1 else ""
-        yield Advice(f"{count:,} {seen}{maker}", change, "saves memory and no time", count, grows=True)
+        seen = f"{plural(count, noun)} more after each step{such}{makers[0] if len(makers) == 1 else ''}"
+        yield Advice(seen, change, "saves memory and no time", count, grows=True)
 
 
 def elementwise_modules(observed: Observed) -> Iterator[Advice]:

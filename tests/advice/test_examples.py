@@ -35,7 +35,7 @@ FIRES: dict[Program, str] = {
     programs.parameters_wrapped: "4 parameters given to from_local in each step at *4 calls of from_local*",
     programs.another_number_each_time: "clamp missed in each step at *value of max*: give the number as a*",
     programs.another_shape_each_time: "mul missed in each step at *shape of self*: pad to a few sizes*",
-    programs.kept: "1 live DTensors more after each step, as f32[[]64,64] S0: keep nothing beyond the step*",
+    programs.kept: "1 live DTensor more after each step, as f32[[]64,64] S0: keep nothing beyond the step*",
 }
 LOOKS_ALIKE = [
     programs.redistributed_once_before,

@@ -206,6 +206,11 @@ def test_growth_by_the_same_number_and_what_makes_as_many() -> None:
         "  saves memory and no time, in each step",
     )
     assert advise([step, replace(step, dtensor_growth=1, spec_growth=1)]) == ()  # it may end
+    [advice] = advise([StepCounts(spec_growth=1)] * 2)
+    assert advice.seen == "1 live sharding spec more after each step"
+    first = miss("mm.default", "first call of this op", "first call of this op")
+    [advice] = advise([StepCounts(events=(first,), cache_growth=(("native", 2),))] * 2)
+    assert advice.seen == "2 cached plans more after each step, as of mm.default at train.py:7 (forward)"
     assert advise([StepCounts(dtensor_growth=-1)] * 3) == ()
 
 
