@@ -70,6 +70,7 @@ def plain_fsdp_training_step(mesh: DeviceMesh) -> Work:
         for whole, shard in pairs:
             grad: Any = whole.grad
             shard.grad = grad[: len(shard)]
+        torch.nn.utils.clip_grad_norm_((shard for _, shard in pairs), max_norm=1.0)
         optimizer.step()
         return loss
 

@@ -251,7 +251,7 @@ def grid(group_owner: ProcessGroupOwner) -> DeviceMesh:
         pytest.param(
             "dp",
             fsdp_training_step,
-            {"all_gather": 8 * 5, "reduce_scatter": 4 * 5},
+            {"all_gather": 8 * 5, "all_reduce": 5, "reduce_scatter": 4 * 5},
             marks=needs(FSDP_WITHOUT_CUDA),
         ),
         (("dp", "tp"), tensor_parallel_step, {"all_reduce": 5}),
