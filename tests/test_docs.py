@@ -26,8 +26,13 @@ import_compilers()
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
+TAKES_LONG = "step_time.md"  # it compares whole training steps
 BLOCKS = [
-    pytest.param(found[1], id=f"{page.name}, example {number}")
+    pytest.param(
+        found[1],
+        id=f"{page.name}, example {number}",
+        marks=[pytest.mark.long] if page.name == TAKES_LONG else [],
+    )
     for page in PAGES
     for number, found in enumerate(PYTHON.finditer(page.read_text()), start=1)
 ]

@@ -209,6 +209,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_module_runs_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "part.py").write_text("name = 'part'")
@@ -243,6 +244,7 @@ def test_a_module_that_is_not_there_is_told_and_an_error_in_one_is_its_own(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_on_real_ranks_the_first_alone_takes_a_budget_and_prints_it(tmp_path: Path) -> None:
     group = next(line for line in MESH.splitlines() if "init_process_group" in line)
     code = STEPS.replace(group, "dist.init_process_group('gloo')").replace("(4,)", "(2,)")
