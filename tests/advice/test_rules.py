@@ -54,7 +54,7 @@ def test_one_tensor_redistributed_for_three_modules_of_each_layer() -> None:
         "f32[64,64] S0 -> R redistributed 3 times in each of 2 places, at model.py:16 "
         "(forward, layers.*.attention): redistribute it once before",
         # Of 12 redistributions 8 go; a third of what is spent stays.
-        "  saves at most 8 redistributions, 600 us (66.7%), in each step",
+        "  saves at most 8 redistributions, about 600 us (66.7%), in each step",
     ]
 
 
@@ -98,9 +98,9 @@ def test_an_implied_redistribution_has_its_share_of_what_its_line_spends() -> No
     assert found[:2] == [
         "f32[64,64] S0 -> R implied by mm.default 2 times at model.py:16 (forward, layers.*.attention.wq): "
         "make it R, or place the other operands so that it stays S0",
-        "  saves at most 2 redistributions, 110 us (55.0%), in each step",
+        "  saves at most 2 redistributions, about 110 us (55.0%), in each step",
     ]
-    assert found[3] == "  saves at most 1 redistribution, 50 us (25.0%), in each step"
+    assert found[3] == "  saves at most 1 redistribution, about 50 us (25.0%), in each step"
 
 
 def test_results_of_one_number_that_are_reduced_one_by_one() -> None:
@@ -108,7 +108,7 @@ def test_results_of_one_number_that_are_reduced_one_by_one() -> None:
     assert seen(*[norm] * 5, cells=[spent(OPTIMIZER, 50)]) == [
         "5 partial results of one number reduced one by one at train.py:9 (optimizer): "
         "stack them, and reduce the stack once, as torch.nn.utils.get_total_norm does",
-        "  saves at most 4 collectives, 40 us (80.0%), in each step",
+        "  saves at most 4 collectives, about 40 us (80.0%), in each step",
     ]
 
 
@@ -120,7 +120,7 @@ def test_conversions_of_one_tensor() -> None:
     ]
     assert seen(*wraps, cells=cells) == [
         "f32[8] R given to from_local 4 times at train.py:7 (forward): keep the DTensor of the first call",
-        "  saves at most 3 calls of from_local, 60 us (75.0%), in each step",
+        "  saves at most 3 calls of from_local, about 60 us (75.0%), in each step",
     ]
 
 
@@ -130,7 +130,7 @@ def test_conversions_of_a_forward_that_runs_again_in_backward() -> None:
     cells = [spent(again, 20, Part.WRAPPING, "from_local"), spent(TRAIN, 80, Part.LOCAL, "mm")]
     [what, saves] = seen(wrap, wrap, cells=cells)
     assert what.startswith("f32[8] R given to from_local 2 times at train.py:7 (backward)")
-    assert saves == "  saves at most 1 call of from_local, 10 us (10.0%), in each step"
+    assert saves == "  saves at most 1 call of from_local, about 10 us (10.0%), in each step"
 
 
 def test_gradients_of_repeated_wraps_are_redistributed_as_often() -> None:
@@ -140,7 +140,7 @@ def test_gradients_of_repeated_wraps_are_redistributed_as_often() -> None:
     ]
     cells = [spent(one.place or TRAIN, 100) for one in moves]
     assert seen(*wraps, *moves, cells=cells)[1] == (
-        "  saves at most 2 calls of from_local and 2 redistributions, 200 us (66.7%), in each step"
+        "  saves at most 2 calls of from_local and 2 redistributions, about 200 us (66.7%), in each step"
     )
     # Where each is redistributed in forward as well, the gradient may be that one's.
     asked = [moved(wrap.place or TRAIN, number, tensor="f32[8]") for number, wrap in enumerate(wraps, 1)]
@@ -176,7 +176,7 @@ def test_misses_that_recur(cause: str, cure: str) -> None:
     cells = [spent(TRAIN, 900, Part.PROPAGATION, "clamp"), spent(TRAIN, 100, Part.LOCAL, "clamp")]
     assert seen(miss("clamp.default", f"{cause} 3, was 2", cause), cells=cells) == [
         f"clamp missed in each step at train.py:7 (forward), {cause} 3, was 2: {cure}",
-        "  saves at most 1 miss, 900 us (90.0%), in each step",
+        "  saves at most 1 miss, about 900 us (90.0%), in each step",
     ]
 
 
@@ -235,7 +235,7 @@ def optimizer_cells(*ops: str, name: str = "AdamW", calls: float = 8) -> list[Ce
 def test_optimizer_over_dtensors(cells: list[Cell], expected: tuple[str, str]) -> None:
     first, second = seen(cells=cells)
     assert all(text in first for text in expected), first
-    assert second == "  saves at most 8 ops, 60 us (60.0%), in each step"
+    assert second == "  saves at most 8 ops, about 60 us (60.0%), in each step"
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_elementwise_module_whose_dispatch_costs_ten_times_its_local_ops() -> No
         "dispatch costs 10 times the local ops at model.py:16 (forward, layers.0.norm): "
         "run the module on local tensors, by local_map",
         # Six conversions cost as much as six of 60 ops at least.
-        "  saves at most 54 ops, 90 us (81.8%), in each step",
+        "  saves at most 54 ops, about 90 us (81.8%), in each step",
     ]
 
 

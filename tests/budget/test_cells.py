@@ -212,7 +212,7 @@ def test_advice_stands_below_the_parts() -> None:
     cells = (Cell("dispatch", "mm", FORWARD, 48_000.0, 1.0),)
     lines = shown(budget(cells=cells, measured_ns=48e3, advice=(advice,)), width=140).splitlines()
     at = lines.index("  mm moved: place it")
-    assert lines[at + 1] == "    saves at most 2 redistributions, 12 us (25.0%), in each step"
+    assert lines[at + 1] == "    saves at most 2 redistributions, about 12 us (25.0%), in each step"
     assert lines[at - 1].startswith("  Profiling made")
 
 

@@ -95,7 +95,7 @@ class Advice:
         change: what to write instead.
         saves: what it saves in a step, without the time.
         count: how many that are.
-        ns: nanoseconds a step that it may save at most; 0 where that is not known.
+        ns: nanoseconds a step that it may save; 0 where that is not known.
         share: of the step, likewise.
         grows: whether it saves memory and no time.
 
@@ -104,7 +104,7 @@ class Advice:
         >>> advice = Advice("x redistributed 3 times", "do it once", saves, 2, 9e3, 0.1)
         >>> print("\n".join(advice.lines))
         x redistributed 3 times: do it once
-          saves at most 2 redistributions, 9 us (10.0%), in each step
+          saves at most 2 redistributions, about 9 us (10.0%), in each step
     """
 
     seen: str
@@ -118,7 +118,7 @@ class Advice:
     @property
     def lines(self) -> tuple[str, str]:
         """What was seen and what to change; what that saves."""
-        time = f", {self.ns / 1e3:,.0f} us ({self.share:.1%})" if self.ns else ""
+        time = f", about {self.ns / 1e3:,.0f} us ({self.share:.1%})" if self.ns else ""
         return f"{self.seen}: {self.change}", f"  {self.saves}{time}, in each step"
 
 
