@@ -235,7 +235,9 @@ def optimizer_cells(*ops: str, name: str = "AdamW", calls: float = 8) -> list[Ce
 def test_optimizer_over_dtensors(cells: list[Cell], expected: tuple[str, str]) -> None:
     first, second = seen(cells=cells)
     assert all(text in first for text in expected), first
-    assert second == "  saves at most 8 ops, about 60 us (60.0%), in each step"
+    # One op over all lists costs as much to dispatch as several over some of them.
+    us = 10 if cells[0].op.startswith("_foreach_") else 60
+    assert second == f"  saves at most 8 ops, about {us} us ({us}.0%), in each step"
 
 
 @pytest.mark.parametrize(
