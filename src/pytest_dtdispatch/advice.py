@@ -30,9 +30,9 @@ LEAST_SHARE = 0.01  # of the step: advice that saves less is left out
 LEAST_SUMS = 3  # results of one number that are reduced one by one
 LEAST_OPTIMIZER_OPS = 4
 LOCAL_RATIO = 5  # of what dispatch costs to what local ops cost: of a small shard that is 6 to 10
-# Conversions of input, weight and result, and their backward. Each costs as much as an op at least, and
-# where they were measured as much as three: 45 us beside 14 us.
-CONVERSIONS, OPS_OF_CONVERSION = 6, 3
+# What a module on local tensors needs: conversions of input, weight and result, and their backward. Each
+# costs as much as an op to three; by two the promise was 0.6 and 1.5 times what came of two models.
+CONVERTING_OPS = 6 * 2
 
 FUSED = {"Adam", "AdamW", "SGD", "Adagrad"}
 # Optimizers of torch that compute each element by itself: a step on local tensors gives the same.
@@ -422,20 +422,18 @@ def elementwise_modules(observed: Observed) -> Iterator[Advice]:
         ns: Counter[str] = Counter()
         for cell in cells:
             ns[cell.part] += cell.ns  # type: ignore[assignment]
-        dispatch_ns, local_ns = ns[Part.DISPATCH] + ns[Part.AUTOGRAD], ns[Part.LOCAL]
+        many_ns, local_ns = ns[Part.DISPATCH] + ns[Part.AUTOGRAD], ns[Part.LOCAL]
         dispatched = sorted((cell for cell in cells if cell.part == Part.DISPATCH), key=lambda cell: -cell.ns)
         calls = round(sum(cell.calls for cell in dispatched))
-        conversions = CONVERSIONS * len({cell.place.module for cell in cells if cell.place})
-        is_worth_it = calls > conversions * OPS_OF_CONVERSION and dispatch_ns > LOCAL_RATIO * local_ns
-        if is_worth_it and not any(map(_needs_others, cells)):
-            left = calls - conversions
+        left = calls - CONVERTING_OPS * len({cell.place.module for cell in cells if cell.place})
+        if left > 0 and many_ns > LOCAL_RATIO * local_ns and not any(map(_needs_others, cells)):
             yield Advice(
-                f"dispatch costs {dispatch_ns / max(local_ns, 1):,.0f} times the local ops at "
+                f"dispatch and autograd cost {many_ns / max(local_ns, 1):,.0f} times the local ops at "
                 f"{where(cell.place for cell in dispatched)}",
                 "run the module on local tensors, by local_map",
                 f"saves at most {plural(left, 'op')}",
                 left,
-                dispatch_ns * left / calls,
+                ns[Part.DISPATCH] * left / calls,  # plain tensors have their nodes of autograd too
             )
 
 
