@@ -192,10 +192,6 @@ def _moves_as_asked(cell: Cell) -> bool:
     return _moves(cell) and cell.op.startswith("redistribute ")
 
 
-def _moves_as_implied(cell: Cell) -> bool:
-    return _moves(cell) and not cell.op.startswith("redistribute ")
-
-
 def _asked(observed: Observed) -> list[Redistribution]:
     """Return the redistributions outside of backward that were asked for, of tensors that are known."""
     return [one for one in observed.last(Redistribution) if one.tensor_number and not one.is_implied]
@@ -252,7 +248,9 @@ def implied_redistributions(observed: Observed) -> Iterator[Advice]:
             f"{' '.join(first.source)}",
             f"saves at most {plural(len(groups), 'redistribution')}",
             len(groups),
-            observed.cost_ns([one for [one] in groups], implied, _moves_as_implied),
+            observed.cost_ns(
+                [*chain(*groups)], implied, lambda cell: _moves(cell) and not _moves_as_asked(cell)
+            ),
         )
 
 

@@ -207,6 +207,19 @@ def test_modules_and_ranges_of_layers_are_folded_in_a_table_unless_each_is_asked
     assert of_each.count("(layers.") == 12
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_breakdown_runs_over_the_edge(width: int) -> None:
+    cells = tuple(
+        Cell(part, name, replace(FORWARD, module=f"layers.{number}.attention.{name}"), 4e6, 90.0)
+        for number in range(12)
+        for name in ("wq", "wk", "wv")
+        for part in ("redistribution python", "dispatch", "redistribution planning")
+    )
+    text = shown(budget(cells=cells, measured_ns=432e6), width=width)
+    assert "redistribution 67%, dispatch 33%" in text
+    assert max(map(len, text.splitlines())) <= width
+
+
 def test_advice_stands_below_the_parts() -> None:
     advice = Advice("mm moved", "place it", "saves at most 2 redistributions", 2, 12_000.0, 0.25)
     cells = (Cell("dispatch", "mm", FORWARD, 48_000.0, 1.0),)

@@ -174,7 +174,8 @@ def _breakdown(title: str, shares: Sequence[CostShare], nameless: str, budget: B
     if rest := shares[most:]:
         lines.append(Line(f"{len(rest)} more", _cells(sum(share.ns for share in rest), budget)))
     columns = Column("us"), Column("share"), Column("calls")
-    return Table(columns, (Group("", tuple(lines)),), title, "mostly", expendable=("calls",))
+    room = max(len(line.proof) for line in lines)
+    return Table(columns, (Group("", tuple(lines)),), title, "mostly", expendable=("calls",), proof_room=room)
 
 
 def _calls(calls: float) -> str:

@@ -148,8 +148,9 @@ class Table:
         label_title: of the first column.
         proof_title: of the last column; empty where there is none.
         expendable: titles of columns that may be left out, the first of them first.
-        kept_longest: titles of those that go after them, and only where labels have no room at all.
+        widest_kept: titles of those that go after them, and only where labels have no room at all.
         label_tone: of all labels.
+        proof_room: columns of the terminal that the last column has: a longer text runs over the edge.
     """
 
     columns: tuple[Column, ...]
@@ -159,6 +160,7 @@ class Table:
     expendable: tuple[str, ...] = ()
     widest_kept: tuple[str, ...] = ()
     label_tone: Tone = Tone.CODE
+    proof_room: int = len("unpropagated, noisy")  # a refusal may be longer
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from pytest_dtdispatch.report.document import (
 NO_EDGE = sys.maxsize  # the width of a pipe and of a file
 INDENT = "  "
 MIN_LABEL, ROOMY_LABEL = 30, 52
-LONGEST_PROOF = len("unpropagated, noisy")  # that has room: a long refusal may run over the edge
 T = TypeVar("T")
 
 
@@ -123,7 +122,7 @@ def _fit(table: Table, width: int) -> TableFit:
         for i, column in enumerate(table.columns)
     ]
     proof = max((len(line.proof) for line in lines), default=0)
-    beside = len(INDENT) + (2 + min(proof, LONGEST_PROOF) if proof else 0)
+    beside = len(INDENT) + (2 + min(proof, table.proof_room) if proof else 0)
     least = min(max(width // 2, MIN_LABEL), ROOMY_LABEL, longest)
     shown = list(range(len(widths)))
     for titles, room in ((table.expendable, least), (table.widest_kept, min(least, MIN_LABEL))):
