@@ -132,7 +132,7 @@ def where(places: Iterable[CodePlace | None]) -> str:
         >>> where([CodePlace("model.py", 16, f"layers.{i}.wq", Phase.FORWARD) for i in range(2)])
         'model.py:16 (forward, layers.*.wq)'
     """
-    known = [place for place in places if place]
+    known = [place for place in places if place and place.file]
     lines: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for place in known:
         file, _, line = shorten_path(place.line_text).rpartition(":")
@@ -148,7 +148,7 @@ def where(places: Iterable[CodePlace | None]) -> str:
 
 
 def _places(groups: Iterable[Iterable[StepEvent]]) -> Iterator[CodePlace | None]:
-    return (event.place for group in groups for event in group)
+    return (event.place for event in chain(*groups))
 
 
 def _grouped(events: Iterable[E], key: Callable[[E], Hashable]) -> list[list[E]]:
@@ -193,7 +193,7 @@ def _moves_as_asked(cell: Cell) -> bool:
 
 
 def _asked(observed: Observed) -> list[Redistribution]:
-    """Return the redistributions outside of backward that were asked for, of tensors that are known."""
+    """Return the redistributions that were asked for, of tensors that are known: no gradient is."""
     return [one for one in observed.last(Redistribution) if one.tensor_number and not one.is_implied]
 
 
@@ -299,7 +299,7 @@ def repeated_conversions(observed: Observed) -> Iterator[Advice]:
         )
         repeated = (group for group in same if len(group) > 1)
         for groups in _layered(repeated, lambda one: (one.name, one.tensor)):
-            every = [one for group in groups for one in group]
+            every = [*chain(*groups)]
             others = [one for group in groups for one in group[1:]]
             share = len(others) / len(every)
             moved = _of_gradients(observed, every) if kind is Wrapping else []
@@ -319,7 +319,7 @@ def wrapped_parameters(observed: Observed) -> Iterator[Advice]:
     wrapped = observed.recurring(Wrapping, lambda one: one.is_parameter and one.tensor_number)
     parameters = ([one] for one in wrapped if one.is_parameter and one.tensor_number)
     for groups in _layered(parameters, lambda one: (one.name, one.placements)):
-        every = [one for [one] in groups]
+        every = [*chain(*groups)]
         yield Advice(
             f"{plural(len({one.tensor_number for one in every}), 'parameter')} given to {every[0].name} in "
             f"each step at {where(_places(groups))}",
@@ -361,7 +361,7 @@ def recurring_misses(observed: Observed) -> Iterator[Advice]:
     again = observed.recurring(Miss, lambda one: (one.op, one.cause, one.place))
     cured = ([one] for one in again if _cure(one))
     for groups in _layered(cured, _cure):
-        missed = [one for [one] in groups]
+        missed = [*chain(*groups)]
         ops = [op.partition(".")[0] for op in dict.fromkeys(one.op for one in missed)]
         yield Advice(
             f"{', '.join(first_of(ops, MOST_LINES))} missed in each step at {where(_places(groups))}, "

@@ -304,7 +304,8 @@ def test_advice_never_promises_more_than_the_step() -> None:
 
 
 def test_places_without_a_line() -> None:
-    assert where([]) == where([None]) == "a line that is not known"
+    assert where([]) == where([None]) == where([CodePlace()]) == "a line that is not known"
+    assert where([CodePlace(), TRAIN]) == "train.py:7 (forward)"
 
 
 PLACES = st.sampled_from([None, TRAIN, OPTIMIZER, layer(0), layer(1), backward(layer(0)), CodePlace()])
