@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, takewhile
 from typing import TypeVar
 
-from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase
+from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase, ns_by_part
 from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.text import INDEX, first_of, fold_layers, plural, shorten_path
 from pytest_dtdispatch.steps.events import (
@@ -417,9 +417,7 @@ def elementwise_modules(observed: Observed) -> Iterator[Advice]:
         if cell.place and cell.place.module:
             of_module[INDEX.sub("*", cell.place.module)].append(cell)
     for cells in of_module.values():
-        ns: Counter[str] = Counter()
-        for cell in cells:
-            ns[cell.part] += cell.ns  # type: ignore[assignment]
+        ns = ns_by_part(cells)
         many_ns, local_ns = ns[Part.DISPATCH] + ns[Part.AUTOGRAD], ns[Part.LOCAL]
         dispatched = sorted((cell for cell in cells if cell.part == Part.DISPATCH), key=lambda cell: -cell.ns)
         calls = round(sum(cell.calls for cell in dispatched))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 from pytest_dtdispatch.budget.parts import Course, ran
-from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase
+from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase, ns_by_part
 from pytest_dtdispatch.core.results import Advice, NoRows
 from pytest_dtdispatch.core.text import fold_layers
 
@@ -77,7 +77,7 @@ class Budget(NoRows):
     @property
     def parts(self) -> dict[str, float]:
         """Nanoseconds of each part that the step has; with ``unexplained_ns`` they add up to the step."""
-        sums = _summed(self.cells)
+        sums = ns_by_part(self.cells)
         return {str(part): sums[part] for part in Part if part in sums}
 
     @property
@@ -124,7 +124,7 @@ class Budget(NoRows):
             groups[key(cell)].append(cell)
         shares = []
         for name, cells in groups.items():
-            parts = sorted(_summed(cells).items(), key=lambda item: -item[1])
+            parts = sorted(ns_by_part(cells).items(), key=lambda item: -item[1])
             spent_ns, calls = sum(cell.ns for cell in cells), sum(cell.calls for cell in cells)
             shares.append(CostShare(name, spent_ns, calls, dict(parts)))
         return sorted(shares, key=lambda share: -share.ns)
@@ -152,14 +152,6 @@ def _joined(name: str, shares: Sequence[CostShare]) -> CostShare:
     spent_ns, calls = sum(share.ns for share in shares), sum(share.calls for share in shares)
     largest = sorted(parts.items(), key=lambda item: -item[1])
     return CostShare(f"{name} ({len(shares)}x)", spent_ns, calls, dict(largest))
-
-
-def _summed(cells: Iterable[Cell]) -> dict[str, float]:
-    """Add up nanoseconds by part."""
-    sums: defaultdict[str, float] = defaultdict(float)
-    for cell in cells:
-        sums[str(cell.part)] += cell.ns
-    return sums
 
 
 class Moment(NamedTuple):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -114,6 +115,19 @@ class Cell:
     ns: float
     calls: float
     timing_ns: float = 0.0
+
+
+def ns_by_part(cells: Iterable[Cell]) -> Mapping[str, float]:
+    """Add up the nanoseconds of each part; one that no cell is of has none.
+
+    Example:
+        >>> ns_by_part([Cell("local", "mm", None, 2.0, 1.0), Cell("local", "add", None, 3.0, 1.0)])["local"]
+        5.0
+    """
+    sums: defaultdict[str, float] = defaultdict(float)
+    for cell in cells:
+        sums[str(cell.part)] += cell.ns
+    return sums
 
 
 @dataclass(frozen=True)
