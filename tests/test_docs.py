@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.plugin_runs import import_compilers, measure
 from tests.probes import (
@@ -18,23 +19,30 @@ from tests.probes import (
     numbers_are_told_apart,
     on_a_fake_mesh,
 )
+from tests.walked_pages import ROOT, copy_of_the_repository, examples, install, reasons_not_to_run, walk
 
 pytestmark = pytest.mark.torch
 
 import_compilers()
 
-ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
-TAKES_LONG = "step_time.md"  # it compares whole training steps
+# Walked pages show what this torch prints. On another one their examples run as those of other pages do.
+IS_OF_THE_PAGES = torch.__version__.startswith("2.13.")
+# Pages whose commands run, those that take over 20 s as long ones, and why some of their blocks do not.
+WALKED: dict[str, list[str]] = {
+    "README.md": [],
+}
+QUICK: set[str] = {"README.md"}
+LONG = "step_time.md"  # its examples compare whole training steps
 BLOCKS = [
     pytest.param(
-        found[1],
+        code,
         id=f"{page.name}, example {number}",
-        marks=[pytest.mark.long] if page.name == TAKES_LONG else [],
+        marks=[pytest.mark.long] if page.name == LONG else [],
     )
     for page in PAGES
-    for number, found in enumerate(PYTHON.finditer(page.read_text()), start=1)
+    if page.name not in WALKED or not IS_OF_THE_PAGES
+    for number, code in enumerate(examples(page), start=1)
 ]
 
 # Tests of the pages that fail where torch has the fault that they are about, and the probe of each.
@@ -101,6 +109,43 @@ def test_scripts_of_the_documentation_run(tmp_path: Path) -> None:
     assert scripts
     flags = ("-W", "error", "-W", OF_TORCH)
     subprocess.run([sys.executable, *flags, "-c", FORKS, *scripts], check=True, cwd=tmp_path)
+
+
+@pytest.fixture(scope="module")
+def surroundings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Those of a reader who installed the wheel."""
+    pytest.importorskip("hatchling")
+    return install(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not IS_OF_THE_PAGES, reason="the pages show what another torch prints")
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git tells what a clone has")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in WALKED]
+)
+def test_commands_of_a_page_print_what_it_shows(
+    tmp_path: Path, surroundings: dict[str, str], name: str
+) -> None:
+    [page] = [page for page in PAGES if page.name == name]
+    if page.parent == ROOT:
+        copy_of_the_repository(tmp_path)
+    ran = list(walk(page, tmp_path, surroundings))
+    assert ran
+    for one in ran:
+        said = f"$ {one.command}\n{one.printed}"
+        assert one.status == one.expected_status, said
+        assert not one.missing, f"{name} shows what is not printed: {one.missing}\n{said}"
+    typed = " ".join(one.command for one in ran)
+    for file in re.findall(r"^```python\n# (\w+\.py)", page.read_text(), re.MULTILINE):
+        assert file in typed, f"no command of {name} runs {file}"
+
+
+@pytest.mark.parametrize("name", WALKED)
+def test_few_blocks_of_walked_pages_do_not_run(name: str) -> None:
+    [page] = [page for page in PAGES if page.name == name]
+    assert reasons_not_to_run(page) == WALKED[name]
+    assert all(re.match(r"# \w+\.py\n", code) for code in examples(page)), "an example has no name of a file"
 
 
 def test_every_flag_is_in_the_reference_and_no_other(request: pytest.FixtureRequest) -> None:

@@ -64,12 +64,22 @@ def test_what_the_action_is_given_reaches_the_script() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/ci.md"])
 def test_the_lines_to_paste_are_those_of_a_workflow(page: str) -> None:
-    [block] = re.findall(r"```yaml\n(# .github.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    content = yaml.safe_load(block)
+    content = pasted(page)
     assert content["permissions"] == READ_ONLY
     [job] = content["jobs"].values()
     used = [step["uses"] for step in job["steps"] if "uses" in step]
     assert all(map(PINNED.fullmatch, used))
     assert any(use.startswith("actions/setup-python@") for use in used)  # pip refuses the system's Python
-    assert used[-1].startswith("OWNER/pytest-dtdispatch@")
-    assert set(job["steps"][-1]["with"]) <= set(read(ACTION)["inputs"])
+
+
+def test_the_recipe_gives_the_action_what_it_takes() -> None:
+    [job] = pasted("docs/ci.md")["jobs"].values()
+    action = job["steps"][-1]
+    assert action["uses"].startswith("OWNER/pytest-dtdispatch@")
+    assert set(action["with"]) <= set(read(ACTION)["inputs"])
+
+
+def pasted(page: str) -> dict[str, Any]:
+    [block] = re.findall(r"```yaml\n(# .github.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    content: dict[str, Any] = yaml.safe_load(block)
+    return content

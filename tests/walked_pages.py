@@ -1,0 +1,150 @@
+"""Walk a page of the manual as a reader does: write its files, run its commands, keep what they print."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+COLUMNS = 100  # of the terminal that every page was printed on
+# What each fence of a page is, and why the reader of it does not run it here.
+BLOCK = re.compile(r"(?:<!-- not run: ([^\n]+) -->\n+)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FILE = re.compile(r"# (\w+\.py)\n")
+COMMAND = re.compile(r"^\$ (.*(?:(?<=\\)\n.*)*)$", re.MULTILINE)
+SECTION = re.compile(r"^=+ dtdispatch =+\n(.*?)^=+ ", re.DOTALL | re.MULTILINE)
+FAILS = re.compile(r"failed|GateError|[1-9]\d* regressed")
+BUILD = "import sys; from hatchling.build import build_wheel as build; build(sys.argv[1])"
+# Of jobs, of pytest itself and of the plugin: no command of a page sees them.
+HIDDEN = ("GITHUB_", "DTDISPATCH_", "PYTEST_", "CI")
+SOMEBODY = {
+    f"GIT_{who}_{what}": value
+    for who in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "Somebody"), ("EMAIL", "somebody@example.org"))
+}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command of a page, what it printed, and what the page says that it prints."""
+
+    command: str
+    status: int
+    printed: str
+    shown: str = ""
+    place: tuple[int, int] = (0, 0)  # of what is shown in the text of the page
+
+    @property
+    def expected_status(self) -> int:
+        """Return the exit status that a reader expects of what is shown."""
+        return int(bool(FAILS.search(self.shown)))
+
+    @property
+    def section(self) -> str:
+        """Return what a page shows of it: our section of a run of pytest, or all."""
+        found = SECTION.search(self.printed)
+        return found[1] if found else self.printed
+
+    @property
+    def missing(self) -> list[str]:
+        """Return the lines that are shown and that nothing printed, figures aside."""
+        printed = [_words(line) for line in self.printed.splitlines()]
+        shown = [line for line in self.shown.splitlines() if line.strip() not in ("", "...")]
+        return [line for line in shown if not any(one.startswith(_up_to_a_figure(line)) for one in printed)]
+
+
+def _words(line: str) -> str:
+    return " ".join(line.split())
+
+
+def _up_to_a_figure(line: str) -> str:
+    before, *_ = re.split(r"-?\d", _words(line).removesuffix("..."))
+    return before.strip().removesuffix(" noisy")
+
+
+def reasons_not_to_run(page: Path) -> list[str]:
+    """Read why blocks of a page are not run."""
+    return [found[1] for found in BLOCK.finditer(page.read_text()) if found[1]]
+
+
+def examples(page: Path) -> Iterator[str]:
+    """Read the Python of a page."""
+    return (found[3] for found in BLOCK.finditer(page.read_text()) if found[2] == "python")
+
+
+def walk(page: Path, folder: Path, surroundings: Mapping[str, str]) -> Iterator[Ran]:
+    """Write the files of a page and run its commands, in the order of the page, in this folder."""
+    last: Ran | None = None
+    for number, found in enumerate(BLOCK.finditer(page.read_text()), start=1):
+        reason, kind, text = found.groups()
+        if kind == "text" and last:  # it follows a command, which it belongs to
+            yield Ran(last.command, last.status, last.printed, text, found.span(3))
+        elif last:
+            yield last
+        last = None
+        if kind == "python" and not reason:
+            named = FILE.match(text)
+            (folder / (named[1] if named else f"test_example_{number}.py")).write_text(text)
+        elif kind == "console" and not reason:
+            *before, last = (_run(one[1], folder, surroundings) for one in COMMAND.finditer(text))
+            yield from before
+    if last:
+        yield last
+
+
+def _run(command: str, folder: Path, surroundings: Mapping[str, str]) -> Ran:
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=surroundings,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    return Ran(command, done.returncode, done.stdout)
+
+
+def install(folder: Path) -> dict[str, str]:
+    """Build the wheel, unpack it, and return the surroundings of a reader who installed it.
+
+    What the reader installs is there already, so ``pip`` does nothing.
+    """
+    subprocess.run([sys.executable, "-c", BUILD, str(folder)], cwd=ROOT, check=True)
+    [wheel] = folder.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(folder / "site")
+    tools = folder / "bin"
+    tools.mkdir()
+    programs = {
+        "pip": "#!/bin/sh\n",
+        "dtdispatch": f'#!/bin/sh\nexec {sys.executable} -m pytest_dtdispatch "$@"\n',
+    }
+    for name, program in programs.items():
+        (tools / name).write_text(program)
+        (tools / name).chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
+    return {
+        **kept,
+        **SOMEBODY,
+        "COLUMNS": str(COLUMNS),
+        "NO_COLOR": "1",
+        "OMP_NUM_THREADS": "1",
+        "PATH": os.pathsep.join((str(tools), str(Path(sys.executable).parent), os.environ["PATH"])),
+        "PYTHONPATH": str(folder / "site"),
+    }
+
+
+def copy_of_the_repository(folder: Path) -> None:
+    """Copy what git tracks, as a clone has it."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes((ROOT / name).read_bytes())
