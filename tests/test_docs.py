@@ -31,8 +31,9 @@ IS_OF_THE_PAGES = torch.__version__.startswith("2.13.")
 # Pages whose commands run, those that take over 20 s as long ones, and why some of their blocks do not.
 WALKED: dict[str, list[str]] = {
     "README.md": [],
+    "quickstart.md": [],
 }
-QUICK: set[str] = {"README.md"}
+QUICK = {"README.md", "quickstart.md"}
 LONG = "step_time.md"  # its examples compare whole training steps
 BLOCKS = [
     pytest.param(

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,19 +52,15 @@ class Ran:
 
     @property
     def missing(self) -> list[str]:
-        """Return the lines that are shown and that nothing printed, figures aside."""
-        printed = [_words(line) for line in self.printed.splitlines()]
-        shown = [line for line in self.shown.splitlines() if line.strip() not in ("", "...")]
-        return [line for line in shown if not any(one.startswith(_up_to_a_figure(line)) for one in printed)]
+        """Return the lines that are shown and that nothing printed, figures and further columns aside."""
+        printed = [" ".join(line.split()) for line in self.printed.splitlines()]
+        return [line for line in self.shown.splitlines() if not any(map(_begins(line), printed))]
 
 
-def _words(line: str) -> str:
-    return " ".join(line.split())
-
-
-def _up_to_a_figure(line: str) -> str:
-    before, *_ = re.split(r"-?\d", _words(line).removesuffix("..."))
-    return before.strip().removesuffix(" noisy")
+def _begins(line: str) -> Callable[[str], bool]:
+    """Tell what a line begins: a run on another machine has other figures, and may have other columns."""
+    first, *_ = re.split(r"  |-?\d|\.\.\.$", line.strip())
+    return lambda printed: printed.startswith(first.strip())
 
 
 def reasons_not_to_run(page: Path) -> list[str]:
