@@ -1,4 +1,4 @@
-"""What changes from one version of torch to the next, as tables for ``docs/versions.md``.
+"""What changes from one version of torch to the next, as the tables that ``docs/suite.md`` sums up.
 
 ``python benchmarks/versions.py OLD/bin/python NEW/bin/python ...`` compares each interpreter with the one
 before it, by ``dtdispatch ab`` over the ops of ``suite.ab_ops``. It prints what a hit and a miss take, with
