@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_dtdispatch.core.events import StepParts
 from pytest_dtdispatch.core.measurement import Contains, Samples, State
+from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import (
@@ -85,9 +87,45 @@ def test_sections_stand_in_their_order() -> None:
     page = page_of(run)
     titles = re.findall(r"<h2>(.*?)</h2>", html_page(run))
     of_steps = ("Budget of each step", "Signatures and calls", "Counts of each step")
-    assert titles == ["Verdicts against base.json", *of_steps]
-    assert [link["href"] for link in page.all("a")[1:]] == [f"#s{n}" for n in range(1, 5)]
+    assert titles == ["Verdicts against base.json", "What costs most", *of_steps]
+    assert [link["href"] for link in page.all("a")[1:]] == [f"#s{n}" for n in range(1, 6)]
     assert page.text.index("Failed: 1 regressed") < page.text.index("find what slowed it")
+
+
+def test_a_run_without_a_gate_begins_with_what_costs_most_and_with_advice() -> None:
+    advice = Advice("x redistributed 3 times", "do it once", "saves at most 2 redistributions", 2, 9e3, 0.1)
+    below = Table((), (Group("t.py::test_b", (Line("step", (), notes=advice.lines),)),))
+    budget = StepParts("t.py::test_b: train", 5e6, 0.0, {"local": 1e6, "dispatch": 3e6})
+    run = run_of(row(), row("mm(f32[8]R)@4", calls=9), budgets=(budget,), documents=of_kind("steps", below))
+    first, _, rest = page_of(run).text.partition("Signatures and calls\n")
+    assert "60% of 5 ms: dispatch of t.py::test_b: train" in first
+    assert "9 calls of 7 us, 90% of all rows: mm(f32[8]R)@4 of t.py::test_a" in first
+    assert "Advice: x redistributed 3 times: do it once; saves at most 2 redistributions, about 9 us" in first
+    assert rest
+
+
+def test_what_comes_after_ten_is_folded_and_still_on_the_page() -> None:
+    verdicts = tuple(RowVerdict(f"row {n}", Verdict.REGRESSED, (), f"remedy {n}") for n in range(12))
+    gate = Judgement(verdicts, "base.json", verdicts, to_paste=("row 11,1",))
+    page = page_of(run_of(*(row(f"add(f32[{n}]R)@4") for n in range(15)), gates=(gate,)))
+    assert len(page.all("details")) == 2
+    assert "2 more" in page.text
+    assert page.text.index("5 more") < page.text.index("add(f32[14]R)@4")
+    assert page.text.index("2 more") < page.text.index("remedy 11") < page.text.index("row 11,1")
+
+
+def test_a_long_signature_is_cut_and_opens() -> None:
+    label = f"cat.default([{', '.join(['f32[64,64]S0'] * 12)}])@4"
+    page = page_of(run_of(row(label)))
+    assert len(page.all("summary")) == 1
+    assert min(map(len, page.said["bdi"].split(label))) < 90
+    assert page.text.count(label) == 1
+
+
+def test_scatter_is_said_as_the_upper_bound_that_it_is() -> None:
+    page = page_of(run_of(row(ADD, Samples(State.HIT, (100, 100, 100, 150, 110, 120, 100, 100)))))
+    assert "up to +%" in page.text
+    assert "+-%" not in page.text
 
 
 def test_rows_can_be_filtered_by_their_verdict_and_by_noise() -> None:

@@ -86,6 +86,9 @@ class Count(float):
     __str__ = __repr__
 
 
+IN_EACH_STEP = ", in each step"  # ends advice, wherever it is printed
+
+
 @dataclass(frozen=True)
 class Advice:
     r"""What to change in a step.
@@ -119,7 +122,7 @@ class Advice:
     def lines(self) -> tuple[str, str]:
         """What was seen and what to change; what that saves."""
         time = f", about {self.ns / 1e3:,.0f} us ({self.share:.1%})" if self.ns else ""
-        return f"{self.seen}: {self.change}", f"  {self.saves}{time}, in each step"
+        return f"{self.seen}: {self.change}", f"  {self.saves}{time}{IN_EACH_STEP}"
 
 
 def repeated(items: Iterable[object]) -> list[str]:

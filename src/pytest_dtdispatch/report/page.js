@@ -8,10 +8,19 @@
       if (button) button.addEventListener("click", () => sort(table, heads, place));
     });
   }
-  const rows = document.getElementById("rows");
-  if (rows) filterable(rows, document.getElementById("controls"));
+  const folds = [...document.querySelectorAll("details.more")];
+  folds.forEach((fold) => fold.addEventListener("toggle", () => unfold(fold)));
+  const controls = document.getElementById("controls");
+  if (controls) filterable(controls);
+
+  // Rows that are unfolded stand in one table with the others, so that they are sorted with them.
+  function unfold(fold) {
+    fold.previousElementSibling.append(...fold.querySelectorAll("tbody"));
+    fold.remove();
+  }
 
   function sort(table, heads, place) {
+    if (table.nextElementSibling) unfold(table.nextElementSibling);
     const head = heads[place];
     const first = head.dataset.first || "descending";
     const other = first === "descending" ? "ascending" : "descending";
@@ -37,17 +46,20 @@
     return sign * (areNumbers ? one - other : `${one}`.localeCompare(`${other}`));
   }
 
-  function filterable(table, controls) {
-    const bodies = [...table.tBodies].map((body) => [body, body.textContent.toLowerCase()]);
+  function filterable(controls) {
+    const bodies = [...document.querySelectorAll("table.rows > tbody")].map((body) => [body, body.textContent.toLowerCase()]);
+    const lists = new Set(bodies.map(([body]) => body.closest(".list")));
     const apply = () => {
       const words = controls.elements.text.value.toLowerCase().split(/\s+/).filter(Boolean);
       const mark = controls.elements.marks.value;
+      if (mark || words.length) for (const list of lists) list.querySelectorAll("details.more").forEach(unfold);
       let shown = 0;
       for (const [body, text] of bodies) {
         const isMarked = !mark || (body.dataset.marks ?? "").split(" ").includes(mark);
         body.hidden = !isMarked || !words.every((word) => text.includes(word));
         shown += !body.hidden;
       }
+      for (const list of lists) list.hidden = !list.querySelector("tbody:not([hidden])");
       document.getElementById("shown").textContent = `${shown} of ${bodies.length} rows`;
     };
     controls.addEventListener("input", apply);

@@ -5,27 +5,44 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import itertools
 import math
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.core.results import number_name, state_name
+from pytest_dtdispatch.core.results import IN_EACH_STEP, number_name, state_name
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import COUNT_UNITS, UNITS, escape_controls, plural, short
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import DtDispatchError
-from pytest_dtdispatch.report.document import Tone, paragraph, plain
+from pytest_dtdispatch.report.document import (
+    Block,
+    Document,
+    Line,
+    Paragraph,
+    Span,
+    Table,
+    Tone,
+    paragraph,
+    plain,
+)
 from pytest_dtdispatch.report.judgements import ORDER, TONES, judgement_document, verdict_counts
-from pytest_dtdispatch.report.rows import profiles
+from pytest_dtdispatch.report.rows import by_cost, call_cost, profiles
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import run_sections
 
 TITLE = "DTensor dispatch report"
 PIECES = {"local": "local", "hit": "overhead on a hit", "miss": "extra on a miss"}  # of the bar of a row
 LEAST_RANGE = 1e3  # of the scale of bars
+MOST, LONGEST = 10, 72  # items of a list that are not folded, letters of a name
+DEAREST = 3  # rows that are named first
+EITHER_SIDE = re.compile(
+    r"\+-(?=[\d,]*%)"
+)  # how far samples scatter: the larger gap, which bounds them above
 
 
 def require_jinja() -> Any:
@@ -53,11 +70,18 @@ def html_page(run: ReportedRun) -> str:
     page: str = _template().render(
         title=TITLE,
         about=_about(run),
-        sections=[section for section in _sections(run) if section["blocks"]],
+        sections=[
+            {**section, "blocks": [*_folded(section["blocks"])]}
+            for section in _sections(run)
+            if section["blocks"]
+        ],
         rows=rows,
         marks=Counter(mark for row in rows.values() for mark in row["marks"]),
         pieces=PIECES,
         cut=cut_name,
+        lists=_lists,
+        most=MOST,
+        longest=LONGEST,
         scale=(short(low, units), short(high, units)),
         policy=_policy(style, script),
         style=markup(style),
@@ -73,7 +97,8 @@ def _template() -> Any:
     markup = jinja2.utils.markupsafe.Markup
 
     def shown(value: Any) -> Any:
-        return escape_controls(value) if isinstance(value, str) and not isinstance(value, markup) else value
+        is_text = isinstance(value, str) and not isinstance(value, markup)
+        return EITHER_SIDE.sub("up to +", escape_controls(value)) if is_text else value
 
     environment = jinja2.Environment(
         autoescape=True, finalize=shown, trim_blocks=True, undefined=jinja2.StrictUndefined
@@ -110,11 +135,76 @@ def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
         outcome = f"{word}: {plain(verdict_counts(gate.verdicts)) or 'no row was judged'}"
         title = f"Verdicts against {cut_name(gate.where)}"
         yield {"title": title, "blocks": judgement_document(gate).blocks, "outcome": outcome, "tone": tone}
+    yield {"title": "What costs most", "blocks": tuple(_dearest(run))}
     yield {"title": "To know first", "blocks": run.notices.blocks}
     if not run.calls and not run.documents:
         yield {"title": "Signatures and calls", "blocks": (paragraph("No signature or call was measured."),)}
     yield from (section._asdict() for section in run_sections(run))
     yield {"title": "Profiles", "blocks": tuple(profiles(run.measured))}
+
+
+def _dearest(run: ReportedRun) -> Iterator[Block]:
+    """Name the largest part of each budget, the row that costs most, and what to change."""
+    for step in run.budgets:
+        part, ns = max(step.parts.items(), key=lambda one: one[1], default=("", 0.0))
+        if ns > 0 and step.measured_ns:
+            share = f"{ns / step.measured_ns:.0%} of {short(step.measured_ns, UNITS)}: "
+            yield Paragraph((Span(share), Span(part, Tone.STRONG), Span(f" of {step.title}")), 1)
+    units = UNITS if run.unit.is_time else COUNT_UNITS
+    tests = {id(row): test for test, rows in run.calls.items() for row in rows}
+    for one in by_cost([row for rows in run.calls.values() for row in rows])[:DEAREST]:
+        if cost := one.share and call_cost(one.row):
+            figures = (
+                f"{plural(one.row.calls, 'call')} of {short(cost, units)}, {one.share:.0%} of all rows: "
+            )
+            label, of = cut_name(one.row.label, LONGEST), f" of {tests[id(one.row)]}"
+            yield Paragraph((Span(figures), Span(label, Tone.CODE), Span(of)), 1)
+    for document in run.documents.values():
+        for advised, saves in itertools.pairwise(_texts(document)):
+            if saves.endswith(IN_EACH_STEP):
+                yield Paragraph((Span("Advice: ", Tone.STRONG), Span(f"{advised}; {saves.strip()}")), 1)
+
+
+def _texts(document: Document) -> Iterator[str]:
+    """Yield running texts of a document, and the notes in its tables."""
+    for block in document.blocks:
+        if isinstance(block, Paragraph):
+            yield plain(block.spans)
+        elif isinstance(block, Table):
+            yield from (note for group in block.groups for line in group.lines for note in line.notes)
+
+
+class Folded(NamedTuple):
+    """Items of a list that come after the first ones, with what is said of each."""
+
+    items: int
+    blocks: tuple[Block, ...]
+
+
+def _folded(blocks: Iterable[Block]) -> Iterator[Block | Folded]:
+    """Fold a list: an item is an indented line of several pieces, with what is indented further below it."""
+    items, rest = 0, list[Block]()
+    for block in blocks:
+        indent, pieces = (block.indent, len(block.spans)) if isinstance(block, Paragraph) else (0, 0)
+        is_item = indent == 1 and pieces > 1
+        items += is_item
+        if items > MOST and (is_item or indent > 1):
+            rest.append(block)
+            continue
+        if rest:
+            yield Folded(items - MOST, tuple(rest))
+            rest = []
+        yield block
+    if rest:
+        yield Folded(items - MOST, tuple(rest))
+
+
+def _lists(table: Table, by_group: bool) -> Iterator[tuple[str, list[tuple[str, Line]]]]:
+    """Yield the lists of a table with their titles: one, whose lines name their groups, or one a group."""
+    if by_group or len(table.groups) == 1:
+        yield from ((group.title, [("", line) for line in group.lines]) for group in table.groups)
+    else:
+        yield "", [(group.title, line) for group in table.groups for line in group.lines]
 
 
 def _page_rows(run: ReportedRun, low: float, high: float) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
@@ -135,7 +225,7 @@ def _page_rows(run: ReportedRun, low: float, high: float) -> Iterator[tuple[tupl
                     "tone": TONES.get(verdict, Tone.BAD).value if verdict else "",
                     "bar": [*_bar(ends, low, high)],
                     "said": ", ".join(f"{kind} {short(end, units)}" for kind, end in ends.items()),
-                    "full": row.full_label if row.full_label != cut_name(row.label) else "",
+                    "full": row.full_label,
                 },
             )
 
