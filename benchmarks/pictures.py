@@ -39,7 +39,7 @@ def main() -> int:
     asked = parser.parse_args()
     drawn = {
         PICTURES / "budget.svg": budget_picture(
-            {name: parts_of(text_after(STEP_TIME, name)) for name in ("before", "after")}
+            {name: parts_of(table_of(name)) for name in ("before", "after")}
         ),
     }
     old = [path for path, text in drawn.items() if not path.exists() or path.read_text() != text]
@@ -50,11 +50,13 @@ def main() -> int:
     return int(asked.check and bool(old))
 
 
-def text_after(page: Path, name: str) -> str:
-    """Read the block of text behind a comment of the page: ``<!-- run: before -->``."""
-    found = re.search(rf"<!-- run: {name} -->\n+```text\n(.*?)```", page.read_text(), re.DOTALL)
+def table_of(name: str) -> str:
+    """Read the parts of a budget from the page, by its name in the first example."""
+    found = re.search(
+        rf": {name} \(budget\)\n(.*?^  measured[^\n]*)", STEP_TIME.read_text(), re.DOTALL | re.MULTILINE
+    )
     if not found:
-        raise SystemExit(f"{page}: no block of text behind <!-- run: {name} -->")
+        raise SystemExit(f"{STEP_TIME}: no budget {name!r}")
     return found[1]
 
 

@@ -32,6 +32,8 @@ IS_OF_THE_PAGES = torch.__version__.startswith("2.13.")
 WALKED: dict[str, list[str]] = {
     "README.md": [],
     "quickstart.md": [],
+    "step_time.md": [],
+    "cases.md": [],
 }
 QUICK = {"README.md", "quickstart.md"}
 LONG = "step_time.md"  # its examples compare whole training steps

@@ -76,9 +76,11 @@ def examples(page: Path) -> Iterator[str]:
 def walk(page: Path, folder: Path, surroundings: Mapping[str, str]) -> Iterator[Ran]:
     """Write the files of a page and run its commands, in the order of the page, in this folder."""
     last: Ran | None = None
-    for number, found in enumerate(BLOCK.finditer(page.read_text()), start=1):
+    content, end = page.read_text(), 0
+    for number, found in enumerate(BLOCK.finditer(content), start=1):
         reason, kind, text = found.groups()
-        if kind == "text" and last:  # it follows a command, which it belongs to
+        is_next, end = not content[end : found.start()].strip(), found.end()
+        if kind == "text" and last and is_next:  # it belongs to the command
             yield Ran(last.command, last.status, last.printed, text, found.span(3))
         elif last:
             yield last
