@@ -17,7 +17,7 @@ html_title = "pytest-dtdispatch"
 autodoc_typehints = "description"
 nitpick_ignore_regex = [("py:.*", r".*")]
 html_static_path = ["_static"]
-html_css_files = ["pictures.css"]
+html_css_files = ["pages.css"]
 
 
 def put_drawings_into_the_page(app: Any, doctree: Any, docname: str) -> None:
