@@ -34,8 +34,9 @@ WALKED: dict[str, list[str]] = {
     "quickstart.md": [],
     "step_time.md": [],
     "cases.md": [],
+    "advice.md": [],
 }
-QUICK = {"README.md", "quickstart.md"}
+QUICK = {"README.md", "quickstart.md", "advice.md"}
 LONG = "step_time.md"  # its examples compare whole training steps
 BLOCKS = [
     pytest.param(
