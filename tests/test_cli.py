@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -15,7 +16,7 @@ from pytest_dtdispatch.cli import main
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "a subcommand is needed: ab, expected, report, watch"),
+        ([], "a command is needed: ab, expected, report, watch"),
         (["nonsense"], ""),
         (["--nonsense"], ""),
         (["report"], ""),
@@ -28,7 +29,11 @@ from pytest_dtdispatch.cli import main
         (["watch", "--budget"], "one of the arguments SCRIPT.py -m is required"),
         (["watch", "-m"], "argument -m: expected one argument"),
         (["watch", "--budget=3", "a.py"], "argument --budget: ignored explicit argument '3'"),
-        (["watch", "--budge", "--nonsense", "a.py"], "unrecognized arguments: --nonsense"),
+        (["watch", "--budge", "--nonsense", "a.py"], "unrecognized arguments: --nonsense\n"),
+        (["watch", "--budjet", "a.py"], "unrecognized arguments: --budjet; did you mean --budget?\n"),
+        (["ab", "--hed", "x"], "unrecognized arguments: --hed; did you mean --head?\n"),
+        (["report", "--exprt=html:x"], "unrecognized arguments: --exprt; did you mean --export?\n"),
+        (["expected", "update", "--reasn"], "unrecognized arguments: --reasn; did you mean --reason?\n"),
     ],
 )
 def test_a_command_line_that_cannot_be_obeyed_is_told_in_one_line(
@@ -54,10 +59,11 @@ assert "torch" not in sys.modules and "pytest" not in sys.modules
 
 def test_every_command_answers_help_without_torch() -> None:
     text = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True, check=True).stdout
-    for words in ("", " ab", " expected", " expected update", " report", " watch"):
-        assert f"usage: dtdispatch{words} [" in text
-    assert "{watch,ab,expected,report}" in text
-    assert "run a script" in text
+    pages = text.split("usage: dtdispatch ")
+    assert [page.partition(" ")[0] for page in pages[2:]] == ["ab", "expected", "expected", "report", "watch"]
+    assert all("\nexample:\n  " in page and "\nexit status:\n  " in page for page in pages[2:])
+    assert re.findall(r"^    (\w+)", pages[1], re.MULTILINE) == ["ab", "expected", "report", "watch"]
+    assert "[-- PYTEST ARGUMENTS]" in pages[2]
 
 
 def test_it_tells_its_version_and_the_package_runs_as_the_command() -> None:

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from pytest_dtdispatch.ab.cli import add_ab_parser, argument_type, compare_sides
 from pytest_dtdispatch.core.parsing import read_exports, read_file
+from pytest_dtdispatch.core.text import nearest
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.plugin.settings import EXPORTS
 from pytest_dtdispatch.report.document import Tone
 from pytest_dtdispatch.report.screen import say, show
 
+STATUS = """exit status:
+  0    {}
+  2    invalid command line or file
+  130  interrupted"""
 USAGE_ERROR, PROCESS_ERROR, INTERRUPTED = 2, 5, 130
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that says what is wrong in one line."""
+    """A parser that says what is wrong in one line, and prints texts of its help as they are written."""
+
+    def __init__(self, prog: str, **more: Any) -> None:
+        super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **more)
 
     def error(self, message: str) -> NoReturn:
         """Leave, in one line."""
@@ -48,10 +58,10 @@ def _run(words: list[str]) -> int:
     for word in own:
         if word.startswith("--") and word.endswith("=--"):  # argparse takes it for no value at all
             raise DtDispatchError(f"argument {word[:-3]}: expected one argument, and -- is none")
-    options = _parser().parse_args(own)
+    options = _read(own)
     if options.command is None:
         names = "ab, expected, report, watch"
-        raise DtDispatchError(f"a subcommand is needed: {names}; measure tests with: pytest --dtdispatch")
+        raise DtDispatchError(f"a command is needed: {names}; to measure tests: pytest --dtdispatch")
     if options.command == "ab":
         return compare_sides(options, arguments)
     if arguments:
@@ -59,12 +69,25 @@ def _run(words: list[str]) -> int:
     return _report(options) if options.command == "report" else _update_expected(options)
 
 
+def _read(words: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line; a flag that its command has not is refused first, with those that come near."""
+    parser, of_commands = _parsers()
+    name = next((name for name in of_commands if [*words[: len(name)]] == [*name]), None)
+    if name:
+        flags = [*re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", of_commands[name].format_help(), re.MULTILINE)]
+        for word in takewhile(lambda word: word != "--", words):
+            flag = word.partition("=")[0]
+            if flag.startswith("--") and not any(known.startswith(flag) for known in flags):
+                raise DtDispatchError(f"unrecognized arguments: {flag}{nearest(flag, flags)}")
+    return parser.parse_args(words)
+
+
 def _watch(words: list[str]) -> int:
     """Run a script or a module; whatever comes after its name is its own."""
     cut = next((i for i, word in enumerate(words, 1) if not word.startswith("-")), len(words))
     if "--" in words[:cut]:  # before a name that begins with a dash
         cut = words.index("--") + 2
-    options = _parser().parse_args(["watch", *words[:cut]])
+    options = _read(["watch", *words[:cut]])
     from pytest_dtdispatch.watch.script import watch_module, watch_script
 
     watch, name = (watch_module, options.module) if options.module else (watch_script, options.script)
@@ -105,52 +128,81 @@ def _report(options: argparse.Namespace) -> int:
     return 0
 
 
-def _parser() -> Parser:
-    about = "Measure DTensor dispatch; tests are measured by: pytest --dtdispatch"
-    parser = Parser("dtdispatch", description=about)
-    number = f"dtdispatch {version('pytest-dtdispatch')}"
-    parser.add_argument(
-        "--version", action="version", version=number, help="print the version of this package"
+def _parsers() -> tuple[Parser, dict[tuple[str, ...], Parser]]:
+    """Declare the command line; return what parses all of it, and each command's own flags by its words."""
+    about = (
+        "Compare, print and export measurements of DTensor dispatch. To measure tests: pytest --dtdispatch"
     )
-    commands = parser.add_subparsers(dest="command", title="subcommands")
-    _add_watch(commands)
+    example = "example:\n  dtdispatch ab --help\n\n" + STATUS.format(
+        "done; ab and watch have more: see their --help"
+    )
+    parser = Parser("dtdispatch", description=about, epilog=example)
+    number = f"dtdispatch {version('pytest-dtdispatch')}"
+    parser.add_argument("--version", action="version", version=number, help="print the version")
+    commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
     add_ab_parser(commands)
-    _add_expected(commands)
+    update = _add_expected(commands)
     _add_report(commands)
-    return parser
+    _add_watch(commands)
+    leaves: dict[tuple[str, ...], Parser] = {("expected", "update"): update}
+    leaves |= {(name,): commands.choices[name] for name in ("ab", "report", "watch")}
+    return parser, leaves
 
 
 def _add_watch(commands: Any) -> None:
-    watch = commands.add_parser("watch", help="run a script, and say where its steps miss the caches")
-    what = "say too where the wall time of a step goes, once the warm-up is over"
+    about = "Run a script as Python does, and report where its steps miss the caches of DTensor."
+    example = """example:
+  dtdispatch watch --budget train.py --steps 100
+
+exit status:
+  that of the script
+  2    invalid command line, or a script that ended well and called no op on DTensors
+  130  interrupted"""
+    what = "run a script, and report where its steps miss the caches"
+    usage = "dtdispatch watch [--budget] (SCRIPT.py | -m MODULE) [ARGUMENT ...]"
+    watch = commands.add_parser("watch", help=what, description=about, epilog=example, usage=usage)
+    what = "report too where the wall time of a step goes, after the warm-up"
     watch.add_argument("--budget", action="store_true", help=what)
     program = watch.add_mutually_exclusive_group(required=True)
-    what = "a Python file, run as Python runs it; the steps of its optimizer end the steps"
+    what = "a Python file; each step of its optimizer ends a step"
     program.add_argument("script", nargs="?", metavar="SCRIPT.py", help=what)
-    program.add_argument("-m", dest="module", metavar="MODULE", help="a module in place of it, as python -m")
+    program.add_argument("-m", dest="module", metavar="MODULE", help="a module instead, as for python -m")
     watch.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="of the script or the module")
 
 
 def _add_report(commands: Any) -> None:
-    report = commands.add_parser("report", help="show the numbers of saved runs, or write one in any format")
-    what = "a run that pytest-benchmark saved: --benchmark-json, --benchmark-save, --benchmark-autosave"
+    about = "Print the numbers of saved runs side by side, or export one run."
+    example = "example:\n  dtdispatch report run.json --export html:run.html\n\n" + STATUS.format(
+        "printed or written"
+    )
+    what = "print the numbers of saved runs, or export one"
+    report = commands.add_parser("report", help=what, description=about, epilog=example)
+    what = "a run saved by --benchmark-json, --benchmark-save or --benchmark-autosave"
     report.add_argument("saved", type=argument_type(read_file), nargs="+", metavar="SAVED.json", help=what)
-    what = f"write the run; may be repeated, with a format of {', '.join(EXPORTS)}"
+    what = f"write the run to FILE; may be repeated. Formats: {', '.join(EXPORTS)}"
     read = argument_type(partial(read_exports, formats=EXPORTS))
     report.add_argument(
         "--export", dest="exports", type=read, action="append", metavar="FORMAT:FILE", help=what
     )
 
 
-def _add_expected(commands: Any) -> None:
-    expected = commands.add_parser("expected", help="maintain a file of expected results")
-    actions = expected.add_subparsers(dest="action", title="actions", required=True)
-    update = actions.add_parser("update", help="take over values that a run found")
+def _add_expected(commands: Any) -> Parser:
+    about = "Accept results that a run found: write them into a file of expected results."
+    example = """example:
+  pytest --dtdispatch --dtdispatch-expected expected.csv --dtdispatch-export csv:results.csv
+  dtdispatch expected update expected.csv --results results.csv --reason "one more norm"
+
+"""
+    texts = {"description": about, "epilog": example + STATUS.format("written")}
+    expected = commands.add_parser("expected", help="maintain a file of expected results", **texts)
+    actions = expected.add_subparsers(dest="action", title="actions", metavar="ACTION", required=True)
+    update: Parser = actions.add_parser("update", help="accept results that a run found", **texts)
     file = argument_type(read_file)
-    update.add_argument("file", type=file, metavar="FILE", help="of expected results, rewritten in place")
+    update.add_argument("file", type=file, metavar="FILE", help="the expected results; it is rewritten")
     what = "what pytest wrote with --dtdispatch-export csv:FILE"
     update.add_argument("--results", type=file, required=True, metavar="RESULTS.csv", help=what)
     what = "why they changed; kept in their rows"
     update.add_argument("--reason", required=True, metavar="TEXT", help=what)
-    what = "add results that FILE has no row for, with this margin: 0.1 is 10 %%; counters get 0"
+    what = "also add results that FILE lacks, with this margin: 0.1 is 10 %%; counts get 0"
     update.add_argument("--new-margin", metavar="FRACTION", help=what)
+    return update

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.core.parsing import Export
 from pytest_dtdispatch.core.verdicts import Threshold
 from pytest_dtdispatch.plugin import resolve
@@ -137,7 +138,7 @@ def test_the_help_names_each_flag_its_default_and_its_ini_name(pytester: pytest.
         assert bool(re.findall(rf"{each.flag}(?![\w-])", text)) is ("flag" in each.ways)
     for each in WITH_FLAG:
         assert text.replace(" ", "").count(each.help.replace(" ", "")) == 1  # a line may break after a hyphen
-        assert f"as {each.flag}, which beats it" in text
+        assert f"same as {each.flag}; the flag wins" in text
     assert len(WITH_FLAG) <= 18
     for default in ("(default: 20)", "(default: 10)", "(default: 1.0)", "(default: 4)", "(default: auto)"):
         assert default in text
@@ -151,6 +152,22 @@ def test_a_value_that_is_not_valid(pytester: pytest.Pytester, name: str, text: s
     assert mistake(pytester, *flags_of(name, (text,))) == f"{named}: {text!r} {says}"
     ini = f"{setting.dest} = {text}"
     assert mistake(pytester, ini=ini) == f"{file}: {setting.dest}: {text!r} {says}"
+
+
+def test_the_list_of_fixtures_names_each_method(pytester: pytest.Pytester) -> None:
+    text = pytester.runpytest(*PLUGINS, "--fixtures").stdout.str().partition("Measure DTensor dispatch")[2]
+    methods = {name for name in vars(DtDispatch) if not name.startswith("_")}
+    assert methods == set(re.findall(r"^ +(\w+)(?:\(.*\))?: ", text.partition("\n\n")[0], re.MULTILINE))
+
+
+def test_an_unknown_flag_is_answered_by_the_nearest_and_one_of_a_conftest_is_not(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeconftest("def pytest_addoption(parser): parser.addoption('--dtdispatch-own')")
+    result = pytester.runpytest(*PLUGINS, "--dtdispatch-own=1", "--dtdispatch-meshs=4")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert result.errlines == ["ERROR: no flag --dtdispatch-meshs; did you mean --dtdispatch-mesh?", ""]
+    assert pytester.runpytest(*PLUGINS, "--dtdispatch-own=1").ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 def test_an_empty_flag_is_a_mistake(pytester: pytest.Pytester) -> None:

@@ -25,7 +25,7 @@ from pytest_dtdispatch.report.screen import show
 # What is for one metric alone, by field.
 OF_METRIC = {"floor_hit": TIME, "floor_miss": TIME, "passes": TIME, "threshold": INSTRUCTIONS}
 OF_RULE = ("control", "threshold", "floor_hit", "floor_miss")  # what a file may be judged by anew
-HELP = "compare interpreters, or two commits, in fresh processes"
+HELP = "compare interpreters or commits, in fresh processes"
 
 
 def read_percent(text: str) -> float:
@@ -78,29 +78,52 @@ read_metric = partial(read_choice, choices=METRICS)
 FLAGS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
     ("--base", str, "PYTHON", "interpreter of the base"),
     ("--head", str, "PYTHON", "interpreter of the head"),
-    ("--base-rev", str, "REV", "commit of the base, in the repository here"),
+    ("--base-rev", str, "REV", "commit of the base, in the repository of the current folder"),
     ("--head-rev", str, "REV", "commit of the head"),
     ("--metric", read_metric, "METRIC", "time, counts or instructions (default: time)"),
-    ("--threshold", read_percent, "PERCENT", "least shift of instructions that counts (default: 2%%)"),
-    ("--pairs", read_count, "N", "of the screen (default: 5; of counts and instructions 1)"),
-    ("--confirm", read_count, "N", "fresh pairs (default: 10; of counts 1, of instructions 2)"),
-    ("--passes", read_count, "N", "in a process (default: 5)"),
-    ("--floor", read_floors, "FLOORS", "least shifts that count (default: hit=7.5%%,miss=10%%)"),
-    ("--control", read_control, "PERCENT", "most that plain tensors may shift, or off (default: 3%%)"),
-    ("--time-limit", read_seconds, "S", "of a process (default: 300; of instructions 1800)"),
-    ("--json", read_file, "FILE", "every sample, written after each process"),
-    ("--judge", read_file, "FILE", "judge what such a file has once more, with no process"),
+    ("--threshold", read_percent, "PERCENT", "smallest change of instructions that counts (default: 2%%)"),
+    ("--pairs", read_count, "N", "pairs of processes in the screen (default: 5; counts and instructions: 1)"),
+    (
+        "--confirm",
+        read_count,
+        "N",
+        "fresh pairs for rows that trip (default: 10; counts: 1; instructions: 2)",
+    ),
+    ("--passes", read_count, "N", "passes over all tests, in each process (default: 5)"),
+    ("--floor", read_floors, "FLOORS", "smallest changes of times that count (default: hit=7.5%%,miss=10%%)"),
+    ("--control", read_control, "PERCENT", "largest change of plain tensors, or off (default: 3%%)"),
+    ("--time-limit", read_seconds, "S", "seconds for one process (default: 300; instructions: 1800)"),
+    ("--json", read_file, "FILE", "write every sample to FILE, after each process"),
+    ("--judge", read_file, "FILE", "judge a file of --json again, without measuring"),
 )
+USAGE = """dtdispatch ab --base PYTHON --head PYTHON [OPTIONS] [-- PYTEST ARGUMENTS]
+       dtdispatch ab --base-rev REV --head-rev REV [OPTIONS] [-- PYTEST ARGUMENTS]
+       dtdispatch ab --python PYTHON --python PYTHON ... [OPTIONS] [-- PYTEST ARGUMENTS]
+       dtdispatch ab --judge FILE [OPTIONS]"""
+ABOUT = """Compare the dispatch cost of interpreters or commits. Each runs the tests in fresh processes,
+which take turns on this machine. PYTEST ARGUMENTS choose the tests: by default a part of the suite."""
+EXAMPLE = """example:
+  dtdispatch ab --base-rev main --head-rev HEAD -- tests/test_model.py
+
+exit status:
+  0    passed, improved or new
+  1    regressed, or missing in the head
+  2    invalid command line or file
+  3    inconclusive, or nothing compared
+  4    contaminated: plain tensors changed too
+  5    a process failed; its log is named
+  130  interrupted"""
 
 
 def add_ab_parser(commands: Any) -> None:
     """Declare the subcommand."""
-    parser = commands.add_parser("ab", help=HELP, argument_default=argparse.SUPPRESS)
+    texts = {"usage": USAGE, "description": ABOUT, "epilog": EXAMPLE}
+    parser = commands.add_parser("ab", help=HELP, argument_default=argparse.SUPPRESS, **texts)
     for flag, reader, metavar, meaning in FLAGS:
         parser.add_argument(flag, type=argument_type(reader), metavar=metavar, help=meaning)
     what = "end with a Markdown table to paste into a pull request"
     parser.add_argument("--markdown", action="store_true", help=what)
-    what = "an interpreter; once for each: all others are compared with the first"
+    what = "an interpreter; repeat it: each is compared with the first"
     parser.add_argument("--python", action="append", metavar="PYTHON", help=what)
 
 

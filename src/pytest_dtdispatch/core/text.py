@@ -76,6 +76,19 @@ def listed(items: Sequence[object], most: int = MOST_LISTED) -> list[str]:
     return [f"    {item}" for item in first_of(items, most)]
 
 
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """Ask whether another name was meant, in the rest of a line; nothing where none comes near.
+
+    Example:
+        >>> nearest("--budjet", ("--budget", "--help")), nearest("--x", ["--budget"])
+        ('; did you mean --budget?', '')
+    """
+    from difflib import get_close_matches
+
+    found = get_close_matches(name, list(valid), n=2, cutoff=0.85)
+    return f"; did you mean {' or '.join(found)}?" if found else ""
+
+
 def first_of(items: Sequence[object], most: int, how_all: str = "") -> list[str]:
     """List the first items, and say how many are left out, and how all are listed.
 

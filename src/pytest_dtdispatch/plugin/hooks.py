@@ -28,13 +28,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before anything is printed, and before output is captured
-def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
-    """Take part in a run of many ranks, if a launcher started this process."""
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None]:
+    """Take part in a run of many ranks, if a launcher started this process; refuse flags that no one has."""
     if "RANK" in os.environ:
         from pytest_dtdispatch.plugin.ranks import take_part
 
         take_part(early_config)
-    return (yield)
+    result = yield
+    # Flags of conftest files are known only now.
+    unknown = parser.parse_known_and_unknown_args(args)[1] if settings.strange_flag(args) else []
+    if strange := settings.strange_flag(unknown):
+        raise pytest.UsageError(strange)
+    return result
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -91,7 +98,17 @@ def _check_markers(item: pytest.Item) -> None:
 
 @pytest.fixture
 def dtdispatch(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
-    """Measure DTensor dispatch: ``capture()``, ``call(fn, *args)``. Without --dtdispatch all runs once."""
+    """Measure DTensor dispatch; without --dtdispatch each method runs its callable once.
+    capture(): every op on DTensors of a with block
+    call(fn, *args): a callable, end to end, on a miss and on a hit
+    steps(step): misses, redistributions and collectives of each step
+    budget(step): where the wall time of a step goes
+    compare({name: fn, ...}): variants side by side, whose results must be equal
+    scaling(make, sizes): how the cost of make(size) grows
+    compile(fn, *args): what compiling costs, and a call of the compiled function
+    record(result): a result of your own
+    enabled: whether anything is measured
+    """  # noqa: D205, D415 (pytest --fixtures prints the first paragraph)
     from pytest_dtdispatch.plugin.fixtures import measuring
 
     yield from measuring(request)
@@ -99,7 +116,7 @@ def dtdispatch(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
 
 @pytest.fixture
 def process_group(request: pytest.FixtureRequest) -> ProcessGroup:
-    """A process group with a rank for each place in the mesh; one that is open already is used."""
+    """A process group with a rank for each place in the mesh; if one is open already, it is used."""
     from pytest_dtdispatch.plugin.fixtures import open_group
 
     return open_group(request)

@@ -82,16 +82,18 @@ class Settings:
     """What is measured in a test, and where."""
 
     measure: bool = setting(
-        False, "switch", "measure tests that use dtdispatch", dest="dtdispatch", ways=FLAG
+        False, "switch", "measure tests that use the dtdispatch fixture", dest="dtdispatch", ways=FLAG
     )
     measure_all: bool = setting(
-        False, "switch", "measure every test: each is wrapped in a capture", dest="dtdispatch_all", ways=FLAG
+        False, "switch", "measure every test, in a capture around it", dest="dtdispatch_all", ways=FLAG
     )
-    budget: bool = setting(False, "switch", "show where the time of other tests goes", ways=FLAG)
+    budget: bool = setting(
+        False, "switch", "report where the time of tests without the fixture goes", ways=FLAG
+    )
     rounds: int | str = setting(
         20,
         "rounds",
-        "proved misses for each signature; auto: 8 to 20, no more once each median is known to a tenth",
+        "proved misses of each signature; auto: 8 to 20, until each median is known to a tenth",
         "N|auto",
         ways=EVERY_WAY,
     )
@@ -99,13 +101,17 @@ class Settings:
     max_time: float = setting(
         1.0,
         "seconds",
-        "seconds after which no round is added to a signature, once five are done",
+        "seconds after which a signature gets no more rounds, once it has 5",
         "S",
         ways=EVERY_WAY,
     )
-    cold: bool = setting(False, "switch", "add the cold rows", ways=KEYWORD)
-    ops: tuple[str, ...] = setting((), "globs", "measure only these ops", "GLOB", ways=EVERY_WAY)
-    mesh: tuple[int, ...] = setting((4,), "mesh", "mesh of the device_mesh fixture", "SHAPE", ways=EVERY_WAY)
+    cold: bool = setting(False, "switch", "measure cold misses too", ways=KEYWORD)
+    ops: tuple[str, ...] = setting(
+        (), "globs", "measure only these ops, such as add*; may be repeated", "GLOB", ways=EVERY_WAY
+    )
+    mesh: tuple[int, ...] = setting(
+        (4,), "mesh", "mesh of the device_mesh fixture, such as 2x4", "SHAPE", ways=EVERY_WAY
+    )
     dim_names: tuple[str, ...] | None = setting(None, "names", ways=("keyword",))
     backend: str = setting("auto", "choice", "backend of the process group", choices=BACKENDS, ways=EVERY_WAY)
     device: str = setting("auto", "choice", "device of the mesh", choices=DEVICES, ways=EVERY_WAY)
@@ -113,40 +119,49 @@ class Settings:
     nproc: int = setting(1, "ranks", "ranks to start on this machine", "N", ways=FLAG)
     timeout: float = setting(60.0, "seconds", "seconds that ranks wait for each other", "S", ways=FLAG)
     rank_stat: str = setting(
-        "median", "choice", "what stands for all ranks, of each rank's median", choices=("median", "max")
+        "median", "choice", "figure of all ranks, from the median of each", choices=("median", "max")
     )
     threads: str = setting("one", "choice", "intra-op threads of timed calls", choices=("one", "program"))
     metric: str = setting("time", "metric", "what captures and calls measure", choices=METRICS, ways=FLAG)
-    profile: bool = setting(False, "switch", "list the functions that counted instructions went to")
+    profile: bool = setting(False, "switch", "list the functions whose instructions were counted")
     max: Mapping[str, int] | None = setting(
-        None, "limits", "fail a test that has more of these", "NAME=N,...", choices=LIMITS, ways=EVERY_WAY
+        None,
+        "limits",
+        "fail a test that has more than N of these",
+        "NAME=N,...",
+        choices=LIMITS,
+        ways=EVERY_WAY,
     )
     # How one function is compiled belongs to its test: the marker says it.
     compile_rounds: int = setting(
-        5, "count", "cold compiles of a function, and as many warm ones", "N", ways=KEYWORD
+        5, "count", "cold compiles of a function; as many warm ones follow", "N", ways=KEYWORD
     )
     threshold: tuple[Threshold, ...] | None = setting(
         None,
         "thresholds",
-        "fail where a row is slower by more than in the run that --benchmark-compare names",
+        "fail if a row is slower, by more than PERCENT, than in the run of --benchmark-compare",
         "[STATE=]FIELD:PERCENT[,strict]",
         dest="dtdispatch_fail",
         ways=EVERY_WAY,
     )
-    any_machine: bool = setting(False, "switch", "compare with a saved run of another machine too", ways=FLAG)
-    expected: tuple[Path, ...] = setting(
-        (), "files", "fail where a result is not what this CSV file expects", "FILE", ways=FLAG
+    any_machine: bool = setting(
+        False, "switch", "also compare with a saved run of another machine", ways=FLAG
     )
-    improved: str = setting("fail", "choice", "what better than expected does", choices=("fail", "warn"))
+    expected: tuple[Path, ...] = setting(
+        (), "files", "fail if a result differs from what this CSV file expects", "FILE", ways=FLAG
+    )
+    improved: str = setting(
+        "fail", "choice", "what a result better than expected does", choices=("fail", "warn")
+    )
     export: tuple[Export, ...] = setting(
         (),
         "exports",
-        "write results in a format; markdown:auto is a job's summary on GitHub Actions",
+        "write results to FILE, or by markdown:auto to the summary of a GitHub job; may be repeated; formats",
         "FORMAT:FILE",
         choices=EXPORTS,
         ways=FLAG,
     )
-    annotations: bool = setting(True, "switch", "annotate rows that failed, where GitHub Actions runs")
+    annotations: bool = setting(True, "switch", "annotate rows that failed, on GitHub Actions")
 
     @property
     def most_rounds(self) -> int:
@@ -202,7 +217,7 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("dtdispatch", "DTensor dispatch overhead")
     for each in WITH_INI:
         kind: Literal["linelist"] | None = "linelist" if each.is_repeatable else None
-        what = f"as {each.flag}, which beats it" if "flag" in each.ways else each.help
+        what = f"same as {each.flag}; the flag wins" if "flag" in each.ways else each.help
         parser.addini(each.dest, what, kind, default=None)
     for each in WITH_FLAG:
         if each.metavar:
@@ -213,6 +228,16 @@ def add_options(parser: pytest.Parser) -> None:
             group.addoption(each.flag, action=action, metavar=each.metavar, dest=each.dest, help=text)
         else:
             group.addoption(each.flag, action="store_const", const=True, dest=each.dest, help=each.help)
+
+
+def strange_flag(words: Sequence[str]) -> str:
+    """Say which of the words that pytest does not know looks like a flag of ours; nothing where none does."""
+    for word in words:
+        if (flag := word.partition("=")[0]).startswith("--dtdispatch-"):
+            from pytest_dtdispatch.core.text import nearest
+
+            return f"no flag {flag}{nearest(flag, [each.flag for each in WITH_FLAG])}"
+    return ""
 
 
 def has_settings(config: pytest.Config) -> bool:
