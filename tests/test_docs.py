@@ -35,6 +35,7 @@ WALKED: dict[str, list[str]] = {
     "step_time.md": [],
     "cases.md": [],
     "advice.md": [],
+    "gates.md": ["judges times"],
 }
 QUICK = {"README.md", "quickstart.md", "advice.md"}
 LONG = "step_time.md"  # its examples compare whole training steps
