@@ -25,7 +25,7 @@ SIZES = (8, 16, 32, 64)
 
 
 class DtDispatch:
-    """What a test measures with; where nothing is measured, everything runs once and at full speed.
+    """The measuring object of a test. If nothing is measured, everything runs once and at full speed.
 
     Attributes:
         enabled: whether anything is measured.
@@ -44,11 +44,11 @@ class DtDispatch:
     def capture(self) -> AbstractContextManager[TestResults]:
         """Measure every DTensor op and conversion of a ``with`` block, each signature at its first call.
 
-        The program does not notice: each op's result and effects are those of one call. Figures start below
-        autograd, where torch asks dispatch modes.
+        Each op returns and changes what one call of it does. Figures start below autograd, where torch asks
+        dispatch modes.
 
         Returns:
-            A context manager that gives the results in which :meth:`TestResults.measurements` are kept.
+            A context manager. Its value has the rows of this test: :meth:`TestResults.measurements`.
 
         Raises:
             CaptureError: a capture or a counted step is open already.
@@ -60,15 +60,15 @@ class DtDispatch:
     ) -> T:
         """Measure a whole callable, end to end from Python, autograd included.
 
-        It is called once for the test, then again for each sample: on a miss, every sharding-propagation
-        cache having been cleared, and on hits. Its result is that of the first call. Before each further
-        call, and at the end, these are put back to what they were: the contents and version counters of
-        tensors that torch was asked to write to, the ``grad`` of leaves that took part, what optimizers keep,
-        and random states. Tensors that the first call made and kept are put back to what it left in them.
-        A callable that writes to a tensor that cannot be put back, a sparse one, runs once, and its row says
-        so; so does one that frees or replaces what a tensor held. One that changes anything else (a Python
-        counter, a list, a file) changes it once for each sample: give ``setup`` to put such state back, or to
-        make fresh arguments.
+        It is called once for the test, and then once for each sample: on a miss, after every
+        sharding-propagation cache was cleared, and on hits. Before each further call, and at the end, these
+        are restored: contents and version counters of tensors that it writes to, the ``grad`` of leaves,
+        what optimizers keep, and random states. Tensors that the first call made and kept get back the
+        contents that it left in them.
+
+        If a tensor cannot be restored, such as a sparse one, or if the callable frees or replaces what a
+        tensor held, it runs once, and its row says so. A Python counter, a list or a file changes with each
+        sample: ``setup`` can restore it, or make fresh arguments.
 
         Args:
             fn: what is called.
@@ -108,21 +108,21 @@ class DtDispatch:
     ) -> Steps:
         """Count what a step makes the dispatcher do: misses and why, redistributions, collectives, growth.
 
-        Nothing is cleared, repeated or put back: each step is a step of the program. Counts are exact; on a
-        fake process group they are the same in every run. Where nothing is measured the step runs once, or
-        once with each input, and the result has no steps: its counts are 0.
+        Nothing is cleared, repeated or restored: each step is a step of the program. Counts are exact; on a
+        fake process group they are the same in every run. If nothing is measured, the step runs once, or once
+        with each input. The result has no steps then, and its counts are 0.
 
         Args:
-            step_fn: one step; takes no arguments, or one of the inputs. What it returns is dropped.
-            warmup: steps that run first, and do not count: 3, with inputs 0.
-            steps: steps that are counted, one by one: 5, with inputs the rest of them.
-            inputs: what the step is called with, each once and in order, as a decode loop or batches of
-                several shapes have them; any iterable that ends. The table has a line for each shape.
+            step_fn: one step. It takes no arguments, or one of the inputs. Its result is dropped.
+            warmup: steps that run first and do not count: 3, or 0 with inputs.
+            steps: steps that are counted, one by one: 5, or with inputs all others.
+            inputs: an iterable that ends. The step is called with each of them once, in order, such as tokens
+                of a decode loop or batches of several shapes. The table has a line for each shape.
             name: names the line; by default the function's own name.
 
         Returns:
-            Counts of each step and of all, to assert on: ``assert steps.misses_per_step == 0`` fails with
-            what missed and why.
+            Counts of each step and of all. ``assert steps.misses_per_step == 0`` fails with a list of what
+            missed and why.
 
         Raises:
             CaptureError: there is nothing to count, the step takes other arguments, the name is taken by
@@ -142,22 +142,22 @@ class DtDispatch:
     def budget(
         self, step_fn: Callable[[], object], warmup: int = 3, steps: int = 20, *, name: str | None = None
     ) -> Budget:
-        """Say where the wall time of a step goes: into which parts, phases, modules, lines and ops.
+        """Show where the wall time of a step goes: into which parts, phases, modules, lines and ops.
 
-        Undisturbed steps and steps that torch's profiler times run alternately, block by block. The parts are
-        those of the timed steps, less what timing cost. Two more kinds of steps find that cost on the step
-        itself: their ranges are timed by the clock of Python alone, put in once and twice. Undisturbed steps
-        are used for nothing but ``measured_ns``: what the parts miss of it is *unexplained*. Three steps are
-        followed line by line, to learn where in the program the time is spent. Nothing is cleared,
-        repeated or put back: each step is a step of the program. Where nothing is measured the step runs
-        once, and the budget is empty.
+        Undisturbed and profiled steps run alternately, in blocks. Parts come from the profiled steps, and the
+        profiler's own cost is subtracted. Two more kinds of steps find that cost on the step itself: Python's
+        clock times their ranges once and twice. Undisturbed steps give ``measured_ns`` alone; the parts that
+        are missing from it are *unexplained*. Three steps are followed line by line, to find the places.
+
+        Nothing is cleared, repeated or restored: each step is a step of the program. If nothing is measured,
+        the step runs once, and the budget is empty.
 
         Args:
-            step_fn: one step; takes no arguments. What it returns is dropped.
+            step_fn: one step. It takes no arguments, and its result is dropped.
             warmup: steps that run first.
-            steps: steps that are measured undisturbed, and as many of each other kind. Each of 16 blocks
-                begins with one step more, and with up to 40 where steps are shorter than 20 ms. Three are run
-                to find lines: with 20 the program makes 103 steps or more, and the warm-up.
+            steps: undisturbed steps, and as many of each other kind. Each of 16 blocks begins with one more
+                step, and with up to 40 if steps are shorter than 20 ms. Three more find the lines. With 20
+                the program makes 103 steps or more after the warm-up.
             name: names the budget; by default the function's own name.
 
         Returns:
@@ -186,32 +186,31 @@ class DtDispatch:
     def compare(
         self, variants: Mapping[str, Callable[[], Any]], *, equal: Equal | None = None, name: str = "compare"
     ) -> Compared:
-        """Hold several ways to do the same against each other: first what they give, then what they cost.
+        """Compare several ways to do the same: first their results, then their cost.
 
-        Each variant is called once for the test, in the order given, from the same random state. In every
-        run its result is held against the first one's, leaf by leaf: bit for bit, DTensors by their full
-        value. On a fake process group, whose collectives move no data, what this rank holds is compared.
+        Each variant is called once for the test, in the given order, from the same random state. In every
+        run its result is compared with the first one's, leaf by leaf and bit for bit, DTensors by their full
+        value. On a fake process group collectives move no data, so this rank's part is compared.
 
-        Where something is measured, variants then take turns, one block of calls each in every round. A
-        block counts as its median, two variants are compared round by round, and they are told apart where
-        the whole interval of their ratio (99.9 %) is more than 3 % from 1. As with :meth:`call`, nothing of
-        the repetitions is left behind, and results and effects are those of one call of each.
+        If something is measured, the variants then alternate, with one block of calls each in every round. A
+        sample is a block's median, and two variants are compared round by round. They differ if the whole
+        99.9 % interval of their ratio is more than 3 % from 1. As with :meth:`call`, repetitions leave
+        nothing behind.
 
         Args:
-            variants: two or more callables without arguments, by names of your choice; the first is the one
-                that the others are held against.
-            equal: is given two results, with plain tensors in place of DTensors, the first variant's first.
-                It returns whether they are equal, or raises an AssertionError as
-                ``torch.testing.assert_close`` does.
+            variants: two or more callables without arguments, by names of your choice. The others are
+                compared with the first.
+            equal: takes two results, the first variant's first, with plain tensors for DTensors. It returns
+                whether they are equal, or raises an AssertionError as ``torch.testing.assert_close`` does.
             name: of the comparison; a row is ``name[variant]``.
 
         Returns:
             An entry for each variant: ``assert compared["plain"].faster_than("dtensor", by=0.2)``.
-            Where nothing is measured ``faster_than`` holds.
+            If nothing is measured, ``faster_than`` is true.
 
         Raises:
             CompareError: there are fewer than two variants, or one takes arguments or cannot be called.
-            UnequalError: a result differs from that of the first variant; says where, and by how much.
+            UnequalError: a result differs from the first variant's; the message says where, and by how much.
             CaptureError: the name is taken by another call of this test, or a capture is open.
 
         Example:
@@ -239,25 +238,25 @@ class DtDispatch:
     ) -> Scaling:
         """Measure how the cost of a callable grows with a size, on a miss and on a hit.
 
-        Callables are made and called from the largest size down, each once for the test; then each of them
-        again for each sample, in several passes over all sizes, as :meth:`call` does. Each pass gives an
-        exponent of ``cost = constant * size**exponent`` by least squares on logarithms. The result has their
-        median, and their least and greatest as its interval. Every size is a row of its own, ``name[8]``.
+        Callables are made and called from the largest size down, each once for the test. Then they are
+        measured in several passes over all sizes, as :meth:`call` does. Each pass fits an exponent of
+        ``cost = constant * size**exponent``, by least squares of logarithms. The result has the median
+        exponent, and the smallest and the largest as its interval. Every size has its own row, ``name[8]``.
 
         Args:
-            make: given a size, returns what is called without arguments.
+            make: takes a size, and returns a callable without arguments.
             sizes: lengths of a list, mesh dimensions, ranks: two or more.
             name: names the rows; by default the name of ``make``.
-            max_exponent: the test fails where the whole interval of the miss or of the hit lies above it, and
-                where nothing could be fitted.
+            max_exponent: the test fails if the whole interval of the miss or of the hit lies above it, or if
+                nothing could be fitted.
 
         Returns:
-            The exponents. Where nothing is measured it has no sizes, and exponents of 0.
+            The exponents. If nothing is measured, it has no sizes, and exponents of 0.
 
         Raises:
             ScalingError: the sizes or the limit make no sense, or what was made cannot be called.
             CaptureError: the name is missing, is taken by another call of this test, or a capture is open.
-            GateError: an exponent is above ``max_exponent``, or could not be held against it.
+            GateError: an exponent is above ``max_exponent``, or could not be compared with it.
 
         Example:
             >>> made = []
@@ -280,10 +279,10 @@ class DtDispatch:
         return run_sizes(make, sizes, name)
 
     def record(self, *results: Finding) -> None:
-        """Keep results of your own with those of this test: they are shown, written and judged as ours are.
+        """Keep results of your own with those of this test. They are shown, written and judged as ours are.
 
         Their kind is registered once, in ``conftest.py``, by ``pytest_dtdispatch.plugin.gates.register``.
-        Where nothing is measured, nothing is kept and nothing judged.
+        If nothing is measured, nothing is kept or judged.
 
         Args:
             *results: each with a ``kind`` and a ``name``, and with methods ``rows()`` and ``metrics()`` as
@@ -316,10 +315,10 @@ class DtDispatch:
     ) -> Compiled:
         """Measure what it costs to compile a function, and to call it compiled.
 
-        It is called once for the test, uncompiled. Then it is compiled in each round: cold (compiled programs
-        forgotten, every cache empty), and warm (compiled programs forgotten, caches of compiled code filled);
-        and called, compiled and uncompiled. What the first call left behind is left behind, as
-        :meth:`call` does. Programs that were compiled before are forgotten: they compile again when called.
+        It is called once for the test, uncompiled. Each round then has a cold compile with every cache empty,
+        a warm compile with caches of compiled code filled, and calls of the compiled and the uncompiled
+        function. As with :meth:`call`, repetitions leave nothing behind. Compiled programs are forgotten
+        before each compile, also those of other functions: they compile again at their next call.
 
         Args:
             fn: the function, not compiled yet.
@@ -329,14 +328,13 @@ class DtDispatch:
             fullgraph: as torch.compile takes it; a graph break then fails the test.
             name: names the rows; by default the function's own name.
             setup: called before each call, untimed. A tuple that it returns replaces ``args``.
-            others: tuples of arguments of further calls, made once each; recompiles that they cause are
-                counted.
+            others: arguments of further calls, a tuple each. Recompiles that they cause are counted.
 
         Returns:
-            Results of the compiled and of the uncompiled calls, and counts of what compiling did.
+            Results of the compiled and the uncompiled calls, and counts of what compiling did.
 
         Raises:
-            CompileError: the backend cannot be had, or there is a graph break with ``fullgraph``.
+            CompileError: the backend is not available, or there is a graph break with ``fullgraph``.
             CaptureError: the name is missing, is taken by another call of this test, or a capture is open.
             GateError: the limit ``recompiles`` or ``graph_breaks`` is exceeded.
 

@@ -36,16 +36,15 @@ class Fit:
     """How the cost in one state grows: ``cost = constant * size**exponent``.
 
     Args:
-        state: of the samples; ``call`` where the callable never asks the sharding propagator.
-        exponent: median of the exponents that the passes gave; not-a-number where nothing could be fitted, so
-            that no comparison with it holds.
-        low: the least exponent that a pass gave. With ``high`` it holds the true median of n independent
+        state: of the samples; ``call`` if the callable never asks the sharding propagator.
+        exponent: median over passes. If nothing could be fitted it is NaN, so no comparison with it is true.
+        low: the smallest exponent of a pass. The interval to ``high`` has the true median of n independent
             passes with probability ``1 - 2**(1-n)`` (David and Nagaraja, Order Statistics, 2003, 7.1).
-        high: the greatest.
+        high: the largest.
         growths: cost at each size over that at the size before, median of the passes.
-        passes: how many gave an exponent.
-        why_not: why nothing was fitted; empty where it was.
-        is_absent: whether the callable has nothing in this state, at no size.
+        passes: that gave an exponent.
+        why_not: why nothing was fitted; empty if it was.
+        is_absent: whether the callable has no sample in this state, at any size.
     """
 
     state: State
@@ -79,14 +78,14 @@ class Fit:
 class Scaling(NoRows):
     """How the cost of a callable grows with a size, on a miss and on a hit.
 
-    The call at each size is a result of its own. Where nothing is measured there are no sizes, and both
-    exponents are 0: an assertion on them holds.
+    The call at each size is a result of its own. If nothing is measured, there are no sizes, and both
+    exponents are 0, so that an assertion on them passes.
 
     Args:
         name: of its rows, which are ``name[8]`` and so on.
         sizes: that were measured, the smallest first.
         miss: how a miss grows.
-        hit: how a hit grows, or where the callable never propagates any call.
+        hit: how a hit grows; any call, if the callable never propagates.
         max_exponent: the limit that was given.
     """
 

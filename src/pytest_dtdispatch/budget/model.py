@@ -39,16 +39,16 @@ class CostShare:
 class Budget(NoRows):
     """Where the wall time of a step goes. Its figures have noise, and no gate judges them.
 
-    Where nothing is measured it is empty, and every figure is 0.
+    If nothing is measured, it is empty, and every figure is 0.
 
     Args:
         name: of the step.
         measured_ns: wall time of an undisturbed step, in nanoseconds: the median of them.
         cells: what the time went to.
-        timed_ns: wall time of a step while it is timed, likewise.
-        scatter: how far the true median of ``measured_ns`` may lie from it, as a share of it.
-        steps: how many steps were measured undisturbed, and as many timed; 0 where it ran once, timed.
-        events: how many events were timed in a step.
+        timed_ns: median wall time of a timed step.
+        scatter: how far the true median may lie from ``measured_ns``, as a share of it.
+        steps: undisturbed steps, and as many timed ones; 0 if it ran once, timed.
+        events: timed events of a step.
         event_ns: what it cost to time one, on average.
         note: what every reader must know.
         noise: the largest scatter of the steps that the figures stand on.
@@ -82,7 +82,7 @@ class Budget(NoRows):
 
     @property
     def unexplained_ns(self) -> float:
-        """What undisturbed steps took and the parts do not: less than 0 where the parts come to more."""
+        """``measured_ns`` minus all parts; below 0 if the parts come to more."""
         return self.measured_ns - sum(self.parts.values())
 
     @property
@@ -92,7 +92,7 @@ class Budget(NoRows):
 
     @property
     def is_unexplained(self) -> bool:
-        """Whether the parts miss the step by more than a tenth, though its steps scatter less."""
+        """Whether more than a tenth of the step is unexplained, though its steps scatter less."""
         is_far = abs(self.unexplained_ns) > UNEXPLAINED * self.measured_ns
         return is_far and not self.is_noisy and self.steps > 0
 
@@ -103,19 +103,19 @@ class Budget(NoRows):
         return "modelled" if abs(taken_off) > MODELLED * (left + taken_off) else "timed"
 
     def by_phase(self) -> list[CostShare]:
-        """What each phase takes, the dearest first."""
+        """What each phase takes, the most expensive first."""
         return self._by(lambda cell: str(cell.place.phase) if cell.place else "")
 
     def by_op(self) -> list[CostShare]:
-        """What each op takes, the dearest first."""
+        """What each op takes, the most expensive first."""
         return self._by(lambda cell: cell.op)
 
     def by_module(self) -> list[CostShare]:
-        """What each module takes without those inside of it, by fully qualified name, the dearest first."""
+        """What each module takes without its submodules, by qualified name, the most expensive first."""
         return self._by(lambda cell: cell.place.module if cell.place else "")
 
     def by_line(self) -> list[CostShare]:
-        """What each line of the program takes, as ``train.py:41``, the dearest first."""
+        """What each line of the program takes, as ``train.py:41``, the most expensive first."""
         return self._by(lambda cell: cell.place.line_text if cell.place else "")
 
     def _by(self, key: Callable[[Cell], str]) -> list[CostShare]:

@@ -31,8 +31,8 @@ class Variants:
 
     Args:
         name: of the comparison.
-        functions: by the labels that users gave them; the first is what others are held against.
-        equal: tells whether two results are; None to compare them bit for bit.
+        functions: by the users' labels; the others are compared with the first.
+        equal: says whether two results are equal; None to compare them bit for bit.
     """
 
     name: str
@@ -67,13 +67,13 @@ COUNTS = tuple(field.name for field in fields(CallCounts))
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as long one variant takes as another: the median over rounds, with its interval.
+    """The time of one variant over that of another: the median over rounds, with its interval.
 
     Args:
         ratio: median of the ratios of all rounds.
-        low: lower end of the interval that holds it with 99.9 %.
+        low: lower end of its 99.9 % interval.
         high: upper end.
-        rounds: in each of which both were taken.
+        rounds: in which both variants were taken.
     """
 
     ratio: float
@@ -82,7 +82,7 @@ class Ratio:
     rounds: int
 
     def outcome(self, by: float = FLOOR) -> str:
-        """Return ``faster`` or ``slower`` where the whole interval says so by this share, else neither."""
+        """Return ``faster`` or ``slower`` if the whole interval says so by this share, else neither."""
         if self.high < 1 - by:
             return FASTER
         return SLOWER if self.low > 1 + by else NOT_APART
@@ -123,7 +123,7 @@ class ComparedVariant(OneRow):
 
 
 def ratio_of(one: ComparedVariant, other: ComparedVariant) -> Ratio | None:
-    """Give how many times as long one takes as the other; None where that is not known."""
+    """Return the time of one over that of the other; None if it is not known."""
     if not (one.samples and other.samples):
         return None
     found = paired_ratio(other.samples.values, one.samples.values, CONFIDENCE)
@@ -146,16 +146,16 @@ class Claim:
 
 @dataclass(frozen=True)
 class Compared:
-    """What ``dtdispatch.compare`` gives: one entry for each variant, by its label.
+    """What ``dtdispatch.compare`` returns: one entry for each variant, by its label.
 
-    Where nothing is measured it has no variants: ``faster_than`` holds, and ``slower_than`` does not.
+    If nothing is measured, it has no variants, ``faster_than`` is true, and ``slower_than`` is false.
 
     Args:
         name: of the comparison.
         labels: of the variants, in the order given.
-        variants: what was measured of them; empty where nothing was.
+        variants: what was measured of them; empty if nothing was.
         why_not: why nothing was measured.
-        is_gate: whether a claim fails the test where nothing was measured, as its run was to measure.
+        is_gate: whether a claim fails the test if nothing was measured, in a run that measures.
 
     Example:
         >>> compared = Compared("mlp", ("dtensor", "plain"), why_not=NOT_MEASURED)
@@ -195,21 +195,21 @@ class VariantResult:
 
     @property
     def measured(self) -> ComparedVariant | None:
-        """What was measured of it; None where nothing was."""
+        """What was measured of it; None if nothing was."""
         return next((one for one in self.compared.variants if one.label == self.label), None)
 
     @property
     def counts(self) -> CallCounts:
-        """What one call makes the dispatcher do; all 0 where nothing was counted."""
+        """What one call makes the dispatcher do; all 0 if nothing was counted."""
         return (self.measured and self.measured.counts) or CallCounts()
 
     @property
     def median_ns(self) -> float | None:
-        """Median of its rounds in nanoseconds; None where nothing was measured."""
+        """Median of its rounds in nanoseconds; None if nothing was measured."""
         return self.measured.measurement.median_ns(State.CALL) if self.measured else None
 
     def ratio_to(self, other: str) -> Ratio | None:
-        """Give how many times as long it takes as another variant; None where that is not known.
+        """Return its time over that of another variant; None if it is not known.
 
         Args:
             other: label of the other variant.
@@ -226,15 +226,15 @@ class VariantResult:
         return ratio_of(one, against) if one and against else None
 
     def faster_than(self, other: str, by: float = 0.0) -> Claim:
-        """Tell whether it is faster than another variant, by the whole interval of their ratio.
+        """Say whether it is faster than another variant, by the whole interval of their ratio.
 
         Args:
             other: label of the other variant.
-            by: share of the other's time that it saves at the least: 0.2 is 20 %. Below 3 % nothing is told.
+            by: minimum share of the other's time that it saves: 0.2 is 20 %. At least 3 % is required.
 
         Returns:
-            Something true or false, whose text says ratio, interval and what they tell. Where nothing is
-            measured it is true.
+            A true or false value. Its text has the ratio, the interval and the outcome. If nothing is
+            measured, it is true.
 
         Raises:
             CompareError: there is no such variant, or ``by`` is no share.
@@ -243,15 +243,15 @@ class VariantResult:
         return self._claim(FASTER, other, by)
 
     def slower_than(self, other: str, by: float = 0.0) -> Claim:
-        """Tell whether it is slower than another variant, by the whole interval of their ratio.
+        """Say whether it is slower than another variant, by the whole interval of their ratio.
 
         Args:
             other: label of the other variant.
-            by: share of the other's time that it adds at the least: 0.2 is 20 %. Below 3 % nothing is told.
+            by: minimum share of the other's time that it adds: 0.2 is 20 %. At least 3 % is required.
 
         Returns:
-            Something true or false, whose text says ratio, interval and what they tell. Where nothing is
-            measured it is false.
+            A true or false value. Its text has the ratio, the interval and the outcome. If nothing is
+            measured, it is false.
 
         Raises:
             CompareError: there is no such variant, or ``by`` is no share.

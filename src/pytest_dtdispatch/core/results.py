@@ -39,10 +39,9 @@ class MetricValue:
         name: of the test with the signature, the call or the step: ``t.py::test_add::mm.default(...)@4``.
         metric: what was measured; a time is in nanoseconds.
         value: rounded to a whole number.
-        scatter: of the samples that it stands for, where that is too far to judge it; infinite where there
-            are too few of them to tell; else 0.
-        signature: the whole one, where the name has it cut.
-        ranks: that found it, where others found less.
+        scatter: of its samples, if that is too far to judge it; infinite if there are too few; else 0.
+        signature: the whole one, if the name has it cut.
+        ranks: that found it, if others found less.
     """
 
     name: str
@@ -54,7 +53,7 @@ class MetricValue:
 
 
 class Count(float):
-    """A number a step, which knows what it consists of: a failing ``assert`` on it lists that.
+    """A number a step. A failing ``assert`` on it lists what it consists of.
 
     Properties that return one are annotated as ``float``: type checkers let a float equal an ``int``, and no
     class derived from it.
@@ -97,9 +96,9 @@ class Advice:
         seen: what was seen, and where.
         change: what to write instead.
         saves: what it saves in a step, without the time.
-        count: how many that are.
-        ns: nanoseconds a step that it may save; 0 where that is not known.
-        share: of the step, likewise.
+        count: of the ops, collectives or other things that it saves.
+        ns: nanoseconds a step that it may save; 0 if that is not known.
+        share: of the step that it may save; 0 if that is not known.
         grows: whether it saves memory and no time.
 
     Example:
@@ -167,7 +166,7 @@ class Finding(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name: no other result of its test that it could be taken for in files and gates has it."""
+        """Its name, which is unique in its test, as files and gates find it by name."""
 
     def rows(self) -> Sequence[Measurement]:
         """Rows that it has for files of runs, and for gates that compare samples."""
@@ -177,7 +176,7 @@ class Finding(Protocol):
 
 
 class NoRows:
-    """What a kind of result has that is no row, unless it says otherwise."""
+    """Defaults of a result without rows and metrics."""
 
     def rows(self) -> Sequence[Measurement]:
         """None."""
@@ -189,7 +188,7 @@ class NoRows:
 
 
 class OneRow(NoRows):
-    """What a kind of result has that is one row."""
+    """Defaults of a result that is one row."""
 
     measurement: Measurement
 
@@ -296,12 +295,12 @@ class TestResults:
         self._found.setdefault(result.kind, {})[result.name] = result
 
     def names_beside(self, kind: str) -> set[str]:
-        """Names that one more result of a kind cannot have, as the keys that they are in files."""
+        """Keys in files that are taken, so that no further result of a kind can have them."""
         kinds = {kind} if kind in APART else self._found.keys() - APART
         return {row_key(name) for each in kinds for name in self._found.get(each, ())}
 
     def key_of_two(self) -> str:
-        """Give the key that two rows share, as a call named like an op does; empty where there is none."""
+        """Return a key that two rows share, such as a call named like an op; empty if there is none."""
         [(key, rows)] = Counter(row_key(row.label) for row in self.measurements()).most_common(1) or [("", 0)]
         return key if rows > 1 else ""
 
@@ -317,7 +316,7 @@ class TestResults:
 
     @property
     def seen_calls(self) -> int:
-        """How many calls captures saw so far, or how many captures and steps were counted."""
+        """Calls that captures saw so far, or captures and steps that were counted."""
         return sum(self._calls.values()) + self.calls_passed_over + len(self.of("steps"))
 
     def calls(self) -> tuple[Measurement, ...]:

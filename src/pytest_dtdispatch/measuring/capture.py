@@ -214,7 +214,7 @@ def warn_of_debug_logging() -> None:
 
 
 class Timing(NamedTuple):
-    """Latencies of one op call in microseconds; not-a-number where a state was not proved."""
+    """Latencies of one op call in microseconds; NaN if a state was not proved."""
 
     dispatch_with_cache_miss: float
     dispatch_with_cache_hit: float
@@ -223,22 +223,22 @@ class Timing(NamedTuple):
 class TimeCaptureMode(DispatchCapture):
     """Time every DTensor op of a region, call by call: one proved miss, and the median of proved hits.
 
-    Usable without pytest. The caches are cleared by the mode itself. An op that never asks the sharding
-    propagator has no miss; its latency stands where the hit does. What is timed runs local ops in one thread.
+    It works without pytest, and clears the caches itself. An op that never asks the sharding propagator has
+    no miss; its latency is shown as a hit. Timed calls run local ops in one thread.
 
-    ``print(mode)`` writes a table, a line for each signature: calls, miss, hit, how far both scatter, and a
-    mark where something is not proved.
+    ``print(mode)`` writes a table with a line for each signature: calls, miss, hit, the scatter of both, and
+    a mark if something is not proved.
 
     Args:
         repeat_count: hits recorded for each call.
-        ops: globs of op names; every op where empty.
+        ops: globs of op names; every op if empty.
 
     Attributes:
-        op_to_time: for each op overload, ``add.Tensor``, one :class:`Timing` for each call.
-        time_list: seconds of the last op's samples, its misses first.
+        op_to_time: by op overload, such as ``add.Tensor``, one :class:`Timing` for each call.
+        time_list: samples of the last op in seconds, its miss first.
 
     Raises:
-        CaptureError: on entry, when a capture is open in this thread already, or another thread measures.
+        CaptureError: on entry, if a capture is open in this thread, or another thread measures.
         UnsupportedTorchError: this torch has no caches that can be cleared and counted.
 
     Example:

@@ -164,22 +164,22 @@ DEVICES = ("cpu", "cuda", "auto")
 def fake_mesh(
     mesh: int | str | Sequence[int], dim_names: Sequence[str] | None = None, device: str = "cpu"
 ) -> Iterator[DeviceMesh]:
-    """Open a fake process group in this one process, with a mesh on it; close it at the end.
+    """Open a fake process group in this process, with a mesh on it, and close it at the end.
 
-    Ops on DTensors run on one rank's shards, and every collective is a fake that sends nothing: results of a
-    redistribution are no real numbers. The process group is the default one meanwhile; at the end it is
-    destroyed, and what torch cached of it is forgotten.
+    Ops on DTensors run on one rank's shards. Collectives send nothing, so results of a redistribution are no
+    real numbers. The process group is the default one meanwhile. At the end it is destroyed, and torch's
+    caches of it are cleared.
 
     Args:
         mesh: the shape, ``(2, 4)``, ``"2x4"`` or ``4``.
         dim_names: names of its dimensions.
-        device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for CUDA where torch sees a device.
+        device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for CUDA if torch sees a device.
 
     Returns:
-        A context manager, which gives the mesh.
+        A context manager; its value is the mesh.
 
     Raises:
-        MeshError: a process group is open already, or there can be no such mesh here.
+        MeshError: a process group is open already, or such a mesh is not possible here.
 
     Example:
         >>> with fake_mesh((2, 4), dim_names=("dp", "tp")) as mesh:

@@ -56,7 +56,7 @@ class EventLists:
 
     @property
     def implied(self) -> tuple[Redistribution, ...]:
-        """Every redistribution that an op made by itself, and no one asked for."""
+        """Every implicit redistribution: an op made it, and nobody asked for it."""
         return tuple(one for one in self.redistributions if one.is_implied)
 
     @property
@@ -91,7 +91,7 @@ class StepCounts(EventLists):
         cache_growth: entries that each cache gained.
         spec_growth: ``DTensorSpec`` objects gained, garbage having been collected.
         dtensor_growth: ``DTensor`` objects gained, likewise.
-        kept: what most of those look like that stayed alive since counting began: dtype, shape, placements.
+        kept: dtype, shape and placements of most of the DTensors that stayed alive since counting began.
     """
 
     hits: int = 0
@@ -109,7 +109,7 @@ class StepCounts(EventLists):
 
 
 def most_growth(step: StepCounts) -> int:
-    """Return how many entries the cache gained that gained most."""
+    """Return the entries that the fastest growing cache gained."""
     return max((count for _, count in step.cache_growth), default=0)
 
 
@@ -127,7 +127,7 @@ TRANSFERS = Redistribution, Collective, Wrapping, Unwrapping
 
 
 class Steady(NamedTuple):
-    """Since when no step missed: after how many distinct inputs, and after how many counted steps."""
+    """After how many distinct inputs, and after how many counted steps, no step missed any more."""
 
     shapes: int
     steps: int
@@ -135,16 +135,16 @@ class Steady(NamedTuple):
 
 @dataclass(frozen=True)
 class Steps(EventLists, NoRows):
-    """What was counted of a step that was run several times.
+    """Counts of a step that ran several times.
 
-    Where nothing is measured it has no steps, and every count is 0.
+    If nothing is measured, it has no steps, and every count is 0.
 
     Args:
         name: of the step.
         warmup: counts of each step of the warm-up.
         steps: counts of each step after it.
         inputs: the shape of each input, those of the warm-up first; empty where none were given.
-        advice: what to change in the step, what saves most first.
+        advice: what to change in the step, the largest saving first.
 
     Example:
         >>> from pytest_dtdispatch.steps.events import QueriedCache
@@ -162,7 +162,7 @@ class Steps(EventLists, NoRows):
     advice: tuple[Advice, ...] = ()
 
     def metrics(self) -> Iterator[tuple[str, int]]:
-        """Every metric, of the step that has most, as limits take it."""
+        """Every metric, from the step with the highest count, as in limits."""
         for metric, counted in METRICS.items():
             if self.steps:
                 yield metric, max(len(counted(step)) for step in self.steps)
@@ -212,7 +212,7 @@ class Steps(EventLists, NoRows):
 
     @property
     def implicit_per_step(self) -> float:
-        """Redistributions a step that no one asked for; lists them."""
+        """Implicit redistributions a step, which nobody asked for; lists them."""
         return self._per_step([step.implied for step in self.steps])
 
     @property
@@ -235,7 +235,7 @@ class Steps(EventLists, NoRows):
 
     @property
     def cache_growth_per_step(self) -> float:
-        """Entries a step that the cache gained which gained most; lists every cache that grew."""
+        """Entries a step that the fastest growing cache gained; lists every cache that grew."""
         grown, steps = self.cache_growth, plural(len(self.steps), "step")
         details = [f"{cache}: {count:+,} over {steps}" for cache, count in grown.items() if count]
         return Count(max(grown.values(), default=0), len(self.steps), details)
@@ -252,7 +252,7 @@ class Steps(EventLists, NoRows):
 
     @property
     def steady_after(self) -> Steady | None:
-        """After how many distinct inputs and steps no step missed any more; None where the last one did."""
+        """After how many distinct inputs and steps no step missed any more; None if the last one did."""
         last = max((number for number, step in enumerate(self.steps, 1) if step.misses), default=0)
         if last and last == len(self.steps):
             return None
@@ -260,7 +260,7 @@ class Steps(EventLists, NoRows):
 
     @property
     def unsteady(self) -> str:
-        """Where the number of calls differs from step to step: the first two that differ; else empty."""
+        """The first two steps with a different number of calls, as text; empty if there are none."""
         calls = [step.calls for step in self.steps]
         other = next((i for i, count in enumerate(calls) if count != calls[0]), None)
         return "" if other is None else f"{calls[0]} calls in step 1 and {calls[other]} in step {other + 1}"

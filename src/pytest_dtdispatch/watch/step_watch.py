@@ -40,8 +40,8 @@ FIRST_LOOK = 8  # steps after the loop became steady; every look is twice as far
 class Growth:
     """Follow live objects from when a loop became steady.
 
-    They grow where the fewest that there were since a look are more than the fewest before it, twice in a
-    row: what comes and goes does not. Garbage is collected only where there are more.
+    They grow if the lowest count since a look is above the lowest count before it, twice in a row. Objects
+    that come and go do not. Garbage is collected only if the count is higher.
 
     Args:
         since: the step in which the loop became steady.
@@ -109,7 +109,7 @@ class Asked(NamedTuple):
     at_ns: int
 
     def too_few(self, had: int, now_ns: int) -> str:
-        """Say how many steps there were, and how many it takes, by how long those took that were there.
+        """Say how many steps there were, and how many a budget takes at their speed.
 
         Example:
             >>> Asked(20, 2, 0).too_few(12, 300_000_000)
@@ -126,20 +126,20 @@ LOOK_EVERY = 8  # steps: of those that are steady, live objects are counted in s
 
 
 class StepWatch:
-    """Watch a loop: say of each step what happened in it, where that is not what happens in every step.
+    """Watch a loop, and write a line for each step that misses the caches or makes them grow.
 
-    It is open from when it is made until :meth:`close`, or the end of a ``with`` block. Use it in one thread.
-    Nothing is cleared or repeated.
+    It is open until :meth:`close`, or until the end of a ``with`` block. Use it in one thread. Nothing is
+    cleared or repeated.
 
     Args:
-        print: takes each line. Where it is not given, the first rank writes to standard error, and other
-            ranks write nothing.
+        print: takes each line. By default the first rank writes to standard error, and other ranks write
+            nothing.
 
     Attributes:
         steps: what the steps did so far.
-        budgets: those that were asked for and are done.
+        budgets: all that are complete.
         is_warm: whether the warm-up is over.
-        ops_after: how often each op was called after the last step, where every call was noted; once closed.
+        ops_after: once closed, calls by op after the last step, if every call was noted.
 
     Raises:
         DtDispatchError: something is measured already, in this thread or in another one.
@@ -215,15 +215,15 @@ class StepWatch:
             self._begin_step_of(self._budget)
 
     def budget(self, steps: int = 20) -> None:
-        """Take the budget of the steps that come: say where their wall time goes, once enough of them ran.
+        """Take the budget of the next steps: where their wall time goes.
 
-        Some are followed line by line; then undisturbed steps, and steps that torch's profiler times, take
-        turns. A step is what lies between two calls of :meth:`step`. The result is printed, and kept in
+        Some steps are followed line by line. Then undisturbed and profiled steps alternate. A step is what
+        lies between two calls of :meth:`step`. The result is printed when enough steps ran, and kept in
         ``budgets``.
 
         Args:
-            steps: that are measured undisturbed, and as many of each other kind. With 20 the budget takes 103
-                of 20 ms and more, and some more of shorter ones.
+            steps: undisturbed steps, and as many of each other kind. With 20 the budget takes 103 steps, or
+                more if they are shorter than 20 ms.
 
         Raises:
             DtDispatchError: a budget is being taken, or a profiler of torch runs.
@@ -246,7 +246,7 @@ class StepWatch:
         return _laid_out(document("StepWatch", self.steps, notes))
 
     def close(self) -> None:
-        """Take everything out; what was counted stays."""
+        """Remove all hooks; the counts stay."""
         if self._budget is not None:
             self._budget.close()
             self._budget = None
