@@ -36,6 +36,12 @@ WALKED: dict[str, list[str]] = {
     "cases.md": [],
     "advice.md": [],
     "gates.md": ["judges times"],
+    "ab.md": [
+        "needs a second torch",
+        "needs a second torch",
+        "takes minutes of callgrind",
+        "needs a history of commits",
+    ],
 }
 QUICK = {"README.md", "quickstart.md", "advice.md"}
 LONG = "step_time.md"  # its examples compare whole training steps
