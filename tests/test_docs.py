@@ -42,8 +42,9 @@ WALKED: dict[str, list[str]] = {
         "takes minutes of callgrind",
         "needs a history of commits",
     ],
+    "ci.md": [],
 }
-QUICK = {"README.md", "quickstart.md", "advice.md"}
+QUICK = {"README.md", "quickstart.md", "advice.md", "ci.md"}
 LONG = "step_time.md"  # its examples compare whole training steps
 BLOCKS = [
     pytest.param(
