@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 SUITE := --dtdispatch --pyargs pytest_dtdispatch.suite
 EXPECTED := benchmarks/instructions_torch-2.13.0-cpu_python-3.11.csv
 
-.PHONY: bench count test test-unit test-long test-sweep test-torch test-matrix fuzz lint docs clean
+.PHONY: bench count test test-unit test-long test-sweep test-torch test-matrix fuzz lint docs release clean
 
 # One thread: what is measured is dispatch, and a local op must not wait for a core that is busy.
 bench: export OMP_NUM_THREADS ?= 1
@@ -55,6 +55,10 @@ lint: $(VENV)/ready
 docs: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python -m sphinx -W -n -b html docs docs/_build/html
+
+# `make release V=1.2.3`: version, date, both packages, each tried in an empty environment; ARGS=--tag commits and tags.
+release: $(VENV)/ready
+	$(if $(V),,$(error which version? make release V=1.2.3))$(BIN)/python ci/release.py $(V) $(ARGS)
 
 # torch first and alone: its pinned build must be there before anything else asks for any torch.
 $(VENV)/ready: pyproject.toml constraints.txt
