@@ -43,8 +43,9 @@ WALKED: dict[str, list[str]] = {
         "needs a history of commits",
     ],
     "ci.md": [],
+    "instructions.md": ["takes minutes of callgrind"] * 2,
 }
-QUICK = {"README.md", "quickstart.md", "advice.md", "ci.md"}
+QUICK = {"README.md", "quickstart.md", "advice.md", "ci.md", "instructions.md"}
 LONG = "step_time.md"  # its examples compare whole training steps
 BLOCKS = [
     pytest.param(
