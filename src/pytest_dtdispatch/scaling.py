@@ -221,8 +221,15 @@ def judge(scaling: Scaling, limits: Mapping[str, int] | None = None) -> Iterator
 
 def document(scalings: Mapping[str, Sequence[Scaling]], view: View) -> Document:
     """Lay out what was fitted in each test; it is as much in every view."""
-    blocks = (_paragraphs(test, scaling) for test, of_test in scalings.items() for scaling in of_test)
-    return Document(tuple(chain.from_iterable(blocks)))
+    every = [(test, scaling) for test, of_test in scalings.items() for scaling in of_test]
+    fitted = [
+        (fit.exponent, f"worst: {scaling.name}, {fit}")
+        for _, scaling in every
+        for fit in scaling.fits
+        if not fit.why_not
+    ]
+    _, worst = max(fitted, default=(0.0, ""))
+    return Document(tuple(chain.from_iterable(_paragraphs(*one) for one in every)), worst=worst)
 
 
 def _paragraphs(test: str, scaling: Scaling) -> Iterator[Paragraph]:

@@ -116,7 +116,7 @@ def test_the_table_adds_up_and_says_how_each_part_is_known() -> None:
 
 
 def test_a_noisy_step_says_so_and_what_is_unexplained_is_called_noise_only_where_steps_scatter() -> None:
-    missed, noisy = "unexplained: steps scatter less", "noisy: its steps scatter"
+    missed, noisy = "unexplained: the parts miss the step", "noisy: its steps scatter"
     for changes, notes in (
         ({}, []),
         ({"noise": 0.4}, [noisy]),
@@ -155,12 +155,12 @@ def test_calls_are_whole_numbers_unless_there_is_less_than_one_a_step(calls: flo
     assert line.split()[1:4] == ["30.0", "25.0%", text]
 
 
-def test_ten_dearest_and_the_rest_in_one_line() -> None:
+def test_the_five_most_expensive_and_the_rest_are_shown() -> None:
     cells = tuple(Cell("local", f"op{i}", FORWARD, 1e6 + i, 1.0) for i in range(25))
     text = shown(Budget("x", 3e7, cells, steps=5))
     assert "op24" in text
-    assert "op14 " not in text
-    assert "15 more" in text
+    assert "op19 " not in text
+    assert "20 more" in text
     assert "op0 " in shown(Budget("x", 3e7, cells, steps=5), verbose=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -28,7 +29,6 @@ from tests.probes import needs_plugin
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("scripted")]
 import_compilers()
 
-MUL = "test_gate.py::test_mul::mul::"
 MEASURED = ("--dtdispatch", "--dtdispatch-rounds=10", "--dtdispatch-repeat=2", "--benchmark-quiet")
 SAVE = (*MEASURED, "--benchmark-save=base")
 COMPARE = (*MEASURED, "--benchmark-compare=0001")
@@ -65,6 +65,15 @@ def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     path.write_text(json.dumps(saved))
 
 
+ADD = "add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"
+
+
+def verdict_of(result: pytest.RunResult, state: str, label: str = "mul") -> str:
+    """Return what the table says of a row that stands beside the saved one; empty where it has none."""
+    found = re.search(rf"^  {re.escape(label)} +{state} .* (\w+)$", text_of(result), re.MULTILINE)
+    return found[1] if found else ""
+
+
 def failed(result: pytest.RunResult, *words: str, passed: int = 2) -> str:
     return assert_gate_failed(result, "gate: failed against ", *words, passed=passed)
 
@@ -73,15 +82,17 @@ def test_a_noisy_row_is_marked_and_counted_and_not_judged(pytester: pytest.Pytes
     save(pytester)
     write(pytester, **BURSTS)
     result = run(pytester, *GATE)
-    assert_passed(result, "2 passed, 2 inconclusive", "\n    noisy: its samples scatter by ")
+    assert_passed(result, "2 passed, 2 inconclusive", "  2 inconclusive: samples scatter by more than ")
     assert " 2 passed, 2 inconclusive in " in result.outlines[-1]
     header = "dtdispatch: load * on * core*"
-    table = ["  signature *  mark", "  mul * noisy", "  2 of 2 rows are proved *"]
-    result.stdout.fnmatch_lines([header, *table])
-    result.stdout.fnmatch_lines(["1 of 2 rows are noisy (miss, hit): *", "gate: passed against *"])
+    marked = run(pytester, *MEASURED)
+    marked.stdout.fnmatch_lines(
+        [header, "  signature *  mark", "  mul * noisy *", "  2 of 2 rows are proved *"]
+    )
+    result.stdout.fnmatch_lines(["1 of 2 rows are noisy: *", "gate: passed against *"])
+    assert verdict_of(result, "hit") == verdict_of(result, "miss") == "inconclusive"
     strict = run(pytester, *COMPARE, "--dtdispatch-fail=median:10%,strict")
-    says = (f"inconclusive {MUL}hit", "\n    median:10%,strict of all samples\n")
-    failed(strict, "2 passed, 2 inconclusive", *says)
+    failed(strict, "2 passed, 2 inconclusive", " median:10%,strict ")
     assert " 2 passed, 1 gate failed, 2 inconclusive in " in strict.outlines[-1]
 
 
@@ -94,7 +105,7 @@ def test_a_run_against_itself_passes_and_drift_is_told(
     path = save(pytester)
     result = run(pytester, *GATE)
     shifted = "the op on plain tensors shifted by +0.0 % (median of 1 rows)"
-    assert_passed(result, f"gate: passed against {path}: 4 passed", shifted)
+    assert_passed(result, f"gate: passed against .../{path.parent.name}/{path.name}: 4 passed", shifted)
     assert "regressed" not in text_of(result)
     edit(path, lambda saved: saved.update(taken="2026-07-31T09:30:15+00:00"))
     scripted.extra_ns = 500
@@ -108,25 +119,44 @@ def test_a_row_slower_by_half_is_named(pytester: pytest.Pytester, scripted: type
     save(pytester)
     scripted.extra_ns = 5_000
     beside = "--benchmark-compare-fail=median:{}"  # the gate of pytest-benchmark
-    text = failed(
-        run(pytester, *GATE, beside.format("90%")),
-        *("2 passed, 2 regressed", f"regressed {MUL}hit", f"regressed {MUL}miss"),
-        "median:10% of all samples: 10.0 -> 15.0 us (+50.0 %), 99 % interval +",
-        *("(20 and 20 samples)", "find what slowed it"),
+    result = run(pytester, *GATE, beside.format("90%"))
+    failed(
+        result,
+        *("2 passed, 2 regressed", "  2 regressed: find what slowed it", " 10.0 us  15.0 us "),
+        "worst: test_gate.py::test_mul::mul::miss, 10.0 -> 15.0 us (+50.0 %), regressed",
     )
-    assert "regressed test_gate.py::test_add::" not in text
+    assert verdict_of(result, "hit") == verdict_of(result, "miss") == "regressed"
+    assert verdict_of(result, "hit", ADD) == "passed"
     theirs = run(pytester, *GATE, beside.format("10%"))
     assert theirs.ret != pytest.ExitCode.OK
     assert "test_mul::mul::miss (0001_" in text_of(theirs).partition("Performance has regressed:")[2]
-    assert f"regressed {MUL}hit" in text_of(theirs)
+    assert verdict_of(theirs, "hit") == "regressed"
     of_states = ("--dtdispatch-fail=hit=median:7.5%", "--dtdispatch-fail=miss=median:75%")
-    text = failed(run(pytester, *COMPARE, *of_states), "3 passed, 1 regressed", f"regressed {MUL}hit")
-    assert f"regressed {MUL}miss" not in text
+    result = run(pytester, *COMPARE, *of_states)
+    failed(result, "3 passed, 1 regressed")
+    assert (verdict_of(result, "hit"), verdict_of(result, "miss")) == ("regressed", "passed")
     # A threshold of a marker wins for its test.
     write(pytester, marker='@pytest.mark.dtdispatch(threshold="60%")')
     assert_passed(run(pytester, *GATE))
     write(pytester, marker='@pytest.mark.dtdispatch(threshold=["hit=40%", "min:60%"])')
-    failed(run(pytester, *COMPARE), "2 passed, 1 regressed", "hit=median:40% of all samples: 10.0 -> 15.0 us")
+    failed(run(pytester, *COMPARE), "2 passed, 1 regressed", " hit=median:40% ")
+
+
+def test_a_run_without_a_threshold_stands_beside_the_saved_one_and_fails_nothing(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace
+) -> None:
+    path = save(pytester)
+    scripted.extra_ns = 5_000
+    result = run(pytester, *COMPARE)
+    assert_passed(result, "worst: test_gate.py::test_mul::mul::miss, 10.0 -> 15.0 us (+50.0 %), slower")
+    result.stdout.fnmatch_lines(["  signature *base *now *change % *99 % interval *verdict"])
+    assert verdict_of(result, "hit") == "slower"
+    assert re.search(rf"^  {re.escape(ADD)} +hit .* no change$", text_of(result), re.MULTILINE)
+    assert "gate: " not in text_of(result)
+    assert " benchmark 'dtdispatch" not in text_of(result), "their tables only by a flag of theirs"
+    edit(path, lambda saved: saved["environment"].update(threads="99"))
+    other = run(pytester, *COMPARE)
+    assert_passed(other, "not compared with the saved run: threads: 99 then, 1 now")
 
 
 # What a marker held when it was saved
@@ -147,15 +177,15 @@ def test_a_row_saved_under_a_threshold_of_its_marker_is_missed(pytester: pytest.
     write(pytester, HELD, **{old: new})
     result = run(pytester, *COMPARE)
     assert result.ret == pytest.ExitCode.TESTS_FAILED, text_of(result)
-    assert f"missing {MUL}hit\n    median:30% of all samples\n" in text_of(result)
-    assert "missing test_gate.py::test_add" not in text_of(result)
+    assert verdict_of(result, "hit") == "missing"
+    assert verdict_of(result, "hit", ADD) != "missing"
 
 
 def test_a_lost_marker_is_judged_as_saved(pytester: pytest.Pytester, scripted: types.SimpleNamespace) -> None:
     save(pytester, marker=HELD)
     write(pytester)
     scripted.extra_ns = 5_000
-    failed(run(pytester, *COMPARE), "2 regressed", "median:30% of all samples: 10.0 -> 15.0 us")
+    failed(run(pytester, *COMPARE), "2 regressed", " median:30% ")
     assert_passed(run(pytester, *COMPARE, "--dtdispatch-fail=60%"))
 
 
@@ -177,7 +207,7 @@ def test_a_held_row_that_is_not_chosen(pytester: pytest.Pytester, chosen: list[s
     pytester.makepyfile(test_other="def test_other(): pass")
     pytester.mkdir("below").joinpath("test_below.py").write_text("def test_below(): pass")
     result = run(pytester, *COMPARE, *(each.format(path=pytester.path) for each in chosen))
-    assert (f"missing {MUL}hit" in text_of(result)) is is_missed
+    assert (verdict_of(result, "hit") == "missing") is is_missed
     assert result.ret == (pytest.ExitCode.TESTS_FAILED if is_missed else pytest.ExitCode.OK), text_of(result)
 
 
@@ -208,10 +238,11 @@ def test_every_row_of_another_mesh_is_mismatched_whatever_the_machine(pytester: 
     assert run(pytester, *SAVE).ret == pytest.ExitCode.OK
     pytester.makepyfile(test_gate=now)
     gate = ("--dtdispatch-fail=5000%", "--dtdispatch-any-machine")
-    text = failed(run(pytester, *COMPARE, *gate), "mesh: 4 then, 2x4 now", passed=1)
-    for name in ("mul::hit", "sizes[1]::hit", "both[one]::call", "ones::eager"):
-        assert f"mismatched test_gate.py::test_kinds::{name}\n" in text
-    assert "mismatched test_gate.py::test_kinds::no mesh" not in text
+    result = run(pytester, *COMPARE, *gate)
+    text = failed(result, "mesh: 4 then, 2x4 now", passed=1)
+    for label, state in (("mul", "hit"), ("sizes[1]", "hit"), ("both[one]", "call"), ("ones", "eager")):
+        assert verdict_of(result, state, label) == "mismatched"
+    assert verdict_of(result, "call", "no mesh") != "mismatched"
     assert "regressed" not in text
 
 
@@ -287,7 +318,7 @@ def test_a_saved_run_that_cannot_be_read_is_refused_where_it_is_needed(pytester:
     path.write_text(path.read_text()[:-100])
     assert_refused(run(pytester, *GATE), f"{path} is no JSON: ")
     result = run(pytester, *COMPARE)
-    assert_passed(result)
+    assert_passed(result, f"not compared with the saved run: {path} is no JSON: ")
     assert "gate: " not in text_of(result)
     write(pytester, marker='@pytest.mark.dtdispatch(threshold="60%")')
     failed(run(pytester, *COMPARE), f"missing {path} is no JSON: ")

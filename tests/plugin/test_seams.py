@@ -74,7 +74,7 @@ def test_a_sampler_goes_to_the_table_the_files_and_the_gates(pytester: pytest.Py
     files = ("--dtdispatch-export=csv:results.csv", "--benchmark-json=rows.json", "--benchmark-save=base")
     result = measure(pytester, METRIC, *rounds, *files, passed=1)
     table = ["  signature *miss *hit *", "  mul *", "  1 of 1 rows are proved *"]
-    result.stdout.fnmatch_lines(["dtdispatch: * metric=thread-cpu)", *table])
+    result.stdout.fnmatch_lines(["dtdispatch: * metric=thread-cpu *", *table])
     saved = json.loads(Path("rows.json").read_text())
     assert saved["machine_info"]["dtdispatch"]["metric"] == "thread-cpu"
     rows = {row["fullname"]: row for row in saved["benchmarks"]}
@@ -125,10 +125,12 @@ COUNTS = """
 def test_a_sampler_of_counts_has_whole_numbers_and_no_rows_of_times(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(COUNTS)
     metric = "--dtdispatch-metric=readings"
-    result = measure(pytester, metric, "--dtdispatch-export=csv:results.csv", "--benchmark-json=rows.json")
+    result = measure(
+        pytester, "-v", metric, "--dtdispatch-export=csv:results.csv", "--benchmark-json=rows.json"
+    )
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["  mul * 1 *", "  1 of 1 rows are proved *"])
-    assert "Readings: the least of the calls that were counted." in text_of(result)
+    assert "Readings: the minimum over the counted calls." in text_of(result)
     assert Path("results.csv").read_text() == f"{MUL},readings,1\n"
     assert benchmarks_of(Path("rows.json")) == []
     result = measure(pytester, metric, "--dtdispatch-nproc=2")
@@ -184,7 +186,7 @@ def test_a_kind_of_result_goes_to_the_terminal_the_files_and_the_gates(pytester:
     result.stdout.fnmatch_lines(["E *GateError: model: over its limits", "E *blocks=11, and there are 12"])
     result.stdout.fnmatch_lines(["gate: failed against limits: 1 passed, 1 regressed"])
     assert "test_it.py::test_number: other has 5 blocks" in text_of(result)
-    assert "Blocks: what a model is made of." in text_of(result)
+    assert "Blocks: what a model is made of; -v explains all." in text_of(result)
     others = NUMBER.replace("model", "other")
     assert Path("results.csv").read_text() == f"{NUMBER},blocks,12\n{others},blocks,5\n"
     unmeasured = run(pytester, passed=1)

@@ -60,8 +60,8 @@ def test_a_table_has_a_line_a_signature_below_its_test_in_colour_or_plain(pytest
     units = r"miss [mu]s +hit [mun]s +\+-% +local [mun]s +overhead [mun]s"
     assert re.fullmatch(rf"  signature +{units} +miss/hit +samples(  mark)?", head)
     assert test == "test_ten.py::test_add (dispatch from below autograd)"
-    assert re.fullmatch(rf"  {re.escape(ADD)}( +-?[\d,.]*){{6}} +2\+6( +noisy)?", line)
-    assert proved == "  1 of 1 rows are proved by the cache counters"
+    assert re.fullmatch(rf"  {re.escape(ADD)}( +-?[\d,.]*){{6}} +2\+6( +noisy .*)?", line)
+    assert proved == "  1 of 1 rows are proved by the cache counters, 1 of 1 calls explained"
     assert "overhead: hit - local" in " ".join(legend)
     assert not any(COLOR.search(line) for line in plain)
     coloured = measured_section(pytester, "--color=yes")
@@ -82,7 +82,7 @@ def test_verbosity_adds_rounds_and_reasons_and_takes_legend_and_table(pytester: 
     assert "no local row: " in verbose
     quiet = measure(pytester, "--benchmark-quiet", "-q").outlines
     assert any(" are proved by the cache counters" in line for line in quiet)
-    assert not any("Quietest blocks:" in line for line in quiet)
+    assert not any("explains all" in line for line in quiet)
     silent = measure(pytester, "--benchmark-quiet", "-qq").outlines
     assert not any("proved" in line for line in silent)
 
@@ -119,10 +119,10 @@ def test_a_row_has_one_name_everywhere(pytester: pytest.Pytester, monkeypatch: p
     # A pipe has no edge: the name is the one of files, and no column is left out.
     assert re.search(r"overhead us +miss/hit +samples\b", piped)
     assert f"  {rows[0]['fullname'].split('::')[2]} " in piped
-    assert "-v shows every column" in piped
+    assert "-v explains all." in piped
     # What has no room in 80 columns stands below its line where all was asked for.
     assert re.search(r" local [\d,.]+ us, .*rounds 2\b", " ".join(narrow.split()))
-    assert "-v shows" not in narrow
+    assert "-v explains" not in narrow
 
 
 # Progress beside the dots: on a terminal alone, and in no test's output

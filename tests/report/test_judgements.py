@@ -10,8 +10,9 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import Judgement, Threshold, Verdict, not_judged
 from pytest_dtdispatch.gates.expected import ExpectedRow, judge_results
-from pytest_dtdispatch.gates.saved_run import StateRow, judge_run
-from pytest_dtdispatch.report.judgements import judgement_document
+from pytest_dtdispatch.gates.saved_run import StateRow, compare_rows, judge_run
+from pytest_dtdispatch.report.document import Document, View
+from pytest_dtdispatch.report.judgements import comparison_blocks, judgement_document, worst_text
 from tests.rendered import lines_of
 
 STEADY = tuple(10_000 + n for n in range(20))
@@ -30,7 +31,8 @@ def said_of(judgement: Judgement, width: int = 200, since: str = "") -> list[str
 def judged(*factors: float, states: tuple[State, ...] = (State.HIT,) * 5) -> Judgement:
     """Judge rows that take so many times as long as in the saved run."""
     tests = list(zip("abcde", states, factors, strict=False))
-    then = [StateRow(f"t.py::test_{letter}::{state}", state, STEADY) for letter, state, _ in tests]
+    name = "t.py::test"
+    then = [StateRow(f"{name}::{letter}::{state}", state, STEADY, test=name) for letter, state, _ in tests]
     ns = [tuple(round(factor * ns) for ns in STEADY) for *_, factor in tests]
     now = [replace(row, ns=times) for row, times in zip(then, ns, strict=True)]
     return judge_run(then, now, lambda row: [THRESHOLD])
@@ -51,18 +53,37 @@ def test_a_drift_beside_plain_tensors_that_shifted_may_be_the_machine() -> None:
     )
 
 
-def test_a_row_that_did_not_has_its_figures_and_its_remedy() -> None:
-    first, row, figures, remedy = said_of(judged(1.5))
-    assert first == "gate: failed against base.json: 1 regressed"
-    assert row == "  regressed t.py::test_a::hit"
-    assert figures.startswith("    median:10% of all samples: 10.0 -> 15.0 us (+50.0 %), 99 % interval +")
-    assert figures.endswith("(20 and 20 samples)")
-    assert remedy.strip()
+def test_every_row_stands_beside_the_saved_one_with_its_verdict_the_worst_first() -> None:
+    first, head, test, worst, slow, same, remedy, drift = said_of(judged(1.0, 1.05, 1.5))
+    assert first == "gate: failed against base.json: 2 passed, 1 regressed"
+    titles = "signature state base now change % 99 % interval samples threshold verdict"
+    assert (head.split(), test) == (titles.split(), "t.py::test")
+    assert worst.split()[:7] == ["c", "hit", "10.0", "us", "15.0", "us", "+50.0"]
+    assert worst.split()[-3:] == ["20+20", "median:10%", "regressed"]
+    assert [line.split()[0] for line in (slow, same)] == ["b", "a"]
+    assert remedy == "  1 regressed: find what slowed it, or save a new run if the cost is wanted"
+    assert drift.startswith("  drift of 2 passed rows: median ")
     assert all(len(line) <= 80 for line in said_of(judged(1.5), width=80))
-    assert said_of(judged(1.0)) == [
-        "gate: passed against base.json: 1 passed",
-        "  drift of 1 passed row: median noise (-0.1 % to +0.1 %, medians of 99 % intervals)",
-    ]
+
+
+def test_a_narrow_terminal_writes_below_a_row_that_failed_what_it_has_no_room_for() -> None:
+    judgement = judged(1.5, 1.0)
+    long = [replace(row, row=row.row.replace("::hit", f"{'x' * 60}::hit")) for row in judgement.verdicts]
+    lines = lines_of(judgement_document(replace(judgement, verdicts=tuple(long)), View()), 80)
+    [below] = [line for line in lines if "base 10.0 us" in line]
+    assert below.startswith("    base 10.0 us, 99 % interval +")
+
+
+def test_rows_without_a_threshold_are_faster_slower_or_neither() -> None:
+    then = [StateRow(f"t::{name}::hit", State.HIT, STEADY, test="t") for name in "abcd"]
+    times = [tuple(round(factor * ns) for ns in STEADY) for factor in (0.5, 1.5, 1.0)]
+    now = [replace(row, ns=ns) for row, ns in zip(then, times, strict=False)]
+    rows = compare_rows(then, now)
+    lines = lines_of(Document(tuple(comparison_blocks(rows, View()))), 200)
+    words = {line.split()[0]: line.split("  ")[-1] for line in lines[2:6]}
+    assert words == {"a": "faster", "b": "slower", "c": "no change", "d": "missing"}
+    assert worst_text(rows[:3]) == "worst: t::b::hit, 10.0 -> 15.0 us (+50.0 %), slower"
+    assert worst_text([]) == ""
 
 
 def test_what_could_not_be_judged_says_why() -> None:

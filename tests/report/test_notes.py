@@ -10,7 +10,7 @@ import pytest
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Contains, Refused, Samples, State
 from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.report.document import Tone, plain
-from pytest_dtdispatch.report.notes import caveats, explained, mark, noise, proved
+from pytest_dtdispatch.report.notes import caveats, mark, noise, proved
 from tests.rendered import lines_of
 from tests.reported_runs import measured
 
@@ -19,7 +19,6 @@ NOISY = Samples(State.MISS, (1_000, 5_000, 4_000) * 7)
 REFUSED = Samples(State.HIT, (), (Refused("propagation ran again", 3),))
 CALLS = Samples(State.CALL, (7,) * 20)
 COUNTED = Samples(State.HIT, (9_000,), unit=INSTRUCTIONS)
-SEEN = "calls that captures saw"
 row = partial(measured, "a")
 
 
@@ -27,11 +26,11 @@ row = partial(measured, "a")
     ("samples", "text", "tone"),
     [
         ((QUIET,), "", Tone.GOOD),
-        ((NOISY,), "noisy", Tone.NOTICE),
+        ((NOISY,), "noisy miss", Tone.NOTICE),
         ((CALLS,), "unpropagated", Tone.GOOD),
         ((), "not measured", Tone.NOTICE),
         ((QUIET, REFUSED), "propagation ran again (3x)", Tone.BAD),
-        ((NOISY, REFUSED), "propagation ran again (3x), noisy", Tone.BAD),
+        ((NOISY, REFUSED), "propagation ran again (3x), noisy miss", Tone.BAD),
     ],
 )
 def test_a_row_not_proved_or_noisy_is_marked(samples: tuple[Samples, ...], text: str, tone: Tone) -> None:
@@ -40,10 +39,12 @@ def test_a_row_not_proved_or_noisy_is_marked(samples: tuple[Samples, ...], text:
 
 def test_what_is_proved_and_what_is_noisy_is_said_once() -> None:
     rows = [row(QUIET, Samples(State.LOCAL, NOISY.values)), row(NOISY), row(QUIET, REFUSED)]
-    assert [plain(line.spans) for line in proved(rows)] == ["2 of 3 rows are proved by the cache counters"]
+    [line] = proved(rows)
+    assert plain(line.spans) == "2 of 3 rows are proved by the cache counters, 3 of 3 calls explained"
     assert [line.spans[0].tone for line in proved(rows[:2])] == [Tone.GOOD]
-    [line, *_] = lines_of(noise(rows))
-    assert line.startswith("2 of 3 rows are noisy (local, miss): their samples scatter by more than 100%")
+    [said, *_] = lines_of(noise(rows))
+    assert said.startswith("2 of 3 rows are noisy: samples scatter by more than 100%")
+    assert mark(row(*(Samples(state, NOISY.values) for state in State)))[0].endswith("noisy all")
     assert not [*proved([]), *noise([row(QUIET)]).blocks]
 
 
@@ -65,11 +66,11 @@ def test_each_way_not_to_be_seen_is_one_line_with_its_number_of_tests() -> None:
 
 def test_calls_of_rows_without_a_figure_are_counted_and_named_by_their_op() -> None:
     call = replace(row(CALLS), contains=Contains.END_TO_END)
-    assert not [*explained([call])]
+    assert "calls" not in plain(next(proved([call])).spans)
     rows = [replace(row(QUIET), calls=3), replace(row(CALLS), calls=2), row(COUNTED), call]
-    assert [plain(line.spans) for line in explained(rows)] == [f"rows explain 6 of 6 {SEEN}"]
+    assert plain(next(proved(rows)).spans).endswith(", 6 of 6 calls explained")
     rows += [replace(row(), op=op, calls=2) for op in "abcd"] + [replace(row(REFUSED), op="a")]
-    [line] = explained(rows)
-    assert plain(line.spans) == (
-        f"rows explain 6 of 15 {SEEN}; without a figure: a (3x), b (2x), c (2x) and 1 op more"
+    [line] = proved(rows)
+    assert plain(line.spans).endswith(
+        ", 6 of 15 calls explained; without a figure: a (3x), b (2x), c (2x) and 1 op more"
     )

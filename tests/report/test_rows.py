@@ -28,7 +28,7 @@ from pytest_dtdispatch.plugin.gates import MEASURED
 from pytest_dtdispatch.report.document import Document, View
 from pytest_dtdispatch.report.markdown import document_text
 from pytest_dtdispatch.report.rows import document, timed_document
-from pytest_dtdispatch.report.terminal import NO_EDGE, document_lines, legend_text, plain_text
+from pytest_dtdispatch.report.terminal import NO_EDGE, document_lines, plain_text
 from tests.rendered import line_of, lines_of, table_of, titles_of
 from tests.reported_runs import measured
 
@@ -91,7 +91,7 @@ RUNS = {
 
 def lines(document: Document, width: int, view: View) -> list[str]:
     said = ["".join(piece.text for piece in line).rstrip() for line in document_lines(document, width, view)]
-    return [*said, legend_text(document, width, view)]
+    return [*said, document.legend_of(), document.worst]
 
 
 def outputs() -> str:
@@ -248,7 +248,7 @@ def test_a_row_has_share_and_total(rows: list[Measurement], cells: dict[str, tup
 
 def test_a_line_says_what_rows_that_are_left_out_make() -> None:
     of = document({"test_a": [*CHEAP, *DEAR]}, View())
-    said = "and 20 rows more, which make 2.2 % together; -v lists them"
+    said = "and 20 more rows, together 2.2%; -v lists them"
     assert f"  {said}" in lines_of(of)
     assert said.partition(";")[0] in document_text(of)
     assert any("23 of 23 rows are proved" in line for line in lines_of(of)), "of those left out too"
@@ -283,15 +283,14 @@ def timed_lines(timed: dict[Signature, list[Figures]]) -> list[str]:
 def test_all_calls_of_a_signature_are_one_line_with_spread() -> None:
     refused = Figures(1, (Samples(State.MISS, (), (Refused("did not propagate", 1),)),))
     quiet = adds(2_000_000, 1_000_000, 1_000_000, 1_000_000, 1_500_000)
-    head, title, one, two, proved, explains, legend = timed_lines({ADD: quiet, SAME: [refused, refused]})
+    head, title, one, two, proved, legend = timed_lines({ADD: quiet, SAME: [refused, refused]})
     titles = "signature calls share % total % miss ms +-% hit us +-% miss/hit samples rounds mark"
     assert head.split() == titles.split()
     assert title == "mode (dispatch from below autograd)"
     assert one.startswith("  add.Tensor(f32[8,8]S0, f32[8,8]S0)@2x4 ")
     assert one.split()[2:] == ["5", "100.0", "100.0", "1.000", "100", "10.00", "0", "100", "5+25", "5"]
     assert two.split()[1:] == ["2", *"-------", "0+0", "2", "did", "not", "propagate", "(2x)"]
-    assert proved.strip() == "1 of 2 rows are proved by the cache counters"
-    assert explains.strip().startswith("rows explain 5 of 7 calls that captures saw")
+    assert proved.strip().startswith("1 of 2 rows are proved by the cache counters, 5 of 7 calls explained")
     assert all(f"{column}: " in legend for column in ("miss", "hit", "+-%"))
-    assert timed_lines({ADD: adds(1_000, 9_000, 1_000, 90_000, 1_000)})[2].endswith("  noisy")
+    assert timed_lines({ADD: adds(1_000, 9_000, 1_000, 90_000, 1_000)})[2].endswith("  noisy miss")
     assert timed_lines({}) == ["nothing was timed: no op on DTensors ran in the region"]

@@ -23,7 +23,14 @@ from pytest_dtdispatch.report.document import (
     paragraph,
 )
 from pytest_dtdispatch.report.rows import EXPENDABLE, MEANINGS, OF_TIMES
-from pytest_dtdispatch.report.terminal import MIN_LABEL, NO_EDGE, document_lines, legend_text, page_width
+from pytest_dtdispatch.report.terminal import (
+    MIN_LABEL,
+    NO_EDGE,
+    brief_legend,
+    document_lines,
+    page_width,
+    plain_text,
+)
 from tests.reported_runs import HOSTILE
 
 WIDTHS = (60, 80, 120, 200)
@@ -36,7 +43,7 @@ LABEL = "add.Tensor(f32[512,512]S0, f32[512,512]S0)@4"
 INDISPENSABLE = ["signature", "cold", "miss", "hit", "proof"]
 # Below this a terminal has no room for what is never left out.
 LEAST = len("  ") + MIN_LABEL + sum(2 + len(title) for title in ("cold ms", "miss ms", "hit us", "proved"))
-LONG_PROOF = "unpropagated, noisy"  # a longer one may run over the edge
+LONG_PROOF = "unpropagated, noisy call"
 EVIL, WRITTEN = "\x1b[31mred\r\u202e", r"\x1b[31mred\r\u202e"
 COLUMNS = tuple(Column(*title.split()) for title in TITLES)
 
@@ -164,15 +171,20 @@ def test_a_table_may_have_no_titles_and_no_proof() -> None:
 
 
 @pytest.mark.parametrize("width", [*WIDTHS, NO_EDGE])
-def test_the_legend_explains_the_columns_that_are_shown(width: int) -> None:
+def test_the_legend_explains_columns_that_are_shown_in_one_line(width: int) -> None:
     document = Document((table(line()),), OF_TIMES, MEANINGS)
-    shown = [name for name in MEANINGS if name in columns(table(line()), width)]
-    said = "; ".join(f"{name}: {MEANINGS[name]}" for name in shown)
-    assert legend_text(document, width, View()) == f"{OF_TIMES} {said}."
-    verbose = legend_text(document, width, View(verbose=True))
-    every = columns(table(line()), NO_EDGE)
-    assert all(f"{name}: {meaning}" in verbose for name, meaning in MEANINGS.items() if name in every)
-    assert legend_text(Document((table(line()),), "Blocks: all."), width, View()) == "Blocks: all."
+    text = brief_legend([document], width)
+    assert len(text) <= min(width, 120)
+    *explained, end = text.split("; ")
+    assert end == "-v explains all."
+    assert explained
+    assert explained == [one for one in shown_in(width) if one in explained]
+    whole = plain_text(Document((table(line()),), "Blocks: all.", MEANINGS), NO_EDGE).splitlines()[-1]
+    assert whole == f"  Blocks: all. {'; '.join(shown_in(NO_EDGE))}."
+
+
+def shown_in(width: int) -> list[str]:
+    return [f"{name}: {MEANINGS[name]}" for name in MEANINGS if name in columns(table(line()), width)]
 
 
 @pytest.mark.parametrize(("is_terminal", "width"), [(True, 80), (False, NO_EDGE)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.budget.model import Budget, CostShare, fold_shares
@@ -23,7 +23,7 @@ from pytest_dtdispatch.report.document import (
 )
 from pytest_dtdispatch.report.run import ReportedRun
 
-DEAREST = 10
+MOST_LINES = 5  # of a breakdown, if the view is not verbose
 REST = "unexplained"  # the last part of each step
 ORDER = {part: number for number, part in enumerate((*map(str, Part), REST))}  # of parts, and their colours
 UNKNOWN = "(not known)"
@@ -37,12 +37,12 @@ BREAKDOWNS: tuple[tuple[str, Callable[[Budget], list[CostShare]], str], ...] = (
 PLAIN_PARTS = {Part.LOCAL, Part.AUTOGRAD, Part.COMMUNICATION, Part.OTHER}  # that steps without DTensors have
 LAYERED = ("module", "op")  # breakdowns whose names may have the index of a layer
 MEANINGS = {"mostly": "its largest parts"}
-NOISY = "noisy: its steps scatter by more than 15 %; take it again where less runs"
-UNEXPLAINED = "unexplained: steps scatter less than the parts miss the step; a timed step runs other code"
+NOISY = "noisy: its steps scatter by more than 15 %; run it again on a quieter machine"
+UNEXPLAINED = "unexplained: the parts miss the step by more than noise; a profiled step runs other code"
 LEGEND = (
     "Budget: measured is the median of undisturbed steps. Parts come from profiled steps, run alternately "
-    "with them. off: what profiling cost, measured on the step itself, and subtracted; below 0 it was added. "
-    "modelled: more than a tenth of the part was. unexplained: measured less all parts."
+    "with plain ones; the profiler's own cost (off) is subtracted, or added if it is below 0. "
+    "modelled: more than a tenth of the part was subtracted. unexplained: measured less all parts."
 )
 OF_STEP = "of step: the change in percent of the step before"
 RAN_ONCE = "One of them ran once, so that nobody knows how far it scatters"
@@ -52,7 +52,21 @@ def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
     """Lay out the budgets of each test."""
     every = [(test, budget) for test, of_test in budgets.items() for budget in of_test]
     blocks = tuple(block for test, budget in every for block in _blocks(test, budget, view))
-    return Document(blocks, LEGEND, MEANINGS)
+    return Document(blocks, LEGEND, MEANINGS, _worst_text([budget for _, budget in every]))
+
+
+def _worst_text(budgets: Sequence[Budget]) -> str:
+    """Name the line and the part of it, local ops and other Python aside, with most of a step."""
+    shares: defaultdict[tuple[str, str, str], float] = defaultdict(float)
+    for budget in budgets:
+        for cell in budget.cells:
+            if cell.place and budget.measured_ns and cell.part not in (Part.LOCAL, Part.OTHER):
+                share = cell.ns / budget.measured_ns
+                shares[_family(cell.part), shorten_path(cell.place.line_text), budget.name] += share
+    if not shares:
+        return "worst: no time in dispatch"
+    (part, line, name), share = max(shares.items(), key=lambda one: one[1])
+    return f"worst: {part} at {line}, {share:.0%} of {'the ' * (name == 'step')}{name}"
 
 
 def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
@@ -82,7 +96,7 @@ def _breakdowns(budget: Budget, view: View) -> Iterator[Table]:
         if title in LAYERED and not view.each_layer:
             shares = fold_shares(shares)
         if len(shares) > 1 or (shares and shares[0].name):
-            yield _breakdown(title, shares, nameless, budget, len(shares) if view.verbose else DEAREST)
+            yield _breakdown(title, shares, nameless, budget, len(shares) if view.verbose else MOST_LINES)
 
 
 def step_parts(test: str, budget: Budget) -> StepParts:
@@ -210,9 +224,14 @@ def _mostly(share: CostShare) -> str:
     """Name the parts that make most of it; those of redistributions are one."""
     sums: Counter[str] = Counter()
     for part, ns in share.parts.items():
-        sums[part.partition(" ")[0]] += round(ns)
+        sums[_family(part)] += round(ns)
     largest = [(part, ns) for part, ns in sums.most_common(2) if ns >= 0.2 * share.ns > 0]
     return ", ".join(f"{part} {ns / share.ns:.0%}" for part, ns in largest)
+
+
+def _family(part: str) -> str:
+    """Name a part without what it is divided into: all parts of redistributions are one."""
+    return part.partition(" ")[0]
 
 
 KIND = Kind(Budget.kind, document)

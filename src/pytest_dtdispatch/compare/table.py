@@ -11,14 +11,14 @@ from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Lin
 from pytest_dtdispatch.report.rows import SCATTER, scatter_text
 
 LEGEND = (
-    "Compared: variants in turn; two are told apart where the whole interval of their ratio (99.9 %, over "
-    "rounds) is more than 3 % from 1."
+    "Variants run in turn. One is faster or slower if the whole interval of its ratio (99.9 %, over rounds) "
+    "is more than 3 % from 1."
 )
 MEANINGS = {
+    "times": "ratio to the first variant, and its 99.9 % interval",
     "median": "of the rounds",
     "quietest": "quietest block of rounds",
-    "times": "as long as the first variant, with its interval",
-    "rounds": "in each of which every variant had a turn",
+    "rounds": "every variant runs once in each",
 }
 EXPENDABLE = ("rounds", "collectives", "quietest", SCATTER, "wraps", "redistributes")
 TONES = {FASTER: Tone.GOOD, SLOWER: Tone.NOTICE, NOT_APART: Tone.PLAIN}
@@ -37,7 +37,13 @@ def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> D
     times = [Column(title, MICROSECONDS.name) for title in ("median", "quietest")]
     columns = (*times, *map(Column, (SCATTER, "times", *counts, "rounds")))
     table = Table(columns, tuple(groups), label_title="variant", proof_title="outcome", expendable=EXPENDABLE)
-    return Document((table,), LEGEND, MEANINGS)
+    return Document((table,), LEGEND, MEANINGS, _worst_text(every))
+
+
+def _worst_text(every: Sequence[ComparedVariant]) -> str:
+    """Name the slowest variant of all."""
+    timed = [(variant.samples.figure, variant.name) for variant in every if variant.samples]
+    return f"worst: {max(timed)[1]}, {MICROSECONDS.text(max(timed)[0])} us" if timed else ""
 
 
 def _line(variant: ComparedVariant, first: ComparedVariant, counts: Sequence[str], view: View) -> Line:

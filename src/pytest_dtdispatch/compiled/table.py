@@ -31,12 +31,12 @@ COUNTS = {
 }
 EXPENDABLE = ("samples", "fake", "propagations", "guards", "warm")
 LEGEND = (
-    "Compiled: quietest blocks, of instructions the least; counts of one cold compile by torch's counters, "
-    "? where it has none."
+    "Each time is the lowest of seven block medians, each instruction count the minimum. torch's counters "
+    "count one cold compile; ?: torch has no such counter."
 )
 MEANINGS = {
     "cold": "torch.compile and the first call, every cache empty",
-    "warm": "the same with caches of compiled code filled",
+    "warm": "the same with filled caches of compiled code",
     "call": "guards and the compiled program",
     "eager": "the same call uncompiled",
     "fake": "hits + misses of the FakeTensor cache",
@@ -58,7 +58,19 @@ def judge(function: CompiledFunction, limits: Mapping[str, int]) -> Iterator[Row
 
 def document(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> Document:
     """Lay out what was compiled."""
-    return Document(tuple(_table(compiled, view)), LEGEND, MEANINGS)
+    return Document(tuple(_table(compiled, view)), LEGEND, MEANINGS, _worst_text(compiled, view))
+
+
+def _worst_text(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> str:
+    """Name the function whose cold compile costs most."""
+    scale, unit = (Scale("", 1, 0), f" {view.counted}") if view.counted else (TIMES["cold"][1], " s")
+    costs = [
+        (cost, function.name)
+        for of_test in compiled.values()
+        for function in of_test
+        if (cost := function.measurement.figure(State.COMPILE_COLD))
+    ]
+    return f"worst: {max(costs)[1]}, {scale.text(max(costs)[0])}{unit} to compile cold" if costs else ""
 
 
 def _table(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> Iterator[Block]:

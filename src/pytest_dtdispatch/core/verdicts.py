@@ -43,6 +43,7 @@ class RowVerdict:
             there is one for all rows.
         details: lines that say what was found, and what it consists of.
         is_strict: whether the run fails where the row is inconclusive.
+        test: that the row is of, where a table has a line for each row.
     """
 
     row: str
@@ -52,6 +53,7 @@ class RowVerdict:
     criterion: str = ""
     details: tuple[str, ...] = ()
     is_strict: bool = False
+    test: str = ""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
 
-from pytest_dtdispatch.core.measurement import NOISY, Measurement, State, noise_text
+from pytest_dtdispatch.core.measurement import NOISY, Measurement, State
 from pytest_dtdispatch.core.results import state_name
 from pytest_dtdispatch.core.signatures import shorten
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, Verdict, judged
@@ -33,19 +33,24 @@ MIN_SAMPLES = 8  # the least and the greatest of fewer do not cover their median
 LEAST_SAMPLES = 5  # the rounds that a slow row has without being asked for fewer
 MOST_CONTROL_SHIFT = 0.03
 
-GONE = "it is in the saved run and was not measured: restore the test, or save a new run"
+ANY_CHANGE = Threshold("", "median", 0.0)  # what holds for a row that nobody gave a threshold
+
+GONE = "in the saved run, and not measured: restore the test, or save a new run"
+NEW = "not in the saved run: save a new one if the row belongs there"
 TOO_FEW = f"fewer than {MIN_SAMPLES} samples: raise {{flag}}, in the saved run too"
 FLAGS, COMPILE_FLAG = "--dtdispatch-rounds or --dtdispatch-max-time", "dtdispatch_compile_rounds"
 SAVE_MORE = (
     "save one with a greater --dtdispatch-rounds or --dtdispatch-max-time where little else runs, "
     "or hold other states alone: hit=median:20%"
 )
-STRADDLES = "the threshold is inside the interval: take more rounds, or compare builds with dtdispatch ab"
-SLOWER = "find what slowed it, or save a new run where the cost is wanted"
-IN_THIS_RUN = "noisy: {noise}; run again where less else runs, or compare builds with dtdispatch ab"
-IN_SAVED_RUN = "noisy in the saved run: {noise}; save a new one where less else runs"
+STRADDLES = "the interval contains the threshold: take more rounds, or compare builds with dtdispatch ab"
+SLOWER = "find what slowed it, or save a new run if the cost is wanted"
+FASTER = "save a new run to keep it"
+SCATTERS = f"scatter by more than {NOISY:.0%}"
+IN_THIS_RUN = f"samples {SCATTERS}: run again on a quieter machine, or use dtdispatch ab"
+IN_SAVED_RUN = f"samples of the saved run {SCATTERS}: save a new one on a quieter machine"
 CONTAMINATED = (
-    "the same op on plain tensors shifted too, so it may have been the machine: run again, "
+    "the same op on plain tensors shifted too, so the cause may be the machine: run again, "
     "or compare builds with dtdispatch ab"
 )
 
@@ -72,6 +77,7 @@ class StateRow:
         ns: samples in nanoseconds, in the order taken; one at least.
         mesh: that it ran on, as text; empty where it used none.
         thresholds: that the marker of its test has.
+        test: that it is of.
     """
 
     name: str
@@ -79,16 +85,17 @@ class StateRow:
     ns: tuple[int, ...]
     mesh: str = ""
     thresholds: tuple[Threshold, ...] = ()
+    test: str = ""
 
 
 def state_rows(
     test: str, rows: Iterable[Measurement], thresholds: Sequence[Threshold] = ()
 ) -> Iterator[StateRow]:
-    """Give every state with latencies of every row of a test."""
+    """Yield every state with latencies of every row of a test."""
     for row in rows:
         for samples in row.times():
             name = state_name(test, row, samples)
-            yield StateRow(name, samples.state, samples.ns, row.mesh, tuple(thresholds))
+            yield StateRow(name, samples.state, samples.ns, row.mesh, tuple(thresholds), test)
 
 
 def environment_differences(then: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
@@ -118,13 +125,24 @@ def judge_run(
     for name in dict.fromkeys((*now, *then)):
         row = then.get(name) or now[name]
         limits = thresholds(row) if row.state is not State.LOCAL else ()
-        verdicts += [_judge_row(name, then.get(name), now.get(name), limit) for limit in limits]
+        verdicts += [_judge_row(row, then.get(name), now.get(name), limit) for limit in limits]
         saved += [row for _ in limits if name in then]
     verdicts += _refusals(saved)
     if shift is not None and abs(shift) > MOST_CONTROL_SHIFT:
         verdicts = [_doubted(verdict) for verdict in verdicts]
     remarks = () if shift is None else (_shift_text(shift, len(shifts)),)
     return judged(verdicts, remarks=remarks)
+
+
+def compare_rows(base: Sequence[StateRow], head: Sequence[StateRow]) -> list[RowVerdict]:
+    """Hold the median of every row against the saved one, with no threshold: what is faster, what slower."""
+    then, now = ({row.name: row for row in rows if row.state is not State.LOCAL} for rows in (base, head))
+    verdicts = []
+    for name, row in {**then, **now}.items():
+        verdict = _judge_row(row, then.get(name), now.get(name), ANY_CHANGE)
+        remedy = "" if verdict.figures else verdict.remedy
+        verdicts.append(replace(verdict, criterion="", remedy=remedy))
+    return verdicts
 
 
 def _shift_text(shift: float, controls: int) -> str:
@@ -148,15 +166,16 @@ def _doubted(verdict: RowVerdict) -> RowVerdict:
     return replace(verdict, remedy=CONTAMINATED) if verdict.verdict is Verdict.IMPROVED else verdict
 
 
-def _judge_row(name: str, base: StateRow | None, head: StateRow | None, threshold: Threshold) -> RowVerdict:
-    criterion = f"{threshold} of all samples"  # tables show the quietest block
-    verdict_of = partial(RowVerdict, name, criterion=criterion, is_strict=threshold.is_strict)
+def _judge_row(
+    row: StateRow, base: StateRow | None, head: StateRow | None, threshold: Threshold
+) -> RowVerdict:
+    verdict_of = partial(
+        RowVerdict, row.name, criterion=str(threshold), is_strict=threshold.is_strict, test=row.test
+    )
     if head is None:
         return verdict_of(Verdict.MISSING, (), GONE)
     if base is None:
-        return verdict_of(
-            Verdict.NEW, (), "it is not in the saved run: save a new one where the row belongs there"
-        )
+        return verdict_of(Verdict.NEW, (), NEW)
     if base.mesh != head.mesh:
         meshes = f"mesh: {shorten(base.mesh) or 'none'} then, {head.mesh or 'none'} now"
         return verdict_of(Verdict.MISMATCHED, (), f"{meshes}; save a new run on this mesh")
@@ -195,7 +214,7 @@ def _why_not(row: StateRow, noisy: str) -> str:
     if not min(row.ns):
         return "a sample of it is 0 ns: its clock is too coarse, or its file was changed"
     share = scatter(row.ns) or 0.0
-    return noisy.format(noise=noise_text(share)) if share > NOISY else ""
+    return noisy if share > NOISY else ""
 
 
 def _place(low: float, high: float, most: float) -> tuple[Verdict, str]:
@@ -203,4 +222,4 @@ def _place(low: float, high: float, most: float) -> tuple[Verdict, str]:
         return Verdict.REGRESSED, SLOWER
     if high > most:
         return Verdict.INCONCLUSIVE, STRADDLES
-    return (Verdict.IMPROVED, "save a new run to keep it") if high < 1 / most else (Verdict.PASSED, "")
+    return (Verdict.IMPROVED, FASTER) if high < 1 / most else (Verdict.PASSED, "")

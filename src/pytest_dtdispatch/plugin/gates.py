@@ -30,7 +30,13 @@ from pytest_dtdispatch.core.verdicts import (
 )
 from pytest_dtdispatch.errors import GateError, RanksError
 from pytest_dtdispatch.gates.expected import ExpectedFile, judge_results, read_expected
-from pytest_dtdispatch.gates.saved_run import StateRow, environment_differences, judge_run, state_rows
+from pytest_dtdispatch.gates.saved_run import (
+    StateRow,
+    compare_rows,
+    environment_differences,
+    judge_run,
+    state_rows,
+)
 from pytest_dtdispatch.measuring.sampler import SAMPLERS
 from pytest_dtdispatch.plugin import PluginObject, resolve
 from pytest_dtdispatch.plugin.resolve import row_nodeid
@@ -214,21 +220,48 @@ class Gates(PluginObject):
         differ = environment_differences(self._base.environment, self._settings.environment_texts())
         return self._base.budgets_before("".join(f"; {each}" for each in differ))
 
+    @functools.cached_property
+    def _saved_rows(self) -> list[StateRow]:
+        if self._base is None:
+            return []
+        return [
+            row
+            for test, rows in self._base.measured.items()
+            for row in state_rows(test, rows, self._base.thresholds.get(test, ()))
+        ]
+
+    @property
+    def _rows(self) -> list[StateRow]:
+        found = self._results.items()
+        return [row for test, results in found for row in state_rows(test, results.measurements())]
+
     def _judge_saved_run(self) -> Iterator[Judgement]:
-        """Hold the run against the saved one, where any threshold was asked for."""
+        """Hold the run against the saved one, if there is any threshold."""
         if not self.compares:
             return
-        base = self._base or ReportedRun("no saved run")
-        saved = [
-            row
-            for test, rows in base.measured.items()
-            for row in state_rows(test, rows, base.thresholds.get(test, ()))
-        ]
-        if self._settings.threshold or any(self.thresholds.values()) or any(map(self._thresholds_of, saved)):
-            found = self._results.items()
-            rows = [row for test, results in found for row in state_rows(test, results.measurements())]
-            judgement = self._why_not_judged(rows) or judge_run(saved, rows, self._thresholds_of)
+        has_own = self._settings.threshold or any(self.thresholds.values())
+        if has_own or any(map(self._thresholds_of, self._saved_rows)):
+            base, rows = self._base or ReportedRun("no saved run"), self._rows
+            judgement = self._why_not_judged(rows) or judge_run(self._saved_rows, rows, self._thresholds_of)
             yield replace(judgement, where=base.where, since=base.taken[:10])
+
+    @functools.cached_property
+    def compared(self) -> tuple[RowVerdict, ...]:
+        """How rows moved since the saved run: those that a gate judged, and all others."""
+        if not self.compares:
+            return ()
+        judged = tuple(row for gate in self.reported for row in gate.verdicts if row.test)
+        names = {row.row for row in judged}
+        base = [row for row in self._saved_rows if row.name not in names and self._is_selected(row)]
+        head = [row for row in self._rows if row.name not in names]
+        others = [] if self.why_not_compared else compare_rows(base, head)
+        return (*judged, *others)
+
+    @property
+    def why_not_compared(self) -> str:
+        """Why rows stand beside no saved run although one was named; empty where they do."""
+        refused = self._why_not_judged(self._rows) if self.compares else None
+        return refused.verdicts[0].row if refused else ""
 
     def _why_not_judged(self, rows: Sequence[StateRow]) -> Judgement | None:
         """Refuse to compare runs that measure different things, or none."""
@@ -250,8 +283,12 @@ class Gates(PluginObject):
             return not_judged(Verdict.MISMATCHED, "; ".join(differ), ANY_MACHINE)
         return None
 
+    def _is_selected(self, row: StateRow) -> bool:
+        """Whether the user asked for the test of a saved row."""
+        return not row.name.startswith(tuple(self._left_out)) and row.name.startswith(self._named)
+
     def _thresholds_of(self, row: StateRow) -> tuple[Threshold, ...]:
-        if row.name.startswith(tuple(self._left_out)) or not row.name.startswith(self._named):
+        if not self._is_selected(row):
             return ()
         of_markers = (found for test, found in self.thresholds.items() if row.name.startswith(f"{test}::"))
         limits = next(of_markers, self._settings.threshold or ())

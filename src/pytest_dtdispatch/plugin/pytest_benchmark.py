@@ -34,8 +34,8 @@ CONTAINS = {
 # Flags that say how tables look, or what stands in them: who gives one wants to see them.
 OF_TABLES = (
     *("--benchmark-columns", "--benchmark-sort", "--benchmark-group-by", "--benchmark-name"),
-    *("--benchmark-time-unit", "--benchmark-compare", "--benchmark-compare-fail", "--benchmark-verbose"),
-    "--benchmark-histogram",  # which is drawn of tables
+    *("--benchmark-time-unit", "--benchmark-verbose"),
+    *("--benchmark-histogram", "--benchmark-compare-fail"),  # which draw and judge what stands in tables
 )
 NAME_LENGTH = 60  # of a signature in the first column of pytest-benchmark's table, which it never cuts
 
@@ -141,7 +141,7 @@ def _wants_tables(config: pytest.Config) -> bool:
         *shlex.split(os.environ.get("PYTEST_ADDOPTS", "")),
     )
     flags = {str(word).partition("=")[0] for word in words}
-    return config.get_verbosity() > 0 or not flags.isdisjoint(OF_TABLES)
+    return not flags.isdisjoint(OF_TABLES)
 
 
 def saved_run(config: pytest.Config) -> Path | None:

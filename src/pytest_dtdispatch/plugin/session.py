@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
@@ -22,7 +22,7 @@ from pytest_dtdispatch.core.environment import load_text, read_world, require_to
 from pytest_dtdispatch.core.results import Count
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.text import NOTHING, first_of, progress_to, show_progress
-from pytest_dtdispatch.core.verdicts import Verdict, over
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict, over
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError
 from pytest_dtdispatch.measuring.sampler import start_sampler
 from pytest_dtdispatch.plugin import PluginObject, resolve
@@ -31,11 +31,11 @@ from pytest_dtdispatch.plugin.ranks import rank_of
 from pytest_dtdispatch.plugin.relaunch import METER
 from pytest_dtdispatch.plugin.settings import SETTINGS, UNMEASURED
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line, paragraph
-from pytest_dtdispatch.report.judgements import judgement_document
-from pytest_dtdispatch.report.notes import caveats, noise
+from pytest_dtdispatch.report.judgements import comparison_blocks, judgement_document, worst_text
+from pytest_dtdispatch.report.notes import caveats, noise, proved
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.screen import ProgressLine, is_watched
-from pytest_dtdispatch.report.terminal import document_lines, legend_text, page_width
+from pytest_dtdispatch.report.terminal import brief_legend, document_lines, page_width
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
@@ -44,6 +44,12 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.recorder import Recorder
     from pytest_dtdispatch.plugin.settings import Settings
 
+COMPARISON = "base and now: the median of all samples, or the statistic of the threshold."
+COMPARISON_MEANINGS = {
+    "change": "now against base",
+    "99 % interval": "of the change, by bootstrap",
+    "samples": "base + now",
+}
 # As pytest calls them.
 COLORS = {Tone.STRONG: "bold", Tone.GOOD: "green", Tone.NOTICE: "yellow", Tone.BAD: "red"}
 GATE_FAILED, NOT_MEASURED = "gate failed", "not measured"
@@ -81,12 +87,14 @@ class Session(PluginObject):
 
         settings = self._settings
         ops = f" ops={','.join(settings.ops)}" if settings.ops else ""
+        where = f"mesh={mesh_text(settings.mesh)} device={settings.device} backend={settings.backend}"
+        counts = f"rounds={settings.rounds} repeat={settings.repeat} max_time={settings.max_time:g}s"
         how = (
-            f"dtdispatch: {version('pytest-dtdispatch')} (mesh={mesh_text(settings.mesh)}"
-            f" device={settings.device} backend={settings.backend} rounds={settings.rounds}"
-            f" repeat={settings.repeat} max_time={settings.max_time:g}s metric={settings.metric}{ops})"
+            f"{version('pytest-dtdispatch')}, metric={settings.metric} {where}",
+            f"{counts}{ops}",
+            load_text(),
         )
-        return [how, *(f"dtdispatch: {summary}" for summary in (load_text(), *self._meter))]
+        return [f"dtdispatch: {line}" for line in (*how, *self._meter)]
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
         """List what a count consists of, where an assertion on it fails."""
@@ -244,13 +252,15 @@ class Session(PluginObject):
                         terminalreporter._add_stats(word, rows)
 
     def _documents(self, view: View, width: int, nothing: str) -> Iterator[Document]:
-        """Lay out what was found, unless by ``-qq``, and what ranks and gates say."""
-        verbosity = self._config.get_verbosity()
+        """Lay out what was found, unless by ``-qq``, and what ranks and gates say; last what is worst."""
+        verbosity, shown = self._config.get_verbosity(), self._tables(view)
+        compared = self.gates.compared
         unmatched = [*self._unmatched_globs()]
         if nothing:
             yield notice(f"nothing was measured: {self.why_not or '; '.join(unmatched) or nothing}")
         elif verbosity >= -1:
-            shown = self._tables(view)
+            if compared and MEASURED.name in shown:  # one row has one figure
+                shown[MEASURED.name] = self._comparison(compared, view)
             yield from shown.values()
             if verbosity >= 0:
                 yield self._legends(shown.values(), view, width)
@@ -261,9 +271,20 @@ class Session(PluginObject):
         has_thresholds = self._settings.threshold or any(self.gates.thresholds.values())
         if has_thresholds and not self.gates.compares:
             yield notice(f"gate: {NO_SAVED_RUN}")
-        yield from map(judgement_document, self.gates.reported)
+        elif self.gates.why_not_compared and not self.gates.reported:
+            yield notice(f"not compared with the saved run: {self.gates.why_not_compared}")
+        yield from (judgement_document(gate, view) for gate in self.gates.reported)
         if self.outputs is not None:
             yield self.outputs.document()
+        worst = worst_text(compared or [row for gate in self.gates.reported for row in gate.verdicts])
+        if text := worst or next((document.worst for document in shown.values() if document.worst), ""):
+            yield Document((paragraph(text, Tone.STRONG, hanging=1),))
+
+    def _comparison(self, compared: Sequence[RowVerdict], view: View) -> Document:
+        """Lay out how rows without a threshold moved since the saved run; a gate shows the others."""
+        rows = [row for results in self.results.values() for row in results.measurements()]
+        free = [row for row in compared if not row.criterion]
+        return Document((*comparison_blocks(free, view), *proved(rows)), COMPARISON, COMPARISON_MEANINGS)
 
     def _tables(self, view: View) -> dict[str, Document]:
         """Lay out every kind of result that was found, by the name of the kind."""
@@ -276,9 +297,10 @@ class Session(PluginObject):
 
     def _legends(self, shown: Iterable[Document], view: View, width: int) -> Document:
         """Say on what figures stand, what the columns mean that are shown, and how to see more."""
-        legends = [text for document in shown if (text := legend_text(document, width, view))]
-        if legends and not view.verbose:
-            legends.append("-v shows every column, and more notes.")
+        explained = [document for document in shown if document.legend_of()]
+        legends = [document.legend_of() for document in explained]
+        if explained and not view.verbose:
+            legends = [brief_legend(explained, width)]
         ranks = [self._ranks.summary] if self._ranks else []
         summaries = [self._settings.environment().summary, *self._meter, *ranks]
         lines = (one_line(summary, indent=1) for summary in summaries)

@@ -151,6 +151,7 @@ class Table:
         widest_kept: titles of those that go after them, and only where labels have no room at all.
         label_tone: of all labels.
         proof_room: columns of the terminal that the last column has: a longer text runs over the edge.
+        spells_out: whether a line in a tone that warns has below it what there is no room for.
     """
 
     columns: tuple[Column, ...]
@@ -160,7 +161,8 @@ class Table:
     expendable: tuple[str, ...] = ()
     widest_kept: tuple[str, ...] = ()
     label_tone: Tone = Tone.CODE
-    proof_room: int = len("unpropagated, noisy")  # a refusal may be longer
+    proof_room: int = len("unpropagated, noisy call")  # a refusal may be longer
+    spells_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -193,12 +195,14 @@ class Document:
     Args:
         blocks: from the first to the last.
         legend: what the figures are; it may stand far below them.
-        meanings: what each column means, by its title.
+        meanings: what each column means, by its title, the most important first.
+        worst: names what to look at first; empty where nothing stands out.
     """
 
     blocks: tuple[Block, ...] = ()
     legend: str = ""
     meanings: Mapping[str, str] = field(default_factory=dict)
+    worst: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.blocks)

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import column_scale, plural
+from pytest_dtdispatch.core.text import column_scale, plural, shorten_path
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Block,
+    Column,
     Document,
+    Group,
+    Line,
     Paragraph,
     Span,
+    Table,
     Tone,
     Verbatim,
+    View,
     one_line,
     paragraph,
+    plain,
 )
 
 TONES = {
@@ -26,23 +32,32 @@ TONES = {
     Verdict.NEW: Tone.NOTICE,
     Verdict.INCONCLUSIVE: Tone.NOTICE,
 }
+# What a row without a threshold did.
+MOVED = {
+    Verdict.REGRESSED: ("slower", Tone.NOTICE),
+    Verdict.IMPROVED: ("faster", Tone.GOOD),
+    Verdict.INCONCLUSIVE: ("no change", Tone.PLAIN),
+}
+ORDINARY = ("passed", "new", "no change")  # of which a few are shown
+FEW = 3
 ORDER = tuple(Verdict)
 MOST_NEW = 10
 LONGEST_ROW = 300
+WHOLE = View(verbose=True)
 
 
-def judgement_document(judgement: Judgement) -> Document:
-    """Say what a gate found: each row that has not just passed, how far the others moved, what to do."""
-    word = Span("failed", Tone.BAD) if judgement.has_failed else Span("passed", Tone.GOOD)
-    numbers = verdict_counts(judgement.verdicts) or ("no row was there to be judged",)
-    blocks: list[Block] = [one_line("gate: ", word, f" against {judgement.where}: ", *numbers)]
-    ordered = sorted(
-        (row for row in judgement.verdicts if row.verdict not in (Verdict.PASSED, Verdict.NEW)),
-        key=lambda row: ORDER.index(row.verdict),
-    )
-    for row in ordered:
-        blocks += _row(row)
-    blocks += _new_rows([row for row in judgement.verdicts if row.verdict is Verdict.NEW])
+def judgement_document(judgement: Judgement, view: View = WHOLE) -> Document:
+    """Lay out what a gate found: rows and what to do about them, and how far those that passed moved."""
+    word, tone = ("failed", Tone.BAD) if judgement.has_failed else ("passed", Tone.GOOD)
+    numbers = plain(verdict_counts(judgement.verdicts)) or "no row was there to be judged"
+    where = shorten_path(judgement.where)
+    blocks: list[Block] = [paragraph(f"gate: {word} against {where}: {numbers}", tone, hanging=1)]
+    blocks += comparison_blocks([row for row in judgement.verdicts if row.test], view)
+    rest = [row for row in judgement.verdicts if not row.test and row.verdict is not Verdict.PASSED]
+    rest.sort(key=lambda row: ORDER.index(row.verdict))
+    for row in rest:
+        blocks += _row(row) if row.verdict is not Verdict.NEW else ()
+    blocks += _new_rows([row for row in rest if row.verdict is Verdict.NEW])
     blocks += drift_lines(judgement.verdicts, judgement.since)
     blocks += map(_detail, judgement.remarks)
     if not judgement.has_compared and any(row.figures or row.criterion for row in judgement.verdicts):
@@ -51,6 +66,79 @@ def judgement_document(judgement: Judgement) -> Document:
         blocks.append(_detail("what changed, by command or as rows to paste:"))
         blocks += (Verbatim((judgement.command,), indent=2), Verbatim(judgement.to_paste))
     return Document(tuple(blocks))
+
+
+def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]:
+    """Lay out rows beside those of a saved run, test by test, the worst first, and what to do about them."""
+    if not rows:
+        return
+    ordered = sorted(rows, key=_badness)
+    tests: dict[str, list[RowVerdict]] = {}
+    for row in ordered:
+        tests.setdefault(row.test, []).append(row)
+    groups = []
+    for test, of_test in tests.items():
+        folded = [] if view.verbose else [row for row in of_test if _verdict_word(row)[0] in ORDINARY][FEW:]
+        words = Counter(_verdict_word(row)[0] for row in folded)
+        more = f"and {', '.join(f'{n} {word}' for word, n in words.items())}; -v lists them" * bool(folded)
+        groups.append(Group(test, tuple(_comparison_line(row) for row in of_test if row not in folded), more))
+    columns = [Column("state"), *map(Column, ("base", "now")), Column("change", "%"), Column("99 % interval")]
+    yield Table(
+        (*columns, Column("samples"), Column("threshold")),
+        tuple(groups),
+        proof_title="verdict",
+        expendable=("samples", "threshold", "base", "99 % interval"),
+        spells_out=True,
+    )
+    remedies = Counter((_verdict_word(row)[0], row.remedy) for row in ordered if row.remedy)
+    for (word, remedy), count in remedies.items():
+        yield _detail(f"{count} {word}: {remedy}")
+
+
+def _comparison_line(row: RowVerdict) -> Line:
+    label, _, state = row.row.removeprefix(f"{row.test}::").rpartition("::")
+    figures = dict(row.figures)
+    times = (_time(figures.get(f"{side}_ns")) for side in ("base", "head"))
+    interval = [figures.get(f"change_{end}_percent") for end in ("low", "high")]
+    samples = [figures.get(f"{side}_samples") for side in ("base", "head")]
+    cells = (
+        state,
+        *times,
+        f"{figures['change_percent']:+.1f}" if "change_percent" in figures else "-",
+        "-" if None in interval else " to ".join(f"{end:+.1f}" for end in interval if end is not None),
+        "-" if None in samples else "+".join(f"{count:.0f}" for count in samples if count is not None),
+        row.criterion or "-",
+    )
+    word, tone = _verdict_word(row)
+    return Line(label, cells, word, row.details, tone)
+
+
+def _time(ns: float | None) -> str:
+    unit = column_scale([ns])
+    return "-" if ns is None else f"{unit.text(ns)} {unit.name}"
+
+
+def _verdict_word(row: RowVerdict) -> tuple[str, Tone]:
+    """Say the verdict; of a row without a threshold in which direction it moved."""
+    if row.criterion or row.verdict not in MOVED:
+        return str(row.verdict), TONES.get(row.verdict, Tone.BAD)
+    if row.verdict is Verdict.INCONCLUSIVE and not row.figures:
+        return "undecided", Tone.NOTICE
+    return MOVED[row.verdict]
+
+
+def _badness(row: RowVerdict) -> tuple[int, float]:
+    """Sort the worst first: rows that passed come last, the slowest of them first."""
+    return (len(ORDER) if row.verdict is Verdict.PASSED else gravity(row)[0]), gravity(row)[1]
+
+
+def worst_text(rows: Iterable[RowVerdict]) -> str:
+    """Name the row that failed worst, else the one that grew most; empty where there is none."""
+    worst = min(rows, key=_badness, default=None)
+    if worst is None:
+        return ""
+    change = f", {change_text(worst)}" if change_text(worst) else ""
+    return f"worst: {cut_name(worst.row)}{change}, {_verdict_word(worst)[0]}"
 
 
 def gravity(row: RowVerdict) -> tuple[int, float]:

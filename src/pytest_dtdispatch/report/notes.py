@@ -12,24 +12,24 @@ from pytest_dtdispatch.report.document import (
     Document,
     Line,
     Paragraph,
-    Span,
     Tone,
-    one_line,
     paragraph,
 )
 
 TITLE = "mark"
 WHY_NOISY = (
-    f"their samples scatter by more than {NOISY:.0%}, and no gate judges them on one run. Run again where "
-    "less else runs, or compare builds with dtdispatch ab"
+    f"samples scatter by more than {NOISY:.0%}, so no gate judges them. Run again on a quieter machine, or "
+    "compare builds with dtdispatch ab"
 )
 
 MOST_OPS = 3  # that are named
 
 
 def mark(measurement: Measurement) -> tuple[str, Tone]:
-    """Say of a row what is not proved, and that it is noisy; nothing where all is well."""
-    proof, noisy = measurement.proof, "noisy" if measurement.noisy else ""
+    """Say of a row what is not proved, and in which states it is noisy; nothing where all is well."""
+    proof = measurement.proof
+    states = "all" if len(measurement.noisy) > 2 else ", ".join(measurement.noisy)
+    noisy = f"noisy {states}" if states else ""
     if proof in ("proved", "unpropagated"):
         tone = Tone.NOTICE if noisy else Tone.GOOD
     else:
@@ -43,20 +43,19 @@ def title_of(lines: Sequence[Line]) -> str:
 
 
 def proved(everything: Sequence[Measurement], by: str = "the cache counters") -> Iterator[Paragraph]:
-    """Say once how many rows are proved."""
+    """Say once how many rows are proved, and how many calls that captures saw they explain."""
     if everything:
         count = sum(measurement.proof == "proved" for measurement in everything)
         tone = Tone.GOOD if count == len(everything) else Tone.PLAIN
-        yield one_line(Span(f"{count:,} of {len(everything):,} rows are proved by {by}", tone), indent=1)
+        text = f"{count:,} of {len(everything):,} rows are proved by {by}{_explained(everything)}"
+        yield paragraph(text, tone, indent=1, hanging=1)
 
 
 def noise(everything: Sequence[Measurement]) -> Document:
     """Say how many rows are noisy, and what that means; nothing where none is."""
-    noisy = [measurement.noisy for measurement in everything if measurement.noisy]
-    if not noisy:
+    if not (noisy := sum(bool(measurement.noisy) for measurement in everything)):
         return Document()
-    states = ", ".join(dict.fromkeys(state for states in noisy for state in states))
-    text = f"{len(noisy):,} of {len(everything):,} rows are noisy ({states}): {WHY_NOISY}"
+    text = f"{noisy:,} of {len(everything):,} rows are noisy: {WHY_NOISY}"
     return Document((paragraph(text, Tone.NOTICE, hanging=1),))
 
 
@@ -94,7 +93,7 @@ def _unseen_lines(tests: list[Unseen]) -> Iterator[str]:
         )
 
 
-def explained(everything: Sequence[Measurement]) -> Iterator[Paragraph]:
+def _explained(everything: Sequence[Measurement]) -> str:
     """Write how many calls the rows explain, of those that captures saw, and which ops have no figure."""
     seen = [row for row in everything if row.contains is Contains.DISPATCH]
     without: Counter[str] = Counter()
@@ -102,11 +101,10 @@ def explained(everything: Sequence[Measurement]) -> Iterator[Paragraph]:
         if row.steady is None and row.of(State.MISS) is None:
             without[row.op] += row.calls
     calls = sum(row.calls for row in seen)
-    text = f"rows explain {calls - without.total():,} of {calls:,} calls that captures saw"
+    text = f", {calls - without.total():,} of {calls:,} calls explained" if seen else ""
     if without:
         ops = ", ".join(f"{op} ({count:,}x)" for op, count in without.most_common(MOST_OPS))
         left_out = len(without) - MOST_OPS
         more = f" and {plural(left_out, 'op')} more" * (left_out > 0)
         text += f"; without a figure: {ops}{more}"
-    if seen:
-        yield paragraph(text, indent=1, hanging=1)
+    return text

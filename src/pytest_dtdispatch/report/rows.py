@@ -30,7 +30,7 @@ from pytest_dtdispatch.report.document import (
     View,
     one_line,
 )
-from pytest_dtdispatch.report.notes import explained, mark, proved, title_of
+from pytest_dtdispatch.report.notes import mark, proved, title_of
 
 ENOUGH = 0.95  # of what all rows cost: those that make it are shown
 FEW = 5  # rows, which are all shown
@@ -45,26 +45,26 @@ SCALES = {
     State.LOCAL: MICROSECONDS,
 }
 WHOLE = Scale("", 1, 0)  # of counts
-OF_TIMES = "Quietest blocks: of seven blocks of neighbouring samples the lowest median."
-OF_COUNTS = "{unit}: the least of the calls that were counted."
-OF_RANKS = "A figure is the median over ranks of the median of each."
+OF_TIMES = "Each figure is the lowest of seven block medians."
+OF_COUNTS = "{unit}: the minimum over the counted calls."
+OF_RANKS = "Each figure is the median of the rank medians."
 MEANINGS = {
-    "calls": "how often the program made the call",
-    "share": "part of what all rows cost",
-    "total": "shares added up from the first row",
-    "cold": "a miss with all other caches empty too",
     "miss": "first call with empty caches",
-    "miss+": "how many more the greatest count has",
     "hit": "a later call",
-    "hit+": "how many more the greatest count has",
-    "local": "the op on plain local shards",
     "overhead": "hit - local",
     SCATTER: "how far samples scatter",
-    "slowest": "the greatest of these medians, and its rank",
-    "spread": "how much slower that rank is than the fastest, against the median over ranks",
+    "slowest": "the greatest rank median, and its rank",
+    "spread": "from the fastest rank to the slowest, in percent of the figure",
+    "share": "part of what all rows cost",
+    "local": "the op on plain local shards",
+    "calls": "calls in the program",
+    "total": "shares added up from the first row",
+    "cold": "a miss with all other caches empty too",
+    "miss+": "the greatest count less the smallest",
+    "hit+": "the greatest count less the smallest",
     "samples": "misses + hits recorded",
 }
-# The columns that go first where there is no room; cold ones stay.
+# Columns that are left out first if there is no room; cold ones stay.
 EXPENDABLE = (
     *("rounds", "samples", "total", "miss/hit", "local", "hit+", "miss+", "calls", "overhead"),
     *("spread", "slowest"),
@@ -146,18 +146,34 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
     legend = OF_RANKS if view.is_many else OF_COUNTS if view.counted else OF_TIMES
     everything = [row for of_test in measured.values() for row in of_test]
     filled = [column for column in columns(view) if any(column.text(row) != "-" for row in everything)]
-    table, lines = _table(filled, measured, view), (*proved(everything), *explained(everything))
-    blocks = (table, *lines, *profiles(measured))
-    return Document(blocks, legend.format(unit=view.counted.capitalize()), MEANINGS)
-
-
-def _table(columns: Sequence[RowColumn], measured: Mapping[str, Sequence[Measurement]], view: View) -> Table:
-    """Lay out a line for each row, the dearest of a test first; of the cheapest say how many."""
     regions = {
         f"{test} ({contains})": by_cost([each for each in of_test if each.contains is contains])
         for test, of_test in measured.items()
         for contains in dict.fromkeys(each.contains for each in of_test)
     }
+    blocks = (_table(filled, regions, view), *proved(everything), *profiles(measured))
+    return Document(
+        blocks, legend.format(unit=view.counted.capitalize()), MEANINGS, _worst_text(measured, view)
+    )
+
+
+def _worst_text(measured: Mapping[str, Sequence[Measurement]], view: View) -> str:
+    """Name the row whose calls cost most."""
+    costs = {
+        (test, row.label): (cost * row.calls, cost, row.of(State.LOCAL) is not None)
+        for test, rows in measured.items()
+        for row in rows
+        if (cost := call_cost(row))
+    }
+    if not costs:
+        return ""
+    (test, label), (_, cost, has_local) = max(costs.items(), key=lambda one: one[1])
+    each = f"{cost:,.0f} {view.counted}" if view.counted else f"{MICROSECONDS.text(cost)} {MICROSECONDS.name}"
+    return f"worst: {label} in {test}, {each}{' of overhead' * has_local} a call"
+
+
+def _table(columns: Sequence[RowColumn], regions: Mapping[str, Sequence[CostedRow]], view: View) -> Table:
+    """Lay out a line for each row, the most expensive of a test first; of the cheapest say how many."""
     has_shares = any(len(rows) > 1 and rows[0].share is not None for rows in regions.values())
     before = (Column("calls"), Column("share", "%"), Column("total", "%")) if has_shares else ()
     after = (Column("rounds"), *[Column("calls")] * (not has_shares)) if view.verbose else ()
@@ -213,7 +229,7 @@ class CostedRow:
     Args:
         row: what was measured.
         share: None where nothing is known of what a call costs.
-        total: its share with those of all dearer rows.
+        total: its share with those of all rows before it.
     """
 
     row: Measurement
@@ -233,7 +249,7 @@ def call_cost(row: Measurement) -> float | None:
 
 
 def by_cost(rows: Sequence[Measurement]) -> list[CostedRow]:
-    """Sort rows by calls x cost, the dearest first; those without a figure come last.
+    """Sort rows by calls x cost, the most expensive first; those without a figure come last.
 
     Named calls stay in their order: one may run another, and their costs have no sum.
     """
@@ -256,17 +272,17 @@ def by_cost(rows: Sequence[Measurement]) -> list[CostedRow]:
 
 
 def shown(rows: Sequence[CostedRow], view: View) -> tuple[list[CostedRow], str]:
-    """Choose the dearest rows, and all that a mark or a note belongs to; say what is left out."""
+    """Choose the most expensive rows, and all with a mark or a note; say what is left out."""
     left_out = [] if view.verbose or len(rows) <= FEW else [each for each in rows if _is_cheap(each)]
     if len(left_out) < 2:  # a line that says so would take as much room
         return list(rows), ""
     part = sum(each.share or 0.0 for each in left_out)
-    more = f"and {len(left_out):,} rows more, which make {100 * part:.1f} % together; -v lists them"
+    more = f"and {len(left_out):,} more rows, together {part:.1%}; -v lists them"
     return [each for each in rows if each not in left_out], more
 
 
 def _is_cheap(costed: CostedRow) -> bool:
-    """Whether nothing is wrong with a row, and the dearest rows make enough without it."""
+    """Whether nothing is wrong with a row, and the rows before it cost enough without it."""
     if costed.share is None or costed.total is None or costed.total - costed.share < ENOUGH:
         return False
     return mark(costed.row)[1] is Tone.GOOD and not costed.row.figures.notes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -26,6 +26,8 @@ from pytest_dtdispatch.report.document import (
 )
 
 NO_EDGE = sys.maxsize  # the width of a pipe and of a file
+LONGEST_LEGEND = 120
+MORE = "-v explains all."
 INDENT = "  "
 MIN_LABEL, ROOMY_LABEL = 30, 52
 T = TypeVar("T")
@@ -54,16 +56,25 @@ def _escaped(part: T) -> T:
     return changed  # type: ignore[no-any-return]
 
 
-def legend_text(document: Document, width: int, view: View) -> str:
-    """Say what those columns of a document mean that are shown; a verbose view tells of all."""
+def brief_legend(documents: Iterable[Document], width: int) -> str:
+    """Explain as many of the columns that are shown as one line has room for."""
+    room, text = min(width, LONGEST_LEGEND) - len(INDENT) - 1, ""
+    for document in documents:
+        shown = _shown_titles(document, width)
+        explained = [f"{title}: {meaning}" for title, meaning in document.meanings.items() if title in shown]
+        for each in explained or [document.legend.rstrip(".")]:
+            text += f"{each}; " * (len(f"{text}{each}; {MORE}") <= room)
+    return text + MORE
+
+
+def _shown_titles(document: Document, width: int) -> list[str]:
     tables = [block for block in document.blocks if isinstance(block, Table)]
-    shown = [table.columns[i].title for table in tables for i in _fit(table, width).columns]
-    return document.legend_of(None if view.verbose else shown)
+    return [table.columns[i].title for table in tables for i in _fit(table, width).columns]
 
 
 def plain_text(document: Document, width: int) -> str:
     """Write a document and its legend without colours."""
-    legend = paragraph(legend_text(document, width, View()), indent=1)
+    legend = paragraph(document.legend_of(_shown_titles(document, width)), indent=1)
     whole = Document((*document.blocks, *((legend,) if plain(legend.spans) else ())))
     return "\n".join("".join(piece.text for piece in line) for line in document_lines(whole, width, View()))
 
@@ -137,19 +148,20 @@ def _fit(table: Table, width: int) -> TableFit:
 
 
 def table_lines(table: Table, width: int, view: View) -> Iterator[tuple[Span, ...]]:
-    """Lay out a table; a verbose view tells below each line what has no room in it."""
+    """Lay out a table; a verbose view writes below each line what has no room in it."""
     fit = _fit(table, width)
     heads = "".join(
         table.columns[i].head.rjust(size) for i, size in zip(fit.columns, fit.widths, strict=True)
     )
     yield (Span(f"{INDENT}{table.label_title.ljust(fit.label_width)}{heads}  {table.proof_title}".rstrip()),)
-    left_out = [i for i in range(len(table.columns)) if view.verbose and i not in fit.columns]
+    left_out = [i for i in range(len(table.columns)) if i not in fit.columns]
     for group in table.groups:
         if group.title:
-            yield (Span(group.title, Tone.STRONG),)
+            yield from paragraph_lines(paragraph(group.title, Tone.STRONG, hanging=1), width)
         for line in group.lines:
             yield _row(line, fit)
-            if figures := _figures_text(table, line, left_out):
+            warns = table.spells_out and line.tone in (Tone.NOTICE, Tone.BAD)
+            if (view.verbose or warns) and (figures := _figures_text(table, line, left_out)):
                 yield from paragraph_lines(paragraph(figures, indent=2, hanging=1), width)
             for note in line.notes:
                 yield from paragraph_lines(paragraph(note, Tone.NOTICE, indent=2, hanging=1), width)

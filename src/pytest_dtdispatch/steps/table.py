@@ -58,16 +58,16 @@ COLUMNS = (
 )
 LIMITS = tuple(column.limit for column in COLUMNS if column.limit)
 EXPENDABLE = ("steps", "DTensors+", "hits", "wraps", "collectives", IMPLICIT)
-LEGEND = "Counts of each step, least-most where steps differ."
+LEGEND = "Counts of each step, minimum-maximum if steps differ."
 MEANINGS = {
-    "calls": "ops on DTensors",
-    "misses": "those whose sharding was propagated",
+    "misses": "calls whose sharding was propagated",
     IMPLICIT: "redistributions that an op made by itself",
     "wraps": "DTensors made of local tensors",
-    "cache+": "entries gained by the cache that gained most",
+    "cache+": "entries that the fastest-growing cache gained",
     "specs+": "live sharding specs gained",
     "DTensors+": "live DTensors gained",
-    "steps": "of the warm-up + counted",
+    "calls": "ops on DTensors",
+    "steps": "warm-up + counted",
     "missed": "steps with inputs of that shape that missed",
 }
 SHAPE_COLUMNS = tuple(map(Column, ("steps", "missed", "misses", "cache+")))
@@ -93,7 +93,25 @@ def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
     )
     if shapes:
         tables.append(Table(SHAPE_COLUMNS, shapes, "shape", "", expendable=("cache+", "missed")))
-    return Document(tuple(tables), LEGEND, MEANINGS)
+    return Document(tuple(tables), LEGEND, MEANINGS, _worst_text(counted))
+
+
+def _worst_text(counted: Mapping[str, Sequence[Steps]]) -> str:
+    """Name the step that misses most, else the one that redistributes most."""
+    every = [
+        (f"{steps.name} in {test}", step)
+        for test, of_test in counted.items()
+        for steps in of_test
+        for step in steps.steps
+    ]
+    for noun, ending, number in (
+        ("miss", "es", lambda step: step.misses),
+        ("redistribution", "s", lambda step: len(step.redistributions)),
+    ):
+        name, step = max(every, key=lambda one: number(one[1]), default=("", StepCounts()))
+        if most := number(step):
+            return f"worst: {plural(most, noun, ending)} in a step of {name}"
+    return "worst: no step misses or redistributes"
 
 
 def state_of(steps: Steps) -> str:
