@@ -114,6 +114,14 @@ def test_what_comes_after_ten_is_folded_and_still_on_the_page() -> None:
     assert page.text.index("2 more") < page.text.index("remedy 11") < page.text.index("row 11,1")
 
 
+def test_a_table_with_many_columns_leaves_out_what_it_can_spare() -> None:
+    titles = [f"c{n}" for n in range(13)]
+    line = Line("l", tuple(f"cell {title}" for title in titles))
+    table = Table(tuple(map(Column, titles)), (Group("", (line,)),), expendable=("c4", "none", "c2", "c1"))
+    page = page_of(ReportedRun(documents=of_kind("own", table)))
+    assert re.findall(r"cell (c\d+)", page.text) == [title for title in titles if title not in ("c4", "c2")]
+
+
 def test_a_long_signature_is_cut_and_opens() -> None:
     label = f"cat.default([{', '.join(['f32[64,64]S0'] * 12)}])@4"
     page = page_of(run_of(row(label)))

@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -39,6 +40,7 @@ TITLE = "DTensor dispatch report"
 PIECES = {"local": "local", "hit": "overhead on a hit", "miss": "extra on a miss"}  # of the bar of a row
 LEAST_RANGE = 1e3  # of the scale of bars
 MOST, LONGEST = 10, 72  # items of a list that are not folded, letters of a name
+MOST_COLUMNS = 11  # beside the label, on a screen of 1,280 dots
 DEAREST = 3  # rows that are named first
 EITHER_SIDE = re.compile(
     r"\+-(?=[\d,]*%)"
@@ -79,6 +81,7 @@ def html_page(run: ReportedRun) -> str:
         marks=Counter(mark for row in rows.values() for mark in row["marks"]),
         pieces=PIECES,
         cut=cut_name,
+        fitted=_fitted,
         lists=_lists,
         most=MOST,
         longest=LONGEST,
@@ -197,6 +200,19 @@ def _folded(blocks: Iterable[Block]) -> Iterator[Block | Folded]:
         yield block
     if rest:
         yield Folded(items - MOST, tuple(rest))
+
+
+def _fitted(table: Table) -> Table:
+    """Leave out columns of a table that has too many for the page, of those that it can spare."""
+    titles = [column.title for column in table.columns]
+    spared = [title for title in table.expendable if title in titles][: max(len(titles) - MOST_COLUMNS, 0)]
+    kept = [title not in spared for title in titles]
+
+    def fit(line: Line) -> Line:
+        return replace(line, cells=tuple(itertools.compress(line.cells, kept)))
+
+    groups = tuple(replace(group, lines=tuple(map(fit, group.lines))) for group in table.groups)
+    return replace(table, columns=tuple(itertools.compress(table.columns, kept)), groups=groups)
 
 
 def _lists(table: Table, by_group: bool) -> Iterator[tuple[str, list[tuple[str, Line]]]]:
