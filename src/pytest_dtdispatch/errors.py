@@ -1,10 +1,10 @@
-"""What goes wrong by a user's mistake, and what a user is warned of."""
+"""Errors for users' mistakes, and warnings."""
 
 from __future__ import annotations
 
 
 class DtDispatchError(Exception):
-    """A mistake in what was asked for: one line that says what is wrong, where, and what is valid."""
+    """A user's mistake. Its one line says what is wrong, where, and what is valid."""
 
 
 class UnsupportedTorchError(DtDispatchError):
@@ -16,31 +16,31 @@ class CaptureError(DtDispatchError):
 
 
 class WatchError(DtDispatchError):
-    """A loop or a script cannot be watched as it was asked for."""
+    """A loop or a script cannot be watched like this."""
 
 
 class MeshError(DtDispatchError):
-    """The mesh or the process group that was asked for cannot be had here."""
+    """The requested mesh or process group is not available here."""
 
 
 class ScalingError(DtDispatchError):
-    """A scaling was asked for over sizes, or with a limit, that make no sense."""
+    """The sizes or the limit of a scaling make no sense."""
 
 
 class CompileError(DtDispatchError):
-    """A function cannot be compiled as it was asked for."""
+    """A function cannot be compiled as requested."""
 
 
 class CompareError(DtDispatchError):
-    """Variants were given that cannot be compared."""
+    """The given variants cannot be compared."""
 
 
 class UnequalError(CompareError, AssertionError):
-    """Variants that are compared give different results."""
+    """Compared variants return different results."""
 
 
 class GateError(DtDispatchError, AssertionError):
-    """A figure is past the limit that the test gave, or could not be held against it."""
+    """A figure exceeds the limit of the test, or could not be compared with it."""
 
 
 class MeterError(DtDispatchError):

@@ -78,17 +78,17 @@ class Compilation:
 
 @dataclass(frozen=True)
 class CompileCounts:
-    """What torch's own counters say of one cold compile; None where this torch does not count it.
+    """Torch's own counters of one cold compile; None for what this torch does not count.
 
     Args:
         graphs: that were compiled.
         graph_breaks: place and reason of each.
         guards: that every later call checks.
-        recompiles: function, place and reason of each compile once more, as no program that the function had
-            fitted its arguments: in the first call, in calls with other arguments, in calls that were timed.
+        recompiles: function, place and reason of each further compile, because no program fitted the
+            arguments: in the first call, in calls with other arguments, in timed calls.
         propagations: of DTensor's sharding, while the function was traced.
-        fake_tensor_hits: look-ups of the FakeTensor cache that were answered.
-        fake_tensor_misses: those that were not.
+        fake_tensor_hits: look-ups that the FakeTensor cache answered.
+        fake_tensor_misses: look-ups that it did not answer.
     """
 
     graphs: int | None = None
@@ -131,15 +131,15 @@ class CompiledFunction(OneRow):
 
 @dataclass(frozen=True)
 class Compiled:
-    """What ``dtdispatch.compile`` returns: results to hold against eager ones, and counts to assert on.
+    """What ``dtdispatch.compile`` returns: results to compare with eager ones, and counts to assert on.
 
-    Where nothing is measured the function runs uncompiled: both results are one, and every count is 0.
-    A count that this torch cannot give is not-a-number, which equals nothing.
+    If nothing is measured, the function runs uncompiled: both results are the same, and every count is 0.
+    A count that this torch does not have is NaN, which equals nothing.
 
     Args:
         results: of the compiled function: its first call, then one for each of ``others``.
         eager_results: of the same calls uncompiled.
-        function: what was measured; None where nothing is.
+        function: what was measured; None if nothing was.
 
     Example:
         >>> compiled = Compiled((4,), (4,))

@@ -31,7 +31,7 @@ class StepEvent:
     """Something that happened in a step.
 
     Args:
-        place: where in the program; None where that is not known.
+        place: where in the program; None if it is not known.
     """
 
     verb: ClassVar[str]  # what a step did
@@ -56,9 +56,9 @@ class Miss(StepEvent):
         reason: what in it was not seen before, or why no cache could answer.
         queried: the cache that was asked.
         cause: the reason without the values that may differ from step to step.
-        call: how many calls its thread made before it in the step.
-        elsewhere: whether it was made in another thread than the one that runs the step.
-        place: where in the program it was made; None where that is not known.
+        call: calls that its thread made before it in the step.
+        elsewhere: whether another thread made it than the one that runs the step.
+        place: where in the program it was made; None if it is not known.
     """
 
     verb = "missed"
@@ -84,14 +84,14 @@ class Redistribution(StepEvent):
     """One DTensor whose placements were changed, asked for or implied by an op.
 
     Args:
-        op: the op that implied it, or ``redistribute`` where the program asked for it.
+        op: the op that implied it, or ``redistribute`` if the program asked for it.
         tensor: dtype and global shape.
         source: placements before, one for each mesh dimension.
         target: placements after.
-        bytes: what its collectives handled on this rank, by shape: for each the larger of what goes in and
-            what comes out, as nccl-tests sizes them (its doc/PERFORMANCE.md); 0 where nothing is sent.
-        tensor_number: equal for one tensor that nothing was written to in between; 0 where that is not known.
-        result_number: that of what came out.
+        bytes: that its collectives handled on this rank, by shape: for each the larger of input and output,
+            as in nccl-tests (its doc/PERFORMANCE.md); 0 if nothing is sent.
+        tensor_number: equal for one tensor that nothing was written to in between; 0 if it is not known.
+        result_number: that of the result.
         place: where in the program it was made; None where that is not known.
     """
 
@@ -107,7 +107,7 @@ class Redistribution(StepEvent):
 
     @property
     def is_implied(self) -> bool:
-        """Whether an op made it by itself, and no one asked for it."""
+        """Whether an op made it by itself, and nobody asked for it."""
         return self.op != ASKED
 
     def __str__(self) -> str:
@@ -121,8 +121,8 @@ class Collective(StepEvent):
 
     Args:
         kind: by the name of torch's function: ``all_gather``.
-        bytes: what it handled on this rank, by shape, as of a redistribution; no part of equality.
-        place: where in the program it was called; None where that is not known.
+        bytes: that it handled on this rank, by shape, as in a redistribution; not compared by ``==``.
+        place: where in the program it was called; None if it is not known.
     """
 
     verb = "ran"
@@ -139,14 +139,14 @@ class Wrapping(StepEvent):
     """One DTensor that was made of a local tensor.
 
     Args:
-        name: of the function: ``from_local``, ``distribute_tensor``, ``to_local``, or ``DTensor`` where it
-            was constructed; in backward that of the forward function.
+        name: of the function: ``from_local``, ``distribute_tensor``, ``to_local``, or ``DTensor`` if it was
+            constructed; in backward that of the forward function.
         tensor: dtype and global shape.
         placements: of the DTensor, one for each mesh dimension.
         tensor_number: equal for one local tensor, or one whole tensor that nothing was written to; 0 in
-            backward, and where that is not known.
+            backward, or if it is not known.
         is_parameter: whether it was made of a parameter.
-        place: where in the program it was made or taken apart; None where that is not known.
+        place: where in the program it was made or unwrapped; None if it is not known.
     """
 
     verb = "wrapped"
@@ -163,7 +163,7 @@ class Wrapping(StepEvent):
 
 @dataclass(frozen=True)
 class Unwrapping(Wrapping):
-    """One DTensor that was taken apart into its local tensor, likewise."""
+    """One DTensor that was unwrapped into its local tensor."""
 
     verb = "unwrapped"
 
