@@ -21,7 +21,7 @@ html_css_files = ["pages.css"]
 
 
 def put_drawings_into_the_page(app: Any, doctree: Any, docname: str) -> None:
-    """Put SVG files into the page itself, whose colours they then take: in dark mode too, however chosen."""
+    """Inline SVG files, so that they take the colours of the page, in dark mode too."""
     if app.builder.format != "html":
         return
     for image in list(doctree.findall(nodes.image)):
@@ -33,5 +33,5 @@ def put_drawings_into_the_page(app: Any, doctree: Any, docname: str) -> None:
 
 
 def setup(app: Any) -> None:
-    """Tell Sphinx what this file adds to it."""
+    """Connect what this file adds to Sphinx."""
     app.connect("doctree-resolved", put_drawings_into_the_page)
