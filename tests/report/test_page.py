@@ -104,6 +104,12 @@ def test_a_run_without_a_gate_begins_with_what_costs_most_and_with_advice() -> N
     assert rest
 
 
+def test_a_gate_that_passed_says_so_above_all() -> None:
+    passed = RowVerdict(HIT, Verdict.PASSED)
+    page = page_of(run_of(gates=(Judgement((passed,), "base.json"),)))
+    assert page.text.index("Passed: 1 passed") < page.text.index("What costs most\n")
+
+
 def test_what_comes_after_ten_is_folded_and_still_on_the_page() -> None:
     verdicts = tuple(RowVerdict(f"row {n}", Verdict.REGRESSED, (), f"remedy {n}") for n in range(12))
     gate = Judgement(verdicts, "base.json", verdicts, to_paste=("row 11,1",))
@@ -138,11 +144,12 @@ def test_scatter_is_said_as_the_upper_bound_that_it_is() -> None:
 
 def test_rows_can_be_filtered_by_their_verdict_and_by_noise() -> None:
     noisy = row("mm(f32[8]R)@4", Samples(State.MISS, (900_000, 5_000_000, 4_000_000) * 5))
-    page = page_of(run_of(row(), noisy, gates=(FAILED,)))
+    side_by_side = replace(REGRESSED, test="t.py::test_a")
+    page = page_of(run_of(row(), noisy, gates=(replace(FAILED, verdicts=(side_by_side,)),)))
     marks = [body["data-marks"] for body in page.all("tbody") if "data-marks" in body]
     assert sorted(map(str, marks)) == ["noisy", "regressed"]
     assert "noisy (1)" in page.text
-    assert len([form for form in page.all("form") if form["id"] == "controls"]) == 1
+    assert [form["id"] for form in page.all("form")] == ["controls"]
 
 
 def test_nothing_is_loaded_and_only_our_script_and_style_run() -> None:

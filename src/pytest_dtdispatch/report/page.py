@@ -75,13 +75,16 @@ def html_page(run: ReportedRun) -> str:
         sections=[
             {**section, "blocks": [*_folded(section["blocks"])]}
             for section in _sections(run)
-            if section["blocks"]
+            if section["blocks"] or "tone" in section
         ],
         rows=rows,
         marks=Counter(mark for row in rows.values() for mark in row["marks"]),
         pieces=PIECES,
         cut=cut_name,
         fitted=_fitted,
+        is_of_rows=lambda table: any(
+            (of.title, one.label) in rows for of in table.groups for one in of.lines
+        ),
         lists=_lists,
         most=MOST,
         longest=LONGEST,
@@ -137,7 +140,12 @@ def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
         word, tone = ("Failed", "bad") if gate.has_failed else ("Passed", "good")
         outcome = f"{word}: {plain(verdict_counts(gate.verdicts)) or 'no row was judged'}"
         title = f"Verdicts against {cut_name(gate.where)}"
-        yield {"title": title, "blocks": judgement_document(gate).blocks, "outcome": outcome, "tone": tone}
+        yield {
+            "title": title,
+            "blocks": judgement_document(gate).blocks[1:],
+            "outcome": outcome,
+            "tone": tone,
+        }
     yield {"title": "What costs most", "blocks": tuple(_dearest(run))}
     yield {"title": "To know first", "blocks": run.notices.blocks}
     if not run.calls and not run.documents:
