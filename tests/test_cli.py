@@ -86,8 +86,8 @@ def test_an_interruption_is_told_in_one_line(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is no JSON: "),
-        ('{"benchmarks": [], "machine_info": {}}', "is no saved run: nothing in it was measured"),
+        ("{", "is not JSON: "),
+        ('{"benchmarks": [], "machine_info": {}}', "is not a saved run: nothing in it was measured"),
         (None, "cannot be read: No such file or directory"),
     ],
 )

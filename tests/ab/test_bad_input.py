@@ -30,7 +30,7 @@ def said(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) 
         ([], "name both sides: --base PYTHON --head PYTHON"),
         (["--python", "x"], "name two interpreters or more: --python PYTHON --python PYTHON ..."),
         (["--python", "x", "--base", "y"], "--python names every side: leave --base, --head and commits out"),
-        (["--python", sys.executable, "--python", "/nowhere"], "head /nowhere: is no program"),
+        (["--python", sys.executable, "--python", "/nowhere"], "head /nowhere: is not a program"),
         (["--base-rev", "HEAD"], "--base-rev and --head-rev go together"),
         (["--pairs", "0"], "argument --pairs: '0' is not a whole number of at least 1"),
         (["--floor", "hit=abc"], "argument --floor: 'hit=abc' is not floors: 'abc' is not a percentage"),
@@ -38,8 +38,11 @@ def said(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) 
         (["--floor", "hit=3_0%"], "'3_0%' is not a percentage above 0%"),
         (["--floor", "hit=5"], "'5' is not a percentage above 0%, such as 7.5%"),
         (["--control", "much"], "'much' is not a percentage above 0%, such as 7.5%, or off"),
-        (["--base", "/nowhere/python", "--head", "x"], "base /nowhere/python: is no program"),
-        (["--base", __file__, "--head", sys.executable], "is no program: give the python of an environment"),
+        (["--base", "/nowhere/python", "--head", "x"], "base /nowhere/python: is not a program"),
+        (
+            ["--base", __file__, "--head", sys.executable],
+            "is not a program: give the python of an environment",
+        ),
         (["--base-rev", "nonsense^^", "--head-rev", "HEAD"], "--base-rev nonsense^^: "),
         (["--metric", "speed"], "'speed' is not one of time, counts, instructions"),
         (
@@ -48,8 +51,8 @@ def said(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) 
         ),
         (["--metric", "counts", "--control", "off"], "counts are exact"),
         (["--judge=--"], "argument --judge: expected one argument, and -- is none"),
-        (["--base", "a\udcff", "--head", "x"], r"base a\udcff: is no program"),
-        (["--base", "\x1b[31m\r", "--head", "x"], r"base \x1b[31m\r: is no program"),
+        (["--base", "a\udcff", "--head", "x"], r"base a\udcff: is not a program"),
+        (["--base", "\x1b[31m\r", "--head", "x"], r"base \x1b[31m\r: is not a program"),
         (["--judge", "a" * 300], "cannot be read: File name too long"),
         (["--time-limit", "1e300"], "'1e300' is not a number of seconds above 0, and at most 1,000,000,000"),
         (["--pairs", "9" * 5000], "9..."),
@@ -68,7 +71,7 @@ def test_an_invalid_command_line(words: list[str], line: str, capsys: pytest.Cap
         ({"plugin": ""}, " to measure as this one does, and has none: pip install pytest-dtdispatch=="),
         ({"plugin": "0.0.1"}, ", and has 0.0.1: pip install pytest-dtdispatch=="),
         ({"torch": ""}, "has no torch"),
-        (None, "is no python that runs: I am a teapot"),
+        (None, "is not a python that runs: I am a teapot"),
     ],
 )
 def test_an_interpreter_that_cannot_measure(
@@ -131,13 +134,13 @@ def whole(tmp_path: Path, whole_text: str, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ("{", "other.json is no JSON: Expecting "),
+        ("{", "other.json is not JSON: Expecting "),
         ("[" * 100_000, "other.json is nested too deeply"),
-        ("[]", 'no file of dtdispatch ab: it has no "format": "pytest-dtdispatch ab"'),
-        ('{"format": "something"}', "no file of dtdispatch ab"),
+        ("[]", 'not a file of dtdispatch ab: it has no "format": "pytest-dtdispatch ab"'),
+        ('{"format": "something"}', "not a file of dtdispatch ab"),
         ('{"format": "pytest-dtdispatch ab", "version": 99}', "version 99 of the format; this one reads 3"),
         ('{"format": "pytest-dtdispatch ab", "version": 3}', "not whole: a Run without request"),
-        ("\udcff", "other.json:1: this is no text in UTF-8"),
+        ("\udcff", "other.json:1: this is not UTF-8 text"),
         (None, "cannot be read: No such file"),
     ],
 )

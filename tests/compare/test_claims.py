@@ -67,11 +67,11 @@ def test_a_claim_is_true_or_false_and_says_why() -> None:
     claim = found["plain"].faster_than("dtensor", by=0.2)
     assert claim
     assert repr(claim).startswith("plain against dtensor: faster, 0.400 (0.40")
-    assert repr(claim).endswith("times as long in 40 rounds; faster asks for all of it below 0.8")
+    assert repr(claim).endswith("times as long in 40 rounds; faster needs the whole interval below 0.8")
     assert not found["plain"].faster_than("dtensor", by=0.7)
     slower = found["dtensor"].slower_than("plain", by=1.0)
     assert slower
-    assert str(slower).endswith("; slower asks for all of it above 2")
+    assert str(slower).endswith("; slower needs the whole interval above 2")
     scattered = compared(a=BASE, b=[round(ns * (0.5, 1.1)[i % 2]) for i, ns in enumerate(BASE)])["b"]
     assert not scattered.faster_than("a")  # by the whole interval
     assert "not told apart, 0.8" in str(scattered.faster_than("a"))
@@ -130,7 +130,7 @@ NO_NAME = "of a variant is no text, is empty, or begins or ends with"
 @pytest.mark.parametrize(
     ("variants", "options", "says"),
     [
-        ({"a": one}, {}, "compare() of 1 variants: it takes two at the least"),
+        ({"a": one}, {}, "compare() of 1 variants: it needs at least two"),
         ([one, one], {}, "it takes callables by their names"),
         ({"a": one, 2: one}, {}, f"the name 2 {NO_NAME}"),
         ({"a": one, "": one}, {}, f"the name '' {NO_NAME}"),
@@ -138,8 +138,8 @@ NO_NAME = "of a variant is no text, is empty, or begins or ends with"
         ({"a": one, "b": lambda x: x}, {}, "the variant 'b' takes arguments (x), and compare() gives none"),
         ({"a": one, "b": 3}, {}, "a value of type int is not callable"),
         ({"a": one, "b": one}, {"equal": True}, "compare(equal=True): it takes a function of two results"),
-        ({"a": one, "b": one}, {"name": ""}, "compare(name=''): a name is a text, and not empty"),
-        ({"a": one, "b": one}, {"name": 3}, "compare(name=3): a name is a text, and not empty"),
+        ({"a": one, "b": one}, {"name": ""}, "compare(name=''): a name is a non-empty text"),
+        ({"a": one, "b": one}, {"name": 3}, "compare(name=3): a name is a non-empty text"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_one_line_before_any_runs(

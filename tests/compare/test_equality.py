@@ -37,7 +37,7 @@ def hold(first: Any, other: Any, **options: Any) -> None:
         (torch.zeros(4), torch.tensor([0, 0, 0.5, 0]), f"{ONE} 4 (25.0%) Greatest absolute difference: 0.5"),
         (torch.tensor([1.0, torch.nan]), torch.ones(2), f"{ONE} 2 (50.0%) Greatest absolute difference: n"),
         (torch.tensor([True, False]), torch.tensor([True, True]), f"{ONE} 2 (50.0%) Greatest absolute"),
-        (torch.zeros(2), -torch.zeros(2), "their bytes alone differ, as those of -0.0 and 0.0 do"),
+        (torch.zeros(2), -torch.zeros(2), "only their bytes differ, as for -0.0 and 0.0"),
         (torch.ones(2), torch.ones(2).double(), "f64[2] is not f32[2]"),
         (torch.ones(2), torch.ones(3), "f32[3] is not f32[2]"),
         (torch.ones(2), 1, "1 is not a tensor [2]"),

@@ -125,7 +125,7 @@ def test_what_is_no_file_of_rows_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "expected.csv"
     assert complaint(path) == "FILE cannot be read: No such file or directory"
     path.write_bytes(f"{ROW}\n".encode() + bytes(range(256)))
-    assert complaint(path) == "FILE:3: this is no text in UTF-8"
+    assert complaint(path) == "FILE:3: this is not UTF-8 text"
     with path.open("wb") as file:
         file.truncate(300 * 2**20)  # refused unread
     assert complaint(path) == "FILE has more than 256 MiB"

@@ -137,7 +137,7 @@ def test_a_saved_run_of_which_half_lacks_samples_is_refused() -> None:
     assert verdicts_of(judgement) == ["inconclusive", "passed", "mismatched"]
     [refused] = judgement.failed
     assert refused.row == "1 of 2 thresholds can never be judged against this saved run"
-    assert refused.remedy.startswith("save one with a greater --dtdispatch-rounds ")
+    assert refused.remedy.startswith("save one on a quieter machine with a greater --dtdispatch-rounds ")
     better = judge([*base, row("call")], [row(), row("miss"), row("local"), row("call")])
     assert not better.has_failed
 

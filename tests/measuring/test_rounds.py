@@ -359,7 +359,7 @@ def test_a_miss_that_takes_longer_than_the_time_is_taken_once_and_its_row_says_s
         taken = bench.take(scripted())
     assert (taken.rounds, counts_of(taken)) == (1, {State.MISS: 1, State.HIT: 10})
     assert bench.clock.now < 2 * 11.7e9, "the first of them is discarded"
-    assert taken.notes == ("few samples: a miss takes longer (11.6 s here) than the 1 s that there are",)
+    assert taken.notes == ("few samples: a miss takes longer (11.6 s here) than the 1 s allowed",)
     assert told == ["a miss takes 11.6 s: its row takes about 12 s more"]
     cold = slow_bench(11_600, 0.02).take(scripted(cold=True))
     assert counts_of(cold) == {State.MISS: 1, State.COLD: 1, State.HIT: 10}
@@ -372,7 +372,7 @@ def test_slow_calls_on_ranks_are_as_few_on_all_of_them() -> None:
     assert counts_of(taken) == {State.MISS: 1, State.HIT: 1}
     assert taken.notes[0].startswith("few samples: a miss takes longer (3.0 s here)")
     other = slow_bench(300, 0.02).take(scripted(agreement=Settled((1, 1, 1, 0))))
-    assert other.notes == ("few samples: a miss takes longer than the 1 s that there are",)
+    assert other.notes == ("few samples: a miss takes longer than the 1 s allowed",)
 
 
 # Calls that take long: what is planned is cut to what fits

@@ -126,7 +126,7 @@ def test_rows_have_unique_names_and_the_parameters_of_their_test(pytester: pytes
         result.stdout.fnmatch_lines([f"*benchmark 'extent={extent}': 3 tests*"])
     grouped = measure(pytester, "--benchmark-group-by=group,param:state", "--benchmark-columns=median,rounds")
     grouped.stdout.fnmatch_lines(["*benchmark 'dtdispatch miss state=miss': 2 tests*"])
-    # A dtype is no JSON: it stands there as text. A parameter that is named as ours does not hide ours.
+    # A dtype is not JSON: it stands there as text. A parameter that is named as ours does not hide ours.
     params = {(row["params"]["extent"], row["params"]["dtype"], row["params"]["op"]) for row in first}
     assert params == {(extent, "torch.float32", "add.Tensor") for extent in (8, 16)}
 

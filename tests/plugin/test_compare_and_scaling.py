@@ -79,7 +79,7 @@ def test_a_claim_that_fails_says_ratio_and_interval_and_needs_times(pytester: py
     claim = "assert compared['dtensor'].faster_than('plain')"
     result = measure_source(pytester, mlp(claim), failed=1)
     found = "dtensor against plain: slower, *(* to *) times as long in 15 rounds"
-    result.stdout.fnmatch_lines([f"*assert {found}; faster asks for all of it below 0.97*"])
+    result.stdout.fnmatch_lines([f"*assert {found}; faster needs the whole interval below 0.97*"])
     result = measure(pytester, "--dtdispatch-metric=counts", failed=1)
     says = "'mlp': plain faster_than('dtensor', by=0.2) is disabled: latencies are not taken"
     assert_says_once(result, says)

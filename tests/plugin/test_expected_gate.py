@@ -190,7 +190,7 @@ def test_every_file_that_is_given_is_judged(pytester: pytest.Pytester, expected:
         failed(run(pytester, *CSV, *both), f"passed against {right.name}", f"failed against {wrong.name}")
         wrong.write_text(kept)
     two.write_text("# nothing\n")
-    failed(run(pytester, *CSV, *both), "failed against two.csv: ", " judged")
+    failed(run(pytester, *CSV, *both), "failed against two.csv: no row to judge")
     two.unlink()
     assert_refused(run(pytester, *MEASURED), f"{two} cannot be read: No such file")
 
@@ -250,7 +250,7 @@ def test_a_gate_that_compared_nothing_fails(pytester: pytest.Pytester, expected:
     expected.write_text("\n\n# nothing yet\n")
     failed(run(pytester, *GATE), "gate: failed against expected.csv: 8 new", "no row could be judged")
     pytester.makepyfile(test_results="def test_nothing(): pass")
-    says = ("gate: failed against expected.csv: ", "no row was there to be judged")
+    says = ("gate: failed against expected.csv: ", "no row to judge")
     failed(run(pytester, *gate), *says, passed=1)
     expected.write_text(rows)
     failed(run(pytester, *gate), "expected.csv: 8 missing", "no row could be judged", passed=1)

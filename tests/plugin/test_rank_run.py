@@ -313,7 +313,7 @@ def test_counts_of_every_rank_are_judged_on_it_and_tests_shuffled_alike(tmp_path
     assert run.status == 1, run.text
     assert "2 failed, 8 passed, 2 gates failed" in run.text
     assert "misses_per_step 0 +-0 % on rank 1: 0 -> 1" in run.text
-    assert "test_unlike::train: misses_per_step is 1 on rank 1, and less or none elsewhere" in run.text
+    assert "test_unlike::train: misses_per_step is 1 on rank 1, and fewer or none elsewhere" in run.text
     assert "test_unlike::train,misses_per_step,1\n" in (tmp_path / "found.csv").read_text()
     assert "test_swallowed (call): rank 0 failed: " in run.text
     table = (tmp_path / "run.md").read_text().partition("<details>")[0]

@@ -92,7 +92,7 @@ def test_a_noisy_row_is_marked_and_counted_and_not_judged(pytester: pytest.Pytes
     result.stdout.fnmatch_lines(["1 of 2 rows are noisy: *", "gate: passed against *"])
     assert verdict_of(result, "hit") == verdict_of(result, "miss") == "inconclusive"
     strict = run(pytester, *COMPARE, "--dtdispatch-fail=median:10%,strict")
-    failed(strict, "2 passed, 2 inconclusive", " median:10%,strict ")
+    failed(strict, "2 passed, 2 inconclusive", "verdict (median:10%,strict)")
     assert " 2 passed, 1 gate failed, 2 inconclusive in " in strict.outlines[-1]
 
 
@@ -185,7 +185,7 @@ def test_a_lost_marker_is_judged_as_saved(pytester: pytest.Pytester, scripted: t
     save(pytester, marker=HELD)
     write(pytester)
     scripted.extra_ns = 5_000
-    failed(run(pytester, *COMPARE), "2 regressed", " median:30% ")
+    failed(run(pytester, *COMPARE), "2 regressed", "verdict (median:30%)")
     assert_passed(run(pytester, *COMPARE, "--dtdispatch-fail=60%"))
 
 
@@ -316,12 +316,12 @@ def test_a_gate_of_nothing_is_refused(pytester: pytest.Pytester, flags: tuple[st
 def test_a_saved_run_that_cannot_be_read_is_refused_where_it_is_needed(pytester: pytest.Pytester) -> None:
     path = save(pytester)
     path.write_text(path.read_text()[:-100])
-    assert_refused(run(pytester, *GATE), f"{path} is no JSON: ")
+    assert_refused(run(pytester, *GATE), f"{path} is not JSON: ")
     result = run(pytester, *COMPARE)
-    assert_passed(result, f"not compared with the saved run: {path} is no JSON: ")
+    assert_passed(result, f"not compared with the saved run: {path} is not JSON: ")
     assert "gate: " not in text_of(result)
     write(pytester, marker='@pytest.mark.dtdispatch(threshold="60%")')
-    failed(run(pytester, *COMPARE), f"missing {path} is no JSON: ")
+    failed(run(pytester, *COMPARE), f"missing {path} is not JSON: ")
     save(pytester)
     assert run(pytester, *SAVE).ret == pytest.ExitCode.OK
     several = (*MEASURED, "--benchmark-compare=*base", "--dtdispatch-fail=5%")

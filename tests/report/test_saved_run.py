@@ -103,7 +103,7 @@ def test_what_is_wrong_is_said_in_a_line_that_names_the_file(what: str, tmp_path
     with pytest.raises(ValueError, match=r".") as error:
         read_run(path)
     line = str(error.value)
-    assert line.startswith(f"{path} is no saved run: ")
+    assert line.startswith(f"{path} is not a saved run: ")
     assert said in line
     assert "\n" not in line
     assert len(line) < len(str(path)) + 450
@@ -113,7 +113,7 @@ def test_what_is_wrong_is_said_in_a_line_that_names_the_file(what: str, tmp_path
 def test_what_is_no_json_is_said_in_a_line_that_names_the_file(text: str, tmp_path: Path) -> None:
     path = tmp_path / "0001_base.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"^/\S+/0001_base\.json is no JSON: [^\n]* line 1 [^\n]*$"):
+    with pytest.raises(ValueError, match=r"^/\S+/0001_base\.json is not JSON: [^\n]* line 1 [^\n]*$"):
         read_run(path)
     path.write_text("[" * 100_000)
     with pytest.raises(ValueError, match=r"0001_base\.json is nested too deeply$"):
@@ -145,7 +145,7 @@ def test_values_that_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_what_is_no_text_and_no_file_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "bytes.json").write_bytes(bytes(range(256)))
-    with pytest.raises(ValueError, match=r"bytes\.json:2: this is no text in UTF-8$"):
+    with pytest.raises(ValueError, match=r"bytes\.json:2: this is not UTF-8 text$"):
         read_run(tmp_path / "bytes.json")
     for path in (tmp_path, tmp_path / "none.json"):
         with pytest.raises(ValueError, match=r"cannot be read: (Is a directory|No such file)"):

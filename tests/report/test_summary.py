@@ -59,7 +59,7 @@ def test_the_verdict_comes_first_and_what_changed_second() -> None:
     assert lines[7:9] == ["* regressed: find what slowed it", "* missing: restore the test"]
     assert folded_titles(text) == [
         *("Budget of each step", "Signatures and calls", "Counts of each step", "Own", "Environment"),
-        "All that the gate said: expected.csv",
+        "Full output of the gate: expected.csv",
     ]
 
 
@@ -68,7 +68,7 @@ def test_the_verdict_comes_first_and_what_changed_second() -> None:
     [
         ((gate(PASSED),), "## dtdispatch: passed, 1 passed\n\n<details>"),
         ((gate(DRIFTED),), "## dtdispatch: passed, 1 passed\n\ndrift of 1 passed row: median +6.5 %\n"),
-        ((), "## dtdispatch: measured, 2 results, held against nothing\n"),
+        ((), "## dtdispatch: measured, 2 results, compared with nothing\n"),
     ],
 )
 def test_a_run_that_passed_lists_no_row(gates: tuple[Judgement, ...], begins: str) -> None:
@@ -92,7 +92,7 @@ def test_sections_that_do_not_fit_are_left_out_whole_and_named() -> None:
     text = summary(run_of(*rows, environment={"torch": "2.13"}, gates=(gate(GONE),)), room=60_000)
     assert len(text.encode()) <= 60_000 < MOST_BYTES == 2**20
     assert text.startswith("## dtdispatch: failed, 1 missing")
-    assert folded_titles(text) == ["Environment", "All that the gate said: expected.csv"]
+    assert folded_titles(text) == ["Environment", "Full output of the gate: expected.csv"]
     assert text.endswith("Left out, as a summary has room for 59 KiB: Signatures and calls.\n")
 
 

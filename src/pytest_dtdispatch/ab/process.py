@@ -77,7 +77,7 @@ def interpreter(side: str, typed: str) -> str:
     """
     found = shutil.which(typed)
     if found is None:
-        raise DtDispatchError(f"{side} {typed}: is no program: give the python of an environment")
+        raise DtDispatchError(f"{side} {typed}: is not a program: give the python of an environment")
     return str(Path(found).absolute())
 
 
@@ -94,7 +94,7 @@ def probe(arm: Arm, workspace: Path) -> Versions:
         versions = Versions(cpu=cpu_model(), **found)
     except (StopIteration, ValueError, TypeError):
         how = lines[-1][:MOST_SHOWN] if lines else f"exit status {status}, and not a word"
-        raise DtDispatchError(f"{arm}: is no python that runs: {how}") from None
+        raise DtDispatchError(f"{arm}: is not a python that runs: {how}") from None
     if versions.plugin != (ours := version("pytest-dtdispatch")):
         needs = f"needs pytest-dtdispatch {ours} to measure as this one does, and has"
         remedy = f"pip install pytest-dtdispatch=={ours}"

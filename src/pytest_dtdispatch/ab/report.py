@@ -47,17 +47,17 @@ STATUS = (  # the first that a row has is that of the run
 INCONCLUSIVE = 3
 PLAIN = "plain: the change of the same op on plain tensors."
 LEGENDS = {
-    TIME: "base, head: median over processes, where the value of a process is that of its quietest block. "
-    "change: the shift of Hodges and Lehmann, with its 95 % interval. p: of the rank test, one-sided, "
-    "before any adjustment. sees: the smallest slow-down that this comparison could have called regressed. "
+    TIME: "base, head: median of the processes; each counts by its lowest block median. "
+    "change: the Hodges-Lehmann shift, with its 95 % interval. p: of the one-sided rank test, unadjusted. "
+    "sees: the smallest slow-down that this comparison can call regressed. "
     f"{PLAIN}",
-    COUNTS: "base, head: the number a step, least to most of all processes.",
-    INSTRUCTIONS: "base, head: instructions, the least of all processes. change: from one to the other. "
-    f"interval: the changes between any process of the base and any of the head. {PLAIN}",
+    COUNTS: "base, head: the number per step, minimum to maximum over processes.",
+    INSTRUCTIONS: "base, head: instructions, the minimum over processes. change: from base to head. "
+    f"interval: the changes between any two processes of base and head. {PLAIN}",
 }
 NO_CONTROL = {
-    TIME: "no plain tensors were measured: a change of the machine cannot be told from one of the code",
-    INSTRUCTIONS: "no plain tensors were counted: another build cannot be told from another code",
+    TIME: "no plain tensors were measured, so a change may be the machine or the code",
+    INSTRUCTIONS: "no plain tensors were counted, so a change may be the build or the code",
 }
 EXPENDABLE = {TIME: ("base", "head", "p", "interval"), COUNTS: (), INSTRUCTIONS: ("interval",)}
 # As a process writes it; another commit is in another folder, and has the function at another line.

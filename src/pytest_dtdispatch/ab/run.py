@@ -324,7 +324,7 @@ def read_run(path: Path) -> Run:
     except ValueError as error:
         raise DtDispatchError(str(error)) from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise DtDispatchError(f'{path}: no file of dtdispatch ab: it has no "format": "{FORMAT}"')
+        raise DtDispatchError(f'{path}: not a file of dtdispatch ab: it has no "format": "{FORMAT}"')
     if content.get("version") != VERSION:
         which = f"version {brief(repr(content.get('version')))} of the format"
         raise DtDispatchError(f"{path}: {which}; this one reads {VERSION}")

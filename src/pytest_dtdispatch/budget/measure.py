@@ -79,7 +79,7 @@ WARM_NS, MOST_DISCARDED = 20_000_000, 40
 LOCATED = 2  # steps that are followed line by line, after one that is not looked at
 COUNTED = 3  # steps whose events are counted, for advice
 EVENT_CALLS = 50
-ONCE = "ran once, as it was timed: measured is what it took less the cost of timing and of following lines"
+ONCE = "ran once, with timing: measured is its time less the cost of timing and of following lines"
 TRACED = "lines are not known: another tracer of Python runs, such as a debugger or coverage"
 
 Steps = Generator[None, None, Any]  # yields where a step is to begin, and again where it has ended

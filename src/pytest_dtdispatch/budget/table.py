@@ -45,7 +45,7 @@ LEGEND = (
     "modelled: more than a tenth of the part was subtracted. unexplained: measured less all parts."
 )
 OF_STEP = "of step: the change in percent of the step before"
-RAN_ONCE = "One of them ran once, so that nobody knows how far it scatters"
+RAN_ONCE = "One of them ran once, so its scatter is unknown"
 
 
 def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
@@ -146,7 +146,7 @@ def _whole_ns(step: StepParts) -> float:
 def _bar(title: str, step: StepParts, whole_ns: float, note: str = "") -> StackedBar:
     """Lay the parts of a step out side by side, each in its own colour."""
     rest_ns = step.parts.get(REST, 0.0)
-    over = f"timed parts come to {us(-rest_ns)} us more than the step that was not timed"
+    over = f"the parts come to {us(-rest_ns)} us more than the step"
     parts = tuple(
         (f"{part} {us(ns)} us, {_percent(ns, step)}", max(ns, 0.0) / whole_ns, ORDER.get(part, 0))
         for part, ns in step.parts.items()
@@ -175,7 +175,7 @@ def _how_taken(budget: Budget) -> str:
     slower = budget.timed_ns / budget.measured_ns if budget.measured_ns else 0.0
     steps = f". {budget.steps} steps undisturbed, {budget.steps} profiled" if budget.steps else ""
     if budget.event_ns < 0:
-        return f"Profiling cost nothing that could be seen{steps}"
+        return f"Profiling had no visible cost{steps}"
     cost = f"{budget.events:,.0f} events x {budget.event_ns:,.0f} ns were subtracted"
     return f"Profiling made the step {slower:.2f}x slower; {cost}{steps}"
 

@@ -161,4 +161,4 @@ def _tensor_difference(first: KnownPart, other: KnownPart) -> str:
         torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
     except AssertionError as error:
         return " ".join(str(error).split())
-    return "their bytes alone differ, as those of -0.0 and 0.0 do"
+    return "only their bytes differ, as for -0.0 and 0.0"

@@ -279,7 +279,7 @@ class VariantResult:
         wanted = f"below {1 - share:g}" if is_faster else f"above {1 + share:g}"
         found = f"{ratio.outcome()}, {ratio} times as long in {ratio.rounds} rounds"
         return Claim(
-            ratio.outcome(share) == claimed, f"{pair}: {found}; {claimed} asks for all of it {wanted}"
+            ratio.outcome(share) == claimed, f"{pair}: {found}; {claimed} needs the whole interval {wanted}"
         )
 
     def _why_not_measured(self, other: str) -> str:
@@ -295,9 +295,9 @@ def check_variants(variants: object, equal: object, name: object) -> None:
     if not isinstance(variants, Mapping):
         raise CompareError(f"compare({shown(variants)}): it takes callables by their names, as in {USAGE}")
     if not isinstance(name, str) or not name.strip():
-        raise CompareError(f"compare(name={shown(name)}): a name is a text, and not empty")
+        raise CompareError(f"compare(name={shown(name)}): a name is a non-empty text")
     if len(variants) < 2:
-        raise CompareError(f"compare() of {len(variants)} variants: it takes two at the least, as in {USAGE}")
+        raise CompareError(f"compare() of {len(variants)} variants: it needs at least two, as in {USAGE}")
     for label, fn in variants.items():
         if not isinstance(label, str) or not label or label != label.strip():
             raise CompareError(

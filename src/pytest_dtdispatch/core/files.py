@@ -40,7 +40,7 @@ def read_text(path: Path) -> str:
         return data.decode("utf-8-sig")  # some editors begin a file with a mark
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"{path}:{line}: this is no text in UTF-8") from None
+        raise ValueError(f"{path}:{line}: this is not UTF-8 text") from None
 
 
 def read_json(path: Path) -> Any:
@@ -53,7 +53,7 @@ def read_json(path: Path) -> Any:
     except RecursionError:
         raise ValueError(f"{path} is nested too deeply") from None
     except ValueError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from None
+        raise ValueError(f"{path} is not JSON: {error}") from None
 
 
 def checked_target(path: Path, begins: str = "") -> None:

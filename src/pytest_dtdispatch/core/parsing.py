@@ -26,7 +26,7 @@ THRESHOLD = re.compile(
 )
 THRESHOLDS = (
     "a list of thresholds such as 10% or hit=median:7.5%,strict: [STATE=][FIELD:]PERCENT, "
-    "above 0% and at most 10000%, each of another figure; "
+    "above 0% and at most 10000%, each for a different figure; "
     f"states: {', '.join(THRESHOLD_STATES)}; fields: {', '.join(THRESHOLD_FIELDS)}"
 )
 ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")  # as an ini file writes a switch

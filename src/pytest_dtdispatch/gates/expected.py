@@ -40,10 +40,10 @@ LONGEST_REASON = 500
 EXPECTED_FORM = "name,metric,expected,noise_margin[,reason]"
 RESULTS_FORM = "name,metric,value[,signature]"
 DIGITS = 4
-REGRESSED = "find what made it grow, or update the expected file where the cost is wanted"
-IMPROVED = "update the expected file, so that the gain cannot be lost unseen"
-GONE = "nothing in this run has the name: restore the test, or take the row out of the expected file"
-NOT_COUNTED = "count with --dtdispatch-metric instructions, restore the test, or take the row out"
+REGRESSED = "find what made it grow, or update the expected file if the cost is wanted"
+IMPROVED = "update the expected file to keep the gain"
+GONE = "this run has no row of that name: restore the test, or remove the row from the expected file"
+NOT_COUNTED = "count with --dtdispatch-metric instructions, restore the test, or remove the row"
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ def update_expected(
         write_atomic(path, text)
     others = (
         (len(added), "added"),
-        (len(known - found.keys()), "left alone, as the results do not have them"),
+        (len(known - found.keys()), "kept, because the results do not have them"),
         (len(unknown) - len(added), "results have no row: --new-margin adds them"),
     )
     counts = [f"{len(changed):,} of {len(file.rows) + len(added):,} rows changed"]
@@ -316,7 +316,7 @@ def _judge_row(row: ExpectedRow, result: MetricValue | None) -> RowVerdict:
         return verdict_of(Verdict.MISSING, (), NOT_COUNTED if row.metric in INSTRUCTIONS.metrics else GONE)
     value = result.value
     if result.scatter:
-        why = f"noisy: {noise_text(result.scatter)}; run again where less else runs"
+        why = f"noisy: {noise_text(result.scatter)}; run again on a quieter machine"
         if math.isinf(result.scatter):
             why = f"{FEW_SAMPLES}: raise --dtdispatch-max-time"
         return replace(verdict_of(Verdict.INCONCLUSIVE, (), why), criterion=f"{criterion}: found {value:,}")

@@ -40,8 +40,8 @@ NEW = "not in the saved run: save a new one if the row belongs there"
 TOO_FEW = f"fewer than {MIN_SAMPLES} samples: raise {{flag}}, in the saved run too"
 FLAGS, COMPILE_FLAG = "--dtdispatch-rounds or --dtdispatch-max-time", "dtdispatch_compile_rounds"
 SAVE_MORE = (
-    "save one with a greater --dtdispatch-rounds or --dtdispatch-max-time where little else runs, "
-    "or hold other states alone: hit=median:20%"
+    "save one on a quieter machine with a greater --dtdispatch-rounds or --dtdispatch-max-time, "
+    "or judge other states only: hit=median:20%"
 )
 STRADDLES = "the interval contains the threshold: take more rounds, or compare builds with dtdispatch ab"
 SLOWER = "find what slowed it, or save a new run if the cost is wanted"
@@ -146,7 +146,7 @@ def compare_rows(base: Sequence[StateRow], head: Sequence[StateRow]) -> list[Row
 
 
 def _shift_text(shift: float, controls: int) -> str:
-    doubt = ": what has moved may be the machine" if abs(shift) > MOST_CONTROL_SHIFT else ""
+    doubt = ": the machine may be the cause" if abs(shift) > MOST_CONTROL_SHIFT else ""
     rows = f"(median of {controls} rows)"
     return f"the op on plain tensors shifted by {100 * shift:+.1f} % {rows}{doubt}"
 

@@ -122,7 +122,7 @@ class Callgrind:
         answer = self._log.read()
         found = EVENTS.findall(answer)
         if not found:
-            raise MeterError(f"{CALLGRIND} did not tell what it counted: {answer[:80]!r}")
+            raise MeterError(f"{CALLGRIND} did not report what it counted: {answer[:80]!r}")
         return sum(map(int, found))
 
     def stop(self) -> None:

@@ -233,7 +233,7 @@ class Schedule:
             return ()
         took_s, most_s = self._miss_ns / 1e9, self.plan.max_time_s
         here = f" ({took_s:.1f} s here)" * (took_s > most_s)  # else on another rank
-        return (f"{FEW_SAMPLES}: a miss takes longer{here} than the {most_s:g} s that there are",)
+        return (f"{FEW_SAMPLES}: a miss takes longer{here} than the {most_s:g} s allowed",)
 
     def warmup_misses(self, count: int) -> int:
         """Discard the first of a long row, which are slow; a short one has calls that take long anyway."""

@@ -316,12 +316,12 @@ class Rank:
         try:
             by_rank = {rank: decode(RankResults, theirs) for rank, theirs in found.items()}
         except (ValueError, TypeError) as error:
-            raise RanksError(f"what a rank sent as its rows is none: {error}") from None
+            raise RanksError(f"a rank sent something other than rows: {error}") from None
         merged = merge_results(by_rank, self._settings.rank_stat)
         for one in merged.numbers:
             if one.ranks:
                 which = f"{one.name}: {one.metric} is {one.value:,} on {ranks_text(one.ranks)}"
-                self._differ[one.name, one.metric] = f"{which}, and less or none elsewhere"
+                self._differ[one.name, one.metric] = f"{which}, and fewer or none elsewhere"
         return results.merged(merged.rows, merged.numbers, merged.verdicts)
 
     @property

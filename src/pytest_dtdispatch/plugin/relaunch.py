@@ -31,7 +31,7 @@ HARDWARE_PROBE = "pytest_dtdispatch.instructions.meters"
 PROBE_TIMEOUT_S = 120
 METER = pytest.StashKey[str]()  # what counts instructions, for a reader of figures
 TOLD = "meter.txt"  # there: what METER is
-NAMES_NO_FUNCTIONS = "a profile needs the names of functions, which the hardware counter does not tell"
+NAMES_NO_FUNCTIONS = "a profile needs the names of functions, which the hardware counter does not report"
 INSTALL = "install valgrind (apt install valgrind, dnf install valgrind)"
 
 

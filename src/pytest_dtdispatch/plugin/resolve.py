@@ -148,7 +148,7 @@ def _resolve(config: pytest.Config) -> Settings:
         values["measure"] = True
     settings = Settings(**values)
     if settings.budget and settings.metric != "time":
-        raise pytest.UsageError(f"--dtdispatch-budget: a budget is one of time, not of {settings.metric}")
+        raise pytest.UsageError(f"--dtdispatch-budget: a budget measures time, not {settings.metric}")
     few = FEW if settings.metric == "instructions" else {}
     return Settings(**{**_of_ranks(settings), **few, **values})
 

@@ -300,7 +300,7 @@ class Session(PluginObject):
         explained = [document for document in shown if document.legend_of()]
         legends = [document.legend_of() for document in explained]
         if explained and not view.verbose:
-            legends = [brief_legend(explained, width)]
+            legends = [*filter(None, [brief_legend(explained, width)])]
         ranks = [self._ranks.summary] if self._ranks else []
         summaries = [self._settings.environment().summary, *self._meter, *ranks]
         lines = (one_line(summary, indent=1) for summary in summaries)

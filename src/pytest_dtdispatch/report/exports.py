@@ -62,7 +62,7 @@ def github_benchmark(run: ReportedRun) -> tuple[str, int]:
         details = [
             row.full_label,
             f"{samples.figure_name} of {samples.count:,} samples, {row.proof}",
-            *["noisy: its samples scatter too far for it to be judged"] * samples.is_noisy,
+            *["noisy: its samples scatter too far to judge"] * samples.is_noisy,
         ]
         entries.append({**entry, "extra": "\n".join(map(escape_controls, details))})
     for number in run.numbers:

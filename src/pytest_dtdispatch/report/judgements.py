@@ -49,7 +49,7 @@ WHOLE = View(verbose=True)
 def judgement_document(judgement: Judgement, view: View = WHOLE) -> Document:
     """Lay out what a gate found: rows and what to do about them, and how far those that passed moved."""
     word, tone = ("failed", Tone.BAD) if judgement.has_failed else ("passed", Tone.GOOD)
-    numbers = plain(verdict_counts(judgement.verdicts)) or "no row was there to be judged"
+    numbers = plain(verdict_counts(judgement.verdicts)) or "no row to judge"
     where = shorten_path(judgement.where)
     blocks: list[Block] = [paragraph(f"gate: {word} against {where}: {numbers}", tone, hanging=1)]
     blocks += comparison_blocks([row for row in judgement.verdicts if row.test], view)
@@ -73,6 +73,7 @@ def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]
     if not rows:
         return
     ordered = sorted(rows, key=_badness)
+    thresholds = {row.criterion for row in rows}
     tests: dict[str, list[RowVerdict]] = {}
     for row in ordered:
         tests.setdefault(row.test, []).append(row)
@@ -81,12 +82,15 @@ def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]
         folded = [] if view.verbose else [row for row in of_test if _verdict_word(row)[0] in ORDINARY][FEW:]
         words = Counter(_verdict_word(row)[0] for row in folded)
         more = f"and {', '.join(f'{n} {word}' for word, n in words.items())}; -v lists them" * bool(folded)
-        groups.append(Group(test, tuple(_comparison_line(row) for row in of_test if row not in folded), more))
+        lines = [_comparison_line(row, view, len(thresholds) > 1) for row in of_test if row not in folded]
+        groups.append(Group(test, tuple(lines), more))
     columns = [Column("state"), *map(Column, ("base", "now")), Column("change", "%"), Column("99 % interval")]
+    columns += [Column("samples")] * view.verbose + [Column("threshold")] * (len(thresholds) > 1)
+    of_all = f" ({', '.join(thresholds)})" if len(thresholds) == 1 and any(thresholds) else ""
     yield Table(
-        (*columns, Column("samples"), Column("threshold")),
+        tuple(columns),
         tuple(groups),
-        proof_title="verdict",
+        proof_title=f"verdict{of_all}",
         expendable=("samples", "threshold", "base", "99 % interval"),
         spells_out=True,
     )
@@ -95,19 +99,20 @@ def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]
         yield _detail(f"{count} {word}: {remedy}")
 
 
-def _comparison_line(row: RowVerdict) -> Line:
+def _comparison_line(row: RowVerdict, view: View, has_threshold: bool) -> Line:
     label, _, state = row.row.removeprefix(f"{row.test}::").rpartition("::")
     figures = dict(row.figures)
     times = (_time(figures.get(f"{side}_ns")) for side in ("base", "head"))
     interval = [figures.get(f"change_{end}_percent") for end in ("low", "high")]
     samples = [figures.get(f"{side}_samples") for side in ("base", "head")]
+    counts = "-" if None in samples else "+".join(f"{count:.0f}" for count in samples if count is not None)
     cells = (
         state,
         *times,
         f"{figures['change_percent']:+.1f}" if "change_percent" in figures else "-",
         "-" if None in interval else " to ".join(f"{end:+.1f}" for end in interval if end is not None),
-        "-" if None in samples else "+".join(f"{count:.0f}" for count in samples if count is not None),
-        row.criterion or "-",
+        *[counts] * view.verbose,
+        *[row.criterion or "-"] * has_threshold,
     )
     word, tone = _verdict_word(row)
     return Line(label, cells, word, row.details, tone)

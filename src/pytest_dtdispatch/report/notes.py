@@ -74,14 +74,14 @@ def _unseen_lines(tests: list[Unseen]) -> Iterator[str]:
         threads, ops = sum(test.threads for test in in_threads), sum(test.ops for test in in_threads)
         yield (
             f"not measured: {plural(len(in_threads), 'test')} ran DTensor ops (at least {ops:,}) in "
-            f"{plural(threads, 'thread')} of their own, which a capture of the main thread does not see; "
+            f"{plural(threads, 'thread')} of their own, unseen by a capture of the main thread; "
             "--dtdispatch-metric counts counts what misses there"
         )
     if in_processes := [test for test in tests if test.processes]:
         processes = sum(test.processes for test in in_processes)
         yield (
             f"not measured: {plural(len(in_processes), 'test')} started {plural(processes, 'process', 'es')}"
-            ", and what ran in them was not seen; --dtdispatch-metric counts counts in those that are spawned"
+            ", unseen by a capture; --dtdispatch-metric counts counts in those that are spawned"
         )
     modes = list(dict.fromkeys(mode for test in tests for mode in test.modes))
     for mode in modes:

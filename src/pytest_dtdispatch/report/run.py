@@ -124,7 +124,7 @@ def read_run(path: Path) -> ReportedRun:
     try:
         return replace(decode_run(members), where=str(path))
     except ValueError as error:
-        raise ValueError(f"{path} is no saved run: {brief(error)}") from None
+        raise ValueError(f"{path} is not a saved run: {brief(error)}") from None
 
 
 def decode_run(members: Any) -> ReportedRun:

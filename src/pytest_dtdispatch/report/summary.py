@@ -65,7 +65,7 @@ def summary(run: ReportedRun, room: int = MOST_BYTES) -> str:
     """
     text = _head(run)
     left_out: list[str] = []
-    title = "All that the gate said"
+    title = "Full output of the gate"
     of_gates = (_section(f"{title}: {cut_name(gate.where)}", judgement_document(gate)) for gate in run.gates)
     for section in (*run_sections(run), *of_gates):
         written = folded(section.title, document_text(Document(section.blocks)))
@@ -92,7 +92,7 @@ def verdict_text(run: ReportedRun) -> str:
         'nothing was measured'
     """
     if not run.gates:
-        return f"measured, {len(run.metrics()):,} results, held against nothing" if run else NOTHING
+        return f"measured, {len(run.metrics()):,} results, compared with nothing" if run else NOTHING
     counts = verdict_counts([row for gate in run.gates for row in gate.verdicts])
     return ", ".join(filter(None, ("failed" if run.has_failed else "passed", plain(counts))))
 

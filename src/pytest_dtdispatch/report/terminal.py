@@ -64,7 +64,7 @@ def brief_legend(documents: Iterable[Document], width: int) -> str:
         explained = [f"{title}: {meaning}" for title, meaning in document.meanings.items() if title in shown]
         for each in explained or [document.legend.rstrip(".")]:
             text += f"{each}; " * (len(f"{text}{each}; {MORE}") <= room)
-    return text + MORE
+    return f"{text}{MORE}" if text else ""
 
 
 def _shown_titles(document: Document, width: int) -> list[str]:
@@ -132,7 +132,7 @@ def _fit(table: Table, width: int) -> TableFit:
         2 + max(map(len, (column.head, *(plain(line.cells[i]) for line in lines))))
         for i, column in enumerate(table.columns)
     ]
-    proof = max((len(line.proof) for line in lines), default=0)
+    proof = max(len(table.proof_title), *(len(line.proof) for line in lines), 0)
     beside = len(INDENT) + (2 + min(proof, table.proof_room) if proof else 0)
     least = min(max(width // 2, MIN_LABEL), ROOMY_LABEL, longest)
     shown = list(range(len(widths)))

@@ -465,9 +465,7 @@ class StepCounter:
         if one.error:
             reason = Reason(f"propagation raised {one.error}, and that is not kept")
         elif one.queried is QueriedCache.NONE:
-            reason = Reason(
-                "no cache was asked: the program is being traced, or a mode makes torch pass them by"
-            )
+            reason = Reason("no cache was asked: the program is traced, or a mode bypasses the caches")
         else:
             reason = self._seen.why(called)
         return Miss(

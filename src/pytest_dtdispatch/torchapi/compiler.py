@@ -21,7 +21,7 @@ from pytest_dtdispatch.errors import CompileError
 from pytest_dtdispatch.torchapi.hooks import handed
 
 INSTALL = "install one (apt install g++, dnf install gcc-c++), or name one in the environment variable CXX"
-NO_REASON = "this torch does not tell why"
+NO_REASON = "this torch does not report why"
 MOST_REASON = 200
 EXPLANATION = "Explanation: "
 PGO_WARNING = "dynamo_pgo force disabled"  # which caches are off is what was asked for
@@ -179,7 +179,7 @@ def check_backend(backend: str | Callable[..., Any]) -> None:
     __tracebackhide__ = True
     valid = torch.compiler.list_backends(exclude_tags=())
     if isinstance(backend, str) and backend not in valid:
-        raise CompileError(f"backend={backend!r} is none of torch.compile's: {', '.join(valid)}")
+        raise CompileError(f"backend={backend!r} is not one of torch.compile's: {', '.join(valid)}")
     if backend != "inductor" or torch.cuda.is_initialized():
         return
     find = getattr(importlib.import_module("torch._inductor.cpp_builder"), "get_cpp_compiler", None)

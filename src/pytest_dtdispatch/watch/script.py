@@ -94,8 +94,8 @@ def _watched(name: str, run: Callable[[], object], takes_budget: bool) -> int:
         say_on_first_rank(f"dtdispatch: {escape_controls(name)} {nothing}")
     elif not len(steps):
         say_on_first_rank(
-            f"dtdispatch: {escape_controls(name)}: no optimizer stepped outside of compiled code, which "
-            f"would have told its steps apart; in all {calls_text(steps.after)}: "
+            f"dtdispatch: {escape_controls(name)}: no optimizer stepped outside of compiled code, so its "
+            f"steps are unknown; in all {calls_text(steps.after)}: "
             f"{ops_text(watch.ops_after, steps.after.calls)}. {MARKING}"
         )
     else:

@@ -230,7 +230,7 @@ class StepWatch:
         """
         self._check("budget()")
         if self._budget is not None:
-            raise WatchError("budget(): one is being taken, and is printed when enough steps ran")
+            raise WatchError("budget(): a budget is being measured; it is printed after enough steps")
         check_count("steps", steps, 1, "budget")
         refuse_another_profiler("a budget")
         self._counter.look_away()
