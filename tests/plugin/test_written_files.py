@@ -96,6 +96,19 @@ def test_a_budget_stands_beside_that_of_the_run_that_is_compared_with(pytester: 
     assert "before us" not in text_of(measure(pytester, "-ktest_all"))
 
 
+def test_a_run_of_budgets_alone_is_saved(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_alone=f"""{IMPORTS}
+def test_budget(dtdispatch, a):
+    dtdispatch.budget(lambda: a + a, name="train")
+"""
+    )
+    measure(pytester, "test_alone.py", "--benchmark-save=base", "--benchmark-json=run.json", passed=1)
+    assert read_run(pytester.path / "run.json").budgets
+    text = text_of(measure(pytester, "test_alone.py", "--benchmark-compare=0001", passed=1))
+    assert "test_alone.py::test_budget: train (budget): before and after\n" in text
+
+
 def assert_holds_our_properties(file: Path) -> None:
     """Check that properties stand in the suite, as xunit2 has them."""
     root = ET.parse(file).getroot()
@@ -155,7 +168,9 @@ def test_a_job_gets_summary_and_errors(pytester: pytest.Pytester, monkeypatch: p
     result = measure(pytester, *flags)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     [gone, found] = [line for line in result.outlines if line.startswith("::")]
-    assert gone.startswith("::error title=dtdispatch%3A missing::gone: misses_per_step 1 +-0 %25; nothing")
+    assert gone.startswith(
+        "::error title=dtdispatch%3A missing::gone: misses_per_step 1 +-0 %25; this run has no "
+    )
     lines = (pytester.path / "test_it.py").read_text().splitlines()
     line = next(n for n, text in enumerate(lines, start=1) if "parametrize" in text)
     at = f"file={pytester.path.name}/test_it.py,line={line},title=dtdispatch%3A improved"

@@ -12,7 +12,7 @@ from pytest_dtdispatch.core.files import read_json
 from pytest_dtdispatch.core.measurement import TIME, Measurement, Unit
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import OWN_TABLES, MetricValue, row_key, row_metrics
-from pytest_dtdispatch.core.text import brief
+from pytest_dtdispatch.core.text import brief, shorten_path
 from pytest_dtdispatch.core.verdicts import Judgement, Threshold
 from pytest_dtdispatch.report.document import Document, View
 
@@ -89,7 +89,7 @@ class ReportedRun:
 
     def budgets_before(self, differing: str = "") -> dict[str, StepParts]:
         """Give its budgets by their titles, for those of a later run to be held beside them."""
-        about = f"before: {self.where}, taken {self.taken or 'at an unknown time'}{differing}"
+        about = f"before: {shorten_path(self.where)}, taken {self.taken or 'at an unknown time'}{differing}"
         return {budget.title: replace(budget, about=about) for budget in self.budgets}
 
     def rows(self) -> Iterator[Measurement]:
