@@ -52,21 +52,23 @@ def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
     """Lay out the budgets of each test."""
     every = [(test, budget) for test, of_test in budgets.items() for budget in of_test]
     blocks = tuple(block for test, budget in every for block in _blocks(test, budget, view))
-    return Document(blocks, LEGEND, MEANINGS, _worst_text([budget for _, budget in every]))
+    return Document(blocks, LEGEND, MEANINGS, _worst_text(every))
 
 
-def _worst_text(budgets: Sequence[Budget]) -> str:
+def _worst_text(budgets: Sequence[tuple[str, Budget]]) -> str:
     """Name the line and the part of it, local ops and other Python aside, with most of a step."""
     shares: defaultdict[tuple[str, str, str], float] = defaultdict(float)
-    for budget in budgets:
+    for test, budget in budgets:
+        own = "the step" if budget.name == "step" else budget.name
+        step = f"{budget.name} of {test}" if len(budgets) > 1 else own
         for cell in budget.cells:
             if cell.place and budget.measured_ns and cell.part not in (Part.LOCAL, Part.OTHER):
                 share = cell.ns / budget.measured_ns
-                shares[_family(cell.part), shorten_path(cell.place.line_text), budget.name] += share
+                shares[_family(cell.part), shorten_path(cell.place.line_text), step] += share
     if not shares:
         return "worst: no time in dispatch"
-    (part, line, name), share = max(shares.items(), key=lambda one: one[1])
-    return f"worst: {part} at {line}, {share:.0%} of {'the ' * (name == 'step')}{name}"
+    (part, line, step), share = max(shares.items(), key=lambda one: one[1])
+    return f"worst: {part} at {line}, {share:.0%} of {step}"
 
 
 def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:

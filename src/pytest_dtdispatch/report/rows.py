@@ -33,7 +33,7 @@ from pytest_dtdispatch.report.document import (
 from pytest_dtdispatch.report.notes import mark, proved, title_of
 
 ENOUGH = 0.95  # of what all rows cost: those that make it are shown
-FEW = 5  # rows, which are all shown
+FEW, MOST = 5, 10  # rows that are all shown; that are shown although nothing is wrong with them
 NOTHING = "nothing was timed: no op on DTensors ran in the region"
 SCATTER = "+-%"
 PROPAGATED = (State.MISS, State.HIT)
@@ -273,7 +273,8 @@ def by_cost(rows: Sequence[Measurement]) -> list[CostedRow]:
 
 def shown(rows: Sequence[CostedRow], view: View) -> tuple[list[CostedRow], str]:
     """Choose the most expensive rows, and all with a mark or a note; say what is left out."""
-    left_out = [] if view.verbose or len(rows) <= FEW else [each for each in rows if _is_cheap(each)]
+    is_whole = view.verbose or len(rows) <= FEW
+    left_out = [] if is_whole else [each for n, each in enumerate(rows) if _can_go(each, n)]
     if len(left_out) < 2:  # a line that says so would take as much room
         return list(rows), ""
     part = sum(each.share or 0.0 for each in left_out)
@@ -281,11 +282,12 @@ def shown(rows: Sequence[CostedRow], view: View) -> tuple[list[CostedRow], str]:
     return [each for each in rows if each not in left_out], more
 
 
-def _is_cheap(costed: CostedRow) -> bool:
-    """Whether nothing is wrong with a row, and the rows before it cost enough without it."""
-    if costed.share is None or costed.total is None or costed.total - costed.share < ENOUGH:
+def _can_go(costed: CostedRow, before: int) -> bool:
+    """Whether a row is proved, and those before it are many, or cost enough without it."""
+    if costed.share is None or costed.total is None or mark(costed.row)[1] is Tone.BAD:
         return False
-    return mark(costed.row)[1] is Tone.GOOD and not costed.row.figures.notes
+    is_cheap = costed.total - costed.share >= ENOUGH and not costed.row.figures.notes
+    return before >= MOST or (is_cheap and not costed.row.noisy)
 
 
 def timed_document(title: str, timed: Mapping[Signature, Sequence[Figures]]) -> Document:
