@@ -34,7 +34,7 @@ FEW = {"rounds": 5, "repeat": 2, "compile_rounds": 1}
 MOST_ROUNDS = 20  # where as many are taken as are enough
 # What means something in a run that measures nothing too: whether it does, and where ops run.
 UNMEASURED = ("measure", "measure_all", "mesh", "backend", "device", "timeout")
-MARKER_WINS = ("max", "threshold")  # over the flag; of limits those are added that it does not name
+MARKER_WINS = ("max", "threshold")  # over the flag; limits are merged, and those of the flag stay
 FLAG, KEYWORD, EVERY_WAY = ("flag", "ini"), ("ini", "keyword"), ("flag", "ini", "keyword")
 LISTS = ("exports", "files", "globs", "limits", "thresholds")  # readers of what may be repeated
 FILES = ("files", "exports")  # readers of what an ini file names beside itself
