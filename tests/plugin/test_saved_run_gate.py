@@ -92,7 +92,7 @@ def test_a_noisy_row_is_marked_and_counted_and_not_judged(pytester: pytest.Pytes
     result.stdout.fnmatch_lines(["1 of 2 rows are noisy: *", "gate: passed against *"])
     assert verdict_of(result, "hit") == verdict_of(result, "miss") == "inconclusive"
     strict = run(pytester, *COMPARE, "--dtdispatch-fail=median:10%,strict")
-    failed(strict, "2 passed, 2 inconclusive", "verdict (median:10%,strict)")
+    failed(strict, "2 passed, 2 inconclusive", "2 inconclusive (median:10%,strict)")
     assert " 2 passed, 1 gate failed, 2 inconclusive in " in strict.outlines[-1]
 
 
@@ -185,7 +185,7 @@ def test_a_lost_marker_is_judged_as_saved(pytester: pytest.Pytester, scripted: t
     save(pytester, marker=HELD)
     write(pytester)
     scripted.extra_ns = 5_000
-    failed(run(pytester, *COMPARE), "2 regressed", "verdict (median:30%)")
+    failed(run(pytester, *COMPARE), "2 regressed", "2 regressed (median:30%)")
     assert_passed(run(pytester, *COMPARE, "--dtdispatch-fail=60%"))
 
 

@@ -51,8 +51,11 @@ def judgement_document(judgement: Judgement, view: View = WHOLE) -> Document:
     word, tone = ("failed", Tone.BAD) if judgement.has_failed else ("passed", Tone.GOOD)
     numbers = plain(verdict_counts(judgement.verdicts)) or "no row to judge"
     where = shorten_path(judgement.where)
-    blocks: list[Block] = [paragraph(f"gate: {word} against {where}: {numbers}", tone, hanging=1)]
-    blocks += comparison_blocks([row for row in judgement.verdicts if row.test], view)
+    compared = [row for row in judgement.verdicts if row.test]
+    thresholds = {row.criterion for row in compared}
+    by = f" ({', '.join(thresholds)})" if len(thresholds) == 1 else ""
+    blocks: list[Block] = [paragraph(f"gate: {word} against {where}: {numbers}{by}", tone, hanging=1)]
+    blocks += comparison_blocks(compared, view)
     rest = [row for row in judgement.verdicts if not row.test and row.verdict is not Verdict.PASSED]
     rest.sort(key=lambda row: ORDER.index(row.verdict))
     for row in rest:
@@ -86,11 +89,10 @@ def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]
         groups.append(Group(test, tuple(lines), more))
     columns = [Column("state"), *map(Column, ("base", "now")), Column("change", "%"), Column("99 % interval")]
     columns += [Column("samples")] * view.verbose + [Column("threshold")] * (len(thresholds) > 1)
-    of_all = f" ({', '.join(thresholds)})" if len(thresholds) == 1 and any(thresholds) else ""
     yield Table(
         tuple(columns),
         tuple(groups),
-        proof_title=f"verdict{of_all}",
+        proof_title="verdict",
         expendable=("samples", "threshold", "base", "99 % interval"),
         spells_out=True,
     )
