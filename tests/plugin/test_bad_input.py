@@ -134,7 +134,7 @@ MISTAKES = [
         )
     ),
     ("dtdispatch.scaling(lambda n: lambda: 1 // 0)", DIVIDED),
-    ("dtdispatch.compile(abs, a, backend='inductr')", "backend='inductr' is none of torch"),
+    ("dtdispatch.compile(abs, a, backend='inductr')", "backend='inductr' is not one of torch"),
     ("dtdispatch.steps(lambda: {}['of the program'])", "KeyError: 'of the program'"),
     ("dtdispatch.steps(lambda x: 1 // x, inputs=[1, 0])", DIVIDED),
     ("dtdispatch.steps(lambda: None, steps=0)", "steps(): steps=0 is not a whole number of at least 1"),

@@ -191,8 +191,8 @@ def test_what_ran_in_threads_and_processes_and_below_a_mode_is_told(pytester: py
     result = measure_source(pytester, UNSEEN, *WHOLE, passed=4)
     for line in (
         "nothing was measured: no capture saw an op on DTensors in a test that passed",
-        "not measured: 1 test ran DTensor ops (at least 4) in 2 threads of their own, which a capture of the",
-        "not measured: 1 test started 2 processes, and what ran in them was not seen;",
+        "not measured: 1 test ran DTensor ops (at least 4) in 2 threads of their own, unseen by a",
+        "not measured: 1 test started 2 processes, unseen by a capture;",
         "not measured: 1 test opened CommDebugMode, which hides DTensor ops from a capture around it; "
         "take the fixture and open dtdispatch.capture() inside CommDebugMode, "
         "or count it by --dtdispatch-metric counts",

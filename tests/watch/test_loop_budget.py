@@ -93,7 +93,7 @@ def test_what_makes_no_sense_is_refused_in_one_line() -> None:
         with profiler, pytest.raises(DtDispatchError, match="a profiler of torch runs"):
             watch.budget()
         watch.budget()
-        with pytest.raises(WatchError, match="one is being taken"):
+        with pytest.raises(WatchError, match="a budget is being measured"):
             watch.budget()
     with pytest.raises(WatchError, match="closed"):
         watch.budget()
