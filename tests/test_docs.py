@@ -28,7 +28,7 @@ import_compilers()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Walked pages show what this torch prints. On another one their examples run as those of other pages do.
 IS_OF_THE_PAGES = torch.__version__.startswith("2.13.")
-# Pages whose commands run, those that take over 20 s as long ones, and why some of their blocks do not.
+# Pages whose commands run, all but the first two as long ones, and why some of their blocks do not.
 WALKED: dict[str, list[str]] = {
     "README.md": [],
     "quickstart.md": [],
@@ -40,7 +40,7 @@ WALKED: dict[str, list[str]] = {
     "ci.md": [],
     "instructions.md": ["takes minutes of callgrind"] * 2,
 }
-QUICK = {"README.md", "quickstart.md", "advice.md", "instructions.md"}
+QUICK = {"README.md", "quickstart.md"}
 LONG = "step_time.md"  # its examples compare whole training steps
 BLOCKS = [
     pytest.param(

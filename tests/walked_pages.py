@@ -58,8 +58,11 @@ class Ran:
 
 
 def _begins(line: str) -> Callable[[str], bool]:
-    """Tell what a line begins: a run on another machine has other figures, and may have other columns."""
-    first, *_ = re.split(r"  |-?\d|\.\.\.$", line.strip())
+    """Tell what a line begins: a run on another machine has other figures, and may have other columns.
+
+    So the legend may explain others too: the first of them is enough.
+    """
+    first, *_ = re.split(r"  |; |-?\d|\.\.\.$", line.strip())
     return lambda printed: printed.startswith(first.strip())
 
 

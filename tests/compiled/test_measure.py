@@ -307,7 +307,7 @@ def processor_ns() -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.sweep
 def test_caches_left_on_disk_make_no_cold_compile_faster(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shard: Make
 ) -> None:

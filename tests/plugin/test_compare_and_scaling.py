@@ -63,9 +63,7 @@ def test_variants_are_one_table_and_group(pytester: pytest.Pytester, monkeypatch
     judged = measure(pytester, *gate)
     assert judged.ret == 0
     # A row whose samples scatter too far is judged by no gate; both are named in any case.
-    judged.stdout.re_match_lines(
-        [r"gate: passed against .*: (2 passed|1 passed, 1 inconclusive) \(median"]
-    )
+    judged.stdout.re_match_lines([r"gate: passed against .*: (2 passed|1 passed, 1 inconclusive) \(median"])
     # A narrow terminal has whole lines, and what was told.
     monkeypatch.setenv("COLUMNS", "80")
     [first, plain] = [line for line in measure(pytester).outlines if line.startswith("  mlp[")]

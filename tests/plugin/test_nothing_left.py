@@ -122,7 +122,7 @@ print(json.dumps({"before": before, "after": after}))
     ("tests", "flag"),
     [
         pytest.param(8, ""),
-        pytest.param(300, "", marks=pytest.mark.long),
+        pytest.param(300, "", marks=pytest.mark.sweep),
         pytest.param(500, "--dtdispatch-metric=counts", marks=pytest.mark.sweep),
         pytest.param(500, "--dtdispatch-budget", marks=pytest.mark.sweep),
     ],
