@@ -18,6 +18,7 @@ COUNT_UNITS = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 MAX_DECIMALS = 3
 # The index of a layer, in the name of a module or in what has one: layers.0.wq, FSDP::pre_forward (layers.0).
 INDEX = re.compile(r"(?<![^.(])\d+(?![^.,)])")
+LONGEST_PATH = 30  # characters of one that stands whole in a table of 80
 MIN_NS = 1e-3  # no clock ticks that fast: such a time is a rounding error, and chooses no digits
 
 
@@ -123,14 +124,17 @@ def _shared_name(alike: Sequence[str]) -> str:
 
 
 def shorten_path(name: str) -> str:
-    """Cut the folders off a file that lies elsewhere, all but the last.
+    """Cut the folders off a file that lies elsewhere or deep, all but the last.
 
     Example:
         >>> shorten_path("/opt/lib/torch/optim/adam.py:7"), shorten_path("train.py:7")
         ('.../optim/adam.py:7', 'train.py:7')
+        >>> shorten_path("examples/train.py:7"), shorten_path("src/package/models/decoder/attention.py:7")
+        ('examples/train.py:7', '.../decoder/attention.py:7')
     """
     *folders, folder, file = ("", *name.split("/"))
-    return f".../{folder}/{file}" if name.startswith("/") and folders else name
+    is_cut = name.startswith("/") or len(name) > LONGEST_PATH
+    return f".../{folder}/{file}" if is_cut and len(folders) > 1 else name
 
 
 def own_name(fn: Callable[..., Any]) -> str:
