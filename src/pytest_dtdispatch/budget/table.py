@@ -60,7 +60,7 @@ def _worst_text(budgets: Sequence[tuple[str, Budget]]) -> str:
     shares: defaultdict[tuple[str, str, str], float] = defaultdict(float)
     for test, budget in budgets:
         own = "the step" if budget.name == "step" else budget.name
-        step = f"{budget.name} of {test}" if len(budgets) > 1 else own
+        step = f"{budget.name} in {test}" if len(budgets) > 1 else own
         for cell in budget.cells:
             if cell.place and budget.measured_ns and cell.part not in (Part.LOCAL, Part.OTHER):
                 share = cell.ns / budget.measured_ns

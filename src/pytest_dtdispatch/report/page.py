@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import IN_EACH_STEP, number_name, state_name
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import COUNT_UNITS, UNITS, escape_controls, plural, short
+from pytest_dtdispatch.core.text import COUNT_UNITS, UNITS, escape_controls, plural, short, shorten_path
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import (
@@ -129,7 +129,8 @@ def _about(run: ReportedRun) -> Iterator[str]:
     rows, tests = sum(1 for _ in run.rows()), sum(map(bool, run.measured.values()))
     where = f" from {run.where}" if run.where else ""
     taken = run.taken or "at an unknown time"
-    yield f"{plural(rows, 'row')} in {plural(tests, 'test')}, taken {taken}{where}"
+    measured = f"{plural(rows, 'row')} in {plural(tests, 'test')}, " if rows else ""
+    yield f"{measured}taken {taken}{where}"
     cpu, torch, device, python = map(run.environment.get, ("CPU", "torch version", "device", "Python"))
     yield ", ".join(filter(None, (cpu, torch and f"torch {torch}", device, python)))
 
@@ -139,7 +140,7 @@ def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
     for gate in run.gates:
         word, tone = ("Failed", "bad") if gate.has_failed else ("Passed", "good")
         outcome = f"{word}: {plain(verdict_counts(gate.verdicts)) or 'no row was judged'}"
-        title = f"Verdicts against {cut_name(gate.where)}"
+        title = f"Verdicts against {shorten_path(gate.where)}"
         yield {
             "title": title,
             "blocks": judgement_document(gate).blocks[1:],
