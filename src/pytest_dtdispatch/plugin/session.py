@@ -253,8 +253,8 @@ class Session(PluginObject):
 
     def _documents(self, view: View, width: int, nothing: str) -> Iterator[Document]:
         """Lay out what was found, unless by ``-qq``, and what ranks and gates say; last what is worst."""
-        verbosity, shown = self._config.get_verbosity(), self._tables(view)
-        compared = self.gates.compared
+        verbosity, compared = self._config.get_verbosity(), self.gates.compared
+        shown = self._tables(view) if verbosity >= -1 and not nothing else {}
         unmatched = [*self._unmatched_globs()]
         if nothing:
             yield notice(f"nothing was measured: {self.why_not or '; '.join(unmatched) or nothing}")
@@ -300,7 +300,7 @@ class Session(PluginObject):
         explained = [document for document in shown if document.legend_of()]
         legends = [document.legend_of() for document in explained]
         if explained and not view.verbose:
-            legends = [*filter(None, [brief_legend(explained, width)])]
+            legends = [brief] if (brief := brief_legend(explained, width)) else []
         ranks = [self._ranks.summary] if self._ranks else []
         summaries = [self._settings.environment().summary, *self._meter, *ranks]
         lines = (one_line(summary, indent=1) for summary in summaries)

@@ -52,8 +52,7 @@ def judgement_document(judgement: Judgement, view: View = WHOLE) -> Document:
     numbers = plain(verdict_counts(judgement.verdicts)) or "no row to judge"
     where = shorten_path(judgement.where)
     compared = [row for row in judgement.verdicts if row.test]
-    thresholds = {row.criterion for row in compared}
-    by = f" ({', '.join(thresholds)})" if len(thresholds) == 1 else ""
+    by = f" ({shared})" if (shared := _shared_threshold(compared)) else ""
     blocks: list[Block] = [paragraph(f"gate: {word} against {where}: {numbers}{by}", tone, hanging=1)]
     blocks += comparison_blocks(compared, view)
     rest = [row for row in judgement.verdicts if not row.test and row.verdict is not Verdict.PASSED]
@@ -76,7 +75,7 @@ def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]
     if not rows:
         return
     ordered = sorted(rows, key=_badness)
-    thresholds = {row.criterion for row in rows}
+    has_threshold = any(row.criterion for row in rows) and not _shared_threshold(rows)
     tests: dict[str, list[RowVerdict]] = {}
     for row in ordered:
         tests.setdefault(row.test, []).append(row)
@@ -85,10 +84,10 @@ def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]
         folded = [] if view.verbose else [row for row in of_test if _verdict_word(row)[0] in ORDINARY][FEW:]
         words = Counter(_verdict_word(row)[0] for row in folded)
         more = f"and {', '.join(f'{n} {word}' for word, n in words.items())}; -v lists them" * bool(folded)
-        lines = [_comparison_line(row, view, len(thresholds) > 1) for row in of_test if row not in folded]
+        lines = [_comparison_line(row, view, has_threshold) for row in of_test if row not in folded]
         groups.append(Group(test, tuple(lines), more))
     columns = [Column("state"), *map(Column, ("base", "now")), Column("change", "%"), Column("99 % interval")]
-    columns += [Column("samples")] * view.verbose + [Column("threshold")] * (len(thresholds) > 1)
+    columns += [Column("samples")] * view.verbose + [Column("threshold")] * has_threshold
     yield Table(
         tuple(columns),
         tuple(groups),
@@ -99,6 +98,12 @@ def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]
     remedies = Counter((_verdict_word(row)[0], row.remedy) for row in ordered if row.remedy)
     for (word, remedy), count in remedies.items():
         yield _detail(f"{count} {word}: {remedy}")
+
+
+def _shared_threshold(rows: Sequence[RowVerdict]) -> str:
+    """Return the threshold that holds for all rows; empty if they have several, or none."""
+    thresholds = {row.criterion for row in rows}
+    return thresholds.pop() if len(thresholds) == 1 else ""
 
 
 def _comparison_line(row: RowVerdict, view: View, has_threshold: bool) -> Line:
