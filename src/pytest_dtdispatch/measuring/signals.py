@@ -34,7 +34,7 @@ class Signals:
         self._raised: BaseException | None = None
 
     def __enter__(self) -> Signals:
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread() and not _are_held_back():
             self._change(signal.valid_signals(), self._take_over)
         return self
 
@@ -91,6 +91,12 @@ class Signals:
             signal.signal(number, self._handlers[number])
 
 
+def _are_held_back() -> bool:
+    """Whether one around it holds signals back already, as the handler of an interrupt tells."""
+    owner = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+    return isinstance(owner, Signals) and not owner.is_open
+
+
 @contextmanager
 def nothing_warned() -> Iterator[None]:
     """Ignore every warning of this thread, and leave what Python knows of warnings as it was.
@@ -103,8 +109,8 @@ def nothing_warned() -> Iterator[None]:
     this_thread = threading.get_ident()
     in_this_thread = SimpleNamespace(match=lambda message: threading.get_ident() == this_thread)
     ours = ("ignore", in_this_thread, Warning, None, 0)
-    modules = list(sys.modules.values())
-    shown = [getattr(module, "__dict__", {}).get("__warningregistry__") for module in modules]
+    namespaces = [getattr(module, "__dict__", {}) for module in list(sys.modules.values())]
+    shown = [names["__warningregistry__"] for names in namespaces if "__warningregistry__" in names]
     seen = [(registry, dict(registry)) for registry in shown if isinstance(registry, dict)]
     filters.insert(0, ours)
     version = _version()
