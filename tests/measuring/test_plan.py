@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.measuring.plan import ENOUGH_TO_TRY, MIN_ROUNDS, SLOW_NS, Effort, fitted, is_enough
+from pytest_dtdispatch.measuring.plan import FEWEST, MIN_ROUNDS, SLOW_NS, Effort, fitted, is_known
 
 ASKED = Effort(20, 20, 10, 10)
 SECOND, MS = 10**9, 10**6
@@ -52,15 +52,11 @@ def test_what_is_cut_fits_or_is_the_least(asked: Effort, miss_ns: int, hit_ns: i
     assert fits or is_least or left == asked
 
 
-VALUES = st.lists(st.integers(1, 10**9), min_size=6, max_size=60)
-WITHIN = st.floats(0.001, 0.9)
-
-
-@given(VALUES, WITHIN)
-def test_what_is_enough_is_enough_for_a_wider_bound(values: list[int], within: float) -> None:
-    assert not is_enough(values, within) or is_enough(values, within * 1.1)
-
-
 @given(st.integers(1, 10**9), st.integers(0, 40))
-def test_samples_that_are_all_the_same_are_enough_once_there_are_eight(value: int, count: int) -> None:
-    assert is_enough([value] * count, 0.05) is (count >= ENOUGH_TO_TRY)
+def test_the_median_of_equal_samples_is_known_once_it_has_an_interval(value: int, count: int) -> None:
+    assert is_known([value] * count) is (count >= FEWEST)
+
+
+@pytest.mark.parametrize(("farthest", "is_near"), [(110, True), (111, False)])
+def test_a_median_is_known_to_a_tenth(farthest: int, is_near: bool) -> None:
+    assert is_known([*[100] * 7, farthest]) is is_near

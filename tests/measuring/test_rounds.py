@@ -396,9 +396,9 @@ def counts_of(taken: Figures) -> dict[State, int]:
         (200, 200, {"rounds": 1, "max_time_s": math.inf}, 1, 10),
         # Slow misses leave fast hits as they are, and rounds that are to be enough keep to the time too.
         (370, 0.02, {}, 5, 50),
-        (370, 0.02, {"within": 0.05}, 5, 50),
-        (10, 0.02, {"within": 0.05, "max_time_s": 0.5}, 8, 80),
-        (0.1, 0.1, {"within": 0.05, "cold": True}, 8, 80),  # short rows end at eight rounds
+        (370, 0.02, {"fewest": 8}, 5, 50),
+        (10, 0.02, {"fewest": 8, "max_time_s": 0.5}, 8, 80),
+        (0.1, 0.1, {"fewest": 8, "cold": True}, 8, 80),  # short rows end at eight rounds
     ],
 )
 def test_of_calls_that_take_long_as_many_are_taken_as_fit(
@@ -438,17 +438,20 @@ def test_slow_calls_end_within_the_time_and_use_most_of_it(miss_ms: float, hit_m
 
 
 @pytest.mark.parametrize(
-    ("noise", "rounds"),
+    ("noise", "fewest", "rounds"),
     [
-        ([0, 1, 2, 3], 8),  # percent above 100 us, in turn
-        ([*[0] * 8, 30, *[0] * 20], 9),  # misses are added one by one, in their row
-        ([0, 50, 100], 20),  # never enough: as many as planned
+        ([0, 1, 2, 3], 8, 8),  # percent above 100 us, in turn
+        ([0, 1, 2, 3], 6, 6),
+        ([*[0] * 8, 30, *[0] * 20], 8, 9),  # misses are added one by one, in their row
+        ([0, 50, 100], 6, 20),  # never enough: as many as planned
     ],
 )
-def test_rounds_end_once_each_median_is_known_closely_enough(noise: Sequence[int], rounds: int) -> None:
-    bench, percent, discarded = Bench(), itertools.cycle(noise), 2
+def test_rounds_end_once_each_median_is_known_closely_enough(
+    noise: Sequence[int], fewest: int, rounds: int
+) -> None:
+    bench, percent, discarded = Bench(), itertools.cycle(noise), fewest // 4
     seen_in_calls(bench, lambda: bench.clock.passes(1000 * (100 + next(percent))))
-    taken = bench.take(scripted(within=0.05))
+    taken = bench.take(scripted(fewest=fewest))
     assert counts_of(taken) == {State.MISS: rounds, State.HIT: 10 * rounds}
     assert taken.rounds == rounds
     assert bench.caches.log == ["clear"] * (1 + discarded + rounds)
@@ -457,11 +460,11 @@ def test_rounds_end_once_each_median_is_known_closely_enough(noise: Sequence[int
 
 def test_unpropagated_calls_are_enough_or_more_are_made(bench: Bench) -> None:
     bench.op_that(lambda number: None)
-    taken = bench.take(scripted(within=0.5))
+    taken = bench.take(scripted(fewest=8))
     assert (counts_of(taken), taken.rounds) == ({State.CALL: 80}, 8)
     bench = Bench()
     bench.op_that(lambda number: bench.clock.passes(number % 2 * 10_000))
-    taken = bench.take(scripted(within=0.05))
+    taken = bench.take(scripted(fewest=8))
     assert (counts_of(taken), taken.rounds) == ({State.CALL: 200}, 20)
 
 

@@ -111,7 +111,7 @@ def flags_of(name: str, texts: tuple[str, ...]) -> list[str]:
 def test_defaults_are_those_of_the_documentation(pytester: pytest.Pytester) -> None:
     settings = settings_of(pytester, ini="dtdispatch_rounds =\ndtdispatch_ops =")  # as good as none
     assert settings == Settings()
-    assert (settings.rounds, settings.repeat, settings.max_time) == (20, 10, 1.0)
+    assert (settings.rounds, settings.repeat, settings.max_time) == ("auto", 10, 1.0)
     assert (settings.mesh, settings.backend, settings.device) == ((4,), "auto", "auto")
     assert list(TYPED) == [each.name for each in WITH_INI]
     assert all("--" + each.dest.replace("_", "-") == each.flag for each in WITH_FLAG)
@@ -140,7 +140,7 @@ def test_the_help_names_each_flag_its_default_and_its_ini_name(pytester: pytest.
         assert text.replace(" ", "").count(each.help.replace(" ", "")) == 1  # a line may break after a hyphen
         assert f"same as {each.flag}; the flag wins" in text
     assert len(WITH_FLAG) <= 18
-    for default in ("(default: 20)", "(default: 10)", "(default: 1.0)", "(default: 4)", "(default: auto)"):
+    for default in ("(default: auto)", "(default: 10)", "(default: 1.0)", "(default: 4)"):
         assert default in text
 
 
@@ -201,12 +201,29 @@ def test_most_rounds_of_auto(pytester: pytest.Pytester, args: list[str], most: i
     assert (settings.most_rounds, settings.stops_when_enough) == (most, stops)
 
 
+@pytest.mark.parametrize(
+    ("args", "are_kept"),
+    [
+        ([], False),
+        (["--dtdispatch-max=misses=0"], False),  # which judges counts
+        (["--benchmark-autosave"], True),
+        (["--benchmark-compare", "--dtdispatch-fail=20%"], True),
+        (["--dtdispatch-export=csv:rows.csv"], True),
+    ],
+)
+def test_figures_that_outlive_the_run_or_are_judged_are_kept(
+    pytester: pytest.Pytester, args: list[str], are_kept: bool
+) -> None:
+    config = pytester.parseconfig(*PLUGINS, "-p", "pytest_benchmark.plugin", *args)
+    assert resolve.are_figures_kept(config, resolve.run_settings(config)) is are_kept
+
+
 # Markers
 
 
 def test_a_marker_sets_its_setting_and_no_other(pytester: pytest.Pytester) -> None:
     pairs: list[tuple[str, Any]] = [
-        *(("rounds", 7), ("rounds", "auto"), ("repeat", 3), ("max_time", 0.25), ("cold", True)),
+        *(("rounds", 7), ("repeat", 3), ("max_time", 0.25), ("cold", True)),
         *(("ops", ("add*", "mm")), ("mesh", (2, 4)), ("dim_names", ("dp",)), ("rpc", True)),
         *(("backend", "gloo"), ("device", "cuda")),
     ]
@@ -229,7 +246,7 @@ NAMED = "mesh=(2, 4), dim_names=('dp', 'tp')"
             "dtdispatch_rounds = 9\ndtdispatch_repeat = 9\ndtdispatch_mesh = 9\ndtdispatch_ops = add*",
             {"rounds": 7, "repeat": 5, "mesh": (9,), "ops": ("mm",)},
         ),
-        ("rounds=9", ["--dtdispatch-rounds=auto"], "", {"rounds": "auto"}),
+        ("rounds=9", ["--dtdispatch-rounds=auto"], "", {}),
         ("rounds=9", [], "dtdispatch_rounds = auto", {"rounds": 9}),
         ("", ["-odtdispatch_cold=true"], "dtdispatch_cold = off\ndtdispatch_all = no", {"cold": True}),
         ("cold=False, ops=()", [], "dtdispatch_cold = on\ndtdispatch_ops = mm", {}),

@@ -16,21 +16,20 @@ from pytest_dtdispatch.measuring.sampler import SAMPLERS, Pace, Sampler
 from pytest_dtdispatch.stats.intervals import median_interval
 
 WITHIN = 0.1  # of the median, on both sides
-ENOUGH_TO_TRY = 8  # samples; gates judge no row of fewer
+FEWEST, FEWEST_KEPT = 6, 8  # the least that have an interval with 95 %, and that a gate judges
 
 
-def is_enough(values: Sequence[float], within: float) -> bool:
-    """Return whether the median is known: whether its interval is no wider than asked.
+def is_known(values: Sequence[float]) -> bool:
+    """Return whether the median is known: whether its interval lies within a tenth of it.
 
     Example:
-        >>> is_enough([100, 101, 99, 100, 102, 100, 98, 100], 0.05), is_enough([100] * 7, 0.05)
+        >>> is_known([100, 109, 92, 100, 102, 100]), is_known([100] * 5)
         (True, False)
     """
-    interval = median_interval(values) if len(values) >= ENOUGH_TO_TRY else None
-    if interval is None:
+    if (interval := median_interval(values)) is None:
         return False
     middle = statistics.median(values)
-    return interval[0] >= middle * (1 - within) and interval[1] <= middle * (1 + within)
+    return interval[0] >= middle * (1 - WITHIN) and interval[1] <= middle * (1 + WITHIN)
 
 
 MIN_ROUNDS = 5
@@ -118,7 +117,8 @@ class Plan:
             make the second one up to 20 % slower, as its code has gone cold.
         sampler: reads each call.
         agreement: settles rounds with other ranks, where there are any.
-        within: share of the median; no round is added once the median of each state is known that closely.
+        fewest: samples, after which no round is added once the median of each state is known to a tenth; None
+            takes all rounds.
         warmup: hits discarded before those of a row.
         quick_warmup: the most that are discarded where they take no time.
         one_thread: run repetitions in one intra-op thread, and not in as many as the program has set.
@@ -131,7 +131,7 @@ class Plan:
     in_a_row: int = 20
     sampler: Sampler = field(default_factory=lambda: SAMPLERS["time"])
     agreement: Agreement | None = None
-    within: float | None = None
+    fewest: int | None = None
     warmup: int = WARMUP_HITS
     quick_warmup: int = QUICK_WARMUP
     one_thread: bool = True
@@ -144,7 +144,7 @@ class Schedule:
         plan: what was asked for; without an end in time where a sampler reads every call alike.
         effort: the calls that are made.
         pace: how they are made steady, where times' own warm-ups are not enough.
-        within: share of the median that ends the rounds; None where all are taken.
+        fewest: samples of a known median that end the rounds; None where all are taken.
     """
 
     def __init__(self, plan: Plan, has_local: bool) -> None:
@@ -155,7 +155,7 @@ class Schedule:
         self.clock = plan.sampler.clock
         self.effort = Effort(plan.rounds, plan.in_a_row, plan.repeat, plan.warmup)
         self.pace: Pace | None = None
-        self.within = plan.within
+        self.fewest = plan.fewest
         self._has_local = has_local
         self._affordable = self._planned = plan.rounds
         self._miss_ns = self._hit_ns = 0  # of the rehearsal, with all that is done around a call
@@ -206,11 +206,11 @@ class Schedule:
         self.effort = fitted(self.effort, miss_ns, hit_ns, left_ns, budget_ns)
         affordable = min(self._affordable, self.effort.rounds)
         if self.plan.agreement is not None:
-            rounds = affordable if self.within is None else min(affordable, ROUNDS_TOGETHER)
+            rounds = affordable if self.fewest is None else min(affordable, ROUNDS_TOGETHER)
             settled = self.plan.agreement.rounds((rounds, *self.effort[1:4]), propagation.value)
             if settled is not None:
                 self._planned, in_a_row, repeat, warmup = settled
-                self.effort, self.within = Effort(self._planned, in_a_row, repeat, warmup), None
+                self.effort, self.fewest = Effort(self._planned, in_a_row, repeat, warmup), None
                 self._deadline = math.inf
         self._began = self.clock()
 
@@ -243,11 +243,11 @@ class Schedule:
 
     def at_first(self, count: int, taken: int) -> int:
         """How many of so many samples are taken before it is looked whether they are enough."""
-        return count if self.within is None else min(count, max(ENOUGH_TO_TRY - taken, 1))
+        return count if self.fewest is None else min(count, max(self.fewest - taken, 1))
 
     def is_enough(self, samples: Sequence[int]) -> bool:
         """Whether the median of a state is known closely enough, where that ends the rounds."""
-        return self.within is not None and is_enough(samples, self.within)
+        return self.fewest is not None and len(samples) >= self.fewest and is_known(samples)
 
 
 class Propagation(Enum):

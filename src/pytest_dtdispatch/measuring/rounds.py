@@ -333,7 +333,7 @@ class Rounds:
                     self._sampler.refresh()
                 yield from self._calls(self._subject, UNREAD, pace.warmup)
                 yield from self._steady_calls(state, pace.repeat)
-        while self._schedule.within is not None and taken < most and not self._schedule.is_enough(recorded):
+        while self._schedule.fewest is not None and taken < most and not self._schedule.is_enough(recorded):
             yield from self._steady_calls(state, effort.repeat)
             taken += 1
         return taken

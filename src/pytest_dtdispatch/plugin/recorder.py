@@ -361,16 +361,16 @@ class Recorder(api.DtDispatch):
             yield
 
 
-def make_plan(settings: Settings, sampler: Sampler, agreement: Lockstep | None) -> Plan:
-    """Plan how much a test measures."""
-    from pytest_dtdispatch.measuring.plan import WITHIN, Plan
+def make_plan(settings: Settings, sampler: Sampler, agreement: Lockstep | None, is_kept: bool) -> Plan:
+    """Plan how much a test measures; more where figures are kept, or held against others."""
+    from pytest_dtdispatch.measuring.plan import FEWEST, FEWEST_KEPT, Plan
 
     return Plan(
         settings.most_rounds,
         settings.repeat,
         settings.max_time,
         settings.cold,
-        within=WITHIN if settings.stops_when_enough else None,
+        fewest=(FEWEST_KEPT if is_kept else FEWEST) if settings.stops_when_enough else None,
         sampler=sampler,
         agreement=agreement,
         one_thread=settings.threads == "one",

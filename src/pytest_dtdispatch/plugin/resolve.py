@@ -31,6 +31,8 @@ from pytest_dtdispatch.plugin.settings import (
 )
 
 RUNS_NOTHING = ("help", "version", "collectonly", "markers", "showfixtures", "show_fixtures_per_test")
+# Flags of pytest-benchmark that keep figures, or hold them against others.
+KEEPING = ("save", "autosave", "json", "compare", "compare_fail")
 _SETTINGS = pytest.StashKey[Settings]()
 
 
@@ -63,6 +65,12 @@ def test_settings(item: pytest.Item) -> Settings:
     if "mesh" in flagged and len(resolved.dim_names or ()) != len(resolved.mesh):
         return replace(resolved, dim_names=None)
     return resolved
+
+
+def are_figures_kept(config: pytest.Config, settings: Settings) -> bool:
+    """Whether figures outlive the run, or a gate judges them, or they are only shown."""
+    is_kept = any(config.getoption(f"benchmark_{name}", None) for name in KEEPING)
+    return is_kept or bool(settings.threshold or settings.expected or settings.export)
 
 
 def flag_values(config: pytest.Config) -> dict[str, Any]:

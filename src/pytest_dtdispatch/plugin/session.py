@@ -121,7 +121,8 @@ class Session(PluginObject):
             from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
             agreement = self._ranks.agreement(item.config) if self._ranks else None
-            recorder = Recorder(settings, make_plan(settings, self._sampler, agreement), test)
+            is_kept = resolve.are_figures_kept(item.config, settings)
+            recorder = Recorder(settings, make_plan(settings, self._sampler, agreement, is_kept), test)
             ShardingCaches().clear_all()
         self.results[test] = recorder.results
         try:

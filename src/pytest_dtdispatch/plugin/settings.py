@@ -91,9 +91,9 @@ class Settings:
         False, "switch", "report where the time of tests without the fixture goes", ways=FLAG
     )
     rounds: int | str = setting(
-        20,
+        "auto",
         "rounds",
-        "proved misses of each signature; auto: 8 to 20, until each median is known to a tenth",
+        "proved misses of each signature; auto: at most 20, until each median is known to a tenth",
         "N|auto",
         ways=EVERY_WAY,
     )
