@@ -103,26 +103,23 @@ def nothing_warned() -> Iterator[None]:
 
     The program's own call has given them already.
 
-    ``warnings.catch_warnings`` would not do: leaving it makes Python forget which warnings it has shown.
+    ``warnings.catch_warnings`` would not do: leaving it makes Python forget which warnings it has shown. Where
+    torch leaves one, what was shown before is remembered; but for a module that warned after that, as it does
+    again where the program makes the call.
     """
     filters: list[Any] = warnings.filters  # type: ignore[assignment]  # a list; others may hold it
     this_thread = threading.get_ident()
     in_this_thread = SimpleNamespace(match=lambda message: threading.get_ident() == this_thread)
     ours = ("ignore", in_this_thread, Warning, None, 0)
-    namespaces = [getattr(module, "__dict__", {}) for module in list(sys.modules.values())]
-    shown = [names["__warningregistry__"] for names in namespaces if "__warningregistry__" in names]
-    seen = [(registry, dict(registry)) for registry in shown if isinstance(registry, dict)]
     filters.insert(0, ours)
     version = _version()
     try:
         yield
     finally:
-        now = _version()
-        for registry, before in seen:
-            if registry != before or version != now:
-                registry.clear()
-                registry.update(before)
-                if before.get("version") == version:
+        if (now := _version()) != version:
+            for module in list(sys.modules.values()):
+                registry = getattr(module, "__dict__", {}).get("__warningregistry__")
+                if isinstance(registry, dict) and registry.get("version") == version:
                     registry["version"] = now
         if ours in filters:
             filters.remove(ours)
