@@ -22,7 +22,7 @@ from time import perf_counter_ns
 from typing import Any
 
 import torch
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
@@ -61,14 +61,28 @@ class HandWritten(DispatchCapture):
         return result
 
 
+def putting_back(call: OpCall) -> Callable[[], None]:
+    """Save what the op writes to, and return what writes it back: each repetition is to find the same."""
+    locals_of = [tensor.to_local() for tensor in call.written() if isinstance(tensor, DTensor)]
+    saved = [(local, local.clone()) for local in locals_of]
+
+    def put_back() -> None:
+        for local, contents in saved:
+            local.copy_(contents)
+
+    return put_back
+
+
 def time_hits(call: OpCall) -> float:
     """Median of a tight loop in nanoseconds."""
     func, args, kwargs = call.func, call.args, call.kwargs
+    put_back = putting_back(call)
     for _ in range(50):
         func(*args, **kwargs)
     samples = []
     gc.disable()
     for _ in range(ROUNDS * REPEAT):
+        put_back()
         start = perf_counter_ns()
         result = func(*args, **kwargs)
         end = perf_counter_ns()
@@ -81,9 +95,10 @@ def time_hits(call: OpCall) -> float:
 def time_misses(call: OpCall) -> float:
     """Median of a loop that clears and calls, in nanoseconds."""
     func, args, kwargs = call.func, call.args, call.kwargs
-    caches = ShardingCaches()
+    caches, put_back = ShardingCaches(), putting_back(call)
     samples = []
     for _ in range(ROUNDS + 1):
+        put_back()
         gc.collect(1)
         gc.disable()
         caches.clear()

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import linecache
+import os
 import resource
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 
+import pytest
+
+import pytest_dtdispatch
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.rounds import Rounds, Subject
 from pytest_dtdispatch.measuring.sampler import WallClock
@@ -32,3 +39,24 @@ def at_depth(depth: int, measure: Callable[[], float]) -> float:
 def test_no_call_maps_memory_for_its_frames_at_any_depth() -> None:
     # A chunk of CPython's stack holds some 150 of these small frames: the depths pass two ends of one.
     assert {at_depth(depth, median_faults_of_a_call) for depth in range(300)} == {0}
+
+
+def test_a_call_that_reads_the_stack_asks_the_disk_for_none_of_our_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    [ours] = pytest_dtdispatch.__path__
+
+    class Disk:
+        @staticmethod
+        def stat(path: str) -> os.stat_result:
+            asked.append(str(path))
+            return Path(path).stat()
+
+    monkeypatch.setattr(linecache, "cache", {})
+    monkeypatch.setattr(linecache, "os", Disk)
+    plan = Plan(rounds=1, repeat=2)
+    Rounds(Subject(traceback.extract_stack, tuple), Bench().caches, plan).take()
+    after_the_first = asked[asked.index(__file__) + 1 :]
+    assert __file__ in after_the_first
+    assert not [path for path in after_the_first if path.startswith(ours)]

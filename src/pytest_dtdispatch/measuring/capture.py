@@ -28,7 +28,7 @@ from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.call import ConversionCall, OpCall, UnnoticedMode, has_dtensor, signature_of
 from pytest_dtdispatch.measuring.guard import Measuring, refuse_elsewhere
 from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import Found, RanCall, run_conversion, run_op
+from pytest_dtdispatch.measuring.repeat import Found, run_conversion, run_op
 from pytest_dtdispatch.report.rows import timed_document
 from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.torchapi.compiler import is_tracing
@@ -308,7 +308,7 @@ class SignatureCapture(DispatchCapture):
             return call.run()
         self._begin(signature)
         result, ran = run_op(call)
-        self._enter(signature, ran, self._caches)
+        self._results.enter(signature, ran.measure(self._caches, self._plan))
         return result
 
     def on_conversion(
@@ -340,7 +340,7 @@ class SignatureCapture(DispatchCapture):
             return result
         self._begin(signature)
         ran.replay.settle()
-        self._enter(signature, ran, self._plans)
+        self._results.enter(signature, ran.measure(self._plans, self._plan))
         self._unseen.note()
         return result
 
@@ -348,12 +348,8 @@ class SignatureCapture(DispatchCapture):
         """Show what is measured next, and meet the other ranks at it."""
         if self._plan.agreement is not None:
             self._plan.agreement.sync(signature.full)
-        show_progress("measuring {}", signature)
-
-    def _enter(self, signature: Signature, ran: RanCall, caches: ShardingCaches) -> None:
-        """Measure a new signature."""
-        self._results.enter(signature, ran.measure(caches, self._plan))
         self._results.is_simulated |= is_local_mode_open()
+        show_progress("measuring {}", signature)
 
 
 def _median_us(ns: Sequence[int]) -> float:

@@ -103,9 +103,8 @@ def nothing_warned() -> Iterator[None]:
 
     The program's own call has given them already.
 
-    ``warnings.catch_warnings`` would not do: leaving it makes Python forget which warnings it has shown. Where
-    torch leaves one, what was shown before is remembered; but for a module that warned after that, as it does
-    again where the program makes the call.
+    ``warnings.catch_warnings`` would not do: leaving it makes Python forget which warnings it has shown.
+    Where torch leaves one, they are remembered, but for modules that warned after that, as in the program.
     """
     filters: list[Any] = warnings.filters  # type: ignore[assignment]  # a list; others may hold it
     this_thread = threading.get_ident()
