@@ -10,11 +10,16 @@ checkout::
     PYTHONPATH=src:. OMP_NUM_THREADS=1 /tmp/models/bin/python benchmarks/real_models.py
 
 It runs on fake process groups on the CPU, and takes some minutes. Names of programs may follow, to run
-those alone: ``torchtitan``, ``torchtitan-full``, ``llama-trained``, ``llama-decoding``.
+those alone: ``torchtitan``, ``torchtitan-full``, ``llama-trained``, ``llama-decoding``, ``transformer``.
 
 Each is run plainly, and then once more plainly, with its ops counted, captured, and with its embedding alone
 measured in two ways. For each run it prints what differs from the plain one, and seconds. The exit status is
 1 where anything differs.
+
+``benchmarks/real_models.py cost`` says what captures take instead, in CPU seconds: one step, or token, of
+each program with empty caches, as a first step finds them, plain, captured by default and by
+``TimeCaptureMode``; then 1,000 signatures with one round and one hit, and three on a mesh of three
+dimensions.
 """
 
 from __future__ import annotations
@@ -24,11 +29,12 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -40,9 +46,10 @@ from torch.optim import AdamW
 
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
-from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.plan import FEWEST, Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.models.watching import (
     CountedOps,
     Watch,
@@ -52,15 +59,17 @@ from tests.models.watching import (
 )
 
 STEPS, TOKENS, SHOWN = 3, 6, 30
-PLAN = Plan(rounds=1, repeat=2)
+PLAN, DEFAULT = Plan(rounds=1, repeat=2), Plan(fewest=FEWEST)
 EMBEDDING = ("embedding.default",)  # when no other op is measured, nothing clears what its repetitions leave
 
 Open = Callable[[], AbstractContextManager[Any]]
-Program = Callable[[Watch, Open], None]
+Program = Callable[[Watch, Open, int], None]  # of so many steps, or tokens
 
 
-def train(watch: Watch, capturing: Open, model: Any, step_of: Callable[[], Any], clip: Any) -> None:
-    """Three steps: forward and backward, clipping, AdamW; everything of each is noted."""
+def train(
+    watch: Watch, capturing: Open, steps: int, model: Any, step_of: Callable[[], Any], clip: Any
+) -> None:
+    """Steps of forward and backward, clipping, AdamW; everything of each is noted."""
     # Plain tensors and DTensors cannot be in one group: each op of the optimizer takes a group whole.
     sharded: list[Any] = []
     plain: list[Any] = []
@@ -69,7 +78,7 @@ def train(watch: Watch, capturing: Open, model: Any, step_of: Callable[[], Any],
     groups = [{"params": group} for group in (sharded, plain) if group]
     optimizer = AdamW(groups, lr=8e-4, foreach=True)
     with capturing():
-        for step in map("step {}".format, range(STEPS)):
+        for step in map("step {}".format, range(steps)):
             optimizer.zero_grad()
             watch.see(f"{step}: loss", step_of())
             watch.see(f"{step}: norm of gradients", clip(sharded, 1.0))
@@ -121,7 +130,7 @@ def torchtitan_llama(spmd_backend: str) -> Program:
             model.init_weights(buffer_device=None)
         return model.train()
 
-    def program(watch: Watch, capturing: Open) -> None:
+    def program(watch: Watch, capturing: Open, steps: int) -> None:
         torch.manual_seed(0)
         model = made()
 
@@ -135,7 +144,7 @@ def torchtitan_llama(spmd_backend: str) -> Program:
                 loss.backward()
             return loss
 
-        train(watch, capturing, model, step, utils.clip_grad_norm_)
+        train(watch, capturing, steps, model, step, utils.clip_grad_norm_)
 
     return program
 
@@ -166,7 +175,7 @@ def tiny_llama(mesh: Any) -> Any:
 
 
 def transformers_training(mesh: Any) -> Program:
-    def program(watch: Watch, capturing: Open) -> None:
+    def program(watch: Watch, capturing: Open, steps: int) -> None:
         torch.manual_seed(0)
         model = tiny_llama(mesh)
 
@@ -178,7 +187,28 @@ def transformers_training(mesh: Any) -> Program:
                 loss.backward()
             return loss
 
-        train(watch, capturing, model, step, nn.utils.clip_grad_norm_)
+        train(watch, capturing, steps, model, step, nn.utils.clip_grad_norm_)
+
+    return program
+
+
+def fsdp_transformer(mesh: Any) -> Program:
+    """Train the Transformer of torch's own tests, by FSDP2."""
+    tested = importlib.import_module("torch.testing._internal.distributed._tensor.common_dtensor")
+
+    def program(watch: Watch, capturing: Open, steps: int) -> None:
+        torch.manual_seed(0)
+        model = tested.Transformer(tested.ModelArgs(dropout_p=0.0))
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+
+        def step() -> Any:
+            loss = model(torch.randint(0, 8, (2, 8))).sum()
+            loss.backward()
+            return loss
+
+        train(watch, capturing, steps, model, step, nn.utils.clip_grad_norm_)
 
     return program
 
@@ -186,12 +216,12 @@ def transformers_training(mesh: Any) -> Program:
 def transformers_decoding(mesh: Any) -> Program:
     """Decode with a cache that grows: it holds each rank's heads as plain tensors."""
 
-    def program(watch: Watch, capturing: Open) -> None:
+    def program(watch: Watch, capturing: Open, steps: int) -> None:
         torch.manual_seed(0)
         model = tiny_llama(mesh).eval()
         ids, cache = torch.randint(0, 128, (2, 5)), None
         with torch.no_grad(), capturing():
-            for token in range(TOKENS):
+            for token in range(steps):
                 out = model(ids, past_key_values=cache, use_cache=True)
                 cache = out.past_key_values
                 watch.see(f"token {token}: ids", ids)
@@ -209,20 +239,36 @@ def transformers_decoding(mesh: Any) -> Program:
 
 def compare(name: str, program: Program) -> bool:
     """Run a program plainly and captured; print what differs, and say whether nothing does."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program(Watch(), nullcontext)
-    plain, plain_s = timed(program, nullcontext)
+    steps = TOKENS if name == "llama-decoding" else STEPS
+
+    def timed(opening: Open) -> tuple[Watch, float]:
+        start = perf_counter()
+        watch = watched(lambda watch: program(watch, opening, steps))
+        return watch, perf_counter() - start
+
+    def report(what: str, opening: Open) -> bool:
+        """Run the program again; print what differs from its plain run, and say whether nothing does."""
+        try:
+            other, other_s = timed(opening)
+        except Exception as error:  # that a capture breaks a program is what this script is there to say
+            print(f"  {what}: raised {type(error).__name__}: {str(error).splitlines()[0]}")
+            return False
+        found = differences(plain, other)
+        print(f"  {what}: {len(found)} differences, {other_s:.2f} s")
+        for line in found[:SHOWN]:
+            print(f"    {line}")
+        return not found
+
+    program(Watch(), nullcontext, steps)
+    plain, plain_s = timed(nullcontext)
     print(f"\n{name}: {len(plain.facts)} facts seen, {plain_s:.2f} s")
     counted, book = CountedOps(), TestResults()
     equal = [
-        report("plain again", plain, program, nullcontext),
-        report("ops counted alone", plain, program, lambda: counted),
-        report("captured", plain, program, lambda: SignatureCapture(book, PLAN)),
-        report(
-            "embedding captured", plain, program, lambda: SignatureCapture(TestResults(), PLAN, EMBEDDING)
-        ),
-        report("embedding timed", plain, program, lambda: TimeCaptureMode(2, EMBEDDING)),
+        report("plain again", nullcontext),
+        report("ops counted alone", lambda: counted),
+        report("captured", lambda: SignatureCapture(book, PLAN)),
+        report("embedding captured", lambda: SignatureCapture(TestResults(), PLAN, EMBEDDING)),
+        report("embedding timed", lambda: TimeCaptureMode(2, EMBEDDING)),
     ]
     calls = calls_by_op(book)
     print(f"  {len(book.measurements())} rows of {calls.total()} calls; {counted.calls.total()} ops were run")
@@ -231,24 +277,70 @@ def compare(name: str, program: Program) -> bool:
     return all(equal) and not found
 
 
-def timed(program: Program, capturing: Open) -> tuple[Watch, float]:
-    start = perf_counter()
-    watch = watched(lambda watch: program(watch, capturing))
-    return watch, perf_counter() - start
+class Timed:
+    """Take the CPU time of what runs in a block, with all that opening and closing it does."""
+
+    def __init__(self, inner: AbstractContextManager[Any]) -> None:
+        self.inner = inner
+
+    def __enter__(self) -> None:
+        self.began = process_time()
+        self.inner.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        self.inner.__exit__(*raised)
+        self.cpu_s = process_time() - self.began
 
 
-def report(what: str, plain: Watch, program: Program, capturing: Open) -> bool:
-    """Run a program again; print what differs from its plain run, and say whether nothing does."""
-    try:
-        other, other_s = timed(program, capturing)
-    except Exception as error:  # that a capture breaks a program is what this script is there to say
-        print(f"  {what}: raised {type(error).__name__}: {str(error).splitlines()[0]}")
-        return False
-    found = differences(plain, other)
-    print(f"  {what}: {len(found)} differences, {other_s:.2f} s")
-    for line in found[:SHOWN]:
-        print(f"    {line}")
-    return not found
+def cost(name: str, program: Program) -> None:
+    """Print what a step takes that finds empty caches, plain and captured."""
+
+    def seconds(inner: AbstractContextManager[Any]) -> float:
+        def opened() -> Timed:
+            ShardingCaches().clear_all()
+            return timed
+
+        timed = Timed(inner)
+        program(NOBODY, opened, 1)
+        return timed.cpu_s
+
+    seconds(nullcontext())
+    book, mode = TestResults(), TimeCaptureMode()
+    plain_s = min(seconds(nullcontext()) for _ in range(3))
+    captured_s, timed_s = seconds(SignatureCapture(book, DEFAULT)), seconds(mode)
+    rows, calls = len(book.measurements()), sum(map(len, mode.op_to_time.values()))
+    print(
+        f"{name}: {plain_s:.3f} s; captured {captured_s:.2f} s ({captured_s / plain_s:.1f} times), "
+        f"{rows} rows; timed {timed_s:.2f} s ({timed_s / plain_s:.1f} times), {calls} calls",
+        flush=True,
+    )
+
+
+def cost_of_signatures(mesh: Any, count: int, plan: Plan) -> None:
+    """Print what many signatures of one op take that were never met before."""
+    whole = [Shard(0), *[Replicate()] * (mesh.ndim - 1)]
+    tensors = [DTensor.from_local(torch.rand(2, 3 + number), mesh, whole) for number in range(2 * count)]
+
+    def seconds(inner: AbstractContextManager[Any]) -> float:
+        with (timed := Timed(inner)):
+            for _ in range(count):
+                tensor = tensors.pop()
+                tensor + tensor
+        return timed.cpu_s
+
+    plain_s, captured_s = seconds(nullcontext()), seconds(SignatureCapture(TestResults(), plan))
+    shape = "x".join(map(str, mesh.shape))
+    print(f"{count} signatures on {shape}, {plan.rounds} rounds: {captured_s:.2f} s; plain {plain_s:.2f} s")
+
+
+class Nobody(Watch):
+    """Notes nothing of a program."""
+
+    def __getattribute__(self, name: str) -> Any:
+        return lambda *seen: None
+
+
+NOBODY = Nobody()
 
 
 def program_of(name: str, owner: ProcessGroupOwner) -> Program:
@@ -256,15 +348,32 @@ def program_of(name: str, owner: ProcessGroupOwner) -> Program:
         owner.group(MeshSpec((2, 4), "cpu", "fake"))
         return torchtitan_llama("full_dtensor" if name == "torchtitan-full" else "partial_dtensor")
     mesh = owner.mesh(MeshSpec((4,), "cpu", "fake"))
-    return transformers_training(mesh) if name == "llama-trained" else transformers_decoding(mesh)
+    return {
+        "llama-trained": transformers_training,
+        "llama-decoding": transformers_decoding,
+        "transformer": fsdp_transformer,
+    }[name](mesh)
+
+
+PROGRAMS = ("torchtitan", "torchtitan-full", "llama-trained", "llama-decoding", "transformer")
 
 
 def main(names: list[str]) -> int:
+    warnings.simplefilter("ignore")
+    is_cost = names[:1] == ["cost"]
     equal = True
-    for name in names or ["torchtitan", "torchtitan-full", "llama-trained", "llama-decoding"]:
+    for name in names[is_cost:] or PROGRAMS:
         owner = ProcessGroupOwner()
-        equal &= compare(name, program_of(name, owner))
+        if is_cost:
+            cost(name, program_of(name, owner))
+        else:
+            equal &= compare(name, program_of(name, owner))
         owner.close()
+    if is_cost:
+        for shape, count, plan in (((4,), 1000, Plan(1, 1)), ((2, 2, 2), 3, DEFAULT)):
+            owner = ProcessGroupOwner()
+            cost_of_signatures(owner.mesh(MeshSpec(shape, "cpu", "fake")), count, plan)
+            owner.close()
     return 0 if equal else 1
 
 

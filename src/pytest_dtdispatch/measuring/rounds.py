@@ -123,8 +123,8 @@ def gc_paused() -> Iterator[Callable[[], object]]:
 def keep_sources() -> None:
     """Keep Python from asking the disk for the files of this package that are on the stack.
 
-    Propagation reads the stack on many versions of torch, and whether each file on it has changed: what stands
-    between the program and its op would make a quick miss up to 3 % longer.
+    Propagation reads the stack, and looks whether each file on it has changed: what stands between the
+    program and its op would make a quick miss up to 3 % longer.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
