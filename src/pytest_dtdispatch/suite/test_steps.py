@@ -147,7 +147,7 @@ def test_fsdp2_adamw_budget(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -
 
 def test_llama_budget(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
     """Take the budget of a Llama-like model of two layers, tensor and sequence parallel."""
-    dtdispatch.budget(llama_step(mesh_factory((4,), dim_names=("tp",))))
+    dtdispatch.budget(llama_step(mesh_factory((4,), dim_names=("tp",))), steps=10)
 
 
 def test_decode_budget(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
