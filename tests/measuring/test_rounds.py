@@ -316,9 +316,9 @@ def test_only_the_call_is_timed(bench: Bench, is_released: bool) -> None:
 def test_calls_are_timed_two_frames_below_their_caller(bench: Bench) -> None:
     """Torch walks the stack in each propagation: every frame more makes a miss slower."""
     depths = seen_in_calls(bench, lambda: len(inspect.stack(0)))
-    bench.rounds(Subject(bench.op, tuple), scripted(rounds=6, repeat=2)).take()
-    take, time_row, op, effect, look = 1, 1, 1, 1, 1
-    assert set(depths) == {len(inspect.stack(0)) + take + time_row + op + effect + look}
+    bench.rounds(Subject(bench.op, tuple), scripted(rounds=6, repeat=2)).run(0.0)
+    run, time_row, op, effect, look = 1, 1, 1, 1, 1
+    assert set(depths) == {len(inspect.stack(0)) + run + time_row + op + effect + look}
 
 
 def test_the_device_is_waited_for_once_a_round_and_never_inside_one(bench: Bench) -> None:

@@ -32,9 +32,9 @@ from pytest_dtdispatch.torchapi.ops import (
     leaves_of,
     op_name,
     open_modes,
+    own_warnings,
     returns_of,
     tree_leaves,
-    with_own_warnings,
     without_outer_modes,
 )
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -255,15 +255,35 @@ class RanCall:
         one_thread, threads = plan.one_thread and not self.is_compiled, torch.get_num_threads()
         with repetitions([self], one_thread, caches.clear, plan.agreement is None) as outcome:
             signals = outcome.signals
-            found = with_own_warnings(partial(self.look, signals)) if self.look else Found(self.subject)
+            found = self._found(signals)
             rounds = Rounds(found.subject, caches, plan, found.local, synchronizer(), signals)
-            figures = with_own_warnings(rounds.take) if self.look else rounds.take()
+            # Called by nothing of ours: each frame between the program and its op makes a miss longer.
+            if self.look:
+                with own_warnings() as call:
+                    call(rounds.run)
+            else:
+                rounds.run(0.0)
+            figures = rounds.figures
             notes, remarks = (*found.notes, *figures.notes), (*found.remarks, *figures.remarks)
             outcome.figures = replace(figures, notes=notes, remarks=remarks)
         figures = outcome.figures
         if one_thread == plan.one_thread or threads == 1:
             return figures
         return replace(figures, notes=(*figures.notes, threads_note(threads)))
+
+    def _found(self, signals: Signals) -> Found:
+        """Look what the call comes down to."""
+        if self.look is None:
+            return Found(self.subject)
+        look, found = self.look, list[Found]()
+
+        def looked(element: float) -> float:
+            found.append(look(signals))
+            return element
+
+        with own_warnings() as call:
+            call(looked)
+        return found[0]
 
 
 def repeat_under(

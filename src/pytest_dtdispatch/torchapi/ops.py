@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -94,22 +94,16 @@ def without_outer_modes() -> AbstractContextManager[Any]:
     return disabled
 
 
-def with_own_warnings(run: Callable[[], T]) -> T:
-    """Call, and have torch give the warnings of its C++ code before this returns.
+@contextmanager
+def own_warnings() -> Iterator[Callable[[Callable[[float], float]], Any]]:
+    """Give what calls a function, which returns its argument, with the C++ code's warnings before it returns.
 
     Torch keeps them until the outermost of its functions that the program called returns, which may be a
     whole backward. A function that calls back, here for the only element, keeps them no longer than itself.
     """
-    results = []
-
-    def keep(element: float) -> float:
-        results.append(run())
-        return element
-
     unseen = torch._C.DisableTorchFunction if torch._C._len_torch_function_stack() else nullcontext
     with unseen():
-        torch.zeros(1, device="cpu").apply_(keep)
-    return results[0]
+        yield torch.zeros(1, device="cpu").apply_
 
 
 def open_modes() -> list[Any]:
