@@ -17,6 +17,9 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 
+SIGNALS = tuple(signal.valid_signals())
+
+
 class Signals:
     """Stands between the program's signal handlers and what is repeated, as a context manager.
 
@@ -35,7 +38,7 @@ class Signals:
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread() and not _are_held_back():
-            self._change(signal.valid_signals(), self._take_over)
+            self._change(SIGNALS, self._take_over)
         return self
 
     def __exit__(self, *exception: Any) -> None:
