@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from types import FrameType, SimpleNamespace
 from typing import Any
 
-
 SIGNALS = tuple(signal.valid_signals())
 
 
