@@ -115,18 +115,6 @@ POINTS = {
 
 _lock = threading.RLock()
 _places: dict[tuple[int, str], _Slot] = {}
-_modules: dict[str, tuple[list[ModuleType], list[ModuleType]]] = {}
-
-
-def _modules_with(name: str) -> list[ModuleType]:
-    """Find the modules that have a name; those that were there at the last look are not looked at again."""
-    modules = list(sys.modules.values())
-    known, found = _modules.get(name, ([], []))
-    if known != modules:
-        # What stands for a module need not be one.
-        found = [module for module in modules if name in getattr(module, "__dict__", ())]
-        _modules[name] = modules, found
-    return found
 
 
 class _Slot:
@@ -163,10 +151,17 @@ class _Slot:
         self._ours = [new]
 
     def _owners(self) -> list[Any]:
-        """Find who holds it now."""
+        """Find who holds it now; modules are thousands: nothing is called for one without the name."""
         if not isinstance(self._owner, ModuleType):
             return [self._owner] if self._is_ours(vars(self._owner).get(self._name)) else []
-        return [each for each in _modules_with(self._name) if self._is_ours(each.__dict__.get(self._name))]
+        found = []
+        for module in list(sys.modules.values()):
+            try:
+                if self._name in module.__dict__ and self._is_ours(module.__dict__[self._name]):
+                    found.append(module)
+            except AttributeError:  # what stands for a module need not be one
+                continue
+        return found
 
     def _is_ours(self, value: Any) -> bool:
         return any(value is each for each in self._ours)
