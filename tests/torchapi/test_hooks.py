@@ -87,3 +87,17 @@ def test_a_module_imported_meanwhile_is_given_the_function_back(monkeypatch: pyt
         setattr(late, "inner", vars(home)["inner"])  # noqa: B010
         assert vars(late)["inner"]() == 2
     assert vars(home)["inner"] is vars(late)["inner"] is inner
+
+
+def test_a_module_that_takes_the_function_later_is_given_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, taker = ModuleType("owner"), ModuleType("taker")
+    owner.answer = Owner().answer  # type: ignore[attr-defined]
+    own = vars(owner)["answer"]
+    monkeypatch.setitem(sys.modules, "owner", owner)
+    monkeypatch.setitem(sys.modules, "taker", taker)
+    for _ in range(2):  # it was there, and had no such name, when others were looked for
+        with wrapped(owner, "answer", plus(1)):
+            pass
+    with wrapped(owner, "answer", plus(1)):
+        taker.answer = vars(owner)["answer"]  # type: ignore[attr-defined]
+    assert vars(taker)["answer"] is own
