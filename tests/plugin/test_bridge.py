@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_dtdispatch.gates.saved_run import MIN_SAMPLES
 from tests.plugin_runs import (
     ADD,
+    ADDS,
     ALONE,
     IMPORTS,
     MEASURED,
@@ -74,6 +76,14 @@ def test_a_row_says_what_it_is_and_what_proves_it(pytester: pytest.Pytester) -> 
     counts = {state: row["stats"]["rounds"] for state, row in by_state.items()}
     assert counts == {"cold": 2, "miss": 2, "hit": 6, "local": 6}
     assert all(len(row["stats"]["data"]) == counts[state] for state, row in by_state.items())
+
+
+@pytest.mark.usefixtures("scripted")
+def test_a_run_that_is_kept_has_as_many_samples_as_a_gate_asks_for(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(f"{IMPORTS}{ADDS}")
+    _, found = rows(pytester, "--dtdispatch-rounds=auto")
+    counts = {row["params"]["state"]: row["stats"]["rounds"] for row in found}
+    assert counts["miss"] == MIN_SAMPLES
 
 
 THREADS = """

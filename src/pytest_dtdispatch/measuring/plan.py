@@ -16,7 +16,7 @@ from pytest_dtdispatch.measuring.sampler import SAMPLERS, Pace, Sampler
 from pytest_dtdispatch.stats.intervals import median_interval
 
 WITHIN = 0.1  # of the median, on both sides
-FEWEST, FEWEST_KEPT = 6, 8  # the least that have an interval with 95 %, and that a gate judges
+FEWEST = 6  # samples that have an interval with 95 %
 
 
 def is_known(values: Sequence[float]) -> bool:

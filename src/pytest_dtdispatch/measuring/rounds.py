@@ -120,7 +120,7 @@ def gc_paused() -> Iterator[Callable[[], object]]:
         collect_young()
 
 
-def keep_sources() -> None:
+def _keep_sources() -> None:
     """Keep Python from asking the disk for the files of this package that are on the stack.
 
     Propagation reads the stack, and looks whether each file on it has changed: what stands between the
@@ -247,7 +247,7 @@ class Rounds:
         """Run the rounds; return the element of a tensor, of which torch calls this."""
         # Blocks are timed here and not where they are planned: a propagation walks the Python stack, and each
         # frame that stands between the program and its op makes a miss 0.3 % slower.
-        keep_sources()
+        _keep_sources()
         raw: Any = None
         with closing(self._rows()) as rows:
             while True:

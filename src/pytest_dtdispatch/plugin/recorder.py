@@ -362,15 +362,17 @@ class Recorder(api.DtDispatch):
 
 
 def make_plan(settings: Settings, sampler: Sampler, agreement: Lockstep | None, is_kept: bool) -> Plan:
-    """Plan how much a test measures; more where figures are kept, or held against others."""
-    from pytest_dtdispatch.measuring.plan import FEWEST, FEWEST_KEPT, Plan
+    """Plan how much a test measures: where figures are kept, at least as much as a gate asks for."""
+    from pytest_dtdispatch.gates.saved_run import MIN_SAMPLES
+    from pytest_dtdispatch.measuring.plan import FEWEST, Plan
 
+    fewest = MIN_SAMPLES if is_kept else FEWEST
     return Plan(
         settings.most_rounds,
         settings.repeat,
         settings.max_time,
         settings.cold,
-        fewest=(FEWEST_KEPT if is_kept else FEWEST) if settings.stops_when_enough else None,
+        fewest=fewest if settings.stops_when_enough else None,
         sampler=sampler,
         agreement=agreement,
         one_thread=settings.threads == "one",

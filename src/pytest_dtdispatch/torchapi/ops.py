@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -81,9 +81,6 @@ def returns_of(func: Any) -> Sequence[Any]:
     """Return what an op's schema says of each of its results."""
     results: Sequence[Any] = func._schema.returns
     return results
-
-
-T = TypeVar("T")
 
 
 def without_outer_modes() -> AbstractContextManager[Any]:
