@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.torchapi.hooks import wrapped
+from pytest_dtdispatch.torchapi.hooks import together, wrapped
 
 pytestmark = pytest.mark.torch
 
@@ -18,6 +19,9 @@ pytestmark = pytest.mark.torch
 class Owner:
     def answer(self) -> int:
         return 42
+
+    def other(self) -> int:
+        return 43
 
 
 def plus(number: int) -> Any:
@@ -101,3 +105,55 @@ def test_a_module_that_takes_the_function_later_is_given_it_back(monkeypatch: py
     with wrapped(owner, "answer", plus(1)):
         taker.answer = vars(owner)["answer"]  # type: ignore[attr-defined]
     assert vars(taker)["answer"] is own
+
+
+def test_a_module_that_takes_the_function_from_a_wrapped_module_later_is_wrapped_by_the_next_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    home, late = (ModuleType(name) for name in ("home_of_inner", "imported_late"))
+    vars(home)["inner"] = inner = lambda: 1
+    for module in (home, late):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    with wrapped(home, "inner", plus(1)):
+        vars(late)["inner"] = vars(home)["inner"]
+        with wrapped(home, "inner", plus(10)):
+            assert (vars(home)["inner"](), vars(late)["inner"]()) == (12, 12)
+        assert (vars(home)["inner"](), vars(late)["inner"]()) == (2, 2)
+    assert vars(home)["inner"] is vars(late)["inner"] is inner
+
+
+def test_modules_are_gone_through_once_for_hooks_that_are_put_in_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[str] = []
+
+    class Watched(ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "__dict__":
+                looked.append(name)
+            return super().__getattribute__(name)
+
+    monkeypatch.setitem(sys.modules, "watched", Watched("watched"))
+    homes = [ModuleType(f"home_{number}") for number in range(3)]
+    for home in homes:
+        vars(home)["inner"] = lambda: 1
+        monkeypatch.setitem(sys.modules, home.__name__, home)
+    with together(*(wrapped(home, "inner", plus(1)) for home in homes)):
+        assert [vars(home)["inner"]() for home in homes] == [2, 2, 2]
+        assert len(looked) == 1
+    assert [vars(home)["inner"]() for home in homes] == [1, 1, 1]
+    assert len(looked) == 2
+
+
+@contextmanager
+def one_that_fails(owner: Owner) -> Iterator[None]:
+    with wrapped(owner, "other", plus(1)), wrapped(owner, "nothing", plus(1)):
+        yield
+
+
+def test_hooks_of_which_one_cannot_be_put_in_leave_nothing() -> None:
+    owner = Owner()
+    hooks = together(wrapped(owner, "answer", plus(1)), one_that_fails(owner))
+    with pytest.raises(AttributeError, match="'nothing'"):
+        hooks.__enter__()
+    assert (owner.answer(), vars(owner)) == (42, {})

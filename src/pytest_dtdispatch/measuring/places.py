@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import inspect
 import os
 import sys
@@ -75,7 +76,7 @@ class Frames:
         installed = Path(torch.__file__).parents[1]
         self._suite = _folder(ours / "suite")  # written as users write
         self._hidden = tuple(map(_folder, (ours, installed / "torch", installed / "functorch")))
-        self._python = tuple(_folder(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
+        self._python = _folders_of_python()
         self._optimizers = _folder(Path(torch.optim.__file__).parent)
         self._clipping = str(Path(torch.nn.utils.__file__).parent / "clip_grad.py")
         # By id, as to hash a code object takes longer than all else; held, so that its id stays its own.
@@ -125,6 +126,11 @@ class Frames:
 
 def _folder(path: str | Path) -> str:
     return f"{path}{os.sep}"
+
+
+@functools.cache  # it takes as long as a step
+def _folders_of_python() -> tuple[str, ...]:
+    return tuple(_folder(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 
 
 # What wraps a module and is no part of the names that the program gave.
@@ -225,11 +231,16 @@ class NodePlaces:
 
     def __init__(self) -> None:
         self.is_recorded = False
-        self.first = next_node_number()
+        self.first = 0
         # How many nodes there were at each backward: by that it is known whether two steps make the same.
         self.backwards: list[int] = []
         self._numbers: list[int] = []
         self._places: list[CodePlace] = []
+
+    def begin(self) -> None:
+        """Begin a step, after one in which no node was noted."""
+        self.first = next_node_number()
+        self.backwards.clear()
 
     def note(self, place: CodePlace) -> None:
         """Note where the latest node was made: what is noted first is nearest to it."""
@@ -309,7 +320,8 @@ class PlaceFinder(ForwardPlaces):
         """Begin a step, in the thread that opened this."""
         if self._nodes.is_recorded:
             self._known = self._nodes
-        self._nodes = NodePlaces()
+            self._nodes = NodePlaces()
+        self._nodes.begin()
         self._is_after_backward = False
 
     def here(self) -> CodePlace:

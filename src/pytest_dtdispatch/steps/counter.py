@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -44,7 +44,14 @@ from pytest_dtdispatch.steps.events import (
 )
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.steps.reasons import Called, CallPlace, Reason, Seen, describe
-from pytest_dtdispatch.torchapi.hooks import Conversion, Converter, watching_ops, watching_transfers
+from pytest_dtdispatch.torchapi.hooks import (
+    Conversion,
+    Converter,
+    together,
+    watching_ops,
+    watching_shared,
+    watching_transfers,
+)
 from pytest_dtdispatch.torchapi.ops import op_name, open_modes
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -146,9 +153,13 @@ class TransferWatch:
     Args:
         here: says where in the program the calling thread is.
         log: the list.
+
+    Attributes:
+        is_on: whether it is told of functions that modules import.
     """
 
     def __init__(self, here: Callable[[], CodePlace], log: list[Any]) -> None:
+        self.is_on = True
         self._here = here
         self._log = log
         self._running = _Running()
@@ -305,9 +316,10 @@ class StepCounter:
         if gc.get_freeze_count() < LEAST_FROZEN:  # what the program froze itself stays frozen
             gc.freeze()  # what exists already is not collected, so that collecting what is new takes no time
             stack.callback(gc.unfreeze)
-        stack.enter_context(self._places)
-        stack.enter_context(watching_ops(self))
-        stack.enter_context(watching_transfers(self._transfers))
+        stack.enter_context(together(*self._hooks(), watching_transfers(self._transfers)))
+
+    def _hooks(self) -> tuple[AbstractContextManager[Any], ...]:
+        return self._places, watching_ops(self), watching_shared(self._transfers)
 
     def note(self, call: OpCall) -> Any:
         """Make a call, and note it with its place, so that later misses and backwards know it."""
@@ -516,11 +528,15 @@ class LoopCounter(StepCounter):
     def __init__(self) -> None:
         super().__init__()
         self._look = ExitStack()
-        self.is_looking = False
+        self._transfers.is_on = False
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether transfers are looked at."""
+        return self._transfers.is_on
 
     def _put_in(self, stack: ExitStack) -> None:
-        stack.enter_context(self._places)
-        stack.enter_context(watching_ops(self))
+        stack.enter_context(together(*self._hooks()))
         stack.callback(self.look_away)
         stack.callback(self.end_notes)
 
@@ -554,9 +570,9 @@ class LoopCounter(StepCounter):
     def look(self) -> None:
         """Look at transfers from now on."""
         self._look.enter_context(watching_transfers(self._transfers))
-        self.is_looking = True
+        self._transfers.is_on = True
 
     def look_away(self) -> None:
         """Look at transfers no more."""
-        self.is_looking = False
+        self._transfers.is_on = False
         self._look.close()

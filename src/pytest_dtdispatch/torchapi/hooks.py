@@ -6,7 +6,7 @@ import functools
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from enum import Enum
 from functools import partial
@@ -115,6 +115,8 @@ POINTS = {
 
 _lock = threading.RLock()
 _places: dict[tuple[int, str], _Slot] = {}
+_changed: list[_Slot] = []  # in blocks of together that are open
+_blocks = 0
 
 
 class _Slot:
@@ -127,7 +129,7 @@ class _Slot:
 
     def __init__(self, owner: Any, name: str) -> None:
         self.wraps: list[Wrap] = []
-        self._owner, self._name = owner, name
+        self.owner, self.name = owner, name
         self._own = vars(owner).get(name)  # none of an object whose class has it
         is_bound = isinstance(self._own, (staticmethod, classmethod))
         is_method = isinstance(owner, type) and self._own is not None and not is_bound
@@ -135,36 +137,74 @@ class _Slot:
         self._made: Callable[[Any], Any] = staticmethod if is_bound else lambda outer: outer
         self._ours = [self._own]  # what it has been since: an exception may come while it changes
 
-    def renew(self) -> None:
-        """Wrap it by those who use it now; what somebody else put over our wrapper stays."""
+    def renew(self, holders: Sequence[Any]) -> None:
+        """Wrap it by those who use it now, or give it back; what somebody else put over our wrapper stays."""
         outer = self._inner
         for wrap in self.wraps:
             outer = wrap(outer)
         new = self._made(outer) if self.wraps else self._own
-        owners = self._owners()
         self._ours.append(new)
-        for owner in owners:
-            if new is None:
-                delattr(owner, self._name)
-            else:
-                setattr(owner, self._name, new)
-        self._ours = [new]
-
-    def _owners(self) -> list[Any]:
-        """Find who holds it now; modules are thousands: nothing is called for one without the name."""
-        if not isinstance(self._owner, ModuleType):
-            return [self._owner] if self._is_ours(vars(self._owner).get(self._name)) else []
-        found = []
-        for module in list(sys.modules.values()):
-            try:
-                if self._name in module.__dict__ and self._is_ours(module.__dict__[self._name]):
-                    found.append(module)
-            except AttributeError:  # what stands for a module need not be one
+        for owner in holders:
+            value = owner.__dict__.get(self.name)
+            if value is new or not self._is_ours(value):
                 continue
-        return found
+            if new is None:
+                delattr(owner, self.name)
+            else:
+                setattr(owner, self.name, new)
+        self._ours = [new]
+        if not self.wraps:
+            _places.pop((id(self.owner), self.name), None)
 
     def _is_ours(self, value: Any) -> bool:
         return any(value is each for each in self._ours)
+
+
+def _renew(slots: Collection[_Slot]) -> None:
+    """Renew attributes. Modules are thousands: they are gone through once, and few of them are asked."""
+    shared = [slot for slot in slots if isinstance(slot.owner, ModuleType)]
+    holders = {slot: list[Any]() if slot in shared else [slot.owner] for slot in slots}
+    for module in list(sys.modules.values()) if shared else ():
+        try:
+            attributes = module.__dict__
+        except AttributeError:  # what stands for a module need not be one
+            continue
+        for slot in shared:
+            if slot.name in attributes:
+                holders[slot].append(module)
+    with ExitStack() as stack:  # an exception while one is renewed keeps no other from it
+        for slot in slots:
+            stack.callback(slot.renew, holders[slot])
+
+
+@contextmanager
+def _at_once() -> Iterator[None]:
+    """Renew at the end of the block what is wrapped or freed in it."""
+    global _blocks
+    with _lock:
+        _blocks += 1
+        try:
+            yield
+        finally:
+            _blocks -= 1
+            if not _blocks:
+                changed = dict.fromkeys(_changed)
+                _changed.clear()
+                _renew(changed)
+
+
+@contextmanager
+def together(*hooks: AbstractContextManager[Any]) -> Iterator[None]:
+    """Put in hooks of several kinds at once, and take them out at once: modules are gone through once."""
+    stack = ExitStack()
+    try:
+        with _at_once():
+            for each in hooks:
+                stack.enter_context(each)
+        yield
+    finally:
+        with _at_once():
+            stack.close()
 
 
 @contextmanager
@@ -173,18 +213,16 @@ def wrapped(owner: Any, name: str, wrap: Wrap) -> Iterator[None]:
     with _lock:
         place = _places.get((id(owner), name)) or _Slot(owner, name)
     try:
-        with _lock:
+        with _at_once():
             place = _places.setdefault((id(owner), name), place)
             place.wraps.append(wrap)
-            place.renew()
+            _changed.append(place)
         yield
     finally:
-        with _lock:
+        with _at_once():
             if wrap in place.wraps:
                 place.wraps.remove(wrap)
-            place.renew()
-            if not place.wraps:
-                _places.pop((id(owner), name), None)
+            _changed.append(place)
 
 
 @contextmanager
@@ -316,10 +354,16 @@ CONVERTERS = (
     (Point((API,), "", ("distribute_tensor",)), Converter(WRAP, "distribute_tensor")),
     (Point((FSDP,), "", ("_from_local_no_grad",)), Converter(WRAP, "DTensor")),
 )
+SHARED_CONVERTERS = tuple(each for each in CONVERTERS if not each[0].path)  # functions that modules import
+OWN_CONVERTERS = tuple(each for each in CONVERTERS if each[0].path)
 
 
 @contextmanager
-def watching_conversions(watcher: Any, of: Collection[Conversion] = tuple(Conversion)) -> Iterator[None]:
+def watching_conversions(
+    watcher: Any,
+    of: Collection[Conversion] = tuple(Conversion),
+    converters: Sequence[tuple[Point, Converter]] = CONVERTERS,
+) -> Iterator[None]:
     """Hand each conversion of some kinds to a watcher.
 
     It is told by ``watcher.on_conversion(converter, function, *args, **kwargs)``, and makes the call. Where
@@ -328,7 +372,7 @@ def watching_conversions(watcher: Any, of: Collection[Conversion] = tuple(Conver
     Without grad, ``to_local`` hands out the local tensor, which is no call.
     """
     with ExitStack() as hooks:
-        for point, converter in CONVERTERS:
+        for point, converter in converters:
             if converter.what in of:
                 for owner, name in point.places():
                     wrap = handed_to(partial(watcher.on_conversion, converter))
@@ -387,15 +431,38 @@ def _handler_hook(handlers: dict[Any, Any], watcher: Any) -> Iterator[None]:
 
 @contextmanager
 def watching_transfers(watcher: Any) -> Iterator[None]:
-    """Hand to a watcher, in the same way, redistributions, collectives, wraps and unwraps."""
-    methods = {
-        "implied": watcher.on_implied,
-        "redistribution": watcher.on_redistribution,
-        "simulated op": partial(_on_simulated, watcher),
-    }
+    """Hand to a watcher, in the same way, redistributions, collectives, wraps and unwraps.
+
+    Of those functions that modules import it is told by :func:`watching_shared`.
+    """
     local_mode_type()  # what is not loaded has no hooks
-    with handed(methods), _watching_collectives(watcher), watching_conversions(watcher):
+    methods = {"implied": watcher.on_implied, "simulated op": partial(_on_simulated, watcher)}
+    conversions = watching_conversions(watcher, converters=OWN_CONVERTERS)
+    with handed(methods), _watching_collectives(watcher), conversions:
         yield
+
+
+@contextmanager
+def watching_shared(watcher: Any) -> Iterator[None]:
+    """Hand to a watcher, where it is on, what passes by the functions that modules import from each other.
+
+    To find who has imported them takes longer than a step: they stay in place where the watcher is not on.
+    """
+    with ExitStack() as hooks:
+        points = [(POINTS["redistribution"], watcher.on_redistribution)]
+        points += [(point, partial(watcher.on_conversion, of)) for point, of in SHARED_CONVERTERS]
+        for point, method in points:
+            for owner, name in point.places():
+                hooks.enter_context(wrapped(owner, name, partial(_handed_where_on, watcher, method)))
+        yield
+
+
+def _handed_where_on(watcher: Any, method: Callable[..., Any], inner: Any) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        return method(inner, *args, **kwargs) if watcher.is_on else inner(*args, **kwargs)
+
+    return run
 
 
 @contextmanager

@@ -42,6 +42,8 @@ class ShardingCaches:
         plans = _transform_plans() if _masks_are_confused() else None
         self._besides = [cache.clear for cache in (self._meta, plans) if cache]
         self._cold = cold_caches()
+        told = (self._meta, *self._cold) if self._meta else self._cold
+        self._sizes = {cache.name: cache.size for cache in told}
 
     @property
     def interface(self) -> str:
@@ -83,9 +85,9 @@ class ShardingCaches:
 
     def entries(self) -> dict[str, int]:
         """How many entries each cache has that tells: all but the native one."""
-        meta = (self._meta,) if self._meta else ()
-        entries = {cache.name: cache.size() for cache in (*meta, *self._cold)}
-        return {"python": self._python.cache.cache_info().currsize, **entries}
+        entries = {name: size() for name, size in self._sizes.items()}
+        entries["python"] = self._python.cache.cache_info().currsize
+        return entries
 
     def readers(self) -> tuple[Callable[[], Sequence[Any]], ...]:
         """Readers of this thread's counters, the cache that is asked first in front."""
@@ -148,7 +150,7 @@ def _lru_cache(name: str, owner: Any, path: str) -> NamedCache | None:
     cache = follow(owner, path)
     if follow(cache, "cache_clear") is None:
         return None
-    return NamedCache(name, cache.cache_clear, lambda: int(cache.cache_info().currsize))
+    return NamedCache(name, cache.cache_clear, lambda: cache.cache_info().currsize)
 
 
 @functools.cache

@@ -149,7 +149,7 @@ class LoopSteps:
         self._more_misses = 0
 
     def __len__(self) -> int:
-        return sum(total.steps for total in self._totals)
+        return self.warmup.steps + self.steady.steps + self.disturbed.steps  # asked in every step
 
     @property
     def calls(self) -> int:

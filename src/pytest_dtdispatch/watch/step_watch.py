@@ -35,6 +35,7 @@ from pytest_dtdispatch.watch.text import (
 )
 
 FIRST_LOOK = 8  # steps after the loop became steady; every look is twice as far as the one before
+MOVED_EVERY = 4  # times as far is every step that is looked at for what it moves
 
 
 class Growth:
@@ -165,6 +166,7 @@ class StepWatch:
         self.is_warm = False
         self._thread = threading.current_thread()
         self._growth: Growth | None = None
+        self._next_moved = 0
         refuse_inside("StepWatch()")
         self._counter = counter = LoopCounter()
         counter.__enter__()
@@ -288,6 +290,7 @@ class StepWatch:
         self._counter.end_notes()
         if self._growth is None and step.is_steady:
             self._growth = Growth(step.number, live_objects)
+            self._next_moved = self._growth.next_look
         self._look_on(step.number)
 
     def _look_on(self, number: int) -> None:
@@ -295,7 +298,8 @@ class StepWatch:
         counter, growth = self._counter, self._growth
         if counter.is_looking:
             counter.look_away()
-        elif growth and number >= growth.next_look and self._budget is None:
+        elif growth and number >= self._next_moved and self._budget is None:
+            self._next_moved = MOVED_EVERY * number
             counter.look()
         if growth and self._budget is None and (grown := growth.look(number)):  # a budget holds specs
             self._write(f"step {number}: {grown}")
