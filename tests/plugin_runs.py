@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import json
@@ -251,8 +252,9 @@ def import_everything() -> None:
     owner.close()
 
 
+@functools.cache
 def import_compilers() -> None:
-    """Import what compiling with the fast backends imports late, by compiling with each of them."""
+    """Import once what compiling with the fast backends imports late, by compiling with each of them."""
     for backend in ("eager", "aot_eager", "aot_eager_decomp_partition"):
         compilation = Compilation(lambda x: x + 1, (torch.ones(1, requires_grad=True),), backend=backend)
         run_and_measure_compile(compilation, backend, ShardingCaches(), CompilePlan(rounds=1, calls=1))
