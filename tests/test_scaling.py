@@ -34,7 +34,7 @@ from pytest_dtdispatch.scaling import (
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measuring.runs import Make
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
 SIZES = (8, 16, 32)
 several_sizes = st.lists(st.integers(1, 10**6), min_size=2, max_size=6, unique=True).map(sorted)

@@ -30,7 +30,7 @@ from tests.probes import why_no_dynamic_compile
 if TYPE_CHECKING:
     from tests.conftest import Shard as Make
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("young_heap")]
 
 COMPILE, CALL, EAGER = 1_000_000, 50, 7
 

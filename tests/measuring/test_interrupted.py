@@ -125,6 +125,7 @@ def noting_ignored(error: type[BaseException]) -> Iterator[list[type[BaseExcepti
         sys.unraisablehook = hook
 
 
+@pytest.mark.usefixtures("young_heap")
 @pytest.mark.parametrize("interrupts", [pytest.param(10), pytest.param(50, marks=pytest.mark.long)])
 @pytest.mark.parametrize("run", [captured, called])
 @pytest.mark.parametrize("number", HANDLERS)
