@@ -149,11 +149,6 @@ def assert_equal(plain: Watch, other: Watch) -> None:
     assert not found, found
 
 
-def test_two_runs_without_a_capture_are_equal(program: Program, plain: Watch) -> None:
-    # Else the other tests would say nothing.
-    assert_equal(plain, run(program))
-
-
 def test_a_model_computes_the_same_in_a_capture(plain: Watch, captured: tuple[Watch, TestResults]) -> None:
     assert_equal(plain, captured[0])
 
