@@ -70,9 +70,13 @@ def forget_the_worker() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave files out that are marked as a whole: to collect them imports torch."""
-    if collection_path.suffix == ".py" and leaves_torch_out(config):
+    """Leave files out of which no test can run: to collect them imports torch, and takes seconds."""
+    if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
+        return None
+    if leaves_torch_out(config):
         return is_marked_torch(ast.parse(collection_path.read_text())) or None
+    if config.option.markexpr.startswith("long"):
+        return "pytest.mark.long" not in collection_path.read_text() or None
     return None
 
 
