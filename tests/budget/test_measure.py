@@ -20,7 +20,7 @@ from pytest_dtdispatch.budget.model import Budget, CostShare
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.torchapi.hooks import API, redistribute_module
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("nothing_stays")]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("young_heap", "nothing_stays")]
 
 SLOW_NS = 20_000_000
 WIDTH = 16
