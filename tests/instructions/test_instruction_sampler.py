@@ -13,12 +13,14 @@ from pytest_dtdispatch.instructions.instruction_sampler import (
     AFFORDABLE_MISSES,
     IN_ONE_LAYOUT,
     LEAST_CALLS,
+    MOST_BLOCKS,
     MOST_LAYOUTS,
     WARMUP_CALLS,
     WARMUP_MISSES,
     InstructionSampler,
     MethodCache,
     check,
+    counts_lookups,
 )
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.rounds import NOT_COUNTED, Rounds, Subject
@@ -49,6 +51,8 @@ class Script:
         self.readings: dict[int, int] = {}
         self.forgotten_at: list[int] = []
         self.can_forget = True
+        self.profiler: Profiler | None = None
+        self.sampler = InstructionSampler(lambda: (Meter(lambda: 0, self.end), self.profiler), self.forget)
 
     def forget(self) -> bool:
         self.forgotten_at.append(self.bench.op.calls)
@@ -58,10 +62,9 @@ class Script:
         number = self.bench.op.calls - 1
         return self.readings.get(number, self.instructions + number)
 
-    def take(self, rounds: int, repeat: int, profiler: Profiler | None = None) -> Figures:
-        sampler = InstructionSampler(lambda: (Meter(lambda: 0, self.end), profiler), self.forget)
-        sampler.start()
-        plan = Plan(rounds, repeat, max_time_s=0.0, sampler=sampler)
+    def take(self, rounds: int, repeat: int) -> Figures:
+        self.sampler.start()
+        plan = Plan(rounds, repeat, max_time_s=0.0, sampler=self.sampler)
         return Rounds(Subject(self.bench.op, tuple), self.bench.caches, plan).take()
 
     def calls_of(self, taken: Figures, state: State) -> list[int]:
@@ -105,8 +108,8 @@ def test_each_round_counts_hits_after_methods_were_forgotten_and_called_again(be
     ("instructions", "misses", "layouts", "hits"),
     [
         (SHORT, WARMUP_MISSES, 5, 10),
-        (AFFORDABLE_MISSES // 30, 30, 1, LEAST_CALLS),
-        (AFFORDABLE // (WARMUP_CALLS * 3), WARMUP_MISSES, 2, 6),
+        (AFFORDABLE_MISSES // 30, 30 - 5, 1, 9),
+        (AFFORDABLE // (WARMUP_CALLS * 3), WARMUP_MISSES, 2, 10),
         (AFFORDABLE * 10, LEAST_CALLS, 1, LEAST_CALLS),
     ],
 )
@@ -120,6 +123,28 @@ def test_what_is_not_counted_is_bound_by_instructions(
     assert len(script.calls_of(taken, State.MISS)) == 5
     assert len(script.forgotten_at) == layouts
     assert len(script.calls_of(taken, State.HIT)) == hits
+
+
+def test_more_rounds_take_no_more_blocks_than_make_a_count_steady(bench: Bench) -> None:
+    script = Script(bench)
+    taken = script.take(rounds=12, repeat=3)
+    assert len(script.calls_of(taken, State.MISS)) == 12
+    assert len(script.forgotten_at) == MOST_BLOCKS
+    assert len(script.calls_of(taken, State.HIT)) == 12 * 3 // MOST_BLOCKS * MOST_BLOCKS
+
+
+def test_hits_are_counted_in_one_block_where_lookups_are_not_counted(bench: Bench) -> None:
+    script = Script(bench)
+    script.sampler = InstructionSampler(lambda: (Meter(lambda: 0, script.end), None))
+    taken = script.take(rounds=3, repeat=2)
+    first_hit = FIRST_MISS + 3 + WARMUP_CALLS
+    assert script.calls_of(taken, State.HIT) == [first_hit + n for n in range(6)]
+    assert taken.remarks == ()
+
+
+def test_hits_of_which_few_can_be_afforded_are_counted_fewer_times(bench: Bench) -> None:
+    taken = (script := Script(bench, AFFORDABLE // 7)).take(rounds=12, repeat=3)
+    assert len(script.calls_of(taken, State.HIT)) == 6  # the first hit reads a little more
 
 
 def test_an_unpropagated_call_is_counted_as_a_hit_is(bench: Bench) -> None:
@@ -161,7 +186,9 @@ def test_each_state_that_was_counted_is_profiled(bench: Bench) -> None:
         seen.append(bench.caches.native.misses - misses)
         return Profile((), 1)
 
-    taken = Script(bench).take(rounds=1, repeat=1, profiler=profile)
+    script = Script(bench)
+    script.profiler = profile
+    taken = script.take(rounds=1, repeat=1)
     assert seen == [1, 0]
     assert [each.state for each in taken.samples if each.profile] == [State.MISS, State.HIT]
 
@@ -206,6 +233,23 @@ def test_it_ends_before_cpython_runs_out_of_versions() -> None:
     cache = MethodCache(most_layouts=2)
     assert [cache.forget() for _ in range(4)] == [True, True, False, False]
     assert 0 < MOST_LAYOUTS < 1000
+
+
+@pytest.mark.parametrize(("searched", "counts"), [(3_000, False), (3_300, False), (5_900, True)])
+def test_it_is_found_out_whether_a_meter_counts_lookups(searched: int, counts: bool) -> None:
+    script = iter([3_000] * LEAST_CALLS + [searched] * LEAST_CALLS + [3_000] * LEAST_CALLS)
+    assert counts_lookups(Meter(lambda: 0, lambda: next(script))) is counts
+
+
+def test_hits_have_more_blocks_where_lookups_are_counted(bench: Bench) -> None:
+    script = Script(bench)
+    costs = iter([3_000] * LEAST_CALLS + [5_900] * LEAST_CALLS + [3_000] * LEAST_CALLS)
+    script.sampler = InstructionSampler(
+        lambda: (Meter(lambda: 0, lambda: next(costs, None) or script.end()), None)
+    )
+    taken = script.take(rounds=3, repeat=2)
+    starts = [FIRST_MISS + 3 + n * (WARMUP_CALLS + 2) + WARMUP_CALLS for n in range(3)]
+    assert script.calls_of(taken, State.HIT) == [start + n for start in starts for n in range(2)]
 
 
 def reading(*readings: int) -> Meter:

@@ -68,8 +68,11 @@ class ScriptedCallgrind:
         return 0
 
     def total(self) -> int:
-        self.spent += 10
-        return self.spent
+        return self.spent + 10
+
+    def zero(self) -> int:
+        self.spent = 0
+        return 0
 
 
 def test_a_function_has_its_own_instructions_of_all_its_calls() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -162,7 +163,7 @@ COUNTS = """
 import pathlib, sys
 from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.instructions.meters import Callgrind
-from pytest_dtdispatch.instructions.instruction_sampler import count_loop
+from pytest_dtdispatch.instructions.instruction_sampler import count_loop, counts_lookups
 
 callgrind = Callgrind(pathlib.Path(sys.argv[1]))
 
@@ -172,6 +173,7 @@ def least(turns):
 for _ in range(40):  # until the interpreter has specialised what runs
     count_loop(callgrind.meter, 1000)
 print(least(1000), least(1000), least(2000), least(3000))
+print(counts_lookups(callgrind.meter))
 callgrind.stop()
 try:
     callgrind.total()
@@ -183,7 +185,7 @@ except MeterError as error:
 @needs_callgrind
 @pytest.mark.slow
 @pytest.mark.long
-def test_callgrind_counts_the_turns_of_a_loop(tmp_path: Path) -> None:
+def test_callgrind_counts_the_turns_of_a_loop_and_no_lookups_of_methods(tmp_path: Path) -> None:
     from pytest_dtdispatch.instructions.meters import command
 
     script = tmp_path / "count.py"
@@ -194,4 +196,7 @@ def test_callgrind_counts_the_turns_of_a_loop(tmp_path: Path) -> None:
     assert once == again
     assert thrice - twice == twice - once
     assert thrice - twice > 1000
-    assert counted[4:] == ["off"]
+    assert counted[5:] == ["off"]
+    # Builds for a distribution, and others with link-time optimization, inline lookups of methods.
+    if sys.base_prefix != "/usr" and "lto" not in str(sysconfig.get_config_var("CONFIG_ARGS")):
+        assert counted[4] == "False"

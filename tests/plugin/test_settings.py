@@ -192,7 +192,7 @@ def test_the_default_mesh_has_all_ranks(pytester: pytest.Pytester, monkeypatch: 
     [
         (["--dtdispatch-rounds=7"], 7, False),
         (["--dtdispatch-rounds=auto"], 20, True),
-        (["--dtdispatch-rounds=auto", "--dtdispatch-metric=instructions"], 5, False),
+        (["--dtdispatch-rounds=auto", "--dtdispatch-metric=instructions"], 12, False),
         (["--dtdispatch-rounds=auto", "--dtdispatch-metric=counts"], 20, False),
     ],
 )

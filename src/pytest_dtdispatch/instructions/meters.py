@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import platform
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
@@ -28,7 +27,8 @@ from pytest_dtdispatch.measuring.sampler import Meter
 
 RUNNING_ON_VALGRIND = 0x1001
 MONITOR_COMMAND = 0x1202
-TOGGLE_COLLECT = 0x43540002  # 'C' and 'T' in the upper bytes: callgrind's own
+ZERO_STATS = 0x43540001  # 'C' and 'T' in the upper bytes: callgrind's own
+TOGGLE_COLLECT = 0x43540002
 START_INSTRUMENTATION = 0x43540004
 STOP_INSTRUMENTATION = 0x43540005
 
@@ -48,7 +48,7 @@ class ClientRequests:
     Source: ``valgrind.h`` and ``callgrind.h``, "client requests".
 
     Example:
-        >>> ClientRequests().prepared(RUNNING_ON_VALGRIND)()
+        >>> ClientRequests().prepared((RUNNING_ON_VALGRIND,))()
         0
     """
 
@@ -59,12 +59,12 @@ class ClientRequests:
         self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._alive: list[object] = []
 
-    def prepared(self, number: int, *arguments: int) -> Request:
-        """Write a request; to call what is returned makes it, in next to no instructions."""
-        block = (ctypes.c_uint64 * 6)(number, *arguments)
-        self._alive.append(block)
+    def prepared(self, *requests: tuple[int, ...]) -> Request:
+        """Write requests, each a number and its arguments; to call what is returned makes them at once."""
+        blocks = [(ctypes.c_uint64 * 6)(*request) for request in requests]
+        self._alive.append(blocks)
         address = self._start + self._memory.tell()
-        self._memory.write(_code(ctypes.addressof(block)))
+        self._memory.write(_code(map(ctypes.addressof, blocks)))
         request = ctypes.CFUNCTYPE(ctypes.c_uint64)(address)
         request.keeps = self  # type: ignore[attr-defined]  # the memory that it runs in
         return request
@@ -76,27 +76,35 @@ class ClientRequests:
         return ctypes.addressof(buffer)
 
 
-def _code(block: int) -> bytes:
-    """Instructions of x86-64 that make the request in a block of six numbers, and return the answer."""
-    return b"".join(
-        (
-            b"\x48\xb8" + block.to_bytes(8, "little"),  # mov rax, block
-            b"\x31\xd2",  # xor edx, edx: the answer where no valgrind runs
-            b"\x48\xc1\xc7\x03\x48\xc1\xc7\x0d",  # rol rdi, 3; rol rdi, 13
-            b"\x48\xc1\xc7\x3d\x48\xc1\xc7\x33",  # rol rdi, 61; rol rdi, 51: 128 in all
-            b"\x48\x87\xdb",  # xchg rbx, rbx: here valgrind looks at rax, and answers in rdx
-            b"\x48\x89\xd0\xc3",  # mov rax, rdx; ret
+def _code(blocks: Iterable[int]) -> bytes:
+    """Instructions of x86-64 that make the requests in blocks of six numbers, and return the last answer."""
+    return (
+        b"".join(
+            b"\x48\xb8"
+            + block.to_bytes(8, "little")  # mov rax, block
+            + b"\x31\xd2"  # xor edx, edx: the answer where no valgrind runs
+            + b"\x48\xc1\xc7\x03\x48\xc1\xc7\x0d"  # rol rdi, 3; rol rdi, 13
+            + b"\x48\xc1\xc7\x3d\x48\xc1\xc7\x33"  # rol rdi, 61; rol rdi, 51: 128 in all
+            + b"\x48\x87\xdb"  # xchg rbx, rbx: here valgrind looks at rax, and answers in rdx
+            for block in blocks
         )
-    )
+        + b"\x48\x89\xd0\xc3"
+    )  # mov rax, rdx; ret
 
 
 CALLGRIND, HARDWARE = "callgrind", "the hardware counter"
 LOG, OUTPUT = "valgrind.log", "callgrind.out"
+# Where CPython looks a method up in a type's classes, left out of all counts: what that takes depends on
+# addresses. A name that this one calls must not be given too: it would switch the collection on again.
+LOOKUP = "_PyType_LookupRef" if hasattr(ctypes.pythonapi, "_PyType_LookupRef") else "_PyType_Lookup"
 EVENTS = re.compile(rb"events-\d+: *(\d+)")  # of each thread; what begins with plain letters is found fast
 
 
 class Callgrind:
     """The callgrind that runs this process. To make one switches its instrumentation on.
+
+    A lookup of a method switches the collection, so between two counts it collects just those: a count
+    begins with zeroing, and ends by one request.
 
     Attributes:
         meter: counts instructions of this process.
@@ -104,35 +112,37 @@ class Callgrind:
 
     def __init__(self, folder: Path) -> None:
         requests = ClientRequests()
-        if not requests.prepared(RUNNING_ON_VALGRIND)():
+        if not requests.prepared((RUNNING_ON_VALGRIND,))():
             raise MeterError("this process does not run under valgrind")
-        requests.prepared(START_INSTRUMENTATION)()
+        requests.prepared((START_INSTRUMENTATION,))()
         self._log = (folder / LOG).open("rb")
-        self._ask = requests.prepared(MONITOR_COMMAND, requests.text("status internal"))
-        self._stop = requests.prepared(STOP_INSTRUMENTATION)
-        self.toggle = requests.prepared(TOGGLE_COLLECT)
-        self._at_last_end = self.total()
-        self.meter = Meter(self.toggle, self._end)  # no function of Python's at the beginning: it would count
+        ask = (MONITOR_COMMAND, requests.text("status internal"))
+        self._ask, self._end_and_ask = requests.prepared(ask), requests.prepared((TOGGLE_COLLECT,), ask)
+        self._stop = requests.prepared((STOP_INSTRUMENTATION,))
+        self.zero, self.toggle = requests.prepared((ZERO_STATS,)), requests.prepared((TOGGLE_COLLECT,))
+        begin = requests.prepared((ZERO_STATS,), (TOGGLE_COLLECT,))
+        self.meter = Meter(begin, self._end)  # no function of Python's at the beginning: it would count
         check(self.meter, CALLGRIND)
 
     def total(self) -> int:
-        """Read how many instructions were collected so far."""
-        self._log.seek(0, os.SEEK_END)
+        """Read how many instructions were collected since the last zeroing."""
         self._ask()
-        answer = self._log.read()
-        found = EVENTS.findall(answer)
-        if not found:
-            raise MeterError(f"{CALLGRIND} did not report what it counted: {answer[:80]!r}")
-        return sum(map(int, found))
+        return self._answered()
 
     def stop(self) -> None:
         """Switch its instrumentation off: what still runs is not counted, and runs faster."""
         self._stop()
 
     def _end(self) -> int:
-        self.toggle()
-        before, self._at_last_end = self._at_last_end, self.total()
-        return self._at_last_end - before
+        self._end_and_ask()
+        return self._answered()
+
+    def _answered(self) -> int:
+        answer = self._log.read()
+        found = EVENTS.findall(answer)
+        if not found:
+            raise MeterError(f"{CALLGRIND} did not report what it counted: {answer[:80]!r}")
+        return sum(map(int, found))
 
 
 def command(valgrind: str, folder: Path) -> list[str]:
@@ -142,6 +152,7 @@ def command(valgrind: str, folder: Path) -> list[str]:
         "--tool=callgrind",
         "--instr-atstart=no",  # 11 s for `import torch`, in place of 40 s
         "--collect-atstart=no",
+        f"--toggle-collect={LOOKUP}",
         f"--callgrind-out-file={folder / OUTPUT}",
         f"--log-file={folder / LOG}",
     ]
@@ -190,28 +201,26 @@ class CallProfiler:
 
     def _by_function(self, call: Callable[[], Any]) -> Counter[str]:
         """Read the meter wherever Python enters or leaves a function, its own part of the count left out."""
-        toggle, total = self._callgrind.toggle, self._callgrind.total
+        toggle, total, zero = self._callgrind.toggle, self._callgrind.total, self._callgrind.zero
         costs: Counter[str] = Counter()
         stack = [OUTSIDE]
-        last = total()
 
         def on_event(frame: FrameType, event: str, argument: Any) -> None:
-            nonlocal last
             toggle()
             costs[stack[-1]] -= self._cost_of_event
             if event in ("call", "return"):
-                now = total()
-                costs[stack[-1]] += now - last
-                last = now
+                costs[stack[-1]] += total()
                 if event == "call":
                     stack.append(_code_name(frame.f_code))
                 elif len(stack) > 1:
                     stack.pop()
+                zero()
             toggle()
 
         outer = sys.getprofile()
         sys.setprofile(on_event)
         try:
+            zero()
             toggle()
             result = call()
             toggle()

@@ -30,7 +30,7 @@ LIMITS = (
     *("recompiles", "graph_breaks"),
 )
 # Counts hardly differ from call to call, and callgrind is slow.
-FEW = {"rounds": 5, "repeat": 2, "compile_rounds": 1}
+FEW = {"rounds": 12, "repeat": 3, "compile_rounds": 1}
 MOST_ROUNDS = 20  # where as many are taken as are enough
 # What means something in a run that measures nothing too: whether it does, and where ops run.
 UNMEASURED = ("measure", "measure_all", "mesh", "backend", "device", "timeout")
