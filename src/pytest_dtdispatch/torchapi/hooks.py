@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from types import FunctionType, ModuleType
@@ -115,8 +116,21 @@ POINTS = {
 
 _lock = threading.RLock()
 _places: dict[tuple[int, str], _Slot] = {}
+_known: dict[tuple[int, str], _Known] = {}
 _changed: list[_Slot] = []  # in blocks of together that are open
 _blocks = 0
+
+
+@dataclass
+class _Known:
+    """Who held a value by a name when all modules were asked, and how many references and modules there were.
+
+    A module that takes the value later refers to it: it is known by that without asking thousands of them.
+    """
+
+    value: Any
+    holders: Sequence[Any]
+    mark: tuple[int, int] = (0, 0)
 
 
 class _Slot:
@@ -129,7 +143,8 @@ class _Slot:
 
     def __init__(self, owner: Any, name: str) -> None:
         self.wraps: list[Wrap] = []
-        self.owner, self.name = owner, name
+        self.name = name
+        self._owner, self._key = owner, (id(owner), name)
         self._own = vars(owner).get(name)  # none of an object whose class has it
         is_bound = isinstance(self._own, (staticmethod, classmethod))
         is_method = isinstance(owner, type) and self._own is not None and not is_bound
@@ -137,8 +152,24 @@ class _Slot:
         self._made: Callable[[Any], Any] = staticmethod if is_bound else lambda outer: outer
         self._ours = [self._own]  # what it has been since: an exception may come while it changes
 
+    def holders(self) -> Sequence[Any] | None:
+        """Return who may hold it now; None where all modules are to be asked."""
+        if not isinstance(self._owner, ModuleType):
+            return (self._owner,)
+        known = _known.get(self._key)
+        is_whole = known is not None and known.value is self._ours[0] and len(self._ours) == 1
+        return known.holders if known and is_whole and known.mark == self._mark() else None
+
     def renew(self, holders: Sequence[Any]) -> None:
         """Wrap it by those who use it now, or give it back; what somebody else put over our wrapper stays."""
+        self._replace(holders)
+        if isinstance(self._owner, ModuleType):
+            known = _known[self._key] = _Known(self._ours[0], holders)
+            known.mark = self._mark()
+        if not self.wraps:
+            _places.pop(self._key, None)
+
+    def _replace(self, holders: Sequence[Any]) -> None:
         outer = self._inner
         for wrap in self.wraps:
             outer = wrap(outer)
@@ -153,28 +184,29 @@ class _Slot:
             else:
                 setattr(owner, self.name, new)
         self._ours = [new]
-        if not self.wraps:
-            _places.pop((id(self.owner), self.name), None)
+
+    def _mark(self) -> tuple[int, int]:
+        return sys.getrefcount(self._ours[0]), len(sys.modules)
 
     def _is_ours(self, value: Any) -> bool:
         return any(value is each for each in self._ours)
 
 
 def _renew(slots: Collection[_Slot]) -> None:
-    """Renew attributes. Modules are thousands: they are gone through once, and few of them are asked."""
-    shared = [slot for slot in slots if isinstance(slot.owner, ModuleType)]
-    holders = {slot: list[Any]() if slot in shared else [slot.owner] for slot in slots}
-    for module in list(sys.modules.values()) if shared else ():
+    """Renew attributes; modules are thousands, and are asked once, for those whose holders are not known."""
+    known = {slot: slot.holders() for slot in slots}
+    asked = {slot: list[Any]() for slot, holders in known.items() if holders is None}
+    for module in list(sys.modules.values()) if asked else ():
         try:
             attributes = module.__dict__
         except AttributeError:  # what stands for a module need not be one
             continue
-        for slot in shared:
+        for slot, found in asked.items():
             if slot.name in attributes:
-                holders[slot].append(module)
+                found.append(module)
     with ExitStack() as stack:  # an exception while one is renewed keeps no other from it
-        for slot in slots:
-            stack.callback(slot.renew, holders[slot])
+        for slot, holders in known.items():
+            stack.callback(slot.renew, asked[slot] if holders is None else holders)
 
 
 @contextmanager
