@@ -76,8 +76,9 @@ def test_optimizer_in_a_budget(mesh: DeviceMesh, make: str) -> None:
     program = {"forloop": programs.adamw, "foreach": programs.adamw_by_lists, "fused": programs.adamw_fused}[
         make
     ]
-    advice = run_and_measure_budget(program(mesh), 3, 4, "step").advice
-    found = [one for one in advice if one.change == "give AdamW fused=True"]
+    cells = run_and_measure_budget(program(mesh), 3, 4, "step").cells
+    # Of the cells alone: on a busy machine the step may take so long that the advice would save too little.
+    found = [one for one in advise((), cells) if one.change == "give AdamW fused=True"]
     assert bool(found) == (make != "fused")
 
 
