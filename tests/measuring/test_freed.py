@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -267,12 +268,15 @@ def test_what_was_free_and_was_left_allocated_is_free_before_each_repetition() -
     assert w.tolist() == [3.0] * N
 
 
-def test_what_a_call_makes_and_frees_is_free_again_after_it() -> None:
+@pytest.mark.parametrize("collected", [None, 0, 1, 2])
+def test_what_a_call_makes_and_frees_is_free_again_after_it(collected: int | None) -> None:
     kept: list[torch.Tensor] = []
 
     def fn() -> None:
         if not kept:
             kept.append(torch.empty(N))
+            if collected is not None:
+                gc.collect(collected)  # which makes older what the call has made
         kept[0].untyped_storage().resize_(4 * N)
         kept[0].fill_(2)
         free(kept[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from operator import attrgetter
@@ -16,10 +15,11 @@ from torch.utils.weak import WeakIdRef
 from pytest_dtdispatch.torchapi.hooks import listening
 from pytest_dtdispatch.torchapi.ops import without_outer_modes
 from pytest_dtdispatch.torchapi.tensors import (
+    Heap,
     StorageReference,
     bytes_of,
     cuda_generator,
-    live_tensors,
+    has_graph,
     place_in_memory,
     random_tracker_states,
     set_spec,
@@ -240,12 +240,45 @@ class Storages:
 
     Torch tells nobody that a storage is freed or resized, or that a tensor is given another one. Tensors with
     a graph behind them are not held, as a graph may be large.
+
+    Args:
+        heap: where tensors and optimizers are looked for; one that was looked at before gives what is new.
+        known: tensors and optimizers that are looked at besides.
+        keys: of storages that are looked at besides, where they are alive.
+
+    Attributes:
+        optimizers: that are alive.
     """
 
-    def __init__(self) -> None:
-        found = [(each, StorageReference(own), own.nbytes(), graph) for each, own, graph in live_tensors()]
-        self._sizes = {key: size for _, key, size, _ in found}
-        self._tensors = [(each, key) for each, key, _, has_graph in found if not has_graph]
+    def __init__(
+        self, heap: Heap | None = None, known: Iterable[Any] = (), keys: Iterable[StorageReference] = ()
+    ) -> None:
+        self._heap = heap or Heap()
+        self._sizes: dict[StorageReference, int] = {}
+        self._tensors: list[tuple[torch.Tensor, StorageReference]] = []
+        self.optimizers: list[Optimizer] = []
+        found = (*known, *self._heap.instances(torch.Tensor, Optimizer))
+        for each in {id(one): one for one in found}.values():
+            if issubclass(type(each), Optimizer):
+                self.optimizers.append(each)
+            else:
+                self._note(each)
+        for key in keys:
+            if (storage := storage_behind(key)) is not None:
+                self._sizes.setdefault(key, storage.nbytes())
+
+    def renewed(self) -> Storages:
+        """Look again, now."""
+        known = (*(tensor for tensor, _ in self._tensors), *self.optimizers)
+        return Storages(self._heap, known, self._sizes)
+
+    def _note(self, tensor: torch.Tensor) -> None:
+        storage = storage_of(tensor)
+        if storage is not None and storage.device.type != "meta":
+            key = StorageReference(storage)
+            self._sizes[key] = storage.nbytes()
+            if not has_graph(tensor):
+                self._tensors.append((tensor, key))
 
     def were_other(self, plain: torch.Tensor) -> bool:
         """Whether a storage had another size then: what it held then, if anything, is not there now."""
@@ -385,12 +418,12 @@ class Replay:
             self._before.reverse()
             self._saved.clear()
             if self._storages:
-                for optimizer in [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]:
-                    for state in list(optimizer.state.values()):
-                        self._optimizers.note(state)
                 self._storages.refuse_changed("it")
                 self.grown = self._storages.grown()
-                self._storages = Storages()
+                self._storages = self._storages.renewed()
+                for optimizer in self._storages.optimizers:
+                    for state in list(optimizer.state.values()):
+                        self._optimizers.note(state)
 
     def settle_repetition(self) -> None:
         """Note what the first repetition allocated, where there may be another."""
