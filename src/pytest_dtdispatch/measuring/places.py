@@ -341,16 +341,17 @@ class PlaceFinder(ForwardPlaces):
         __tracebackhide__ = True
         if is_in_backward():
             return run(*args, **kwargs)
-        thread = threading.get_ident()
+        thread, nodes = threading.get_ident(), self._nodes
         self._caller = self._callers[thread] = sys._getframe(1)
-        if self._is_home:
-            self._nodes.backwards.append(next_node_number() - self._nodes.first)
+        is_home = thread == self._home
+        if is_home:
+            nodes.backwards.append(next_node_number() - nodes.first)
         try:
             return run(*args, **kwargs)
         finally:
             del self._callers[thread]
             self._caller = None  # it holds all that the step made
-            self._is_after_backward |= self._is_home
+            self._is_after_backward |= is_home
 
     @property
     def _is_home(self) -> bool:
