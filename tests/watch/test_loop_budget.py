@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import time
 from typing import Any
@@ -46,6 +47,19 @@ def test_a_budget_of_a_loop_adds_up_and_knows_the_lines(x: Any) -> None:
     assert "unexplained" in text
     assert sys.gettrace() is None
     assert watch.steps.misses == 1
+
+
+def test_advice_of_a_budget_of_a_loop_knows_the_line(x: Any) -> None:
+    with StepWatch(list[str]().append) as watch:
+        watch.budget(steps=2)
+        for number in itertools.count():
+            if watch.budgets:
+                break
+            x.clamp(max=0.1 * number)  # missed in each step
+            watch.step()
+    [advice] = watch.budgets[0].advice
+    assert "clamp missed in each step" in str(advice)
+    assert "test_loop_budget.py:" in str(advice)
 
 
 def test_what_a_budget_holds_meanwhile_is_no_growth(x: Any) -> None:

@@ -316,6 +316,7 @@ def handed(methods: Mapping[str, Callable[..., Any]]) -> AbstractContextManager[
     return hooked({point: handed_to(method) for point, method in methods.items()})
 
 
+@functools.cache  # asked first before a hook stands there, whose code all hooks share
 def engine_code() -> Any:
     """Return the code of the function that runs the engine; below it on the stack is what called it."""
     return getattr(torch.autograd.graph, RUN).__code__
