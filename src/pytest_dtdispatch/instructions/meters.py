@@ -78,18 +78,16 @@ class ClientRequests:
 
 def _code(blocks: Iterable[int]) -> bytes:
     """Instructions of x86-64 that make the requests in blocks of six numbers, and return the last answer."""
-    return (
-        b"".join(
-            b"\x48\xb8"
-            + block.to_bytes(8, "little")  # mov rax, block
-            + b"\x31\xd2"  # xor edx, edx: the answer where no valgrind runs
-            + b"\x48\xc1\xc7\x03\x48\xc1\xc7\x0d"  # rol rdi, 3; rol rdi, 13
-            + b"\x48\xc1\xc7\x3d\x48\xc1\xc7\x33"  # rol rdi, 61; rol rdi, 51: 128 in all
-            + b"\x48\x87\xdb"  # xchg rbx, rbx: here valgrind looks at rax, and answers in rdx
-            for block in blocks
-        )
-        + b"\x48\x89\xd0\xc3"
-    )  # mov rax, rdx; ret
+    requests = b"".join(
+        b"\x48\xb8"
+        + block.to_bytes(8, "little")  # mov rax, block
+        + b"\x31\xd2"  # xor edx, edx: the answer where no valgrind runs
+        + b"\x48\xc1\xc7\x03\x48\xc1\xc7\x0d"  # rol rdi, 3; rol rdi, 13
+        + b"\x48\xc1\xc7\x3d\x48\xc1\xc7\x33"  # rol rdi, 61; rol rdi, 51: 128 in all
+        + b"\x48\x87\xdb"  # xchg rbx, rbx: here valgrind looks at rax, and answers in rdx
+        for block in blocks
+    )
+    return requests + b"\x48\x89\xd0\xc3"  # mov rax, rdx; ret
 
 
 CALLGRIND, HARDWARE = "callgrind", "the hardware counter"
