@@ -368,7 +368,7 @@ def test_a_miss_that_takes_longer_than_the_time_is_taken_once_and_its_row_says_s
 def test_slow_calls_on_ranks_are_as_few_on_all_of_them() -> None:
     settled = Settled((1, 1, 1, 0))
     taken = slow_bench(3000, 2000).take(scripted(agreement=settled))
-    assert settled.proposed == [((1, 1, 1, 0), "cached")]
+    assert settled.proposed == [((1, 1, 1, 0), "the rounds (propagation: cached)")]
     assert counts_of(taken) == {State.MISS: 1, State.HIT: 1}
     assert taken.notes[0].startswith("few samples: a miss takes longer (3.0 s here)")
     other = slow_bench(300, 0.02).take(scripted(agreement=Settled((1, 1, 1, 0))))
@@ -606,8 +606,8 @@ class Settled:
     def sync(self, subject: str) -> None:
         raise AssertionError("rounds come to nothing: who names the subject does")
 
-    def rounds(self, numbers: Sequence[int], propagation: str) -> tuple[int, ...] | None:
-        self.proposed.append((numbers, propagation))
+    def minimum(self, step: str, numbers: Sequence[int]) -> tuple[int, ...] | None:
+        self.proposed.append((numbers, step))
         return self.numbers
 
 
@@ -617,7 +617,7 @@ def test_ranks_take_rounds_that_were_settled_whatever_their_own_time(bench: Benc
     taken = bench.take(scripted(20, 2, max_time_s, agreement=settled))
     assert (taken.rounds, counts_of(taken)) == (7, {State.MISS: 7, State.HIT: 14})
     rounds, rows = 20 if max_time_s == 1e9 else 1, 3
-    assert settled.proposed == [((rounds, rounds, 2, WARMUP), "cached")]
+    assert settled.proposed == [((rounds, rounds, 2, WARMUP), "the rounds (propagation: cached)")]
     assert bench.op.calls == REHEARSAL + 7 * (1 + 2) + rows * 4
     alone = Bench().take(scripted(20, 2, max_time_s, agreement=Settled(None)))
     assert alone.rounds == rounds, "a rank that waits for none keeps its own time"

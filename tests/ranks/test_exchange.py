@@ -15,6 +15,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from pytest_dtdispatch.core.environment import World
 from pytest_dtdispatch.errors import RanksError
+from pytest_dtdispatch.measuring.plan import agreed
 from pytest_dtdispatch.ranks.exchange import Exchange, Lockstep
 
 pytestmark = pytest.mark.torch
@@ -103,10 +104,14 @@ def pair() -> list[Lockstep]:
     return [Lockstep(Exchange(store, World(rank, 2), 0.3), "1", lambda: True) for rank in range(2)]
 
 
-def test_ranks_take_the_least_that_any_of_them_proposes(pair: list[Lockstep]) -> None:
+def test_ranks_agree_on_the_minimum_of_each_number(pair: list[Lockstep]) -> None:
     assert on_all(Lockstep.sync, pair, ("add", "add")) == [None, None]
-    rounds = (20, 5), (7, 20)
-    assert on_all(Lockstep.rounds, pair, rounds, ("cached", "cached")) == [(7, 5), (7, 5)]
+
+    def proposed(rank: Lockstep, rounds: int, calls: int) -> tuple[int, ...]:
+        return agreed(rank, "the rounds", rounds, calls)
+
+    assert on_all(proposed, pair, (20, 7), (5, 20)) == [(7, 5), (7, 5)]
+    assert agreed(None, "the rounds", 20, 5) == (20, 5)
 
 
 def test_different_subjects_are_one_error_on_every_rank_that_names_both(pair: list[Lockstep]) -> None:
@@ -114,13 +119,19 @@ def test_different_subjects_are_one_error_on_every_rank_that_names_both(pair: li
     assert on_all(Lockstep.sync, pair, ("add", "sub")) == [says, says]
 
 
-def test_different_uses_of_the_propagator_are_an_error(pair: list[Lockstep]) -> None:
+def test_different_steps_are_an_error_that_names_both(pair: list[Lockstep]) -> None:
     on_all(Lockstep.sync, pair, ("add", "add"))
-    for said in on_all(Lockstep.rounds, pair, [(5, 5)] * 2, ("cached", "none")):
-        assert "rank 1 at the rounds of add (propagation: none)" in str(said)
+    for text in on_all(Lockstep.minimum, pair, ("the rounds", "the blocks"), [(5, 5)] * 2):
+        assert "rank 0 at the rounds of add; rank 1 at the blocks of add" in str(text)
+
+
+def test_different_counts_of_numbers_are_an_error(pair: list[Lockstep]) -> None:
+    for text in on_all(Lockstep.minimum, pair, ("the rounds", "the rounds"), [(5, 5), (5,)]):
+        assert "ranks measure different things" in str(text)
 
 
 def test_nothing_is_agreed_on_without_a_real_group() -> None:
     lockstep = Lockstep(Exchange(HashStore(), World(0, 2), 0.3), "1")
     lockstep.sync("add")
-    assert lockstep.rounds((20, 5), "cached") is None
+    assert lockstep.minimum("the rounds", (20, 5)) is None
+    assert agreed(lockstep, "the rounds", 20, 5) == (20, 5)

@@ -115,7 +115,7 @@ class Turns:
         """Settle rounds and calls with other ranks; 0 where there is nobody to settle them with."""
         agreement = self._plan.agreement
         numbers = (rounds, *self.calls.values())
-        settled = agreement.rounds(numbers, "compared") if agreement else None
+        settled = agreement.minimum(f"the rounds of {[*self.calls]}", numbers) if agreement else None
         if not settled:
             return 0
         agreed, *calls = settled

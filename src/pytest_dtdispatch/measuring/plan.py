@@ -93,13 +93,35 @@ def fitted(planned: Effort, miss_ns: int, hit_ns: int, left_ns: float, budget_ns
 
 
 class Agreement(Protocol):
-    """What the rounds ask of the other ranks, where they repeat a collective together."""
+    """How ranks that repeat collectives together settle numbers."""
 
     def sync(self, subject: str) -> None:
-        """Meet them at what is measured next."""
+        """Meet the other ranks at the next subject."""
 
-    def rounds(self, numbers: Sequence[int], propagation: str) -> tuple[int, ...] | None:
-        """Settle each number; None where no rank waits for another."""
+    def minimum(self, step: str, numbers: Sequence[int]) -> tuple[int, ...] | None:
+        """Return the minimum of each number over all ranks; None without a real process group."""
+
+
+def agreed(agreement: Agreement | None, step: str, *numbers: int) -> tuple[int, ...]:
+    """Return the minimum of each number over all ranks; without other ranks, the numbers themselves.
+
+    A clock, the load and free memory differ between ranks. If one of them decides whether or how often a step
+    runs, ranks enter different collectives and wait until the timeout: settle the number here first.
+
+    Every rank must call this with the same ``step`` and as many numbers; else all ranks raise RanksError. It
+    takes 1 to 20 ms: do not call it between timed calls. A decision is 0 or 1; a maximum is passed negated.
+
+    Args:
+        agreement: of the plan; None in a run without ranks.
+        step: names the decision, such as ``"the rounds"``.
+        numbers: this rank's proposals.
+
+    Example:
+        >>> agreed(None, "the blocks to repeat", 3)
+        (3,)
+    """
+    settled = agreement.minimum(step, numbers) if agreement is not None else None
+    return numbers if settled is None else settled
 
 
 @dataclass(frozen=True)
@@ -207,7 +229,8 @@ class Schedule:
         affordable = min(self._affordable, self.effort.rounds)
         if self.plan.agreement is not None:
             rounds = affordable if self.fewest is None else min(affordable, ROUNDS_TOGETHER)
-            settled = self.plan.agreement.rounds((rounds, *self.effort[1:4]), propagation.value)
+            step = f"the rounds (propagation: {propagation.value})"
+            settled = self.plan.agreement.minimum(step, (rounds, *self.effort[1:4]))
             if settled is not None:
                 self._planned, in_a_row, repeat, warmup = settled
                 self.effort, self.fewest = Effort(self._planned, in_a_row, repeat, warmup), None

@@ -118,27 +118,32 @@ class Lockstep:
         self._count = 0
 
     def sync(self, subject: str) -> None:
-        """Meet the other ranks at what is measured next."""
+        """Meet the other ranks at the next subject."""
         self._subject = subject
         if self._has_real_group():
-            self._settle(["at the start of", subject])
+            self._settle(f"the start of {subject}", ())
 
-    def rounds(self, numbers: Sequence[int], propagation: str) -> tuple[int, ...] | None:
-        """Settle how many rounds are taken, how many in a row, and so on: the least of all proposals."""
+    def minimum(self, step: str, numbers: Sequence[int]) -> tuple[int, ...] | None:
+        """Return the minimum of each number over all ranks; None without a real process group.
+
+        Raises:
+            RanksError: ranks are at different steps, pass a different count of numbers, or one of them has
+                left the test.
+        """
         if not self._has_real_group():
             return None
-        what = ["at the rounds of", f"{self._subject} (propagation: {propagation})"]
-        return tuple(map(min, *self._settle(what, *numbers)))
+        found = self._settle(f"{step} of {self._subject}", numbers)
+        return tuple(map(min, zip(*found, strict=True)))
 
-    def _settle(self, what: list[str], *numbers: int) -> list[list[int]]:
+    def _settle(self, where: str, numbers: Sequence[int]) -> list[Sequence[int]]:
         key = f"agree/{self._test}/{self._count}"
         self._count += 1
-        found = self._exchange.meet(key, [what, numbers], f"come to {self._subject}")
-        who = group_ranks((rank, f"{verb} {theirs}") for rank, ((verb, theirs), _) in found.items())
+        found = self._exchange.meet(key, [where, numbers], f"come to {self._subject}")
+        who = group_ranks((rank, (theirs, len(proposed))) for rank, (theirs, proposed) in found.items())
         if len(who) > 1:
-            each = "; ".join(f"{ranks_text(ranks)} {subject}" for subject, ranks in who.items())
+            each = "; ".join(f"{ranks_text(ranks)} at {theirs}" for (theirs, _), ranks in who.items())
             raise RanksError(f"ranks measure different things: {each}")
-        return [numbers for _, numbers in found.values()]
+        return [proposed for _, proposed in found.values()]
 
 
 def join(world: World, timeout_s: float) -> Exchange:
