@@ -7,6 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import jinja2  # noqa: F401 (else the run imports it, pytester forgets it, and its environment is of two copies)
 import pytest
@@ -14,8 +15,9 @@ import pytest
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.gates.expected import read_results
-from pytest_dtdispatch.plugin.gates import metric_names
+from pytest_dtdispatch.plugin.gates import KINDS, metric_names
 from pytest_dtdispatch.plugin.settings import EXPORTS
+from pytest_dtdispatch.report import exports
 from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.run import KEY, ReportedRun, encode_run, read_run
 from tests.plugin_runs import ADDS, IMPORTS, measure, text_of
@@ -182,6 +184,79 @@ def test_a_job_gets_summary_and_errors(pytester: pytest.Pytester, monkeypatch: p
     assert summary.read_text() == text
     result = measure(pytester, *flags, "-o", "dtdispatch_annotations=false")
     assert not [line for line in result.outlines if line.startswith("::")]
+
+
+def broken(*args: object, **kwargs: object) -> NoReturn:
+    raise ZeroDivisionError('a "writer"')
+
+
+def outcome_of(result: pytest.RunResult) -> tuple[list[str], str]:
+    """Return the lines that refuse a file, and pytest's last line."""
+    assert "INTERNALERROR" not in text_of(result)
+    refused = [line.partition(" was not written")[0] for line in result.outlines if "failed: " in line]
+    return [line.rpartition("/")[2] for line in refused], result.outlines[-1]
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_raising_writer_leaves_other_files(
+    name: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(exports.FORMATS, name, replace(exports.FORMATS[name], text=broken))
+    flags = [f"--dtdispatch-export={each}:{each}" for each in EXPORTS]
+    result = measure(pytester, "-ktest_step", *flags)
+    refused, last = outcome_of(result)
+    assert refused == [name]
+    assert "1 passed" in last
+    assert "1 file not written" in last
+    assert {path.name for path in pytester.path.iterdir()} >= {*EXPORTS} - {name}
+    assert not (pytester.path / name).exists()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize(
+    ("writer", "refused"),
+    [
+        ("plugin.outputs.properties", "failed: our part of junit.xml"),
+        ("plugin.outputs.error_commands", "failed: the list of annotations"),
+        ("plugin.outputs.summary", "summary.md"),
+        ("plugin.pytest_benchmark.encode_run", "failed: the run in pytest-benchmark's file"),
+    ],
+)
+def test_raising_part_of_others_files_is_refused(
+    writer: str, refused: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"pytest_dtdispatch.{writer}", broken)
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "summary.md"))
+    names = ("csv:rows", "markdown:auto")
+    flags = (
+        "--junitxml=junit.xml",
+        "--benchmark-json=saved.json",
+        *(f"--dtdispatch-export={n}" for n in names),
+    )
+    found, last = outcome_of(measure(pytester, "-ktest_step", *flags))
+    assert found == [refused]
+    assert "1 passed" in last
+    assert "1 file not written" in last
+    assert all((pytester.path / name).exists() for name in ("junit.xml", "saved.json", "rows"))
+
+
+def test_raising_table_or_section_leaves_files(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that raises is one line; a section that raises leaves pytest's own summary."""
+    flags = ("-ktest_step", "--dtdispatch-export=csv:rows", "--dtdispatch-export=html:page")
+    monkeypatch.setitem(KINDS, "steps", replace(KINDS["steps"], document=broken))
+    result = measure(pytester, *flags)
+    assert outcome_of(result)[0] == []
+    assert "the table of steps raised ZeroDivisionError" in text_of(result)
+    assert "the table of steps raised ZeroDivisionError" in (pytester.path / "page").read_text()
+    monkeypatch.setattr("pytest_dtdispatch.plugin.session.caveats", broken)
+    result = measure(pytester, *flags)
+    refused, last = outcome_of(result)
+    assert refused == ["rows", "page"]
+    assert "this section was not printed: ZeroDivisionError" in text_of(result)
+    assert "1 passed" in last
 
 
 def test_a_job_is_told_of_a_run_cut_short(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

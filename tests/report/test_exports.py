@@ -69,6 +69,34 @@ def test_traces_are_joined() -> None:
     assert [event["name"] for event in json.loads(text)["traceEvents"]] == ["step 1"] * 2
 
 
+# As kineto writes names that hold quotes: on a line of their own, and on one line in torch 2.5.
+QUOTED = """{"traceEvents": [
+  {
+    "ph": "X",
+    "name": "the "hot", "pid": 1, step",
+    "pid": 1, "args": {
+      "name": "thread "0""
+    }
+  },
+  {
+    "ph": "X", "cat": "cpu_op", "name": "k"q", "pid": 3, "tid": 4,
+    "ts": 0
+  }
+]}"""
+
+
+def test_quotes_in_names_of_a_trace_are_escaped() -> None:
+    events = exported("trace", run_of(traces=(TRACE, QUOTED)))["traceEvents"]
+    assert [event["name"] for event in events] == ["step 1", 'the "hot", "pid": 1, step', 'k"q']
+    assert events[1]["args"] == {"name": 'thread "0"'}
+    assert (events[2]["pid"], events[2]["ts"]) == (3, 0)
+
+
+def test_invalid_trace_is_refused_by_its_file() -> None:
+    with pytest.raises(DtDispatchError, match=r"^out was not written: .*profiler wrote invalid JSON"):
+        FORMATS["trace"].render(run_of(traces=(TRACE, TRACE[:-1])), Path("out"))
+
+
 def test_a_record_has_what_pytorchs_database_requires() -> None:
     run = run_of(build={"device": "cpu", "threads": 1}, numbers=(*NUMBERS[:1],))
     records = exported("oss-json", run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from _pytest.junitxml import xml_key
 
 from pytest_dtdispatch.core.files import checked_target, write_atomic
 from pytest_dtdispatch.core.parsing import Export
-from pytest_dtdispatch.core.text import escape_controls
+from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin import PluginObject
 from pytest_dtdispatch.plugin.resolve import row_nodeid
@@ -58,7 +59,7 @@ class Outputs(PluginObject):
         lacks_job = len(self._targets) < len(settings.export)
         self._notes = [Span(NO_JOB, Tone.NOTICE)] if lacks_job else []
         self._ended: set[str] = set()
-        self._places: dict[str, tuple[str, int]] = {}
+        self._annotations: list[str] = []
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """Remember which tests came to their end, however that was."""
@@ -68,8 +69,9 @@ class Outputs(PluginObject):
     def pytest_sessionfinish(self) -> None:
         """Add properties to the suite of JUnit's file."""
         if (xml := self._config.stash.get(xml_key, None)) is not None:
-            for name, value in properties(self._report()):
-                xml.add_global_property(name, value)
+            with self.refusing(f"our part of {self._config.getoption('xmlpath')}"):
+                for name, value in [*properties(self._report())]:
+                    xml.add_global_property(name, value)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # below all that is said for people
     def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, object, object]:
@@ -77,27 +79,36 @@ class Outputs(PluginObject):
         try:
             return (yield)
         finally:
-            if os.environ.get("GITHUB_ACTIONS") == "true" and self._annotates:
-                for line in error_commands(self._report(), self._places):
-                    terminalreporter.ensure_newline()
-                    terminalreporter.write_line(line)
+            for line in self._annotations:
+                terminalreporter.ensure_newline()
+                terminalreporter.write_line(line)
 
     def write(self, items: Sequence[pytest.Item], why_not: str) -> None:
-        """Write the files that were asked for, when all of a run is measured: a part replaces no whole."""
-        self._places = self._code_lines(items)
+        """Write the requested files; an incomplete run never overwrites a complete file."""
+        if os.environ.get("GITHUB_ACTIONS") == "true" and self._annotates:
+            with self.refusing("the list of annotations"):
+                self._annotations = error_commands(self._report(), self._code_lines(items))
         if self._config.getoption("collectonly"):
             return
         ended = sum(item.nodeid in self._ended for item in items)
         if ended < len(items):
             why_not = why_not or f"the run stopped after {ended:,} of {len(items):,} tests"
-        run = ReportedRun() if why_not or not self._targets else self._report()
-        why_not = why_not or ("" if run else "nothing was measured")
         for export, write in self._targets:
-            try:
-                self._notes.append(Span(write(export, run, why_not)))
-            except DtDispatchError as error:
-                self.failures.append(FILE_LOST)
-                self._notes.append(Span(f"failed: {error}", Tone.BAD))
+            with self.refusing(str(export.path)):
+                run = ReportedRun() if why_not else self._report()
+                message = write(export, run, why_not or ("" if run else "nothing was measured"))
+                self._notes.append(Span(message))
+
+    @contextmanager
+    def refusing(self, target: str) -> Iterator[None]:
+        """Report anything a writer raises as one line that names its target; other writers still run."""
+        try:
+            yield
+        except Exception as error:
+            is_ours = isinstance(error, DtDispatchError)
+            reason = str(error) if is_ours else f"{target} was not written: {shown(error)}"
+            self.failures.append(FILE_LOST)
+            self._notes.append(Span(f"failed: {reason}", Tone.BAD))
 
     def _code_lines(self, items: Sequence[pytest.Item]) -> dict[str, tuple[str, int]]:
         """Find where tests begin, by paths that GitHub knows."""

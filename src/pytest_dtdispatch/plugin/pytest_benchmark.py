@@ -114,8 +114,10 @@ class Bridge:
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
         """Add the whole run: rows with all samples, counts, budgets, verdicts, where it was taken."""
         session: Any = self._config.pluginmanager.get_plugin("dtdispatch-session")
-        if session is not None and (reported := session.reported):
-            output_json[KEY] = encode_run(reported)
+        if session is not None and session.outputs is not None:
+            with session.outputs.refusing("the run in pytest-benchmark's file"):
+                if session.reported:
+                    output_json[KEY] = encode_run(session.reported)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_terminal_summary(self) -> None:

@@ -116,6 +116,7 @@ class Recorder(api.DtDispatch):
                 known = ", ".join(KINDS)
                 raise CaptureError(f"no kind of results is registered as {kind!r}; valid: {known}")
             self._refuse_used(result.name, kind=result.kind)
+            list(result.metrics())  # one that raises fails its test, not the end of the session
             self.results.add(result)
         limits = self._settings.limits
         self._hold([verdict for each in results for verdict in KINDS[each.kind].judge(each, limits)])

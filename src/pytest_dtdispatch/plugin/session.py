@@ -21,7 +21,7 @@ from pytest_dtdispatch.budget.table import step_parts
 from pytest_dtdispatch.core.environment import load_text, read_world, require_torch
 from pytest_dtdispatch.core.results import Count
 from pytest_dtdispatch.core.signatures import mesh_text
-from pytest_dtdispatch.core.text import NOTHING, first_of, progress_to, show_progress
+from pytest_dtdispatch.core.text import NOTHING, first_of, progress_to, show_progress, shown
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict, over
 from pytest_dtdispatch.errors import CaptureError, DtDispatchError
 from pytest_dtdispatch.measuring.sampler import start_sampler
@@ -35,7 +35,7 @@ from pytest_dtdispatch.report.judgements import comparison_blocks, judgement_doc
 from pytest_dtdispatch.report.notes import caveats, noise, proved
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.screen import ProgressLine, is_watched
-from pytest_dtdispatch.report.terminal import brief_legend, document_lines, page_width
+from pytest_dtdispatch.report.terminal import NO_EDGE, brief_legend, document_lines, page_width
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
@@ -230,27 +230,37 @@ class Session(PluginObject):
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # below the tables of others, above pytest's own summary
     def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, object, object]:
-        """Print the table, even where a gate of another plugin raises out of its own summary."""
+        """Print our section, even if the summary of another plugin raises."""
         try:
             return (yield)
         finally:
             if not hasattr(self._config, "workerinput") and read_world(os.environ).is_first:
                 terminalreporter.ensure_newline()
                 terminalreporter.section("dtdispatch")
-                verbose = self._config.get_verbosity() > 0
-                view = replace(self.reported.view, verbose=verbose, each_layer=verbose)
-                width = page_width(terminalreporter.isatty, terminalreporter._tw.fullwidth)
-                nothing = "" if any(self.results.values()) else self._why_nothing(terminalreporter)
-                for document in self._documents(view, width, nothing):
-                    _print_lines(terminalreporter, document_lines(document, width, view))
-                add_failures(terminalreporter, self._failures())
-                verdicts = [row.verdict for gate in self.gates.reported for row in gate.verdicts]
-                undecided = [verdict for verdict in verdicts if verdict is Verdict.INCONCLUSIVE]
-                passed = terminalreporter.stats.get("passed", ())
-                unmeasured = passed if nothing else [*self._unmeasured]
-                for word, rows in ((str(Verdict.INCONCLUSIVE), undecided), (NOT_MEASURED, unmeasured)):
-                    if rows:
-                        terminalreporter._add_stats(word, rows)
+                try:
+                    self._print_section(terminalreporter)
+                except Exception as error:  # pytest's own summary follows
+                    terminalreporter.write_line(f"this section was not printed: {shown(error)}", red=True)
+                    if self.outputs is not None:
+                        _print_lines(
+                            terminalreporter, document_lines(self.outputs.document(), NO_EDGE, View())
+                        )
+
+    def _print_section(self, terminalreporter: Any) -> None:
+        verbose = self._config.get_verbosity() > 0
+        view = replace(self.reported.view, verbose=verbose, each_layer=verbose)
+        width = page_width(terminalreporter.isatty, terminalreporter._tw.fullwidth)
+        nothing = "" if any(self.results.values()) else self._why_nothing(terminalreporter)
+        for document in self._documents(view, width, nothing):
+            _print_lines(terminalreporter, document_lines(document, width, view))
+        add_failures(terminalreporter, self._failures())
+        verdicts = [row.verdict for gate in self.gates.reported for row in gate.verdicts]
+        undecided = [verdict for verdict in verdicts if verdict is Verdict.INCONCLUSIVE]
+        passed = terminalreporter.stats.get("passed", ())
+        unmeasured = passed if nothing else [*self._unmeasured]
+        for word, rows in ((str(Verdict.INCONCLUSIVE), undecided), (NOT_MEASURED, unmeasured)):
+            if rows:
+                terminalreporter._add_stats(word, rows)
 
     def _documents(self, view: View, width: int, nothing: str) -> Iterator[Document]:
         """Lay out what was found, unless by ``-qq``, and what ranks and gates say; last what is worst."""
@@ -290,11 +300,14 @@ class Session(PluginObject):
     def _tables(self, view: View) -> dict[str, Document]:
         """Lay out every kind of result that was found, by the name of the kind."""
         over_limits = (row.row for results in self.results.values() for row in over(results.verdicts))
-        view, shown = replace(view, over=frozenset(over_limits), before=self.gates.budgets_before), {}
+        view, tables = replace(view, over=frozenset(over_limits), before=self.gates.budgets_before), {}
         for kind in KINDS.values():
             if found := {test: of for test, results in self.results.items() if (of := results.of(kind.name))}:
-                shown[kind.name] = kind.document(found, view)
-        return shown
+                try:
+                    tables[kind.name] = kind.document(found, view)
+                except Exception as error:  # of a registered kind: other tables and all files are written
+                    tables[kind.name] = notice(f"the table of {kind.name} raised {shown(error)}")
+        return tables
 
     def _legends(self, shown: Iterable[Document], view: View, width: int) -> Document:
         """Say on what figures stand, what the columns mean that are shown, and how to see more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from pytest_dtdispatch.core.measurement import TIME, Measurement, Samples
 from pytest_dtdispatch.core.parsing import Export
 from pytest_dtdispatch.core.results import state_name
 from pytest_dtdispatch.core.signatures import shorten
-from pytest_dtdispatch.core.text import escape_controls, plural
+from pytest_dtdispatch.core.text import escape_controls, plural, shown
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected import results_text
 from pytest_dtdispatch.report.page import TITLE, html_page, require_jinja
@@ -27,6 +28,8 @@ DECIMALS = 3  # of nanoseconds: no clock has more
 LATENCY, OTHER_TIME = "latency", "time-ns"
 LONGEST_BENCHMARK, LONGEST_MEASURE = 1024, 64
 TRACE_FORMAT = "pytest-dtdispatch trace"
+# kineto replaces line breaks and backslashes, so a name ends with its line, or before "pid" (torch 2.5).
+TRACE_NAME = re.compile(r'^(\s*(?:"ph": "\w", "cat": "\w+", )?"name": )"(.*)"(, "pid": .*|,?)$', re.MULTILINE)
 # A row of expected results has a margin, a number, where a row of results may have a whole signature.
 RESULT = r'("(?=[^"]*::)([^"]|"")*"|[^",\n]*::[^",\n]*),\w+,\d+(\s|,(?![-+.\de]+[,\s]))'
 
@@ -97,12 +100,24 @@ def bencher(run: ReportedRun) -> tuple[str, int]:
 
 
 def trace(run: ReportedRun) -> tuple[str, int]:
-    """Join what torch's profiler wrote of the steps of a run: the times are of one clock."""
-    traces = [json.loads(text) for text in run.traces]
+    """Join the traces that torch's profiler wrote of the steps of a run: their times share one clock."""
+    traces = [_read_trace(text) for text in run.traces]
     events = [event for one in traces for event in one["traceEvents"]]
     merged = {"otherData": {"format": TRACE_FORMAT}, **(traces or [{}])[0], "traceEvents": events}
     # Those that have a beginning and an end are counted.
     return json.dumps(merged) + "\n", sum(event.get("ph") == "X" for event in events)
+
+
+def _read_trace(text: str) -> Any:
+    """Parse a trace; quotes in names, which kineto writes unescaped, are escaped first."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        escaped = TRACE_NAME.sub(lambda name: f"{name[1]}{json.dumps(name[2])}{name[3]}", text)
+    try:
+        return json.loads(escaped)
+    except ValueError as error:
+        raise ValueError(f"torch's profiler wrote invalid JSON: {error}") from None
 
 
 def recorded_states(run: ReportedRun) -> Iterator[tuple[str, Measurement, Samples]]:
@@ -134,12 +149,15 @@ class Format:
     nothing: str = "no result has a figure"
 
     def render(self, run: ReportedRun, path: Path) -> tuple[str, str]:
-        """Render a run; say how much it is.
+        """Render a run; return the text and a message with the count.
 
         Raises:
-            DtDispatchError: where the run has nothing of the kind.
+            DtDispatchError: the run has nothing of the kind, or rendering raised anything.
         """
-        text, count = self.text(run)
+        try:
+            text, count = self.text(run)
+        except Exception as error:
+            raise DtDispatchError(f"{path} was not written: {shown(error)}") from error
         if not count:
             raise DtDispatchError(f"{path} was not written: {self.nothing}")
         return text, f"{plural(count, self.unit)} written to {path}"

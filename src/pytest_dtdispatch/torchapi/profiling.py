@@ -94,7 +94,7 @@ def recording_trace(name: str, keep: Callable[[str], None]) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="dtdispatch-trace-") as folder:
         path = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(path))
-        keep(path.read_text(encoding="utf-8"))
+        keep(path.read_text(encoding="utf-8", errors="replace"))
 
 
 def _quiet_start() -> AbstractContextManager[None]:
