@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from pytest_dtdispatch.budget.measure import budgeted_region, run_and_measure_bu
 from pytest_dtdispatch.budget.model import Budget, CostShare
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.torchapi.hooks import API, redistribute_module
+from pytest_dtdispatch.torchapi.profiling import is_profiling, recording_trace
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("young_heap", "nothing_stays")]
 
@@ -190,6 +192,50 @@ def test_nothing_is_left_behind_by_a_step_that_raises_and_a_profiler_that_runs_i
     with profiler, pytest.raises(CaptureError, match="a profiler of torch runs already"):
         budget_of(lambda: None, 0, 1)
     assert budget_of(lambda: None, 0, 1).measured_ns > 0
+
+
+def scheduled_profiler() -> Any:
+    """Profile from the third step of a schedule on."""
+    profiler = torch.profiler.profile(schedule=torch.profiler.schedule(wait=1, warmup=1, active=1))
+
+    @contextmanager
+    def run() -> Iterator[Any]:
+        with profiler:
+            profiler.step()
+            profiler.step()
+            yield
+
+    return run()
+
+
+@pytest.mark.parametrize(
+    "profiler", [torch.profiler.profile, torch.autograd.profiler.profile, scheduled_profiler]
+)
+def test_profiler_of_the_step_is_refused(profiler: Callable[[], Any]) -> None:
+    def step() -> None:
+        with profiler():
+            torch.ones(2)
+
+    with pytest.raises(CaptureError, match=r"test_measure\.py:\d+ opens a profiler of torch"):
+        budget_of(step, 0, 1)
+    assert not is_profiling()
+
+
+def test_refused_profiler_has_recorded_its_region() -> None:
+    budgets: list[Budget] = []
+    refused = pytest.raises(CaptureError, match="opens a profiler")
+    with refused, budgeted_region("test", budgets.append), torch.profiler.profile() as profiler:
+        torch.ones(2)
+    assert "aten::ones" in {event.key for event in profiler.key_averages()}
+    assert not budgets
+
+
+def test_trace_is_refused_beside_a_profiler() -> None:
+    traces: list[str] = []
+    refused = pytest.raises(CaptureError, match="opens a profiler")
+    with refused, recording_trace("step", traces.append), torch.profiler.profile():
+        torch.ones(2)
+    assert not traces
 
 
 def test_beside_another_tracer_lines_are_not_known(train: Callable[[], None]) -> None:

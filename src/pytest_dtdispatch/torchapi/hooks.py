@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 TENSOR, API = "torch.distributed.tensor", "torch.distributed.tensor._api"
 REDISTRIBUTE = "torch.distributed.tensor._redistribute"
 SIMULATION = "torch.distributed._local_tensor"
+PROFILER = "torch.autograd.profiler"
 DISPATCHER, PROPAGATOR = "DTensor._op_dispatcher", "DTensor._op_dispatcher.sharding_propagator"
 # What the native dispatcher calls on a miss, where torch has one.
 SLOW_PATH = "_propagate_op_sharding_dispatch_slow_path"
@@ -109,9 +110,14 @@ POINTS = {
     "dispatch": Point((TENSOR,), "DTensor", ("__torch_dispatch__",)),
     "backward": Point(("torch.autograd.graph",), "", (RUN,), is_required=True),
     "compiled code": Point(("torch._dynamo.eval_frame",), "", ("_maybe_set_eval_frame",)),
+    "profiler": Point((PROFILER,), "profile", ("_prepare_trace", "_start_trace")),
+    "itt": Point((PROFILER,), "emit_itt", ("__enter__",)),
+    "nvtx": Point((PROFILER,), "emit_nvtx", ("__enter__",)),
     "simulation": Point((SIMULATION,), "LocalTensorMode", ("__enter__", "__exit__")),
     "simulated op": Point((SIMULATION,), "LocalTensorMode", ("__torch_dispatch__",)),
 }
+
+PROFILERS = ("profiler", "itt", "nvtx")  # points at which a profiler starts
 
 
 _lock = threading.RLock()

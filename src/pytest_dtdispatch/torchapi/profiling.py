@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.environment import environment_with
-from pytest_dtdispatch.core.events import Event
+from pytest_dtdispatch.core.events import CodePlace, Event
 from pytest_dtdispatch.errors import CaptureError
-from pytest_dtdispatch.torchapi.hooks import Conversion, Converter, handed, watching_conversions
+from pytest_dtdispatch.torchapi.hooks import PROFILERS, Conversion, Converter, handed, watching_conversions
 
 __tracebackhide__ = True  # a test that fails here shows its own line
+Function = Callable[..., Any]
 
+PROFILING_CODE = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}")
 is_profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled  # one that sees this thread
 # Makes a range that a profiler shows. The fast one runs no op; where torch has none, the public one does.
 new_range: Any = getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)
@@ -72,7 +77,8 @@ def profiling() -> Iterator[list[Event]]:
     Gloo's threads are left out: they run beside the program, which waits for them in events of its own.
     """
     events: list[Event] = []
-    with _quiet_start(), torch.autograd.profiler.profile(use_cpu=True, use_kineto=False) as profiler:
+    profile = torch.autograd.profiler.profile(use_cpu=True, use_kineto=False)
+    with _quiet_start(), _only_profiler(profile, "a budget") as profiler:
         yield events
     found = profiler.kineto_results.events()
     beside = {one.start_thread_id() for one in found if one.name().startswith(GLOO)}
@@ -89,7 +95,8 @@ def recording_trace(name: str, keep: Callable[[str], None]) -> Iterator[None]:
         keep: is given the trace, as the JSON that torch writes, unless the region raises.
     """
     refuse_another_profiler("a trace")
-    with _quiet_start(), torch.profiler.profile(acc_events=True) as profiler, new_range(name):
+    profile = torch.profiler.profile(acc_events=True)
+    with _quiet_start(), _only_profiler(profile, "a trace") as profiler, new_range(name):
         yield
     with tempfile.TemporaryDirectory(prefix="dtdispatch-trace-") as folder:
         path = Path(folder, "trace.json")
@@ -120,8 +127,40 @@ def refuse_another_profiler(what: str) -> None:
         raise CaptureError(f"a profiler of torch runs already, and {what} needs it: close it first")
 
 
+@contextmanager
+def _only_profiler(profile: Any, purpose: str) -> Iterator[Any]:
+    """Run a profiler of ours, until the program opens one: torch has one at a time.
+
+    If both ran, ours would lose its events, and exporting it would crash (torch 2.13).
+
+    Raises:
+        CaptureError: at the end, if the program opened one.
+    """
+    opened_at: list[str] = []
+    with ExitStack() as ours:
+
+        def start(inner: Function, profiler: Any, *args: Any, **kwargs: Any) -> Any:
+            if profiler.enabled and not opened_at:
+                opened_at.append(_opening_line())
+                ours.close()
+            return inner(profiler, *args, **kwargs)
+
+        profiler = ours.enter_context(profile)
+        with handed(dict.fromkeys(PROFILERS, start)):
+            yield profiler
+    for line in opened_at:
+        raise CaptureError(f"{line} opens a profiler of torch, and {purpose} needs the only one: remove it")
+
+
+def _opening_line() -> str:
+    """Return the nearest source line outside torch and this package."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(PROFILING_CODE):
+        frame = frame.f_back
+    return CodePlace(frame.f_code.co_filename, frame.f_lineno).line_text if frame else "an unknown line"
+
+
 OURS = "dtdispatch::"
-Function = Callable[..., Any]
 
 
 class Marks:
