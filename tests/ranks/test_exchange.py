@@ -17,6 +17,7 @@ from pytest_dtdispatch.core.environment import World
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.measuring.plan import agreed
 from pytest_dtdispatch.ranks.exchange import Exchange, Lockstep
+from pytest_dtdispatch.torchapi.groups import has_real_group
 
 pytestmark = pytest.mark.torch
 
@@ -131,7 +132,7 @@ def test_different_counts_of_numbers_are_an_error(pair: list[Lockstep]) -> None:
 
 
 def test_nothing_is_agreed_on_without_a_real_group() -> None:
-    lockstep = Lockstep(Exchange(HashStore(), World(0, 2), 0.3), "1")
+    lockstep = Lockstep(Exchange(HashStore(), World(0, 2), 0.3), "1", has_real_group)
     lockstep.sync("add")
     assert lockstep.minimum("the rounds", (20, 5)) is None
     assert agreed(lockstep, "the rounds", 20, 5) == (20, 5)

@@ -44,6 +44,7 @@ from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.measuring.call import redistribution_text
 from pytest_dtdispatch.measuring.guard import Measuring
+from pytest_dtdispatch.measuring.plan import Agreement, agreed
 from pytest_dtdispatch.measuring.rounds import gc_paused, nothing_to_do
 from pytest_dtdispatch.stats.intervals import median_interval
 from pytest_dtdispatch.steps.counter import StepCounter
@@ -83,10 +84,13 @@ ONCE = "ran once, with timing: measured is its time less the cost of timing and 
 TRACED = "lines are not known: another tracer of Python runs, such as a debugger or coverage"
 
 Steps = Generator[None, None, Any]  # yields where a step is to begin, and again where it has ended
+Level = Callable[[Iterator[None]], Steps]  # runs a step each time its argument yields
 
 
-def run_and_measure_budget(step: Callable[[], object], warmup: int, steps: int, name: str) -> Budget:
-    """Run a step, first to warm up, then as often as its budget takes."""
+def run_and_measure_budget(
+    step: Callable[[], object], warmup: int, steps: int, name: str, agreement: Agreement | None = None
+) -> Budget:
+    """Run a step, first to warm up, then as often as its budget takes; with other ranks, equally often."""
     __tracebackhide__ = True
     refuse_another_profiler("a budget")
     with Measuring("a budget is taken"), gc_paused() as collect:
@@ -94,7 +98,7 @@ def run_and_measure_budget(step: Callable[[], object], warmup: int, steps: int, 
             wait_for(step())
         if are_on_meta(gc.get_objects()):
             raise CaptureError("no budget: DTensors on meta are alive, whose ops have no time: count steps")
-        with closing(take_budget(steps, name, collect)) as taking:
+        with closing(take_budget(steps, name, collect, agreement)) as taking:
             while True:
                 try:
                     next(taking)
@@ -107,7 +111,10 @@ def run_and_measure_budget(step: Callable[[], object], warmup: int, steps: int, 
 
 
 def take_budget(
-    steps: int, name: str, collect: Callable[[], object] = nothing_to_do
+    steps: int,
+    name: str,
+    collect: Callable[[], object] = nothing_to_do,
+    agreement: Agreement | None = None,
 ) -> Generator[None, None, Budget]:
     """Follow some steps line by line, then run undisturbed, marked and timed ones in turn, block by block.
 
@@ -117,19 +124,26 @@ def take_budget(
         steps: of each level.
         name: of the budget.
         collect: is called after each block.
+        agreement: of ranks that run their steps together.
     """
     _leave_ours_uncompiled()
     log = PlaceLog()
-    located = yield from _follow(log)
+    [may_trace] = agreed(agreement, "the tracer", sys.gettrace() is None)
+    located = (yield from _follow(log)) if may_trace else []
     counted = yield from _count()
     once, twice = partial(_marked, ranges=1), partial(_marked, ranges=2)
-    levels: dict[Callable[[int], Steps], list[Any]] = {_undisturbed: [], once: [], twice: [], _timed: []}
+    levels: dict[Level, list[Any]] = {
+        _undisturbed: [],
+        once: [],
+        twice: [],
+        _timed: [],
+    }
     blocks = min(BLOCKS, steps)
     for block in range(blocks):
         show_progress("timing {}: block {} of {}", name, block + 1, blocks)
         count = len(range(block, steps, BLOCKS))
         for level, taken in levels.items():
-            taken += (yield from level(count))[-count:]
+            taken += (yield from level(_warm(count, agreement)))[-count:]
         collect()
     undisturbed, marked_once, marked_twice, timed = levels.values()
     lengths = undisturbed, [*map(length_of, marked_once)], [node.length_ns for node in timed]
@@ -188,20 +202,27 @@ def _courses(timed: Sequence[Node], regions: Regions) -> tuple[list[Course], flo
     return courses, statistics.median(node.count() for node in timed)
 
 
-def _warm(count: int) -> Iterator[None]:
-    """Yield so many times, and before that as often as it takes until steps are as fast as ever."""
-    until = time.perf_counter_ns() + WARM_NS
+def _warm(count: int, agreement: Agreement | None) -> Iterator[None]:
+    """Yield before each step of a block: those that are discarded, then as many as are counted.
+
+    Ranks must discard equally many: they agree after the first step, by how long it took.
+    """
+    began = time.perf_counter_ns()
     yield
-    for _ in range(MOST_DISCARDED - 1):
-        if time.perf_counter_ns() > until:
+    discarded = MOST_DISCARDED - 1
+    if agreement is not None:
+        proposed = WARM_NS // max(time.perf_counter_ns() - began, 1)
+        [discarded] = agreed(agreement, "the warm-up", max(min(proposed, discarded), 1))
+    for _ in range(discarded):
+        if agreement is None and time.perf_counter_ns() > began + WARM_NS:
             break
         yield
     yield from repeat(None, count)
 
 
-def _undisturbed(count: int) -> Steps:
+def _undisturbed(turns: Iterator[None]) -> Steps:
     times = []
-    for _ in _warm(count):
+    for _ in turns:
         began = time.perf_counter_ns()
         yield
         times.append(time.perf_counter_ns() - began)
@@ -209,14 +230,14 @@ def _undisturbed(count: int) -> Steps:
     return times
 
 
-def _marked(count: int, ranges: int) -> Steps:
+def _marked(turns: Iterator[None], ranges: int) -> Steps:
     """Note on the clock of Python when ranges begin and end, each of which is put in so many times."""
     marks: list[Mark] = []
     steps = []
     with ExitStack() as stack:
         for _ in range(ranges):
             stack.enter_context(Marks(lambda name: ClockedRange(marks)).in_place())
-        for _ in _warm(count):
+        for _ in turns:
             marks.clear()
             with ClockedRange(marks):
                 yield
@@ -225,10 +246,10 @@ def _marked(count: int, ranges: int) -> Steps:
     return steps
 
 
-def _timed(count: int) -> Steps:
+def _timed(turns: Iterator[None]) -> Steps:
     refuse_another_profiler("a budget")
     with profiling() as events, Marks().in_place() as marks:
-        for _ in _warm(count):
+        for _ in turns:
             with marks.marked("step"):
                 yield
             yield
@@ -236,9 +257,7 @@ def _timed(count: int) -> Steps:
 
 
 def _follow(log: PlaceLog) -> Steps:
-    """Follow steps line by line, where no other tracer does; return them on the clock of the log."""
-    if sys.gettrace() is not None:
-        return []
+    """Follow steps line by line; return them on the clock of the log."""
     refuse_another_profiler("a budget")
     anchors = []
     with profiling() as events, Marks().in_place() as marks:

@@ -23,7 +23,7 @@ from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, S
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import CompileError, first_line
 from pytest_dtdispatch.measuring.plan import WARMUP_HITS
-from pytest_dtdispatch.measuring.repeat import run_call, synchronizer
+from pytest_dtdispatch.measuring.repeat import agreed_reason, run_call, synchronizer
 from pytest_dtdispatch.measuring.replay import NoCopyError
 from pytest_dtdispatch.measuring.rounds import SampleRecorder, Subject, gc_paused, samples_of, time_row
 from pytest_dtdispatch.measuring.signals import nothing_warned
@@ -208,7 +208,7 @@ def run_and_measure_compile(
     """Call a function for the program, uncompiled, then measure compiles; leave what its own call left."""
     backend = compilation.backend
     compilerapi.check_backend(backend)
-    eager_results, ran = run_call(compilation.call_all, compilation.args, compilation.setup)
+    eager_results, ran = run_call(compilation.call_all, compilation.args, compilation.setup, plan.agreement)
     release = release_of(eager_results)
     wait_for(eager_results)  # nobody need look at them: without us they would not have been made
 
@@ -219,8 +219,8 @@ def run_and_measure_compile(
         backend_name = backend if isinstance(backend, str) else getattr(backend, "__name__", "custom")
         return Compiled(results, eager_results, CompiledFunction(name, backend_name, counts, measurement))
 
-    if ran.why_not_repeatable:
-        return compiled(Figures(notes=(ran.why_not_repeatable,)))
+    if reason := agreed_reason(plan.agreement, ran.why_not_repeatable):
+        return compiled(Figures(notes=(reason,)))
     with ExitStack() as stack:
         prepare = stack.enter_context(ran.repeating(plan.one_thread))
         subject = Subject(compilation.fn, prepare, release=release)

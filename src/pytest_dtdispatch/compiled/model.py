@@ -15,6 +15,7 @@ from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.guard import Setup
+    from pytest_dtdispatch.measuring.plan import Agreement
 
 METRICS = ("graphs", "graph_breaks", "recompiles")
 
@@ -28,12 +29,14 @@ class CompilePlan:
         calls: of the compiled function in each round, and of the uncompiled one.
         sampler: reads each call; where all read alike there are no warm compiles.
         one_thread: compile for, and call in, one intra-op thread.
+        agreement: of ranks that compile together.
     """
 
     rounds: int = 5
     calls: int = 40
     sampler: Sampler = field(default_factory=lambda: SAMPLERS["time"])
     one_thread: bool = True
+    agreement: Agreement | None = None
 
 
 @dataclass(frozen=True)

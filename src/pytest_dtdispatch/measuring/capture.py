@@ -27,12 +27,12 @@ from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
 from pytest_dtdispatch.measuring.call import ConversionCall, OpCall, UnnoticedMode, has_dtensor, signature_of
 from pytest_dtdispatch.measuring.guard import Measuring, refuse_elsewhere
-from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.plan import QUICK_WARMUP, Plan
 from pytest_dtdispatch.measuring.repeat import Found, run_conversion, run_op
 from pytest_dtdispatch.report.rows import timed_document
 from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.torchapi.compiler import is_tracing
-from pytest_dtdispatch.torchapi.groups import innermost_in_local_mode
+from pytest_dtdispatch.torchapi.groups import has_real_group, innermost_in_local_mode
 from pytest_dtdispatch.torchapi.hooks import (
     Converter,
     handed_to,
@@ -267,7 +267,9 @@ class TimeCaptureMode(DispatchCapture):
     def on_op(self, call: OpCall) -> Any:
         """Make the call, and append one timing."""
         signature = signature_of(call.func, call.args, call.kwargs)
-        plan = Plan(rounds=1, repeat=self.repeat_count, max_time_s=math.inf)  # what is asked for is taken
+        # What is asked for is taken; ranks of a real group discard equally many hits.
+        quick_warmup = 0 if has_real_group() else QUICK_WARMUP
+        plan = Plan(1, self.repeat_count, max_time_s=math.inf, quick_warmup=quick_warmup)
         result, ran = run_op(call)
         if signature in self._timed:  # what it comes down to, and what that takes, its first call told
             found = Found(ran.subject)  # no cycle: the garbage collector is to find nothing

@@ -207,6 +207,7 @@ class Schedule:
         plan = self.plan
         self.pace = plan.sampler.pace(miss, hit, plan.rounds, plan.repeat)
         if self.pace is not None:
+            self.pace = Pace(*agreed(plan.agreement, "the pace", *self.pace))
             return
         if not plan.sampler.unit.is_time:
             miss, hit = self._miss_ns, self._hit_ns

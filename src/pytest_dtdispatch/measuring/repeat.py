@@ -19,7 +19,7 @@ from pytest_dtdispatch.core.signatures import place_text
 from pytest_dtdispatch.errors import RanksError, first_line
 from pytest_dtdispatch.measuring.call import ConversionCall, OpCall, UnnoticedMode, redistribution_text
 from pytest_dtdispatch.measuring.guard import Setup, call_arguments
-from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.plan import Agreement, Plan, agreed
 from pytest_dtdispatch.measuring.replay import NoCopyError, Replay, Storages, keys_of, leaves_behind
 from pytest_dtdispatch.measuring.rounds import Prepare, Rounds, Subject, nothing_to_do
 from pytest_dtdispatch.measuring.signals import Signals, nothing_warned
@@ -187,7 +187,14 @@ def synchronizer() -> Any:
 
 
 ON_META = "not timed: DTensors on meta have meta kernels; --dtdispatch-metric counts and instructions work"
+ON_ANOTHER_RANK = "runs once: another rank cannot repeat it"
 NOT_COUNTED = "not measured: this torch does not count what its plans of redistribution are asked for"
+
+
+def agreed_reason(agreement: Agreement | None, reason: str) -> str:
+    """Return why a call is not repeated on this rank, or else on another: memory may lack on one of them."""
+    [is_repeated] = agreed(agreement, "the repetition", not reason)
+    return reason or ON_ANOTHER_RANK * (not is_repeated)
 
 
 class Found(NamedTuple):
@@ -234,9 +241,9 @@ class RanCall:
         return self.replay.why_not_repeatable
 
     def why_not_measured(self, plan: Plan) -> str:
-        """Why nothing is read of repetitions; empty where something is."""
+        """Return why no rank measures the call; empty where all of them do."""
         is_timeless = self.is_on_meta and plan.sampler.unit.is_time
-        return self.why_not_repeatable or ON_META * is_timeless
+        return agreed_reason(plan.agreement, self.why_not_repeatable or ON_META * is_timeless)
 
     @contextmanager
     def repeating(self, one_thread: bool) -> Iterator[Prepare]:
@@ -458,12 +465,15 @@ def run_and_measure_call(
     every leaf that took part, the entries of optimizers' states, and random states. Anything else that the
     function changes, it changes in each repetition.
     """
-    result, ran = run_call(fn, args, setup)
+    result, ran = run_call(fn, args, setup, plan.agreement)
     return result, ran.place, ran.measure(caches, plan)
 
 
 def run_call(
-    fn: Callable[..., Any], args: tuple[Any, ...] = (), setup: Setup | None = None
+    fn: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    setup: Setup | None = None,
+    agreement: Agreement | None = None,
 ) -> tuple[Any, RanCall]:
     """Call a function for the program, and once more to see what it keeps from one call to the next."""
     with without_outer_modes():
@@ -486,16 +496,17 @@ def run_call(
     place = place_text(tuple(mesh.shape), mesh.device_type) if mesh is not None else ""
     ran = RanCall(replay, subject, place=place, is_on_meta=watch.is_on_meta)
     replay.settle()
+    replay.why_not_repeatable = agreed_reason(agreement, replay.why_not_repeatable)
     if not ran.why_not_repeatable:
         with noticing_compiled_code(entered):
-            _settle_repetition(ran)
+            _settle_repetition(ran, is_alone=agreement is None)
     return result, ran
 
 
-def _settle_repetition(ran: RanCall) -> None:
+def _settle_repetition(ran: RanCall, is_alone: bool) -> None:
     """Repeat a call, to save what it kept from its first time, and to see what collectives it leaves."""
     subject, replay, leaves_collectives = ran.subject, ran.replay, False
-    with repetitions([ran], one_thread=False) as outcome:
+    with repetitions([ran], one_thread=False, is_alone=is_alone) as outcome:
         args = subject.prepare()
         before, collectives = unwaited(), list[torch.Tensor]()
         again = WriteWatch(replay, replay.save_made, collectives)

@@ -300,8 +300,11 @@ class Rank:
     def agreement(self, config: pytest.Config) -> Lockstep | None:
         """Return what settles rounds in the test at hand."""
         from pytest_dtdispatch.ranks.exchange import Lockstep
+        from pytest_dtdispatch.torchapi.groups import has_real_group
 
-        return None if self.why_stopped else Lockstep(self.exchange, str(test_number(config)))
+        if self.why_stopped:
+            return None
+        return Lockstep(self.exchange, str(test_number(config)), has_real_group)
 
     def merged(self, results: TestResults, kinds: Iterable[str], config: pytest.Config) -> TestResults:
         """Send what this rank measured in the test at hand; on the first rank, make one of what all did."""

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dtdispatch import api
@@ -191,6 +192,7 @@ class Recorder(api.DtDispatch):
 
         with self._counted(Steps.kind, calls.name):
             self._begin("steps", calls.name, kind=Steps.kind)
+            self._sync(calls.name)
             with self._running(calls.name, is_timed=False), self._recording(calls.name):
                 counted = run_and_count(calls)
         counted = replace(counted, advice=advise(counted.steps))
@@ -204,8 +206,9 @@ class Recorder(api.DtDispatch):
             step_fn()
             return Budget(name, note=NOT_TIMED)
         self._begin("budget", name, kind=Budget.kind)
+        self._sync(name)
         with self._running(name, is_timed=True):
-            budget = run_and_measure_budget(step_fn, warmup, steps, name)
+            budget = run_and_measure_budget(step_fn, warmup, steps, name, self._plan.agreement)
         self.record(budget)
         return budget
 
@@ -226,7 +229,8 @@ class Recorder(api.DtDispatch):
         self._begin("scaling", name, *(row_name(name, size) for size in sizes))
         with self._measuring("scaling", name):
             caches = ShardingCaches()
-            measured, places = run_and_measure_sizes(run_call, make, sizes, caches, self._plan)
+            run = partial(run_call, agreement=self._plan.agreement)
+            measured, places = run_and_measure_sizes(run, make, sizes, caches, self._plan)
         for size, passes in measured.items():
             self.results.enter_call(row_name(name, size), places[size], merge(passes))
         scaling = fit_scaling(name, measured, max_exponent)
@@ -240,7 +244,7 @@ class Recorder(api.DtDispatch):
         settings, plan = self._settings, self._plan
         rounds = 1 if self._counts else settings.compile_rounds
         calls = 1 if self._counts else max(1, plan.rounds * plan.repeat // rounds)
-        compiles = CompilePlan(rounds, calls, plan.sampler, plan.one_thread)
+        compiles = CompilePlan(rounds, calls, plan.sampler, plan.one_thread, plan.agreement)
         name = self._begin("compile", self._name_of(compilation.fn, name, "compile"))
         with self._counted(CompiledFunction.kind, name), self._measuring("compile", name):
             compiled = run_and_measure_compile(compilation, name, ShardingCaches(), compiles)
@@ -307,9 +311,12 @@ class Recorder(api.DtDispatch):
         """Meet other ranks, where there are any, and keep other threads away."""
         from pytest_dtdispatch.measuring.guard import Measuring
 
+        self._sync(name)
+        return Measuring(f"the {method} {name!r} is measured")
+
+    def _sync(self, name: str) -> None:
         if self._plan.agreement is not None:
             self._plan.agreement.sync(name)
-        return Measuring(f"the {method} {name!r} is measured")
 
     # What is kept
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore, rendezvous  # type: ignore[attr-defined]
 
 from pytest_dtdispatch.core.environment import World, group_ranks, ranks_text
@@ -100,17 +99,10 @@ class Exchange:
         return json.loads(zlib.decompress(self._store.get(f"{key}/{rank}")))
 
 
-def has_real_group() -> bool:
-    """Say whether collectives of this process reach other ranks."""
-    return dist.is_initialized() and str(dist.get_backend()) != "fake"
-
-
 class Lockstep:
     """What ranks settle in one test, in the order they come to it; nothing without a real process group."""
 
-    def __init__(
-        self, exchange: Exchange, test: str, has_real_group: Callable[[], bool] = has_real_group
-    ) -> None:
+    def __init__(self, exchange: Exchange, test: str, has_real_group: Callable[[], bool]) -> None:
         self._exchange = exchange
         self._test = test
         self._has_real_group = has_real_group

@@ -42,6 +42,12 @@ def keep_backends_while_groups_end() -> None:
             weakref.finalize(group, backends.clear).atexit = False
 
 
+def has_real_group() -> bool:
+    """Return whether collectives of this process reach other ranks."""
+    dist = torch.distributed
+    return dist.is_initialized() and str(dist.get_backend()) != "fake"
+
+
 def has_local_mode() -> bool:
     """Return whether this torch can simulate all ranks in one process, results included."""
     return local_mode_type() is not None

@@ -1,0 +1,123 @@
+"""Each method makes as many calls as ranks agreed on, however long they take, and repeats on all or none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_dtdispatch.budget.measure import run_and_measure_budget
+from pytest_dtdispatch.compare.measure import run_and_measure_variants
+from pytest_dtdispatch.compare.model import Variants
+from pytest_dtdispatch.compiled.measure import run_and_measure_compile
+from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
+from pytest_dtdispatch.measuring.plan import Plan, Schedule
+from pytest_dtdispatch.measuring.repeat import ON_ANOTHER_RANK, run_and_measure_call, run_call
+from pytest_dtdispatch.measuring.sampler import Pace, WallClock
+from pytest_dtdispatch.scaling import run_and_measure_sizes
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from tests.measuring.runs import captured
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
+
+SLOW_S = 0.015  # longer than any length at which a method makes fewer calls
+Step = Callable[[], object]
+
+
+class OtherRanks:
+    """Ranks that settle every number of a step for 1, or for another one by the name of the step."""
+
+    def __init__(self, **minima: int) -> None:
+        self._minima = {name.replace("_", " "): number for name, number in minima.items()}
+
+    def sync(self, subject: str) -> None:
+        """Meet nobody."""
+
+    def minimum(self, step: str, numbers: Sequence[int]) -> tuple[int, ...]:
+        return (self._minima.get(step, 1),) * len(numbers)
+
+
+def plan(**minima: int) -> Plan:
+    return Plan(7, 2, max_time_s=0.05, agreement=OtherRanks(**minima))
+
+
+def calls(step: Step, how: Plan) -> None:
+    run_and_measure_call(step, (), None, ShardingCaches(), how)
+
+
+def compares(step: Step, how: Plan) -> None:
+    run_and_measure_variants(Variants("it", {"one": step, "other": lambda: None}), ShardingCaches(), how)
+
+
+def budgets(step: Step, how: Plan) -> None:
+    run_and_measure_budget(step, 1, 4, "it", how.agreement)
+
+
+def scales(step: Step, how: Plan) -> None:
+    def run(fn: Step) -> Any:
+        return run_call(fn, agreement=how.agreement)
+
+    run_and_measure_sizes(run, lambda size: step, (1, 2), ShardingCaches(), how)
+
+
+def compiles(step: Step, how: Plan) -> None:
+    def setup() -> None:
+        step()
+
+    compilation = Compilation(lambda a: a + a, (torch.ones(2),), backend="eager", setup=setup)
+    run_and_measure_compile(compilation, "it", ShardingCaches(), CompilePlan(1, 2, agreement=how.agreement))
+
+
+METHODS = [calls, compares, budgets, scales, compiles]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_calls_are_as_many_whatever_they_take(method: Callable[[Step, Plan], None]) -> None:
+    made = []
+    for seconds in (0.0, SLOW_S):
+        made.append(0)
+
+        def step(seconds: float = seconds) -> None:
+            made[-1] += 1
+            time.sleep(seconds)
+
+        method(step, plan())
+    assert made[0] == made[1] > 1
+
+
+@pytest.mark.parametrize("method", [calls, compares, scales, compiles])
+def test_nothing_is_repeated_that_another_rank_cannot(method: Callable[[Step, Plan], None]) -> None:
+    ran = []
+    method(lambda: ran.append(1), plan(the_repetition=0))
+    assert len(ran) == (2 if method is scales else 1)  # one of each size
+
+
+def test_an_op_is_not_repeated_that_another_rank_cannot(shard: Callable[..., Any]) -> None:
+    a = shard(8, 8)
+    [row] = captured(lambda: a + a, plan=plan(the_repetition=0)).measurements()
+    assert row.figures.notes == (ON_ANOTHER_RANK,)
+
+
+def test_lines_are_followed_on_all_ranks_or_on_none() -> None:
+    counts = []
+    for may_trace in (0, 1):
+        counts.append(0)
+
+        def step() -> None:
+            counts[-1] += 1
+
+        run_and_measure_budget(step, 0, 1, "it", OtherRanks(the_tracer=may_trace))
+    assert counts[1] - counts[0] == 3  # one step before two that are followed
+
+
+def test_the_pace_of_a_sampler_is_agreed() -> None:
+    class Paced(WallClock):
+        def pace(self, miss: int, hit: int, rounds: int, repeat: int) -> Pace:
+            return Pace(miss, hit, rounds, repeat)
+
+    schedule = Schedule(Plan(sampler=Paced(), agreement=OtherRanks(the_pace=3)), has_local=False)
+    schedule.rehearsed(2, 9)
+    assert schedule.pace == Pace(3, 3, 3, 3)
