@@ -5,14 +5,20 @@ and the same local program on plain tensors against what the budget explains. Th
 a time by a known time, and says which share of it appears in its own part, phase, module and line, and by
 which share of it any other part moves. Both steps of a pair are taken by turns. ``step`` is by how much the
 undisturbed step grew: what comes after a long wait finds its code gone cold, and takes longer too.
+
+``python benchmarks/budget.py --loops 0 1 2 4`` prints budgets of the same models beside so many busy
+loops: the part *waiting for a core*, the same by hand from the ``schedstat`` of Linux over plain loops of
+steps right before and right after the budget, and what is unexplained.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import plain_twins
 from pytest_dtdispatch.budget.measure import run_and_measure_budget
 from pytest_dtdispatch.budget.model import Budget, CostShare
+from pytest_dtdispatch.core.events import ns_by_part
 from pytest_dtdispatch.meshes.groups import fake_mesh
 from pytest_dtdispatch.suite import llama, models
 
@@ -45,26 +52,86 @@ def spin(ns):
 WIDTH, ROWS = 16, 4096
 
 
+MODELS: tuple[tuple[str, tuple[int, ...], Callable[..., Step], Callable[..., Step]], ...] = (
+    ("tensor-parallel block", (2, 4), models.tensor_parallel_step, plain_twins.plain_tensor_parallel_step),
+    ("FSDP2 with AdamW", (8,), models.fsdp_training_step, plain_twins.plain_fsdp_training_step),
+    ("Llama-like block", (4,), llama.llama_step, plain_twins.plain_llama_step),
+)
+
+
 def main() -> None:
-    """Print both tables."""
+    """Print both tables, or budgets beside busy loops."""
     torch.set_num_threads(1)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--loops", type=int, nargs="+", help="busy loops beside budgets")
+    if loops := parser.parse_args().loops:
+        print_beside_loops(loops)
+        return
     print(f"{'step':28}measured us  plain us  explained  unexplained us  least part us")
-    for name, shape, step, plain in (
-        (
-            "tensor-parallel block",
-            (2, 4),
-            models.tensor_parallel_step,
-            plain_twins.plain_tensor_parallel_step,
-        ),
-        ("FSDP2 with AdamW", (8,), models.fsdp_training_step, plain_twins.plain_fsdp_training_step),
-        ("Llama-like block", (4,), llama.llama_step, plain_twins.plain_llama_step),
-    ):
+    for name, shape, step, plain in MODELS:
         with fake_mesh(shape) as mesh:
             print_sum(name, step(mesh), plain(mesh))
     print(f"\n{'slowed':20}  added us   step  own part   phase  module    line  other parts at most")
     with fake_mesh((2, 4)) as mesh:
         for name, place in PLACES.items():
             print_slowed(name, mesh, *place)
+
+
+@contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    """Keep so many cores busy."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        time.sleep(0.5)
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def print_beside_loops(counts: Sequence[int]) -> None:
+    """Print budgets of each model beside busy loops."""
+    print(f"{'step':24}loops  measured us  waiting us  by hand us       unexplained us  note")
+    for name, shape, prepare, _ in MODELS:
+        with fake_mesh(shape) as mesh:
+            step = prepare(mesh)
+            for count in counts:
+                with busy_loops(count):
+                    for _ in range(TURNS):
+                        before = waits_by_hand(step)
+                        budget = run_and_measure_budget(step, 3, 20, name)
+                        by_hand_ns = statistics.mean((before, waits_by_hand(step)))
+                        print_waits(f"{name:24}{count:5}", budget, by_hand_ns)
+
+
+def print_waits(start: str, budget: Budget, by_hand_ns: float) -> None:
+    """Print the wait of a budget beside that by hand, and what is unexplained."""
+    waiting_ns, rest_ns = budget.parts.get("waiting for a core", 0.0), budget.unexplained_ns
+    noisy = "noisy" * budget.is_noisy
+    print(
+        f"{start}{budget.measured_ns / 1e3:13,.0f}{waiting_ns / 1e3:12,.0f}{by_hand_ns / 1e3:12,.0f}"
+        f"{rest_ns / 1e3:12,.0f}{rest_ns / budget.measured_ns:9.1%}  {noisy} {budget.note}",
+        flush=True,
+    )
+
+
+def waits_by_hand(step: Step) -> float:
+    """Take the median of 40 plain steps, less that of the same steps without their waits."""
+    walls, runs = [], []
+    with Path("/proc/thread-self/schedstat").open(encoding="ascii") as file:
+
+        def waited_ns() -> int:
+            file.seek(0)
+            return int(file.read().split()[1])
+
+        for _ in range(40):
+            waited, began = waited_ns(), time.perf_counter_ns()
+            step()
+            wall = time.perf_counter_ns() - began
+            walls.append(wall)
+            runs.append(wall - waited_ns() + waited)
+    return statistics.median(walls) - statistics.median(runs)
 
 
 def print_sum(name: str, step: Step, plain: Step) -> None:
@@ -76,7 +143,7 @@ def print_sum(name: str, step: Step, plain: Step) -> None:
     plain_ns = statistics.median(plains)
     explained = [1 - each.unexplained_ns / (each.measured_ns - plain_ns) for each in budgets]
     middle = sorted(budgets, key=lambda each: each.unexplained_ns)[TURNS // 2]
-    least = min(min(each.parts.values()) for each in budgets)
+    least = min(min(ns_by_part(each.cells).values()) for each in budgets)
     print(
         f"{name:28}{middle.measured_ns / 1e3:12,.0f}{plain_ns / 1e3:10,.0f}"
         f"{statistics.median(explained):>11.1%}{middle.unexplained_ns / 1e3:16,.0f}{least / 1e3:15.1f}"

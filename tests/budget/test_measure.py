@@ -117,8 +117,8 @@ def test_what_is_slow_is_found(
     forward = function.forward
 
     def slow(*args: Any) -> Any:
-        end = time.perf_counter_ns() + SLOW_NS
-        while time.perf_counter_ns() < end:
+        end = time.thread_time_ns() + SLOW_NS  # of a core: waits for one are a part of their own
+        while time.thread_time_ns() < end:
             continue
         return forward(*args)
 
@@ -126,7 +126,7 @@ def test_what_is_slow_is_found(
     found = budget_of(train)
     own = sum(ns for each, ns in found.parts.items() if each.startswith(part))
     assert own > 0.9 * SLOW_NS
-    assert own > 0.8 * sum(found.parts.values())
+    assert own > 0.8 * sum(cell.ns for cell in found.cells)
     assert taken(found.by_line(), line_of(text)) > 0.9 * SLOW_NS
     assert taken(found.by_phase(), "forward") > 0.9 * SLOW_NS
     assert taken(found.by_module(), "inner") > 0.9 * SLOW_NS
@@ -147,7 +147,7 @@ def test_misses_are_propagation(mesh: DeviceMesh) -> None:
     rows = iter(range(8, 1000))
     x = distribute_tensor(torch.ones(1024, WIDTH), mesh, [Replicate()])
     found = budget_of(lambda: x.narrow(0, 0, next(rows)), 1, 8)
-    assert found.parts["propagation"] > 0.5 * sum(found.parts.values())
+    assert found.parts["propagation"] > 0.5 * sum(cell.ns for cell in found.cells)
     assert found.by_op()[0].name == "slice"
 
 

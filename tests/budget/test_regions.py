@@ -12,12 +12,14 @@ from pytest_dtdispatch.budget.parts import (
     Mark,
     Marked,
     Regions,
+    Slice,
     event_costs,
     in_regions,
     marks_of,
     slices,
     trees,
     unmarked,
+    without_waits,
 )
 from pytest_dtdispatch.core.events import Event, Part
 
@@ -52,9 +54,9 @@ def test_a_step_without_ranges_costs_nothing_to_mark() -> None:
     assert unmarked([marked(0, 100)], [marked(0, 104)]) == Regions((True, False), (100,))
 
 
-def test_the_quieter_half_of_steps_is_what_counts() -> None:
-    steps = [marked(0, length) for length in (100, 104, 900, 950)]
-    assert unmarked(steps, steps).lengths_ns == (102,)
+def test_a_region_is_as_long_as_its_median() -> None:
+    steps = [marked(0, length) for length in (100, 104, 900)]
+    assert unmarked(steps, steps).lengths_ns == (104,)
 
 
 def test_steps_of_another_shape_are_left_out() -> None:
@@ -94,3 +96,18 @@ def test_several_courses_are_held_by_their_mean() -> None:
     ]
     courses = [in_regions(course, marks, regions) for course, marks in steps]
     assert event_costs(courses, regions) == [4]
+
+
+def lengths_without(waited_ns: list[int], *steps: list[int]) -> list[list[int]]:
+    courses = [tuple(Slice(end_ns=length) for length in lengths) for lengths in steps]
+    return [[one.length_ns for one in course] for course in without_waits(courses, waited_ns)]
+
+
+def test_a_wait_is_subtracted_where_it_happened() -> None:
+    found = lengths_without([3000, 0, 4000], [3010, 102], [12, 100], [10, 4105])
+    assert found == [[10, 102], [12, 100], [10, 105]]
+
+
+def test_waits_of_each_step_are_subtracted_by_length() -> None:
+    assert lengths_without([4000, 6000], [5000], [7000]) == [[1000], [1000]]
+    assert lengths_without([900], [1000, 200]) == [[250, 50]]

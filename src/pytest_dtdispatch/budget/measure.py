@@ -38,11 +38,13 @@ from pytest_dtdispatch.budget.parts import (
     trees,
     typical,
     unmarked,
+    without_waits,
 )
 from pytest_dtdispatch.core.events import Event
-from pytest_dtdispatch.core.text import show_progress
+from pytest_dtdispatch.core.text import MICROSECONDS, show_progress
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.measuring.call import redistribution_text
+from pytest_dtdispatch.measuring.core_waits import CoreWaits, core_waits
 from pytest_dtdispatch.measuring.guard import Measuring
 from pytest_dtdispatch.measuring.plan import Agreement, agreed
 from pytest_dtdispatch.measuring.rounds import gc_paused, nothing_to_do
@@ -81,10 +83,11 @@ LOCATED = 2  # steps that are followed line by line, after one that is not looke
 COUNTED = 3  # steps whose events are counted, for advice
 EVENT_CALLS = 50
 ONCE = "ran once, with timing: measured is its time less the cost of timing and of following lines"
+MIN_OFF_CORE = 0.01  # share of a step from which on a note names it
 TRACED = "lines are not known: another tracer of Python runs, such as a debugger or coverage"
 
 Steps = Generator[None, None, Any]  # yields where a step is to begin, and again where it has ended
-Level = Callable[[Iterator[None]], Steps]  # runs a step each time its argument yields
+Level = Callable[[Iterator[None], CoreWaits], Steps]  # runs a step each time its argument yields
 
 
 def run_and_measure_budget(
@@ -132,36 +135,39 @@ def take_budget(
     located = (yield from _follow(log)) if may_trace else []
     counted = yield from _count()
     once, twice = partial(_marked, ranges=1), partial(_marked, ranges=2)
-    levels: dict[Level, list[Any]] = {
-        _undisturbed: [],
-        once: [],
-        twice: [],
-        _timed: [],
-    }
+    levels: dict[Level, list[Any]] = {_undisturbed: [], once: [], twice: [], _timed: []}
     blocks = min(BLOCKS, steps)
-    for block in range(blocks):
-        show_progress("timing {}: block {} of {}", name, block + 1, blocks)
-        count = len(range(block, steps, BLOCKS))
-        for level, taken in levels.items():
-            taken += (yield from level(_warm(count, agreement)))[-count:]
-        collect()
+    with core_waits() as waits:
+        for block in range(blocks):
+            show_progress("timing {}: block {} of {}", name, block + 1, blocks)
+            count = len(range(block, steps, BLOCKS))
+            for level, taken in levels.items():
+                taken += (yield from level(_warm(count, agreement), waits))[-count:]
+            collect()
     undisturbed, marked_once, marked_twice, timed = levels.values()
-    lengths = undisturbed, [*map(length_of, marked_once)], [node.length_ns for node in timed]
+    walls = [wall_ns for wall_ns, _ in undisturbed]
+    runs = [wall_ns - off_core_ns for wall_ns, off_core_ns in undisturbed]
+    measured_ns = statistics.median(walls)
+    off_core_ns = measured_ns - statistics.median(runs)
+    quiet = runs if waits.is_counted else walls
+    lengths = quiet, [*map(length_of, marked_once)], [node.length_ns - waited_ns for node, waited_ns in timed]
     courses, events = _courses(timed, unmarked(marked_once, marked_twice))
     timing_ns = sum(one.timing_ns for course in courses for one in course) / len(courses)
-    cells, measured_ns = cells_of(courses, log.moments, located), statistics.median(undisturbed)
+    cells = cells_of(courses, log.moments, located)
+    off_core = "" if waits.is_counted else off_core_text(waits, off_core_ns, measured_ns)
     return Budget(
         name,
         measured_ns,
         cells,
         statistics.median(lengths[-1]),
-        _scatter(undisturbed),
+        _scatter(walls),
         steps,
         events,
         timing_ns / events if events else 0.0,
-        "" if located else TRACED,
+        "; ".join(filter(None, ("" if located else TRACED, off_core))),
         max(map(_noise, lengths)),
         advise(counted, cells, measured_ns),
+        off_core_ns * waits.is_counted,
     )
 
 
@@ -193,13 +199,14 @@ def _count() -> Generator[None, None, list[StepCounts]]:
     return counted[1:]
 
 
-def _courses(timed: Sequence[Node], regions: Regions) -> tuple[list[Course], float]:
-    """Return the quieter timed steps, less the cost of timing, and how many events one has."""
-    courses = [in_regions(tuple(slices(node)), marks_of(node), regions) for node in timed]
-    quiet = typical(quieter_half(courses, lambda course: course[-1].end_ns - course[0].begin_ns))
+def _courses(timed: Sequence[tuple[Node, int]], regions: Regions) -> tuple[list[Course], float]:
+    """Return the quieter timed steps, less their waits and the cost of timing, and the events of one."""
+    courses = [in_regions(tuple(slices(node)), marks_of(node), regions) for node, _ in timed]
+    courses = without_waits(courses, [waited_ns for _, waited_ns in timed])
+    quiet = typical(quieter_half(courses, lambda course: sum(one.length_ns for one in course)))
     costs = event_costs(quiet, regions)
     courses = [tuple(one.less(one.events * costs[one.regions[0]]) for one in course) for course in quiet]
-    return courses, statistics.median(node.count() for node in timed)
+    return courses, statistics.median(node.count() for node, _ in timed)
 
 
 def _warm(count: int, agreement: Agreement | None) -> Iterator[None]:
@@ -220,40 +227,49 @@ def _warm(count: int, agreement: Agreement | None) -> Iterator[None]:
     yield from repeat(None, count)
 
 
-def _undisturbed(turns: Iterator[None]) -> Steps:
+def _undisturbed(turns: Iterator[None], waits: CoreWaits) -> Steps:
+    """Return the wall time of each step, and how long of it the thread was not on a core."""
     times = []
     for _ in turns:
-        began = time.perf_counter_ns()
+        off_core_ns, began_ns = waits.read(), time.perf_counter_ns()
         yield
-        times.append(time.perf_counter_ns() - began)
+        wall_ns = time.perf_counter_ns() - began_ns
+        times.append((wall_ns, waits.read() - off_core_ns))
         yield
     return times
 
 
-def _marked(turns: Iterator[None], ranges: int) -> Steps:
-    """Note on the clock of Python when ranges begin and end, each of which is put in so many times."""
+def _marked(turns: Iterator[None], waits: CoreWaits, ranges: int) -> Steps:
+    """Note when ranges begin and end, each of which is entered `ranges` times.
+
+    Their clock stops during waits: a region of 3 ms beside four busy loops has one in each step.
+    """
     marks: list[Mark] = []
     steps = []
     with ExitStack() as stack:
         for _ in range(ranges):
-            stack.enter_context(Marks(lambda name: ClockedRange(marks)).in_place())
+            stack.enter_context(Marks(lambda name: ClockedRange(marks, waits.clock)).in_place())
         for _ in turns:
             marks.clear()
-            with ClockedRange(marks):
+            with ClockedRange(marks, waits.clock):
                 yield
             steps.append(marks.copy())
             yield
     return steps
 
 
-def _timed(turns: Iterator[None]) -> Steps:
+def _timed(turns: Iterator[None], waits: CoreWaits) -> Steps:
+    """Profile steps; return each with the nanoseconds that it waited for a core."""
     refuse_another_profiler("a budget")
+    waited_ns = []
     with profiling() as events, Marks().in_place() as marks:
         for _ in turns:
+            before_ns = waits.counted()
             with marks.marked("step"):
                 yield
+            waited_ns.append(waits.counted() - before_ns)
             yield
-    return steps_among(events, marks)
+    return list(zip(steps_among(events, marks), waited_ns, strict=True))
 
 
 def _follow(log: PlaceLog) -> Steps:
@@ -307,6 +323,14 @@ def _noise(steps: Sequence[int]) -> float:
     return max(_scatter(steps), 1 - quiet / statistics.median(steps))
 
 
+def off_core_text(waits: CoreWaits, ns: float, step_ns: float) -> str:
+    """Describe how long a step was not on a core; empty if less than a hundredth of it."""
+    if ns < MIN_OFF_CORE * step_ns:
+        return ""
+    kind = "waiting for a core" if waits.is_counted else "not on a core (waiting and sleeping)"
+    return f"{kind}: {MICROSECONDS.text(ns)} us of {MICROSECONDS.text(step_ns)}"
+
+
 @contextmanager
 def budgeted_region(name: str, keep: Callable[[Budget], None]) -> Iterator[None]:
     """Take the budget of a region that runs once; it is kept where the region did not raise.
@@ -318,16 +342,19 @@ def budgeted_region(name: str, keep: Callable[[Budget], None]) -> Iterator[None]
     refuse_another_profiler("a budget")
     _leave_ours_uncompiled()
     log, is_traced = PlaceLog(), sys.gettrace() is not None
-    with Measuring("a budget is taken"), profiling() as events, Marks().in_place() as marks:
-        began_ns = time.perf_counter_ns()
+    measuring = Measuring("a budget is taken")
+    with measuring, core_waits() as waits, profiling() as events, Marks().in_place() as marks:
+        off_core_ns, began_ns = waits.read(), time.perf_counter_ns()
         with marks.marked("step"), nullcontext() if is_traced else log.noting(None):
             yield
+        off_core_ns = waits.read() - off_core_ns
     [node] = steps_among(events, marks)
     event_ns, course = least_event_ns(), _on_clock(node, began_ns)
     timed = (one.less(one.events * event_ns) for one in course)
     noted = tuple(one.less(noting_ns(log.moments, one.begin_ns, one.end_ns)) for one in timed)
     cells = cells_of([noted], log.moments, [] if is_traced else [course])
-    note = f"{ONCE}; {TRACED}" if is_traced else ONCE
+    notes = (ONCE, TRACED * is_traced, off_core_text(waits, off_core_ns, node.length_ns))
+    note = "; ".join(filter(None, notes))
     took_ns = sum(cell.ns for cell in cells)
     budget = Budget(name, took_ns, cells, node.length_ns, 0.0, 0, node.count(), event_ns, note)
     keep(replace(budget, advice=advise((), cells, took_ns)))

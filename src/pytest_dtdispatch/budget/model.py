@@ -45,14 +45,16 @@ class Budget(NoRows):
         name: of the step.
         measured_ns: wall time of an undisturbed step, in nanoseconds: the median of them.
         cells: what the time went to.
-        timed_ns: median wall time of a timed step.
+        timed_ns: median wall time of a timed step, without its waits for a core.
         scatter: how far the true median may lie from ``measured_ns``, as a share of it.
         steps: undisturbed steps, and as many timed ones; 0 if it ran once, timed.
         events: timed events of a step.
         event_ns: what it cost to time one, on average.
         note: what every reader must know.
-        noise: the largest scatter of the steps that the figures stand on.
+        noise: the largest scatter of the steps that the figures stand on, without their waits for a core.
         advice: what to change in the step, what saves most first.
+        waiting_ns: part of ``measured_ns`` that the step waited for a core: without their waits the median of
+            the same steps is that much less.
 
     Example:
         >>> cells = (Cell("local", "mm", None, 30.0, 2.0), Cell("dispatch", "mm", None, 60.0, 2.0))
@@ -73,11 +75,14 @@ class Budget(NoRows):
     note: str = ""
     noise: float = 0.0
     advice: tuple[Advice, ...] = ()
+    waiting_ns: float = 0.0
 
     @property
     def parts(self) -> dict[str, float]:
         """Nanoseconds of each part that the step has; with ``unexplained_ns`` they add up to the step."""
-        sums = ns_by_part(self.cells)
+        sums = dict(ns_by_part(self.cells))
+        if self.waiting_ns:
+            sums[Part.WAITING] = self.waiting_ns
         return {str(part): sums[part] for part in Part if part in sums}
 
     @property

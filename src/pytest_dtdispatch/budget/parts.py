@@ -257,6 +257,31 @@ def typical(courses: Sequence[Course]) -> list[Course]:
     return [tuple(usual)]
 
 
+def without_waits(courses: Sequence[Course], waited_ns: Sequence[int]) -> list[Course]:
+    """Shorten slices by the time that each step waited for a core.
+
+    A wait takes 1 ms or more, in one slice of many. It is subtracted from the slices that exceed the shortest
+    of the same slice in other steps, the largest excess first, and only then in proportion to their lengths.
+    """
+    shortest: dict[Any, list[int]] = {}
+    for course in courses:
+        lengths = [one.length_ns for one in course]
+        shortest[ran(course)] = [*map(min, lengths, shortest.get(ran(course), lengths))]
+    found = []
+    for course, left_ns in zip(courses, waited_ns, strict=True):
+        least = shortest[ran(course)]
+        cuts = [one.length_ns - ns for one, ns in zip(course, least, strict=True)]
+        for number in sorted(range(len(course)), key=cuts.__getitem__, reverse=True):
+            cuts[number] = min(cuts[number], left_ns)
+            left_ns -= cuts[number]
+        share = min(left_ns / max(sum(least), 1), 1.0)
+        ends = (
+            one.end_ns - cut - round(share * ns) for one, cut, ns in zip(course, cuts, least, strict=True)
+        )
+        found.append(tuple(one._replace(end_ns=end_ns) for one, end_ns in zip(course, ends, strict=True)))
+    return found
+
+
 T = TypeVar("T")
 
 
@@ -271,18 +296,19 @@ Marked = Sequence[Mark]  # a step
 
 
 class ClockedRange:
-    """Notes when a range begins and ends on the clock of Python, which costs less than a profiler."""
+    """Notes when a range begins and ends on a clock, which costs less than a profiler."""
 
-    __slots__ = ("_marks",)
+    __slots__ = ("_clock", "_marks")
 
-    def __init__(self, marks: list[Mark]) -> None:
+    def __init__(self, marks: list[Mark], clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self._marks = marks
+        self._clock = clock
 
     def __enter__(self) -> None:
-        self._marks.append(Mark(True, time.perf_counter_ns()))
+        self._marks.append(Mark(True, self._clock()))
 
     def __exit__(self, *exception: Any) -> None:
-        self._marks.append(Mark(False, time.perf_counter_ns()))
+        self._marks.append(Mark(False, self._clock()))
 
 
 def marks_of(node: Node) -> list[Mark]:
@@ -352,11 +378,14 @@ def unmarked(once: Sequence[Marked], twice: Sequence[Marked]) -> Regions:
 
 
 def _typical(steps: Sequence[Marked]) -> tuple[tuple[bool, ...], list[float]]:
-    """Give the shape that most quiet steps have, and of those the median length of each region."""
-    quiet = quieter_half(steps, length_of)
-    shapes = [tuple(mark.is_begin for mark in step) for step in quiet]
+    """Return the most common shape of steps, and the median length of each region of that shape.
+
+    All steps count, as they do in the measured time. The quieter half of steps without their waits for a core
+    was 3 to 9 % faster than all beside two busy loops, where the two cores share caches.
+    """
+    shapes = [tuple(mark.is_begin for mark in step) for step in steps]
     [(shape, _)] = Counter(shapes).most_common(1)
-    alike = [step for step, its in zip(quiet, shapes, strict=True) if its == shape]
+    alike = [step for step, its in zip(steps, shapes, strict=True) if its == shape]
     lengths = ([after.at_ns - mark.at_ns for mark, after in pairwise(step)] for step in alike)
     return shape, [statistics.median(region) for region in zip(*lengths, strict=True)]
 

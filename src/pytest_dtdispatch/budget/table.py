@@ -34,7 +34,8 @@ BREAKDOWNS: tuple[tuple[str, Callable[[Budget], list[CostShare]], str], ...] = (
     ("module", Budget.by_module, "(outside of modules)"),
     ("op", Budget.by_op, "(Python)"),
 )
-PLAIN_PARTS = {Part.LOCAL, Part.AUTOGRAD, Part.COMMUNICATION, Part.OTHER}  # that steps without DTensors have
+# Parts that steps without DTensors have.
+PLAIN_PARTS = {Part.LOCAL, Part.AUTOGRAD, Part.COMMUNICATION, Part.OTHER, Part.WAITING}
 LAYERED = ("module", "op")  # breakdowns whose names may have the index of a layer
 MEANINGS = {"mostly": "its largest parts"}
 NOISY = "noisy: its steps scatter by more than 15 %; run it again on a quieter machine"
@@ -174,7 +175,8 @@ def _parts(title: str, budget: Budget) -> Table:
 
 
 def _how_taken(budget: Budget) -> str:
-    slower = budget.timed_ns / budget.measured_ns if budget.measured_ns else 0.0
+    on_core_ns = budget.measured_ns - budget.waiting_ns
+    slower = budget.timed_ns / on_core_ns if on_core_ns else 0.0
     steps = f". {budget.steps} steps undisturbed, {budget.steps} profiled" if budget.steps else ""
     if budget.event_ns < 0:
         return f"Profiling had no visible cost{steps}"

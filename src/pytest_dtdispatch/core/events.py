@@ -92,6 +92,7 @@ class Part(str, Enum):
     AUTOGRAD = "autograd"
     COMMUNICATION = "other collectives"
     OTHER = "other"
+    WAITING = "waiting for a core"
 
     __str__ = str.__str__
 

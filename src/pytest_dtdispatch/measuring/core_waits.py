@@ -1,0 +1,56 @@
+"""How long a thread waits for a core. Without torch."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+SCHEDSTAT = "/proc/thread-self/schedstat"  # of the thread that opens it
+
+
+class CoreWaits(NamedTuple):
+    """Clock of the time that a thread does not run.
+
+    Args:
+        read: return nanoseconds since any moment.
+        is_counted: whether they are the scheduler's count of waits for a core. Otherwise they are wall time
+            less CPU time, which includes sleep.
+    """
+
+    read: Callable[[], int]
+    is_counted: bool
+
+    def counted(self) -> int:
+        """Return nanoseconds of waits since any moment, or 0 if they are not counted."""
+        return self.read() if self.is_counted else 0
+
+    def clock(self) -> int:
+        """Return the time in nanoseconds, on a clock that stops while the thread waits for a core."""
+        return time.perf_counter_ns() - self.counted()
+
+
+def off_core_ns() -> int:
+    """Return wall time less CPU time of this thread."""
+    return time.perf_counter_ns() - time.thread_time_ns()
+
+
+@contextmanager
+def core_waits(path: str = SCHEDSTAT) -> Iterator[CoreWaits]:
+    """Open the scheduler's count of this thread's waits, if this system has one.
+
+    Reading an open file takes 0.7 us, opening it 11 us.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError:  # no Linux, or no such file in a sandbox
+        yield CoreWaits(off_core_ns, is_counted=False)
+        return
+    try:
+        is_counted = os.pread(file, 80, 0).split() not in ([], [b"0"] * 3)  # zeros: the kernel does not count
+        waits = CoreWaits(lambda: int(os.pread(file, 80, 0).split()[1]), is_counted)
+        yield waits if is_counted else CoreWaits(off_core_ns, is_counted)
+    finally:
+        os.close(file)

@@ -1,0 +1,89 @@
+"""Waits for a core in budgets: a part of its own, or a note."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from pytest_dtdispatch.budget import measure
+from pytest_dtdispatch.budget.measure import budgeted_region, run_and_measure_budget
+from pytest_dtdispatch.budget.model import Budget
+from pytest_dtdispatch.core.events import Part
+from pytest_dtdispatch.measuring.core_waits import CoreWaits, core_waits
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap", "nothing_stays")]
+
+WAIT_NS = 20_000_000
+Wait = Callable[[int], None]
+
+
+@pytest.fixture
+def wait(monkeypatch: pytest.MonkeyPatch) -> Wait:
+    """Sleep, which then counts as waiting for a core."""
+    waited_ns = 0
+
+    def sleep(ns: int) -> None:
+        nonlocal waited_ns
+        time.sleep(ns / 1e9)
+        waited_ns += ns
+
+    @contextmanager
+    def scripted() -> Iterator[CoreWaits]:
+        with core_waits() as waits:
+            yield CoreWaits(lambda: waits.counted() + waited_ns, is_counted=True)
+
+    monkeypatch.setattr(measure, "core_waits", scripted)
+    return sleep
+
+
+@pytest.fixture
+def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Find no counts of waits on this system."""
+    monkeypatch.setattr(measure, "core_waits", lambda: core_waits("/no/such/file"))
+
+
+def test_waits_are_a_part_of_the_step(wait: Wait) -> None:
+    found = run_and_measure_budget(lambda: wait(WAIT_NS), 1, 5, "step")
+    assert found.parts[Part.WAITING] >= WAIT_NS
+    assert sum(found.parts.values()) + found.unexplained_ns == pytest.approx(found.measured_ns)
+    assert found.parts[Part.OTHER] < WAIT_NS / 2
+    assert sum(one.ns for one in found.by_phase()) < WAIT_NS / 2
+
+
+def test_noise_is_judged_without_waits(wait: Wait) -> None:
+    lengths = iter([0, 4 * WAIT_NS] * 500)
+
+    def step() -> None:
+        wait(next(lengths))
+        end = time.thread_time_ns() + WAIT_NS // 2
+        while time.thread_time_ns() < end:
+            continue
+
+    found = run_and_measure_budget(step, 1, 5, "step")
+    assert found.noise < found.scatter / 2
+
+
+def test_off_core_time_is_a_note_where_waits_are_not_counted(uncounted: None) -> None:
+    found = run_and_measure_budget(lambda: time.sleep(WAIT_NS / 1e9), 1, 5, "step")
+    assert "not on a core (waiting and sleeping): " in found.note
+    assert Part.WAITING not in found.parts
+    assert found.parts[Part.OTHER] > 0.9 * WAIT_NS
+
+
+def test_a_step_that_ran_once_notes_its_waits(wait: Wait) -> None:
+    found: list[Budget] = []
+    with budgeted_region("test", found.append):
+        wait(WAIT_NS)
+    assert "waiting for a core: " in found[0].note
+    assert Part.WAITING not in found[0].parts
+    assert found[0].parts[Part.OTHER] > 0.9 * WAIT_NS
+
+
+def test_a_step_that_ran_once_notes_time_off_core(uncounted: None) -> None:
+    found: list[Budget] = []
+    with budgeted_region("test", found.append):
+        time.sleep(WAIT_NS / 1e9)
+    assert "not on a core (waiting and sleeping): " in found[0].note
