@@ -48,6 +48,7 @@ CURES = {
     "shape of": "pad to a few sizes: each new shape propagates once",
     "length of": "give lists of one length",
     "an equal call missed": "torch does not cache this op: run it on local tensors",
+    "propagation raised": "torch does not cache this op: run it on local tensors",
     "the caches were cleared": "do not clear the caches in the step",
 }
 

@@ -170,6 +170,10 @@ def miss(op: str, reason: str, cause: str, place: CodePlace = TRAIN) -> Miss:
             "an equal call missed before: its plan is not kept",
             "torch does not cache this op: run it on local tensors",
         ),
+        (
+            "propagation raised NotImplementedError, and that is not kept",
+            "torch does not cache this op: run it on local tensors",
+        ),
     ],
 )
 def test_misses_that_recur(cause: str, cure: str) -> None:

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
 Body = Callable[[Any, Any], Any]
 Pair = Callable[[], tuple[Any, Any]]
-NEVER_HITS = "never hits: propagation runs on every call"
+NEVER_HITS = "never hits: torch does not cache this op, and each call propagates"
 
 
 @dataclass

@@ -246,6 +246,15 @@ def test_a_row_has_share_and_total(rows: list[Measurement], cells: dict[str, tup
     assert table.groups[1].lines[0].cells[2] == "100.0", "each region has its own whole"
 
 
+def test_an_op_that_never_hits_costs_its_miss() -> None:
+    never = row("never", {State.MISS: (300_000,) * 20, State.LOCAL: (5_000,) * 20})
+    laid_out = document({"test_a": [costly("add", 10, 10_000), never]}, View())
+    table = table_of(laid_out)
+    overhead = titles_of(table).index("overhead us")
+    assert [line.cells[overhead] for line in table.groups[0].lines if line.label == "never"] == ["295.00"]
+    assert laid_out.worst.startswith("worst: never in test_a, 295.00 us")
+
+
 def test_a_line_says_what_rows_that_are_left_out_make() -> None:
     of = document({"test_a": [*CHEAP, *DEAR]}, View())
     said = "and 20 more rows, together 2.2%; -v lists them"

@@ -283,5 +283,5 @@ class Propagation(Enum):
 
 
 # What every reader of the figures must know of a propagation, and what explains them to who asks.
-NOTES = {Propagation.NEVER_CACHED: ("never hits: propagation runs on every call",)}
+NOTES = {Propagation.NEVER_CACHED: ("never hits: torch does not cache this op, and each call propagates",)}
 REMARKS = {Propagation.NONE: ("unpropagated: it never asks the sharding propagator, so it has no miss",)}

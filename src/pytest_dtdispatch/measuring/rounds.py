@@ -235,7 +235,7 @@ class Rounds:
         self._schedule, self._recorder = Schedule(plan, local is not None), SampleRecorder(plan.sampler.unit)
         self._readers = caches.readers()
         self._hit_reader: Reader | None = None  # until it is known which cache answers: all of them
-        self._why_no_miss = NOT_PROPAGATED
+        self._asks_no_cache = False  # though it propagates
         self.figures = Figures()
 
     def take(self) -> Figures:
@@ -322,8 +322,7 @@ class Rounds:
             return Propagation.NONE
         if last.misses or uncached[0]:
             self._recorder.record(State.HIT, last.sample, PROPAGATED_AGAIN)
-            if not last.misses:  # it propagates, and asks no cache that could count it
-                self._why_no_miss = NO_COUNTER_MOVED
+            self._asks_no_cache = not last.misses
             return Propagation.NEVER_CACHED
         if not subject.prepare_propagates:
             each = zip(self._readers, *raw[0][1:], strict=True)
@@ -373,7 +372,7 @@ class Rounds:
         subject, schedule, caches = self._subject, self._schedule, self._caches
         taken, recorded = 0, self._recorder.recorded(state)
         is_clear: list[bool] = []
-        with gc_paused() as collect:
+        with gc_paused() as collect, self._counting_uncached():
 
             def prepare() -> tuple[Any, ...]:
                 args = subject.prepare()
@@ -389,11 +388,23 @@ class Rounds:
                 warmup = 0 if taken else schedule.warmup_misses(more)
                 calls = proved((yield subject, self._meter, prepare, self._read_all, warmup + more))
                 for call, was_clear in zip(calls[warmup:], is_clear[warmup:], strict=True):
-                    why_not = "" if call.misses else self._why_no_miss
+                    why_not = "" if call.misses else NOT_PROPAGATED
                     self._recorder.record(state, call.sample, why_not if was_clear else NOT_COLD)
                 is_clear.clear()
                 taken += more
         return taken
+
+    @contextmanager
+    def _counting_uncached(self) -> Iterator[None]:
+        """Count propagations as misses if no cache counts them."""
+        if not self._asks_no_cache:
+            yield
+            return
+        counted = self._readers
+        with self._caches.counting_uncached() as uncached:
+            self._readers = (*counted, lambda: (0, uncached[0]))
+            yield
+        self._readers = counted
 
     def _steady_calls(self, state: State, count: int) -> Blocks[None]:
         """Time a block of hits, or of calls that ask no propagator.

@@ -128,7 +128,8 @@ def _figure(samples: Samples) -> float:
 
 
 def _overhead_text(row: Measurement) -> str:
-    hit, local = row.steady, row.of(State.LOCAL)
+    """Format what dispatch adds to the local op; each call of an op that never hits adds a miss."""
+    hit, local = row.steady or row.of(State.MISS), row.of(State.LOCAL)
     return MICROSECONDS.text(_figure(hit) - _figure(local) if hit and hit.ns and local else None)
 
 
@@ -238,14 +239,12 @@ class CostedRow:
 
 
 def call_cost(row: Measurement) -> float | None:
-    """Return what a later call costs above the op on local shards, in the unit of the row.
+    """Return the cost of a later call above the op on local shards, in the unit of the row.
 
-    Where there is no local row the whole call stands for it. What never hit propagates on every call.
+    Without a local row it is the whole call. Each call of an op that never hits is a miss.
     """
-    if row.steady is None:
-        return row.figure(State.MISS)
-    local = row.figure(State.LOCAL)
-    return row.steady.figure if local is None else max(row.steady.figure - local, 0.0)
+    cost, local = row.steady.figure if row.steady else row.figure(State.MISS), row.figure(State.LOCAL)
+    return cost if cost is None or local is None else max(cost - local, 0.0)
 
 
 def by_cost(rows: Sequence[Measurement]) -> list[CostedRow]:
