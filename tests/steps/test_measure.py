@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import itertools
+import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -330,6 +334,39 @@ def test_a_redistribution_is_told_with_its_placements_dimension_and_bytes(
     steps = count(lambda: step(a))
     assert [str(one).partition(", at ")[0] for one in steps.redistributions[-1:]] == [told] * bool(told)
     assert steps.redistributes_per_step == len(steps.steps[0].redistributions)
+
+
+HELPER = """
+import functools
+from torch.distributed.tensor import Shard, distribute_tensor
+
+class Holder:
+    own = staticmethod(distribute_tensor)
+
+def by_default(*args, function=distribute_tensor):
+    return function(*args)
+
+CALLS = [distribute_tensor, Holder.own, by_default, functools.partial(distribute_tensor)]
+"""
+
+
+@pytest.mark.parametrize("is_in_step", [False, True])
+def test_wraps_of_a_module_imported_again_are_counted(
+    is_in_step: bool, mesh: DeviceMesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "helper_of_step.py").write_text(HELPER)
+    monkeypatch.syspath_prepend(tmp_path)
+    local = torch.rand(8, 8)
+
+    def step(helper: Any = None) -> None:
+        for call in (helper or importlib.import_module("helper_of_step")).CALLS:
+            call(local, mesh, [Shard(0)])
+
+    for _ in range(4):
+        gc.collect()  # nobody refers to the module of the last round
+        helper = None if is_in_step else importlib.import_module("helper_of_step")
+        assert count(partial(step, helper), 1, 2).wraps_per_step == 4
+        del sys.modules["helper_of_step"]
 
 
 def test_collectives_of_the_program_are_counted_by_kind(mesh: DeviceMesh) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.torchapi.hooks import together, wrapped
+from pytest_dtdispatch.torchapi.hooks import wrapped
 
 pytestmark = pytest.mark.torch
 
@@ -79,86 +80,70 @@ def test_threads_that_interleave_leave_nothing() -> None:
     assert vars(owner) == {}
 
 
-def test_a_module_imported_meanwhile_is_given_the_function_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    def inner() -> int:
-        return 1
+def with_closure(number: int) -> Callable[[], int]:
+    def inner(*, more: int = 1) -> int:
+        return number + more
 
-    home, late = ModuleType("home_of_inner"), ModuleType("imported_late")
-    monkeypatch.setitem(sys.modules, home.__name__, home)
-    setattr(home, "inner", inner)  # noqa: B010 (mypy knows of no such attribute)
+    return inner
+
+
+@pytest.mark.parametrize("inner", [lambda: 42, with_closure(41)], ids=["plain", "closure"])
+def test_every_reference_to_a_function_of_a_module_is_patched(inner: Callable[[], int]) -> None:
+    home, early = ModuleType("home"), ModuleType("early")
+    vars(home)["inner"] = vars(early)["inner"] = inner
+    holder = type("Holder", (), {"method": staticmethod(inner)})
+
+    def by_default(function: Callable[[], int] = inner) -> int:
+        return function()
+
+    references = [vars(early)["inner"], holder().method, {"key": inner}["key"], by_default]
+    references += [lambda: inner(), partial(inner)]
+    with wrapped(home, "inner", plus(1)), wrapped(home, "inner", plus(10)):
+        late = vars(home)["inner"]
+        assert [each() for each in (*references, late)] == [53] * 7
+    assert [each() for each in (*references, late)] == [42] * 7
+    assert late is inner
+
+
+def test_arguments_and_defaults_of_a_patched_function_stay() -> None:
+    home = ModuleType("home")
+
+    def inner(first: int, second: int = 2, *, third: int = 3) -> int:
+        return first + second + third
+
+    vars(home)["inner"] = inner
+    code, defaults = inner.__code__, inner.__kwdefaults__
+    with wrapped(home, "inner", lambda inner: lambda *args, **kwargs: inner(*args, **kwargs)):
+        assert (inner(1), inner(1, 1), inner(1, second=1, third=1)) == (6, 5, 3)
+    assert (inner.__code__, inner.__kwdefaults__) == (code, defaults)
+
+
+def test_module_attribute_that_others_set_stays() -> None:
+    home = ModuleType("home")
+    vars(home)["inner"] = lambda: 1
     with wrapped(home, "inner", plus(1)):
-        monkeypatch.setitem(sys.modules, late.__name__, late)
-        setattr(late, "inner", vars(home)["inner"])  # noqa: B010
-        assert vars(late)["inner"]() == 2
-    assert vars(home)["inner"] is vars(late)["inner"] is inner
-
-
-def test_a_module_that_takes_the_function_later_is_given_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    owner, taker = ModuleType("owner"), ModuleType("taker")
-    owner.answer = Owner().answer  # type: ignore[attr-defined]
-    own = vars(owner)["answer"]
-    monkeypatch.setitem(sys.modules, "owner", owner)
-    monkeypatch.setitem(sys.modules, "taker", taker)
-    for _ in range(2):  # it was there, and had no such name, when others were looked for
-        with wrapped(owner, "answer", plus(1)):
-            pass
-    with wrapped(owner, "answer", plus(1)):
-        taker.answer = vars(owner)["answer"]  # type: ignore[attr-defined]
-    assert vars(taker)["answer"] is own
-
-
-def test_a_module_that_takes_the_function_from_a_wrapped_module_later_is_wrapped_by_the_next_user(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    home, late = (ModuleType(name) for name in ("home_of_inner", "imported_late"))
-    vars(home)["inner"] = inner = lambda: 1
-    for module in (home, late):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    with wrapped(home, "inner", plus(1)):
-        vars(late)["inner"] = vars(home)["inner"]
+        vars(home)["inner"] = other = with_closure(6)
         with wrapped(home, "inner", plus(10)):
-            assert (vars(home)["inner"](), vars(late)["inner"]()) == (12, 12)
-        assert (vars(home)["inner"](), vars(late)["inner"]()) == (2, 2)
-    assert vars(home)["inner"] is vars(late)["inner"] is inner
+            assert other() == 17
+    assert vars(home)["inner"] is other
+    assert other() == 7
 
 
-def test_a_module_that_took_the_function_since_the_last_use_is_wrapped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    home, taker = ModuleType("home_of_inner"), ModuleType("taker")
-    vars(home)["inner"] = inner = lambda: 1
-    for module in (home, taker):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    for _ in range(2):
-        with wrapped(home, "inner", plus(1)):
-            pass
-    vars(taker)["inner"] = inner
-    with wrapped(home, "inner", plus(1)):
-        assert vars(taker)["inner"]() == 2
-    assert vars(home)["inner"] is vars(taker)["inner"] is inner
-
-
-def test_modules_are_gone_through_once_for_hooks_that_are_put_in_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looked: list[str] = []
+def test_no_module_is_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
+    scanned: list[str] = []
 
     class Watched(ModuleType):
         def __getattribute__(self, name: str) -> Any:
             if name == "__dict__":
-                looked.append(name)
+                scanned.append(name)
             return super().__getattribute__(name)
 
     monkeypatch.setitem(sys.modules, "watched", Watched("watched"))
-    homes = [ModuleType(f"home_{number}") for number in range(3)]
-    for home in homes:
-        vars(home)["inner"] = lambda: 1
-        monkeypatch.setitem(sys.modules, home.__name__, home)
-    for _ in range(2):  # the second time nobody else took the functions
-        with together(*(wrapped(home, "inner", plus(1)) for home in homes)):
-            assert [vars(home)["inner"]() for home in homes] == [2, 2, 2]
-        assert [vars(home)["inner"]() for home in homes] == [1, 1, 1]
-    assert len(looked) == 1
+    home = ModuleType("home")
+    vars(home)["inner"] = lambda: 1
+    with wrapped(home, "inner", plus(1)):
+        assert vars(home)["inner"]() == 2
+    assert not scanned
 
 
 @contextmanager
@@ -169,7 +154,6 @@ def one_that_fails(owner: Owner) -> Iterator[None]:
 
 def test_hooks_of_which_one_cannot_be_put_in_leave_nothing() -> None:
     owner = Owner()
-    hooks = together(wrapped(owner, "answer", plus(1)), one_that_fails(owner))
-    with pytest.raises(AttributeError, match="'nothing'"):
-        hooks.__enter__()
+    with pytest.raises(AttributeError, match="'nothing'"), one_that_fails(owner):
+        pass
     assert (owner.answer(), vars(owner)) == (42, {})

@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -47,9 +47,7 @@ from pytest_dtdispatch.steps.reasons import Called, CallPlace, Reason, Seen, des
 from pytest_dtdispatch.torchapi.hooks import (
     Conversion,
     Converter,
-    together,
     watching_ops,
-    watching_shared,
     watching_transfers,
 )
 from pytest_dtdispatch.torchapi.ops import op_name, open_modes
@@ -154,12 +152,9 @@ class TransferWatch:
         here: says where in the program the calling thread is.
         log: the list.
 
-    Attributes:
-        is_on: whether it is told of functions that modules import.
     """
 
     def __init__(self, here: Callable[[], CodePlace], log: list[Any]) -> None:
-        self.is_on = True
         self._here = here
         self._log = log
         self._running = _Running()
@@ -316,10 +311,8 @@ class StepCounter:
         if gc.get_freeze_count() < LEAST_FROZEN:  # what the program froze itself stays frozen
             gc.freeze()  # what exists already is not collected, so that collecting what is new takes no time
             stack.callback(gc.unfreeze)
-        stack.enter_context(together(*self._hooks(), watching_transfers(self._transfers)))
-
-    def _hooks(self) -> tuple[AbstractContextManager[Any], ...]:
-        return self._places, watching_ops(self), watching_shared(self._transfers)
+        for hooks in (self._places, watching_ops(self), watching_transfers(self._transfers)):
+            stack.enter_context(hooks)
 
     def note(self, call: OpCall) -> Any:
         """Make a call, and note it with its place, so that later misses and backwards know it."""
@@ -528,15 +521,11 @@ class LoopCounter(StepCounter):
     def __init__(self) -> None:
         super().__init__()
         self._look = ExitStack()
-        self._transfers.is_on = False
-
-    @property
-    def is_looking(self) -> bool:
-        """Whether transfers are looked at."""
-        return self._transfers.is_on
+        self.is_looking = False
 
     def _put_in(self, stack: ExitStack) -> None:
-        stack.enter_context(together(*self._hooks()))
+        stack.enter_context(self._places)
+        stack.enter_context(watching_ops(self))
         stack.callback(self.look_away)
         stack.callback(self.end_notes)
 
@@ -570,9 +559,9 @@ class LoopCounter(StepCounter):
     def look(self) -> None:
         """Look at transfers from now on."""
         self._look.enter_context(watching_transfers(self._transfers))
-        self._transfers.is_on = True
+        self.is_looking = True
 
     def look_away(self) -> None:
         """Look at transfers no more."""
-        self._transfers.is_on = False
+        self.is_looking = False
         self._look.close()

@@ -6,9 +6,8 @@ import functools
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from types import FunctionType, ModuleType
@@ -121,146 +120,100 @@ PROFILERS = ("profiler", "itt", "nvtx")  # points at which a profiler starts
 
 
 _lock = threading.RLock()
-_places: dict[tuple[int, str], _Slot] = {}
-_known: dict[tuple[int, str], _Known] = {}
-_changed: list[_Slot] = []  # in blocks of together that are open
-_blocks = 0
-
-
-@dataclass
-class _Known:
-    """Who held a value by a name when all modules were asked, and how many references and modules there were.
-
-    A module that takes the value later refers to it: it is known by that without asking thousands of them.
-    """
-
-    value: Any
-    holders: Sequence[Any]
-    mark: tuple[int, int] = (0, 0)
+_slots: dict[tuple[int, str], _Slot] = {}
 
 
 class _Slot:
-    """One attribute, with all that stands in for it as long as somebody uses it, in whichever thread.
+    """One patched attribute with its wrappers, which come and go in any order and in any thread.
 
-    Users may come and go in any order: each of them wrapping what the one before left, and putting back what
-    it found, would leave wrappers behind. Of a module, every other module that holds the function by its name
-    is meant too, and one that is imported meanwhile, which may take the wrapper from one of them.
+    If each user wrapped the current value and restored the value it had found, wrappers would remain.
     """
 
     def __init__(self, owner: Any, name: str) -> None:
         self.wraps: list[Wrap] = []
-        self.name = name
-        self._owner, self._key = owner, (id(owner), name)
-        self._own = vars(owner).get(name)  # none of an object whose class has it
+        self._owner, self._name = owner, name
+        self._own = vars(owner).get(name)  # None for an object whose class has it
         is_bound = isinstance(self._own, (staticmethod, classmethod))
         is_method = isinstance(owner, type) and self._own is not None and not is_bound
         self._inner = self._own if is_method else getattr(owner, name)
-        self._made: Callable[[Any], Any] = staticmethod if is_bound else lambda outer: outer
-        self._ours = [self._own]  # what it has been since: an exception may come while it changes
+        self._convert: Callable[[Any], Any] = staticmethod if is_bound else lambda outer: outer
+        self._ours = [self._own]  # all its values: an exception may come while it changes
 
-    def holders(self) -> Sequence[Any] | None:
-        """Return who may hold it now; None where all modules are to be asked."""
-        if not isinstance(self._owner, ModuleType):
-            return (self._owner,)
-        known = _known.get(self._key)
-        is_whole = known is not None and known.value is self._ours[0] and len(self._ours) == 1
-        return known.holders if known and is_whole and known.mark == self._mark() else None
+    def renew(self) -> None:
+        """Install the current wrappers or restore the attribute; a value that others installed stays."""
+        new = self._convert(self._wrapped()) if self.wraps else self._own
+        self._ours.append(new)
+        value = vars(self._owner).get(self._name)
+        if value is not new and any(value is each for each in self._ours):
+            if new is None:
+                delattr(self._owner, self._name)
+            else:
+                setattr(self._owner, self._name, new)
+        self._ours = [new]
 
-    def renew(self, holders: Sequence[Any]) -> None:
-        """Wrap it by those who use it now, or give it back; what somebody else put over our wrapper stays."""
-        self._replace(holders)
-        if isinstance(self._owner, ModuleType):
-            known = _known[self._key] = _Known(self._ours[0], holders)
-            known.mark = self._mark()
-        if not self.wraps:
-            _places.pop(self._key, None)
-
-    def _replace(self, holders: Sequence[Any]) -> None:
+    def _wrapped(self) -> Any:
         outer = self._inner
         for wrap in self.wraps:
             outer = wrap(outer)
-        new = self._made(outer) if self.wraps else self._own
-        self._ours.append(new)
-        for owner in holders:
-            value = owner.__dict__.get(self.name)
-            if value is new or not self._is_ours(value):
-                continue
-            if new is None:
-                delattr(owner, self.name)
-            else:
-                setattr(owner, self.name, new)
-        self._ours = [new]
-
-    def _mark(self) -> tuple[int, int]:
-        return sys.getrefcount(self._ours[0]), len(sys.modules)
-
-    def _is_ours(self, value: Any) -> bool:
-        return any(value is each for each in self._ours)
+        return outer
 
 
-def _renew(slots: Collection[_Slot]) -> None:
-    """Renew attributes; modules are thousands, and are asked once, for those whose holders are not known."""
-    known = {slot: slot.holders() for slot in slots}
-    asked = {slot: list[Any]() for slot, holders in known.items() if holders is None}
-    for module in list(sys.modules.values()) if asked else ():
-        try:
-            attributes = module.__dict__
-        except AttributeError:  # what stands for a module need not be one
-            continue
-        for slot, found in asked.items():
-            if slot.name in attributes:
-                found.append(module)
-    with ExitStack() as stack:  # an exception while one is renewed keeps no other from it
-        for slot, holders in known.items():
-            stack.callback(slot.renew, asked[slot] if holders is None else holders)
+class _FunctionSlot(_Slot):
+    """A Python function, patched by its code: every reference to it is patched, whoever stores it and when.
+
+    Modules import functions from each other, within a step too, and store them in classes, dicts, closures.
+    """
+
+    def __init__(self, function: FunctionType) -> None:
+        self.wraps: list[Wrap] = []
+        self._function, self._code, self._defaults = function, function.__code__, function.__kwdefaults__
+        self._inner = FunctionType(
+            self._code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        )
+        self._inner.__kwdefaults__ = self._defaults
+        # A function takes code with as many free variables as it has cells.
+        self._patched = _call_wrapper.__code__.replace(co_freevars=self._code.co_freevars)
+
+    def renew(self) -> None:
+        """Route the function through the current wrappers, or restore it."""
+        function = self._function
+        if self.wraps:  # the default first: the original code ignores it, the patched code reads it
+            function.__kwdefaults__ = {**(self._defaults or {}), WRAPPER: self._wrapped()}
+            function.__code__ = self._patched
+        else:
+            function.__code__ = self._code
+            function.__kwdefaults__ = self._defaults
 
 
-@contextmanager
-def _at_once() -> Iterator[None]:
-    """Renew at the end of the block what is wrapped or freed in it."""
-    global _blocks
-    with _lock:
-        _blocks += 1
-        try:
-            yield
-        finally:
-            _blocks -= 1
-            if not _blocks:
-                changed = dict.fromkeys(_changed)
-                _changed.clear()
-                _renew(changed)
+WRAPPER = "_dtdispatch_wrapper"
 
 
-@contextmanager
-def together(*hooks: AbstractContextManager[Any]) -> Iterator[None]:
-    """Put in hooks of several kinds at once, and take them out at once: modules are gone through once."""
-    stack = ExitStack()
-    try:
-        with _at_once():
-            for each in hooks:
-                stack.enter_context(each)
-        yield
-    finally:
-        with _at_once():
-            stack.close()
+def _call_wrapper(*args: Any, _dtdispatch_wrapper: Callable[..., Any], **kwargs: Any) -> Any:
+    __tracebackhide__ = True
+    return _dtdispatch_wrapper(*args, **kwargs)
 
 
 @contextmanager
 def wrapped(owner: Any, name: str, wrap: Wrap) -> Iterator[None]:
-    """Let something stand in for an attribute for a while."""
+    """Temporarily wrap an attribute; for a Python function of a module, every reference to the function."""
+    value = getattr(owner, name)
+    is_shared = isinstance(owner, ModuleType) and type(value) is FunctionType
+    key = (id(value), "") if is_shared else (id(owner), name)
     with _lock:
-        place = _places.get((id(owner), name)) or _Slot(owner, name)
+        slot = _slots.get(key) or (_FunctionSlot(value) if is_shared else _Slot(owner, name))
     try:
-        with _at_once():
-            place = _places.setdefault((id(owner), name), place)
-            place.wraps.append(wrap)
-            _changed.append(place)
+        with _lock:
+            slot = _slots.setdefault(key, slot)
+            slot.wraps.append(wrap)
+            slot.renew()
         yield
     finally:
-        with _at_once():
-            if wrap in place.wraps:
-                place.wraps.remove(wrap)
-            _changed.append(place)
+        with _lock:
+            if wrap in slot.wraps:
+                slot.wraps.remove(wrap)
+            slot.renew()
+            if not slot.wraps:
+                _slots.pop(key, None)
 
 
 @contextmanager
@@ -393,16 +346,10 @@ CONVERTERS = (
     (Point((API,), "", ("distribute_tensor",)), Converter(WRAP, "distribute_tensor")),
     (Point((FSDP,), "", ("_from_local_no_grad",)), Converter(WRAP, "DTensor")),
 )
-SHARED_CONVERTERS = tuple(each for each in CONVERTERS if not each[0].path)  # functions that modules import
-OWN_CONVERTERS = tuple(each for each in CONVERTERS if each[0].path)
 
 
 @contextmanager
-def watching_conversions(
-    watcher: Any,
-    of: Collection[Conversion] = tuple(Conversion),
-    converters: Sequence[tuple[Point, Converter]] = CONVERTERS,
-) -> Iterator[None]:
+def watching_conversions(watcher: Any, of: Collection[Conversion] = tuple(Conversion)) -> Iterator[None]:
     """Hand each conversion of some kinds to a watcher.
 
     It is told by ``watcher.on_conversion(converter, function, *args, **kwargs)``, and makes the call. Where
@@ -411,7 +358,7 @@ def watching_conversions(
     Without grad, ``to_local`` hands out the local tensor, which is no call.
     """
     with ExitStack() as hooks:
-        for point, converter in converters:
+        for point, converter in CONVERTERS:
             if converter.what in of:
                 for owner, name in point.places():
                     wrap = handed_to(partial(watcher.on_conversion, converter))
@@ -470,38 +417,16 @@ def _handler_hook(handlers: dict[Any, Any], watcher: Any) -> Iterator[None]:
 
 @contextmanager
 def watching_transfers(watcher: Any) -> Iterator[None]:
-    """Hand to a watcher, in the same way, redistributions, collectives, wraps and unwraps.
-
-    Of those functions that modules import it is told by :func:`watching_shared`.
-    """
-    local_mode_type()  # what is not loaded has no hooks
-    methods = {"implied": watcher.on_implied, "simulated op": partial(_on_simulated, watcher)}
-    conversions = watching_conversions(watcher, converters=OWN_CONVERTERS)
-    with handed(methods), _watching_collectives(watcher), conversions:
+    """Hand to a watcher, in the same way, redistributions, collectives, wraps and unwraps."""
+    for loaded_on_first_use in (SIMULATION, FSDP):  # a step may be the first to import it
+        _module(loaded_on_first_use)
+    methods = {
+        "implied": watcher.on_implied,
+        "redistribution": watcher.on_redistribution,
+        "simulated op": partial(_on_simulated, watcher),
+    }
+    with handed(methods), _watching_collectives(watcher), watching_conversions(watcher):
         yield
-
-
-@contextmanager
-def watching_shared(watcher: Any) -> Iterator[None]:
-    """Hand to a watcher, where it is on, what passes by the functions that modules import from each other.
-
-    To find who has imported them takes longer than a step: they stay in place where the watcher is not on.
-    """
-    with ExitStack() as hooks:
-        points = [(POINTS["redistribution"], watcher.on_redistribution)]
-        points += [(point, partial(watcher.on_conversion, of)) for point, of in SHARED_CONVERTERS]
-        for point, method in points:
-            for owner, name in point.places():
-                hooks.enter_context(wrapped(owner, name, partial(_handed_where_on, watcher, method)))
-        yield
-
-
-def _handed_where_on(watcher: Any, method: Callable[..., Any], inner: Any) -> Any:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        return method(inner, *args, **kwargs) if watcher.is_on else inner(*args, **kwargs)
-
-    return run
 
 
 @contextmanager
@@ -615,13 +540,16 @@ def collective_kind(op: str) -> str:
 
 
 @functools.cache
-def local_mode_type() -> Any:
-    """Return the class of that mode; None where this torch has none."""
+def _module(name: str) -> ModuleType | None:
     try:
-        module = importlib.import_module(SIMULATION)
+        return importlib.import_module(name)
     except ImportError:
         return None
-    return getattr(module, "LocalTensorMode", None)
+
+
+def local_mode_type() -> Any:
+    """Return the class of that mode; None where this torch has none."""
+    return getattr(_module(SIMULATION), "LocalTensorMode", None)
 
 
 def redistribute_module() -> Any:
