@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,11 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from pytest_dtdispatch.compare.measure import run_and_measure_variants
 from pytest_dtdispatch.compare.model import Compared, Variants
 from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.steps.measure import run_and_count
+from pytest_dtdispatch.steps.model import StepCalls
+from pytest_dtdispatch.torchapi.missing_api import fully_shard
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from tests.probes import FSDP_WITHOUT_CUDA, needs
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("young_heap")]
 
@@ -61,6 +66,38 @@ def test_one_call_is_counted_in_the_steady_state(mesh: DeviceMesh) -> None:
     assert found["moved"].counts.redistributes == 1
     assert found["moved"].counts.collectives > 0
     assert found["growing"].counts.misses == 1
+
+
+def test_equal_variants_have_equal_misses(mesh: DeviceMesh) -> None:
+    a = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0)])
+
+    def variant() -> Callable[[], Any]:
+        numbers = itertools.count(1)
+        return lambda: a.clamp(max=next(numbers) / 1000)  # each number misses in its first call
+
+    found = compare(one=variant(), two=variant(), three=variant())
+    assert [found[label].counts.misses for label in found] == [1, 1, 1]
+
+
+def fsdp_step(mesh: DeviceMesh) -> Callable[[], None]:
+    """Return a step that leaves no gradients; FSDP2 wraps them."""
+    model = torch.nn.Linear(8, 8)
+    fully_shard()(model, mesh=mesh)
+    optimizer, x = torch.optim.AdamW(model.parameters(), fused=True), torch.rand(4, 8)
+
+    def step() -> None:
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+@needs(FSDP_WITHOUT_CUDA)
+def test_fsdp_wraps_equal_those_of_steps(mesh: DeviceMesh) -> None:
+    counted = run_and_count(StepCalls("step", fsdp_step(mesh), 2, 1))
+    found = compare(one=fsdp_step(mesh), two=fsdp_step(mesh))
+    assert [counted.wraps_per_step, *(found[label].counts.wraps for label in found)] == [2, 2, 2]
 
 
 def test_what_variants_leave_behind_is_what_one_call_of_each_leaves() -> None:

@@ -57,6 +57,17 @@ def test_a_call_is_measured_on_misses_and_on_hits(shard: Make) -> None:
     assert torch.equal(result.to_local(), (a * a + a).to_local())
 
 
+def test_gradient_of_a_leaf_that_no_op_reads_is_restored() -> None:
+    leaf, gradient = torch.ones(2, requires_grad=True), torch.ones(2)
+
+    def accumulate() -> None:  # as FSDP2 does for its parameters
+        leaf.grad = gradient * 2 if leaf.grad is None else leaf.grad + gradient
+
+    run_and_measure_call(accumulate, (), None, ShardingCaches(), PLAN)
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [2, 2]
+
+
 def test_a_mode_that_a_repetition_leaves_half_closed_is_closed_before_anything_is_put_back() -> None:
     noted = NamingMode()  # one that a signal interrupted as it was closed
     total = torch.zeros(2)

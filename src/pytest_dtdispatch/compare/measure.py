@@ -155,8 +155,9 @@ class Turns:
         return [sample for sample, _, _ in timed]
 
     def count(self, label: str) -> CallCounts:
-        """Count what a call does that finds the caches filled, what prepares it aside."""
-        self._calls(label, 1)
+        """Count one call, without its preparation, on caches that only calls of this variant filled."""
+        self._fill(label)
+        self._calls(label, max(REHEARSAL_CALLS, self.calls[label] + warmup_of_block(self.calls[label])))
         subject, counter = self._subjects[label], StepCounter()
         result = repeat_under(counter, subject, subject.prepare(), self._signals)
         counts = counter.lap()

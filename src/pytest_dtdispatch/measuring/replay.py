@@ -117,6 +117,34 @@ class RandomState(Snapshot):
             super().rewind()
 
 
+class Gradients(Snapshot):
+    """Gradients of leaves: as they were before the call, even of a leaf first met after its backward.
+
+    FSDP2 sets those of its parameters, which no op reads before the optimizer does.
+
+    Args:
+        before: leaves that are alive before the call, and their gradients, by the id of the leaf.
+    """
+
+    def __init__(self, before: dict[int, tuple[Any, Any]]) -> None:
+        super().__init__(attrgetter("grad"), lambda leaf, grad: setattr(leaf, "grad", grad))
+        self._alive = before
+
+    def note(self, owner: Any) -> None:
+        """Note the gradient of a leaf that was not met before."""
+        if id(owner) in self._alive:
+            self._before.setdefault(id(owner), self._alive[id(owner)])
+        super().note(owner)
+
+    def settle(self) -> None:
+        """Note what the program's call left behind, of leaves that no op showed too."""
+        for leaf, gradient in self._alive.values():
+            if leaf.grad is not gradient:
+                self.note(leaf)
+        self._alive = {}
+        super().settle()
+
+
 def set_mask(buffer: Any, mask: tuple[Any, int]) -> None:
     """Set the mask of the buffer of a masked partial sum, and how many results still need it."""
     buffer.data, buffer.refcount = mask
@@ -280,6 +308,10 @@ class Storages:
             if not has_graph(tensor):
                 self._tensors.append((tensor, key))
 
+    def gradients(self) -> dict[int, tuple[torch.Tensor, torch.Tensor | None]]:
+        """Return the leaves that autograd gives a gradient, with their gradients, by the id of the leaf."""
+        return {id(each): (each, each.grad) for each, _ in self._tensors if each.requires_grad}
+
     def were_other(self, plain: torch.Tensor) -> bool:
         """Whether a storage had another size then: what it held then, if anything, is not there now."""
         size = plain.untyped_storage().nbytes()
@@ -359,7 +391,7 @@ class Replay:
     ) -> None:
         self.why_not_repeatable = why_not_repeatable
         self.masks = Snapshot(attrgetter("data", "refcount"), set_mask)
-        self.gradients = Snapshot(attrgetter("grad"), lambda leaf, grad: setattr(leaf, "grad", grad))
+        self.gradients = Gradients(storages.gradients() if storages else {})
         self.random, self.grown = RandomState(leaves), Grown()
         self._versions = Snapshot(version_of, set_version)
         self._specs = Snapshot(spec_of, set_spec, DTensor)
