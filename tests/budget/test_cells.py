@@ -74,6 +74,12 @@ def test_several_steps_are_averaged_and_timing_is_taken_off_even_where_that_is_t
     assert "dispatch      -0.1" in shown(Budget("x", 1e6, (cell,), steps=5))
 
 
+def test_collectives_of_another_mesh_stand_beside_the_part() -> None:
+    cells = (Cell("redistribution collectives", "redistribute", None, 30.0, 1.0),)
+    budget = Budget("x", 1e6, cells, steps=5, elsewhere="all_gather on a CPU mesh")
+    assert "redistribution collectives (all_gather on a CPU mesh) " in shown(budget)
+
+
 def test_a_span_before_the_first_moment_is_at_that() -> None:
     assert pieces(MOMENTS, -5, 0) == [(MOMENTS[0], 1.0)]
     assert pieces([], 0, 5) == []

@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.futures import Future
 
@@ -444,6 +444,30 @@ def test_collectives_are_counted_whatever_runs_them(ranks: str, request: pytest.
     steps = count(step, warmup=1, steps=1)
     assert steps.collectives == {"all_gather": 1, "all_reduce": 2, "reduce_scatter": 1}
     assert [one.bytes for one in steps.redistributions] == [256, 256, 256]
+
+
+@pytest.mark.parametrize("rows", [8, 6])  # even and uneven shards: those are padded
+@pytest.mark.parametrize("ranks", ["mesh", pytest.param("simulated", marks=needs(LOCAL_TENSOR))])
+def test_shard_to_shard_is_counted_as_on_a_gpu(ranks: str, rows: int, request: pytest.FixtureRequest) -> None:
+    on: DeviceMesh = request.getfixturevalue(ranks)
+    whole = distribute_tensor(torch.rand(rows, 8), on, [Shard(0)]).requires_grad_()
+
+    def step() -> None:  # three exchanges: one in backward, where the gradient of the sum is replicated
+        whole.redistribute(placements=[Shard(1)]).redistribute(placements=[Shard(0)]).sum().backward()
+
+    [counted] = count(step, warmup=1, steps=1).steps
+    exchanges = [one for one in counted.collective_runs if one.elsewhere]
+    assert [(one.kind, one.bytes, one.elsewhere) for one in exchanges] == [
+        ("all_to_all", 2 * 8 * 4, "all_gather on a CPU mesh")
+    ] * 3
+    assert [one.bytes for one in counted.redistributions if not one.is_implied][:2] == [64, 64]
+
+
+def test_shard_to_shard_of_real_ranks_is_counted_as_it_ran(mesh_in_python: DeviceMesh) -> None:
+    whole = on_mesh(mesh_in_python, 2)
+    [ran] = count(lambda: whole.redistribute(placements=[Shard(1)]), 1, 1).steps[0].collective_runs
+    assert (ran.kind, ran.bytes, ran.elsewhere) == ("all_gather", 256, "all_to_all on a GPU")
+    assert "(all_to_all on a GPU)" in str(ran)
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,7 @@ def take_budget(
         max(map(_noise, lengths)),
         advise(counted, cells, measured_ns),
         off_core_ns * waits.is_counted,
+        next((one.elsewhere for step in counted for one in step.collective_runs if one.elsewhere), ""),
     )
 
 

@@ -55,6 +55,7 @@ class Budget(NoRows):
         advice: what to change in the step, what saves most first.
         waiting_ns: part of ``measured_ns`` that the step waited for a core: without their waits the median of
             the same steps is that much less.
+        elsewhere: what torch runs on a mesh of another device in place of collectives of redistributions.
 
     Example:
         >>> cells = (Cell("local", "mm", None, 30.0, 2.0), Cell("dispatch", "mm", None, 60.0, 2.0))
@@ -76,6 +77,7 @@ class Budget(NoRows):
     noise: float = 0.0
     advice: tuple[Advice, ...] = ()
     waiting_ns: float = 0.0
+    elsewhere: str = ""
 
     @property
     def parts(self) -> dict[str, float]:

@@ -163,8 +163,10 @@ def _parts(title: str, budget: Budget) -> Table:
     off = dict.fromkeys(budget.parts, 0.0)
     for cell in budget.cells:
         off[cell.part] += cell.timing_ns
+    titles = {str(Part.SENDING): f"{Part.SENDING} ({budget.elsewhere})"} if budget.elsewhere else {}
     lines = [
-        Line(part, _cells(ns, budget, us(off[part])), budget.known(part)) for part, ns in budget.parts.items()
+        Line(titles.get(part, part), _cells(ns, budget, us(off[part])), budget.known(part))
+        for part, ns in budget.parts.items()
     ]
     if budget.steps:
         lines.append(Line(REST, _cells(budget.unexplained_ns, budget)))

@@ -55,6 +55,8 @@ from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import (
     TensorNumbers,
+    is_group_fake,
+    is_local_mode_open,
     local_of,
     shards_of_simulated_ranks,
     spec_type,
@@ -134,6 +136,28 @@ def kept_tensor() -> str:
 Function = Callable[..., Any]
 
 
+class _Exchange(NamedTuple):
+    """An exchange of shards between two dimensions: an all_to_all, for which torch gathers on a CPU mesh.
+
+    Args:
+        bytes: that an all_to_all handles on this rank.
+        is_real: whether its collective moves data between processes.
+        is_simulated: whether it runs on the CPU tensors of all ranks, where torch does not gather.
+    """
+
+    bytes: int
+    is_real: bool
+    is_simulated: bool
+
+    def as_counted(self, ran: Collective) -> Collective:
+        """Return the collective of a GPU mesh; between real processes the one that ran."""
+        is_gathered = ran.kind == "all_gather"
+        if self.is_real:
+            return replace(ran, elsewhere="all_to_all on a GPU") if is_gathered else ran
+        fallback = "all_gather on a CPU mesh" if is_gathered or self.is_simulated else ""
+        return replace(ran, kind="all_to_all", bytes=self.bytes, elsewhere=fallback)
+
+
 class _Running(threading.local):
     """What runs in a thread."""
 
@@ -141,6 +165,7 @@ class _Running(threading.local):
     redistributed: Any = None  # the DTensor whose redistribution was asked for
     collective_bytes = 0
     is_in_collective = False
+    exchange: _Exchange | None = None
     place: CodePlace | None = None  # of the redistribution that runs
     is_converting = False
 
@@ -194,10 +219,23 @@ class TransferWatch:
         place = self._running.place or self._here()
         with patch.object(self._running, "is_in_collective", True), ProfilerRange("collective", lambda: kind):
             result = collective(*args, **kwargs)
-        handled = max(map(_bytes, (*args, *kwargs.values(), result)))
-        self._log.append(Collective(kind, handled, place=place))
-        self._running.collective_bytes += handled
+        ran = Collective(kind, max(map(_bytes, (*args, *kwargs.values(), result))), place=place)
+        exchange = self._running.exchange
+        counted = exchange.as_counted(ran) if exchange else ran
+        self._log.append(counted)
+        self._running.collective_bytes += counted.bytes
         return result
+
+    def on_exchange(self, exchange: Function, shard: Any, *args: Any, **kwargs: Any) -> Any:
+        """Note that the next collective exchanges shards."""
+        is_simulated = is_local_mode_open()
+        noted = _Exchange(
+            _bytes(shard),
+            is_real=not is_simulated and not is_group_fake(),
+            is_simulated=is_simulated and shard.device.type == "cpu",
+        )
+        with patch.object(self._running, "exchange", noted):
+            return exchange(shard, *args, **kwargs)
 
     def on_conversion(self, converter: Converter, convert: Function, *args: Any, **kwargs: Any) -> Any:
         """List a wrap or an unwrap; one that runs inside another is part of it."""

@@ -122,6 +122,7 @@ class Collective(StepEvent):
     Args:
         kind: by the name of torch's function: ``all_gather``.
         bytes: that it handled on this rank, by shape, as in a redistribution; not compared by ``==``.
+        elsewhere: what torch runs in its place on a mesh of another device; empty if it runs the same.
         place: where in the program it was called; None if it is not known.
     """
 
@@ -129,9 +130,11 @@ class Collective(StepEvent):
     common = ("kind",)
     kind: str
     bytes: int = field(default=0, compare=False)
+    elsewhere: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        return self._at_place(f"{self.kind}: {self.bytes:,} bytes")
+        elsewhere = f" ({self.elsewhere})" if self.elsewhere else ""
+        return self._at_place(f"{self.kind}: {self.bytes:,} bytes{elsewhere}")
 
 
 @dataclass(frozen=True)

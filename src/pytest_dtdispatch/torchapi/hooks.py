@@ -91,6 +91,8 @@ POINTS = {
     # How DTensors come where they are needed.
     "implied": Point((TENSOR,), DISPATCHER, ("redistribute_local_args",), is_required=True),
     "redistribution": Point((REDISTRIBUTE,), "", ("redistribute_local_tensor",), is_required=True),
+    # Shard to Shard: on a CPU mesh torch gathers, as gloo had no all_to_all.
+    "exchange": Point(("torch.distributed.tensor._collective_utils",), "", ("shard_dim_alltoall",)),
     "planning": Point(
         (REDISTRIBUTE,),
         "",
@@ -423,6 +425,7 @@ def watching_transfers(watcher: Any) -> Iterator[None]:
     methods = {
         "implied": watcher.on_implied,
         "redistribution": watcher.on_redistribution,
+        "exchange": watcher.on_exchange,
         "simulated op": partial(_on_simulated, watcher),
     }
     with handed(methods), _watching_collectives(watcher), watching_conversions(watcher):
