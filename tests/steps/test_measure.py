@@ -450,7 +450,7 @@ def test_collectives_are_counted_whatever_runs_them(ranks: str, request: pytest.
 @pytest.mark.parametrize("ranks", ["mesh", pytest.param("simulated", marks=needs(LOCAL_TENSOR))])
 def test_shard_to_shard_is_counted_as_on_a_gpu(ranks: str, rows: int, request: pytest.FixtureRequest) -> None:
     on: DeviceMesh = request.getfixturevalue(ranks)
-    whole = distribute_tensor(torch.rand(rows, 8), on, [Shard(0)]).requires_grad_()
+    whole: Any = distribute_tensor(torch.rand(rows, 8), on, [Shard(0)]).requires_grad_()
 
     def step() -> None:  # three exchanges: one in backward, where the gradient of the sum is replicated
         whole.redistribute(placements=[Shard(1)]).redistribute(placements=[Shard(0)]).sum().backward()
