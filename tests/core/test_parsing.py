@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.parsing import (
+    DECIMAL,
+    THRESHOLD,
     THRESHOLDS,
     Export,
     read_choice,
@@ -222,3 +225,20 @@ def test_the_threshold_of_a_state_replaces_the_general_one_of_its_field() -> Non
 
 def test_auto_stands_for_the_summary_of_a_job_alone() -> None:
     assert [export.is_auto for export in read_formats(["markdown:auto", "csv:auto"])] == [True, False]
+
+
+def shortest_s(match: Callable[[str], object], text: str) -> float:
+    """Return the minimum CPU time of five matches."""
+    times = []
+    for _ in range(5):
+        began = time.thread_time()
+        match(text)
+        times.append(time.thread_time() - began)
+    return min(times)
+
+
+@pytest.mark.parametrize("pattern", [DECIMAL, THRESHOLD], ids=["decimal", "threshold"])
+@pytest.mark.parametrize("end", ["", "x", ".", "e", "%x"])
+def test_long_number_is_parsed_in_linear_time(pattern: re.Pattern[str], end: str) -> None:
+    short, long = (shortest_s(pattern.fullmatch, "1" * length + end) for length in (1_000, 16_000))
+    assert long < 100 * short  # 16 times where linear, 256 times where quadratic

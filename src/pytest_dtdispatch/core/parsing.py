@@ -19,7 +19,7 @@ AUTO = "auto"
 MOST_RANKS = 1024
 LONGEST_S = 10**9  # some 30 years; clocks overflow soon after
 WHOLE = re.compile("[+-]?[0-9]+")
-DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 THRESHOLD = re.compile(
     rf"((?P<state>{'|'.join(THRESHOLD_STATES)})=)?((?P<field>{'|'.join(THRESHOLD_FIELDS)}):)?"
     rf"(?P<percent>{DECIMAL.pattern})%(?P<strict>{STRICT})?"
