@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pytest_dtdispatch.core.measurement import (
     INSTRUCTIONS,
     Contains,
@@ -44,7 +46,7 @@ def measured(
     calls: int = 1,
     rounds: int = 5,
     contains: Contains = Contains.DISPATCH,
-    **texts: tuple[str, ...],
+    **texts: Any,
 ) -> Measurement:
     """Make a row of these samples; texts are its notes and remarks."""
     figures = Figures(rounds, samples, **texts)

@@ -40,7 +40,7 @@ SIZES = (8, 16, 32)
 several_sizes = st.lists(st.integers(1, 10**6), min_size=2, max_size=6, unique=True).map(sorted)
 
 
-def figures(state: State, *ns: int, refused: str = "", **texts: tuple[str, ...]) -> Figures:
+def figures(state: State, *ns: int, refused: str = "", **texts: Any) -> Figures:
     return Figures(1, (Samples(state, ns, (Refused(refused, 1),) if refused else ()),), **texts)
 
 

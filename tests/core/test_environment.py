@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.core.environment import Environment, World, load_text, read_world, why_no_world
+from pytest_dtdispatch.core.environment import (
+    Environment,
+    World,
+    is_traced,
+    load_text,
+    read_world,
+    why_no_world,
+)
 
 ENVIRONMENT = Environment("2.13.0", "abc123", "", "cpu", "", "fake", 4, 2, "native+python")
 TORCHRUN = {
@@ -79,3 +88,28 @@ def test_a_process_is_the_rank_that_a_launcher_says_or_is_told_why_not(
     assert found.startswith(why_not) if why_not else found == ""
     assert found.isprintable()
     assert len(found) < 300
+
+
+@pytest.mark.parametrize("install", [sys.settrace, sys.setprofile])
+def test_tracers_of_python_are_found(install: Any) -> None:
+    assert not is_traced()
+    install(lambda *_: None)
+    try:
+        found = is_traced()
+    finally:
+        install(None)
+    assert found
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring came with Python 3.12")
+def test_tools_of_sys_monitoring_are_found() -> None:
+    monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
+    monitoring.use_tool_id(3, "a coverage tool")
+    try:
+        assert not is_traced()
+        monitoring.set_events(3, monitoring.events.LINE)
+        assert is_traced()
+    finally:
+        monitoring.set_events(3, 0)
+        monitoring.free_tool_id(3)
+    assert not is_traced()

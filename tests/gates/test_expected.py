@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.cli import main
+from pytest_dtdispatch.core.measurement import TRACED
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.gates.expected import ExpectedRow, corrections, judge_results, read_expected, shortened
@@ -59,6 +61,7 @@ def test_rows_and_results_that_have_no_match_or_improve(
         ("compile_time_instruction_count", None, "--dtdispatch-metric instructions"),
         (HIT, found(99_000, scatter=math.inf), "few samples: raise --dtdispatch-max-time"),
         (HIT, found(1000, scatter=1.5), "noisy: its samples scatter by 150%"),
+        (HIT, replace(found(1000), is_traced=True), TRACED),
     ],
 )
 def test_missing_and_inconclusive_have_remedies(metric: str, result: MetricValue | None, remedy: str) -> None:

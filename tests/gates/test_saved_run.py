@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.verdicts import Judgement, Threshold
+from pytest_dtdispatch.core.verdicts import Judgement, Threshold, Verdict
 from pytest_dtdispatch.gates.saved_run import (
     LEAST_SAMPLES,
     MIN_SAMPLES,
@@ -36,6 +36,13 @@ def judge(base: Iterable[StateRow], head: Iterable[StateRow], *thresholds: Thres
 
 def verdicts_of(judgement: Judgement) -> list[str]:
     return [str(row.verdict) for row in judgement.verdicts]
+
+
+@pytest.mark.parametrize("traced", ["base", "head"])
+def test_traced_rows_are_not_judged(traced: str) -> None:
+    sides = {"base": row(), "head": row(factor=2.0)}
+    sides[traced] = replace(sides[traced], is_traced=True)
+    assert judge([sides["base"]], [sides["head"]]).verdicts[0].verdict is Verdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import gc
 import inspect
 import itertools
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Figures, Samples, State
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Figures, Samples, State, merge
 from pytest_dtdispatch.core.text import progress_to
 from pytest_dtdispatch.measuring.plan import Plan, Propagation
 from pytest_dtdispatch.measuring.rounds import (
@@ -225,6 +226,16 @@ def test_uncached_propagations_are_counted_during_the_rehearsal_alone(bench: Ben
     watched = seen_in_calls(bench, lambda: bench.caches.uncached is not None)
     bench.take(plan(rounds=1, repeat=2))
     assert watched == [True] * REHEARSAL + [False] * (1 + WARMUP + 2)
+
+
+def test_figures_tell_whether_a_tracer_ran(bench: Bench) -> None:
+    before = bench.take(plan(rounds=1, repeat=1))
+    sys.settrace(lambda *_: None)
+    try:
+        traced = bench.take(plan(rounds=1, repeat=1))
+    finally:
+        sys.settrace(None)
+    assert (before.is_traced, traced.is_traced, merge([before, traced]).is_traced) == (False, True, True)
 
 
 def test_a_reading_that_is_none_is_refused_whatever_the_counters_say() -> None:

@@ -48,6 +48,12 @@ def test_what_is_proved_and_what_is_noisy_is_said_once() -> None:
     assert not [*proved([]), *noise([row(QUIET)]).blocks]
 
 
+def test_traced_rows_are_marked_and_counted() -> None:
+    traced = replace(row(NOISY), figures=replace(row(NOISY).figures, is_traced=True))
+    assert mark(traced) == ("noisy miss, traced", Tone.NOTICE)
+    assert len(lines_of(noise([traced, row(QUIET)]), 400)) == 2
+
+
 def test_each_way_not_to_be_seen_is_one_line_with_its_number_of_tests() -> None:
     threads, process = Unseen(threads=4, ops=8), Unseen(processes=1)
     modes = Unseen(modes=("CommDebugMode", "DebugMode"))

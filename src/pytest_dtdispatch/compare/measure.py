@@ -12,6 +12,7 @@ import torch
 
 from pytest_dtdispatch.compare.equality import call_variants
 from pytest_dtdispatch.compare.model import CallCounts, Compared, ComparedVariant, Variants
+from pytest_dtdispatch.core.environment import is_traced
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.results import row_name
 from pytest_dtdispatch.core.text import show_progress
@@ -230,5 +231,5 @@ def _measured(
         calls = turns.calls[label]
         remark = f"each sample is {f'the median of {calls} calls' if calls > 1 else 'one call'}"
         samples = Samples(State.CALL, tuple(turns.medians[label]), unit=plan.sampler.unit)
-        figures[label] = Figures(len(samples.values), (samples,), notes, (remark,))
+        figures[label] = Figures(len(samples.values), (samples,), notes, (remark,), is_traced())
     return figures, counts

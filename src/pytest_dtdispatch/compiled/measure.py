@@ -19,6 +19,7 @@ from pytest_dtdispatch.compiled.model import (
     CompiledFunction,
     CompilePlan,
 )
+from pytest_dtdispatch.core.environment import is_traced
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, State
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import CompileError, first_line
@@ -104,7 +105,7 @@ class CompileRounds:
         if not hits and self._recorder.recorded(State.COMPILE_WARM):
             look_ups = f"{misses} look-ups found nothing" if misses else "none was asked"
             notes = (f"compile-warm: no cache of compiled code answered: {look_ups}", *notes)
-        return Figures(self._rounds, samples_of(self._recorder), notes)
+        return Figures(self._rounds, samples_of(self._recorder), notes, is_traced=is_traced())
 
     def _take_round(self) -> None:
         """Compile cold, compile warm, call."""

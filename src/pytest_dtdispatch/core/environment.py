@@ -102,6 +102,13 @@ def load_text() -> str:
     return f"load {load:.1f} on {plural(cores, 'core')}{busy}"
 
 
+def is_traced() -> bool:
+    """Whether a tracer or profiler of Python runs in this thread: a debugger, coverage, cProfile."""
+    monitoring: Any = getattr(sys, "monitoring", None)  # of Python 3.12 and later
+    tools = filter(monitoring.get_tool, range(6)) if monitoring else ()
+    return bool(sys.gettrace() or sys.getprofile() or any(monitoring.get_events(tool) for tool in tools))
+
+
 def has_torch() -> bool:
     """Tell whether torch is installed, without importing it."""
     try:

@@ -13,6 +13,7 @@ from pytest_dtdispatch.stats.intervals import quietest_block, scatter
 MOST = 2**63  # a counter that is not there reads 2**64 - 1
 # Scatter past which a row is marked, and not judged: of 120 rows of a quiet machine none has more.
 NOISY = 1.0
+TRACED = "a tracer of Python ran, such as a debugger or coverage, and makes calls longer"
 
 
 class State(str, Enum):
@@ -253,12 +254,14 @@ class Figures:
         samples: one entry for each state that was tried.
         notes: what every reader must know: why there are no figures, what was done differently.
         remarks: what explains the figures to who asks: why there is no local row.
+        is_traced: whether a tracer of Python ran.
     """
 
     rounds: int = 0
     samples: tuple[Samples, ...] = ()
     notes: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    is_traced: bool = False
 
 
 def merge(calls: Sequence[Figures]) -> Figures:
@@ -280,6 +283,7 @@ def merge(calls: Sequence[Figures]) -> Figures:
         ),
         tuple(dict.fromkeys(note for figures in calls for note in figures.notes)),
         tuple(dict.fromkeys(remark for figures in calls for remark in figures.remarks)),
+        any(figures.is_traced for figures in calls),
     )
 
 

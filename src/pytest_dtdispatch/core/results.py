@@ -42,6 +42,7 @@ class MetricValue:
         scatter: of its samples, if that is too far to judge it; infinite if there are too few; else 0.
         signature: the whole one, if the name has it cut.
         ranks: that found it, if others found less.
+        is_traced: whether a tracer of Python ran, so that no gate judges it.
     """
 
     name: str
@@ -50,6 +51,7 @@ class MetricValue:
     scatter: float = 0.0
     signature: str = ""
     ranks: tuple[int, ...] = ()
+    is_traced: bool = False
 
 
 class Count(float):
@@ -369,7 +371,8 @@ def row_metrics(test: str, rows: Iterable[Measurement]) -> Iterator[MetricValue]
     for row in rows:
         whole = row.full_label if row.full_label != row.label else ""
         name = number_name(test, row.label)
-        yield from (MetricValue(name, *metric, whole) for metric in call_metrics(row))
+        is_traced = row.figures.is_traced
+        yield from (MetricValue(name, *each, whole, is_traced=is_traced) for each in call_metrics(row))
 
 
 def state_name(test: str, row: Measurement, samples: Samples) -> str:

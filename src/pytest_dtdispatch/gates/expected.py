@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from pytest_dtdispatch.core.environment import ranks_text
 from pytest_dtdispatch.core.files import checked_target, read_text, write_atomic
-from pytest_dtdispatch.core.measurement import INSTRUCTIONS, MOST, UNITS, noise_text
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, MOST, TRACED, UNITS, noise_text
 from pytest_dtdispatch.core.parsing import read_decimal
 from pytest_dtdispatch.core.results import (
     FEW_SAMPLES,
@@ -230,7 +230,7 @@ def judge_results(
     judgement = judged(verdicts, improved_fails)
     if not judgement.has_failed and all(row.verdict is not Verdict.IMPROVED for row in verdicts):
         return judgement
-    quiet = [result for result in results if not result.scatter]
+    quiet = [result for result in results if not (result.scatter or result.is_traced)]
     return replace(judgement, to_paste=tuple(map(str, corrections(expected, quiet))))
 
 
@@ -315,9 +315,11 @@ def _judge_row(row: ExpectedRow, result: MetricValue | None) -> RowVerdict:
     if result is None:
         return verdict_of(Verdict.MISSING, (), NOT_COUNTED if row.metric in INSTRUCTIONS.metrics else GONE)
     value = result.value
-    if result.scatter:
+    if result.scatter or result.is_traced:
         why = f"noisy: {noise_text(result.scatter)}; run again on a quieter machine"
-        if math.isinf(result.scatter):
+        if result.is_traced:
+            why = TRACED
+        elif math.isinf(result.scatter):
             why = f"{FEW_SAMPLES}: raise --dtdispatch-max-time"
         return replace(verdict_of(Verdict.INCONCLUSIVE, (), why), criterion=f"{criterion}: found {value:,}")
     figures: dict[str, float] = {"expected": row.expected, "found": value}

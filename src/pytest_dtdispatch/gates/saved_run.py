@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
 
-from pytest_dtdispatch.core.measurement import NOISY, Measurement, State
+from pytest_dtdispatch.core.measurement import NOISY, TRACED, Measurement, State
 from pytest_dtdispatch.core.results import state_name
 from pytest_dtdispatch.core.signatures import shorten
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, Verdict, judged
@@ -48,6 +48,7 @@ SLOWER = "find what slowed it, or save a new run if the cost is wanted"
 FASTER = "save a new run to keep it"
 SCATTERS = f"scatter by more than {NOISY:.0%}"
 IN_THIS_RUN = f"samples {SCATTERS}: run again on a quieter machine, or use dtdispatch ab"
+TRACED_RUN = f"{TRACED}: compare two runs without one"
 IN_SAVED_RUN = f"samples of the saved run {SCATTERS}: save a new one on a quieter machine"
 CONTAMINATED = (
     "the same op on plain tensors shifted too, so the cause may be the machine: run again, "
@@ -78,6 +79,7 @@ class StateRow:
         mesh: that it ran on, as text; empty where it used none.
         thresholds: that the marker of its test has.
         test: that it is of.
+        is_traced: whether a tracer of Python ran.
     """
 
     name: str
@@ -86,6 +88,7 @@ class StateRow:
     mesh: str = ""
     thresholds: tuple[Threshold, ...] = ()
     test: str = ""
+    is_traced: bool = False
 
 
 def state_rows(
@@ -95,7 +98,8 @@ def state_rows(
     for row in rows:
         for samples in row.times():
             name = state_name(test, row, samples)
-            yield StateRow(name, samples.state, samples.ns, row.mesh, tuple(thresholds), test)
+            of = (row.mesh, tuple(thresholds), test, row.figures.is_traced)
+            yield StateRow(name, samples.state, samples.ns, *of)
 
 
 def environment_differences(then: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
@@ -211,6 +215,8 @@ def _why_not(row: StateRow, noisy: str) -> str:
     if len(row.ns) < MIN_SAMPLES:
         flag = COMPILE_FLAG if row.state in (State.COMPILE_COLD, State.COMPILE_WARM) else FLAGS
         return TOO_FEW.format(flag=flag)
+    if row.is_traced:
+        return TRACED_RUN
     if not min(row.ns):
         return "a sample of it is 0 ns: its clock is too coarse, or its file was changed"
     share = scatter(row.ns) or 0.0

@@ -13,6 +13,7 @@ from functools import partial
 from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from pytest_dtdispatch.core.environment import is_traced
 from pytest_dtdispatch.core.measurement import TIME, Figures, Profile, Refused, Samples, State, Unit
 from pytest_dtdispatch.measuring.plan import NOTES, REMARKS, Plan, Propagation, Schedule
 from pytest_dtdispatch.measuring.sampler import Meter
@@ -276,7 +277,7 @@ class Rounds:
                 break
         notes = (*NOTES.get(propagation, ()), *self._schedule.notes(done))
         remarks = (*self._sampler.remarks(), *REMARKS.get(propagation, ()))
-        return Figures(done, samples_of(self._recorder, self._profile), notes, remarks)
+        return Figures(done, samples_of(self._recorder, self._profile), notes, remarks, is_traced())
 
     def _profile(self, state: State) -> Profile | None:
         """Profile one call more, if that was asked for."""

@@ -80,6 +80,7 @@ def _merged(ranks: Mapping[int, Measurement], everyone: Sequence[int], stat: str
             *_texts({rank: one.figures.remarks for rank, one in ranks.items()}),
             *([f"not measured on {ranks_text(absent)}"] if absent else ()),
         ),
+        is_traced=any(one.figures.is_traced for one in ranks.values()),
     )
     return replace(next(iter(ranks.values())), figures=figures)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_dtdispatch.core.measurement import NOISY, Contains, Measurement, State
+from pytest_dtdispatch.core.measurement import NOISY, TRACED, Contains, Measurement, State
 from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.report.document import (
@@ -29,7 +29,7 @@ def mark(measurement: Measurement) -> tuple[str, Tone]:
     """Say of a row what is not proved, and in which states it is noisy; nothing where all is well."""
     proof = measurement.proof
     states = "all" if len(measurement.noisy) > 2 else ", ".join(measurement.noisy)
-    noisy = f"noisy {states}" if states else ""
+    noisy = ", ".join([f"noisy {states}"] * bool(states) + ["traced"] * measurement.figures.is_traced)
     if proof in ("proved", "unpropagated"):
         tone = Tone.NOTICE if noisy else Tone.GOOD
     else:
@@ -52,11 +52,13 @@ def proved(everything: Sequence[Measurement], by: str = "the cache counters") ->
 
 
 def noise(everything: Sequence[Measurement]) -> Document:
-    """Say how many rows are noisy, and what that means; nothing where none is."""
-    if not (noisy := sum(bool(measurement.noisy) for measurement in everything)):
-        return Document()
-    text = f"{noisy:,} of {len(everything):,} rows are noisy: {WHY_NOISY}"
-    return Document((paragraph(text, Tone.NOTICE, hanging=1),))
+    """Lay out how many rows no gate judges because they are noisy, or were traced."""
+    counts = {
+        f"are noisy: {WHY_NOISY}": sum(bool(row.noisy) for row in everything),
+        f"are not judged: {TRACED}": sum(row.figures.is_traced for row in everything),
+    }
+    lines = (f"{count:,} of {len(everything):,} rows {text}" for text, count in counts.items() if count)
+    return Document(tuple(paragraph(line, Tone.NOTICE, hanging=1) for line in lines))
 
 
 def caveats(tests: Iterable[TestResults]) -> Document:
