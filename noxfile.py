@@ -40,6 +40,8 @@ PAIRS = {
 PLUGINS = ("xdist", "codspeed", "rerunfailures", "timeout", "randomly", "asyncio")
 ALONE = ("-p", "no:cacheprovider", "-rs", "-m", "not long and not sweep")
 IN_PAIRS = (*ALONE, "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+# Of the tests marked long those of ranks and of FSDP2, whose interfaces differ most from torch to torch.
+RANKS = ("-p", "no:cacheprovider", "-rs", "-m", "long and not sweep", "-k", "rank or fsdp")
 QUICK = ("--dtdispatch", "--dtdispatch-rounds=5", "--dtdispatch-max-time=0.2")
 SUITE = (*QUICK, "--pyargs", "pytest_dtdispatch.suite")
 BUILD = "import sys; from hatchling.build import build_wheel as build; print(build(sys.argv[1]))"
@@ -77,7 +79,10 @@ def beside(*plugins: str, tests: tuple[str, ...] = ()) -> Tests:
 
 
 SESSIONS = {
-    **{f"torch-{torch}": Tests(tuple(TEST_EXTRA), (IN_PAIRS,), of, torch) for torch, of in PYTHONS.items()},
+    **{
+        f"torch-{torch}": Tests(tuple(TEST_EXTRA), (IN_PAIRS, RANKS), of, torch)
+        for torch, of in PYTHONS.items()
+    },
     **{name: Tests((*TEST_EXTRA, *pair), (IN_PAIRS,)) for name, pair in PAIRS.items()},
     **{f"with-{plugin}": beside(plugin, tests=("tests/plugin",)) for plugin in PLUGINS},
     "with-all-plugins": beside(*PLUGINS),
@@ -125,6 +130,8 @@ def run_tests(session: nox.Session) -> None:
         if session.name == "types":
             check_types(session)
         for run in tests.runs:
+            if run is RANKS and session.posargs:  # of the tests that are named none may be among them
+                continue
             given = () if run is SUITE else session.posargs
             session.run(
                 "python", "-m", "pytest", *run, *given, env={"PYTHONPATH": None, "OMP_NUM_THREADS": "1"}

@@ -43,3 +43,9 @@ def test_no_plugin_of_pytest_is_among_the_tools(noxfile: ModuleType) -> None:
     assert "expecttest" in noxfile.TOOLS
     assert not {tool for tool in noxfile.TOOLS if tool.startswith("pytest")}
     assert [run for run in noxfile.SESSIONS["without-plugins"].requirements if "pytest" in run] == []
+
+
+def test_sessions_of_torch_run_long_tests_of_ranks(noxfile: ModuleType) -> None:
+    sessions = [tests for name, tests in noxfile.SESSIONS.items() if name.startswith("torch-")]
+    assert len(sessions) == len(noxfile.PYTHONS)
+    assert all(noxfile.RANKS in tests.runs for tests in sessions)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed import _functional_collectives as collectives
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -75,14 +76,22 @@ def test_repetitions_of_a_call_leave_no_more_than_the_call(result: str, block: B
     assert unwaited() == before
 
 
-@pytest.fixture(params=["dropped", "hidden"])
+@pytest.fixture(params=["dropped", "hidden", "coalesced"])
 def hide(request: pytest.FixtureRequest, block: Block) -> Callable[[], Any]:
     """A callable that leaves a collective which its result does not show."""
+    newest = hasattr(collectives, "_wrap_tensor_autograd")
+    name = "_wrap_tensor_autograd" if newest else "_maybe_wrap_tensor"
+    group = torch.distributed.distributed_c10d._get_default_group().group_name
 
     def drop() -> None:
         block()
 
-    return {"dropped": drop, "hidden": lambda: SimpleNamespace(loss=block())}[request.param]
+    def drop_coalesced() -> None:  # as all_reduce_coalesced of torch 2.15
+        outputs = torch.ops._c10d_functional.all_reduce_coalesced([torch.ones(8)], "sum", group)
+        list(map(getattr(collectives, name), outputs))
+
+    hidden = {"dropped": drop, "hidden": lambda: SimpleNamespace(loss=block()), "coalesced": drop_coalesced}
+    return hidden[request.param]
 
 
 def test_repetitions_leave_none_that_a_result_does_not_show(hide: Callable[[], Any]) -> None:

@@ -133,6 +133,33 @@ def test_what_an_op_implied_is_over_the_limit_at_its_line(mesh: DeviceMesh, make
     assert all(f"{FILE}:{line} " in text and "redistribute:" not in text for text in listed)
 
 
+def gradient_replaced(mesh: DeviceMesh) -> Callable[[], Any]:
+    local = torch.rand(8, 8, requires_grad=True)
+
+    def step() -> None:
+        whole = DTensor.from_local(local, mesh, [Replicate()], run_check=False)
+        whole.to_local(grad_placements=[Partial()]).sum().backward()
+
+    return step
+
+
+@needs(CONTEXT)
+@pytest.mark.parametrize("make", [gradient_replaced, gathered, added], ids=name_of)
+def test_implicit_is_what_the_installed_torch_refuses(mesh: DeviceMesh, make: Make) -> None:
+    from torch.distributed.tensor import _utils
+
+    step, is_refused = make(mesh), False
+    steps = run_and_count(StepCalls("step", step, 1, 1))
+    try:
+        with _utils.ExplicitRedistributionContext(strict=True):
+            step()
+    except RuntimeError:
+        is_refused = True
+    assert bool(steps.implied) == is_refused
+    assert {one.op for one in steps.implied} <= {"add.Tensor", "from_local"}
+    assert steps.redistributions
+
+
 @needs(CONTEXT)
 @pytest.mark.parametrize("make", [*EXPLICIT, *IMPLIED], ids=name_of)
 def test_torch_refuses_the_same_steps_where_it_is_told_to_refuse_all(mesh: DeviceMesh, make: Make) -> None:

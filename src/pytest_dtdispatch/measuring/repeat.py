@@ -114,8 +114,8 @@ def left_as_it_was(calls: Sequence[RanCall], one_thread: bool) -> Iterator[None]
 def _recorded(collectives: list[torch.Tensor], wrap: Callable[..., Any]) -> Callable[..., Any]:
     """Note collectives that repetitions leave and their results do not show."""
 
-    def recorded(output: torch.Tensor) -> Any:
-        collectives.append(output)
+    def recorded(output: Any) -> Any:
+        collectives.extend(tree_leaves(output))
         return wrap(output)
 
     return recorded

@@ -167,7 +167,8 @@ class _Running(threading.local):
     is_in_collective = False
     exchange: _Exchange | None = None
     place: CodePlace | None = None  # of the redistribution that runs
-    is_converting = False
+    converting = ""  # name of the conversion that runs
+    is_observed = False  # whether torch called the next redistribution implicit
 
 
 class TransferWatch:
@@ -193,6 +194,7 @@ class TransferWatch:
     def on_redistribution(self, redistribute: Function, *args: Any, **kwargs: Any) -> Any:
         """List a redistribution that changes placements, with the bytes that its collectives handle."""
         local, source, target, *_ = args
+        is_observed, self._running.is_observed = self._running.is_observed, False
         if tuple(source.placements) == tuple(target.placements):
             return redistribute(*args, **kwargs)
         running, place = self._running, self._here()
@@ -206,7 +208,7 @@ class TransferWatch:
         ):
             result = redistribute(*args, **kwargs)
             handled = running.collective_bytes
-        op = running.implied_by or ASKED
+        op = running.implied_by or (is_observed and running.converting) or ASKED
         numbers = number, self._numbers.of_contents(result)
         tensor = _tensor_text(source)
         self._log.append(Redistribution(op, tensor, *placements, handled, *numbers, place=place))
@@ -226,6 +228,11 @@ class TransferWatch:
         self._running.collective_bytes += counted.bytes
         return result
 
+    def on_observation(self, observe: Function, *args: Any, **kwargs: Any) -> None:
+        """Note that the next redistribution is implicit, by an op or in the backward of a conversion."""
+        observe(*args, **kwargs)
+        self._running.is_observed = True
+
     def on_exchange(self, exchange: Function, shard: Any, *args: Any, **kwargs: Any) -> Any:
         """Note that the next collective exchanges shards."""
         is_simulated = is_local_mode_open()
@@ -244,12 +251,12 @@ class TransferWatch:
             asked = None if converter.is_backward else first_tensor(args)
             with patch.object(self._running, "redistributed", asked):
                 return convert(*args, **kwargs)
-        if self._running.is_converting:
+        if self._running.converting:
             return convert(*args, **kwargs)
         taken = first_tensor(args)
         number = 0 if converter.is_backward or taken is None else self._number(converter, taken)
-        is_converting = patch.object(self._running, "is_converting", True)
-        with is_converting, ProfilerRange(converter.what, lambda: converter.name):
+        converting = patch.object(self._running, "converting", converter.name)
+        with converting, ProfilerRange(converter.what, lambda: converter.name):
             result = convert(*args, **kwargs)
         made = result if isinstance(result, tuple) else (result,)
         tensors = args if converter.what is Conversion.UNWRAP else made

@@ -98,8 +98,16 @@ POINTS = {
         "",
         ("_gen_transform_infos", "_gen_transform_infos_non_cached", "_optimize_transform_infos"),
     ),
-    # Is given the output of each collective that Python runs.
-    "collective output": Point(("torch.distributed._functional_collectives",), "", ("_maybe_wrap_tensor",)),
+    # What torch checks against its ExplicitRedistributionContext, open or not.
+    "observed": Point(
+        ("torch.distributed.tensor._utils",), "ExplicitRedistributionContext", ("observe_redistribution",)
+    ),
+    # Is given the output of each collective that Python runs, or a list of them.
+    "collective output": Point(
+        ("torch.distributed._functional_collectives",),
+        "",
+        ("_maybe_wrap_tensor", "_maybe_wrap_tensors", "_wrap_tensor_autograd"),
+    ),
     # An embedding on a table that is sharded by rows gives a masked partial sum: its placement keeps the mask
     # of the ids until the sum is reduced. The placement stands in a cached plan, and all results of that plan
     # share it: one that is dropped before it is reduced, as that of a repetition is, leaves its mask behind.
@@ -426,6 +434,7 @@ def watching_transfers(watcher: Any) -> Iterator[None]:
         "implied": watcher.on_implied,
         "redistribution": watcher.on_redistribution,
         "exchange": watcher.on_exchange,
+        "observed": watcher.on_observation,
         "simulated op": partial(_on_simulated, watcher),
     }
     with handed(methods), _watching_collectives(watcher), watching_conversions(watcher):
