@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_dtdispatch.budget import model
 from pytest_dtdispatch.budget.model import Budget, Moment, cells_of, fold_shares, pieces
 from pytest_dtdispatch.budget.parts import Slice
 from pytest_dtdispatch.budget.table import RAN_ONCE, document, pairs_document, step_parts
@@ -83,6 +84,26 @@ def test_collectives_of_another_mesh_stand_beside_the_part() -> None:
 def test_a_span_before_the_first_moment_is_at_that() -> None:
     assert pieces(MOMENTS, -5, 0) == [(MOMENTS[0], 1.0)]
     assert pieces([], 0, 5) == []
+
+
+def test_lengths_of_pieces_are_summed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = []
+
+    def counted(lengths: list[int]) -> int:
+        sums.append(lengths)
+        return sum(lengths)
+
+    monkeypatch.setattr(model, "sum", counted, raising=False)
+    moments = [Moment(number, number, PYTHON, False) for number in range(50)]
+    assert [share for _, share in pieces(moments, 0, 50)] == [0.02] * 50
+    assert len(sums) == 1
+
+
+def test_time_after_the_last_line_followed_has_no_place() -> None:
+    moments = [*MOMENTS, Moment(70, 70, None, False)]
+    unplaced = {cell.op: cell.place for cell in cells_of([COURSE], moments, [COURSE])}
+    assert unplaced["MmBackward0"] == replace(FORWARD, phase=Phase.BACKWARD)
+    assert unplaced["engine"] is None
 
 
 def shown(budget: Budget, verbose: bool = False, width: int = 100) -> str:

@@ -16,7 +16,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
-from pytest_dtdispatch.budget.measure import budgeted_region, run_and_measure_budget
+from pytest_dtdispatch.budget.located import MAX_NOTING, PlaceLog
+from pytest_dtdispatch.budget.measure import TRACED, budgeted_region, run_and_measure_budget
 from pytest_dtdispatch.budget.model import Budget, CostShare
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.torchapi.hooks import API, redistribute_module
@@ -247,6 +248,68 @@ def test_beside_another_tracer_lines_are_not_known(train: Callable[[], None]) ->
     assert "another tracer" in found.note
     assert {one.name for one in found.by_line()} == {""}
     assert found.parts["dispatch"] > 0
+
+
+def test_tracer_of_the_step_stays_and_hides_lines(train: Callable[[], None]) -> None:
+    def tracer(*_: Any) -> None: ...
+
+    def step() -> None:
+        train()
+        sys.settrace(tracer)
+
+    budgets: list[Budget] = []
+    try:
+        with budgeted_region("test", budgets.append):
+            step()
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(None)
+    [once] = budgets
+    assert TRACED in once.note
+    assert {one.name for one in once.by_line()} == {""}
+
+
+def test_tracer_inside_each_step_hides_lines() -> None:
+    def step() -> None:
+        sys.settrace(lambda *_: None)
+        torch.ones(2)
+        sys.settrace(None)
+
+    assert budget_of(step, 0, 4).note == TRACED
+
+
+def double(number: int) -> int:
+    return number * 2
+
+
+def test_following_plain_python_ends_and_names_the_line() -> None:
+    calls, log = 100_000, PlaceLog()
+    with log.noting(sys._getframe(), MAX_NOTING):
+        for number in range(calls):
+            double(number)
+        assert sys.gettrace() is None
+    assert len(log.moments) < calls
+    assert log.moments[-1].place is None
+    assert log.ended_at
+    assert "test_measure.py:" in log.ended_at.line_text
+
+
+def test_import_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    functions = "".join(f"def f{n}(): return {n}\nf{n}()\n" for n in range(20))
+    (tmp_path / "imported_once.py").write_text(functions, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    log = PlaceLog()
+
+    def load() -> None:
+        import imported_once  # type: ignore[import-not-found]  # noqa: F401
+
+    with log.noting(None):
+        load()
+        double(1)
+    lines = [moment.place.line_text.rpartition("/")[2] for moment in log.moments if moment.place]
+    assert line_of("import imported_once") in lines
+    assert line_of("return number * 2") in lines
+    assert not [line for line in lines if "imported_once.py" in line]
 
 
 def test_a_region_that_runs_once(train: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,22 +12,36 @@ from typing import Any
 
 from pytest_dtdispatch.budget.model import Moment
 from pytest_dtdispatch.core.events import CodePlace, Phase
-from pytest_dtdispatch.measuring.places import ForwardPlaces, FrameOwner, look
+from pytest_dtdispatch.measuring.places import NOTHING, ForwardPlaces, FrameOwner, look
 from pytest_dtdispatch.torchapi.compiler import uncompiled
 
 QUICK_NS, QUICK_LINES = 5_000, 20  # lines that follow each other so fast make a loop, which is at one place
+# Following every line of plain Python takes 10 to 80 times as long as the line: it ends after this share of
+# the other time, and not before it took as long as starting the profiler does.
+MAX_NOTING, MIN_NOTING_NS, CHECK_NS = 3, 20_000_000, 1_000_000
+MANY_LINES = 200
+IMPORTLIB = "<frozen importlib._bootstrap>"
 
 
 class PlaceLog(ForwardPlaces):
     """Note each line of the user's program, and each module, as it comes by in this thread.
 
+    What an import runs is at the line that imports.
+
     Attributes:
         moments: by time, on the clock ``time.perf_counter_ns``.
+        ended_at: the last line, if noting reached its maximum.
+        is_interrupted: whether the program installed a tracer of its own.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.moments: list[Moment] = []
+        self.ended_at: CodePlace | None = None
+        self.is_interrupted = False
+        self._began_ns = self._noting_ns = self._event_ns = self._call_ns = 0
+        self._max_noting = self._check_at_ns = math.inf
+        self._is_importing = False
         self._enter: Callable[..., Any] = self._on_entry
         self._trace: Callable[..., Any] = self._on_event
         self._stack: list[tuple[FrameOwner, FrameType]] = []
@@ -34,40 +49,77 @@ class PlaceLog(ForwardPlaces):
         self._last_line_ns = 0
 
     @contextmanager
-    def noting(self, innermost: FrameType | None) -> Iterator[None]:
+    def noting(self, innermost: FrameType | None, max_noting: float = math.inf) -> Iterator[None]:
         """Note what the program does inside, in functions too that run already; no other tracer must run.
 
         Args:
             innermost: of the functions that run and belong to the program; None where none does.
+            max_noting: maximum time of noting, relative to the rest of the time inside; it ends there.
         """
+        self._trace = self._on_event
+        self._call_ns = self._unclocked_ns()
+        self._enter, self._trace = uncompiled(self._on_entry), uncompiled(self._on_event)
+        self._event_ns = self._unclocked_ns()
+        self._max_noting = max_noting
+        self._check_at_ns = MIN_NOTING_NS if max_noting < math.inf else math.inf
+        self._quick_lines, self._noting_ns, self._began_ns = 0, 0, time.perf_counter_ns()
         self._stack = [*self._frames.outwards(innermost)][::-1]
         self._is_after_backward = False
-        self._enter, self._trace = uncompiled(self._on_entry), uncompiled(self._on_event)
         running = [frame for _, frame in self._stack]
         for kind, frame in self._stack:
             frame.f_trace_lines, frame.f_trace = kind is FrameOwner.USER, self._on_event
         self._note(time.perf_counter_ns())
-        sys.settrace(self._on_call)
+        tracer = self._on_call
+        sys.settrace(tracer)
         try:
             yield
         finally:
-            sys.settrace(None)
+            if sys.gettrace() is tracer:
+                sys.settrace(None)
+            elif self.ended_at is None:  # what the program installed stays
+                self.is_interrupted = True
             for frame in running:
                 frame.f_trace = None
+
+    def _unclocked_ns(self) -> int:
+        """Measure what a line costs that is not recorded, less what its trace function clocks."""
+        count, shortest_ns = len(self.moments), sys.maxsize
+        for _ in range(5):
+            self._event_ns, self._noting_ns, self._check_at_ns = 0, 0, math.inf
+            began = self._last_line_ns = time.perf_counter_ns()
+            sys.settrace(lambda *_: self._trace)
+            _lines()
+            sys.settrace(None)
+            shortest_ns = min(shortest_ns, time.perf_counter_ns() - began - self._noting_ns)
+        del self.moments[count:]
+        return max(shortest_ns, 0) // MANY_LINES
 
     def _owner(self, frame: FrameType) -> FrameOwner:
         return self._frames.known.get(id(frame.f_code)) or self._frames.learn(frame.f_code)
 
     def _on_call(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if self._is_importing:
+            return None
         kind = self._owner(frame)
-        return None if kind is FrameOwner.NOTHING else self._enter(frame, kind)
+        if kind is not NOTHING:
+            return self._enter(frame, kind)
+        self._noting_ns += self._call_ns
+        if self._noting_ns >= self._check_at_ns:
+            self._check(time.perf_counter_ns())
+        elif frame.f_code.co_filename == IMPORTLIB:
+            self._is_importing, frame.f_trace_lines = True, False
+            return self._on_import
+        return None
+
+    def _on_import(self, frame: FrameType, event: str, arg: Any) -> Any:
+        self._is_importing = event != "return"
+        return self._on_import
 
     def _on_entry(self, frame: FrameType, kind: FrameOwner) -> Any:
         began = time.perf_counter_ns()
         frame.f_trace_lines = kind is FrameOwner.USER
         self._stack.append((kind, frame))
-        self._note(began)
-        return self._trace
+        return self._note(began)
 
     def _on_event(self, frame: FrameType, event: str, arg: Any) -> Any:
         began = time.perf_counter_ns()
@@ -75,23 +127,39 @@ class PlaceLog(ForwardPlaces):
             self._quick_lines = self._quick_lines + 1 if began - self._last_line_ns < QUICK_NS else 0
             self._last_line_ns = began
             if self._quick_lines > QUICK_LINES:
-                return self._trace
+                return self._spend(began)
         if event == "return":
             while self._stack and self._stack.pop()[1] is not frame:
                 continue
             if self._owner(frame) is FrameOwner.ENGINE and not self._is_in_engine():
                 self._is_after_backward = True
-        if event != "exception":
-            self._note(began)
-        return self._trace
+        return self._trace if event == "exception" else self._note(began)
 
     def _is_in_engine(self) -> bool:
         return any(kind is FrameOwner.ENGINE for kind, _ in self._stack)
 
-    def _note(self, begin_ns: int) -> None:
+    def _note(self, begin_ns: int) -> Any:
         place, in_engine = self._place()
         self._last_line_ns = time.perf_counter_ns()
         self.moments.append(Moment(begin_ns, self._last_line_ns, place, in_engine))
+        return self._spend(begin_ns)
+
+    def _spend(self, begin_ns: int) -> Any:
+        """Count the time of noting; return the function that traces on, or None at the maximum."""
+        self._noting_ns += time.perf_counter_ns() - begin_ns + self._event_ns
+        return self._trace if self._noting_ns < self._check_at_ns else self._check(begin_ns)
+
+    def _check(self, begin_ns: int) -> Any:
+        now = time.perf_counter_ns()
+        self._check_at_ns = self._noting_ns + CHECK_NS
+        if self._noting_ns <= self._max_noting * (now - self._began_ns - self._noting_ns):
+            return self._trace
+        sys.settrace(None)
+        for _, frame in self._stack:
+            frame.f_trace = None
+        self.ended_at = self.moments[-1].place
+        self.moments.append(Moment(begin_ns, now, None, False))
+        return None
 
     def _place(self) -> tuple[CodePlace, bool]:
         """Find the place, and whether it is code of the user that the engine calls."""
@@ -102,3 +170,8 @@ class PlaceLog(ForwardPlaces):
         at = seen if seen.file else look(outwards)  # what called backward
         name = self._names.known_name(seen.running) if seen.running else ""
         return CodePlace(at.file, at.line, name, Phase.BACKWARD), bool(seen.file or seen.running)
+
+
+def _lines() -> None:
+    for _ in range(MANY_LINES):
+        pass

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from pytest_dtdispatch.advice import advise
-from pytest_dtdispatch.budget.located import PlaceLog
+from pytest_dtdispatch.budget.located import MAX_NOTING, PlaceLog
 from pytest_dtdispatch.budget.model import Budget, cells_of, noting_ns
 from pytest_dtdispatch.budget.parts import (
     LOOK_UP,
@@ -85,6 +85,7 @@ EVENT_CALLS = 50
 ONCE = "ran once, with timing: measured is its time less the cost of timing and of following lines"
 MIN_OFF_CORE = 0.01  # share of a step from which on a note names it
 TRACED = "lines are not known: another tracer of Python runs, such as a debugger or coverage"
+UNFOLLOWED = "lines are not known from {} on: following them took three times as long as the rest"
 
 Steps = Generator[None, None, Any]  # yields where a step is to begin, and again where it has ended
 Level = Callable[[Iterator[None], CoreWaits], Steps]  # runs a step each time its argument yields
@@ -288,6 +289,8 @@ def _follow(log: PlaceLog) -> Steps:
                     anchors.append((before_ns + time.perf_counter_ns()) // 2)
                     yield
             yield
+    if log.is_interrupted:
+        return []
     nodes = steps_among(events, marks)[-LOCATED:]
     return [_on_clock(node, began) for node, began in zip(nodes, anchors, strict=True)]
 
@@ -346,15 +349,17 @@ def budgeted_region(name: str, keep: Callable[[Budget], None]) -> Iterator[None]
     measuring = Measuring("a budget is taken")
     with measuring, core_waits() as waits, profiling() as events, Marks().in_place() as marks:
         off_core_ns, began_ns = waits.read(), time.perf_counter_ns()
-        with marks.marked("step"), nullcontext() if is_traced else log.noting(None):
+        with marks.marked("step"), nullcontext() if is_traced else log.noting(None, MAX_NOTING):
             yield
         off_core_ns = waits.read() - off_core_ns
+    is_traced |= log.is_interrupted
     [node] = steps_among(events, marks)
     event_ns, course = least_event_ns(), _on_clock(node, began_ns)
     timed = (one.less(one.events * event_ns) for one in course)
     noted = tuple(one.less(noting_ns(log.moments, one.begin_ns, one.end_ns)) for one in timed)
     cells = cells_of([noted], log.moments, [] if is_traced else [course])
-    notes = (ONCE, TRACED * is_traced, off_core_text(waits, off_core_ns, node.length_ns))
+    unknown = TRACED * is_traced or (UNFOLLOWED.format(log.ended_at.line_text) if log.ended_at else "")
+    notes = (ONCE, unknown, off_core_text(waits, off_core_ns, node.length_ns))
     note = "; ".join(filter(None, notes))
     took_ns = sum(cell.ns for cell in cells)
     budget = Budget(name, took_ns, cells, node.length_ns, 0.0, 0, node.count(), event_ns, note)

@@ -167,13 +167,13 @@ class Moment(NamedTuple):
     Args:
         begin_ns: when it came there, and noting that began.
         at_ns: when that ended, and the program went on.
-        place: where it is.
+        place: where it is; None if lines are no longer followed.
         in_engine: whether that is code of the user's which autograd's engine called, as a checkpoint does.
     """
 
     begin_ns: int
     at_ns: int
-    place: CodePlace
+    place: CodePlace | None
     in_engine: bool
 
 
@@ -198,9 +198,10 @@ def pieces(moments: Sequence[Moment], begin_ns: int, end_ns: int) -> list[tuple[
         max(0, min(end, end_ns) - max(moment.at_ns, begin_ns))
         for moment, end in zip(inside, ends, strict=True)
     ]
-    if not sum(lengths):
+    total = sum(lengths)
+    if not total:
         return [(moment, 1.0) for moment in inside[:1]]
-    shares = ((moment, length / sum(lengths)) for moment, length in zip(inside, lengths, strict=True))
+    shares = ((moment, length / total) for moment, length in zip(inside, lengths, strict=True))
     return [(moment, share) for moment, share in shares if share]
 
 
@@ -247,7 +248,7 @@ def cells_of(
 
 def _places(course: Course, moments: Sequence[Moment]) -> Iterator[Shares]:
     """Give where each slice of a located step was spent."""
-    made: dict[int, CodePlace] = {}  # where nodes of autograd were made, by their number
+    made: dict[int, CodePlace | None] = {}  # where nodes of autograd were made, by their number
     backward: CodePlace | None = None
     for one in course:
         span = (one.since_ns,) * 2 if one.since_ns >= 0 else (one.begin_ns, one.end_ns)
@@ -269,6 +270,6 @@ def _places(course: Course, moments: Sequence[Moment]) -> Iterator[Shares]:
             yield [(place, share / total) for place, share in in_code] or [(None, 1.0)]
 
 
-def _in_module(place: CodePlace, origin: CodePlace | None) -> CodePlace:
+def _in_module(place: CodePlace | None, origin: CodePlace | None) -> CodePlace | None:
     """Put what a node calls outside of modules, as a function of the user's, in the module that made it."""
-    return replace(place, module=origin.module) if origin and not place.module else place
+    return replace(place, module=origin.module) if place and origin and not place.module else place
