@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -114,6 +117,21 @@ def test_opening_and_closing_empty_every_cache_and_an_owner_can_open_again() -> 
         assert not dist.is_initialized()
         assert entries() == 0
         assert ShardingCaches().native_stats() == (0, 0)
+
+
+def exception_hooks() -> list[object]:
+    return [sys.excepthook, sys.unraisablehook, threading.excepthook, *logging.getLogger().handlers]
+
+
+@pytest.mark.parametrize("spec", [fake(4), MeshSpec((1,), "cpu", "gloo")], ids=str)
+@pytest.mark.parametrize("is_left_to_us", [True, False])
+def test_a_group_leaves_no_exception_hook(spec: MeshSpec, is_left_to_us: bool) -> None:
+    before, owner = exception_hooks(), ProcessGroupOwner()
+    owner.group(spec)
+    if not is_left_to_us:
+        dist.destroy_process_group()
+    owner.close()
+    assert exception_hooks() == before
 
 
 # An equal mesh on a new group

@@ -20,6 +20,7 @@ from pytest_dtdispatch.ranks.exchange import Exchange, join
 from pytest_dtdispatch.torchapi.groups import (
     forget_group_that_failed,
     init_fake_group,
+    init_group,
     keep_backends_while_groups_end,
     local_mode,
     start_rpc,
@@ -130,7 +131,7 @@ class ProcessGroupOwner:
         exchange, world = self._exchange, self._exchange.world
         exchange.meet(self._key("open"), None, "open a process group")
         try:
-            dist.init_process_group(
+            init_group(
                 backend,
                 store=self._store("group"),
                 rank=world.rank,

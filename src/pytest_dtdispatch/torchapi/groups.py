@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import secrets
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -16,10 +17,23 @@ from pytest_dtdispatch.torchapi.hooks import handed, local_mode_type
 from pytest_dtdispatch.torchapi.ops import TorchDispatchMode, open_modes
 
 
+def init_group(backend: str, **how: Any) -> None:
+    """Start a process group, and restore ``sys.excepthook``.
+
+    Each group wraps it, for a prefix such as ``[rank0]:``, and stays on it when the group ends: after 1,200
+    groups a traceback was a RecursionError.
+    """
+    hook = sys.excepthook
+    try:
+        torch.distributed.init_process_group(backend, **how)
+    finally:
+        sys.excepthook = hook
+
+
 def init_fake_group(world_size: int) -> None:
     """Start a process group of any size in this one process, in which every collective is a fake."""
     fake = importlib.import_module("torch.testing._internal.distributed.fake_pg")
-    torch.distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=world_size)
+    init_group("fake", store=fake.FakeStore(), rank=0, world_size=world_size)
 
 
 def forget_group_that_failed() -> None:
@@ -88,6 +102,8 @@ def start_rpc(rank: int, world_size: int, store: Any, timeout_s: float) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "You are using a Backend", UserWarning)  # it does, not its user
         rpc.init_rpc(f"worker{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
+    handlers = getattr(importlib.import_module("torch.distributed.rendezvous"), "_rendezvous_handlers", {})
+    handlers.pop(scheme, None)  # it would hold the store
 
 
 def stop_rpc(graceful: bool, timeout_s: float) -> None:
