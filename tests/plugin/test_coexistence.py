@@ -14,6 +14,7 @@ needs_codspeed = needs_plugin("pytest_codspeed")
 ROW = "  add.Tensor(*@4 *"
 NOTHING = "nothing was measured: "
 SHORT = ("--codspeed-warmup-time=0", "--codspeed-max-time=0.1")
+OF_TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
 PLAIN = ("-pno:cacheprovider", "-pno:hypothesispytest")
 
 
@@ -53,6 +54,51 @@ def test_under_xdist_nothing_is_measured_and_the_reason_is_given_once(pytester: 
         result, NOTHING + "pytest-xdist runs tests in parallel, where latencies mean nothing; run with -n0"
     )
     assert not benchmarks_of(pytester.path / "rows.json")
+
+
+@needs_xdist
+@pytest.mark.parametrize("flag", ["--dtdispatch-nproc", "torchrun"])
+def test_workers_of_xdist_are_refused_on_ranks(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, flag: str
+) -> None:
+    pytester.makeini("[pytest]\naddopts = -n2")
+    pytester.makepyfile(TEN_LINES)
+    for name, value in OF_TORCHRUN.items() if flag == "torchrun" else ():
+        monkeypatch.setenv(name, value)
+    flags = ("--dtdispatch-nproc=2",) * (flag != "torchrun")
+    result = pytester.runpytest_subprocess(*PLAIN, *MEASURED, *flags)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert text_of(result).strip() == f"ERROR: -n 2 (pytest-xdist): not with {flag}: add -n 0"
+
+
+RAISES = """
+import pytest
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_{hook}():
+    raise ValueError("boom")
+    yield
+"""
+
+
+@pytest.mark.parametrize("hook", ["sessionfinish", "terminal_summary"])
+def test_our_section_and_files_come_before_the_error_of_a_plugin(
+    pytester: pytest.Pytester, hook: str
+) -> None:
+    pytester.makepyfile(TEN_LINES)
+    pytester.makeconftest(RAISES.format(hook=hook))
+    result = measure(pytester, "--dtdispatch-export=csv:results.csv")
+    assert result.ret == pytest.ExitCode.INTERNAL_ERROR
+    result.stdout.fnmatch_lines(["*= dtdispatch =*", ROW])
+    assert text_of(result).count("= dtdispatch =") == 1
+    assert (pytester.path / "results.csv").read_text()
+
+
+def test_our_section_is_printed_where_benchmarks_cannot_be_grouped(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TEN_LINES, test_theirs="def test_theirs(benchmark): benchmark(len, 'a')")
+    result = measure(pytester, "--benchmark-group-by=param:op")
+    result.stdout.fnmatch_lines(["*= dtdispatch =*", ROW])
+    result.stderr.fnmatch_lines(["*TypeError: 'NoneType' object is not subscriptable"])
 
 
 @needs_xdist

@@ -50,6 +50,15 @@ def refuse_questions(config: pytest.Config, because: str) -> None:
             raise pytest.UsageError(f"{flag}: not with {because}: run without either")
 
 
+def _refuse_workers(config: pytest.Config) -> None:
+    """Refuse workers of pytest-xdist beside ranks: the workers would run the tests, and no rank."""
+    settings, workers = resolve.valid_settings(config), config.getoption("numprocesses", None)
+    is_launched = settings is not None and settings.measure and settings.nproc > 1
+    if workers and (is_launched or rank_of(config)) and not resolve.runs_nothing(config.option):
+        flag = "--dtdispatch-nproc" if is_launched else "torchrun"
+        raise pytest.UsageError(f"-n {workers} (pytest-xdist): not with {flag}: add -n 0")
+
+
 def _refuse_moved_rootdir(config: pytest.Config) -> None:
     """Refuse a value of a flag of ours that changed the rootdir, and with it the ini file and names of rows.
 
@@ -95,6 +104,7 @@ def uncaptured(config: pytest.Config) -> AbstractContextManager[None]:
 def run_elsewhere(config: pytest.Config) -> int | None:
     """Meet other ranks; or run the command line again, in ranks or where instructions can be counted."""
     _refuse_moved_rootdir(config)
+    _refuse_workers(config)
     if (rank := rank_of(config)) is not None and (status := rank.join(config)) is not None:
         return status
     settings = measuring_settings(config)

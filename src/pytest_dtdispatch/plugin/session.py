@@ -78,6 +78,8 @@ class Session(PluginObject):
         self.results: dict[str, TestResults] = {}
         self.gates = Gates(config, settings, self.results, self.why_not)
         self.outputs: Outputs | None = None
+        self._unfinished: pytest.Session | None = None
+        self._awaits_summary = False  # tests are over, and our section is not printed yet
         self._ranks = rank_of(config)
         self._meter = [config.stash[METER]] if METER in config.stash else []
 
@@ -95,6 +97,10 @@ class Session(PluginObject):
             load_text(),
         )
         return [f"dtdispatch: {line}" for line in (*how, *self._meter)]
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Note that the session has to be finished."""
+        self._unfinished = session
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
         """List what a count consists of, where an assertion on it fails."""
@@ -190,11 +196,13 @@ class Session(PluginObject):
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fail a run whose gates failed."""
+        """Write files, and fail a run whose gates failed."""
+        self._unfinished = None
         if self.outputs is not None:
             self.outputs.write(session.items, self._ranks.why_stopped if self._ranks else "")
         if self._failures() and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._awaits_summary = True
 
     def _failures(self) -> list[str]:
         """Name what failed beside tests."""
@@ -234,17 +242,30 @@ class Session(PluginObject):
         try:
             return (yield)
         finally:
-            if not hasattr(self._config, "workerinput") and read_world(os.environ).is_first:
-                terminalreporter.ensure_newline()
-                terminalreporter.section("dtdispatch")
-                try:
-                    self._print_section(terminalreporter)
-                except Exception as error:  # pytest's own summary follows
-                    terminalreporter.write_line(f"this section was not printed: {shown(error)}", red=True)
-                    if self.outputs is not None:
-                        _print_lines(
-                            terminalreporter, document_lines(self.outputs.document(), NO_EDGE, View())
-                        )
+            self._summarize(terminalreporter)
+
+    def pytest_unconfigure(self) -> None:
+        """Write files and print our section if another plugin raised first, as pytest-benchmark may."""
+        if sys.exc_info()[1] is None:
+            return
+        if self._unfinished is not None:
+            self.pytest_sessionfinish(self._unfinished)
+        if self._awaits_summary and (reporter := self._config.pluginmanager.get_plugin("terminalreporter")):
+            self._summarize(reporter)
+
+    def _summarize(self, terminalreporter: Any) -> None:
+        """Print our section, in the process that started workers, and on the first rank."""
+        self._awaits_summary = False
+        if hasattr(self._config, "workerinput") or not read_world(os.environ).is_first:
+            return
+        terminalreporter.ensure_newline()
+        terminalreporter.section("dtdispatch")
+        try:
+            self._print_section(terminalreporter)
+        except Exception as error:  # pytest's own summary follows
+            terminalreporter.write_line(f"this section was not printed: {shown(error)}", red=True)
+            if self.outputs is not None:
+                _print_lines(terminalreporter, document_lines(self.outputs.document(), NO_EDGE, View()))
 
     def _print_section(self, terminalreporter: Any) -> None:
         verbose = self._config.get_verbosity() > 0
