@@ -8,6 +8,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Figures, Samples, State, merge
 from pytest_dtdispatch.core.text import progress_to
+from pytest_dtdispatch.measuring import rounds
+from pytest_dtdispatch.measuring.core_waits import CoreWaits
 from pytest_dtdispatch.measuring.plan import Plan, Propagation
 from pytest_dtdispatch.measuring.rounds import (
     A_COUNTER_MOVED,
@@ -236,6 +239,28 @@ def test_figures_tell_whether_a_tracer_ran(bench: Bench) -> None:
     finally:
         sys.settrace(None)
     assert (before.is_traced, traced.is_traced, merge([before, traced]).is_traced) == (False, True, True)
+
+
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_blocks_off_a_core_are_shares_or_a_note(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_counted: bool
+) -> None:
+    """Of calls that end within microseconds, a second is all of the time."""
+    readings = itertools.count(step=10**9)
+
+    @contextmanager
+    def scripted() -> Iterator[CoreWaits]:
+        yield CoreWaits(lambda: next(readings), is_counted)
+
+    monkeypatch.setattr(rounds, "core_waits", scripted)
+    taken = bench.take(
+        plan(rounds=1, repeat=1), local=Subject(FakeOp(bench.clock, lambda number: None), tuple)
+    )
+    assert {samples.state: samples.waited for samples in taken.samples} == dict.fromkeys(
+        (State.MISS, State.HIT, State.LOCAL), float(is_counted)
+    )
+    assert ("not on a core" in str(taken.notes)) is not is_counted
+    assert merge([Figures(), taken]).samples[0].waited == float(is_counted)
 
 
 def test_a_reading_that_is_none_is_refused_whatever_the_counters_say() -> None:

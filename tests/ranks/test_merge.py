@@ -71,6 +71,11 @@ def test_refused_samples_add_up_and_the_least_rounds_are_told() -> None:
     assert merged.figures.rounds == 4
 
 
+def test_waits_of_the_rank_that_waited_most_stand_for_all() -> None:
+    rows = [measured("add", Samples(State.HIT, (7, 9), waited=share)) for share in (0.2, 0.7, 0.0)]
+    assert merged_hits("median", *rows).waited == 0.7
+
+
 def test_a_note_of_one_rank_names_it_and_one_of_all_is_told_once() -> None:
     [merged] = merged_rows({0: [measured("add", notes=("a", "b"))], 3: [measured("add", notes=("a",))]})
     assert merged.figures.notes == ("a", "rank 0: b")

@@ -246,6 +246,12 @@ def test_a_row_has_share_and_total(rows: list[Measurement], cells: dict[str, tup
     assert table.groups[1].lines[0].cells[2] == "100.0", "each region has its own whole"
 
 
+def test_a_row_notes_waits_of_more_than_a_tenth() -> None:
+    samples = [Samples(State.MISS, (9_000,) * 20, waited=0.1), Samples(State.HIT, (700,) * 20, waited=0.34)]
+    [line] = table_of(document({"test_a": [measured("add", *samples)]}, View())).groups[0].lines
+    assert line.notes == ("waited for a core: hit 34% of the time",)
+
+
 def test_an_op_that_never_hits_costs_its_miss() -> None:
     never = row("never", {State.MISS: (300_000,) * 20, State.LOCAL: (5_000,) * 20})
     laid_out = document({"test_a": [costly("add", 10, 10_000), never]}, View())

@@ -13,6 +13,7 @@ from pytest_dtdispatch.stats.intervals import quietest_block, scatter
 MOST = 2**63  # a counter that is not there reads 2**64 - 1
 # Scatter past which a row is marked, and not judged: of 120 rows of a quiet machine none has more.
 NOISY = 1.0
+MIN_WAITED = 0.1  # share of the time of calls from which on a row says that they waited for a core
 TRACED = "a tracer of Python ran, such as a debugger or coverage, and makes calls longer"
 
 
@@ -143,6 +144,7 @@ class Samples:
         profile: where the instructions of a call in this state went, if that was asked for.
         by_rank: on many ranks, each rank with its samples; else empty.
         stat: what stands for all ranks: the ``median`` of the rank medians, or the ``max``.
+        waited: share of the time of all calls that the thread waited for a core, on the rank with the most.
 
     Example:
         >>> hits = Samples(State.HIT, (7, 9), by_rank=((0, (7,)), (1, (9,))))
@@ -157,6 +159,7 @@ class Samples:
     profile: Profile | None = None
     by_rank: tuple[tuple[int, tuple[int, ...]], ...] = ()
     stat: str = "median"
+    waited: float = 0.0
 
     def __post_init__(self) -> None:
         for value in self.values:
@@ -277,7 +280,13 @@ def merge(calls: Sequence[Figures]) -> Figures:
     return Figures(
         sum(figures.rounds for figures in calls),
         tuple(
-            Samples(state, tuple(value for each in of for value in each.values), refused_of(of), of[0].unit)
+            Samples(
+                state,
+                tuple(value for each in of for value in each.values),
+                refused_of(of),
+                of[0].unit,
+                waited=max(each.waited for each in of),
+            )
             for state, of in by_state.items()
             if of
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import linecache
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -14,7 +15,17 @@ from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.environment import is_traced
-from pytest_dtdispatch.core.measurement import TIME, Figures, Profile, Refused, Samples, State, Unit
+from pytest_dtdispatch.core.measurement import (
+    MIN_WAITED,
+    TIME,
+    Figures,
+    Profile,
+    Refused,
+    Samples,
+    State,
+    Unit,
+)
+from pytest_dtdispatch.measuring.core_waits import core_waits
 from pytest_dtdispatch.measuring.plan import NOTES, REMARKS, Plan, Propagation, Schedule
 from pytest_dtdispatch.measuring.sampler import Meter
 from pytest_dtdispatch.measuring.signals import Signals
@@ -28,6 +39,7 @@ NO_COUNTER_MOVED = "no cache counter moved"
 A_COUNTER_MOVED = "a cache counter moved"
 NOT_COLD = "a cache was not empty"
 NOT_COUNTED = "the meter did not count"
+OFF_CORE = "not on a core for more than a tenth of the time, waiting or sleeping: {}"
 MOST_IN_A_PART = 10_000
 
 # A cache's counters: hits first, misses second, and whatever else its owner appends.
@@ -72,6 +84,8 @@ class SampleRecorder:
         self.unit = unit
         self._recorded: defaultdict[State, list[int]] = defaultdict(list)
         self._refused: Counter[tuple[State, str]] = Counter()
+        self._off_core_ns, self._wall_ns = Counter[State](), Counter[State]()
+        self.counts_waits = False
 
     def record(self, state: State, sample: int, why_not: str = "") -> None:
         """Record a sample, or where there is a reason against it, refuse it."""
@@ -79,6 +93,15 @@ class SampleRecorder:
             self._refused[state, why_not or NOT_COUNTED] += 1
         else:
             self._recorded[state].append(sample)
+
+    def record_block(self, state: State, off_core_ns: int, wall_ns: int) -> None:
+        """Add how long a block of calls took, and how long of it the thread was not on a core."""
+        self._off_core_ns[state] += off_core_ns
+        self._wall_ns[state] += wall_ns
+
+    def off_core(self, state: State) -> float:
+        """Return the share of the time of all blocks that the thread was not on a core."""
+        return min(self._off_core_ns[state] / max(self._wall_ns[state], 1), 1.0)
 
     def recorded(self, state: State) -> Sequence[int]:
         """Return what was recorded of a state so far; later samples are added to it."""
@@ -206,7 +229,14 @@ def samples_of(
 ) -> tuple[Samples, ...]:
     """Return what was tried, state by state; with a profile of each state that was recorded."""
     return tuple(
-        Samples(state, tuple(recorded), refused, recorder.unit, profile(state) if recorded else None)
+        Samples(
+            state,
+            tuple(recorded),
+            refused,
+            recorder.unit,
+            profile(state) if recorded else None,
+            waited=recorder.off_core(state) * recorder.counts_waits,
+        )
         for state in State
         for recorded, refused in [(recorder.recorded(state), recorder.refused(state))]
         if recorded or refused
@@ -236,6 +266,7 @@ class Rounds:
         self._schedule, self._recorder = Schedule(plan, local is not None), SampleRecorder(plan.sampler.unit)
         self._readers = caches.readers()
         self._hit_reader: Reader | None = None  # until it is known which cache answers: all of them
+        self._block = 0, 0  # nanoseconds off its core of the last one, and of its wall time
         self._asks_no_cache = False  # though it propagates
         self.figures = Figures()
 
@@ -250,18 +281,21 @@ class Rounds:
         # frame that stands between the program and its op makes a miss 0.3 % slower.
         _keep_sources()
         raw: Any = None
-        with closing(self._rows()) as rows:
+        with core_waits() as waits, closing(self._rows()) as rows:
+            self._recorder.counts_waits = waits.is_counted
             while True:
                 try:
                     row = rows.send(raw)
                 except StopIteration as end:
                     self.figures = end.value
                     return element
+                off_core_ns, began_ns = waits.read(), time.perf_counter_ns()
                 try:
                     self._signals.let_in()
                     raw = time_row(*row)
                 finally:
                     self._signals.is_open = False
+                self._block = waits.read() - off_core_ns, time.perf_counter_ns() - began_ns
 
     def _rows(self) -> Blocks[Figures]:
         self._sampler.refresh()
@@ -275,7 +309,9 @@ class Rounds:
             done += taken
             if taken < count:  # they are enough
                 break
-        notes = (*NOTES.get(propagation, ()), *self._schedule.notes(done))
+        slept = [str(state) for state in State if self._recorder.off_core(state) > MIN_WAITED]
+        off_core = [OFF_CORE.format(", ".join(slept))] * (bool(slept) and not self._recorder.counts_waits)
+        notes = (*NOTES.get(propagation, ()), *self._schedule.notes(done), *off_core)
         remarks = (*self._sampler.remarks(), *REMARKS.get(propagation, ()))
         return Figures(done, samples_of(self._recorder, self._profile), notes, remarks, is_traced())
 
@@ -349,6 +385,7 @@ class Rounds:
                 for part in parts(taken * self._schedule.effort.repeat):
                     for call in (yield from self._calls(self._local, self._meter, part)):
                         self._recorder.record(State.LOCAL, call.sample)
+                    self._recorder.record_block(State.LOCAL, *self._block)
         return taken
 
     def _steady_rounds(self, state: State, taken: int, most: int) -> Blocks[int]:
@@ -388,6 +425,7 @@ class Rounds:
                 more = schedule.at_first(count - taken, len(recorded))
                 warmup = 0 if taken else schedule.warmup_misses(more)
                 calls = proved((yield subject, self._meter, prepare, self._read_all, warmup + more))
+                self._recorder.record_block(state, *self._block)
                 for call, was_clear in zip(calls[warmup:], is_clear[warmup:], strict=True):
                     why_not = "" if call.misses else NOT_PROPAGATED
                     self._recorder.record(state, call.sample, why_not if was_clear else NOT_COLD)
@@ -416,6 +454,7 @@ class Rounds:
         for part in parts(count):
             before = self._read_all()
             calls = yield from self._calls(self._subject, self._meter, part)
+            self._recorder.record_block(state, *self._block)
             misses = moved(before, self._read_all())[1]
             others_missed = self._hit_reader is not None and misses != sum(call.misses for call in calls)
             for call in calls:

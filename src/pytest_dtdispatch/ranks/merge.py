@@ -92,7 +92,8 @@ def _samples(ranks: Mapping[int, Measurement], stat: str) -> Iterator[Samples]:
             by_rank = tuple((rank, samples.ns) for rank, samples in tried.items() if samples.ns)
             ns = representative(by_rank, stat) if by_rank else ()
             unit = next(iter(tried.values())).unit
-            yield Samples(state, ns, refused_of(tried.values()), unit, by_rank=by_rank, stat=stat)
+            waited = max(samples.waited for samples in tried.values())
+            yield Samples(state, ns, refused_of(tried.values()), unit, None, by_rank, stat, waited)
 
 
 def representative(by_rank: Sequence[tuple[int, tuple[int, ...]]], stat: str) -> tuple[int, ...]:

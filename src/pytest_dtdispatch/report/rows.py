@@ -9,6 +9,7 @@ from functools import partial
 from itertools import accumulate
 
 from pytest_dtdispatch.core.measurement import (
+    MIN_WAITED,
     Contains,
     Figures,
     Measurement,
@@ -200,7 +201,9 @@ def _table(columns: Sequence[RowColumn], regions: Mapping[str, Sequence[CostedRo
 
 def line_of(row: Measurement, cells: Sequence[str], view: View) -> Line:
     """Lay out a row: below its cells notes, in the last column what is wrong with it."""
-    notes = row.figures.notes + (row.figures.remarks if view.verbose else ())
+    waits = [f"{each.state} {each.waited:.0%}" for each in row.recorded() if each.waited > MIN_WAITED]
+    waited = [f"waited for a core: {', '.join(waits)} of the time"] * bool(waits)
+    notes = (*row.figures.notes, *waited, *(row.figures.remarks if view.verbose else ()))
     text, tone = mark(row)
     return Line(row.label, tuple(cells), text, notes, tone)
 
