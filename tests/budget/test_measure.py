@@ -184,6 +184,27 @@ def test_a_function_s_own_backward_is_in_the_module_that_applied_it(x: Any, run:
     assert {(place.module, str(place.phase)) for place in places} == {("0", "backward"), ("2", "backward")}
 
 
+def test_optimizer_in_backward_hooks_is_optimizer(mesh: DeviceMesh, x: Any) -> None:
+    model = Outer(mesh)
+    optimizers = {each: torch.optim.SGD([each], lr=0.01) for each in model.parameters()}
+
+    def check(tensor: torch.Tensor) -> None:
+        assert len(tensor)
+
+    def hook(parameter: Any) -> None:
+        optimizers[parameter].step()  # in backward
+        parameter.grad = None
+
+    for parameter, optimizer in optimizers.items():
+        parameter.register_post_accumulate_grad_hook(hook)
+        optimizer.register_step_post_hook(lambda *_: check(torch.ones(5).erf()))
+    found = budget_of(lambda: model(x).sum().backward())
+    for op in ("add_", "erf"):
+        assert {str(cell.place.phase) for cell in found.cells if cell.op == op and cell.place} == {
+            "optimizer"
+        }
+
+
 def test_nothing_is_left_behind_by_a_step_that_raises_and_a_profiler_that_runs_is_refused() -> None:
     calls = iter(range(100))
     with pytest.raises(ZeroDivisionError):

@@ -13,6 +13,7 @@ import torch
 from torch._dynamo.testing import CompileCounter
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.nn import Linear, Sequential, functional
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401
 from torch.utils.checkpoint import checkpoint
 
@@ -190,6 +191,32 @@ def test_what_an_optimizer_calls_back_is_no_optimizer(finder: PlaceFinder) -> No
     seen = places_of(lambda: optimizer.step(closure), finder.here)
     assert found(seen, "sin") == [("closure", "", "forward")]
     assert [phase for *_, phase in found(seen, "add_")] == ["optimizer"]
+
+
+HOOKS: list[Callable[[Any, Any], Any]] = [
+    lambda optimizer, hook: optimizer.register_step_pre_hook(hook),
+    lambda optimizer, hook: optimizer.register_step_post_hook(hook),
+    lambda _, hook: register_optimizer_step_pre_hook(hook),
+]
+
+
+@pytest.mark.parametrize("register", HOOKS)
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.LBFGS])
+def test_hook_of_an_optimizer_is_optimizer(finder: PlaceFinder, register: Any, kind: Any) -> None:
+    x = torch.rand(4, requires_grad=True)
+    optimizer = kind([x], lr=0.1)
+
+    def closure() -> torch.Tensor:
+        (loss := x.sin().sum()).backward()  # closure with hooks
+        return loss
+
+    def hook(*_: Any) -> None:
+        x.detach().cos()  # hook
+
+    with register(optimizer, hook):
+        seen = places_of(lambda: optimizer.step(closure), finder.here)
+    assert ("hook", "", "optimizer") in found(seen, "cos")
+    assert "optimizer" not in {phase for *_, phase in found(seen, "sin")}
 
 
 class OwnSGD(torch.optim.Optimizer):

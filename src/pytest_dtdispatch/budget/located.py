@@ -166,7 +166,7 @@ class PlaceLog(ForwardPlaces):
         outwards = reversed(self._stack)
         seen = look(outwards)
         if not seen.is_in_engine:
-            return self._forward(seen), False
+            return self._forward(seen), self._is_in_engine()
         at = seen if seen.file else look(outwards)  # what called backward
         name = self._names.known_name(seen.running) if seen.running else ""
         return CodePlace(at.file, at.line, name, Phase.BACKWARD), bool(seen.file or seen.running)

@@ -46,18 +46,20 @@ class FrameOwner(Enum):
     BACKWARD = "what calls the engine"
     CLIPPING = "gradients are clipped"
     OPTIMIZER = "an optimizer works"
+    OPTIMIZER_HOOKS = "the step of an optimizer, which calls hooks before and after it"
     NOTHING = "code of torch, of Python, of pytest or of this plugin"
 
 
 # Names of their own, as a member of an enum takes long to look up.
 NOTHING, USER, MODULE = FrameOwner.NOTHING, FrameOwner.USER, FrameOwner.MODULE
-ENGINE, OPTIMIZER = FrameOwner.ENGINE, FrameOwner.OPTIMIZER
+ENGINE, OPTIMIZER, OPTIMIZER_HOOKS = FrameOwner.ENGINE, FrameOwner.OPTIMIZER, FrameOwner.OPTIMIZER_HOOKS
 FORWARD = Phase.FORWARD
 PHASES = {
     FrameOwner.ENGINE: Phase.BACKWARD,
     FrameOwner.BACKWARD: Phase.BACKWARD,
     FrameOwner.CLIPPING: Phase.CLIPPING,
     FrameOwner.OPTIMIZER: Phase.OPTIMIZER,
+    FrameOwner.OPTIMIZER_HOOKS: Phase.OPTIMIZER,
 }
 
 
@@ -90,6 +92,7 @@ class Frames:
             (torch.autograd.grad, FrameOwner.BACKWARD),
         ):
             self._know(inspect.unwrap(function).__code__, owner)
+        self._know(Optimizer.profile_hook_step(len).__code__, OPTIMIZER_HOOKS)
 
     def learn(self, code: CodeType) -> FrameOwner:
         """Find whose code it is that is not known yet, and know it from now on."""
@@ -200,19 +203,20 @@ class StackView(NamedTuple):
 
 def look(frames: OwnedFrames, base: CodeType | None = None) -> StackView:
     """Look at frames from the innermost out, beyond the base where none inside is of the user."""
-    file, line, running, phase, user = "", 0, list[Any](), None, None
+    file, line, running, phase, user, caller = "", 0, list[Any](), None, None, None
     for owner, frame in frames:
         if frame.f_code is base:
             if file:
                 break
         elif owner is USER:
-            user = frame
+            user, caller = frame, None
             if not file:
                 file, line = frame.f_code.co_filename, frame.f_lineno
         elif owner is MODULE:
             running.append(frame.f_locals["self"])
         elif phase is None:
-            phase = _phase(owner, user)
+            caller = caller or owner
+            phase = _phase(owner, user, caller)
             if owner is ENGINE:
                 return StackView(file, line, running, phase, is_in_engine=True)
         if file and phase:
@@ -220,10 +224,14 @@ def look(frames: OwnedFrames, base: CodeType | None = None) -> StackView:
     return StackView(file, line, running, phase)
 
 
-def _phase(owner: FrameOwner, user: FrameType | None) -> Phase | None:
-    """Return the phase that a function of torch begins; none of a closure that an optimizer calls."""
-    is_optimizer = user is None or isinstance(user.f_locals.get("self"), Optimizer)
-    return PHASES[owner] if is_optimizer or owner is not OPTIMIZER else None
+def _phase(owner: FrameOwner, user: FrameType | None, caller: FrameOwner) -> Phase | None:
+    """Return the phase that a function of torch begins; none of a closure that an optimizer calls.
+
+    Hooks of an optimizer belong to it: their caller is not its algorithm, but what wraps that.
+    """
+    if owner not in (OPTIMIZER, OPTIMIZER_HOOKS) or caller is OPTIMIZER_HOOKS or user is None:
+        return PHASES[owner]
+    return PHASES[owner] if isinstance(user.f_locals.get("self"), Optimizer) else None
 
 
 class NodePlaces:
