@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import logging
 import math
 import os
 import re
@@ -18,7 +20,9 @@ from torch.distributed.tensor import Shard
 
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
+from pytest_dtdispatch.compiled.table import judge
 from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import CompileError
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.measuring.sampler import Meter, WallClock
@@ -180,6 +184,64 @@ def test_a_function_that_torch_does_not_compile_has_no_compiled_rows() -> None:
     assert [samples.state for samples in measurement.recorded()] == [State.EAGER]
     why = "no graph was compiled"
     assert measurement.proof == f"{why} (2x), {why} (1x), {why} (1x)"
+
+
+def changing() -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a function that torch compiles again in each call."""
+    calls = itertools.count()
+
+    def scale(x: torch.Tensor) -> torch.Tensor:
+        return x * scale.number  # type: ignore[attr-defined,no-any-return]
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        scale.number = next(calls)  # type: ignore[attr-defined]
+        return scale(x)
+
+    return call
+
+
+def broken_backend(graph: Any, inputs: Any) -> Any:
+    raise RuntimeError("no code for this graph")
+
+
+SIZES = [(torch.ones(number),) for number in range(2, 8)]
+
+
+@pytest.mark.parametrize(
+    ("fn", "others", "backend", "why"),
+    [
+        (changing(), [], "eager", "recompile limit"),
+        (double, SIZES, "eager", "recompile limit"),
+        (double, [], broken_backend, "no code for this graph"),
+    ],
+    ids=["calls", "others", "suppressed"],
+)
+def test_calls_of_a_function_that_torch_gave_up_have_no_figure(
+    fn: Any, others: Any, backend: Any, why: str
+) -> None:
+    how: Any = {"others": others, "backend": backend, "dynamic": False, "fullgraph": False}
+    config = importlib.import_module("torch._dynamo.config")
+    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    with config.patch({limit: 3, "suppress_errors": backend is broken_backend}):
+        function = measured(fn, torch.ones(8), **how)
+    assert function.gave_up
+    assert function.measurement.figure(State.CALL) is None
+    assert [*function.metrics()] == []
+    [verdict] = judge(function, {"recompiles": 99})
+    assert verdict.verdict is Verdict.DISABLED
+
+
+def test_handlers_of_others_see_no_trace_of_measured_compiles() -> None:
+    log, records = logging.getLogger("torch.__trace"), list[logging.LogRecord]()
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[assignment,method-assign]
+    log.addHandler(handler)
+    try:
+        measure(double, torch.ones(3), backend="eager")
+        assert handler in log.handlers
+    finally:
+        log.removeHandler(handler)
+    assert not records
 
 
 # What cold and warm mean

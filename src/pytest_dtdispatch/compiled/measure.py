@@ -20,7 +20,7 @@ from pytest_dtdispatch.compiled.model import (
     CompilePlan,
 )
 from pytest_dtdispatch.core.environment import is_traced
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, State
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import CompileError, first_line
 from pytest_dtdispatch.measuring.plan import WARMUP_HITS
@@ -38,6 +38,7 @@ NO_GRAPH = "no graph was compiled"
 FROM_CACHE = "a cache of compiled code answered"
 NOT_EMPTY = "a cache was not empty"
 COMPILED_AGAIN = "something was compiled"
+UNCOMPILED = "torch gave up compiling"
 NOTHING_COUNTED = CompileCounts()
 temporary_folder = partial(tempfile.TemporaryDirectory[str], prefix="dtdispatch-", ignore_cleanup_errors=True)
 
@@ -51,6 +52,10 @@ class CompileRounds:
         caches: of sharding propagation, and those that feed it.
         plan: how much is compiled.
         folder: where caches of compiled code are for warm compiles; the rehearsal fills them.
+
+    Attributes:
+        counts: of the first cold compile.
+        gave_up: why torch gave up compiling, in any round; empty if it did not.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class CompileRounds:
         folder: str,
     ) -> None:
         self.counts = CompileCounts()
+        self.gave_up = ""
         self._compilation = compilation
         self._subject = subject
         self._caches = caches
@@ -105,7 +111,11 @@ class CompileRounds:
         if not hits and self._recorder.recorded(State.COMPILE_WARM):
             look_ups = f"{misses} look-ups found nothing" if misses else "none was asked"
             notes = (f"compile-warm: no cache of compiled code answered: {look_ups}", *notes)
-        return Figures(self._rounds, samples_of(self._recorder), notes, is_traced=is_traced())
+        samples = samples_of(self._recorder)
+        if self.gave_up:
+            notes = (f"{UNCOMPILED}: {self.gave_up}", *notes)
+            samples = tuple(_refused(one) if one.state is State.CALL else one for one in samples)
+        return Figures(self._rounds, samples, notes, is_traced=is_traced())
 
     def _take_round(self) -> None:
         """Compile cold, compile warm, call."""
@@ -184,14 +194,25 @@ class CompileRounds:
         )
         wait_for(self._call_others())
         self.counts = replace(counts, recompiles=compilerapi.recompiles_since(self._compiles_before))
+        self.gave_up = compilerapi.failure_since(self._compiles_before)
 
     def _compiled_calls(self) -> None:
+        """Call compiled code, and check that it still runs compiled: no counter moves if torch gave up."""
+        before = self._compiles_before
         self._compiles_before = compilerapi.compilations()  # those were counted at the cold compile
         self._calls(State.CALL, self._compiled, self._why_no_program)
         if not self._rounds:
             known, new = self.counts.recompiles, compilerapi.recompiles_since(self._compiles_before)
             recompiles = None if known is None or new is None else known + new
             self.counts = replace(self.counts, recompiles=recompiles)
+        uncompiled = not self._why_no_program and compilerapi.runs_uncompiled(self._call_once)
+        why = compilerapi.failure_since(before) or "a call runs uncompiled" * uncompiled
+        self.gave_up = self.gave_up or why
+
+    def _call_once(self) -> None:
+        result = self._compiled(*self._subject.prepare())
+        if self._subject.release is not None:
+            self._subject.release(result)
 
     def _calls(self, state: State, fn: Callable[..., Any], why_not: str = "") -> None:
         subject, meter = replace(self._subject, fn=fn), self._plan.sampler.meter
@@ -201,6 +222,12 @@ class CompileRounds:
                 timed = time_row(subject, meter, subject.prepare, compilerapi.graphs_compiled, calls)
             for figure, before, after in timed:
                 self._recorder.record(state, figure, why_not or COMPILED_AGAIN * (after != before))
+
+
+def _refused(samples: Samples) -> Samples:
+    """Refuse all samples: some calls ran uncompiled, and no counter says which."""
+    refused = (*samples.refused, Refused(UNCOMPILED, len(samples.values)))
+    return replace(samples, values=(), refused=refused, profile=None)
 
 
 def run_and_measure_compile(
@@ -214,11 +241,15 @@ def run_and_measure_compile(
     wait_for(eager_results)  # nobody need look at them: without us they would not have been made
 
     def compiled(
-        figures: Figures, results: tuple[Any, ...] = eager_results, counts: CompileCounts = NOTHING_COUNTED
+        figures: Figures,
+        results: tuple[Any, ...] = eager_results,
+        counts: CompileCounts = NOTHING_COUNTED,
+        gave_up: str = "",
     ) -> Compiled:
         measurement = Measurement(name, name, name, ran.place, Contains.COMPILED, 1, figures)
         backend_name = backend if isinstance(backend, str) else getattr(backend, "__name__", "custom")
-        return Compiled(results, eager_results, CompiledFunction(name, backend_name, counts, measurement))
+        function = CompiledFunction(name, backend_name, counts, measurement, gave_up)
+        return Compiled(results, eager_results, function)
 
     if reason := agreed_reason(plan.agreement, ran.why_not_repeatable):
         return compiled(Figures(notes=(reason,)))
@@ -226,6 +257,7 @@ def run_and_measure_compile(
         prepare = stack.enter_context(ran.repeating(plan.one_thread))
         subject = Subject(compilation.fn, prepare, release=release)
         folder = stack.enter_context(temporary_folder())
+        stack.enter_context(compilerapi.own_trace_alone())
         stack.callback(torch.compiler.reset)  # what was compiled for us must not answer the program
         rounds = CompileRounds(compilation, subject, caches, plan, folder)
         try:
@@ -233,4 +265,4 @@ def run_and_measure_compile(
         except NoCopyError as error:  # another thread freed what the function writes to
             return compiled(Figures(notes=(str(error),)))
         figures = rounds.take()
-    return compiled(figures, results, rounds.counts)
+    return compiled(figures, results, rounds.counts, rounds.gave_up)

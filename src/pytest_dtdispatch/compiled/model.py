@@ -117,6 +117,7 @@ class CompiledFunction(OneRow):
         backend: that compiled it.
         counts: what its compile did.
         measurement: its compiles and calls.
+        gave_up: why torch gave up compiling it, so that calls run uncompiled; empty if it did not.
     """
 
     kind: ClassVar[str] = "compiled"
@@ -124,10 +125,11 @@ class CompiledFunction(OneRow):
     backend: str
     counts: CompileCounts
     measurement: Measurement
+    gave_up: str = ""
 
     def metrics(self) -> Iterator[tuple[str, int]]:
-        """Every count that this torch gives."""
-        for metric in METRICS:
+        """Every count that this torch gives; none of a function that torch gave up compiling."""
+        for metric in () if self.gave_up else METRICS:
             if (value := self.counts.number(metric)) is not None:
                 yield metric, value
 

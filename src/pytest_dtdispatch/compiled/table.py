@@ -49,8 +49,10 @@ def judge(function: CompiledFunction, limits: Mapping[str, int]) -> Iterator[Row
     for limit in LIMITS:
         if limit in limits:
             found = getattr(function.counts, limit)
-            if found is None:
-                yield unjudged(function.name, f"{limit}={limits[limit]}", "this torch does not count them")
+            gave_up = f"torch gave up compiling: {function.gave_up}" if function.gave_up else ""
+            if gave_up or found is None:
+                why = gave_up or "this torch does not count them"
+                yield unjudged(function.name, f"{limit}={limits[limit]}", why)
             else:
                 what = f"there are {len(found):,}"
                 yield judge_count(function.name, limit, limits[limit], len(found), what, found)

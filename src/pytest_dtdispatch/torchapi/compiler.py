@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +20,14 @@ import torch
 from pytest_dtdispatch.core.environment import environment_with
 from pytest_dtdispatch.errors import CompileError
 from pytest_dtdispatch.torchapi.hooks import handed
+from pytest_dtdispatch.torchapi.profiling import is_profiling, profiling
 
 INSTALL = "install one (apt install g++, dnf install gcc-c++), or name one in the environment variable CXX"
 NO_REASON = "this torch does not report why"
 MOST_REASON = 200
 EXPLANATION = "Explanation: "
 PGO_WARNING = "dynamo_pgo force disabled"  # which caches are off is what was asked for
+LOOK_UP, PROGRAM = "TorchDynamo Cache Lookup", "Torch-Compiled Region"  # events of torch's profiler
 _left_uncompiled: set[str] = set()
 
 
@@ -102,6 +105,32 @@ def recompiles_since(seen: Sequence[Any]) -> tuple[str, ...] | None:
     )
 
 
+def failure_since(seen: Sequence[Any]) -> str:
+    """Return why torch gave up compiling since then; empty if it did not, or if it is not recorded.
+
+    A frame that cannot be traced is a graph break, and is recorded with its name; one over a limit without.
+    """
+    for compiled in reversed(_compilations_since(seen) or ()):
+        kind = getattr(compiled, "fail_type", None)
+        if kind and (compiled.co_name is None or kind != "Unsupported"):
+            return _one_line(compiled.fail_reason or kind)
+    return ""
+
+
+def runs_uncompiled(call: Callable[[], object]) -> bool:
+    """Make a call, and return whether a frame that torch has programs for runs uncompiled, or every frame.
+
+    No counter of torch moves where it gave up: it shows a profiler each look-up, and each program that runs.
+    """
+    if is_profiling():
+        call()
+        return False
+    with profiling() as events:
+        call()
+    programs = sum(event.name.startswith(PROGRAM) for event in events)
+    return not programs or sum(event.name == LOOK_UP for event in events) > programs
+
+
 def _compilations_since(seen: Sequence[Any]) -> list[Any] | None:
     metrics = getattr(_utils(), "_compilation_metrics", None)
     if metrics is None:
@@ -172,6 +201,23 @@ def cache_folder(path: Path) -> Iterator[None]:
             yield
     finally:
         clear()
+
+
+@contextmanager
+def own_trace_alone() -> Iterator[None]:
+    """Temporarily detach handlers that are not torch's from its structured trace.
+
+    pytest 9.1 attaches some: a failing test showed 472 lines of trace, and compiling included writing them.
+    """
+    log = logging.getLogger("torch.__trace")
+    others = [each for each in log.handlers if not type(each).__module__.startswith("torch.")]
+    for handler in others:
+        log.removeHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in others:
+            log.addHandler(handler)
 
 
 def check_backend(backend: str | Callable[..., Any]) -> None:
