@@ -4,10 +4,10 @@
 ways run in turn in one process, each first in every second turn. Every ratio has a bound; the exit status is
 1 where one is above it.
 
-A watched loop is judged by the CPU time of its thread: all its steps, with what is done between them. Opening
-and closing the watch is printed apart. The ratio is the median over pairs, with its 95 % interval. Below it
-stands that of loops whose every step is the quickest of its number: what neighbours slow is left out, and
-what a watch does in certain steps is not.
+All times are CPU times of the thread. A watched loop is all its steps, with what is done between them.
+Opening and closing the watch is printed apart. The ratio is the median over pairs, with its 95 % interval.
+Below it stands that of loops whose every step is the quickest of its number: what neighbours slow is left
+out, and what a watch does in certain steps is not.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ T = TypeVar("T")
 
 
 def seconds(step: Step) -> float:
-    """Time one call."""
-    start = time.perf_counter()
+    """Measure the CPU time of one call, which other programs do not add to."""
+    start = time.thread_time()
     step()
-    return time.perf_counter() - start
+    return time.thread_time() - start
 
 
 def in_turns(plain: Callable[[], T], other: Callable[[], T], turns: int) -> list[list[T]]:

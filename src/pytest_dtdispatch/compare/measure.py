@@ -13,9 +13,10 @@ import torch
 from pytest_dtdispatch.compare.equality import call_variants
 from pytest_dtdispatch.compare.model import CallCounts, Compared, ComparedVariant, Variants
 from pytest_dtdispatch.core.environment import is_traced
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, State
 from pytest_dtdispatch.core.results import row_name
 from pytest_dtdispatch.core.text import show_progress
+from pytest_dtdispatch.measuring.core_waits import CoreWaits, core_waits
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import (
     RanCall,
@@ -25,7 +26,14 @@ from pytest_dtdispatch.measuring.repeat import (
     synchronizer,
     threads_note,
 )
-from pytest_dtdispatch.measuring.rounds import Prepare, Subject, gc_paused, time_row
+from pytest_dtdispatch.measuring.rounds import (
+    Prepare,
+    SampleRecorder,
+    Subject,
+    gc_paused,
+    samples_of,
+    time_row,
+)
 from pytest_dtdispatch.measuring.signals import Signals
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -65,14 +73,14 @@ class Turns:
     so that of two equal variants the one would be faster that filled the caches for both.
 
     Attributes:
-        medians: of each block of each variant, in the order taken.
+        recorders: of each variant, with the median of each of its blocks.
         at: label of the variant that runs.
     """
 
     def __init__(
         self, subjects: Mapping[str, Subject], caches: ShardingCaches, plan: Plan, signals: Signals
     ) -> None:
-        self.medians: dict[str, list[int]] = {label: [] for label in subjects}
+        self.recorders = {label: SampleRecorder(plan.sampler.unit) for label in subjects}
         self.calls: dict[str, int] = {}
         self.at = ""
         self._subjects = subjects
@@ -93,11 +101,12 @@ class Turns:
             for label, (fill_ns, call_ns) in took.items()
         )
         agreed = self._agreed(min(self._most, max(LEAST_ROUNDS, int(budget_ns / max(round_ns, 1)))))
-        for done in range(agreed or self._most):
-            if not agreed and done >= LEAST_ROUNDS and time.perf_counter_ns() - began > budget_ns:
-                break
-            for label in order_of_round(done, [*self._subjects]):
-                self.medians[label].append(self._take_block(label))
+        with core_waits() as waits:
+            for done in range(agreed or self._most):
+                if not agreed and done >= LEAST_ROUNDS and time.perf_counter_ns() - began > budget_ns:
+                    break
+                for label in order_of_round(done, [*self._subjects]):
+                    self._take_block(label, waits)
 
     def _rehearse(self, label: str) -> tuple[int, int]:
         """Fill the caches, and make a few calls more; give how long the one took, and the shortest other."""
@@ -123,7 +132,7 @@ class Turns:
         self.calls = dict(zip(self.calls, calls, strict=True))
         return agreed
 
-    def _take_block(self, label: str) -> int:
+    def _take_block(self, label: str, waits: CoreWaits) -> None:
         show_progress("comparing: {}", label)
         calls = self.calls[label]
         warmup = warmup_of_block(calls)
@@ -131,8 +140,11 @@ class Turns:
             self._fill(label)
             collect()
             self._synchronize()
+            off_core_ns, began_ns = waits.counted(), time.perf_counter_ns()
             samples = self._calls(label, warmup + calls)
-        return round(statistics.median(samples[warmup:]))
+            off_core_ns, wall_ns = waits.counted() - off_core_ns, time.perf_counter_ns() - began_ns
+        self.recorders[label].record(State.CALL, round(statistics.median(samples[warmup:])))
+        self.recorders[label].record_block(State.CALL, off_core_ns, wall_ns)
 
     def _fill(self, label: str) -> None:
         """Clear the caches, and make the call that fills them."""
@@ -230,6 +242,6 @@ def _measured(
     for label in again:
         calls = turns.calls[label]
         remark = f"each sample is {f'the median of {calls} calls' if calls > 1 else 'one call'}"
-        samples = Samples(State.CALL, tuple(turns.medians[label]), unit=plan.sampler.unit)
-        figures[label] = Figures(len(samples.values), (samples,), notes, (remark,), is_traced())
+        samples = samples_of(turns.recorders[label])
+        figures[label] = Figures(len(samples[0].values), samples, notes, (remark,), is_traced())
     return figures, counts

@@ -8,6 +8,7 @@ from pytest_dtdispatch.compare.model import COUNTS, FASTER, NOT_APART, SLOWER, C
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.text import MICROSECONDS
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
+from pytest_dtdispatch.report.notes import notes_of
 from pytest_dtdispatch.report.rows import SCATTER, scatter_text
 
 LEGEND = (
@@ -66,8 +67,7 @@ def _line(variant: ComparedVariant, first: ComparedVariant, counts: Sequence[str
     else:
         text = ratio.outcome()
         tone = TONES[text]
-    notes = row.figures.notes + (row.figures.remarks if view.verbose else ())
-    return Line(variant.name, cells, text, notes, tone)
+    return Line(variant.name, cells, text, notes_of(row, view), tone)
 
 
 KIND = Kind(ComparedVariant.kind, document, tuple(f"{name}_per_call" for name in COUNTS))

@@ -275,21 +275,15 @@ def merge(calls: Sequence[Figures]) -> Figures:
         >>> merge([hits, hits]).samples[0].values
         (7, 9, 7, 9)
     """
-    every = [samples for figures in calls for samples in figures.samples]
-    by_state = {state: [each for each in every if each.state is state] for state in State}
+    merged = []
+    for state in State:
+        if of := [samples for figures in calls for samples in figures.samples if samples.state is state]:
+            values = tuple(value for each in of for value in each.values)
+            waited = max(each.waited for each in of)
+            merged.append(Samples(state, values, refused_of(of), of[0].unit, waited=waited))
     return Figures(
         sum(figures.rounds for figures in calls),
-        tuple(
-            Samples(
-                state,
-                tuple(value for each in of for value in each.values),
-                refused_of(of),
-                of[0].unit,
-                waited=max(each.waited for each in of),
-            )
-            for state, of in by_state.items()
-            if of
-        ),
+        tuple(merged),
         tuple(dict.fromkeys(note for figures in calls for note in figures.notes)),
         tuple(dict.fromkeys(remark for figures in calls for remark in figures.remarks)),
         any(figures.is_traced for figures in calls),

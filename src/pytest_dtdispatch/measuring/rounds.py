@@ -85,7 +85,7 @@ class SampleRecorder:
         self._recorded: defaultdict[State, list[int]] = defaultdict(list)
         self._refused: Counter[tuple[State, str]] = Counter()
         self._off_core_ns, self._wall_ns = Counter[State](), Counter[State]()
-        self.counts_waits = False
+        self.counts_waits = True
 
     def record(self, state: State, sample: int, why_not: str = "") -> None:
         """Record a sample, or where there is a reason against it, refuse it."""
@@ -228,19 +228,14 @@ def samples_of(
     recorder: SampleRecorder, profile: Callable[[State], Profile | None] = lambda state: None
 ) -> tuple[Samples, ...]:
     """Return what was tried, state by state; with a profile of each state that was recorded."""
-    return tuple(
-        Samples(
-            state,
-            tuple(recorded),
-            refused,
-            recorder.unit,
-            profile(state) if recorded else None,
-            waited=recorder.off_core(state) * recorder.counts_waits,
-        )
-        for state in State
-        for recorded, refused in [(recorder.recorded(state), recorder.refused(state))]
-        if recorded or refused
-    )
+    samples = []
+    for state in State:
+        recorded, refused = tuple(recorder.recorded(state)), recorder.refused(state)
+        if recorded or refused:
+            shown = profile(state) if recorded else None
+            waited = recorder.off_core(state) * recorder.counts_waits
+            samples.append(Samples(state, recorded, refused, recorder.unit, shown, waited=waited))
+    return tuple(samples)
 
 
 class Rounds:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_dtdispatch.core.measurement import NOISY, TRACED, Contains, Measurement, State
+from pytest_dtdispatch.core.measurement import MIN_WAITED, NOISY, TRACED, Contains, Measurement, State
 from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.report.document import (
@@ -13,6 +13,7 @@ from pytest_dtdispatch.report.document import (
     Line,
     Paragraph,
     Tone,
+    View,
     paragraph,
 )
 
@@ -35,6 +36,13 @@ def mark(measurement: Measurement) -> tuple[str, Tone]:
     else:
         tone = Tone.NOTICE if proof == "not measured" else Tone.BAD
     return ", ".join(filter(None, ("" if proof == "proved" else proof, noisy))), tone
+
+
+def notes_of(row: Measurement, view: View) -> tuple[str, ...]:
+    """Return the notes below a row: with ``-v`` its remarks too."""
+    waits = [f"{each.state} {each.waited:.0%}" for each in row.recorded() if each.waited > MIN_WAITED]
+    waited = [f"waited for a core: {', '.join(waits)} of the time"] * bool(waits)
+    return (*row.figures.notes, *waited, *(row.figures.remarks if view.verbose else ()))
 
 
 def title_of(lines: Sequence[Line]) -> str:

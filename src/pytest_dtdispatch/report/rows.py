@@ -9,7 +9,6 @@ from functools import partial
 from itertools import accumulate
 
 from pytest_dtdispatch.core.measurement import (
-    MIN_WAITED,
     Contains,
     Figures,
     Measurement,
@@ -31,7 +30,7 @@ from pytest_dtdispatch.report.document import (
     View,
     one_line,
 )
-from pytest_dtdispatch.report.notes import mark, proved, title_of
+from pytest_dtdispatch.report.notes import mark, notes_of, proved, title_of
 
 ENOUGH = 0.95  # of what all rows cost: those that make it are shown
 FEW, MOST = 5, 10  # rows that are all shown; that are shown although nothing is wrong with them
@@ -201,11 +200,8 @@ def _table(columns: Sequence[RowColumn], regions: Mapping[str, Sequence[CostedRo
 
 def line_of(row: Measurement, cells: Sequence[str], view: View) -> Line:
     """Lay out a row: below its cells notes, in the last column what is wrong with it."""
-    waits = [f"{each.state} {each.waited:.0%}" for each in row.recorded() if each.waited > MIN_WAITED]
-    waited = [f"waited for a core: {', '.join(waits)} of the time"] * bool(waits)
-    notes = (*row.figures.notes, *waited, *(row.figures.remarks if view.verbose else ()))
     text, tone = mark(row)
-    return Line(row.label, tuple(cells), text, notes, tone)
+    return Line(row.label, tuple(cells), text, notes_of(row, view), tone)
 
 
 def profiles(measured: Mapping[str, Sequence[Measurement]]) -> Iterator[Block]:
