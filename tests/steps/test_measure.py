@@ -299,6 +299,30 @@ def test_dtensors_and_specs_that_stay_alive_are_counted_and_garbage_is_not(
     assert [(one.spec_growth, one.dtensor_growth) for one in steps.steps] == [(grown, grown)] * 5
 
 
+@pytest.mark.parametrize("has_many", [False, True])
+def test_growth_is_named_after_what_the_step_keeps(mesh: DeviceMesh, has_many: bool) -> None:
+    """The first step creates eight tensors that stay; each replaces six by longer ones."""
+    stay, cache, kept = list[Any](), list[Any](), list[Any]()
+
+    def step() -> None:
+        stay.extend(on_mesh(mesh) for _ in range(8 - len(stay)))
+        cache[:] = [on_mesh(mesh, 5 + len(kept)) for _ in range(6)]
+        kept.append([DTensor.from_local(torch.ones(()), mesh, [Replicate()]) for _ in range(1 + has_many)])
+        if has_many:  # of another shape each time
+            kept[-1].append(DTensor.from_local(torch.ones(len(kept)), mesh, [Replicate()]))
+
+    steps = count(step)
+    growth = 3 if has_many else 1
+    assert [(one.dtensor_growth, one.spec_growth) for one in steps.steps] == [(growth, growth)] * 5
+    assert steps.steps[-1].kept == ("f32[] R, f32[8] R" if has_many else "f32[] R")
+
+
+def test_references_to_the_class_are_no_growth(mesh: DeviceMesh) -> None:
+    classes: list[type] = []
+    steps = count(lambda: classes.extend([DTensor, spec_type()]))
+    assert [(one.dtensor_growth, one.spec_growth) for one in steps.steps] == [(0, 0)] * 5
+
+
 def test_live_objects_are_those_that_the_garbage_collector_finds(mesh: DeviceMesh) -> None:
     kept: list[DTensor] = []
     with StepCounter() as counter:

@@ -126,11 +126,42 @@ def live_objects() -> Counter[str]:
     return Counter({SPECS: sys.getrefcount(spec_type()), DTENSORS: sys.getrefcount(DTensor)})
 
 
-def kept_tensor() -> str:
-    """Describe the DTensors that most of those are like which came since what existed was frozen."""
-    tensors = (value for value in gc.get_objects() if type(value) is DTensor)
-    texts = Counter(f"{_tensor_text(tensor)} {' '.join(_placements(tensor))}" for tensor in tensors)
-    return max(texts, key=lambda text: texts[text], default="")
+class NewObjects(NamedTuple):
+    """Objects that are alive and came since what existed was frozen.
+
+    Args:
+        specs: their number.
+        tensors: DTensors by what those of one origin have in common, and by description.
+    """
+
+    specs: int
+    tensors: Counter[tuple[str, str]]
+
+
+def new_objects() -> NewObjects:
+    """Count new objects, garbage among them."""
+    new = gc.get_objects()
+    tensors = Counter(_kind(value) for value in new if type(value) is DTensor)
+    return NewObjects(sum(type(value) is spec_type() for value in new), tensors)
+
+
+MOST_KEPT = 3
+
+
+def kept_tensors(before: NewObjects, now: NewObjects) -> str:
+    """Describe the DTensors of which there are more than before, those with the greatest growth first.
+
+    Those that differ in extents alone are compared together: a cache whose length grows is replaced.
+    """
+    grown, by_origin = Counter(now.tensors), Counter[str]()
+    grown.subtract(before.tensors)
+    for (origin, _), count in grown.items():
+        by_origin[origin] += count
+    return ", ".join(
+        max((count, text) for (of, text), count in grown.items() if of == origin)[1]
+        for origin, more in by_origin.most_common(MOST_KEPT)
+        if more > 0
+    )
 
 
 Function = Callable[..., Any]
@@ -285,6 +316,12 @@ def _placements(tensor: Any) -> tuple[str, ...]:
     return tuple(map(placement_text, tensor.placements))
 
 
+def _kind(tensor: Any) -> tuple[str, str]:
+    """Return what DTensors of one origin have in common, and the description of one."""
+    dims, placements = len(tensor.shape), " ".join(_placements(tensor))
+    return f"{dtype_text(tensor.dtype)} {dims} {placements}", f"{_tensor_text(tensor)} {placements}"
+
+
 def _tensor_text(tensor: Any) -> str:
     """Write dtype and global shape of a tensor, or of the spec that stands for it."""
     traits = tensor_traits(tensor)
@@ -343,7 +380,7 @@ class StepCounter:
             self._put_in(entered.enter_context(Measuring(self.what)).contexts)
             self._open = entered.pop_all()
         self._entries = self._caches.entries()
-        self._live = live_objects()
+        self._live, self._new = live_objects(), new_objects()
         self._begin()
         return self
 
@@ -387,10 +424,14 @@ class StepCounter:
         """Return what was counted since the last lap, or since entry, and begin to count anew."""
         counts = self._counted()
         gc.collect()
-        before, self._live = self._live, live_objects()
-        grown = {name: self._live[name] - before[name] for name in before}
-        counts = replace(self._with_entries(counts), spec_growth=grown[SPECS], dtensor_growth=grown[DTENSORS])
-        return replace(counts, kept=kept_tensor()) if counts.dtensor_growth > 0 else counts
+        references, self._live = self._live, live_objects()
+        before, self._new = self._new, new_objects()
+        # A reference to a class need not be an object's, and a new object may replace a frozen one.
+        specs = min(self._live[SPECS] - references[SPECS], self._new.specs - before.specs)
+        tensors = self._new.tensors.total() - before.tensors.total()
+        tensors = min(self._live[DTENSORS] - references[DTENSORS], tensors)
+        counts = replace(self._with_entries(counts), spec_growth=specs, dtensor_growth=tensors)
+        return replace(counts, kept=kept_tensors(before, self._new)) if tensors > 0 else counts
 
     def _with_entries(self, counts: StepCounts) -> StepCounts:
         """Add what caches gained, and begin to count anew."""
