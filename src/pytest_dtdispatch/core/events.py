@@ -60,6 +60,22 @@ class CodePlace:
         return f"{at}{f' in {self.module}' if self.module else ''} ({self.phase})"
 
 
+class OptimizerStep(NamedTuple):
+    """An optimizer that stepped.
+
+    Args:
+        name: of its class, if that is torch's.
+        fuses: whether ``fused=True`` is possible: its options allow it, and DTensor has a rule for that op.
+        is_mixed: whether a parameter group has plain tensors beside DTensors, or DTensors of several meshes.
+        is_partial: whether gradients are partial sums.
+    """
+
+    name: str
+    fuses: bool
+    is_mixed: bool
+    is_partial: bool
+
+
 class Event(NamedTuple):
     """Something that ran.
 

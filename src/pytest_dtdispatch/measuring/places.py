@@ -37,6 +37,11 @@ INSTALLED = ("site-packages", "dist-packages")
 HIDDEN = (f"{os.sep}_pytest{os.sep}", f"{os.sep}pluggy{os.sep}", "torchinductor_")
 
 
+# Between the line that calls an op and its propagation: folders of ours, and files of torch.
+BETWEEN = ("measuring", "steps", "torchapi")
+CALLING = ("distributed/tensor/", "_tensor.py", "functional.py", "_ops.py", "_compile.py")
+
+
 class FrameOwner(Enum):
     """What a frame tells."""
 
@@ -84,6 +89,8 @@ class Frames:
         # By id, as to hash a code object takes longer than all else; held, so that its id stays its own.
         self.known: dict[int, FrameOwner] = {}
         self._codes: list[CodeType] = []
+        of_torch = (f"{_folder(installed / 'torch')}{file}" for file in CALLING)
+        self._between = (*(_folder(ours / room) for room in BETWEEN), *of_torch)
         self._know(engine_code(), FrameOwner.ENGINE)
         for function, owner in (
             (torch.nn.Module.__call__, FrameOwner.MODULE),
@@ -107,6 +114,12 @@ class Frames:
             if owner is not NOTHING or code is base:
                 yield owner, frame
             frame = frame.f_back
+
+    def is_called_directly(self, frame: FrameType | None) -> bool:
+        """Return whether the user's code called an op, with only DTensor's own code and ours in between."""
+        while frame is not None and frame.f_code.co_filename.startswith(self._between):
+            frame = frame.f_back
+        return frame is not None and (self.known.get(id(frame.f_code)) or self.learn(frame.f_code)) is USER
 
     def _know(self, code: CodeType, owner: FrameOwner) -> FrameOwner:
         self._codes.append(code)
@@ -338,6 +351,10 @@ class PlaceFinder(ForwardPlaces):
         if self._nodes.is_recorded and self._is_home:
             self._nodes.note(place)
         return place
+
+    def is_called_directly(self) -> bool:
+        """Return whether the user's code called the op that runs."""
+        return self._frames.is_called_directly(sys._getframe(1))
 
     def note(self) -> CodePlace:
         """Note where an op is called, every one of a step, so that later steps know; return the place."""

@@ -38,6 +38,7 @@ from pytest_dtdispatch.steps.events import (
     Miss,
     QueriedCache,
     Redistribution,
+    Remedy,
     Unwrapping,
     Wrapping,
     change_text,
@@ -50,11 +51,12 @@ from pytest_dtdispatch.torchapi.hooks import (
     watching_ops,
     watching_transfers,
 )
-from pytest_dtdispatch.torchapi.ops import op_name, open_modes
+from pytest_dtdispatch.torchapi.ops import leaves_of, op_name, open_modes, takes_tensor
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import (
     TensorNumbers,
+    has_graph,
     is_group_fake,
     is_local_mode_open,
     local_of,
@@ -193,7 +195,9 @@ class _Running(threading.local):
     """What runs in a thread."""
 
     implied_by = ""
-    redistributed: Any = None  # the DTensor whose redistribution was asked for
+    operands = 0  # of that op
+    redistributed: Any = None  # the DTensor whose redistribution is explicit
+    has_gradient = False  # whether autograd records that
     collective_bytes = 0
     is_in_collective = False
     exchange: _Exchange | None = None
@@ -218,8 +222,10 @@ class TransferWatch:
         self._numbers = TensorNumbers()
 
     def on_implied(self, redistribute: Function, info: Any, schema: Any, *args: Any, **kwargs: Any) -> Any:
-        """Note the op whose arguments are redistributed."""
-        with patch.object(self._running, "implied_by", op_name(schema.op)):
+        """Record the op whose arguments are redistributed, and how many tensors it takes."""
+        leaves = leaves_of(schema.args_schema, schema.kwargs_schema)
+        operands = sum(isinstance(leaf, spec_type()) for leaf in leaves)
+        with patch.multiple(self._running, implied_by=op_name(schema.op), operands=operands):
             return redistribute(info, schema, *args, **kwargs)
 
     def on_redistribution(self, redistribute: Function, *args: Any, **kwargs: Any) -> Any:
@@ -231,7 +237,10 @@ class TransferWatch:
         running, place = self._running, self._here()
         number = 0
         if running.redistributed is not None:
-            number = self._numbers.of_contents(local, version_of(running.redistributed))
+            version = version_of(running.redistributed)
+            number = self._numbers.of_contents(local, version, running.has_gradient)
+        elif running.implied_by:
+            number = self._numbers.of_contents(local)
         placements = _placements(source), _placements(target)
         with (
             patch.multiple(running, collective_bytes=0, place=place),
@@ -240,9 +249,10 @@ class TransferWatch:
             result = redistribute(*args, **kwargs)
             handled = running.collective_bytes
         op = running.implied_by or (is_observed and running.converting) or ASKED
-        numbers = number, self._numbers.of_contents(result)
+        numbers = number, self._numbers.of_contents(result, 0, running.has_gradient)
         tensor = _tensor_text(source)
-        self._log.append(Redistribution(op, tensor, *placements, handled, *numbers, place=place))
+        operands = running.operands
+        self._log.append(Redistribution(op, tensor, *placements, handled, *numbers, operands, place=place))
         return result
 
     def on_collective(self, kind: str, collective: Function, *args: Any, **kwargs: Any) -> Any:
@@ -278,14 +288,17 @@ class TransferWatch:
     def on_conversion(self, converter: Converter, convert: Function, *args: Any, **kwargs: Any) -> Any:
         """List a wrap or an unwrap; one that runs inside another is part of it."""
         __tracebackhide__ = True
+        # Of a function of autograd, which has edges only where a gradient will come back.
+        has_gradient = bool(getattr(args[0], "next_functions", ()))
         if converter.what is Conversion.REDISTRIBUTE:
             asked = None if converter.is_backward else first_tensor(args)
-            with patch.object(self._running, "redistributed", asked):
+            with patch.multiple(self._running, redistributed=asked, has_gradient=has_gradient):
                 return convert(*args, **kwargs)
         if self._running.converting:
             return convert(*args, **kwargs)
         taken = first_tensor(args)
-        number = 0 if converter.is_backward or taken is None else self._number(converter, taken)
+        is_known = taken is not None and not converter.is_backward
+        number = self._number(converter, taken, has_gradient) if is_known else 0
         converting = patch.object(self._running, "converting", converter.name)
         with converting, ProfilerRange(converter.what, lambda: converter.name):
             result = convert(*args, **kwargs)
@@ -300,11 +313,17 @@ class TransferWatch:
             self._log.append(event(converter.name, text, placements, number, is_parameter, place=place))
         return result
 
-    def _number(self, converter: Converter, taken: torch.Tensor) -> int:
-        """Number what is converted: what shares its memory does not become another by being written to."""
+    def _number(self, converter: Converter, taken: Any, has_gradient: bool) -> int:
+        """Return the number of a converted tensor.
+
+        The result shares its memory, so a write changes nothing, unless it gives the tensor another graph. A
+        result without a gradient does not replace one with a gradient.
+        """
         if converter.name == "distribute_tensor":
             return self._numbers.of_contents(taken)
-        return self._numbers.of_memory(local_of(taken))
+        local = local_of(taken)
+        written = (version_of(local),) if has_graph(taken) else ()
+        return self._numbers.of_memory(local, has_gradient, *written)
 
 
 def first_tensor(values: Sequence[Any]) -> torch.Tensor | None:
@@ -340,6 +359,10 @@ def _bytes(argument: Any) -> int:
 LEAST_FROZEN = 1_000
 
 
+# Arguments of ops that are sizes, or become one: padding keeps them equal.
+SIZES = {"size", "end", "length", "repeats", "split_size", "split_sizes", "pad"}
+
+
 class _Propagated(NamedTuple):
     """A call that propagated."""
 
@@ -348,6 +371,7 @@ class _Propagated(NamedTuple):
     error: str
     at: CallPlace
     place: CodePlace
+    is_direct: bool
 
 
 class StepCounter:
@@ -524,7 +548,8 @@ class StepCounter:
                 thread.outermost = None  # it holds specs
                 at = thread.note_call(self._lap)
                 if has_propagated():
-                    self._log.append(_Propagated(schema, queried, error, at, self._places.here()))
+                    place, is_direct = self._places.here(), self._places.is_called_directly()
+                    self._log.append(_Propagated(schema, queried, error, at, place, is_direct))
                 else:
                     self._python_hits += 1
 
@@ -554,7 +579,7 @@ class StepCounter:
 
     def _miss(self, one: _Propagated, called: Called) -> Miss:
         if one.error:
-            reason = Reason(f"propagation raised {one.error}, and that is not kept")
+            reason = Reason(f"propagation raised {one.error}, and that is not kept", remedy=Remedy.UNCACHED)
         elif one.queried is QueriedCache.NONE:
             reason = Reason("no cache was asked: the program is traced, or a mode bypasses the caches")
         else:
@@ -566,8 +591,19 @@ class StepCounter:
             cause=reason.without_values or reason.text,
             call=one.at.call,
             elsewhere=one.at.thread != self._home,
+            remedy=_remedy(one.schema.op, reason),
+            values=reason.values,
+            is_direct=one.is_direct,
             place=one.place,
         )
+
+
+def _remedy(op: Any, reason: Reason) -> Remedy:
+    """Return what avoids a miss; of a value that differs, by the schema of the op."""
+    names = [name.partition("[")[0] for name in reason.arguments]
+    if reason.remedy is not Remedy.NUMBER or all(takes_tensor(op, name) for name in names):
+        return reason.remedy
+    return Remedy.SHAPE if SIZES.issuperset(names) else Remedy.NONE
 
 
 def _signature_text(schema: Any) -> str:

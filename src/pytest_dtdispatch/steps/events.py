@@ -26,6 +26,19 @@ class QueriedCache(str, Enum):
     __str__ = str.__str__
 
 
+class Remedy(str, Enum):
+    """What avoids a miss; empty if no remedy is sure."""
+
+    NONE = ""
+    NUMBER = "give the number as a 0-dim tensor: its value is no part of the key"
+    SHAPE = "pad to a few sizes: each new shape propagates once"
+    LENGTH = "give lists of one length"
+    UNCACHED = "torch does not cache this op: run it on local tensors"
+    CLEARED = "do not clear the caches in the step"
+
+    __str__ = str.__str__
+
+
 @dataclass(frozen=True)
 class StepEvent:
     """Something that happened in a step.
@@ -58,6 +71,9 @@ class Miss(StepEvent):
         cause: the reason without the values that may differ from step to step.
         call: calls that its thread made before it in the step.
         elsewhere: whether another thread made it than the one that runs the step.
+        remedy: what avoids it.
+        values: the first value that differs, now and before.
+        is_direct: whether the program called the op itself, and neither torch's Python code nor autograd.
         place: where in the program it was made; None if it is not known.
     """
 
@@ -69,6 +85,9 @@ class Miss(StepEvent):
     cause: str = field(default="", compare=False)
     call: int = field(default=0, compare=False)
     elsewhere: bool = False
+    remedy: Remedy = field(default=Remedy.NONE, compare=False)
+    values: tuple[str, ...] = field(default=(), compare=False)
+    is_direct: bool = field(default=True, compare=False)
 
     @property
     def op(self) -> str:
@@ -92,6 +111,7 @@ class Redistribution(StepEvent):
             as in nccl-tests (its doc/PERFORMANCE.md); 0 if nothing is sent.
         tensor_number: equal for one tensor that nothing was written to in between; 0 if it is not known.
         result_number: that of the result.
+        operands: tensors that the op which implied it takes; 0 if it is explicit.
         place: where in the program it was made; None where that is not known.
     """
 
@@ -104,6 +124,7 @@ class Redistribution(StepEvent):
     bytes: int
     tensor_number: int = field(default=0, compare=False)
     result_number: int = field(default=0, compare=False)
+    operands: int = field(default=0, compare=False)
 
     @property
     def is_implied(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.signatures import mesh_text, shorten
 from pytest_dtdispatch.measuring.call import dtype_text, placements_text, shape_text
+from pytest_dtdispatch.steps.events import Remedy
 from pytest_dtdispatch.torchapi.ops import arguments_of, leaves_of, op_name
 from pytest_dtdispatch.torchapi.tensors import mesh_among, stride_of, tensor_traits
 
@@ -50,6 +51,7 @@ _Call = tuple[tuple[Trait, str], ...]
 T = TypeVar("T")
 # These follow from others, or need not be part of a cache's key: named where nothing else differs.
 WEAK = ("stride", "value")
+REMEDIES = {"shape": Remedy.SHAPE, "length": Remedy.LENGTH, "value": Remedy.NUMBER}
 
 
 class Called(NamedTuple):
@@ -61,10 +63,21 @@ class Called(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """Why a call missed, in full, and without the values that may differ from step to step."""
+    """Why a call missed, in full, and without the values that may differ from step to step.
+
+    Args:
+        text: in full.
+        without_values: likewise.
+        remedy: what avoids it, as far as the call tells.
+        arguments: that differ, of the first difference.
+        values: of these, now and before.
+    """
 
     text: str
     without_values: str = ""
+    remedy: Remedy = Remedy.NONE
+    arguments: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
 
 
 def describe(func: Any, args: Sequence[Any], kwargs: dict[str, Any], at: CallPlace) -> Called:
@@ -129,17 +142,20 @@ class Seen:
             return Reason(f"first call of this op{' in this thread; caches are per thread' * elsewhere}")
         before = known.get(tuple(traits.items()))
         if before is not None and before < at.clears:
-            return Reason("the caches were cleared since its last call")
+            return Reason("the caches were cleared since its last call", remedy=Remedy.CLEARED)
         if before is not None:
-            return Reason("an equal call missed before: its plan is not kept")
+            return Reason("an equal call missed before: its plan is not kept", remedy=Remedy.UNCACHED)
         placed = self._placed.get((at.thread, op, at.call))
         # Of those equally near, the last is what a reader remembers.
         latest_first = islice(reversed(placed or known), MOST_PLACED)
         differences = (_differences(traits, dict(other)) for other in latest_first)
         kinds, strong, weak = min(differences, key=lambda each: tuple(map(len, each)))
         changes = [*kinds, *strong] or weak or [Reason("")]
-        nearest = [_joined(texts, ", ") for texts in zip(*changes, strict=True)]
-        return Reason(*(text if placed else f"{text} in another place" for text in nearest))
+        text = _joined([change.text for change in changes], ", ")
+        cause = _joined([change.without_values for change in changes], ", ")
+        if not placed:
+            return Reason(f"{text} in another place", f"{cause} in another place")
+        return changes[0]._replace(text=text, without_values=cause)
 
 
 def _put_last(calls: dict[_Call, T], call: _Call, value: T, most: int) -> None:
@@ -168,7 +184,9 @@ def _differences(traits: Traits, other: Traits) -> tuple[list[Reason], list[Reas
     for (what, value, before), of in changed.items():
         values = f"{value}, {'were' if what.endswith('s') else 'was'} {before}"
         subject = f"another mesh: {what}" if of == ["mesh"] else f"{what} of {_joined(of, ' and ')}"
-        (weak if what in WEAK else strong).append(Reason(f"{subject} {values}", subject))
+        remedy = Remedy.NONE if of == ["mesh"] else REMEDIES.get(what, Remedy.NONE)
+        reason = Reason(f"{subject} {values}", subject, remedy, tuple(of), (value, before))
+        (weak if what in WEAK else strong).append(reason)
     return [Reason(text, text) for text in texts], strong, weak
 
 

@@ -13,6 +13,8 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_leaves as tree_leaves
 
+from pytest_dtdispatch.core.events import OptimizerStep
+
 # Some overloads of batch normalisation update these, and their schema does not say so.
 UNDECLARED_WRITES = ("running_mean", "running_var")
 
@@ -75,6 +77,34 @@ def ops_with_a_rule() -> dict[str, Any]:
     )
     ops = {op for registry in registries for op in registry if is_op(op)}
     return dict(sorted((op_name(op), op) for op in ops if not any(each.is_out for each in schema_of(op))))
+
+
+@functools.lru_cache(maxsize=1024)
+def takes_tensor(func: Any, name: str) -> bool:
+    """Return whether an overload of an op takes a tensor as this argument, and DTensor has a rule for it."""
+    with_a_rule = ops_with_a_rule()
+    overloads = (getattr(func.overloadpacket, each) for each in func.overloadpacket.overloads())
+    arguments = (each for op in overloads if op_name(op) in with_a_rule for each in schema_of(op))
+    return any(each.name == name and str(each.type) in ("Tensor", "Optional[Tensor]") for each in arguments)
+
+
+def describe_optimizer(optimizer: torch.optim.Optimizer) -> OptimizerStep | None:
+    """Describe an optimizer that is about to step; None if its class is not torch's."""
+    name = type(optimizer).__name__
+    if getattr(torch.optim, name, None) is not type(optimizer):
+        return None
+    groups = [[each for each in group["params"] if each.grad is not None] for group in optimizer.param_groups]
+    meshes = ({each.device_mesh if isinstance(each, DTensor) else None for each in group} for group in groups)
+    used = [each for group in groups for each in group]
+    gradients = (each.grad for each in used if isinstance(each.grad, DTensor))
+    allows = not any(group.get("differentiable") for group in optimizer.param_groups)
+    has_rule = f"_fused_{name.lower()}_.default" in ops_with_a_rule()
+    return OptimizerStep(
+        name,
+        has_rule and allows and all(each.is_floating_point() for each in used),
+        any(len(each) > 1 for each in meshes),
+        any(placement.is_partial() for gradient in gradients for placement in gradient.placements),
+    )
 
 
 def returns_of(func: Any) -> Sequence[Any]:

@@ -255,9 +255,9 @@ class TensorNumbers:
         key = (StorageReference(storage), *place_in_memory(plain)[1:], *versions)
         return self._numbers.setdefault(key, len(self._numbers) + 1)
 
-    def of_contents(self, local: torch.Tensor, outer_version: int | None = 0) -> int:
+    def of_contents(self, local: torch.Tensor, *versions: int | None) -> int:
         """Return the number of a local shard, another one once it, or its DTensor, was written to."""
-        return self.of_memory(local, version_of(storages_of(local)[0]), outer_version)
+        return self.of_memory(local, version_of(storages_of(local)[0]), *versions)
 
 
 def version_of(tensor: torch.Tensor) -> int | None:
