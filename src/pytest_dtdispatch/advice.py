@@ -9,15 +9,17 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, takewhile
+from functools import cached_property
+from itertools import accumulate, chain, pairwise, takewhile
 from typing import TypeVar
 
-from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase, ns_by_part
+from pytest_dtdispatch.core.events import Cell, CodePlace, OptimizerStep, Part, Phase, ns_by_part
 from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.text import INDEX, first_of, fold_layers, plural, shorten_path
 from pytest_dtdispatch.steps.events import (
     Miss,
     Redistribution,
+    Remedy,
     StepEvent,
     Unwrapping,
     Wrapping,
@@ -34,23 +36,14 @@ LOCAL_RATIO = 5  # of what dispatch costs to what local ops cost: of a small sha
 # costs as much as an op to three; by two the promise was 0.6 and 1.5 times what came of two models.
 CONVERTING_OPS = 6 * 2
 
-FUSED = {"Adam", "AdamW", "SGD", "Adagrad"}
 # Optimizers of torch that compute each element by itself: a step on local tensors gives the same.
-ELEMENTWISE = {"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"}
-OPTIMIZER_STEP = re.compile(r"Optimizer\.step#(\w+)\.step")
+ELEMENTWISE = {"Adam", "AdamW", "Adamax", "NAdam", "RAdam", "SGD", "ASGD", "Rprop", "RMSprop"}
+ELEMENTWISE |= {"Adadelta", "Adagrad"}
+MIXED = "use separate optimizers for plain parameters and for each mesh: a fused one takes no mixture"
 # Ops that may need more than a rank has: on local tensors they may give another result.
 MIXING = re.compile(
     r"mm|matmul|linear|conv|embedding|attention|scatter|gather|index|sort|topk|cum|softmax|drop|rand|nll"
 )
-# How causes of misses begin, and what stops them.
-CURES = {
-    "value of": "give the number as a 0-dim tensor: its value is no part of the key",
-    "shape of": "pad to a few sizes: each new shape propagates once",
-    "length of": "give lists of one length",
-    "an equal call missed": "torch does not cache this op: run it on local tensors",
-    "propagation raised": "torch does not cache this op: run it on local tensors",
-    "the caches were cleared": "do not clear the caches in the step",
-}
 
 E = TypeVar("E", bound=StepEvent)
 
@@ -62,10 +55,19 @@ class Observed:
     Args:
         steps: what was counted of each step.
         cells: of the budget of such a step; empty where there are counts alone.
+        optimizers: that stepped; a budget knows them.
     """
 
     steps: Sequence[StepCounts]
     cells: Sequence[Cell] = ()
+    optimizers: Collection[OptimizerStep | None] = ()
+
+    @cached_property
+    def passes(self) -> dict[int, int]:
+        """How many backward passes ended before each event of the last step, by the id of the event."""
+        events = self.steps[-1].events if self.steps else ()
+        ends = (_is_backward(one) and not _is_backward(other) for one, other in pairwise(events))
+        return dict(zip(map(id, events), accumulate(ends, initial=0), strict=False))
 
     def last(self, kind: type[E]) -> tuple[E, ...]:
         """Return what happened of a kind in the last step."""
@@ -79,25 +81,34 @@ class Observed:
         return [event for event in self.last(kind) if key(event) in shared]
 
     def cost_ns(
-        self, some: Sequence[StepEvent], alike: Sequence[StepEvent], is_meant: Callable[[Cell], bool]
+        self,
+        some: Sequence[StepEvent],
+        alike: Sequence[StepEvent],
+        is_meant: Callable[[Cell], bool],
+        forward_only: bool = False,
     ) -> float:
-        """Say what some events cost: their share of the cells at their lines, with those of backward.
+        """Return the cost of some events: their share of the cells at their lines, with those of backward.
 
         Args:
             some: the events.
             alike: those that share the cells at a line, and those without a line; ``some`` are among them.
             is_meant: whether a cell is one of such an event.
+            forward_only: whether cells of backward are left out.
         """
         spent = Counter[Hashable]()
         for cell in filter(is_meant, self.cells):
-            spent[_line(cell.place)] += cell.ns  # type: ignore[assignment]
+            if not (forward_only and _is_backward(cell)):
+                spent[_line(cell.place)] += cell.ns  # type: ignore[assignment]
         sharing = Counter(_line(event.place) for event in alike)
         each_ns = spent.pop(None, 0.0) / (len(alike) or 1)  # where steps differ, lines are not known
         return sum(spent[line] / sharing[line] + each_ns for line in (_line(one.place) for one in some))
 
 
 def advise(
-    steps: Sequence[StepCounts], cells: Sequence[Cell] = (), step_ns: float = 0.0
+    steps: Sequence[StepCounts],
+    cells: Sequence[Cell] = (),
+    step_ns: float = 0.0,
+    optimizers: Collection[OptimizerStep | None] = (),
 ) -> tuple[Advice, ...]:
     """Say what to change in a step, what saves most first.
 
@@ -105,6 +116,7 @@ def advise(
         steps: what was counted of each step after the warm-up.
         cells: of the budget of such a step; empty where there are counts alone.
         step_ns: what the step takes, in nanoseconds; 0 where that is not known.
+        optimizers: that stepped, with a budget.
 
     Returns:
         At most five.
@@ -113,7 +125,7 @@ def advise(
         >>> advise([StepCounts(hits=3)])
         ()
     """
-    found = [advice for rule in RULES for advice in rule(Observed(steps, cells))]
+    found = [advice for rule in RULES for advice in rule(Observed(steps, cells, optimizers))]
     if cells and step_ns:
         least_ns = LEAST_SHARE * sum(cell.ns for cell in cells)
         found = [one for one in found if one.ns >= least_ns or one.grows]
@@ -160,11 +172,11 @@ def _grouped(events: Iterable[E], key: Callable[[E], Hashable]) -> list[list[E]]
 
 
 def _layered(groups: Iterable[list[E]], key: Callable[[E], Hashable]) -> list[list[list[E]]]:
-    """Put groups together that differ in the layer alone."""
+    """Merge groups that differ only by the layer, or by the phase, as a forward and its recomputation do."""
     layers: defaultdict[Hashable, list[list[E]]] = defaultdict(list)
     for group in groups:
         places = (
-            replace(each.place, module=INDEX.sub("*", each.place.module)) for each in group if each.place
+            (place.file, place.line, INDEX.sub("*", place.module)) for each in group if (place := each.place)
         )
         layers[key(group[0]), len(group), tuple(places)].append(group)
     return list(layers.values())
@@ -174,8 +186,14 @@ def _times(groups: Sequence[Collection[StepEvent]]) -> str:
     return f"{len(groups[0])} times{f' in each of {len(groups)} places,' if len(groups) > 1 else ''}"
 
 
-def _is_backward(event: StepEvent) -> bool:
-    return event.place is not None and event.place.phase is Phase.BACKWARD
+def _is_backward(event: StepEvent | Cell) -> bool:
+    return _phase(event) is Phase.BACKWARD
+
+
+def _phase(event: StepEvent | Cell) -> Phase | None:
+    """Return the phase; after a backward pass the next micro-batch is in no other phase than the first."""
+    phase = event.place.phase if event.place else None
+    return Phase.FORWARD if phase is Phase.OTHER else phase
 
 
 # Redistributions
@@ -193,32 +211,56 @@ def _moves_as_asked(cell: Cell) -> bool:
     return _moves(cell) and cell.op.startswith("redistribute ")
 
 
+def _moves_implicitly(cell: Cell) -> bool:
+    return _moves(cell) and not _moves_as_asked(cell)
+
+
+def _implied(observed: Observed) -> list[Redistribution]:
+    return [one for one in observed.last(Redistribution) if one.is_implied]
+
+
 def _asked(observed: Observed) -> list[Redistribution]:
     """Return the redistributions that were asked for, of tensors that are known: no gradient is."""
     return [one for one in observed.last(Redistribution) if one.tensor_number and not one.is_implied]
 
 
-def _saving(observed: Observed, seen: str, change: str, some: Sequence[Redistribution]) -> Advice:
-    """Advise to leave out redistributions that were asked for; their gradients' go with them."""
+def _saving(
+    observed: Observed,
+    seen: str,
+    change: str,
+    some: Sequence[Redistribution],
+    forward_only: Sequence[Redistribution] = (),
+) -> Advice:
+    """Advise to leave out explicit redistributions, and those of their gradients but for some."""
     asked = _asked(observed)
     forward = Counter(_line(one.place) for one in asked)
     every = Counter(_line(one.place) for one in observed.last(Redistribution) if not one.is_implied)
-    count = round(sum(every[_line(one.place)] / forward[_line(one.place)] for one in some))
+    with_gradients = sum(every[_line(one.place)] / forward[_line(one.place)] for one in some)
+    count = round(with_gradients) + len(forward_only)
     ns = observed.cost_ns(some, asked, _moves_as_asked)
+    ns += observed.cost_ns(forward_only, asked, _moves_as_asked, forward_only=True)
     return Advice(seen, change, f"saves at most {plural(count, 'redistribution')}", count, ns)
+
+
+def _repeats(observed: Observed, groups: Iterable[Sequence[E]]) -> tuple[list[E], list[E]]:
+    """Return all but the first of each group, and apart those that begin another backward pass.
+
+    The first result serves these too, but each backward pass has its own gradients.
+    """
+    by_pass = [_grouped(group, lambda one: observed.passes[id(one)]) for group in groups]
+    same = [one for passes in by_pass for of_pass in passes for one in of_pass[1:]]
+    return same, [of_pass[0] for passes in by_pass for of_pass in passes[1:]]
 
 
 def repeated_redistributions(observed: Observed) -> Iterator[Advice]:
     """One tensor is redistributed several times to the same placements: as for q, k and v."""
-    same = _grouped(
-        _asked(observed), lambda one: (one.tensor_number, one.target, one.place and one.place.phase)
-    )
+    same = _grouped(_asked(observed), lambda one: (one.tensor_number, one.target, _phase(one)))
     repeated = (group for group in same if len(group) > 1)
     for groups in _layered(repeated, lambda one: (one.tensor, one.source, one.target)):
         first = groups[0][0]
         seen = f"{first.tensor} {change_text(first.source, first.target)} redistributed {_times(groups)}"
-        others = [one for group in groups for one in group[1:]]
-        yield _saving(observed, f"{seen} at {where(_places(groups))}", "redistribute it once before", others)
+        seen = f"{seen} at {where(_places(groups))}"
+        yield _saving(observed, seen, "redistribute it once before", *_repeats(observed, groups))
 
 
 def there_and_back(observed: Observed) -> Iterator[Advice]:
@@ -236,22 +278,41 @@ def there_and_back(observed: Observed) -> Iterator[Advice]:
 
 
 def implied_redistributions(observed: Observed) -> Iterator[Advice]:
-    """An op moves an operand that nobody asked to move; partial sums must be reduced at some time."""
-    implied = [one for one in observed.last(Redistribution) if one.is_implied]
-    moved = ([one] for one in implied if one.bytes and not _is_partial(one.source))
-    for groups in _layered(moved, lambda one: (one.op, one.tensor, one.source, one.target)):
-        [first] = groups[0]
-        times = f" {len(groups)} times" if len(groups) > 1 else ""
+    """An op redistributes an operand implicitly; partial sums must be reduced at some time."""
+    moved = [one for one in _implied(observed) if one.bytes and not _is_partial(one.source)]
+    same = _grouped(moved, lambda one: (one.tensor_number or id(one), one.target, _phase(one)))
+    for groups in _layered(same, lambda one: (one.op, one.tensor, one.source, one.target)):
+        every = [*chain(*groups)]
+        first, is_alone = every[0], all(one.operands == 1 for one in every)
+        if all(map(_is_backward, every)) or (is_alone and "," not in first.tensor):
+            continue  # a gradient is not sharded at its line, and a vector has no other dimension
         change = change_text(first.source, first.target)
+        target, source = " ".join(first.target), " ".join(first.source)
+        place_others = f"make it {target}, or place the other operands so that it stays {source}"
         yield Advice(
-            f"{first.tensor} {change} implied by {first.op}{times} at {where(_places(groups))}",
-            f"make it {' '.join(first.target)}, or place the other operands so that it stays "
-            f"{' '.join(first.source)}",
-            f"saves at most {plural(len(groups), 'redistribution')}",
-            len(groups),
-            observed.cost_ns(
-                [*chain(*groups)], implied, lambda cell: _moves(cell) and not _moves_as_asked(cell)
-            ),
+            f"{first.tensor} {change} implied by {', '.join(dict.fromkeys(one.op for one in every))}"
+            f"{f' {len(every)} times' * (len(every) > 1)} at {where(_places(groups))}",
+            "shard another dimension, or work on the local tensor" if is_alone else place_others,
+            f"saves at most {plural(len(every), 'redistribution')}",
+            len(every),
+            observed.cost_ns(every, _implied(observed), _moves_implicitly),
+        )
+
+
+def gradients_reduced_again(observed: Observed) -> Iterator[Advice]:
+    """Each of several ops of an optimizer reduces the same partial gradient: three ops of AdamW."""
+    reduced = (one for one in _implied(observed) if one.tensor_number and _is_partial(one.source))
+    in_optimizer = (one for one in reduced if one.place and one.place.phase is Phase.OPTIMIZER)
+    again = [group for group in _grouped(in_optimizer, lambda one: one.tensor_number) if len(group) > 1]
+    if again:
+        others = [one for group in again for one in group[1:]]
+        yield Advice(
+            f"{plural(len(again), 'partial gradient')} reduced {len(others) + len(again)} times at "
+            f"{where(_places(again))}",
+            "redistribute each gradient once before the step of the optimizer",
+            f"saves at most {plural(len(others), 'redistribution')}",
+            len(others),
+            observed.cost_ns(others, _implied(observed), _moves_implicitly),
         )
 
 
@@ -274,12 +335,13 @@ def sums_one_by_one(observed: Observed) -> Iterator[Advice]:
 # Wrapping
 
 
-def _convert_ns(observed: Observed, some: Sequence[Wrapping]) -> float:
-    """Say what conversions by one function cost, with those of their gradients, which have no number."""
-    name = some[0].name
+def _convert_ns(observed: Observed, some: Sequence[Wrapping], forward_only: bool = False) -> float:
+    """Return the cost of conversions by one function, with those of their gradients, which have no number."""
     every = (*observed.last(Wrapping), *observed.last(Unwrapping))
-    alike = [one for one in every if one.name == name and one.tensor_number]
-    return observed.cost_ns(some, alike, lambda cell: cell.part == Part.WRAPPING and cell.op == name)
+    names = {one.name for one in some}
+    alike = [one for one in every if one.name in names and one.tensor_number]
+    converts: Callable[[Cell], bool] = lambda cell: cell.part == Part.WRAPPING and cell.op in names  # noqa: E731
+    return observed.cost_ns(some, alike, converts, forward_only)
 
 
 def _of_gradients(observed: Observed, some: Sequence[Wrapping]) -> list[Redistribution]:
@@ -295,23 +357,24 @@ def repeated_conversions(observed: Observed) -> Iterator[Advice]:
     """One tensor is wrapped or unwrapped several times in one phase; each wrap's gradient may be moved."""
     for kind, kept in ((Wrapping, "DTensor"), (Unwrapping, "local tensor")):
         known = [one for one in observed.last(kind) if one.tensor_number]
-        same = _grouped(
-            known, lambda one: (one.name, one.tensor_number, one.placements, one.place and one.place.phase)
-        )
+        same = _grouped(known, lambda one: (one.name, one.tensor_number, one.placements, _phase(one)))
         repeated = (group for group in same if len(group) > 1)
         for groups in _layered(repeated, lambda one: (one.name, one.tensor)):
             every = [*chain(*groups)]
-            others = [one for group in groups for one in group[1:]]
-            share = len(others) / len(every)
+            others, leading = _repeats(observed, groups)
+            share, count = len(others) / len(every), len(others) + len(leading)
             moved = _of_gradients(observed, every) if kind is Wrapping else []
-            gradients = f" and {plural(round(len(moved) * share), 'redistribution')}" if moved else ""
+            saved = round(len(moved) * share)
+            gradients = f" and {plural(saved, 'redistribution')}" if saved else ""
             yield Advice(
                 f"{every[0].tensor} {' '.join(every[0].placements)} given to {every[0].name} "
                 f"{_times(groups)} at {where(_places(groups))}",
                 f"keep the {kept} of the first call",
-                f"saves at most {plural(len(others), 'call')} of {every[0].name}{gradients}",
-                len(others),
-                _convert_ns(observed, others) + observed.cost_ns(moved, moved, _moves_as_asked) * share,
+                f"saves at most {plural(count, 'call')} of {every[0].name}{gradients}",
+                count,
+                _convert_ns(observed, others)
+                + _convert_ns(observed, leading, forward_only=True)
+                + observed.cost_ns(moved, moved, _moves_as_asked) * share,
             )
 
 
@@ -338,19 +401,25 @@ def slow_optimizer(observed: Observed) -> Iterator[Advice]:
     """An optimizer runs op by op, or by lists, over DTensors, where one op or local tensors do the same."""
     cells = [cell for cell in observed.cells if cell.place and cell.place.phase is Phase.OPTIMIZER]
     dispatched = [cell for cell in cells if cell.part == Part.DISPATCH]
-    names = {match[1] for cell in cells if (match := OPTIMIZER_STEP.match(cell.op))}
     calls = round(sum(cell.calls for cell in dispatched))
     is_fused = any(cell.op.startswith("_fused_") for cell in dispatched)
-    if len(names) != 1 or calls < LEAST_OPTIMIZER_OPS or is_fused or not names <= FUSED | ELEMENTWISE:
+    one = next(iter(observed.optimizers)) if len(observed.optimizers) == 1 else None
+    if one is None or one.name not in ELEMENTWISE or calls < LEAST_OPTIMIZER_OPS or is_fused:
         return
-    [name] = names
     by_lists = any(cell.op.startswith("_foreach_") for cell in dispatched)
+    if one.fuses:
+        change = f"give {one.name} fused=True{' in place of foreach' * by_lists}"
+        change = MIXED if one.is_mixed else change
+    elif one.is_partial:  # local tensors are no gradients
+        return
+    else:
+        change = "step on the local tensors: the result is the same"
     # To dispatch one op over all lists costs as much as several, each over some of them.
-    stays = {Part.LOCAL, Part.DISPATCH} if by_lists and name in FUSED else {Part.LOCAL}
+    stays = {Part.LOCAL, Part.DISPATCH} if by_lists and one.fuses else {Part.LOCAL}
     yield Advice(
-        f"{name} steps {'by lists of' if by_lists else 'op by op over'} DTensors at "
+        f"{one.name} steps {'by lists of' if by_lists else 'op by op over'} DTensors at "
         f"{where(cell.place for cell in dispatched)}",
-        f"give {name} fused=True" if name in FUSED else "step on the local tensors: the result is the same",
+        change,
         f"saves at most {plural(calls, 'op')}",
         calls,
         sum(cell.ns for cell in cells if cell.part not in stays),
@@ -358,33 +427,35 @@ def slow_optimizer(observed: Observed) -> Iterator[Advice]:
 
 
 def recurring_misses(observed: Observed) -> Iterator[Advice]:
-    """Ops propagate in each step, by one cause."""
+    """Ops propagate in each step, by one cause, at one line or at several."""
     again = observed.recurring(Miss, lambda one: (one.op, one.cause, one.place))
-    cured = ([one] for one in again if _cure(one))
-    for groups in _layered(cured, _cure):
+    cured = (one for one in again if one.remedy and (one.is_direct or one.remedy is not Remedy.NUMBER))
+    for groups in _layered(_grouped(cured, _origin), lambda one: one.remedy):
         missed = [*chain(*groups)]
         ops = [op.partition(".")[0] for op in dict.fromkeys(one.op for one in missed)]
         yield Advice(
             f"{', '.join(first_of(ops, MOST_LINES))} missed in each step at {where(_places(groups))}, "
             f"{missed[0].reason}",
-            _cure(missed[0]),
+            missed[0].remedy,
             f"saves at most {plural(len(missed), 'miss', 'es')}",
             len(missed),
             observed.cost_ns(missed, observed.last(Miss), lambda cell: cell.part == Part.PROPAGATION),
         )
 
 
-def _cure(miss: Miss) -> str:
-    cures = (cure for begin, cure in CURES.items() if miss.cause.startswith(begin))
-    return "" if " in another place" in miss.cause else next(cures, "")
+def _origin(miss: Miss) -> Hashable:
+    """Return the data that misses of one cause share: the values of a number, the op that is not cached."""
+    is_of_op = miss.remedy is Remedy.UNCACHED
+    return miss.remedy, miss.op if is_of_op else miss.remedy is not Remedy.SHAPE and miss.values
 
 
 def growth(observed: Observed) -> Iterator[Advice]:
     """As many DTensors, sharding specs or plans in a cache stay after each step."""
     missed = observed.last(Miss)
     if missed:  # what missed has an entry in a cache, and that holds specs
-        if not any(recurring_misses(observed)):
-            of = f", as of {missed[0].op} at {where(_places([missed]))}"
+        direct = [one for one in missed if one.is_direct]
+        if direct and not any(recurring_misses(observed)):
+            of = f", as of {direct[0].op} at {where(_places([direct]))}"
             yield from _grown(
                 observed, most_growth, "cached plan", of, "give ops what they were given before"
             )
@@ -445,6 +516,7 @@ RULES: tuple[Callable[[Observed], Iterator[Advice]], ...] = (
     repeated_redistributions,
     there_and_back,
     implied_redistributions,
+    gradients_reduced_again,
     sums_one_by_one,
     slow_optimizer,
     repeated_conversions,

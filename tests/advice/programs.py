@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, parallelize_module
+from torch.utils.checkpoint import checkpoint
 
 Step = Callable[[], object]
 WIDTH = 64
@@ -35,7 +36,7 @@ class Attention(torch.nn.Module):
         return product
 
 
-def attention(mesh: DeviceMesh, is_gathered_once: bool, layers: int = 3) -> Step:
+def attention(mesh: DeviceMesh, is_gathered_once: bool, layers: int = 3, call: Any = None) -> Step:
     model = torch.nn.Sequential(*(Attention() for _ in range(layers)))
     layout = Replicate() if is_gathered_once else Shard(0)
     for layer in model:
@@ -50,9 +51,17 @@ def attention(mesh: DeviceMesh, is_gathered_once: bool, layers: int = 3) -> Step
 
     def step() -> None:
         for layer, x in zip(model, inputs, strict=True):
-            layer(x).sum().backward()
+            (call(layer, x, use_reentrant=True) if call else layer(x)).sum().backward()
 
     return step
+
+
+def checkpointed(mesh: DeviceMesh) -> Step:
+    return attention(mesh, is_gathered_once=False, layers=2, call=checkpoint)
+
+
+def checkpointed_and_gathered_once(mesh: DeviceMesh) -> Step:
+    return attention(mesh, is_gathered_once=True, layers=2, call=checkpoint)
 
 
 def redistributed_three_times(mesh: DeviceMesh) -> Step:
@@ -298,3 +307,213 @@ def gates_on_local_tensors(mesh: DeviceMesh) -> Step:
 
 def large_gates(mesh: DeviceMesh) -> Step:
     return trained_gates(mesh, Gate, 1_024, 512)
+
+
+def accumulated(mesh: DeviceMesh, is_kept: bool) -> Step:
+    """Gather one weight for each of three micro-batches."""
+    weight = torch.nn.Parameter(sharded(mesh))
+    batches = [distribute_tensor(torch.rand(8, WIDTH), mesh, [Replicate()]) for _ in range(3)]
+
+    def step() -> None:
+        whole = None
+        for batch in batches:
+            if whole is None or not is_kept:
+                whole = weight.redistribute(mesh, [Replicate()])  # type: ignore[attr-defined]
+            (batch @ whole).sum().backward()
+        weight.grad = None
+
+    return step
+
+
+def accumulated_wraps(mesh: DeviceMesh, is_kept: bool) -> Step:
+    """Wrap one weight for each of three micro-batches."""
+    weight = torch.rand(WIDTH, WIDTH, requires_grad=True)
+    batches = [sharded(mesh, 8, WIDTH) for _ in range(3)]
+
+    def step() -> None:
+        wrapped = None
+        for batch in batches:
+            if wrapped is None or not is_kept:
+                wrapped = DTensor.from_local(weight, mesh, [Replicate()])
+            (batch @ wrapped).sum().backward()
+        weight.grad = None
+
+    return step
+
+
+def gathered_for_each_batch(mesh: DeviceMesh) -> Step:
+    return accumulated(mesh, is_kept=False)
+
+
+def gathered_for_all_batches(mesh: DeviceMesh) -> Step:
+    return accumulated(mesh, is_kept=True)
+
+
+def wrapped_for_each_batch(mesh: DeviceMesh) -> Step:
+    return accumulated_wraps(mesh, is_kept=False)
+
+
+def wrapped_for_all_batches(mesh: DeviceMesh) -> Step:
+    return accumulated_wraps(mesh, is_kept=True)
+
+
+def wrapped_with_and_without_grad(mesh: DeviceMesh) -> Step:
+    """The first result has no graph: kept, it would lose the gradient."""
+    weight = torch.rand(WIDTH, WIDTH, requires_grad=True)
+
+    def step() -> None:
+        with torch.no_grad():
+            DTensor.from_local(weight, mesh, [Shard(0)]) * 2
+        DTensor.from_local(weight, mesh, [Shard(0)]) * 2
+
+    return step
+
+
+def wrapped_with_another_graph(mesh: DeviceMesh) -> Step:
+    """One buffer, which has a graph of its own in each micro-batch."""
+    weight, buffer = torch.rand(WIDTH, WIDTH, requires_grad=True), torch.zeros(WIDTH, WIDTH)
+
+    def step() -> None:
+        for _ in range(2):
+            doubled = buffer.detach().copy_(weight * weight)
+            DTensor.from_local(doubled, mesh, [Shard(0)]).sum().backward()
+
+    return step
+
+
+def softmax_across_ranks(mesh: DeviceMesh) -> Step:
+    x = sharded(mesh)
+    return lambda: torch.softmax(x, 0)
+
+
+def softmax_within_ranks(mesh: DeviceMesh) -> Step:
+    x = sharded(mesh, dim=1)
+    return lambda: torch.softmax(x, 0)
+
+
+def sorted_vector(mesh: DeviceMesh) -> Step:
+    """No other dimension could be sharded."""
+    x = sharded(mesh, WIDTH)
+    return lambda: x.sort()
+
+
+def implied_at_five_lines(mesh: DeviceMesh) -> Step:
+    rows, columns = sharded(mesh), sharded(mesh, dim=1)
+
+    def step() -> None:
+        rows + columns
+        rows - columns
+        rows * columns
+        rows / columns
+        torch.maximum(rows, columns)
+
+    return step
+
+
+def implied_of_five_tensors(mesh: DeviceMesh) -> Step:
+    rows, columns = sharded(mesh), [sharded(mesh, dim=1) for _ in range(5)]
+
+    def step() -> None:
+        rows + columns[0]
+        rows - columns[1]
+        rows * columns[2]
+        rows / columns[3]
+        torch.maximum(rows, columns[4])
+
+    return step
+
+
+def one_number_at_three_lines(mesh: DeviceMesh) -> Step:
+    x = sharded(mesh)
+
+    def step() -> None:
+        number = next(NUMBERS) / 100
+        x.clamp(max=number)
+        x**number
+        x.fmod(number)
+
+    return step
+
+
+def three_numbers_at_three_lines(mesh: DeviceMesh) -> Step:
+    x = sharded(mesh)
+
+    def step() -> None:
+        x.clamp(max=next(NUMBERS) / 100)
+        x ** (next(NUMBERS) / 100)
+        x.fmod(next(NUMBERS) / 100)
+
+    return step
+
+
+def grown(mesh: DeviceMesh) -> Step:
+    """Each op of forward and backward has another shape, and an expand another size."""
+    weight = torch.nn.Parameter(distribute_tensor(torch.rand(WIDTH, WIDTH), mesh, [Replicate()]))
+
+    def step() -> None:
+        x = sharded(mesh, 4 * next(SIZES), WIDTH)
+        product = x @ weight
+        product.relu().sum().backward()
+
+    return step
+
+
+def another_size_each_time(mesh: DeviceMesh) -> Step:
+    x = distribute_tensor(torch.rand(MOST_ROWS, 2), mesh, [Replicate()])
+    return lambda: x[: next(SIZES)]
+
+
+def another_index_each_time(mesh: DeviceMesh) -> Step:
+    x = distribute_tensor(torch.rand(MOST_ROWS, 2), mesh, [Replicate()])
+    return lambda: x[next(SIZES)]
+
+
+def number_without_an_overload(mesh: DeviceMesh) -> Step:
+    x = sharded(mesh)
+    return lambda: torch.ops.aten.leaky_relu(x, next(NUMBERS) / 100)
+
+
+def number_inside_torch(mesh: DeviceMesh) -> Step:
+    parameters = [torch.nn.Parameter(sharded(mesh)) for _ in range(3)]
+    for each in parameters:
+        each.grad = sharded(mesh)
+    optimizer = torch.optim.AdamW(parameters, foreach=False)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=1_000)
+
+    def step() -> None:
+        optimizer.step()
+        schedule.step()
+
+    return step
+
+
+def partial_gradients(mesh: DeviceMesh, is_reduced: bool) -> Step:
+    parameters = [
+        torch.nn.Parameter(distribute_tensor(torch.rand(WIDTH), mesh, [Replicate()])) for _ in range(2)
+    ]
+    optimizer = torch.optim.AdamW(parameters, foreach=False)
+
+    def step() -> None:
+        for each in parameters:
+            gradient = DTensor.from_local(torch.ones(WIDTH), mesh, [Partial()])
+            each.grad = gradient.redistribute(mesh, [Replicate()]) if is_reduced else gradient
+        optimizer.step()
+
+    return step
+
+
+def gradients_reduced_by_each_op(mesh: DeviceMesh) -> Step:
+    return partial_gradients(mesh, is_reduced=False)
+
+
+def gradients_reduced_once(mesh: DeviceMesh) -> Step:
+    return partial_gradients(mesh, is_reduced=True)
+
+
+def mixed_parameters(mesh: DeviceMesh) -> list[torch.nn.Parameter]:
+    """Return parameters that are DTensors, and as many plain ones, with gradients."""
+    parameters = [torch.nn.Parameter(sharded(mesh)) for _ in range(4)]
+    parameters += [torch.nn.Parameter(torch.rand(WIDTH, WIDTH)) for _ in range(4)]
+    for each in parameters:
+        each.grad = torch.ones_like(each)
+    return parameters

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from pytest_dtdispatch.advice import advise
+from pytest_dtdispatch.advice import MIXED, advise
 from pytest_dtdispatch.budget.measure import run_and_measure_budget
+from pytest_dtdispatch.steps.events import Redistribution, Remedy, StepEvent, Wrapping
 from pytest_dtdispatch.steps.measure import run_and_count
-from pytest_dtdispatch.steps.model import StepCalls
+from pytest_dtdispatch.steps.model import StepCalls, StepCounts
+from pytest_dtdispatch.torchapi.ops import ops_with_a_rule
 from tests.advice import programs
 from tests.advice.programs import Step
 from tests.probes import plans_again
@@ -20,9 +23,12 @@ pytestmark = pytest.mark.torch
 Program = Callable[[DeviceMesh], Step]
 
 
+def steps_of(program: Program, mesh: DeviceMesh) -> tuple[StepCounts, ...]:
+    return run_and_count(StepCalls("step", program(mesh), 3, 3)).steps
+
+
 def counted(program: Program, mesh: DeviceMesh) -> list[str]:
-    steps = run_and_count(StepCalls("step", program(mesh), 3, 3)).steps
-    return [" ".join(one.lines) for one in advise(steps)]
+    return [" ".join(one.lines) for one in advise(steps_of(program, mesh))]
 
 
 FIRES: dict[Program, str] = {
@@ -35,6 +41,12 @@ FIRES: dict[Program, str] = {
     programs.parameters_wrapped: "4 parameters given to from_local in each step at *4 calls of from_local*",
     programs.another_number_each_time: "clamp missed in each step at *value of max*: give the number as a*",
     programs.another_shape_each_time: "mul missed in each step at *shape of self*: pad to a few sizes*",
+    programs.softmax_across_ranks: "implied by _softmax.default at *: shard another dimension, or work on*",
+    programs.implied_at_five_lines: "implied by add.Tensor, * maximum.default 5 times at *5 redistributions*",
+    programs.grown: "mm, relu, detach, * missed in each step at *: pad to a few sizes*at most 8 misses*",
+    programs.another_size_each_time: "slice missed in each step at *: pad to a few sizes*",
+    programs.gradients_reduced_by_each_op: "2 partial gradients reduced 6 times at *: redistribute each "
+    "gradient once*at most 4 redistributions*",
     programs.kept: "1 live DTensor more after each step, as f32[[]64,64] S0: keep nothing beyond the step*",
 }
 LOOKS_ALIKE = [
@@ -55,6 +67,23 @@ LOOKS_ALIKE = [
     programs.padded,
     programs.one_number,
     programs.replaced,
+    programs.wrapped_with_and_without_grad,
+    programs.wrapped_with_another_graph,
+    programs.softmax_within_ranks,
+    programs.sorted_vector,
+    programs.number_inside_torch,
+    programs.gradients_reduced_once,
+]
+# The advised change, and how many events of a kind it saves.
+CHANGES: list[tuple[Program, Program, type[StepEvent]]] = [
+    (programs.redistributed_three_times, programs.redistributed_once_before, Redistribution),
+    (programs.checkpointed, programs.checkpointed_and_gathered_once, Redistribution),
+    (programs.gathered_for_each_batch, programs.gathered_for_all_batches, Redistribution),
+    (programs.gradients_reduced_by_each_op, programs.gradients_reduced_once, Redistribution),
+    (programs.softmax_across_ranks, programs.softmax_within_ranks, Redistribution),
+    (programs.implied_at_five_lines, programs.placed_alike, Redistribution),
+    (programs.wrapped_three_times, programs.wrapped_once, Wrapping),
+    (programs.wrapped_for_each_batch, programs.wrapped_for_all_batches, Wrapping),
 ]
 
 
@@ -71,15 +100,78 @@ def test_no_rule_fires_on_what_looks_alike(mesh: DeviceMesh, program: Program) -
     assert counted(program, mesh) == []
 
 
-@pytest.mark.parametrize("make", ["forloop", "foreach", "fused"])
-def test_optimizer_in_a_budget(mesh: DeviceMesh, make: str) -> None:
-    program = {"forloop": programs.adamw, "foreach": programs.adamw_by_lists, "fused": programs.adamw_fused}[
-        make
-    ]
-    cells = run_and_measure_budget(program(mesh), 3, 4, "step").cells
-    # Of the cells alone: on a busy machine the step may take so long that the advice would save too little.
-    found = [one for one in advise((), cells) if one.change == "give AdamW fused=True"]
-    assert bool(found) == (make != "fused")
+NOUN = {Redistribution: "redistribution", Wrapping: "call"}
+
+
+@pytest.mark.parametrize(("before", "after", "kind"), CHANGES, ids=lambda each: each.__name__)
+def test_advised_change_saves_what_is_promised(
+    mesh: DeviceMesh, before: Program, after: Program, kind: type[StepEvent]
+) -> None:
+    steps, changed = steps_of(before, mesh), steps_of(after, mesh)
+    [advice] = [
+        one for one in advise(steps) if kind.__name__.lower()[:5] in one.saves or "call" in one.saves
+    ][:1]
+    assert advice.count == len(steps[-1].of(kind)) - len(changed[-1].of(kind))
+    assert not [one for one in advise(changed) if one.change == advice.change]
+
+
+def test_one_finding_for_each_cause(mesh: DeviceMesh) -> None:
+    """One tensor or number at several lines is one cause, several at several lines are several."""
+    assert [one.count for one in advise(steps_of(programs.implied_at_five_lines, mesh))] == [5]
+    assert [one.count for one in advise(steps_of(programs.implied_of_five_tensors, mesh))] == [1] * 5
+    assert [one.count for one in advise(steps_of(programs.grown, mesh))] == [8]
+
+
+@pytest.mark.parametrize("program", [programs.another_index_each_time, programs.number_without_an_overload])
+def test_number_that_no_tensor_replaces(mesh: DeviceMesh, program: Program) -> None:
+    steps = steps_of(program, mesh)
+    assert not any("0-dim" in one.change for one in advise(steps))
+    assert all(miss.remedy is Remedy.NONE for step in steps for miss in step.missed)
+
+
+def test_numbers_have_findings_of_their_own(mesh: DeviceMesh) -> None:
+    clamped = (lambda rows: rows.clamp(max=0.5)), (lambda rows: rows.clamp(max=0.25))
+    if not plans_again(mesh, *clamped):
+        pytest.skip("no number is part of the key in this torch")
+    assert [one.count for one in advise(steps_of(programs.one_number_at_three_lines, mesh))] == [3]
+    assert [one.count for one in advise(steps_of(programs.three_numbers_at_three_lines, mesh))] == [1] * 3
+
+
+FUSED = "fused=True"
+LOCAL = "step on the local tensors: the result is the same"
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD", "Adagrad"])
+@pytest.mark.parametrize("has_plain", [False, True])
+def test_optimizer_in_a_budget(
+    mesh: DeviceMesh, name: str, has_plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The advised change works: fused where this torch has a rule for it, in an optimizer for each kind."""
+    monkeypatch.setattr("pytest_dtdispatch.advice.LEAST_SHARE", float("-inf"))  # of a busy machine too
+    make = getattr(torch.optim, name)
+    every = programs.mixed_parameters(mesh)
+    used = every if has_plain else every[:4]
+    options = {"lr": 0.1, "momentum": 0.9} if name == "SGD" else {"lr": 0.1}
+    step = make(used, foreach=False, **options).step
+    changes = [one.change for one in run_and_measure_budget(step, 2, 2, "step").advice]
+    fuses = f"_fused_{name.lower()}_.default" in ops_with_a_rule()
+    expected = (MIXED if has_plain else f"give {name} {FUSED}") if fuses else LOCAL
+    assert [change for change in changes if "fused" in change or "local" in change] == [expected]
+    if fuses:
+        for parameters in (every[:4], every[4:]):
+            make(parameters, fused=True, **options).step()
+
+
+def test_fused_optimizer_has_no_advice(mesh: DeviceMesh) -> None:
+    budget = run_and_measure_budget(programs.adamw_fused(mesh), 2, 2, "step")
+    assert not [one for one in budget.advice if FUSED in one.change]
+
+
+def test_optimizer_by_lists_gives_up_its_lists(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With foreach=True and fused=True torch raises."""
+    monkeypatch.setattr("pytest_dtdispatch.advice.LEAST_SHARE", float("-inf"))
+    budget = run_and_measure_budget(programs.adamw_by_lists(mesh), 2, 2, "step")
+    assert "give AdamW fused=True in place of foreach" in [one.change for one in budget.advice]
 
 
 def test_a_budget_has_the_advice_of_what_it_counted(mesh: DeviceMesh) -> None:

@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.advice import MOST_ADVICE, advise, where
-from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase
-from pytest_dtdispatch.steps.events import AnyEvent, Miss, QueriedCache, Redistribution, Unwrapping, Wrapping
+from pytest_dtdispatch.advice import MIXED, MOST_ADVICE, advise, where
+from pytest_dtdispatch.core.events import Cell, CodePlace, OptimizerStep, Part, Phase
+from pytest_dtdispatch.steps.events import (
+    AnyEvent,
+    Miss,
+    QueriedCache,
+    Redistribution,
+    Remedy,
+    Unwrapping,
+    Wrapping,
+)
 from pytest_dtdispatch.steps.model import StepCounts
 
 TRAIN = CodePlace("train.py", 7, "", Phase.FORWARD)
@@ -33,10 +41,12 @@ def backward(place: CodePlace) -> CodePlace:
     return replace(place, phase=Phase.BACKWARD)
 
 
-def seen(*events: AnyEvent, cells: Sequence[Cell] = (), steps: int = 3) -> list[str]:
+def seen(
+    *events: AnyEvent, cells: Sequence[Cell] = (), steps: int = 3, optimizer: OptimizerStep | None = None
+) -> list[str]:
     step = StepCounts(events=events)
     total_ns = sum(cell.ns for cell in cells)
-    return [line for one in advise([step] * steps, cells, total_ns) for line in one.lines]
+    return [line for one in advise([step] * steps, cells, total_ns, [optimizer]) for line in one.lines]
 
 
 def spent(
@@ -157,28 +167,34 @@ def test_parameters_that_are_wrapped_in_each_step() -> None:
     assert seen(*wraps, steps=1) == []  # of one step that is not known
 
 
-def miss(op: str, reason: str, cause: str, place: CodePlace = TRAIN) -> Miss:
-    return Miss(f"{op}(f32[8]S0)@4", reason, QueriedCache.NATIVE, cause, place=place)
+def miss(
+    op: str, reason: str, cause: str, place: CodePlace = TRAIN, remedy: Remedy = Remedy.NONE, **more: Any
+) -> Miss:
+    call = f"{op}(f32[8]S0)@4"
+    return Miss(call, reason, QueriedCache.NATIVE, cause, remedy=remedy, place=place, **more)
 
 
 @pytest.mark.parametrize(
-    ("cause", "cure"),
+    ("cause", "remedy", "cure"),
     [
-        ("value of max", "give the number as a 0-dim tensor: its value is no part of the key"),
-        ("shape of self", "pad to a few sizes: each new shape propagates once"),
+        ("value of max", Remedy.NUMBER, "give the number as a 0-dim tensor: its value is no part of the key"),
+        ("shape of self", Remedy.SHAPE, "pad to a few sizes: each new shape propagates once"),
         (
             "an equal call missed before: its plan is not kept",
+            Remedy.UNCACHED,
             "torch does not cache this op: run it on local tensors",
         ),
         (
             "propagation raised NotImplementedError, and that is not kept",
+            Remedy.UNCACHED,
             "torch does not cache this op: run it on local tensors",
         ),
     ],
 )
-def test_misses_that_recur(cause: str, cure: str) -> None:
+def test_misses_that_recur(cause: str, remedy: Remedy, cure: str) -> None:
     cells = [spent(TRAIN, 900, Part.PROPAGATION, "clamp"), spent(TRAIN, 100, Part.LOCAL, "clamp")]
-    assert seen(miss("clamp.default", f"{cause} 3, was 2", cause), cells=cells) == [
+    event = miss("clamp.default", f"{cause} 3, was 2", cause, remedy=remedy)
+    assert seen(event, cells=cells) == [
         f"clamp missed in each step at train.py:7 (forward), {cause} 3, was 2: {cure}",
         "  saves at most 1 miss, about 900 us (90.0%), in each step",
     ]
@@ -186,7 +202,9 @@ def test_misses_that_recur(cause: str, cure: str) -> None:
 
 def test_misses_of_other_causes_or_of_one_step_get_no_advice() -> None:
     once = miss("mm.default", "first call of this op", "first call of this op")
-    recurring = miss("mm.default", "shape of self", "shape of self")
+    recurring = miss("mm.default", "shape of self", "shape of self", remedy=Remedy.SHAPE)
+    inside_torch = miss("lerp_.Scalar", "value of weight", "value of weight", OPTIMIZER, Remedy.NUMBER)
+    assert seen(replace(inside_torch, is_direct=False)) == []
     elsewhere = miss("mm.default", "shape of self in another place", "shape of self in another place")
     assert seen(once) == seen(elsewhere) == []
     assert advise([StepCounts(), StepCounts(events=(recurring,))]) == ()
@@ -194,9 +212,8 @@ def test_misses_of_other_causes_or_of_one_step_get_no_advice() -> None:
 
 def test_lines_that_are_not_known_do_not_hide_what_misses_cost() -> None:
     cells = [replace(spent(TRAIN, 900, Part.PROPAGATION, "clamp"), place=None)]
-    [advice] = advise(
-        [StepCounts(events=(miss("clamp", "value of max", "value of max"),))] * 2, cells, 1_000 * US
-    )
+    event = miss("clamp", "value of max", "value of max", remedy=Remedy.NUMBER)
+    [advice] = advise([StepCounts(events=(event,))] * 2, cells, 1_000 * US)
     assert advice.ns == 900 * US
 
 
@@ -218,44 +235,88 @@ def test_growth_by_the_same_number_and_what_makes_as_many() -> None:
     assert advise([StepCounts(dtensor_growth=-1)] * 3) == ()
 
 
-def optimizer_cells(*ops: str, name: str = "AdamW", calls: float = 8) -> list[Cell]:
+ADAMW = OptimizerStep("AdamW", fuses=True, is_mixed=False, is_partial=False)
+UNFUSED = ADAMW._replace(name="SGD", fuses=False)
+FUSED, LOCAL = "give AdamW fused=True", "step on the local tensors: the result is the same"
+
+
+def optimizer_cells(*ops: str, calls: float = 8) -> list[Cell]:
     cells = [Cell(Part.DISPATCH, op, OPTIMIZER, 50 * US, calls) for op in ops]
     return [
         *cells,
-        Cell(Part.OTHER, f"Optimizer.step#{name}.step", OPTIMIZER, 10 * US, 1),
+        Cell(Part.OTHER, "", OPTIMIZER, 10 * US, 1),
         Cell(Part.LOCAL, ops[0], OPTIMIZER, 20 * US, 0),
         Cell(Part.LOCAL, "mm", TRAIN, 20 * US, 1),
     ]
 
 
 @pytest.mark.parametrize(
-    ("cells", "expected"),
+    ("op", "optimizer", "steps", "change"),
     [
-        (optimizer_cells("mul_"), ("AdamW steps op by op over DTensors", "give AdamW fused=True")),
-        (optimizer_cells("_foreach_mul_"), ("AdamW steps by lists of DTensors", "give AdamW fused=True")),
-        (optimizer_cells("mul_", name="RMSprop"), ("RMSprop steps op by op", "step on the local tensors")),
+        ("mul_", ADAMW, "op by op over", FUSED),
+        ("_foreach_mul_", ADAMW, "by lists of", f"{FUSED} in place of foreach"),
+        (
+            "mul_",
+            ADAMW._replace(is_mixed=True),
+            "op by op over",
+            MIXED,
+        ),
+        ("mul_", UNFUSED, "op by op over", LOCAL),
+        ("_foreach_mul_", UNFUSED._replace(is_mixed=True), "by lists of", LOCAL),
     ],
 )
-def test_optimizer_over_dtensors(cells: list[Cell], expected: tuple[str, str]) -> None:
-    first, second = seen(cells=cells)
-    assert all(text in first for text in expected), first
-    # One op over all lists costs as much to dispatch as several over some of them.
-    us = 10 if cells[0].op.startswith("_foreach_") else 60
+def test_optimizer_over_dtensors(op: str, optimizer: OptimizerStep, steps: str, change: str) -> None:
+    first, second = seen(cells=optimizer_cells(op), optimizer=optimizer)
+    assert first == f"{optimizer.name} steps {steps} DTensors at train.py:9 (optimizer): {change}"
+    # One fused op over all lists costs as much to dispatch as several over some of them.
+    us = 10 if op.startswith("_foreach_") and optimizer.fuses else 60
     assert second == f"  saves at most 8 ops, about {us} us ({us}.0%), in each step"
 
 
 @pytest.mark.parametrize(
-    "cells",
+    ("cells", "optimizer"),
     [
-        optimizer_cells("_fused_adamw_", "mul_"),
-        optimizer_cells("mul_", calls=1),
-        optimizer_cells("mul_", name="Muon"),  # a product of matrices needs all of them
-        optimizer_cells("mul_")[:1],  # of no optimizer that is known
+        (optimizer_cells("_fused_adamw_", "mul_"), ADAMW),
+        (optimizer_cells("mul_", calls=1), ADAMW),
+        (optimizer_cells("mul_"), ADAMW._replace(name="Muon")),  # a product of matrices needs all of them
+        (optimizer_cells("mul_"), None),
+        (optimizer_cells("mul_"), UNFUSED._replace(is_partial=True)),
     ],
-    ids=["fused", "one call", "not of elements", "unknown"],
+    ids=["fused", "one call", "not of elements", "not torch's", "partial gradients on local tensors"],
 )
-def test_optimizers_without_advice(cells: list[Cell]) -> None:
-    assert seen(cells=cells) == []
+def test_optimizers_without_advice(cells: list[Cell], optimizer: OptimizerStep | None) -> None:
+    assert seen(cells=cells, optimizer=optimizer) == []
+
+
+def test_gradients_of_later_backwards_are_not_saved() -> None:
+    """The result of the first micro-batch serves all, but each backward redistributes its own gradient."""
+    forward = [moved(TRAIN, 1) for _ in range(3)]
+    gradients = [moved(backward(TRAIN), source=("P",), target=("S0",)) for _ in range(3)]
+    cells = [spent(TRAIN, 300), spent(backward(TRAIN), 300)]
+    in_turn = [one for pair in zip(forward, gradients, strict=True) for one in pair]
+    assert seen(*in_turn, cells=cells)[1] == (
+        "  saves at most 2 redistributions, about 200 us (33.3%), in each step"
+    )
+    assert seen(*forward, *gradients, cells=cells)[1] == (
+        "  saves at most 4 redistributions, about 400 us (66.7%), in each step"
+    )
+
+
+def test_recomputation_is_promised_once() -> None:
+    """Two wraps in forward, and again in the recomputation, whose gradients are redistributed."""
+    wraps = [Wrapping("from_local", "f32[8]", ("R",), 1, place=layer(0, name)) for name in ("wq", "wk")]
+    again = [replace(one, place=backward(one.place or TRAIN)) for one in wraps]
+    moves = [moved(one.place or TRAIN, tensor="f32[8]", source=("P",), target=("R",)) for one in again]
+    cells = [spent(one.place or TRAIN, 100) for one in moves]
+    assert seen(*wraps, *again, *moves, cells=cells)[1:] == [
+        "  saves at most 2 calls of from_local and 1 redistribution, about 100 us (50.0%), in each step"
+    ]
+
+
+def test_implied_redistribution_of_a_gradient_has_no_advice() -> None:
+    assert seen(moved(backward(TRAIN), op="mm.default")) == []
+    first, _ = seen(moved(TRAIN, 1, op="mm.default"), moved(backward(TRAIN), 2, op="mm.default"))
+    assert "implied by mm.default 2 times" in first
 
 
 def module_cells(*extra: Cell, local_us: float = 10.0, ops: str = "mul", calls: float = 60) -> list[Cell]:
@@ -339,9 +400,10 @@ WRAPPED = st.builds(
     place=PLACES,
 )
 MISSED = st.builds(
-    lambda cause, place: miss("mm.default", cause, cause, place),
+    lambda cause, place, remedy: miss("mm.default", cause, cause, place, remedy),
     st.sampled_from(["value of max", "shape of self in another place", "first call of this op"]),
     PLACES,
+    st.sampled_from(Remedy),
 )
 STEPS = st.builds(
     StepCounts,

@@ -10,10 +10,13 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from torch.optim import Optimizer
+
 from pytest_dtdispatch.budget.model import Moment
-from pytest_dtdispatch.core.events import CodePlace, Phase
+from pytest_dtdispatch.core.events import CodePlace, OptimizerStep, Phase
 from pytest_dtdispatch.measuring.places import NOTHING, ForwardPlaces, FrameOwner, look
 from pytest_dtdispatch.torchapi.compiler import uncompiled
+from pytest_dtdispatch.torchapi.ops import describe_optimizer
 
 QUICK_NS, QUICK_LINES = 5_000, 20  # lines that follow each other so fast make a loop, which is at one place
 # Following every line of plain Python takes 10 to 80 times as long as the line: it ends after this share of
@@ -32,6 +35,7 @@ class PlaceLog(ForwardPlaces):
         moments: by time, on the clock ``time.perf_counter_ns``.
         ended_at: the last line, if noting reached its maximum.
         is_interrupted: whether the program installed a tracer of its own.
+        optimizers: that stepped, by their ids.
     """
 
     def __init__(self) -> None:
@@ -42,6 +46,7 @@ class PlaceLog(ForwardPlaces):
         self._began_ns = self._noting_ns = self._event_ns = self._call_ns = 0
         self._max_noting = self._check_at_ns = math.inf
         self._is_importing = False
+        self.optimizers: dict[int, OptimizerStep | None] = {}
         self._enter: Callable[..., Any] = self._on_entry
         self._trace: Callable[..., Any] = self._on_event
         self._stack: list[tuple[FrameOwner, FrameType]] = []
@@ -119,6 +124,8 @@ class PlaceLog(ForwardPlaces):
         began = time.perf_counter_ns()
         frame.f_trace_lines = kind is FrameOwner.USER
         self._stack.append((kind, frame))
+        if frame.f_code.co_name == "step" and isinstance(one := frame.f_locals.get("self"), Optimizer):
+            self.optimizers[id(one)] = describe_optimizer(one)
         return self._note(began)
 
     def _on_event(self, frame: FrameType, event: str, arg: Any) -> Any:

@@ -167,7 +167,7 @@ def take_budget(
         timing_ns / events if events else 0.0,
         "; ".join(filter(None, ("" if located else TRACED, off_core))),
         max(map(_noise, lengths)),
-        advise(counted, cells, measured_ns),
+        advise(counted, cells, measured_ns, log.optimizers.values()),
         off_core_ns * waits.is_counted,
         next((one.elsewhere for step in counted for one in step.collective_runs if one.elsewhere), ""),
     )
@@ -363,7 +363,7 @@ def budgeted_region(name: str, keep: Callable[[Budget], None]) -> Iterator[None]
     note = "; ".join(filter(None, notes))
     took_ns = sum(cell.ns for cell in cells)
     budget = Budget(name, took_ns, cells, node.length_ns, 0.0, 0, node.count(), event_ns, note)
-    keep(replace(budget, advice=advise((), cells, took_ns)))
+    keep(replace(budget, advice=advise((), cells, took_ns, log.optimizers.values())))
 
 
 def least_event_ns() -> float:
