@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -77,21 +77,33 @@ def test_repetitions_of_a_call_leave_no_more_than_the_call(result: str, block: B
 
 
 @pytest.fixture(params=["dropped", "hidden", "coalesced"])
-def hide(request: pytest.FixtureRequest, block: Block) -> Callable[[], Any]:
-    """A callable that leaves a collective which its result does not show."""
+def hide(request: pytest.FixtureRequest, block: Block) -> Iterator[Callable[[], Any]]:
+    """A callable that leaves a collective which its result does not show; it is waited for after the test."""
+    outputs: list[torch.Tensor] = []
+    before = unwaited()
+
+    def started() -> Any:
+        result: Any = block()
+        outputs.append(result.elem)
+        return result
+
     newest = hasattr(collectives, "_wrap_tensor_autograd")
     name = "_wrap_tensor_autograd" if newest else "_maybe_wrap_tensor"
     group = torch.distributed.distributed_c10d._get_default_group().group_name
 
     def drop() -> None:
-        block()
+        started()
 
     def drop_coalesced() -> None:  # as all_reduce_coalesced of torch 2.15
-        outputs = torch.ops._c10d_functional.all_reduce_coalesced([torch.ones(8)], "sum", group)
-        list(map(getattr(collectives, name), outputs))
+        reduced = torch.ops._c10d_functional.all_reduce_coalesced([torch.ones(8)], "sum", group)
+        outputs.extend(reduced)
+        list(map(getattr(collectives, name), reduced))
 
-    hidden = {"dropped": drop, "hidden": lambda: SimpleNamespace(loss=block()), "coalesced": drop_coalesced}
-    return hidden[request.param]
+    hidden = {"dropped": drop, "hidden": lambda: SimpleNamespace(loss=started()), "coalesced": drop_coalesced}
+    yield hidden[request.param]
+    for output in outputs:
+        collectives.wait_tensor(output)
+    assert unwaited() == before
 
 
 def test_repetitions_leave_none_that_a_result_does_not_show(hide: Callable[[], Any]) -> None:
