@@ -188,6 +188,28 @@ def test_ctrl_c_at_the_launcher_ends_every_rank(tmp_path: Path) -> None:
     assert "\nERROR: SIGINT: the 2 ranks were stopped" in run.text
 
 
+def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "test_slow.py").write_text(IMPORTS + WAITS)
+    folders = tmp_path / "folders"
+    folders.mkdir()
+
+    def kill(process: subprocess.Popen[str]) -> None:
+        wait_for_files(tmp_path, "at-*", 2)
+        assert list(folders.iterdir())
+        process.kill()
+
+    run = run_ranks(
+        tmp_path,
+        2,
+        "--dtdispatch-timeout=600",  # far longer than a run may take
+        launcher=by_pytest,
+        meanwhile=kill,
+        variables={"TMPDIR": str(folders)},
+    )
+    assert run.status == -signal.SIGKILL
+    assert not list(folders.iterdir())
+
+
 # The store by which ranks meet
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import faulthandler
 import os
 import random
+import shutil
 import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
@@ -41,6 +43,7 @@ PLUGIN = "dtdispatch-rank"
 FOLDER = "DTDISPATCH_RANKS"  # set for ranks that we start: where each says what it does
 # Files there: the exit status of the run, the test of each rank, what each rank but the first printed.
 STATUS, AT, PRINTED = "status", "at", "printed"
+LAUNCHER = "launcher"  # there: a pipe that the launcher holds open for as long as it lives
 DONE, BYE = "done", "bye"  # keys of the end: what the first rank's status is, and who has read it
 WRITES = (  # flags of other plugins that write files, or judge by files
     *("benchmark_json", "benchmark_save", "benchmark_autosave", "benchmark_save_data"),
@@ -92,6 +95,8 @@ class Rank:
         self.has_met = False
         self.why_stopped = ""  # the run was ended before its end, because of this
         self._folder = os.environ.get(FOLDER, "")
+        if self._folder:
+            threading.Thread(target=_end_with_launcher, args=(Path(self._folder),), daemon=True).start()
         if not world.is_first:
             self._keep_output()
         faulthandler.register(STACK_SIGNAL, os.dup(2))
@@ -339,6 +344,20 @@ class Rank:
         failures = [one_line(Span(f"failed: {text}", Tone.BAD)) for text in failed]
         notices = [one_line(Span(text, Tone.NOTICE)) for text in self._differ.values()]
         return Document((*failures, *notices))
+
+
+def _end_with_launcher(folder: Path) -> None:
+    """Wait until the launcher has ended, which closes its pipe; remove its folder and end this process.
+
+    If the launcher is killed, ranks would wait for their timeout. This thread sleeps in one system call until
+    then, and also runs while the main thread waits in a collective, where no Python signal handler does.
+    """
+    with suppress(OSError):  # another rank has removed the folder
+        pipe = os.open(folder / LAUNCHER, os.O_RDONLY | os.O_NONBLOCK)  # the launcher may have ended already
+        os.set_blocking(pipe, True)
+        os.read(pipe, 1)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _end_of(part: str, config: pytest.Config) -> str:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -196,7 +196,11 @@ def _launch(config: pytest.Config, number: int) -> int:
     refuse_questions(config, "--dtdispatch-nproc")
     from pytest_dtdispatch.ranks.launch import launch
 
-    with tempfile.TemporaryDirectory(prefix="dtdispatch-ranks-") as folder, uncaptured(config):
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dtdispatch-ranks-"))
+        stack.enter_context(uncaptured(config))
+        os.mkfifo(pipe := Path(folder, ranks.LAUNCHER))
+        stack.callback(os.close, os.open(pipe, os.O_RDWR))  # closed, it ends every rank
         try:
             end = launch(number, same_command(config), {ranks.FOLDER: folder}, folder)
             status = Path(folder, ranks.STATUS)
