@@ -8,17 +8,19 @@ import re
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.core.events import StepParts
+from pytest_dtdispatch.core.events import Part, StepParts
 from pytest_dtdispatch.core.measurement import Contains, Samples, State
 from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.report import page as page_module
 from pytest_dtdispatch.report.document import (
     Column,
     Document,
@@ -243,3 +245,9 @@ def test_a_hundred_signatures_are_a_page_of_a_fifth_of_a_megabyte() -> None:
     samples = (Samples(State.MISS, MISSES), Samples(State.HIT, HITS), Samples(State.LOCAL, HITS))
     text = html_page(run_of(*(row(f"add.Tensor(f32[{n},512]S0)@4", *samples) for n in range(100))))
     assert len(text.encode()) < 200_000
+
+
+def test_each_part_of_a_step_has_a_color() -> None:
+    styles = Path(page_module.__file__).with_name("page.css").read_text(encoding="utf-8")
+    missing = [str(part) for number, part in enumerate(Part) if f".p{number} {{" not in styles]
+    assert missing == []
