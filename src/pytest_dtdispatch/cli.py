@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Any, NoReturn
 
 from pytest_dtdispatch.ab.cli import add_ab_parser, argument_type, compare_sides
-from pytest_dtdispatch.core.parsing import read_exports, read_file
+from pytest_dtdispatch.core.parsing import read_count, read_exports, read_file
 from pytest_dtdispatch.core.text import nearest
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.plugin.settings import EXPORTS
@@ -25,6 +25,7 @@ STATUS = """exit status:
   2    invalid command line or file
   130  interrupted"""
 USAGE_ERROR, PROCESS_ERROR, INTERRUPTED = 2, 5, 130
+BUDGET_STEPS, DEFAULT_STEPS = "--budget-steps", 20
 
 
 class Parser(argparse.ArgumentParser):
@@ -83,15 +84,17 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _watch(words: list[str]) -> int:
-    """Run a script or a module; whatever comes after its name is its own."""
-    cut = next((i for i, word in enumerate(words, 1) if not word.startswith("-")), len(words))
+    """Run a script or a module; everything after its name belongs to it."""
+    values = {i + 1 for i, word in enumerate(words, 1) if word == BUDGET_STEPS}
+    names = (i for i, word in enumerate(words, 1) if not word.startswith("-") and i not in values)
+    cut = next(names, len(words))
     if "--" in words[:cut]:  # before a name that begins with a dash
         cut = words.index("--") + 2
     options = _read(["watch", *words[:cut]])
     from pytest_dtdispatch.watch.script import watch_module, watch_script
 
     watch, name = (watch_module, options.module) if options.module else (watch_script, options.script)
-    return watch(name, words[cut:], options.budget)
+    return watch(name, words[cut:], options.budget_steps or options.budget * DEFAULT_STEPS)
 
 
 def _update_expected(options: argparse.Namespace) -> int:
@@ -159,10 +162,12 @@ exit status:
   2    invalid command line, or a script that ended well and called no op on DTensors
   130  interrupted"""
     what = "run a script, and report where its steps miss the caches"
-    usage = "dtdispatch watch [--budget] (SCRIPT.py | -m MODULE) [ARGUMENT ...]"
+    usage = "dtdispatch watch [--budget] [--budget-steps N] (SCRIPT.py | -m MODULE) [ARGUMENT ...]"
     watch = commands.add_parser("watch", help=what, description=about, epilog=example, usage=usage)
-    what = "report too where the wall time of a step goes, after the warm-up"
+    what = "report too where the wall time of a step goes: 103 steps after the warm-up, or more"
     watch.add_argument("--budget", action="store_true", help=what)
+    what = f"the budget of N undisturbed steps in place of {DEFAULT_STEPS}: 5 take 43 steps, or more"
+    watch.add_argument(BUDGET_STEPS, type=argument_type(read_count), metavar="N", help=what)
     program = watch.add_mutually_exclusive_group(required=True)
     what = "a Python file; each step of its optimizer ends a step"
     program.add_argument("script", nargs="?", metavar="SCRIPT.py", help=what)

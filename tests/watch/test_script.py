@@ -80,9 +80,9 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.setattr(sys, "argv", [*sys.argv])
     monkeypatch.setattr(sys, "path", [*sys.path])
 
-    def run(code: str, takes_budget: bool = False) -> tuple[int, str, str]:
+    def run(code: str, budget_steps: int = 0) -> tuple[int, str, str]:
         Path("train.py").write_text(code)
-        return watch_script("train.py", [], takes_budget), *capsys.readouterr()
+        return watch_script("train.py", [], budget_steps), *capsys.readouterr()
 
     return run
 
@@ -169,7 +169,7 @@ STEP = STEPS.splitlines().index("    (x @ weight).redistribute(mesh, [Replicate(
 
 @pytest.mark.slow
 def test_a_budget_is_taken_after_the_warm_up_and_knows_the_lines(watch: Watch) -> None:
-    status, _, error = watch(STEPS.replace("sys.argv[1]", "110"), takes_budget=True)
+    status, _, error = watch(STEPS.replace("sys.argv[1]", "110"), budget_steps=20)
     assert status == 0
     assert re.search(r"^StepWatch: steps \d to 10\d \(budget\)$", error, re.MULTILINE)
     assert re.search(rf"^  train.py:{STEP + 1} ", error, re.MULTILINE)
@@ -179,7 +179,7 @@ def test_a_budget_is_taken_after_the_warm_up_and_knows_the_lines(watch: Watch) -
 
 @pytest.mark.parametrize("steps", ["1", "8"])
 def test_a_script_that_is_too_short_is_told_how_many_steps_a_budget_takes(watch: Watch, steps: str) -> None:
-    _, _, error = watch(STEPS.replace("sys.argv[1]", steps), takes_budget=True)
+    _, _, error = watch(STEPS.replace("sys.argv[1]", steps), budget_steps=20)
     [line] = [line for line in error.splitlines() if "no budget" in line]
     had, takes = re.findall(r"after (\d+) steps?, and one takes about (\d+)$", line)[0]
     assert (had, int(takes) >= 100) == (steps, True)
@@ -188,10 +188,23 @@ def test_a_script_that_is_too_short_is_told_how_many_steps_a_budget_takes(watch:
     assert "no budget" not in error
 
 
+@pytest.mark.parametrize("words", [["--budget-steps", "1"], ["--budget-steps=1", "--budget"]])
+def test_length_of_a_budget_is_a_flag(
+    watch: Watch, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A budget of one step of each kind takes 15 steps, and the flag's value is not the script."""
+    Path("train.py").write_text(STEPS)
+    assert main(["watch", *words, "train.py", "18"]) == 0
+    error = capsys.readouterr().err
+    assert re.search(r"^StepWatch: steps \d to 1\d \(budget\)$", error, re.MULTILINE)
+    assert "StepWatch: 18 steps, 0 disturbed" in error
+    assert main(["watch", "--budget-steps", "0", "train.py"]) == 2
+
+
 def test_a_profiler_of_the_script_s_own_keeps_the_budget_away(watch: Watch) -> None:
     opened = "profiler = torch.profiler.profile()\nprofiler.start()\nfor i"
     code = STEPS.replace("sys.argv[1]", "4").replace("for i", opened)
-    status, _, error = watch(f"{code}profiler.stop()", takes_budget=True)
+    status, _, error = watch(f"{code}profiler.stop()", budget_steps=20)
     assert status == 0
     assert error.count("no budget: a profiler of torch runs already") == 1
     assert "StepWatch: 4 steps" in error

@@ -73,6 +73,33 @@ def test_a_loop_that_misses_in_every_step_is_told_of_after_ten_of_them(mesh: Dev
     assert watch.steps.disturbed.steps == 4
 
 
+def test_recurring_miss_is_listed_at_doubling_intervals(mesh: DeviceMesh) -> None:
+    """A line at the first, second, fourth and eighth step of a cause, with the sum since the last line."""
+    watch, lines = watched(lambda rows: on_mesh(mesh, rows) + 1, list(range(4, 34)))
+    listed = [line for line in lines[10:] if "misses:" in line or "miss:" in line]
+    numbers = [int(line.split()[2].strip(":")) for line in listed]
+    assert numbers == [11, 12, 14, 18, 26]
+    assert [line.partition("; ")[2].rpartition("; ")[2] for line in listed[2:]] == [
+        f"{count} similar step{'s' * (count > 1)} with {count} miss{'es' * (count > 1)} before it"
+        for count in (1, 3, 7)
+    ]
+    assert (watch.steps.disturbed.steps, watch.steps.unlisted.steps) == (20, 4)
+
+
+def test_new_cause_is_listed_at_once(mesh: DeviceMesh) -> None:
+    """Another cause does not wait for the interval of the first."""
+    step: Step = lambda rows: on_mesh(mesh, rows) * 2 if rows == 30 else on_mesh(mesh, rows) + 1  # noqa: E731
+    _, lines = watched(step, list(range(4, 34)))
+    assert [line for line in lines if "step 27: 1 miss: mul.Tensor" in line]
+
+
+def test_summary_of_a_watch_has_advice(mesh: DeviceMesh) -> None:
+    watch, _ = watched(lambda rows: on_mesh(mesh, rows) + 1, list(range(4, 18)))
+    assert "pad to a few sizes" in str(watch)
+    steady, _ = watched(lambda rows: on_mesh(mesh, rows) + 1, [4] * 14)
+    assert "saves at most" not in str(steady)
+
+
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_growing_list_of_dtensors_is_told_of_and_garbage_is_not(
     mesh: DeviceMesh, request: pytest.FixtureRequest, keeps: bool

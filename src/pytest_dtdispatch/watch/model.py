@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
@@ -137,6 +137,7 @@ class LoopSteps:
         looked_at: the latest step after the warm-up that was looked at, a steady one if there was any.
         after: counts of what came after the last step, once the watch is closed.
         disturbed_steps: the disturbed ones; only the latest, where there are very many.
+        unlisted: disturbed steps that no line is due for, since the last one that has a line.
     """
 
     def __init__(self) -> None:
@@ -144,6 +145,8 @@ class LoopSteps:
         self.looked_at: LoopStep | None = None
         self.after = StepCounts()
         self.disturbed_steps: deque[LoopStep] = deque(maxlen=MOST_STEPS)
+        self.unlisted = Total()
+        self._steps_of = Counter[Hashable]()
         self._totals = self.warmup, self.steady, self.disturbed
         self._causes: dict[Hashable, Cause] = {}
         self._more_misses = 0
@@ -196,3 +199,21 @@ class LoopSteps:
                 self._more_misses += 1
             else:
                 cause.add(miss, step.number)
+
+    def is_due(self, step: LoopStep) -> bool:
+        """Return whether a disturbed step has a line: the first with a cause, the second, the fourth, ..."""
+        causes = {miss.origin for miss in step.counts.missed} or {tuple(step.new_entries)}
+        for cause in causes:
+            if cause in self._steps_of or len(self._steps_of) < MOST_CAUSES:
+                self._steps_of[cause] += 1
+        is_due = any(self._steps_of[cause].bit_count() == 1 for cause in causes)
+        if not is_due:
+            self.unlisted.add(step)
+        return is_due
+
+    @property
+    def telling(self) -> list[list[StepCounts]]:
+        """Steps that advice is for: one whose transfers are counted, and the last two if each one misses."""
+        looked_at = [[self.looked_at.counts]] if self.looked_at else []
+        last = [step for step in [*self.disturbed_steps][-2:] if step.number > len(self) - 2]
+        return [*looked_at, *[[step.counts for step in last]] * (len(last) == 2)]

@@ -26,13 +26,13 @@ INTERRUPTED, FAILED = 130, 1
 MARKING = "To mark steps, run it by python with a StepWatch, and call watch.step() at the end of each"
 
 
-def watch_script(name: str, arguments: Sequence[str], takes_budget: bool = False) -> int:
+def watch_script(name: str, arguments: Sequence[str], budget_steps: int = 0) -> int:
     """Run a script as ``python SCRIPT.py`` does, watch its steps, and print a summary however it ends.
 
     Args:
         name: of its file.
         arguments: of the script.
-        takes_budget: whether the budget of its steps is taken too, once its warm-up is over.
+        budget_steps: undisturbed steps of a budget, taken once the warm-up is over; 0 for no budget.
 
     Returns:
         The status that Python would exit with.
@@ -46,16 +46,16 @@ def watch_script(name: str, arguments: Sequence[str], takes_budget: bool = False
     except OSError as error:
         raise WatchError(f"watch {name}: cannot be read: {error.strerror}") from None
     _set_up(path, arguments, Path(path).resolve().parent)
-    return _watched(name, partial(runpy.run_path, path, run_name="__main__"), takes_budget)
+    return _watched(name, partial(runpy.run_path, path, run_name="__main__"), budget_steps)
 
 
-def watch_module(name: str, arguments: Sequence[str], takes_budget: bool = False) -> int:
+def watch_module(name: str, arguments: Sequence[str], budget_steps: int = 0) -> int:
     """Run a module as ``python -m MODULE`` does; else as a script.
 
     Args:
         name: of the module, as ``import`` takes it.
         arguments: of the module.
-        takes_budget: whether the budget of its steps is taken too, once its warm-up is over.
+        budget_steps: undisturbed steps of a budget, taken once the warm-up is over; 0 for no budget.
 
     Returns:
         The status that Python would exit with.
@@ -65,7 +65,7 @@ def watch_module(name: str, arguments: Sequence[str], takes_budget: bool = False
     """
     _set_up("-m", arguments, Path.cwd())  # runpy puts the file's name in place of it, as Python does
     run = partial(runpy.run_module, name, run_name="__main__", alter_sys=True)
-    return _watched(name, run, takes_budget)
+    return _watched(name, run, budget_steps)
 
 
 def _set_up(program: str, arguments: Sequence[str], folder: Path) -> None:
@@ -75,10 +75,10 @@ def _set_up(program: str, arguments: Sequence[str], folder: Path) -> None:
         sys.path[0] = str(folder)
 
 
-def _watched(name: str, run: Callable[[], object], takes_budget: bool) -> int:
+def _watched(name: str, run: Callable[[], object], budget_steps: int) -> int:
     """Run a program, and print what its steps did; return the status that Python would exit with."""
     with StepWatch() as watch:
-        ends = _StepEnds(watch, takes_budget)
+        ends = _StepEnds(watch, budget_steps)
         hook = register_optimizer_step_post_hook(ends.after_step)
         try:
             status = _run(name, run)
@@ -110,9 +110,9 @@ class _StepEnds:
     each iteration of a loop with several optimizers ends once.
     """
 
-    def __init__(self, watch: StepWatch, takes_budget: bool) -> None:
+    def __init__(self, watch: StepWatch, budget_steps: int) -> None:
         self._watch = watch
-        self._takes_budget = takes_budget
+        self._budget_steps = budget_steps
         self._thread = threading.current_thread()
         self._leader: weakref.ref[Any] | None = None
         self._others: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -132,13 +132,11 @@ class _StepEnds:
             self.take_budget()
 
     def take_budget(self) -> None:
-        """Ask for the budget, if it is wanted and was not asked for; other ranks would disturb the first."""
-        if not self._takes_budget:
-            return
-        self._takes_budget = False
-        if is_first_rank():
+        """Begin the budget, if it is requested and was not begun; other ranks would disturb the first."""
+        steps, self._budget_steps = self._budget_steps, 0
+        if steps and is_first_rank():
             try:
-                self._watch.budget()
+                self._watch.budget(steps)
             except DtDispatchError as error:
                 say_on_first_rank(f"dtdispatch: no budget: {error}")
 

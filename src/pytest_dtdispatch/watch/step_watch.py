@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from pytest_dtdispatch.advice import advise
 from pytest_dtdispatch.budget.measure import steps_taken, take_budget
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.budget.table import document as budget_document
@@ -24,7 +25,7 @@ from pytest_dtdispatch.report.document import Document, View
 from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.steps.counter import LoopCounter, live_objects
 from pytest_dtdispatch.torchapi.profiling import refuse_another_profiler
-from pytest_dtdispatch.watch.model import LoopStep, LoopSteps
+from pytest_dtdispatch.watch.model import LoopStep, LoopSteps, Total
 from pytest_dtdispatch.watch.text import (
     Say,
     calls_text,
@@ -245,6 +246,8 @@ class StepWatch:
         """Return a table of what the loop did so far."""
         notes = [self._growth.so_far(len(self.steps))] if self._growth else []
         notes += [f"after the last step: {calls_text(self.steps.after)}"] if self.steps.after.calls else []
+        found = [one for steps in self.steps.telling for one in advise(steps)] if not self.budgets else []
+        notes += [line for advice in found for line in advice.lines]
         return _laid_out(document("StepWatch", self.steps, notes))
 
     def close(self) -> None:
@@ -283,7 +286,9 @@ class StepWatch:
     def _watch(self, step: LoopStep) -> None:
         self.steps.add(step)
         if not step.is_steady:
-            self._write(disturbed_line(step, self.steps))
+            if self.steps.is_due(step):
+                self._write(disturbed_line(step, self.steps))
+                self.steps.unlisted = Total()
         elif self._growth is None:
             self._write(f"step {step.number}: steady: {transfers_text(step.counts)}, 0 misses")
         self.is_warm = True

@@ -62,6 +62,9 @@ def disturbed_line(step: LoopStep, steps: LoopSteps) -> str:
     parts += [f"cache entries: {entries}"] * bool(entries)
     if step.took_ns is not None:
         parts.append(f"took {ms(step.took_ns)} ms{_beside(steps.steady)}")
+    if steps.unlisted.steps:
+        similar = plural(steps.unlisted.steps, "similar step")
+        parts.append(f"{similar} with {plural(steps.unlisted.misses, 'miss', 'es')} before it")
     return f"step {step.number}: {'; '.join(parts)}"
 
 
