@@ -7,13 +7,14 @@ which share of it any other part moves. Both steps of a pair are taken by turns.
 undisturbed step grew: what comes after a long wait finds its code gone cold, and takes longer too.
 
 ``python benchmarks/budget.py --loops 0 1 2 4`` prints budgets of the same models beside so many busy
-loops: the part *waiting for a core*, the same by hand from the ``schedstat`` of Linux over plain loops of
-steps right before and right after the budget, and what is unexplained.
+loops: the part *waiting for a core*, the same by hand, from the ``schedstat`` of Linux that the steps read
+themselves, and what is unexplained.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -36,9 +37,10 @@ from pytest_dtdispatch.budget.model import Budget, CostShare
 from pytest_dtdispatch.core.events import ns_by_part
 from pytest_dtdispatch.meshes.groups import fake_mesh
 from pytest_dtdispatch.suite import llama, models
+from pytest_dtdispatch.torchapi.profiling import is_profiling
 
 Step = Callable[[], Any]
-TURNS = 5
+TURNS, TURNS_BESIDE_LOOPS = 5, 3
 ADDED_NS = 1_000_000
 # Code that is nobody's: what it takes belongs to the line that calls it.
 SPIN = """
@@ -92,32 +94,23 @@ def busy_loops(count: int) -> Iterator[None]:
 
 def print_beside_loops(counts: Sequence[int]) -> None:
     """Print budgets of each model beside busy loops."""
-    print(f"{'step':24}loops  measured us  waiting us  by hand us       unexplained us  note")
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores before the first loop")
+    print(f"{'step':24}loops  measured us  waiting us  by hand us       unexplained us")
     for name, shape, prepare, _ in MODELS:
         with fake_mesh(shape) as mesh:
             step = prepare(mesh)
             for count in counts:
                 with busy_loops(count):
-                    for _ in range(TURNS):
-                        before = waits_by_hand(step)
-                        budget = run_and_measure_budget(step, 3, 20, name)
-                        by_hand_ns = statistics.mean((before, waits_by_hand(step)))
-                        print_waits(f"{name:24}{count:5}", budget, by_hand_ns)
+                    for _ in range(TURNS_BESIDE_LOOPS):
+                        print_waits(f"{name:24}{count:5}", step)
 
 
-def print_waits(start: str, budget: Budget, by_hand_ns: float) -> None:
-    """Print the wait of a budget beside that by hand, and what is unexplained."""
-    waiting_ns, rest_ns = budget.parts.get("waiting for a core", 0.0), budget.unexplained_ns
-    noisy = "noisy" * budget.is_noisy
-    print(
-        f"{start}{budget.measured_ns / 1e3:13,.0f}{waiting_ns / 1e3:12,.0f}{by_hand_ns / 1e3:12,.0f}"
-        f"{rest_ns / 1e3:12,.0f}{rest_ns / budget.measured_ns:9.1%}  {noisy} {budget.note}",
-        flush=True,
-    )
+def print_waits(start: str, step: Step) -> None:
+    """Print the waits of a budget beside those by hand, and what is unexplained.
 
-
-def waits_by_hand(step: Step) -> float:
-    """Take the median of 40 plain steps, less that of the same steps without their waits."""
+    By hand are the median of wall times of steps that run without a profiler and are not followed by line,
+    less the median of the same without the waits that the step itself reads.
+    """
     walls, runs = [], []
     with Path("/proc/thread-self/schedstat").open(encoding="ascii") as file:
 
@@ -125,13 +118,23 @@ def waits_by_hand(step: Step) -> float:
             file.seek(0)
             return int(file.read().split()[1])
 
-        for _ in range(40):
+        def read_step() -> Any:
             waited, began = waited_ns(), time.perf_counter_ns()
-            step()
+            result = step()
             wall = time.perf_counter_ns() - began
-            walls.append(wall)
-            runs.append(wall - waited_ns() + waited)
-    return statistics.median(walls) - statistics.median(runs)
+            if sys.gettrace() is None and not is_profiling():
+                walls.append(wall)
+                runs.append(wall - waited_ns() + waited)
+            return result
+
+        budget = run_and_measure_budget(read_step, 3, 20, "step")
+    by_hand_ns = statistics.median(walls) - statistics.median(runs)
+    waiting_ns, rest_ns = budget.parts.get("waiting for a core", 0.0), budget.unexplained_ns
+    print(
+        f"{start}{budget.measured_ns / 1e3:13,.0f}{waiting_ns / 1e3:12,.0f}{by_hand_ns / 1e3:12,.0f}"
+        f"{rest_ns / 1e3:12,.0f}{rest_ns / budget.measured_ns:9.1%}  {'noisy' * budget.is_noisy}",
+        flush=True,
+    )
 
 
 def print_sum(name: str, step: Step, plain: Step) -> None:
