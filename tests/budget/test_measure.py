@@ -20,6 +20,8 @@ from pytest_dtdispatch.budget.located import MAX_NOTING, PlaceLog
 from pytest_dtdispatch.budget.measure import TRACED, budgeted_region, run_and_measure_budget
 from pytest_dtdispatch.budget.model import Budget, CostShare
 from pytest_dtdispatch.errors import CaptureError
+from pytest_dtdispatch.steps.measure import run_and_count
+from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.torchapi.hooks import API, redistribute_module
 from pytest_dtdispatch.torchapi.profiling import is_profiling, recording_trace
 
@@ -102,6 +104,19 @@ def test_the_parts_phases_modules_lines_and_ops_of_a_training_step(train: Callab
     assert calls["mm"] == 2  # forward, and backward for the weight
     assert calls["from_local"] == 1
     assert calls["redistribute f32[8,16]R -> S0"] == 1
+
+
+def test_calls_are_those_of_the_counts(mesh: DeviceMesh, x: Any) -> None:
+    weight = torch.nn.Parameter(distribute_tensor(torch.rand(WIDTH, WIDTH), mesh, [Shard(1)]))
+
+    def step() -> None:
+        y: Any = torch.relu(x @ weight).sin()  # autograd saves the result of relu
+        (y.redistribute(placements=[Replicate()]) * 2).sum().backward()
+        torch.ones(2, requires_grad=True).exp().detach()
+        weight.grad = None
+
+    counted = run_and_count(StepCalls("step", step, 3, 1)).steps[-1].calls
+    assert sum(cell.calls for cell in budget_of(step).cells if cell.part == "dispatch") == counted
 
 
 @pytest.mark.parametrize(

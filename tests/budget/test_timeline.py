@@ -16,6 +16,7 @@ from pytest_dtdispatch.budget.parts import (
     OURS,
     STEP,
     SUBCLASS,
+    WAITING,
     Node,
     Slice,
     ran,
@@ -55,6 +56,53 @@ events_of = partial(by_part, count=lambda one: one.events)
 
 def test_an_op_on_dtensors_is_autograd_dispatch_and_the_local_op() -> None:
     assert spent(step_of(*MM)) == {Part.OTHER: 70, Part.AUTOGRAD: 6, Part.DISPATCH: 14, Part.LOCAL: 10}
+
+
+def calls_of(node: Node) -> dict[str, int]:
+    """Count the dispatches of each op."""
+    calls = defaultdict[str, int](int)
+    for one in slices(node):
+        calls[one.op] += one.calls if one.part is Part.DISPATCH else 0
+    return {op: count for op, count in calls.items() if count}
+
+
+# A relu saves its result, which is detached twice; a hook of backward detaches a plain tensor.
+SAVED = [
+    Event("aten::relu", 10, 40, 7),
+    Event(SUBCLASS, 12, 20),
+    Event("aten::detach", 28, 32, 8),
+    Event("detach", 29, 31),
+    Event(f"{ENGINE}: ReluBackward0", 50, 90, 7),
+    Event("aten::detach", 51, 53),
+    Event("ReluBackward0", 54, 88, 7),
+    Event("aten::detach", 60, 62),
+    Event("aten::threshold_backward", 66, 84),
+    Event(SUBCLASS, 68, 82),
+]
+
+
+def test_detach_of_a_saved_dtensor_is_a_dispatch() -> None:
+    step = step_of(*SAVED)
+    assert calls_of(step) == {"relu": 1, "detach": 2, "threshold_backward": 1}
+    ns = dict.fromkeys(("detach", "relu"), 0)
+    for one in slices(step):
+        ns[one.op] = ns.get(one.op, 0) + one.length_ns * (one.part is Part.DISPATCH)
+    assert ns["detach"] == (40 - 20 - 4) + (
+        66 - 54 - 2
+    )  # between the events beside it, less the local detach
+    assert sum(one.length_ns for one in slices(step)) == step.length_ns
+
+
+def test_dispatch_of_an_async_tensor_is_no_call() -> None:
+    waiting = [
+        Event(WAITING, 18, 34),
+        Event("_c10d_functional::wait_tensor", 19, 20),
+        Event("aten::pow", 21, 30),
+    ]
+    inside = [Event("aten::pow", 16, 36), Event(SUBCLASS, 17, 35), *waiting]
+    step = step_of(Event("aten::pow", 10, 40), Event(SUBCLASS, 14, 38), *inside)
+    assert calls_of(step) == {"pow": 1}
+    assert spent(step)[Part.SENDING] == 1
 
 
 def test_a_range_of_ours_around_a_dispatch_in_python_is_what_the_event_of_torch_is() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import re
 import statistics
 import time
 from collections import Counter
@@ -19,7 +20,9 @@ OURS = "dtdispatch::"
 STEP, PROPAGATION, PLANNING = f"{OURS}step", f"{OURS}propagation", f"{OURS}planning"
 REDISTRIBUTION, WRAPPING, BACKWARD = f"{OURS}redistribution", f"{OURS}wrapping", f"{OURS}backward"
 LOOK_UP = f"{OURS}look-up"
+WAITING = f"{OURS}async tensor"  # in the dispatch of an AsyncCollectiveTensor, which is no DTensor
 SUBCLASS, DISPATCH = "PythonSubclass", f"{OURS}dispatch"
+DETACH, NATIVE_NODE = "aten::detach", re.compile(r"\w+Backward\d+")  # nodes of C++ have a number
 DISPATCHES = (SUBCLASS, DISPATCH)  # in which a DTensor op is dispatched: by C++, or by an old torch's Python
 COLLECTIVES = (
     "_c10d_functional::",
@@ -220,19 +223,32 @@ def slices(node: Node, within: Slice | None = None) -> Iterator[Slice]:
         events = sum(map(_weight, node.inner()))
         yield here._replace(begin_ns=begin_ns, end_ns=end_ns, events=events, calls=calls)
         return
-    before = 0.0
+    before, around = 0.0, here
     for child in node.children:
-        half = _weight(child) / 2
-        yield here._replace(begin_ns=begin_ns, end_ns=child.event.begin_ns, events=before + half, calls=calls)
-        yield from slices(child, here)
+        half, is_save = _weight(child) / 2, _saves_dtensor(node, child)
+        if is_save:
+            around, calls = here._replace(part=Part.DISPATCH, op=short(DETACH), since_ns=begin_ns), 1
+        events, until_ns = before + half, child.event.begin_ns
+        yield around._replace(begin_ns=begin_ns, end_ns=until_ns, events=events, calls=calls)
+        around = around if is_save else here
+        yield from slices(child, around)
         begin_ns, calls, before = child.event.end_ns, 0, half
-    yield here._replace(begin_ns=begin_ns, end_ns=end_ns, events=before, calls=calls)
+    yield around._replace(begin_ns=begin_ns, end_ns=end_ns, events=before, calls=calls)
+
+
+def _saves_dtensor(node: Node, child: Node) -> bool:
+    """Whether autograd saves or unpacks a DTensor in an event of its own C++ code.
+
+    It is detached, a dispatch without an event: the one of the local detach is in the recorded op.
+    """
+    is_native = node.event.name.startswith("aten::") or NATIVE_NODE.fullmatch(node.event.name)
+    return bool(is_native) and node.dispatches and child.event.name == DETACH and not child.dispatches
 
 
 def _begins(node: Node, here: Slice, within: Slice | None) -> bool:
     """Tell whether a call begins with an event: of a DTensor op where it is dispatched."""
     if here.part in (Part.DISPATCH, Part.AUTOGRAD):
-        return node.event.name in DISPATCHES
+        return node.event.name in DISPATCHES and not any(one.event.name == WAITING for one in node.children)
     return bool(here.op) and (within is None or here.op != within.op)
 
 

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 TENSOR, API = "torch.distributed.tensor", "torch.distributed.tensor._api"
 REDISTRIBUTE = "torch.distributed.tensor._redistribute"
 SIMULATION = "torch.distributed._local_tensor"
+COLLECTIVES = "torch.distributed._functional_collectives"
 PROFILER = "torch.autograd.profiler"
 DISPATCHER, PROPAGATOR = "DTensor._op_dispatcher", "DTensor._op_dispatcher.sharding_propagator"
 # What the native dispatcher calls on a miss, where torch has one.
@@ -117,6 +118,7 @@ POINTS = {
         ("materialize_mask", "release_mask"),
     ),
     "dispatch": Point((TENSOR,), "DTensor", ("__torch_dispatch__",)),
+    "async tensor": Point((COLLECTIVES,), "AsyncCollectiveTensor", ("__torch_dispatch__",)),
     "backward": Point(("torch.autograd.graph",), "", (RUN,), is_required=True),
     "compiled code": Point(("torch._dynamo.eval_frame",), "", ("_maybe_set_eval_frame",)),
     "profiler": Point((PROFILER,), "profile", ("_prepare_trace", "_start_trace")),

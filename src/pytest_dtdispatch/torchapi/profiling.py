@@ -201,6 +201,7 @@ class Marks:
             "planning": partial(self._ranged, "planning"),
             "redistribution": self._redistribution,
             "backward": partial(self._ranged, "backward"),
+            "async tensor": partial(self._ranged, "async tensor"),
         }
         if hasattr(DTensor._op_dispatcher, "dispatch"):  # in Python; of what C++ dispatches there is an event
             methods["dispatch"] = partial(self._ranged, "dispatch")
