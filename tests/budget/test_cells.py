@@ -60,10 +60,52 @@ def test_code_of_the_users_outside_of_modules_is_in_the_module_that_made_its_nod
     places = places_of(own)
     assert (places["MmBackward0"], places["engine"]) == (replace(own, module="layers.0"), CALLED)
     moments = [*MOMENTS, Moment(60, 60, own, True), Moment(80, 80, CALLED, False)]
-    [cell] = cells_of([(MADE,)], moments, [COURSE])  # a step of another course has no places
+    [cell] = cells_of([(MADE._replace(op="add"),)], moments, [COURSE])  # no located step has this op
     assert (cell.ns, cell.place) == (18, None)
     unmade = (COURSE[2],)
     assert {cell.place for cell in cells_of([unmade], moments, [unmade])} == {own}
+
+
+def at_lines(*lines: int) -> list[Moment]:
+    return [Moment(10 * n, 10 * n, CodePlace("model.py", n, "", Phase.FORWARD), False) for n in lines]
+
+
+def call_of(op: str, line: int, *parts: Part) -> list[Slice]:
+    """Return slices of a call that begins at a line, and one of Python after it."""
+    begin, inside = 10 * line + 1, len(parts)
+    made = [Slice(part, op, begin + n, begin + n + 1, begin, calls=n == 0) for n, part in enumerate(parts)]
+    return [*made, Slice(Part.OTHER, "", begin + inside, begin + inside + 1)]
+
+
+def lines_of(course: list[Slice], located: list[Slice]) -> list[tuple[str, int]]:
+    cells = cells_of([tuple(course)], at_lines(0, 1, 2, 3), [tuple(located)])
+    return [(cell.op, cell.place.line) for cell in cells if cell.place]
+
+
+def test_step_of_other_shapes_has_the_lines_of_its_ops() -> None:
+    hit, miss = (Part.DISPATCH, Part.LOCAL), (Part.DISPATCH, Part.PROPAGATION, Part.DISPATCH, Part.LOCAL)
+    located = [
+        *call_of("mm", 1, *hit),
+        *call_of("redistribute f32[8]S0", 2, Part.MOVING),
+        *call_of("mm", 3, *hit),
+    ]
+    grown = [
+        *call_of("mm", 4, *miss),
+        *call_of("redistribute f32[12]S0", 5, Part.MOVING),
+        *call_of("mm", 6, *hit),
+    ]
+    assert lines_of(grown, located) == [
+        *(("mm", 1), ("mm", 1), ("mm", 1), ("", 1)),
+        *(("redistribute f32[12]S0", 2), ("", 2)),
+        *(("mm", 3), ("mm", 3), ("", 3)),
+    ]
+
+
+def test_call_that_no_located_step_made_has_a_line_of_its_op() -> None:
+    located = [*call_of("mm", 1, Part.DISPATCH), *call_of("add", 2, Part.DISPATCH)]
+    longer = [*located, *call_of("mm", 7, Part.DISPATCH)]
+    assert {line for op, line in lines_of(longer, located) if op == "mm"} == {1}
+    assert all(line in (1, 2) for _, line in lines_of(longer, located))
 
 
 def test_several_steps_are_averaged_and_timing_is_taken_off_even_where_that_is_too_much() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import bisect
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -229,21 +230,51 @@ def cells_of(
     Args:
         courses: what each step consists of.
         moments: where the program was while steps were located.
-        located: what each of those consists of, on the clock of the moments. A step of the same course gives
-            its places to the slices of others; of a step of another course no places are known.
+        located: what each of those consists of, on the clock of the moments. Slices of other steps have the
+            places of these, by op and order; of a located step that ran the same, all in order.
     """
     # Nanoseconds, calls, and the cost of timing.
     sums: defaultdict[tuple[str, str, CodePlace | None], list[float]] = defaultdict(lambda: [0, 0, 0])
-    places = {ran(one): list(_places(one, moments)) for one in reversed(located)}
+    same: dict[Hashable, dict[Hashable, Shares]] = {}
+    every: dict[Hashable, Shares] = {}
+    for step in reversed(located):
+        keys, shares = _keys(step), list(_places(step, moments))
+        same[ran(step)] = {key: each for (key, _), each in zip(keys, shares, strict=True)}
+        every |= {op: each for (_, op), each in zip(keys, shares, strict=True)} | same[ran(step)]
     for course in courses:
-        of_course = places.get(ran(course)) or [[(None, 1.0)]] * len(course)
-        for one, shares in zip(course, of_course, strict=True):
-            for number, (place, share) in enumerate(shares):
+        own = same.get(ran(course), {})
+        for one, (key, op) in zip(course, _keys(course), strict=True):
+            found = own.get(key) or every.get(key) or every.get(op) or [(None, 1.0)]
+            for number, (place, share) in enumerate(found):
                 cell = sums[str(one.part), one.op, place]
                 cell[0] += (one.length_ns - one.timing_ns) * share
                 cell[1] += one.calls if number == 0 else 0
                 cell[2] += one.timing_ns * share
     return tuple(Cell(*key, *(value / len(courses) for value in cell)) for key, cell in sums.items())
+
+
+SIZES = re.compile(r"\d+")  # in names, as in those of redistributions
+
+
+def _keys(course: Course) -> list[tuple[Hashable, Hashable]]:
+    """Return keys that slices share with those of steps of other shapes: by op and order, and by op alone.
+
+    All slices of a call have its line, however many it has. A slice outside of ops follows the op before it.
+    """
+    numbers: defaultdict[Hashable, dict[Hashable, int]] = defaultdict(dict)
+    keys: list[tuple[Hashable, Hashable]] = []
+    last: tuple[Hashable, Hashable] = ((), ())
+    for one in course:
+        name = SIZES.sub("", one.op)
+        op = (name, one.in_engine) if name else (last[1], one.part)
+        order: Hashable = op
+        begin: Hashable = one.since_ns
+        if one.since_ns < 0:
+            order, begin = (op if name else last, one.part), (one.begin_ns, one.end_ns)
+        met = numbers[order]
+        keys.append(((order, met.setdefault(begin, len(met))), op))
+        last = keys[-1] if name else last
+    return keys
 
 
 def _places(course: Course, moments: Sequence[Moment]) -> Iterator[Shares]:
