@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +19,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_modul
 from torch.utils.checkpoint import checkpoint
 
 from pytest_dtdispatch.budget.located import MAX_NOTING, PlaceLog
-from pytest_dtdispatch.budget.measure import TRACED, budgeted_region, run_and_measure_budget
+from pytest_dtdispatch.budget.measure import COLLECTOR, TRACED, budgeted_region, run_and_measure_budget
 from pytest_dtdispatch.budget.model import Budget, CostShare
 from pytest_dtdispatch.errors import CaptureError
 from pytest_dtdispatch.steps.measure import run_and_count
@@ -167,6 +169,31 @@ def test_misses_are_propagation(mesh: DeviceMesh) -> None:
     assert found.by_op()[0].name == "slice"
 
 
+def test_steps_that_grow_have_phases_and_lines(mesh: DeviceMesh) -> None:
+    rows = itertools.count(8, 4)
+    weight = torch.nn.Parameter(distribute_tensor(torch.rand(WIDTH, WIDTH), mesh, [Replicate()]))
+
+    def step() -> None:
+        grown = distribute_tensor(torch.rand(next(rows), WIDTH), mesh, [Shard(0)])
+        (grown.redistribute(placements=[Replicate()]) @ weight).sum().backward()
+
+    found = budget_of(step, 1, 4)
+    assert {"forward", "backward"} <= {share.name for share in found.by_phase()}
+    missed = [cell for cell in found.cells if cell.part == "propagation"]
+    own = line_of("(grown.redistribute(placements")
+    assert missed
+    assert all(cell.place and cell.place.line_text.endswith(own) for cell in missed)
+
+
+def test_note_names_the_collector_where_it_is_paused() -> None:
+    assert COLLECTOR in budget_of(lambda: None, 0, 1).note
+    gc.disable()
+    try:
+        assert COLLECTOR not in budget_of(lambda: None, 0, 1).note
+    finally:
+        gc.enable()
+
+
 def test_a_checkpointed_block_runs_again_in_backward_at_its_own_lines(mesh: DeviceMesh, x: Any) -> None:
     inner = Outer(mesh).inner
     found = budget_of(lambda: checkpoint(inner, x, use_reentrant=False).sum().backward())
@@ -311,7 +338,7 @@ def test_tracer_inside_each_step_hides_lines() -> None:
         torch.ones(2)
         sys.settrace(None)
 
-    assert budget_of(step, 0, 4).note == TRACED
+    assert TRACED in budget_of(step, 0, 4).note
 
 
 def double(number: int) -> int:

@@ -85,6 +85,7 @@ EVENT_CALLS = 50
 ONCE = "ran once, with timing: measured is its time less the cost of timing and of following lines"
 MIN_OFF_CORE = 0.01  # share of a step from which on a note names it
 TRACED = "lines are not known: another tracer of Python runs, such as a debugger or coverage"
+COLLECTOR = "timed steps run without Python's garbage collector, which is in no part"
 UNFOLLOWED = "lines are not known from {} on: following them took three times as long as the rest"
 
 Steps = Generator[None, None, Any]  # yields where a step is to begin, and again where it has ended
@@ -156,6 +157,7 @@ def take_budget(
     timing_ns = sum(one.timing_ns for course in courses for one in course) / len(courses)
     cells = cells_of(courses, log.moments, located)
     off_core = "" if waits.is_counted else off_core_text(waits, off_core_ns, measured_ns)
+    collector = COLLECTOR * (collect is not nothing_to_do)
     return Budget(
         name,
         measured_ns,
@@ -165,7 +167,7 @@ def take_budget(
         steps,
         events,
         timing_ns / events if events else 0.0,
-        "; ".join(filter(None, ("" if located else TRACED, off_core))),
+        "; ".join(filter(None, ("" if located else TRACED, off_core, collector))),
         max(map(_noise, lengths)),
         advise(counted, cells, measured_ns, log.optimizers.values()),
         off_core_ns * waits.is_counted,
