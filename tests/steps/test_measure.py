@@ -302,14 +302,14 @@ def test_dtensors_and_specs_that_stay_alive_are_counted_and_garbage_is_not(
 @pytest.mark.parametrize("has_many", [False, True])
 def test_growth_is_named_after_what_the_step_keeps(mesh: DeviceMesh, has_many: bool) -> None:
     """The first step creates eight tensors that stay; each replaces six by longer ones."""
-    stay, cache, kept = list[Any](), list[Any](), list[Any]()
+    stay, cache, history = list[Any](), list[Any](), list[Any]()
 
     def step() -> None:
         stay.extend(on_mesh(mesh) for _ in range(8 - len(stay)))
-        cache[:] = [on_mesh(mesh, 5 + len(kept)) for _ in range(6)]
-        kept.append([DTensor.from_local(torch.ones(()), mesh, [Replicate()]) for _ in range(1 + has_many)])
+        cache[:] = [on_mesh(mesh, 5 + len(history)) for _ in range(6)]
+        history.append([DTensor.from_local(torch.ones(()), mesh, [Replicate()]) for _ in range(1 + has_many)])
         if has_many:  # of another shape each time
-            kept[-1].append(DTensor.from_local(torch.ones(len(kept)), mesh, [Replicate()]))
+            history[-1].append(DTensor.from_local(torch.ones(len(history)), mesh, [Replicate()]))
 
     steps = count(step)
     growth = 3 if has_many else 1

@@ -147,10 +147,10 @@ def new_objects() -> NewObjects:
     return NewObjects(sum(type(value) is spec_type() for value in new), tensors)
 
 
-MOST_KEPT = 3
+MOST_KINDS = 3
 
 
-def kept_tensors(before: NewObjects, now: NewObjects) -> str:
+def growing_tensors(before: NewObjects, now: NewObjects) -> str:
     """Describe the DTensors of which there are more than before, those with the greatest growth first.
 
     Those that differ in extents alone are compared together: a cache whose length grows is replaced.
@@ -161,7 +161,7 @@ def kept_tensors(before: NewObjects, now: NewObjects) -> str:
         by_origin[origin] += count
     return ", ".join(
         max((count, text) for (of, text), count in grown.items() if of == origin)[1]
-        for origin, more in by_origin.most_common(MOST_KEPT)
+        for origin, more in by_origin.most_common(MOST_KINDS)
         if more > 0
     )
 
@@ -455,7 +455,7 @@ class StepCounter:
         tensors = self._new.tensors.total() - before.tensors.total()
         tensors = min(self._live[DTENSORS] - references[DTENSORS], tensors)
         counts = replace(self._with_entries(counts), spec_growth=specs, dtensor_growth=tensors)
-        return replace(counts, kept=kept_tensors(before, self._new)) if tensors > 0 else counts
+        return replace(counts, kept=growing_tensors(before, self._new)) if tensors > 0 else counts
 
     def _with_entries(self, counts: StepCounts) -> StepCounts:
         """Add what caches gained, and begin to count anew."""

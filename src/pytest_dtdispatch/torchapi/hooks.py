@@ -99,7 +99,7 @@ POINTS = {
         "",
         ("_gen_transform_infos", "_gen_transform_infos_non_cached", "_optimize_transform_infos"),
     ),
-    # What torch checks against its ExplicitRedistributionContext, open or not.
+    # Redistributions that torch checks against its ExplicitRedistributionContext, open or not.
     "observed": Point(
         ("torch.distributed.tensor._utils",), "ExplicitRedistributionContext", ("observe_redistribution",)
     ),
@@ -171,7 +171,7 @@ class _Slot:
 
 
 class _FunctionSlot(_Slot):
-    """A Python function, patched by its code: every reference to it is patched, whoever stores it and when.
+    """A Python function, patched by its code, so that every reference to it is patched.
 
     Modules import functions from each other, within a step too, and store them in classes, dicts, closures.
     """
