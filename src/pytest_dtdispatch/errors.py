@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 
 class DtDispatchError(Exception):
     """A user's mistake. Its one line says what is wrong, where, and what is valid."""
@@ -70,8 +72,8 @@ def first_line(error: BaseException) -> str:
         >>> first_line(ValueError("no such op"))
         'ValueError: no such op'
     """
-    name = type(error).__name__
-    return f"{name}: {first_message(error)}" if str(error).strip() else name
+    name, message = type(error).__name__, first_message(error)
+    return name if message == name else f"{name}: {message}"
 
 
 def first_message(error: BaseException) -> str:
@@ -81,5 +83,7 @@ def first_message(error: BaseException) -> str:
         >>> first_message(OSError("disk full\nretry")), first_message(OSError())
         ('disk full', 'OSError')
     """
-    lines = str(error).strip().splitlines()
+    lines: list[str] = []
+    with suppress(Exception):  # of an error of the program that raises as it is described
+        lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

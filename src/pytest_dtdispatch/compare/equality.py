@@ -21,6 +21,7 @@ from pytest_dtdispatch.torchapi.tensors import (
     flatten,
     is_group_fake,
     is_local_mode_open,
+    is_tensor,
     known_part,
     tree_unflatten,
 )
@@ -51,9 +52,9 @@ class Snapshot:
     def of(cls, label: str, result: Any) -> Snapshot:
         """Copy a result: a later variant may write to it."""
         leaves, spec = flatten(result)
-        if any(isinstance(leaf, torch.Tensor) and leaf.is_meta for _, leaf in leaves):
+        if any(is_tensor(leaf) and leaf.is_meta for _, leaf in leaves):
             raise CompareError(f"{label!r} returned a tensor on meta, without contents: count steps")
-        known = {path: known_part(leaf) if isinstance(leaf, torch.Tensor) else leaf for path, leaf in leaves}
+        known = {path: known_part(leaf) if is_tensor(leaf) else leaf for path, leaf in leaves}
         return cls(label, known, spec)
 
 

@@ -1,4 +1,4 @@
-"""Texts: what is shown of values, of times, of names that anybody may have given, and of what takes long."""
+"""Texts of values, of times, of names that anybody may have given, and of what takes long."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 
 MOST_SHOWN = 120
 LONGEST_ERROR = 400
@@ -20,6 +21,22 @@ MAX_DECIMALS = 3
 INDEX = re.compile(r"(?<![^.(])\d+(?![^.,)])")
 LONGEST_PATH = 30  # characters of one that stands whole in a table of 80
 MIN_NS = 1e-3  # no clock ticks that fast: such a time is a rounding error, and chooses no digits
+
+
+Answer = TypeVar("Answer")
+
+
+def ask(question: Callable[[Any], Answer], value: object, unknown: Answer) -> Answer:
+    """Return the answer to a question about a value of the program, or ``unknown`` if it raises.
+
+    Example:
+        >>> ask(len, "two", 0), ask(len, 2, 0)
+        (3, 0)
+    """
+    try:
+        return question(value)
+    except Exception:  # a property or an operator of its class, or torch, which cannot describe every tensor
+        return unknown
 
 
 def plural(number: int, noun: str, ending: str = "s") -> str:
@@ -139,7 +156,7 @@ def shorten_path(name: str) -> str:
 
 def own_name(fn: Callable[..., Any]) -> str:
     """Name a callable; what has no name of its own is named in angle brackets."""
-    return str(getattr(fn, "__name__", "<unnamed>"))
+    return str(ask(attrgetter("__name__"), fn, "<unnamed>"))
 
 
 def step_name(step_fn: Callable[[], object]) -> str:

@@ -40,7 +40,12 @@ from pytest_dtdispatch.torchapi.hooks import (
     watching_conversions,
     wrapped,
 )
-from pytest_dtdispatch.torchapi.ops import is_mode_of_program, op_name, open_modes
+from pytest_dtdispatch.torchapi.ops import (
+    is_mode_of_program,
+    op_name,
+    open_modes,
+    unnoticed,
+)
 from pytest_dtdispatch.torchapi.propagator import PlanCaches, ShardingCaches, dispatch_loggers
 from pytest_dtdispatch.torchapi.tensors import is_local_mode_open, wraps_dtensors
 
@@ -338,7 +343,8 @@ class SignatureCapture(DispatchCapture):
         self._unseen.note()
         if not self._is_selected(call.name):
             return result
-        signature = call.signature(result)
+        with unnoticed():
+            signature = call.signature(result)
         if self._results.count(signature):
             return result
         self._begin(signature)

@@ -146,7 +146,7 @@ def why_not_called(function: Callable[..., object], *arguments: object) -> str:
     """Say what a callable takes that cannot be called with these arguments; empty where it can."""
     try:
         signature = inspect.signature(function)
-    except ValueError:  # a function of C that does not tell
+    except Exception:  # a function of C has no signature, and that of an object may raise
         return ""
     try:
         signature.bind(*arguments)

@@ -12,15 +12,17 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from enum import Enum
+from operator import attrgetter
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim import Optimizer
+from torch.utils.weak import WeakIdKeyDictionary
 
 from pytest_dtdispatch.core.events import CodePlace, Phase
+from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.torchapi.hooks import (
     engine_code,
     handed,
@@ -160,7 +162,7 @@ class ModuleNames:
     """
 
     def __init__(self) -> None:
-        self._roots: WeakKeyDictionary[Any, WeakKeyDictionary[Any, str]] = WeakKeyDictionary()
+        self._roots = WeakIdKeyDictionary()  # a module may have an __eq__ of its own
 
     def name(self, running: Sequence[Any]) -> str:
         """Name the innermost of the modules that run, given from there outwards.
@@ -168,21 +170,21 @@ class ModuleNames:
         One that the outermost does not hold, as a graph of the compiler's, is part of the next one.
         """
         names = self._names_in(running[-1], running[0])
-        return next(name for module in running if (name := names.get(module)))
+        return str(next(name for module in running if (name := names.get(module))))
 
     def known_name(self, running: Sequence[Any]) -> str:
         """Name it by the largest known root that has it: a checkpoint calls a part of that anew."""
         for module in running:
             if known := [names for names in self._roots.values() if names.get(module)]:
-                return max(known, key=len)[module]
+                return str(max(known, key=len)[module])
         return self.name(running)
 
-    def _names_in(self, root: Any, module: Any) -> WeakKeyDictionary[Any, str]:
+    def _names_in(self, root: Any, module: Any) -> WeakIdKeyDictionary:
         """Return the names in a root, looked up anew where a module was added since."""
-        names = self._roots.get(root)
+        names: WeakIdKeyDictionary | None = self._roots.get(root)
         if names is None or module not in names:
-            names = self._roots[root] = WeakKeyDictionary()
-            for name, each in root.named_modules():
+            names = self._roots[root] = WeakIdKeyDictionary()
+            for name, each in ask(lambda each: list(each.named_modules()), root, [("", root)]):
                 path = ".".join(part for part in name.split(".") if part not in WRAPPERS)
                 names[each] = path or type(_unwrapped(each)).__name__
             names.setdefault(module, "")  # it is not held there, and not looked for again
@@ -244,7 +246,7 @@ def _phase(owner: FrameOwner, user: FrameType | None, caller: FrameOwner) -> Pha
     """
     if owner not in (OPTIMIZER, OPTIMIZER_HOOKS) or caller is OPTIMIZER_HOOKS or user is None:
         return PHASES[owner]
-    return PHASES[owner] if isinstance(user.f_locals.get("self"), Optimizer) else None
+    return PHASES[owner] if issubclass(type(user.f_locals.get("self")), Optimizer) else None
 
 
 class NodePlaces:
@@ -319,7 +321,7 @@ class PlaceFinder(ForwardPlaces):
 
     def __init__(self, base: Callable[..., Any] | None = None) -> None:
         super().__init__()
-        self._base: CodeType | None = getattr(base, "__code__", None)
+        self._base: CodeType | None = ask(attrgetter("__code__"), base, None)
         self._home = threading.get_ident()
         self._open = ExitStack()
         self._nodes = self._known = NodePlaces()

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import repeated
 from pytest_dtdispatch.core.signatures import place_text
+from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.errors import RanksError, first_line
 from pytest_dtdispatch.measuring.call import ConversionCall, OpCall, UnnoticedMode, redistribution_text
 from pytest_dtdispatch.measuring.guard import Setup, call_arguments
@@ -35,6 +36,7 @@ from pytest_dtdispatch.torchapi.ops import (
     own_warnings,
     returns_of,
     tree_leaves,
+    unnoticed,
     without_outer_modes,
 )
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -43,6 +45,7 @@ from pytest_dtdispatch.torchapi.tensors import (
     local_of,
     mesh_among,
     release_of,
+    tensors_in,
     unwaited,
     wait_for,
     wait_for_all,
@@ -320,7 +323,7 @@ def run_op(call: OpCall) -> tuple[Any, RanCall]:
 
     The program's call comes first and with every mode of the program open; what it raises, it raises here.
     """
-    with without_outer_modes():
+    with unnoticed():
         replay = Replay(call.leaves(), why_not_repeatable=call.why_not_repeatable())
         for tensor in () if replay.why_not_repeatable else call.written():
             replay.save(tensor)
@@ -364,7 +367,7 @@ def _look_at_op(call: OpCall, subject: Subject, replay: Replay, signals: Signals
 
 def run_conversion(call: ConversionCall) -> tuple[Any, RanCall]:
     """Make a conversion as the program asked for it, and return what can repeat it, once it is settled."""
-    with without_outer_modes():
+    with unnoticed():
         replay = Replay(leaves_of(call.args, call.kwargs))
         if call.tensor is not None:
             replay.note_version(call.tensor)  # it stands above autograd, which counts versions
@@ -418,8 +421,8 @@ class WriteWatch(UnnoticedMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         call = OpCall(func, args, kwargs or {})
-        tensors = [leaf for leaf in call.leaves() if isinstance(leaf, torch.Tensor)]
-        with without_outer_modes():
+        tensors = tensors_in(call.leaves())
+        with unnoticed():
             self._replay.grown.keep(tensors)
             if is_op(func):
                 self._before(call, tensors)
@@ -427,13 +430,10 @@ class WriteWatch(UnnoticedMode):
         if not is_op(func):
             return result
         if self._collectives is not None and is_collective(func):
-            self._collectives += (leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
+            self._collectives += tensors_in(result)
         arguments = {key for tensor in tensors for key in keys_of(tensor)}
         if arguments <= self._created or all(each.alias_info is None for each in returns_of(func)):
-            with without_outer_modes():
-                leaves = (leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
-                made = {key for leaf in leaves for key in keys_of(leaf)}
-            self._created |= made - arguments
+            self._created |= {key for leaf in tensors_in(result) for key in keys_of(leaf)} - arguments
         return result
 
     def _before(self, call: OpCall, tensors: list[torch.Tensor]) -> None:
@@ -476,8 +476,8 @@ def run_call(
     agreement: Agreement | None = None,
 ) -> tuple[Any, RanCall]:
     """Call a function for the program, and once more to see what it keeps from one call to the next."""
-    with without_outer_modes():
-        replay = Replay(tree_leaves(args), Storages())
+    with unnoticed():
+        replay = Replay(ask(tree_leaves, args, []), Storages())
     first_args = call_arguments(args, setup)
     with WriteWatch(replay, replay.save) as watch:
         result = _made(replay, fn, first_args, {})
@@ -488,7 +488,7 @@ def run_call(
 
     def entered() -> None:
         ran.is_compiled = True
-        with without_outer_modes():
+        with unnoticed():
             replay.grown.keep()  # no mode sees what compiled code reads
 
     subject = Subject(fn, prepare, prepare_propagates=setup is not None, release=release_of(result))

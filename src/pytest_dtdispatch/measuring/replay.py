@@ -12,11 +12,13 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdRef
 
+from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.torchapi.hooks import listening
-from pytest_dtdispatch.torchapi.ops import without_outer_modes
+from pytest_dtdispatch.torchapi.ops import unnoticed
 from pytest_dtdispatch.torchapi.tensors import (
     Heap,
     StorageReference,
+    ask_tensor,
     bytes_of,
     cuda_generator,
     has_graph,
@@ -49,7 +51,7 @@ class Snapshot:
 
     def note(self, owner: Any) -> None:
         """Note it of an object of its kind that was not met before."""
-        if id(owner) not in self._before and isinstance(owner, self._kind):
+        if id(owner) not in self._before and issubclass(type(owner), self._kind):
             self._before[id(owner)] = (owner, self._read(owner))
 
     def settle(self) -> None:
@@ -96,10 +98,10 @@ class RandomState(Snapshot):
     def watch(self, leaves: Sequence[Any]) -> None:
         """Note the states of generators and devices that were not met before."""
         for leaf in leaves:
-            device = leaf if isinstance(leaf, torch.device) else getattr(leaf, "device", None)
-            if isinstance(leaf, torch.Generator):
+            device = leaf if type(leaf) is torch.device else ask_tensor(attrgetter("device"), leaf, None)
+            if issubclass(type(leaf), torch.Generator):
                 self.note(leaf)
-            elif isinstance(device, torch.device) and device.type == "cuda":
+            elif type(device) is torch.device and device.type == "cuda":
                 self.note(cuda_generator(device))
 
     def settle(self) -> None:
@@ -153,13 +155,12 @@ def set_mask(buffer: Any, mask: tuple[Any, int]) -> None:
 def leaves_behind(tensor: torch.Tensor, visited: dict[int, Any]) -> Iterator[torch.Tensor]:
     """Walk the autograd graph from a tensor to leaves that were not met before.
 
-    A tensor that retains its gradient is treated as a leaf.
+    A tensor that retains its gradient is treated as a leaf. Nothing is found behind a stale view, which no op
+    can use while gradients are recorded.
     """
-    if not tensor.requires_grad:
-        return
-    if tensor.is_leaf or tensor.retains_grad:
+    if ask_tensor(lambda each: each.requires_grad and (each.is_leaf or each.retains_grad), tensor, False):
         yield tensor
-    nodes = [tensor.grad_fn]
+    nodes = [ask_tensor(attrgetter("grad_fn"), tensor, None)]
     while nodes:
         node = nodes.pop()
         if node is None or id(node) in visited:
@@ -212,10 +213,16 @@ def put_back_all(copies: Iterable[Copy]) -> None:
 def refuse_uncopyable(tensor: torch.Tensor) -> None:
     """Refuse a tensor that a call writes to and that has no contents to copy, without copying."""
     for plain in storages_of(tensor):
-        if plain.layout is not torch.strided or plain.is_nested:
-            layout = str(plain.layout).removeprefix("torch.").lstrip("_")
-            kind = "nested" if layout == "strided" else layout
+        if kind := ask_tensor(_uncopyable_kind, plain, "wrapped"):
             raise NoCopyError(f"runs once: it writes to a {kind} tensor, whose contents cannot be put back")
+
+
+def _uncopyable_kind(plain: torch.Tensor) -> str:
+    if plain.layout is not torch.strided:
+        return str(plain.layout).removeprefix("torch.").lstrip("_")
+    if plain.is_nested:
+        return "nested"
+    return "" if place_in_memory(plain) else "wrapped"
 
 
 def layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -454,7 +461,7 @@ class Replay:
                 self.grown = self._storages.grown()
                 self._storages = self._storages.renewed()
                 for optimizer in self._storages.optimizers:
-                    for state in list(optimizer.state.values()):
+                    for state in ask(lambda each: list(each.state.values()), optimizer, list[Any]()):
                         self._optimizers.note(state)
 
     def settle_repetition(self) -> None:
@@ -477,7 +484,7 @@ class Replay:
     def _refusing(self) -> Iterator[None]:
         """Note why the call cannot be repeated, where that is found."""
         try:
-            with without_outer_modes():
+            with unnoticed():
                 yield
         except NoCopyError as error:
             self.why_not_repeatable = str(error)
@@ -495,19 +502,20 @@ class Replay:
 
     def rewind(self) -> None:
         """Put everything back to what it was before the call; what it made itself, to what it left."""
-        self.masks.rewind()
-        self._optimizers.rewind()
-        put_back_all((*self._made, *self._before))
-        self.grown.rewind()
-        self._versions.rewind()
-        self.gradients.rewind()
-        self.random.rewind()
+        with unnoticed():
+            self.masks.rewind()
+            self._optimizers.rewind()
+            put_back_all((*self._made, *self._before))
+            self.grown.rewind()
+            self._versions.rewind()
+            self.gradients.rewind()
+            self.random.rewind()
 
     def restore(self) -> None:
         """Leave behind what the program's own call left behind, whatever fails of it."""
         changed: list[Snapshot | Grown | Copy] = [self.masks, self._optimizers, self.grown]
         changed += (*self._made, *self._after, self._versions, self._specs, self.gradients, self.random)
-        with ExitStack() as last_first:
+        with unnoticed(), ExitStack() as last_first:
             for state in reversed(changed):
                 last_first.callback(state.restore)
 

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from types import FrameType, SimpleNamespace
 from typing import Any
 
+from pytest_dtdispatch.core.text import ask
+
 SIGNALS = tuple(signal.valid_signals())
 
 
@@ -119,8 +121,8 @@ def nothing_warned() -> Iterator[None]:
     finally:
         if (now := _version()) != version:
             for module in list(sys.modules.values()):
-                registry = getattr(module, "__dict__", {}).get("__warningregistry__")
-                if isinstance(registry, dict) and registry.get("version") == version:
+                registry: Any = ask(lambda each: vars(each).get("__warningregistry__"), module, None)
+                if type(registry) is dict and registry.get("version") == version:
                     registry["version"] = now
         if ours in filters:
             filters.remove(ours)

@@ -56,9 +56,11 @@ from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import (
     TensorNumbers,
+    ask_tensor,
     has_graph,
     is_group_fake,
     is_local_mode_open,
+    is_tensor,
     local_of,
     shards_of_simulated_ranks,
     spec_type,
@@ -143,7 +145,7 @@ class NewObjects(NamedTuple):
 def new_objects() -> NewObjects:
     """Count new objects, garbage among them."""
     new = gc.get_objects()
-    tensors = Counter(_kind(value) for value in new if type(value) is DTensor)
+    tensors = Counter(ask_tensor(_kind, value, ("", "")) for value in new if type(value) is DTensor)
     return NewObjects(sum(type(value) is spec_type() for value in new), tensors)
 
 
@@ -349,9 +351,9 @@ def _tensor_text(tensor: Any) -> str:
 
 def _bytes(argument: Any) -> int:
     """Bytes of the tensors of an argument, on the first rank where all are simulated."""
-    if isinstance(argument, torch.Tensor):
+    if is_tensor(argument):
         tensor = shards_of_simulated_ranks(argument)[0]
-        return int(tensor.numel() * tensor.element_size())
+        return ask_tensor(lambda each: int(each.numel() * each.element_size()), tensor, 0)
     return sum(map(_bytes, argument)) if isinstance(argument, (list, tuple)) else 0
 
 

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.signatures import place_text, shorten
-from pytest_dtdispatch.core.text import shown
+from pytest_dtdispatch.core.text import ask, shown
 from pytest_dtdispatch.measuring.call import shape_text, tensor_text
 from pytest_dtdispatch.measuring.capture import watching_processes
 from pytest_dtdispatch.steps.counter import CallNotes, StepCounter
@@ -50,7 +50,7 @@ def run_and_count(calls: StepCalls) -> Steps:
 
 def shape_of(value: Any) -> str:
     """Format the dtypes, shapes and placements of the tensors in an input; of what holds none, its repr."""
-    return shorten(_text(value))
+    return shorten(ask(_text, value, f"<{type(value).__name__} that cannot be shown>"))
 
 
 def _text(value: Any) -> str:

@@ -122,6 +122,13 @@ def without_outer_modes() -> AbstractContextManager[Any]:
 
 
 @contextmanager
+def unnoticed() -> Iterator[None]:
+    """Hide work of this plugin from modes of the program and from ``__torch_function__`` of its classes."""
+    with without_outer_modes(), torch._C.DisableTorchFunction():
+        yield
+
+
+@contextmanager
 def own_warnings() -> Iterator[Callable[[Callable[[float], float]], Any]]:
     """Give what calls a function, which returns its argument, with the C++ code's warnings before it returns.
 

@@ -7,6 +7,7 @@ import gc
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -16,10 +17,38 @@ from torch.utils._pytree import keystr as _keystr
 from torch.utils._pytree import tree_flatten_with_path, tree_leaves
 from torch.utils._pytree import tree_unflatten as tree_unflatten
 
+from pytest_dtdispatch.core.text import Answer, ask
 from pytest_dtdispatch.torchapi.hooks import local_mode_type
 from pytest_dtdispatch.torchapi.ops import open_modes, without_outer_modes
 
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+UNKNOWN: Any = "?"
 _OWN = torch.empty(0)  # nobody else's, to try functions of torch on
+
+
+def ask_tensor(question: Callable[[Any], Answer], tensor: Any, unknown: Answer) -> Answer:
+    """Return the answer to a question about a tensor of the program, or ``unknown`` if it raises.
+
+    Stale views have no ``grad_fn``; nested, sparse and wrapped tensors have no shape, stride, storage or
+    version. No ``__torch_function__`` of a mode or of a subclass sees the question.
+    """
+    with torch._C.DisableTorchFunction():
+        return ask(question, tensor, unknown)
+
+
+def is_tensor(value: object) -> bool:
+    """Return whether a value of the program is a tensor, by its type alone: its ``__class__`` may raise."""
+    return issubclass(type(value), torch.Tensor)
+
+
+def is_dtensor(value: object) -> bool:
+    """Return whether a value of the program is a DTensor, by its type alone."""
+    return issubclass(type(value), DTensor)
+
+
+def tensors_in(result: Any) -> list[torch.Tensor]:
+    """Return the tensors in a nested value of the program; none if it cannot be flattened."""
+    return [leaf for leaf in ask_tensor(tree_leaves, result, list[Any]()) if is_tensor(leaf)]
 
 
 class TensorTraits(NamedTuple):
@@ -36,19 +65,19 @@ class TensorTraits(NamedTuple):
 
 def tensor_traits(value: Any) -> TensorTraits | None:
     """Describe a tensor, a DTensor, or the spec that stands for one in propagation; nothing else."""
-    if isinstance(value, DTensor):
-        is_async = isinstance(value._local_tensor, _async_type())
-        return TensorTraits(value.dtype, value.shape, value.placements, is_async)
-    if isinstance(value, torch.Tensor):
-        return TensorTraits(value.dtype, value.shape, ())
-    meta = getattr(value, "tensor_meta", None) if isinstance(value, spec_type()) else None
+    if is_tensor(value):
+        placements = value.placements if is_dtensor(value) else ()
+        is_async = issubclass(type(local_of(value)), _async_type())
+        dtype, shape = (ask_tensor(attrgetter(name), value, UNKNOWN) for name in ("dtype", "shape"))
+        return TensorTraits(dtype, shape, placements, is_async)
+    meta = value.tensor_meta if type(value) is spec_type() else None
     return None if meta is None else TensorTraits(meta.dtype, meta.shape, value.placements)
 
 
 def stride_of(value: Any) -> Sequence[int]:
     """Return the strides of a tensor, or of a spec that stands for one; none of a tensor without strides."""
-    if isinstance(value, torch.Tensor):
-        return value.stride() if value.layout is torch.strided else ()
+    if is_tensor(value):
+        return ask_tensor(torch.Tensor.stride, value, ())
     stride: Sequence[int] = value.tensor_meta.stride
     return stride
 
@@ -64,28 +93,43 @@ def _async_type() -> Any:
 
 def wraps_dtensors(value: Any) -> bool:
     """Return whether a tensor is of a subclass that keeps DTensors in its attributes, as a pair may."""
-    plain = not isinstance(value, torch.Tensor) or type(value) in (torch.Tensor, torch.nn.Parameter)
-    if plain or isinstance(value, DTensor):
-        return False
-    flatten = getattr(value, "__tensor_flatten__", None)
-    names = [*vars(value), *(flatten()[0] if flatten else ())]
-    inner = [getattr(value, name) for name in names]
-    return any(isinstance(each, DTensor) or wraps_dtensors(each) for each in inner)
+    visited: dict[int, Any] = {}
+    pending = [] if is_dtensor(value) else [value]
+    while pending:
+        each = pending.pop()
+        if is_dtensor(each):
+            return True
+        if is_tensor(each) and type(each) not in PLAIN and id(each) not in visited:
+            visited[id(each)] = each
+            pending += (*ask(attrgetter("__dict__"), each, {}).values(), *inner_tensors(each))
+    return False
+
+
+def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors that a tensor of a subclass consists of; none of any other."""
+    return [] if type(tensor) in PLAIN else ask_tensor(_flattened, tensor, [])
+
+
+def _flattened(tensor: Any) -> list[torch.Tensor]:
+    if (simulated := getattr(tensor, "_local_tensors", None)) is not None:
+        return [*simulated.values()]
+    names, _ = tensor.__tensor_flatten__()
+    return [inner for name in names if is_tensor(inner := getattr(tensor, name))]
 
 
 def mesh_among(leaves: Sequence[Any]) -> Any:
     """Find the mesh of the first DTensor, or of the first spec that stands for one; None if none."""
     for leaf in leaves:
-        if isinstance(leaf, DTensor):
+        if is_dtensor(leaf):
             return leaf.device_mesh
-        if isinstance(leaf, spec_type()):
+        if type(leaf) is spec_type():
             return getattr(leaf.mesh, "real_obj", leaf.mesh)  # traced programs hold a stand-in for it
     return None
 
 
 def are_on_meta(values: Iterable[Any]) -> bool:
     """Tell whether the local tensor of any DTensor has a shape, and no memory."""
-    return any(DTensor in type(value).__mro__ and value.device.type == "meta" for value in values)
+    return any(is_dtensor(value) and ask_tensor(attrgetter("is_meta"), value, False) for value in values)
 
 
 @functools.cache
@@ -96,7 +140,7 @@ def spec_type() -> Any:
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the local shard of a DTensor, itself and no view of it; any other tensor as it is."""
-    local: torch.Tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    local: torch.Tensor = tensor._local_tensor if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
     return local
 
 
@@ -111,7 +155,7 @@ def wait_for(result: Any) -> None:
 
     Torch keeps each of them until somebody waits for it, and counts those that nobody did at its end.
     """
-    for tensor in _unwaited(tree_leaves(result)):
+    for tensor in _unwaited(tensors_in(result)):
         tensor.trigger_wait()
 
 
@@ -130,51 +174,43 @@ def wait_for_all(outputs: list[torch.Tensor], result: Any = None) -> None:
 
 def release_of(result: Any) -> Callable[[Any], None] | None:
     """Return what results like this one must be given to before they are dropped; None if nothing."""
-    return wait_for if next(_unwaited(tree_leaves(result)), None) is not None else None
+    return wait_for if next(_unwaited(tensors_in(result)), None) is not None else None
 
 
-def _unwaited(values: Iterable[Any]) -> Iterator[Any]:
+def _unwaited(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
     """Find tensors that a collective may not have filled yet, also inside of other tensors."""
-    for value in values:
-        if isinstance(value, _async_type()):
-            yield value
-        elif isinstance(value, torch.Tensor) and hasattr(value, "__tensor_flatten__"):
-            names, _ = value.__tensor_flatten__()
-            yield from _unwaited(getattr(value, name) for name in names)
+    for tensor in tensors:
+        if issubclass(type(tensor), _async_type()):
+            yield tensor
+        else:
+            yield from _unwaited(inner_tensors(tensor))
 
 
 def shards_of_simulated_ranks(local: torch.Tensor) -> list[torch.Tensor]:
     """Return what each rank has where all are simulated in this process; else the tensor alone."""
-    return list(getattr(local, "_local_tensors", {0: local}).values())
+    return list(ask_tensor(attrgetter("_local_tensors"), local, {0: local}).values())
 
 
 def storages_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Return the plain tensors that hold what a tensor shows: local shards, inner tensors of a subclass."""
-    if isinstance(tensor, DTensor):
-        return storages_of(tensor._local_tensor)
-    simulated = getattr(tensor, "_local_tensors", None)
-    if simulated is not None:
-        return [plain for shard in simulated.values() for plain in storages_of(shard)]
-    flatten = getattr(tensor, "__tensor_flatten__", None)
-    if flatten is None:
-        return [tensor]
-    names, _ = flatten()
-    return [plain for name in names for plain in storages_of(getattr(tensor, name))]
+    local = local_of(tensor)
+    return [plain for inner in inner_tensors(local) for plain in storages_of(inner)] or [local]
 
 
-def place_in_memory(plain: torch.Tensor) -> tuple[Any, ...]:
-    """Return what only tensors share that show the same elements of the same storage."""
-    storage = plain.untyped_storage()._cdata
-    return storage, plain.storage_offset(), tuple(plain.shape), plain.stride(), plain.dtype
+def place_in_memory(plain: torch.Tensor) -> tuple[Any, ...] | None:
+    """Return a key that tensors share if they show the same elements of one storage; None if unknown."""
+    return ask_tensor(_place_in_memory, plain, None)
+
+
+def _place_in_memory(plain: torch.Tensor) -> tuple[Any, ...]:
+    key = (plain.untyped_storage()._cdata, plain.storage_offset(), *plain.shape, plain.stride(), plain.dtype)
+    hash(key)  # raises if sizes are symbolic
+    return key
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """Return the storage of a tensor, of its own class or a subclass; None of one that has no storage."""
-    with torch._C.DisableTorchFunctionSubclass():
-        try:
-            return tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):  # sparse and wrapped tensors raise
-            return None
+    return ask_tensor(torch.Tensor.untyped_storage, tensor, None)
 
 
 class Heap:
@@ -205,9 +241,8 @@ def _subclasses(classes: Iterable[type]) -> Iterator[type]:
 
 
 def has_graph(tensor: torch.Tensor) -> bool:
-    """Tell whether autograd has a graph behind a tensor."""
-    with torch._C.DisableTorchFunctionSubclass():
-        return tensor.requires_grad and not tensor.is_leaf
+    """Return whether autograd has a graph behind a tensor; true of a stale view, whose base has one."""
+    return ask_tensor(lambda each: each.requires_grad and not each.is_leaf, tensor, True)
 
 
 class StorageReference(StorageWeakRef):
@@ -249,10 +284,10 @@ class TensorNumbers:
     def of_memory(self, tensor: torch.Tensor, *versions: int | None) -> int:
         """Return the number of a tensor, by what it shows and how often it was written to; 0 if unknown."""
         plain = storages_of(tensor)[0]
-        storage = storage_of(plain)
-        if storage is None or None in versions:
+        storage, region = storage_of(plain), place_in_memory(plain)
+        if storage is None or region is None or None in versions:
             return 0
-        key = (StorageReference(storage), *place_in_memory(plain)[1:], *versions)
+        key = (StorageReference(storage), *region[1:], *versions)
         return self._numbers.setdefault(key, len(self._numbers) + 1)
 
     def of_contents(self, local: torch.Tensor, *versions: int | None) -> int:
@@ -262,7 +297,7 @@ class TensorNumbers:
 
 def version_of(tensor: torch.Tensor) -> int | None:
     """Return how often a tensor was written to, as autograd counts; None of an inference tensor."""
-    return None if tensor.is_inference() else tensor._version
+    return ask_tensor(lambda each: int(each._version), tensor, None)
 
 
 @functools.cache
