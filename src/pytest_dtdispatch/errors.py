@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from contextlib import suppress
 
 
@@ -63,6 +65,17 @@ class ProcessError(DtDispatchError):
 
 class DtDispatchWarning(UserWarning):
     """Something slows down or hides what is measured."""
+
+
+listener: Callable[[str], object] | None = None  # of warnings in a test that does not use this plugin
+
+
+def warn(message: str, stacklevel: int, is_reported: bool = False) -> None:
+    """Warn of what slows down or hides what is measured; a listener receives what is not reported anyway."""
+    if listener is None:
+        warnings.warn(message, DtDispatchWarning, stacklevel=stacklevel + 1)
+    elif not is_reported:
+        listener(message)
 
 
 def first_line(error: BaseException) -> str:

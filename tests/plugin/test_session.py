@@ -178,3 +178,39 @@ def test_there_is_none_where_a_test_writes_to_the_terminal(tmp_path: Path) -> No
     (tmp_path / "test_slow.py").write_text(SLOW)
     for flag in ("-s", "-olog_cli=true"):
         assert "half way" not in on_a_terminal(tmp_path, flag).replace('show_progress("half way")', "")
+
+
+UNAWARE = """
+import logging
+import threading
+from torch.distributed.tensor.debug import CommDebugMode
+
+@pytest.fixture
+def debug_log():
+    logger = logging.getLogger("torch.distributed.tensor._dispatch")
+    logger.setLevel(logging.DEBUG)
+    yield
+    logger.setLevel(logging.NOTSET)
+
+def test_mode(a):
+    with CommDebugMode():
+        a + a
+
+def test_thread(a):
+    thread = threading.Thread(target=lambda: a + a)
+    thread.start()
+    thread.join()
+
+def test_logger(a, debug_log):
+    a + a
+"""
+
+
+@pytest.mark.parametrize("metric", ["time", "counts"])
+def test_whole_tests_have_notes_in_place_of_warnings(metric: str, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=f"{IMPORTS}{UNAWARE}")
+    flags = ("--dtdispatch-all", f"--dtdispatch-metric={metric}", "-Werror")
+    result = measure(pytester, *flags, passed=3)
+    text = result.stdout.str()
+    notes = ("1 test opened CommDebugMode", "in 1 thread of their own", "is at DEBUG")
+    assert [text.count(note) for note in notes] == [int(metric == "time")] * len(notes)

@@ -217,21 +217,24 @@ class Unseen:
         ops: that they ran, at least.
         processes: that were started to run functions of the program; what they ran is not known.
         modes: names of modes that hid DTensor ops.
+        notes: what else slows down or hides what is measured.
 
     Example:
         >>> Unseen(threads=1, ops=2) + Unseen(threads=1, ops=3)
-        Unseen(threads=2, ops=5, processes=0, modes=())
+        Unseen(threads=2, ops=5, processes=0, modes=(), notes=())
     """
 
     threads: int = 0
     ops: int = 0
     processes: int = 0
     modes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __add__(self, other: Unseen) -> Unseen:
         modes = tuple(dict.fromkeys((*self.modes, *other.modes)))
+        notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
         processes = self.processes + other.processes
-        return Unseen(self.threads + other.threads, self.ops + other.ops, processes, modes)
+        return Unseen(self.threads + other.threads, self.ops + other.ops, processes, modes, notes)
 
 
 @dataclass(eq=False, repr=False)

@@ -6,7 +6,6 @@ import math
 import statistics
 import sys
 import threading
-import warnings
 from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,7 @@ from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.text import show_progress
-from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
+from pytest_dtdispatch.errors import CaptureError, warn
 from pytest_dtdispatch.measuring.call import ConversionCall, OpCall, UnnoticedMode, has_dtensor, signature_of
 from pytest_dtdispatch.measuring.guard import Measuring, refuse_elsewhere
 from pytest_dtdispatch.measuring.plan import QUICK_WARMUP, Plan
@@ -106,7 +105,7 @@ class UnseenOps:
                 "they were not measured; open the capture in the thread that runs them"
             )
         for message in messages:
-            warnings.warn(message, DtDispatchWarning, stacklevel=4)
+            warn(message, stacklevel=4, is_reported=True)
 
     def _counters(self) -> list[tuple[int, int]]:
         return [(read[0], read[1]) for read in (reader() for reader in self._caches.readers())]
@@ -210,10 +209,9 @@ def warn_of_debug_logging() -> None:
     """Warn when a logger of the dispatcher is at DEBUG, where torch formats every op it dispatches."""
     at_debug = [logger.name for logger in dispatch_loggers() if logger.isEnabledFor(DEBUG)]
     if at_debug:
-        warnings.warn(
+        warn(
             f"logger {at_debug[0]} is at DEBUG, which makes every hit several times slower: "
             "set it to INFO to measure what users have",
-            DtDispatchWarning,
             stacklevel=6,
         )
 

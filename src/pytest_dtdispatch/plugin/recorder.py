@@ -152,6 +152,10 @@ class Recorder(api.DtDispatch):
         with processes, self.capture():
             yield
 
+    def note(self, message: str) -> None:
+        """Keep a warning, to print it with the results."""
+        self.results.unseen += Unseen(notes=(message,))
+
     def _notice_process(self, start: Callable[[Any], Any], process: Any) -> Any:
         self.results.unseen += Unseen(processes=1)
         return start(process)

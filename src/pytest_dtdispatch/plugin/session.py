@@ -12,10 +12,12 @@ from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 from _pytest import terminal
 
+from pytest_dtdispatch import errors
 from pytest_dtdispatch.budget.table import KIND as BUDGET
 from pytest_dtdispatch.budget.table import step_parts
 from pytest_dtdispatch.core.environment import load_text, read_world, require_torch
@@ -167,6 +169,7 @@ class Session(PluginObject):
             result = yield
         else:
             with self.measuring(item) as recorder, ExitStack() as region:
+                region.enter_context(patch.object(errors, "listener", recorder.note))
                 region.enter_context(recorder.whole_test())
                 result = yield
                 with resolve.plain_errors():  # no line of the test raises them

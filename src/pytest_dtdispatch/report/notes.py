@@ -93,6 +93,7 @@ def _unseen_lines(tests: list[Unseen]) -> Iterator[str]:
             f"not measured: {plural(len(in_processes), 'test')} started {plural(processes, 'process', 'es')}"
             ", unseen by a capture; --dtdispatch-metric counts counts in those that are spawned"
         )
+    yield from dict.fromkeys(note for test in tests for note in test.notes)
     modes = list(dict.fromkeys(mode for test in tests for mode in test.modes))
     for mode in modes:
         hidden = sum(mode in test.modes for test in tests)

@@ -6,7 +6,6 @@ import gc
 import itertools
 import sys
 import threading
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.events import CodePlace
-from pytest_dtdispatch.errors import DtDispatchWarning
+from pytest_dtdispatch.errors import warn
 from pytest_dtdispatch.measuring.call import (
     OpCall,
     UnnoticedMode,
@@ -559,10 +558,9 @@ class StepCounter:
         """Compare what was seen with torch's own counter, which belongs to this thread."""
         seen = sum(one.queried is QueriedCache.NATIVE and one.at.thread == self._home for one in propagated)
         if seen != native_misses:
-            warnings.warn(
+            warn(
                 f"misses of the native cache: {seen} were seen, and torch counts {native_misses}: "
                 "something cleared the caches unseen, or propagates unseen",
-                DtDispatchWarning,
                 stacklevel=3,
             )
 
