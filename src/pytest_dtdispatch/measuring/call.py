@@ -15,6 +15,7 @@ from pytest_dtdispatch.torchapi.hooks import Conversion, Converter
 from pytest_dtdispatch.torchapi.ops import (
     TorchDispatchMode,
     arguments_of,
+    below_modes,
     close_modes_opened_since,
     is_op,
     is_written,
@@ -40,8 +41,9 @@ class OpCall(NamedTuple):
     kwargs: dict[str, Any]
 
     def run(self) -> Any:
-        """Make the call."""
-        return self.func(*self.args, **self.kwargs)
+        """Make the call, as if no mode had been open."""
+        with below_modes(self.func):
+            return self.func(*self.args, **self.kwargs)
 
     def leaves(self) -> list[Any]:
         """Every argument, lists of tensors flattened."""

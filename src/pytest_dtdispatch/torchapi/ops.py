@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,33 @@ UNDECLARED_WRITES = ("running_mean", "running_var")
 def is_op(func: Any) -> bool:
     """Return whether it is an op overload, which has a schema; a higher-order operator has none."""
     return isinstance(func, torch._ops.OpOverload)
+
+
+def below_modes(func: Any) -> AbstractContextManager[Any]:
+    """Return a context in which a dispatch mode calls an op whose kernels count as if no mode were open.
+
+    Torch excludes autograd and version counters below a mode. Kernels of aten exclude both themselves. Those
+    of collectives count: a gathered tensor has as many versions as ranks. Those of users' libraries may have
+    no other autograd than that of the ops which they call.
+    """
+    keys = () if torch.is_inference_mode_enabled() else _keys_of_kernel(func)
+    if not keys:
+        return nullcontext()
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in keys:
+        excluded = excluded.remove(key)
+    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
+
+
+@functools.cache
+def _keys_of_kernel(func: Any) -> tuple[Any, ...]:
+    """Return the dispatch keys that the kernels of an op do not exclude by themselves."""
+    if not is_op(func) or func.namespace in ("aten", "prim", "prims"):
+        return ()
+    keys = torch._C.DispatchKey
+    has_kernel = partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name())
+    counting = () if has_kernel("ADInplaceOrView") else (keys.ADInplaceOrView,)
+    return counting if has_kernel("Autograd") else (*counting, keys.AutogradFunctionality, keys.AutogradOther)
 
 
 def is_collective(func: Any) -> bool:
