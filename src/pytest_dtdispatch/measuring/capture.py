@@ -46,7 +46,7 @@ from pytest_dtdispatch.torchapi.ops import (
     unnoticed,
 )
 from pytest_dtdispatch.torchapi.propagator import PlanCaches, ShardingCaches, dispatch_loggers
-from pytest_dtdispatch.torchapi.tensors import is_local_mode_open, wraps_dtensors
+from pytest_dtdispatch.torchapi.tensors import is_local_mode_open, share_masks, wraps_dtensors
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -143,6 +143,7 @@ class DispatchCapture(UnnoticedMode):
         self._ops = tuple(ops)
         self._results = TestResults() if results is None else results
         self._caches = ShardingCaches()
+        self._masks: dict[tuple[Any, ...], list[Any]] = {}
         self._measuring = Measuring("a capture is open")
 
     def __enter__(self) -> Self:
@@ -189,9 +190,11 @@ class DispatchCapture(UnnoticedMode):
         if not on_dtensors:
             self._unseen.look()
         try:
-            return self.on_op(call) if on_dtensors and self._is_selected(op_name(func)) else call.run()
+            result = self.on_op(call) if on_dtensors and self._is_selected(op_name(func)) else call.run()
         finally:
             self._unseen.note()
+        share_masks(self._masks, call, result)
+        return result
 
     def _is_selected(self, name: str) -> bool:
         if not self._ops or any(fnmatchcase(name, op) for op in self._ops):

@@ -334,6 +334,21 @@ def set_spec(tensor: DTensor, spec: tuple[Any, Any]) -> None:
         own.tensor_meta = meta
 
 
+def share_masks(buffers: dict[tuple[Any, ...], list[Any]], call: Any, result: Any) -> None:
+    """Let an embedding sharded by rows use the mask buffer that an earlier call with the same plan used.
+
+    All results of a plan share one buffer. Measuring clears plans, and a new plan has a new buffer.
+    """
+    placements = result.placements if is_dtensor(result) else ()
+    if masked := [placement for placement in placements if hasattr(placement, "mask_buffer")]:
+        key = call.func, *(leaf._spec if is_dtensor(leaf) else str(leaf) for leaf in call.leaves())
+        shared = buffers.setdefault(key, [placement.mask_buffer for placement in masked])
+        for placement, buffer in zip(masked, shared, strict=True):
+            if placement.mask_buffer is not buffer:
+                buffer.materialize_mask(placement.mask_buffer.data)
+                object.__setattr__(placement, "mask_buffer", buffer)
+
+
 def random_tracker_states() -> dict[str, torch.Tensor]:
     """Return the states that DTensor's random tracker keeps, to read and to write.
 
