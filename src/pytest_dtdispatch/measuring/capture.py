@@ -40,6 +40,7 @@ from pytest_dtdispatch.torchapi.hooks import (
     wrapped,
 )
 from pytest_dtdispatch.torchapi.ops import (
+    hidden_from_debug_mode,
     is_mode_of_program,
     op_name,
     open_modes,
@@ -160,6 +161,7 @@ class DispatchCapture(UnnoticedMode):
         self._unseen = UnseenOps(self, self._caches)
         self._measuring.contexts.enter_context(noticing_propagations(self._unseen.note_propagation))
         self._measuring.contexts.enter_context(innermost_in_local_mode(self))
+        self._measuring.contexts.enter_context(hidden_from_debug_mode(UnnoticedMode))
         super()._open()
         self._unseen.note()
 
