@@ -16,7 +16,8 @@ import pytest
 
 OURS = "DTDISPATCH_TEST_RUN"  # marks every process of a run, whoever started it
 OTHERS = ("cacheprovider", "hypothesispytest", "xdist", "codspeed")
-QUIET = ("-q", "--benchmark-quiet", *(f"-pno:{plugin}" for plugin in OTHERS))
+# Not captured by file descriptor: the C++ stack of a rank that aborts would be lost.
+QUIET = ("-q", "--benchmark-quiet", "--capture=sys", *(f"-pno:{plugin}" for plugin in OTHERS))
 MEASURED = ("--dtdispatch", "--dtdispatch-rounds=5", "--dtdispatch-repeat=2", "--dtdispatch-device=cpu")
 TIMEOUT_S = 6
 LONGEST_S = 120.0

@@ -63,6 +63,12 @@ def test_bad(dtdispatch, a):
             os.kill(os.getpid(), signal.SIGKILL)
         a.full_tensor()
 """
+ABORTS = """
+def test_bad(dtdispatch, a):
+    if RANK == 1:
+        os.abort()
+    a.full_tensor()
+"""
 HANGS = """
 def test_bad(dtdispatch, a):
     if RANK == {rank}:
@@ -121,6 +127,14 @@ def test_a_rank_that_is_killed_is_named(tmp_path: Path, results: Path) -> None:
     assert "\nERROR: rank 1 was killed by SIGKILL in test_faults.py::test_bad" in run.text
     assert "Traceback" not in run.text
     assert results.read_text() == EARLIER
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch prints stacks of fatal signals on Linux alone")
+def test_a_rank_that_aborts_leaves_its_native_stack(tmp_path: Path) -> None:
+    (tmp_path / "test_faults.py").write_text(f"{IMPORTS}\n{GOOD}\n{ABORTS}")
+    run = run_ranks(tmp_path, 2, launcher=by_pytest)
+    assert "ERROR: rank 1 was killed by SIGABRT in test_faults.py::test_bad" in run.text
+    assert re.search(r"SIGABRT\(6\), PID: \d+, Thread \d+: \n frame #0: ", run.text), run.text
 
 
 def test_a_rank_that_hangs_is_named_with_where_it_hangs(tmp_path: Path, results: Path) -> None:

@@ -53,7 +53,7 @@ WRITES = (  # flags of other plugins that write files, or judge by files
 NEXT = {"setup": "call", "call": "teardown", "teardown": ""}  # parts of a test
 GRACE = 0.25  # of the timeout: for ranks whose own wait began later
 FAREWELL_S = 10.0  # for what takes milliseconds
-STACK_SIGNAL, WRITES_STACK_S = signal.SIGUSR2, 0.3
+STACK_SIGNAL, WRITES_STACK_S = signal.SIGUSR1, 0.3  # torch takes SIGUSR2 for its own stacks
 LONGEST_REASON, TAIL = 300, 4000  # characters: of one line, of a failure or of what a rank printed
 _NUMBER = pytest.StashKey[int]()
 
@@ -99,7 +99,7 @@ class Rank:
             threading.Thread(target=_end_with_launcher, args=(Path(self._folder),), daemon=True).start()
         if not world.is_first:
             self._keep_output()
-        faulthandler.register(STACK_SIGNAL, os.dup(2))
+        faulthandler.register(STACK_SIGNAL, os.dup(2), all_threads=False)
         self._runs = False  # whether the test at hand was set up on every rank
         self._collect_errors: dict[str, str] = {}
         self._processes: dict[int, tuple[str, int]] = {}  # host and number of each rank's
@@ -119,7 +119,9 @@ class Rank:
             if getattr(config.option, dest, None):
                 setattr(config.option, dest, None)
         from pytest_dtdispatch.ranks.exchange import join
+        from pytest_dtdispatch.torchapi.fatal import print_stacks_on_fatal_signals
 
+        print_stacks_on_fatal_signals()
         if (settings := resolve.valid_settings(config)) is None:
             return None
         try:
