@@ -285,6 +285,14 @@ def test_profiler_of_the_step_is_refused(profiler: Callable[[], Any]) -> None:
     assert not is_profiling()
 
 
+def test_profiler_prepared_before_the_step_is_refused() -> None:
+    refused = pytest.raises(CaptureError, match="opens a profiler")
+    schedule = torch.profiler.schedule(wait=0, warmup=1, active=100)
+    with torch.profiler.profile(schedule=schedule) as profiler, refused:
+        budget_of(profiler.step, 0, 1)
+    assert not is_profiling()
+
+
 def test_refused_profiler_has_recorded_its_region() -> None:
     budgets: list[Budget] = []
     refused = pytest.raises(CaptureError, match="opens a profiler")

@@ -143,6 +143,8 @@ def _only_profiler(profile: Any, purpose: str) -> Iterator[Any]:
             if profiler.enabled and not opened_at:
                 opened_at.append(_opening_line())
                 ours.close()
+                if hasattr(profiler, "_prepare_trace"):  # one prepared before ours began lost that to it
+                    profiler._prepare_trace()
             return inner(profiler, *args, **kwargs)
 
         profiler = ours.enter_context(profile)
