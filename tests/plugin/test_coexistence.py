@@ -31,6 +31,12 @@ def test_without_pytest_benchmark_or_a_terminal_we_measure(pytester: pytest.Pyte
         assert "Traceback" not in text_of(result)
 
 
+@pytest.mark.parametrize("plugin", ["logging", "capture"])
+def test_run_without_a_plugin_of_pytest_measures(pytester: pytest.Pytester, plugin: str) -> None:
+    pytester.makepyfile(TEN_LINES)
+    measure(pytester, f"-pno:{plugin}", passed=1).stdout.fnmatch_lines([ROW])
+
+
 @needs_codspeed
 def test_where_codspeed_measures_we_say_that_we_do_not(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEN_LINES, test_theirs="def test_theirs(benchmark): benchmark(len, 'a')")

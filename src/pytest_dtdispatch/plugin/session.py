@@ -419,14 +419,17 @@ def _print_lines(terminalreporter: Any, lines: Iterable[tuple[Span, ...]]) -> No
 @contextmanager
 def shown_progress(config: pytest.Config) -> Iterator[None]:
     """Show progress while a block runs, where nobody else writes on the terminal at that time."""
-    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-    has_live_log = config.getini("log_cli") or config.getoption("log_cli_level", None)
-    others_write = has_live_log or config.getoption("capture") != "fd"
+    plugins = config.pluginmanager
+    reporter: Any = plugins.get_plugin("terminalreporter")
+    has_live_log = plugins.hasplugin("logging") and (
+        config.getini("log_cli") or config.getoption("log_cli_level", None)
+    )
+    others_write = has_live_log or config.getoption("capture", None) != "fd"
     if reporter is None or not is_watched(reporter.isatty) or others_write:
         yield
         return
     writer = reporter._tw
-    capture: Any = config.pluginmanager.get_plugin("capturemanager")
+    capture: Any = plugins.get_plugin("capturemanager")
     uncaptured = capture.global_and_fixture_disabled  # else it would be part of what the test printed
     line = ProgressLine(writer._file, lambda: writer.fullwidth - writer.width_of_current_line, uncaptured)
     try:
