@@ -77,7 +77,8 @@ def test_compile(dtdispatch, a):
 TESTS = UNEVEN.count("\ndef test_")
 
 
-@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (3, 4))])
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_ranks_that_sleep_at_random_stay_together(tmp_path: Path, ranks: int) -> None:
     (tmp_path / "test_uneven.py").write_text(f"{IMPORTS}\n{UNEVEN}")
     run = run_ranks(tmp_path, ranks, "-o", "dtdispatch_compile_rounds=1")
