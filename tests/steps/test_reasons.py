@@ -100,6 +100,14 @@ def test_a_call_is_compared_with_those_of_its_place_however_near_another_is() ->
     assert why(seen, "bmm", call, call=5) == "shape of mat2 [8,4,10], was [8,4,9] in another place"
 
 
+def test_cause_is_equal_in_another_place() -> None:
+    """Where a mode adds ops to autograd, calls of the last warm-up have other places than later ones."""
+    seen, call = Seen(), tensor("self", shape="[12,8]")
+    note(seen, "sum", tensor("self"), call=4)
+    causes = {seen.why(Called("sum", call, CallPlace(call=number))).without_values for number in (3, 4)}
+    assert causes == {"shape of self"}
+
+
 def test_calls_of_other_threads_are_not_compared_with_nor_clears_there() -> None:
     seen = Seen()
     note(seen, "add", BASE, thread=0, clears=3)

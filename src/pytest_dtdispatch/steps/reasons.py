@@ -154,7 +154,7 @@ class Seen:
         text = _joined([change.text for change in changes], ", ")
         cause = _joined([change.without_values for change in changes], ", ")
         if not placed:
-            return Reason(f"{text} in another place", f"{cause} in another place")
+            return Reason(f"{text} in another place", cause)
         return changes[0]._replace(text=text, without_values=cause)
 
 
