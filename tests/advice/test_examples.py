@@ -16,7 +16,7 @@ from pytest_dtdispatch.steps.model import StepCalls, StepCounts
 from pytest_dtdispatch.torchapi.ops import ops_with_a_rule
 from tests.advice import programs
 from tests.advice.programs import Step
-from tests.probes import plans_again
+from tests.probes import needs_rule, plans_again
 
 pytestmark = pytest.mark.torch
 
@@ -122,7 +122,13 @@ def test_one_finding_for_each_cause(mesh: DeviceMesh) -> None:
     assert [one.count for one in advise(steps_of(programs.grown, mesh))] == [8]
 
 
-@pytest.mark.parametrize("program", [programs.another_index_each_time, programs.number_without_an_overload])
+@pytest.mark.parametrize(
+    "program",
+    [
+        programs.another_index_each_time,
+        pytest.param(programs.number_without_an_overload, marks=needs_rule("leaky_relu.default")),
+    ],
+)
 def test_number_that_no_tensor_replaces(mesh: DeviceMesh, program: Program) -> None:
     steps = steps_of(program, mesh)
     assert not any("0-dim" in one.change for one in advise(steps))
