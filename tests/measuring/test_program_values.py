@@ -22,7 +22,8 @@ from pytest_dtdispatch.measuring.replay import Replay, Storages
 from pytest_dtdispatch.measuring.rounds import nothing_to_do
 from pytest_dtdispatch.steps.measure import run_and_count, shape_of
 from pytest_dtdispatch.steps.model import StepCalls
-from tests.measuring.runs import captured, measured_call
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from tests.measuring.runs import NamingMode, captured, measured_call
 
 pytestmark = pytest.mark.torch
 
@@ -219,8 +220,9 @@ def program(mesh: DeviceMesh) -> None:
 
 
 def test_function_mode_sees_the_program_alone(mesh: DeviceMesh) -> None:
+    """The reference has a mode open and no cache warm either: torch calls more functions then."""
     program(mesh)
-    with Naming() as plain:
+    with NamingMode(ShardingCaches().clear_all), Naming() as plain:
         program(mesh)
 
     def body() -> None:
