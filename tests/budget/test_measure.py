@@ -286,7 +286,7 @@ def test_profiler_of_the_step_is_refused(profiler: Callable[[], Any]) -> None:
 
 
 def test_profiler_prepared_before_the_step_is_refused() -> None:
-    refused = pytest.raises(CaptureError, match="opens a profiler")
+    refused = pytest.raises(CaptureError, match="a budget needs the only one")
     schedule = torch.profiler.schedule(wait=0, warmup=1, active=100)
     with torch.profiler.profile(schedule=schedule) as profiler, refused:
         budget_of(profiler.step, 0, 1)

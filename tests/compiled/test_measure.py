@@ -231,6 +231,16 @@ def test_calls_of_a_function_that_torch_gave_up_have_no_figure(
     assert verdict.verdict is Verdict.DISABLED
 
 
+def test_call_is_undecided_where_no_profiler_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("another is prepared")
+
+    monkeypatch.setattr(torch.autograd.profiler, "_prepare_profiler", refuse)
+    calls: list[int] = []
+    assert not compilerapi.runs_uncompiled(lambda: calls.append(1))
+    assert calls == [1]
+
+
 def test_handlers_of_others_see_no_trace_of_measured_compiles() -> None:
     log, records = logging.getLogger("torch.__trace"), list[logging.LogRecord]()
     handler = logging.Handler()

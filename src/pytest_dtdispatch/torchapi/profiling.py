@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.environment import environment_with
 from pytest_dtdispatch.core.events import CodePlace, Event
-from pytest_dtdispatch.errors import CaptureError
+from pytest_dtdispatch.errors import CaptureError, first_line
 from pytest_dtdispatch.torchapi.hooks import PROFILERS, Conversion, Converter, handed, watching_conversions
 
 __tracebackhide__ = True  # a test that fails here shows its own line
@@ -134,7 +134,7 @@ def _only_profiler(profile: Any, purpose: str) -> Iterator[Any]:
     If both ran, ours would lose its events, and exporting it would crash (torch 2.13).
 
     Raises:
-        CaptureError: at the end, if the program opened one.
+        CaptureError: at the end, if the program opened one; at the beginning, if ours cannot start.
     """
     opened_at: list[str] = []
     with ExitStack() as ours:
@@ -143,11 +143,17 @@ def _only_profiler(profile: Any, purpose: str) -> Iterator[Any]:
             if profiler.enabled and not opened_at:
                 opened_at.append(_opening_line())
                 ours.close()
-                if hasattr(profiler, "_prepare_trace"):  # one prepared before ours began lost that to it
-                    profiler._prepare_trace()
+                if inner.__name__ == "_start_trace":  # one prepared before ours began lost that to it
+                    profiler._prepare_trace()  # torch 2.9 prepares none twice
             return inner(profiler, *args, **kwargs)
 
-        profiler = ours.enter_context(profile)
+        try:
+            profiler = ours.enter_context(profile)
+        except RuntimeError as error:  # of torch 2.9, where the program has prepared one
+            refused = (
+                f"no profiler of torch starts, and {purpose} needs the only one: close one that is prepared"
+            )
+            raise CaptureError(f"{refused} ({first_line(error)})") from error
         with handed(dict.fromkeys(PROFILERS, start)):
             yield profiler
     for line in opened_at:
