@@ -7,7 +7,7 @@ import os
 import resource
 import traceback
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,14 +47,14 @@ def test_a_call_that_reads_the_stack_asks_the_disk_for_none_of_our_files(
     asked: list[str] = []
     [ours] = pytest_dtdispatch.__path__
 
-    class Disk:
-        @staticmethod
-        def stat(path: str) -> os.stat_result:
-            asked.append(str(path))
-            return Path(path).stat()
+    stat = os.stat
+
+    def recorded(path: Any, **kwargs: Any) -> os.stat_result:
+        asked.append(str(path))
+        return stat(path, **kwargs)
 
     monkeypatch.setattr(linecache, "cache", {})
-    monkeypatch.setattr(linecache, "os", Disk)
+    monkeypatch.setattr(os, "stat", recorded)  # Python 3.13 imports os where linecache calls it
     plan = Plan(rounds=1, repeat=2)
     Rounds(Subject(traceback.extract_stack, tuple), Bench().caches, plan).take()
     after_the_first = asked[asked.index(__file__) + 1 :]
