@@ -11,7 +11,8 @@ import pytest
 from pytest_dtdispatch.budget import measure
 from pytest_dtdispatch.budget.measure import budgeted_region, run_and_measure_budget
 from pytest_dtdispatch.budget.model import Budget
-from pytest_dtdispatch.core.events import Part
+from pytest_dtdispatch.budget.parts import ANCHOR
+from pytest_dtdispatch.core.events import Event, Part
 from pytest_dtdispatch.measuring.core_waits import CoreWaits, core_waits
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap", "nothing_stays")]
@@ -87,3 +88,24 @@ def test_a_step_that_ran_once_notes_time_off_core(uncounted: None) -> None:
     with budgeted_region("test", found.append):
         time.sleep(WAIT_NS / 1e9)
     assert "not on a core (waiting and sleeping): " in found[0].note
+
+
+@pytest.mark.parametrize(
+    ("is_counted", "off_core_ns", "stops"),
+    [(True, (1, 1, 0), True), (True, (0, 0, 80), False), (False, (50, 50, 50), False)],
+)
+def test_marks_stop_during_waits_if_most_steps_waited(
+    is_counted: bool, off_core_ns: tuple[int, ...], stops: bool
+) -> None:
+    """Their clock reads waits at each mark, which costs as much as the mark."""
+    waits = CoreWaits(lambda: 0, is_counted)
+    clock = measure.marking_clock(waits, [(100, ns) for ns in off_core_ns])
+    assert clock == (waits.clock if stops else time.perf_counter_ns)
+
+
+def test_clocks_are_aligned_by_the_shortest_anchor() -> None:
+    """A thread that loses its core between two readings would place ops on earlier lines."""
+    late = 300_000_000
+    anchors = [(1_000, 1_000 + late), (late + 2_000, late + 2_010), (late + 3_000, late + 3_400)]
+    events = [Event(ANCHOR, ns, ns + 1) for ns in (900 + late, 2_005 + late - 50, 3_300 + late)]
+    assert measure.clock_offset_ns([*events, Event("aten::mm", 0, 1)], anchors) == 50

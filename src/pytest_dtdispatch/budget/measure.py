@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -20,6 +19,7 @@ from pytest_dtdispatch.advice import advise
 from pytest_dtdispatch.budget.located import MAX_NOTING, PlaceLog
 from pytest_dtdispatch.budget.model import Budget, cells_of, noting_ns
 from pytest_dtdispatch.budget.parts import (
+    ANCHOR,
     LOOK_UP,
     PROPAGATION,
     REDISTRIBUTION,
@@ -81,6 +81,7 @@ BLOCKS = 4
 WARM_NS, MOST_DISCARDED = 20_000_000, 40
 LOCATED = 2  # steps that are followed line by line, after one that is not looked at
 COUNTED = 3  # steps whose events are counted, for advice
+ANCHORS = 10  # short ranges that align the profiler's clock with Python's
 EVENT_CALLS = 50
 ONCE = "ran once, with timing: measured is its time less the cost of timing and of following lines"
 MIN_OFF_CORE = 0.01  # share of a step from which on a note names it
@@ -89,7 +90,7 @@ COLLECTOR = "timed steps run without Python's garbage collector, which is in no 
 UNFOLLOWED = "lines are not known from {} on: following them took three times as long as the rest"
 
 Steps = Generator[None, None, Any]  # yields where a step is to begin, and again where it has ended
-Level = Callable[[Iterator[None], CoreWaits], Steps]  # runs a step each time its argument yields
+Clock = Callable[[], int]  # in nanoseconds
 
 
 def run_and_measure_budget(
@@ -136,24 +137,27 @@ def take_budget(
     [may_trace] = agreed(agreement, "the tracer", sys.gettrace() is None)
     located = (yield from _follow(log)) if may_trace else []
     counted = yield from _count()
-    once, twice = partial(_marked, ranges=1), partial(_marked, ranges=2)
-    levels: dict[Level, list[Any]] = {_undisturbed: [], once: [], twice: [], _timed: []}
+    undisturbed: list[tuple[int, int]] = []
+    marked: tuple[list[list[Mark]], list[list[Mark]]] = [], []
+    timed: list[tuple[Node, int]] = []
     blocks = min(BLOCKS, steps)
     with core_waits() as waits:
         for block in range(blocks):
             show_progress("timing {}: block {} of {}", name, block + 1, blocks)
             count = len(range(block, steps, BLOCKS))
-            for level, taken in levels.items():
-                taken += (yield from level(_warm(count, agreement), waits))[-count:]
+            undisturbed += (yield from _undisturbed(_warm(count, agreement), waits))[-count:]
+            clock = marking_clock(waits, undisturbed[-count:])
+            for ranges, steps_of_level in enumerate(marked, 1):
+                steps_of_level += (yield from _marked(_warm(count, agreement), clock, ranges))[-count:]
+            timed += (yield from _timed(_warm(count, agreement), waits))[-count:]
             collect()
-    undisturbed, marked_once, marked_twice, timed = levels.values()
     walls = [wall_ns for wall_ns, _ in undisturbed]
     runs = [wall_ns - off_core_ns for wall_ns, off_core_ns in undisturbed]
     measured_ns = statistics.median(walls)
     off_core_ns = measured_ns - statistics.median(runs)
     quiet = runs if waits.is_counted else walls
-    lengths = quiet, [*map(length_of, marked_once)], [node.length_ns - waited_ns for node, waited_ns in timed]
-    courses, events = _courses(timed, unmarked(marked_once, marked_twice))
+    lengths = quiet, [*map(length_of, marked[0])], [node.length_ns - waited_ns for node, waited_ns in timed]
+    courses, events = _courses(timed, unmarked(*marked))
     timing_ns = sum(one.timing_ns for course in courses for one in course) / len(courses)
     cells = cells_of(courses, log.moments, located)
     off_core = "" if waits.is_counted else off_core_text(waits, off_core_ns, measured_ns)
@@ -243,19 +247,27 @@ def _undisturbed(turns: Iterator[None], waits: CoreWaits) -> Steps:
     return times
 
 
-def _marked(turns: Iterator[None], waits: CoreWaits, ranges: int) -> Steps:
-    """Note when ranges begin and end, each of which is entered `ranges` times.
+def marking_clock(waits: CoreWaits, undisturbed: Sequence[tuple[int, int]]) -> Clock:
+    """Return the clock of marks: one that stops during waits if most steps of this block waited.
 
-    Their clock stops during waits: a region of 3 ms beside four busy loops has one in each step.
+    Beside four busy loops a region of 3 ms has a wait in each step. Elsewhere the median of a region excludes
+    waits, and reading them at each mark made a step of 0.8 ms 70 us longer.
     """
+    wait_ns = statistics.median(off_core_ns for _, off_core_ns in undisturbed) if waits.is_counted else 0
+    wall_ns = statistics.median(wall_ns for wall_ns, _ in undisturbed)
+    return waits.clock if wait_ns >= MIN_OFF_CORE * wall_ns else time.perf_counter_ns
+
+
+def _marked(turns: Iterator[None], clock: Clock, ranges: int) -> Steps:
+    """Record on `clock` when ranges begin and end; each is entered `ranges` times."""
     marks: list[Mark] = []
     steps = []
     with ExitStack() as stack:
         for _ in range(ranges):
-            stack.enter_context(Marks(lambda name: ClockedRange(marks, waits.clock)).in_place())
+            stack.enter_context(Marks(lambda name: ClockedRange(marks, clock)).in_place())
         for _ in turns:
             marks.clear()
-            with ClockedRange(marks, waits.clock):
+            with ClockedRange(marks, clock):
                 yield
             steps.append(marks.copy())
             yield
@@ -279,27 +291,44 @@ def _timed(turns: Iterator[None], waits: CoreWaits) -> Steps:
 def _follow(log: PlaceLog) -> Steps:
     """Follow steps line by line; return them on the clock of the log."""
     refuse_another_profiler("a budget")
-    anchors = []
     with profiling() as events, Marks().in_place() as marks:
+        anchors = _anchored(marks)
         with marks.marked("step"):
             yield
         yield
         for _ in range(LOCATED):
-            with log.noting(sys._getframe()):
-                whole_step, before_ns = marks.marked("step"), time.perf_counter_ns()
-                with whole_step:  # calls are slow here: a clock that is late puts an op on the line before
-                    anchors.append((before_ns + time.perf_counter_ns()) // 2)
-                    yield
+            with log.noting(sys._getframe()), marks.marked("step"):
+                yield
             yield
     if log.is_interrupted:
         return []
-    nodes = steps_among(events, marks)[-LOCATED:]
-    return [_on_clock(node, began) for node, began in zip(nodes, anchors, strict=True)]
+    by_ns = clock_offset_ns(events, anchors)
+    return [_on_clock(node, by_ns) for node in steps_among(events, marks)[-LOCATED:]]
 
 
-def _on_clock(node: Node, began_ns: int) -> Course:
-    """Return the slices of a step on the clock of Python, by when it began on that."""
-    by_ns = began_ns - node.event.begin_ns
+def _anchored(marks: Marks) -> list[tuple[int, int]]:
+    """Enter short ranges; return readings of Python's clock from before and after each begins."""
+    anchors = []
+    for _ in range(ANCHORS):
+        anchor, before_ns = marks.marked("anchor"), time.perf_counter_ns()
+        with anchor:
+            anchors.append((before_ns, time.perf_counter_ns()))
+    return anchors
+
+
+def clock_offset_ns(events: Sequence[Event], anchors: Sequence[tuple[int, int]]) -> int:
+    """Return Python's clock minus the profiler's, from the anchor that began within the shortest time.
+
+    A thread that lost its core between two readings for 300 ms would assign ops to earlier lines.
+    """
+    begins = [event.begin_ns for event in events if event.name == ANCHOR]
+    pairs = zip(anchors, begins, strict=True)
+    (before_ns, after_ns), begin_ns = min(pairs, key=lambda pair: pair[0][1] - pair[0][0])
+    return (before_ns + after_ns) // 2 - begin_ns
+
+
+def _on_clock(node: Node, by_ns: int) -> Course:
+    """Return the slices of a step, shifted to Python's clock."""
     return tuple(
         one._replace(
             begin_ns=one.begin_ns + by_ns,
@@ -350,13 +379,13 @@ def budgeted_region(name: str, keep: Callable[[Budget], None]) -> Iterator[None]
     log, is_traced = PlaceLog(), sys.gettrace() is not None
     measuring = Measuring("a budget is taken")
     with measuring, core_waits() as waits, profiling() as events, Marks().in_place() as marks:
-        off_core_ns, began_ns = waits.read(), time.perf_counter_ns()
+        anchors, off_core_ns = _anchored(marks), waits.read()
         with marks.marked("step"), nullcontext() if is_traced else log.noting(None, MAX_NOTING):
             yield
         off_core_ns = waits.read() - off_core_ns
     is_traced |= log.is_interrupted
     [node] = steps_among(events, marks)
-    event_ns, course = least_event_ns(), _on_clock(node, began_ns)
+    event_ns, course = least_event_ns(), _on_clock(node, clock_offset_ns(events, anchors))
     timed = (one.less(one.events * event_ns) for one in course)
     noted = tuple(one.less(noting_ns(log.moments, one.begin_ns, one.end_ns)) for one in timed)
     cells = cells_of([noted], log.moments, [] if is_traced else [course])
