@@ -38,7 +38,7 @@ from torch.optim import SGD, AdamW
 from pytest_dtdispatch.errors import first_line
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
-from tests.models.training_steps import METHODS, Build, Training, differences, plain, small_trainings
+from tests.models.training_steps import METHODS, Build, Training, differences, plain, small_trainings, trained
 
 SIZES: dict[str, Any] = {
     "vocab_size": 64,
@@ -72,30 +72,24 @@ def in_parallel(kind: str, **sizes: Any) -> Any:
         return type(model).from_pretrained(folder, distributed_config=config)
 
 
-def trained(model: Any, optimizer: Any) -> Training:
+def language_training(model: Any, optimizer: Any) -> Training:
     """Train a language model on one batch."""
     torch.manual_seed(1)
     ids = torch.randint(0, SIZES["vocab_size"], (2, 9))
-
-    def step() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss: torch.Tensor = model(ids, labels=ids, use_cache=False).loss
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return Training(model, step)
+    return trained(model, optimizer, lambda: model(ids, labels=ids, use_cache=False).loss)
 
 
 def parallel_training(kind: str, **sizes: Any) -> Training:
     model = in_parallel(kind, **sizes)
-    return trained(model, SGD(model.parameters(), lr=0.01, foreach=False))
+    return language_training(model, SGD(model.parameters(), lr=0.01, foreach=False))
 
 
 def lora() -> Training:
     peft = importlib.import_module("peft")
     model = peft.get_peft_model(language_model("Qwen3"), peft.LoraConfig(r=4, target_modules=["q_proj"]))
-    return trained(model, AdamW([each for each in model.parameters() if each.requires_grad], lr=0.01))
+    return language_training(
+        model, AdamW([each for each in model.parameters() if each.requires_grad], lr=0.01)
+    )
 
 
 def mixer() -> Training:
@@ -103,15 +97,7 @@ def mixer() -> Training:
     torch.manual_seed(0)
     model = models.MlpMixer(num_classes=10, img_size=32, patch_size=8, num_blocks=2, embed_dim=32)
     optimizer, images = SGD(model.parameters(), lr=0.01), torch.rand(2, 3, 32, 32)
-
-    def step() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss: torch.Tensor = model(images).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return Training(model, step)
+    return trained(model, optimizer, lambda: model(images).square().mean())
 
 
 def large_trainings() -> dict[str, tuple[str, Build]]:

@@ -158,6 +158,19 @@ def differences(build: Build, method: str) -> list[str]:
     return found
 
 
+def trained(model: nn.Module, optimizer: Any, forward: Callable[[], torch.Tensor]) -> Training:
+    """Return steps of a model: forward, backward and the optimizer."""
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = forward()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Training(model, step)
+
+
 def layers(mesh: Any = None) -> nn.Sequential:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
@@ -168,30 +181,13 @@ def layers(mesh: Any = None) -> nn.Sequential:
 
 def mlp(optimizer: Any, mesh: Any = None, **how: Any) -> Training:
     model, x = layers(mesh), torch.rand(4, 8)
-    optimizer = optimizer(model.parameters(), lr=0.01, **how)
-
-    def step() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss: torch.Tensor = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return Training(model, step)
+    return trained(model, optimizer(model.parameters(), lr=0.01, **how), lambda: model(x).square().mean())
 
 
 def reentrant() -> Training:
     model, x = layers(), torch.rand(4, 8, requires_grad=True)
     optimizer = SGD(model.parameters(), lr=0.01, momentum=0.9)
-
-    def step() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss: torch.Tensor = checkpoint(model, x, use_reentrant=True).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return Training(model, step)
+    return trained(model, optimizer, lambda: checkpoint(model, x, use_reentrant=True).square().mean())
 
 
 def in_backward() -> Training:

@@ -119,7 +119,7 @@ class Rank:
             if getattr(config.option, dest, None):
                 setattr(config.option, dest, None)
         from pytest_dtdispatch.ranks.exchange import join
-        from pytest_dtdispatch.torchapi.fatal import print_stacks_on_fatal_signals
+        from pytest_dtdispatch.torchapi.groups import print_stacks_on_fatal_signals
 
         print_stacks_on_fatal_signals()
         if (settings := resolve.valid_settings(config)) is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import secrets
+import signal
 import sys
 import warnings
 import weakref
@@ -80,6 +81,19 @@ def collectives_write() -> bool:
     written = torch.full((ranks,), 7.0)
     dist.all_to_all_single(written, torch.ones(ranks))
     return bool((written == 1).all())
+
+
+def print_stacks_on_fatal_signals() -> None:
+    """Print C++ stacks to standard error if this process ends by SIGABRT, SIGSEGV and the like.
+
+    The handler takes SIGUSR2, by which it visits the other threads, and SIGINT, which is restored.
+    """
+    enable = getattr(torch._C, "_set_print_stack_traces_on_fatal_signal", None)
+    if enable is None or sys.platform != "linux":
+        return
+    interrupt = signal.getsignal(signal.SIGINT)
+    enable(True)
+    signal.signal(signal.SIGINT, interrupt)
 
 
 def start_rpc(rank: int, world_size: int, store: Any, timeout_s: float) -> None:
