@@ -175,6 +175,26 @@ def test_a_run_against_its_own_results_passes_and_drift_is_told(
     assert_passed(run(pytester, *GATE, "-k", "mul"), "drift of 2 passed rows: median +5.0 %")
 
 
+@pytest.mark.parametrize(
+    ("named", "passed"),
+    [
+        (["test_results.py::test_step"], 4),
+        (["test_results.py::test_step", "test_results.py::test_mul"], 6),
+        (["test_other.py", "test_results.py::test_step"], 4),
+    ],
+)
+def test_rows_of_unnamed_tests_are_not_missing(
+    pytester: pytest.Pytester, expected: Path, named: list[str], passed: int
+) -> None:
+    pytester.makepyfile(test_other="def test_other(): pass")
+    assert_passed(run(pytester, *GATE, *named), f"passed against expected.csv: {passed} passed\n")
+
+
+def test_row_gone_from_a_named_file_is_missing(pytester: pytest.Pytester, expected: Path) -> None:
+    pytester.makepyfile(test_results=TESTS.replace("test_mul", "test_times"))
+    failed(run(pytester, *GATE, "test_results.py"), "6 passed, 2 missing, 2 new")
+
+
 def test_every_file_that_is_given_is_judged(pytester: pytest.Pytester, expected: Path) -> None:
     one, two = (pytester.path / name for name in ("one.csv", "two.csv"))
     lines = [line for line in expected.read_text().splitlines() if line]

@@ -129,7 +129,7 @@ class Gates(PluginObject):
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember what the user left out: its rows are not missing."""
-        self._left_out.update(f"{row_nodeid(item)}::" for item in items)
+        self._left_out.update(row_key(f"{row_nodeid(item)}::") for item in items)
 
     @functools.cached_property
     def reported(self) -> tuple[Judgement, ...]:
@@ -252,7 +252,7 @@ class Gates(PluginObject):
             return ()
         judged = tuple(row for gate in self.reported for row in gate.verdicts if row.test)
         names = {row.row for row in judged}
-        base = [row for row in self._saved_rows if row.name not in names and self._is_selected(row)]
+        base = [row for row in self._saved_rows if row.name not in names and self._is_selected(row.name)]
         head = [row for row in self._rows if row.name not in names]
         others = [] if self.why_not_compared else compare_rows(base, head)
         return (*judged, *others)
@@ -283,12 +283,13 @@ class Gates(PluginObject):
             return not_judged(Verdict.MISMATCHED, "; ".join(differ), ANY_MACHINE)
         return None
 
-    def _is_selected(self, row: StateRow) -> bool:
-        """Whether the user asked for the test of a saved row."""
-        return not row.name.startswith(tuple(self._left_out)) and row.name.startswith(self._named)
+    def _is_selected(self, row: str) -> bool:
+        """Whether this run's arguments select the test of a row, which has its name or its key in files."""
+        key = row_key(row)
+        return key.startswith(self._named) and not key.startswith(tuple(self._left_out))
 
     def _thresholds_of(self, row: StateRow) -> tuple[Threshold, ...]:
-        if not self._is_selected(row):
+        if not self._is_selected(row.name):
             return ()
         of_markers = (found for test, found in self.thresholds.items() if row.name.startswith(f"{test}::"))
         limits = next(of_markers, self._settings.threshold or ())
@@ -304,7 +305,7 @@ class Gates(PluginObject):
             if within.startswith(".") or self._config.getoption("pyargs"):
                 return ("",)
             starts += [f"{Path(within).as_posix()}{colons}{names}{end}" for end in ("/", "::", "[")]
-        return tuple(starts)
+        return tuple(map(row_key, starts))
 
     # Files of expected results
 
@@ -314,14 +315,13 @@ class Gates(PluginObject):
             disabled = not_judged(Verdict.DISABLED, self._why_not)
             yield from (replace(disabled, where=file.where) for file in self._expected)
             return
-        left_out = tuple(map(row_key, self._left_out))
         results = [one for of_test in self._results.values() for one in of_test.metrics(KINDS)]
         known = [{(row.name, row.metric) for row in file.rows} for file in self._expected]
         new = [one for one in results if not any((one.name, one.metric) in rows for rows in known)]
         csv = (str(export.path) for export in self._settings.export if export.format == "csv")
         found = next(csv, "RESULTS.csv")
         for file, own in zip(self._expected, known, strict=True):
-            rows = [row for row in file.rows if not row.name.startswith(left_out)]
+            rows = [row for row in file.rows if self._is_selected(row.name)]
             of_file = [one for one in results if (one.name, one.metric) in own]
             judgement = judge_results(rows, [*of_file, *new], self._settings.improved == "fail")
             command = shlex.join(["dtdispatch", "expected", "update", file.where, "--results", found])
