@@ -44,6 +44,10 @@ SAVE_MORE = (
     "or judge other states only: hit=median:20%"
 )
 STRADDLES = "the interval contains the threshold: take more rounds, or compare builds with dtdispatch ab"
+WIDE = (
+    "the interval is wider than the threshold: run again, or save a new run, on a quieter machine, "
+    "or compare builds with dtdispatch ab"
+)
 SLOWER = "find what slowed it, or save a new run if the cost is wanted"
 FASTER = "save a new run to keep it"
 SCATTERS = f"scatter by more than {NOISY:.0%}"
@@ -54,6 +58,14 @@ CONTAMINATED = (
     "the same op on plain tensors shifted too, so the cause may be the machine: run again, "
     "or compare builds with dtdispatch ab"
 )
+# Verdicts of the interval less the shift of plain ops that agree with that of the interval. On a slower
+# machine a row that passed has passed.
+AGREEING = {
+    Verdict.REGRESSED: {Verdict.REGRESSED},
+    Verdict.INCONCLUSIVE: set(Verdict),
+    Verdict.IMPROVED: {Verdict.IMPROVED},
+    Verdict.PASSED: {Verdict.PASSED, Verdict.IMPROVED},
+}
 
 
 def interval_of_ratio(
@@ -117,23 +129,23 @@ def judge_run(
     """Judge every row that has a threshold.
 
     Regressed is a row whose whole interval of the ratio, with 99 % by bootstrap, is past its threshold;
-    improved is one that has become faster by as much. Where rows on plain tensors, in which no dispatch is,
-    shifted by more than 3 % in the median, the machine may have done it: such a row is contaminated, and not
-    regressed. A row under its threshold passes all the same.
+    improved is one that has become faster by as much. An interval that reaches further from its ratio than
+    the threshold, to either side, passes nothing. If rows on plain tensors, which no dispatch is part of,
+    shifted by more than 3 % in the median, the interval is also judged less that shift. A regression that
+    this removes is contaminated; any other row whose verdict depends on it is inconclusive.
     """
     then, now = {row.name: row for row in base}, {row.name: row for row in head}
     shifts = list(_control_shifts(then, now))
     shift = math.expm1(median(shifts)) if shifts else None
+    machine = 1 + shift if shift is not None and abs(shift) > MOST_CONTROL_SHIFT else 1.0
     verdicts: list[RowVerdict] = []
     saved: list[StateRow] = []
     for name in dict.fromkeys((*now, *then)):
         row = then.get(name) or now[name]
         limits = thresholds(row) if row.state is not State.LOCAL else ()
-        verdicts += [_judge_row(row, then.get(name), now.get(name), limit) for limit in limits]
+        verdicts += [_judge_row(row, then.get(name), now.get(name), limit, machine) for limit in limits]
         saved += [row for _ in limits if name in then]
     verdicts += _refusals(saved)
-    if shift is not None and abs(shift) > MOST_CONTROL_SHIFT:
-        verdicts = [_doubted(verdict) for verdict in verdicts]
     remarks = () if shift is None else (_shift_text(shift, len(shifts)),)
     return judged(verdicts, remarks=remarks)
 
@@ -163,16 +175,10 @@ def _control_shifts(then: Mapping[str, StateRow], now: Mapping[str, StateRow]) -
                 yield math.log(head / base)
 
 
-def _doubted(verdict: RowVerdict) -> RowVerdict:
-    """Turn a change that the machine may have made into what can be said of it; what passed has passed."""
-    if verdict.verdict is Verdict.REGRESSED:
-        return replace(verdict, verdict=Verdict.CONTAMINATED, remedy=CONTAMINATED)
-    return replace(verdict, remedy=CONTAMINATED) if verdict.verdict is Verdict.IMPROVED else verdict
-
-
 def _judge_row(
-    row: StateRow, base: StateRow | None, head: StateRow | None, threshold: Threshold
+    row: StateRow, base: StateRow | None, head: StateRow | None, threshold: Threshold, machine: float = 1.0
 ) -> RowVerdict:
+    """Judge one row; `machine` is the ratio by which the plain ops shifted, 1 if they did not."""
     verdict_of = partial(
         RowVerdict, row.name, criterion=str(threshold), is_strict=threshold.is_strict, test=row.test
     )
@@ -197,7 +203,12 @@ def _judge_row(
         "base_samples": len(base.ns),
         "head_samples": len(head.ns),
     }
-    verdict, remedy = _place(low, high, 1 + threshold.fraction)
+    interval = low, now / then, high
+    verdict, remedy = _place(interval, threshold)
+    less_shift, _ = _place([end / machine for end in interval], threshold)
+    if less_shift not in AGREEING[verdict]:
+        verdict = Verdict.CONTAMINATED if verdict is Verdict.REGRESSED else Verdict.INCONCLUSIVE
+        remedy = CONTAMINATED
     return verdict_of(verdict, tuple(figures.items()), remedy)
 
 
@@ -223,9 +234,13 @@ def _why_not(row: StateRow, noisy: str) -> str:
     return noisy if share > NOISY else ""
 
 
-def _place(low: float, high: float, most: float) -> tuple[Verdict, str]:
+def _place(interval: Sequence[float], threshold: Threshold) -> tuple[Verdict, str]:
+    """Place the ratio and the ends of its interval by a threshold."""
+    (low, ratio, high), most = interval, 1 + threshold.fraction
     if low > most:
         return Verdict.REGRESSED, SLOWER
     if high > most:
         return Verdict.INCONCLUSIVE, STRADDLES
+    if threshold.fraction and max(ratio / low, high / ratio) > most:
+        return Verdict.INCONCLUSIVE, WIDE
     return (Verdict.IMPROVED, FASTER) if high < 1 / most else (Verdict.PASSED, "")
