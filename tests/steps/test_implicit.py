@@ -23,6 +23,7 @@ from pytest_dtdispatch.core.verdicts import complaint
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.steps.table import judge
+from pytest_dtdispatch.torchapi.tensors import wait_for
 from tests.probes import needs
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
@@ -166,10 +167,10 @@ def test_torch_refuses_the_same_steps_where_it_is_told_to_refuse_all(mesh: Devic
     from torch.distributed.tensor import _utils
 
     step = make(mesh)
-    step()
+    wait_for(step())
     with _utils.ExplicitRedistributionContext(strict=True):
         if make in EXPLICIT:
-            step()
+            wait_for(step())
             return
         with pytest.raises(RuntimeError, match="Implicit redistribution"):
             step()
