@@ -159,7 +159,11 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     ("where", "value", "complaint"),
     [
-        (("request", "rule"), {"floor_hit": NAN}, "floor_hit of nan"),
+        (
+            ("request", "rule"),
+            {"floor_hit": NAN},
+            "nan in place of a number up to 2**63 (floor_hit of a Rule)",
+        ),
         (("request", "rule"), {"threshold": 0.0}, "threshold of 0.0"),
         (("request", "rule"), {"metric": "speed"}, "a metric 'speed'"),
         (("request", "rule"), {"pairs": 0}, "pairs, confirm and passes are at least 1"),
@@ -168,7 +172,7 @@ NAN = float("nan")
         (("request", "pythons"), ["one"], "versions of base, head, and interpreters of 1"),
         (("sides",), [17], "no dict: [17]"),
         (("processes", 0, "side"), "head", "its processes are not those of 5 pairs"),
-        (("processes", 0, "values"), {"a::b::c": NAN}, "a::b::c: nan"),
+        (("processes", 0, "values"), {"a::b::c": NAN}, "(values of a ProcessSample)"),
         (("processes", 0, "details"), {"a": 7}, "no list: 7"),
         (("processes", 0, "values", f"{ROW}::hit"), 0.0, "time of 0.0"),
     ],

@@ -125,7 +125,7 @@ NO_CHOICES = ("", "Fake", None, 1, ["fake"], ("auto", "fake"), numpy.array([1, 2
 FORMATS = "FORMAT:FILE, with a format of csv, html, markdown"
 LIMITS = (
     "a list of limits such as misses=0,collectives=4: "
-    "whole numbers of at least 0 by name, each once, of misses, wraps"
+    "whole numbers from 0 to 2**63-1 by name, each once, of misses, wraps"
 )
 NO_LIMIT_TEXTS = ("", "misses", "mises=0", "misses=-1", "misses=1=2", "misses=0,misses=1", "misses=0,")
 NO_LIMITS = (["misses=1", "wraps=-1"], ["x"], {"misses": -1}, {"misses": True}, {5: 1}, {"mises": 0})

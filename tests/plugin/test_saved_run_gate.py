@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import types
@@ -313,16 +314,40 @@ def test_a_gate_of_nothing_is_refused(pytester: pytest.Pytester, flags: tuple[st
     assert_refused(run(pytester, *flags, "--dtdispatch-fail=median:10%"), "--dtdispatch-fail: ", says)
 
 
-def test_a_saved_run_that_cannot_be_read_is_refused_where_it_is_needed(pytester: pytest.Pytester) -> None:
+def test_torn_saved_run_is_refused(pytester: pytest.Pytester) -> None:
     path = save(pytester)
     path.write_text(path.read_text()[:-100])
-    assert_refused(run(pytester, *GATE), f"{path} is not JSON: ")
+    for flags in (GATE, COMPARE):  # without a flag, its own thresholds would be lost
+        assert_refused(run(pytester, *flags), f"{path} is not JSON: ")
+
+
+THRESHOLD = {"type": "Threshold", "state": "", "field": "median", "fraction": 0.2}
+
+
+@pytest.mark.parametrize("spoiled", [{"fraction": math.nan}, {"fraction": -5}, {"field": "no"}, {"is": 1}])
+def test_saved_threshold_that_no_flag_takes(pytester: pytest.Pytester, spoiled: dict[str, Any]) -> None:
+    path = save(pytester)
+    edit(path, lambda saved: saved.update(thresholds={"test_gate.py::test_mul": [THRESHOLD | spoiled]}))
+    assert_refused(run(pytester, *COMPARE), f"{path} is not a saved run: ", "hreshold")
+
+
+def test_saved_run_without_rows_of_ours(pytester: pytest.Pytester, scripted: types.SimpleNamespace) -> None:
+    path = save(pytester)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"dtdispatch": None}))
+    says = f"{path} is not a saved run: nothing in it was measured with --dtdispatch"
     result = run(pytester, *COMPARE)
-    assert_passed(result, f"not compared with the saved run: {path} is not JSON: ")
+    assert_passed(result, f"not compared with the saved run: {says}")
     assert "gate: " not in text_of(result)
+    assert_refused(run(pytester, *GATE), says)
     write(pytester, marker='@pytest.mark.dtdispatch(threshold="60%")')
-    failed(run(pytester, *COMPARE), f"missing {path} is not JSON: ")
+    failed(run(pytester, *COMPARE), f"missing {says}")
+
+
+def test_several_saved_runs_are_refused(pytester: pytest.Pytester) -> None:
     save(pytester)
     assert run(pytester, *SAVE).ret == pytest.ExitCode.OK
-    several = (*MEASURED, "--benchmark-compare=*base", "--dtdispatch-fail=5%")
-    assert_refused(run(pytester, *several), "names 2 saved runs")
+    several = (*MEASURED, "--benchmark-compare=*base")
+    assert_refused(run(pytester, *several, "--dtdispatch-fail=5%"), "names 2 saved runs")
+    assert_passed(
+        run(pytester, *several), "not compared with the saved run: --benchmark-compare=*base names 2"
+    )

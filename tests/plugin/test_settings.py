@@ -52,9 +52,7 @@ PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_dtdispatch.plugin.hooks")
 COUNT = "is not a whole number of at least 1"
 ROUNDS = COUNT + ", or auto"
 MESH = "is not a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4"
-LIMITS = (
-    "is not a list of limits such as misses=0,collectives=4: whole numbers of at least 0 by name, each once"
-)
+LIMITS = "is not a list of limits such as misses=0,collectives=4: whole numbers from 0 to 2**63-1 by name"
 # Mistakes: setting, what is typed, what the line says of it.
 MISTAKES = [
     ("rounds", "x", ROUNDS),

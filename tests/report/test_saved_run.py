@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,10 +69,12 @@ def test_a_saved_run_is_the_run_that_was_saved(run: ReportedRun, tmp_path: Path)
     assert read_run(path) == replace(run, where=str(path))
 
 
-def block(of_samples: dict[str, Any] | None = None, **changes: Any) -> str:
-    """Make a file of which members of the first samples, or of the run, are others."""
+def block(of_samples: dict[str, Any] | None = None, calls: object = 1, **changes: Any) -> str:
+    """Make a file of which members of the first samples, of their row or of the run are others."""
     members = saved(run_of(row()))
-    members[KEY]["run"]["measured"]["t.py::test_a"][0]["figures"]["samples"][0] |= of_samples or {}
+    [of_row] = members[KEY]["run"]["measured"]["t.py::test_a"]
+    of_row["figures"]["samples"][0] |= of_samples or {}
+    of_row["calls"] = calls
     members[KEY]["run"] |= changes
     return json.dumps(members)
 
@@ -90,9 +93,37 @@ WRONG = {
     "no times": (block({"values": ["<b>"]}), "has no int: '<b>'"),
     "below zero": (block({"values": [-1]}), "a latency of -1 ns"),
     "no number": (block({"values": [float("nan")]}), "has no int: nan"),
-    "too great": (block({"values": [10**400]}), "a latency of 1000"),
+    "too great": (block({"values": [10**400]}), "in place of a number up to 2**63 (values of a Samples)"),
+    "too many calls": (block(calls=10**400), "in place of a number up to 2**63 (calls of a Measurement)"),
+    "calls below zero": (block(calls=-5), "-5 in place of 0 to 9223372036854775808"),
+    "an unknown field": (block({"vaules": []}), "a Samples with 'vaules'; valid: state, values, "),
+    "an unknown member": (block(thershold={}), "a ReportedRun with 'thershold'; valid: "),
+    "an indent": (block(notices={"blocks": [{"type": "Verbatim", "lines": [], "indent": 10**9}]}), "to 99"),
+    "a key twice": (block()[:-1] + f', "{KEY}": 1}}', f"is not JSON: '{KEY}' is there twice in one object"),
     "a long name": (block({"state": "x" * 10_000}), "is not a valid State"),
 }
+
+
+THRESHOLD = {"type": "Threshold", "state": "", "field": "median", "fraction": 0.2}
+SPOILED: list[dict[str, Any]] = [
+    {"fraction": math.nan}, {"fraction": -5}, {"fraction": 0}, {"fraction": 101}, {"fraction": 10**400},
+    {"fraction": "inf"}, {"fraction": "0.2"}, {"field": "nosuch"}, {"state": "nosuch"}, {"state": "local"},
+    {"is_stict": True}, {"is_strict": 1}, {"field": "median:20%,q1"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("spoiled", SPOILED, ids=str)
+def test_threshold_that_no_flag_takes(spoiled: dict[str, Any]) -> None:
+    for thresholds in ([THRESHOLD | spoiled], [THRESHOLD, THRESHOLD | spoiled]):
+        with pytest.raises(ValueError, match=r"of a Threshold|a Threshold with|list of thresholds"):
+            decode_run(json.loads(block(thresholds={"t.py::test_a": thresholds})))
+
+
+def test_thresholds_of_one_figure_are_refused() -> None:
+    decode_run(json.loads(block(thresholds={"t.py::test_a": [THRESHOLD]})))
+    for thresholds in ([], [THRESHOLD, THRESHOLD]):
+        with pytest.raises(ValueError, match="not a list of thresholds"):
+            decode_run(json.loads(block(thresholds={"t.py::test_a": thresholds})))
 
 
 @pytest.mark.parametrize("what", WRONG)
@@ -103,7 +134,7 @@ def test_what_is_wrong_is_said_in_a_line_that_names_the_file(what: str, tmp_path
     with pytest.raises(ValueError, match=r".") as error:
         read_run(path)
     line = str(error.value)
-    assert line.startswith(f"{path} is not a saved run: ")
+    assert line.startswith(f"{path} is not ")
     assert said in line
     assert "\n" not in line
     assert len(line) < len(str(path)) + 450

@@ -59,6 +59,7 @@ PROFILING = ("-odtdispatch_profile=true", "--dtdispatch-rounds=1", "--dtdispatch
 MOST_PROFILED = 3
 PADDING, STEP_BYTES = "DTDISPATCH_AB_PADDING", 136
 MOST_SHARE = 10.0  # of floors and of the control: 1000 %
+NOT_OF_RUN = {"format", "version", "verdicts"}  # members of the file
 FORMAT, VERSION = "pytest-dtdispatch ab", 3
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
 Pair = tuple[str, str]  # names of the sides that are compared
@@ -329,7 +330,7 @@ def read_run(path: Path) -> Run:
         which = f"version {brief(repr(content.get('version')))} of the format"
         raise DtDispatchError(f"{path}: {which}; this one reads {VERSION}")
     try:
-        run: Run = decode(Run, content)
+        run: Run = decode(Run, {name: content[name] for name in content.keys() - NOT_OF_RUN})
         _check_whole(run)
     except (ValueError, OverflowError, RecursionError) as error:
         raise DtDispatchError(f"{path}: not whole: {brief(error)}") from None

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from pytest_dtdispatch.core.plain_data import Size
+
 
 class Phase(str, Enum):
     """What a step of training does at a moment."""
@@ -160,7 +162,7 @@ class StepParts:
     """
 
     title: str
-    measured_ns: float
-    scatter_ns: float
+    measured_ns: Size
+    scatter_ns: Size
     parts: Mapping[str, float]
     about: str = ""

@@ -13,6 +13,7 @@ import re
 import secrets
 import stat
 import tempfile
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -49,11 +50,20 @@ def read_json(path: Path) -> Any:
     if sum(text.count(sign) * size for sign, size in HELD_BYTES.items()) > MOST_HELD_BYTES:
         raise ValueError(f"{path} would take more than {MOST_HELD_BYTES // 2**20} MiB of memory")
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_members)
     except RecursionError:
         raise ValueError(f"{path} is nested too deeply") from None
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, each of whose names is there once."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"{twice[:40]!r} is there twice in one object")
+    return members
 
 
 def checked_target(path: Path, begins: str = "") -> None:

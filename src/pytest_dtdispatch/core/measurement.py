@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from pytest_dtdispatch.core.plain_data import MOST, Natural, Size
 from pytest_dtdispatch.stats.intervals import quietest_block, scatter
 
-MOST = 2**63  # a counter that is not there reads 2**64 - 1
 # Scatter past which a row is marked, and not judged: of 120 rows of a quiet machine none has more.
 NOISY = 1.0
 MIN_WAITED = 0.1  # share of the time of calls from which on a row says that they waited for a core
@@ -48,7 +48,7 @@ class Refused:
     """Samples that were taken and not recorded, because the counters said something else happened."""
 
     reason: str
-    count: int
+    count: Natural
 
     def __str__(self) -> str:
         return f"{self.reason} ({self.count}x)"
@@ -84,7 +84,7 @@ class Unit:
         return tuple(name for name in (self.steady, self.hit, self.miss, self.compile, self.call) if name)
 
     def holds(self, reading: int) -> bool:
-        """Tell a reading from what a counter reads that does not count."""
+        """Whether a counter can read this; one that is absent reads 2**64 - 1."""
         return self.least <= reading < MOST
 
     @property
@@ -115,7 +115,7 @@ class Share:
     """
 
     function: str
-    instructions: int
+    instructions: Natural
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Profile:
     """
 
     functions: tuple[Share, ...]
-    total: int
+    total: Natural
 
 
 @dataclass(frozen=True)
@@ -157,9 +157,9 @@ class Samples:
     refused: tuple[Refused, ...] = ()
     unit: Unit = TIME
     profile: Profile | None = None
-    by_rank: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    by_rank: tuple[tuple[Natural, tuple[Natural, ...]], ...] = ()
     stat: str = "median"
-    waited: float = 0.0
+    waited: Size = 0.0
 
     def __post_init__(self) -> None:
         for value in self.values:
@@ -260,7 +260,7 @@ class Figures:
         is_traced: whether a tracer of Python ran.
     """
 
-    rounds: int = 0
+    rounds: Natural = 0
     samples: tuple[Samples, ...] = ()
     notes: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -309,7 +309,7 @@ class Measurement:
     op: str
     mesh: str
     contains: Contains
-    calls: int
+    calls: Natural
     figures: Figures
 
     def of(self, state: State) -> Samples | None:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from pytest_dtdispatch.core.plain_data import MOST
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.core.verdicts import STRICT, THRESHOLD_FIELDS, THRESHOLD_STATES, Threshold
-from pytest_dtdispatch.errors import DtDispatchError
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ THRESHOLDS = (
 ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")  # as an ini file writes a switch
 
 
-def read_argument(keyword: str, value: Any, read: Callable[[Any], T], wrong: type[DtDispatchError]) -> T:
+def read_argument(keyword: str, value: Any, read: Callable[[Any], T], wrong: type[Exception]) -> T:
     """Read what a test gave for a keyword; what is not valid is an error of this type."""
     __tracebackhide__ = True
     try:
@@ -215,10 +215,14 @@ def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
             pairs: list[Any] = list(value.items())
         else:
             pairs = [part.split("=") for text in _listed(value) or ("",) for part in text.split(",")]
-        read = {name.strip(): number for name, text in pairs if (number := _whole(text, 0)) is not None}
+        read = {
+            name.strip(): number
+            for name, text in pairs
+            if (number := _whole(text, 0)) is not None and number < MOST
+        }
         return read if len(read) == len(pairs) and read.keys() <= set(names) else None
 
-    each_once = f"whole numbers of at least 0 by name, each once, of {', '.join(names)}"
+    each_once = f"whole numbers from 0 to 2**63-1 by name, each once, of {', '.join(names)}"
     return _made(f"a list of limits such as misses=0,collectives=4: {each_once}", limits)
 
 

@@ -8,12 +8,22 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 TYPE = "type"
-NOT_FINITE = ("inf", "-inf", "nan")  # floats that JSON has no number for
+INFINITE = ("inf", "-inf")  # floats that JSON has no number for
+MOST = 2**63  # no counter or clock has more
+# Numbers of a smaller range than their type: the least and the greatest.
+Natural = Annotated[int, 0, MOST]
+Size = Annotated[float, 0, math.inf]
+Share = Annotated[float, 0, 2]  # of a whole, with room for rounding
+Indent = Annotated[int, 0, 99]
 # Of all else it is a list.
 JSON_TYPES: Mapping[Any, Any] = {str: str, int: int, float: (int, float), NoneType: NoneType}
+
+
+class _LocatedError(ValueError):
+    """A value that is not valid, with the innermost field it is in."""
 
 
 def encode(value: Any) -> Any:
@@ -45,12 +55,16 @@ def decode(kind: Any, plain: Any) -> Any:
 
     Args:
         kind: as a field of a dataclass is annotated: what else is in the data is refused.
-        plain: what ``json`` read; fields that the type does not have are left out.
+        plain: what ``json`` read.
 
     Raises:
         ValueError: in a few words, what is no value of the type.
     """
     origin, of = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        if not of[1] <= (value := decode(of[0], plain)) <= of[2]:
+            raise ValueError(f"{_named(plain)} in place of {of[1]} to {of[2]}")
+        return value
     if origin in (UnionType, Union):
         return _read_union(of, plain)
     if origin is tuple:
@@ -63,16 +77,23 @@ def decode(kind: Any, plain: Any) -> Any:
         return {decode(of[0], key): decode(of[1], each) for key, each in _checked(dict, plain).items()}
     if is_dataclass(kind):
         return _read_dataclass(kind, _checked(dict, plain))
-    if kind is float and (type(plain) is int or plain in NOT_FINITE):
-        return float(plain)
+    if kind is float and (type(plain) is int or plain in INFINITE):
+        plain = float(decode(int, plain) if type(plain) is int else plain)
     return kind(_checked(str, plain)) if issubclass(kind, Enum) else _checked(kind, plain)
 
 
 def _read_dataclass(kind: Any, plain: Mapping[str, Any]) -> Any:
-    values = {}
-    for name, (of, is_needed) in _fields_of(kind).items():
+    values, known = {}, _fields_of(kind)
+    if unknown := plain.keys() - known.keys() - {TYPE}:
+        raise ValueError(f"a {kind.__name__} with {min(unknown)[:40]!r}; valid: {', '.join(known)}")
+    for name, (of, is_needed) in known.items():
         if name in plain:
-            values[name] = decode(of, plain[name])
+            try:
+                values[name] = decode(of, plain[name])
+            except _LocatedError:
+                raise
+            except ValueError as error:
+                raise _LocatedError(f"{error} ({name} of a {kind.__name__})") from None
         elif is_needed:
             raise ValueError(f"a {kind.__name__} without {name}")
     return kind(**values)
@@ -81,7 +102,7 @@ def _read_dataclass(kind: Any, plain: Mapping[str, Any]) -> Any:
 @functools.cache
 def _fields_of(kind: Any) -> dict[str, tuple[Any, bool]]:
     """Return the type of each field of a dataclass, and whether data must have it."""
-    types = get_type_hints(kind)
+    types = get_type_hints(kind, include_extras=True)
     return {
         field.name: (types[field.name], field.default is MISSING and field.default_factory is MISSING)
         for field in fields(kind)
@@ -101,12 +122,14 @@ def _read_union(kinds: tuple[Any, ...], plain: Any) -> Any:
     raise ValueError(f"{_named(plain)} where none is valid")
 
 
-def _checked(kind: type, plain: Any) -> Any:
+def _checked(kind: Any, plain: Any) -> Any:
     if type(plain) is not kind:
         raise ValueError(f"no {kind.__name__}: {_named(plain)}")
+    if (kind is int and abs(plain) > MOST) or (kind is float and math.isnan(plain)):
+        raise ValueError(f"{_named(plain)} in place of a number up to 2**63")
     return plain
 
 
 def _named(plain: Any) -> str:
     name = plain.get(TYPE) if isinstance(plain, dict) else None
-    return f"a {name[:40]}" if isinstance(name, str) else repr(plain)[:40]
+    return f"a {name[:40]}" if isinstance(name, str) and name.isprintable() else repr(plain)[:40]

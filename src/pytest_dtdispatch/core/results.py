@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any, ClassVar, Protocol
 
 from pytest_dtdispatch.core.measurement import TIME, Contains, Figures, Measurement, Samples, State
+from pytest_dtdispatch.core.plain_data import Size
 from pytest_dtdispatch.core.signatures import Signature, shorten
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.core.verdicts import RowVerdict
@@ -48,7 +49,7 @@ class MetricValue:
     name: str
     metric: str
     value: int
-    scatter: float = 0.0
+    scatter: Size = 0.0
     signature: str = ""
     ranks: tuple[int, ...] = ()
     is_traced: bool = False

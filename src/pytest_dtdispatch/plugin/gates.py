@@ -43,7 +43,7 @@ from pytest_dtdispatch.plugin.resolve import row_nodeid
 from pytest_dtdispatch.plugin.settings import Settings
 from pytest_dtdispatch.report.document import Kind
 from pytest_dtdispatch.report.rows import document as rows_document
-from pytest_dtdispatch.report.run import ReportedRun, read_run
+from pytest_dtdispatch.report.run import NotComparableError, ReportedRun, read_run
 from pytest_dtdispatch.scaling import KIND as SCALING
 from pytest_dtdispatch.steps.table import KIND as STEPS
 
@@ -117,7 +117,7 @@ class Gates(PluginObject):
         try:
             if path := saved_run(self._config):
                 self._base = read_run(path)
-        except ValueError as error:
+        except NotComparableError as error:
             self._why_no_base = str(error)
             if self._settings.threshold:
                 raise

@@ -18,7 +18,7 @@ from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.settings import METRICS
-from pytest_dtdispatch.report.run import KEY, encode_run
+from pytest_dtdispatch.report.run import KEY, NotComparableError, encode_run
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
@@ -163,13 +163,15 @@ def saved_run(config: pytest.Config) -> Path | None:
     named = config.getoption("benchmark_compare")
     where = config.getoption("benchmark_storage")
     if where.startswith("elasticsearch"):
-        raise ValueError(f"--benchmark-storage={where}: only a run saved in a file can be compared with")
+        raise NotComparableError(
+            f"--benchmark-storage={where}: only a run saved in a file can be compared with"
+        )
     storage = load_storage(
         where, logger=Logger(Logger.QUIET, config=config), default_machine_id=get_machine_id(), netrc=None
     )
     files = storage.query("[0-9][0-9][0-9][0-9]_" if named is True else named)  # as saved runs are numbered
     if len(files) > 1 and named is not True:
-        raise ValueError(f"--benchmark-compare={named} names {len(files)} saved runs: name one")
+        raise NotComparableError(f"--benchmark-compare={named} names {len(files)} saved runs: name one")
     return Path(files[-1]) if files else None
 
 

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from pytest_dtdispatch.core.events import StepParts
+from pytest_dtdispatch.core.plain_data import Indent, Natural, Share
 from pytest_dtdispatch.core.text import first_of
 from pytest_dtdispatch.core.verdicts import RowVerdict
 
@@ -78,8 +79,8 @@ class Paragraph:
     """
 
     spans: tuple[Span, ...]
-    indent: int = 0
-    hanging: int = 0
+    indent: Indent = 0
+    hanging: Indent = 0
     is_whole: bool = False
 
 
@@ -88,7 +89,7 @@ class Verbatim:
     """Lines that stay as they are: to paste, or printed by someone else."""
 
     lines: tuple[str, ...]
-    indent: int = 0
+    indent: Indent = 0
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class Table:
     expendable: tuple[str, ...] = ()
     widest_kept: tuple[str, ...] = ()
     label_tone: Tone = Tone.CODE
-    proof_room: int = len("unpropagated, noisy call")  # a refusal may be longer
+    proof_room: Indent = 24  # of "unpropagated, noisy call"; a refusal may be longer
     spells_out: bool = False
 
 
@@ -180,7 +181,7 @@ class StackedBar:
 
     title: str
     whole: str
-    parts: tuple[tuple[str, float, int], ...]
+    parts: tuple[tuple[str, Share, Natural], ...]
     note: str = ""
     has_rest: bool = False
 

@@ -10,9 +10,10 @@ from typing import Any
 from pytest_dtdispatch.core.events import StepParts
 from pytest_dtdispatch.core.files import read_json
 from pytest_dtdispatch.core.measurement import TIME, Measurement, Unit
+from pytest_dtdispatch.core.parsing import read_argument, read_thresholds
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import OWN_TABLES, MetricValue, row_key, row_metrics
-from pytest_dtdispatch.core.text import brief, shorten_path
+from pytest_dtdispatch.core.text import brief, shorten_path, shown
 from pytest_dtdispatch.core.verdicts import Judgement, Threshold
 from pytest_dtdispatch.report.document import Document, View
 
@@ -20,6 +21,10 @@ KEY = "dtdispatch"  # of the run in the file
 VERSION = 3
 NOTHING = "nothing in it was measured with --dtdispatch"
 OTHER_VERSION = "another version of pytest-dtdispatch saved it: save it anew with this one"
+
+
+class NotComparableError(ValueError):
+    """What is named is valid, and no run of ours to compare with."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ def read_run(path: Path) -> ReportedRun:
     try:
         return replace(decode_run(members), where=str(path))
     except ValueError as error:
-        raise ValueError(f"{path} is not a saved run: {brief(error)}") from None
+        raise type(error)(f"{path} is not a saved run: {brief(error)}") from None
 
 
 def decode_run(members: Any) -> ReportedRun:
@@ -135,7 +140,7 @@ def decode_run(members: Any) -> ReportedRun:
     """
     plain = members.get(KEY) if isinstance(members, dict) and "benchmarks" in members else None
     if plain is None:
-        raise ValueError(NOTHING)
+        raise NotComparableError(NOTHING)
     if not isinstance(plain, dict) or plain.get("version") != VERSION:
         raise ValueError(OTHER_VERSION)
     try:
@@ -144,6 +149,8 @@ def decode_run(members: Any) -> ReportedRun:
         raise ValueError(f"its {KEY} is nested too deeply") from None
     except (ValueError, TypeError) as error:
         raise ValueError(f"its {KEY} has {error}") from None
+    for test, thresholds in run.thresholds.items():
+        read_argument(f"thresholds of {shown(test)}", [*map(str, thresholds)], read_thresholds, ValueError)
     if not run:
-        raise ValueError(NOTHING)
+        raise NotComparableError(NOTHING)
     return run
