@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
@@ -25,6 +26,14 @@ class Odd:
         raise RuntimeError("no")
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class Opaque(torch.Tensor):
+    """Raises where Python code asks for an attribute."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise RuntimeError("opaque")
 
 
 def hold(first: Any, other: Any, **options: Any) -> None:
@@ -64,10 +73,23 @@ def test_results_that_differ(first: Any, other: Any, says: str) -> None:
         torch.tensor(3 + 4j),
         (1, "two", None, float("nan")),
         {"loss": torch.ones((), requires_grad=True) * 2},
+        torch.ones(2).as_subclass(Opaque),
     ],
 )
 def test_results_that_are_equal(result: Any) -> None:
     hold(result, result)
+
+
+@pytest.mark.parametrize(
+    ("result", "kind"),
+    [
+        (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), "NestedTensor"),
+        (FakeTensorMode().from_tensor(torch.ones(2)), "FakeTensor"),
+    ],
+)
+def test_tensors_without_plain_contents_are_refused(result: torch.Tensor, kind: str) -> None:
+    with pytest.raises(CompareError, match=f"'first' returned a {kind} that cannot be compared"):
+        hold(result, result)
 
 
 def split(tensor: torch.Tensor, mesh: DeviceMesh, dim: int) -> DTensor:

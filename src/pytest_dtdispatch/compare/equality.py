@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
 
 from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.core.text import escape_controls, shown
-from pytest_dtdispatch.errors import CompareError, UnequalError
+from pytest_dtdispatch.errors import CompareError, DtDispatchError, UnequalError, first_line
 from pytest_dtdispatch.measuring.call import dtype_text, shape_text
 from pytest_dtdispatch.measuring.replay import RandomState
 from pytest_dtdispatch.torchapi.ops import without_outer_modes
 from pytest_dtdispatch.torchapi.tensors import (
     KnownPart,
+    ask_tensor,
     common,
     flatten,
     is_group_fake,
@@ -52,10 +54,25 @@ class Snapshot:
     def of(cls, label: str, result: Any) -> Snapshot:
         """Copy a result: a later variant may write to it."""
         leaves, spec = flatten(result)
-        if any(is_tensor(leaf) and leaf.is_meta for _, leaf in leaves):
-            raise CompareError(f"{label!r} returned a tensor on meta, without contents: count steps")
-        known = {path: known_part(leaf) if is_tensor(leaf) else leaf for path, leaf in leaves}
-        return cls(label, known, spec)
+        copied = {path: _copy(label, leaf) if is_tensor(leaf) else leaf for path, leaf in leaves}
+        return cls(label, copied, spec)
+
+
+def _copy(label: str, tensor: torch.Tensor) -> KnownPart:
+    if ask_tensor(attrgetter("is_meta"), tensor, False):
+        raise CompareError(f"{label!r} returned a tensor on meta, without contents: count steps")
+    try:
+        part = known_part(tensor)
+    except DtDispatchError:
+        raise
+    except Exception as error:  # of a layout or a subclass that torch cannot copy to plain memory
+        reason = first_line(error)
+    else:
+        if type(part.values) is torch.Tensor:
+            return part
+        reason = "its copy has no contents"
+    kind = type(tensor).__name__
+    raise CompareError(f"{label!r} returned a {kind} that cannot be compared ({reason}): return plain ones")
 
 
 def call_variants(variants: Variants, call: Callable[[str, Callable[[], Any]], Any] | None = None) -> None:
@@ -87,7 +104,7 @@ def _check_equal(variants: Variants, first: Snapshot, other: Snapshot) -> None:
         why_not = _judged(variants.equal, first, other) if variants.equal else difference(first, other)
     if why_not:
         pair = escape_controls(f"{other.label!r} and {first.label!r}")
-        has_tensors = any(isinstance(leaf, KnownPart) for leaf in other.leaves.values())
+        has_tensors = any(type(leaf) is KnownPart for leaf in other.leaves.values())
         hint = FAKE_HINT if has_tensors and is_group_fake() else ""
         raise UnequalError(f"compare {variants.name!r}: the results of {pair} are not equal: {why_not}{hint}")
 
@@ -112,12 +129,10 @@ def _plain(first: Snapshot, other: Snapshot) -> list[Any]:
     results = [dict(first.leaves), dict(other.leaves)]
     for path, one in first.leaves.items():
         another = other.leaves.get(path)
-        if isinstance(one, KnownPart) and isinstance(another, KnownPart) and one.shape == another.shape:
+        if type(one) is type(another) is KnownPart and one.shape == another.shape:
             results[0][path], results[1][path] = common(one, another)
     return [
-        tree_unflatten(
-            [leaf.values if isinstance(leaf, KnownPart) else leaf for leaf in leaves.values()], spec
-        )
+        tree_unflatten([leaf.values if type(leaf) is KnownPart else leaf for leaf in leaves.values()], spec)
         for leaves, spec in zip(results, (first.spec, other.spec), strict=True)
     ]
 
@@ -133,7 +148,7 @@ def difference(first: Snapshot, other: Snapshot) -> str:
 
 
 def _leaf_difference(first: Any, other: Any) -> str:
-    are_tensors = [isinstance(leaf, KnownPart) for leaf in (first, other)]
+    are_tensors = [type(leaf) is KnownPart for leaf in (first, other)]
     if all(are_tensors):
         return _tensor_difference(first, other)
     try:
@@ -143,7 +158,7 @@ def _leaf_difference(first: Any, other: Any) -> str:
     except Exception as error:  # what the users' own classes raise
         return f"a {type(first).__name__} cannot be compared ({type(error).__name__}): give equal="
     texts = [
-        f"a tensor {shape_text(leaf.shape)}" if isinstance(leaf, KnownPart) else shown(leaf)
+        f"a tensor {shape_text(leaf.shape)}" if type(leaf) is KnownPart else shown(leaf)
         for leaf in (other, first)
     ]
     return "" if is_equal else " is not ".join(texts)

@@ -391,7 +391,7 @@ def flatten(result: Any) -> tuple[list[tuple[str, Any]], Any]:
 def known_part(tensor: torch.Tensor) -> KnownPart:
     """Copy what this rank knows of a tensor."""
     wait_for(tensor)
-    with torch.no_grad():
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         if not isinstance(tensor, DTensor):
             return _whole(tensor)
         region = _region(tensor) if is_group_fake() else None
