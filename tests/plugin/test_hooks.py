@@ -139,6 +139,48 @@ def pytest_runtest_protocol(item, nextitem):
 """
 
 
+FIRST = """
+attempts = []
+
+def test_flaky(dtdispatch, device_mesh):
+    attempts.append(1)
+    a = sharded(device_mesh)
+    if len(attempts) == 1:
+        dtdispatch.steps(lambda: a + a, name="good")
+        dtdispatch.steps(a.full_tensor, name="step")
+"""
+SECOND = {
+    "pytest.skip('not now')": "1 passed, 1 regressed",
+    "dtdispatch.steps(a.full_tensor, name='good')": "2 regressed",
+    "dtdispatch.steps(lambda: a + a, name='good')": "1 passed, 1 regressed",
+    "dtdispatch.steps(lambda: a + a, name='step'); pytest.skip('not now')": "2 passed",
+}
+
+
+@pytest.mark.parametrize("second", SECOND)
+def test_last_attempt_that_measured_a_row_is_judged(pytester: pytest.Pytester, second: str) -> None:
+    pytester.makeconftest(RERUNS)
+    result = measure_source(pytester, f"{FIRST}    {second}\n", "--dtdispatch-max=redistributes=0")
+    word = "passed" if SECOND[second] == "2 passed" else "failed"
+    result.stdout.fnmatch_lines([f"gate: {word} against limits: {SECOND[second]}"])
+    assert (result.ret == pytest.ExitCode.OK) is (word == "passed")
+
+
+def test_attempt_that_measures_settles_that_none_did(pytester: pytest.Pytester) -> None:
+    source = """
+attempts = []
+
+@pytest.mark.dtdispatch(max="redistributes=0")
+def test_flaky(dtdispatch, device_mesh):
+    attempts.append(1)
+    if len(attempts) == 2:
+        dtdispatch.steps(lambda: sharded(device_mesh) + 1, name="good")
+"""
+    pytester.makeconftest(RERUNS)
+    result = measure_source(pytester, source, passed=1)
+    result.stdout.fnmatch_lines(["gate: passed against limits: 1 passed"])
+
+
 def test_of_a_test_that_is_run_again_the_last_attempt_counts(pytester: pytest.Pytester) -> None:
     flaky = """
 attempts = []
@@ -161,8 +203,9 @@ def test_flaky(dtdispatch, device_mesh):
     result.stdout.fnmatch_lines(["gate: passed against limits: 1 passed"])
     names = [row["fullname"].partition("::")[2] for row in benchmarks_of(Path("rows.json"))]
     add = "test_flaky::add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"
-    assert sorted(names) == [f"{add}::{state}" for state in ("hit", "local", "miss")]
-    assert "mul" not in Path("rows.csv").read_text()
+    rows = [add, add.replace("add", "mul")]
+    assert sorted(names) == [f"{row}::{state}" for row in rows for state in ("hit", "local", "miss")]
+    assert Path("rows.csv").read_text().count("dispatch_hit_ns") == 2
 
 
 # Where files are that flags name

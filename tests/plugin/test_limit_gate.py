@@ -8,7 +8,8 @@ from textwrap import indent
 
 import pytest
 
-from tests.plugin_runs import import_compilers, measure, measure_source, run, text_of
+from pytest_dtdispatch.report.run import read_run
+from tests.plugin_runs import assert_says_once, import_compilers, measure, measure_source, run, text_of
 
 pytestmark = pytest.mark.torch
 import_compilers()
@@ -96,11 +97,84 @@ def test_a_test_that_is_to_fail_may_break_a_limit(pytester: pytest.Pytester) -> 
     result = measure_source(pytester, source, LIMIT, xfailed=len(expected))
     assert result.ret == pytest.ExitCode.OK
     assert "its test is marked to fail (xfail)" in text_of(result)
-    result.stdout.fnmatch_lines([f"gate: passed against limits: {len(expected)} regressed"])
+    result.stdout.fnmatch_lines([f"gate: passed against limits: {len(expected)} quarantined"])
     marks = ("@pytest.mark.xfail(raises=ValueError)",)
     of_another = source_of(f"{SUPPRESSED}\nraise ValueError", marks=marks)
     result = measure_source(pytester, of_another, LIMIT, failed=1)
     assert "its test is marked to fail" not in text_of(result)
+    result.stdout.fnmatch_lines(["gate: failed against limits: 1 regressed"])
+
+
+def test_quarantined_row_has_its_own_number(pytester: pytest.Pytester) -> None:
+    body = "steady(dtdispatch, device_mesh)\nmoving(dtdispatch, device_mesh)"
+    files = ("--dtdispatch-export=markdown:run.md", "--junitxml=run.xml", "--benchmark-json=run.json")
+    measure_source(pytester, source_of(body, marks=("@pytest.mark.xfail",)), *files, LIMIT, xfailed=1)
+    [gate] = read_run(pytester.path / "run.json").gates
+    assert [str(row.verdict) for row in gate.verdicts] == ["passed", "quarantined"]
+    assert not gate.has_failed
+    assert (
+        (pytester.path / "run.md").read_text().startswith("## dtdispatch: passed, 1 passed, 1 quarantined\n")
+    )
+    found = {one.get("name"): one.get("value") for one in ET.parse("run.xml").getroot().iter("property")}
+    assert found["dtdispatch.outcome"] == "passed, 1 passed, 1 quarantined"
+
+
+# Markers that are set late
+
+MARK = "request.node.add_marker(pytest.mark.dtdispatch(max='redistributes=0'))"
+BY_FIXTURE = f"""
+@pytest.fixture
+def late(dtdispatch, request):
+    {MARK}
+
+@pytest.fixture
+def at_the_end(dtdispatch, request):
+    yield
+    {MARK}
+"""
+BY_HOOK = {
+    "pytest_runtest_call(item)": "tryfirst=True",
+    "pytest_runtest_setup(item)": "trylast=True",
+    "pytest_runtest_teardown(item)": "tryfirst=True",
+}
+LATE_LINE = "test_it.py:*: the marker dtdispatch changed after measuring began: *"
+
+
+def test_marker_set_by_a_test_is_refused(pytester: pytest.Pytester) -> None:
+    move = "moving(dtdispatch, device_mesh)"
+    bodies = (f"{MARK}\n{move}", f"{move}\n{MARK}", f"request.node.own_markers.clear()\n{move}")
+    marks = ("", "", "@pytest.mark.dtdispatch(max='wraps=9')")
+    source = source_of(*bodies, marks=marks) + BY_FIXTURE
+    source += f"\ndef test_late(dtdispatch, late, device_mesh):\n    {move}\n"
+    source += f"\ndef test_end(dtdispatch, at_the_end, device_mesh):\n    {move}\n"
+    result = measure_source(pytester, source, failed=4, passed=1, errors=1)
+    lines = [line for line in result.outlines if line.startswith("test_it.py:") and "changed after" in line]
+    assert len(lines) == 5, text_of(result)
+    assert_says_once(measure(pytester, "-ktest_late"), "changed after measuring began")
+
+
+@pytest.mark.parametrize("hook", BY_HOOK)
+@pytest.mark.parametrize("flag", [(), ("--dtdispatch-all",)])
+def test_marker_set_by_a_hook_is_applied_or_refused(
+    pytester: pytest.Pytester, hook: str, flag: tuple[str, ...]
+) -> None:
+    options = BY_HOOK[hook]
+    pytester.makeconftest(
+        f"import pytest\n@pytest.hookimpl({options})\ndef {hook}:\n    {MARK.replace('request.node', 'item')}"
+    )
+    result = measure_source(pytester, source_of("moving(dtdispatch, device_mesh)"), *flag)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([LATE_LINE])
+
+
+def test_marker_set_before_measuring_is_applied(pytester: pytest.Pytester) -> None:
+    mark = MARK.replace("request.node", "item")
+    pytester.makeconftest(
+        f"import pytest\ndef pytest_runtest_setup(item): {mark}\n"
+        f"@pytest.hookimpl(trylast=True)\ndef pytest_collection_modifyitems(items):\n"
+        f"    for item in items: {mark}"
+    )
+    result = measure_source(pytester, source_of("moving(dtdispatch, device_mesh)"), failed=1)
     result.stdout.fnmatch_lines(["gate: failed against limits: 1 regressed"])
 
 

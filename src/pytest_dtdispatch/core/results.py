@@ -300,6 +300,19 @@ class TestResults:
         """Add a result of any kind; one of the same kind and name is replaced."""
         self._found.setdefault(result.kind, {})[result.name] = result
 
+    def add_unmeasured(self, earlier: TestResults) -> None:
+        """Add what an earlier attempt of the test measured and this one did not, with its verdicts."""
+        again = {number_name(self.test, name) for found in self._found.values() for name in found}
+        again |= {self.test} if self else set()  # the verdict that the test measured nothing
+        before = [verdict for verdict in earlier.verdicts if verdict.row not in again]
+        self.verdicts = [*before, *(verdict for verdict in self.verdicts if verdict not in before)]
+        self._calls = {**earlier._calls, **self._calls}
+        self._figures = {**earlier._figures, **self._figures}
+        self._found = {
+            kind: {**earlier._found.get(kind, {}), **self._found.get(kind, {})}
+            for kind in {**earlier._found, **self._found}
+        }
+
     def names_beside(self, kind: str) -> set[str]:
         """Keys in files that are taken, so that no further result of a kind can have them."""
         kinds = {kind} if kind in APART else self._found.keys() - APART

@@ -23,6 +23,7 @@ class Verdict(str, Enum):
     DISABLED = "disabled"
     CONTAMINATED = "contaminated"
     INCONCLUSIVE = "inconclusive"
+    QUARANTINED = "quarantined"
     IMPROVED = "improved"
     NEW = "new"
 

@@ -83,6 +83,7 @@ class Gates(PluginObject):
     Attributes:
         compares: whether the run is held against a saved one where a threshold is given.
         thresholds: that markers of measured tests have, by the name of the test in rows.
+        marks: markers that measured tests were set by, likewise.
     """
 
     _config: pytest.Config
@@ -91,6 +92,7 @@ class Gates(PluginObject):
     _why_not: str
     compares: bool = False
     thresholds: dict[str, tuple[Threshold, ...]] = field(default_factory=dict)
+    marks: dict[str, list[pytest.Mark]] = field(default_factory=dict)
     _left_out: set[str] = field(default_factory=set)
     _xfailed: set[str] = field(default_factory=set)
     _expected: list[ExpectedFile] = field(default_factory=list)
@@ -163,12 +165,30 @@ class Gates(PluginObject):
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Fail a test that passed, and left a limit nothing to judge."""
         result = yield
+        self._refuse_late_marker(item)
         test = row_nodeid(item)
         if nothing_judged := [*self._nothing_judged(item, self._results.get(test, TestResults(test)))]:
             verdicts = self._results.setdefault(test, TestResults(test)).verdicts
             verdicts += [each for each in nothing_judged if each not in verdicts]  # a test may run again
             raise pytest.fail.Exception(complaint(nothing_judged), pytrace=False)
         return result
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around what fixtures and conftests do as the test ends
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Fail a test whose marker changed as it ended."""
+        result = yield
+        self._refuse_late_marker(item)
+        return result
+
+    def _refuse_late_marker(self, item: pytest.Item) -> None:
+        """Fail a test whose marker changed after its settings were read: nothing would apply the change."""
+        test, marks = row_nodeid(item), resolve.marks(item)
+        if self.marks.get(test, marks) != marks:
+            self.marks[test] = marks
+            late = f"{resolve.test_line(item)}: the marker dtdispatch changed after measuring began"
+            raise pytest.fail.Exception(
+                f"{late}: set it on the test, or as tests are collected", pytrace=False
+            )
 
     def _nothing_judged(self, item: pytest.Item, results: TestResults) -> Iterator[RowVerdict]:
         """Name the limits of a test that judged nothing in it."""
@@ -202,10 +222,8 @@ class Gates(PluginObject):
         for test, results in self._results.items():
             of_test = results.verdicts
             if test in self._xfailed:
-                why = "its test is marked to fail (xfail)"
-                of_test = [replace(each, details=(*each.details, why)) for each in of_test]
-            else:
-                failed += over(of_test)
+                of_test = [_quarantined(each) if over([each]) else each for each in of_test]
+            failed += over(of_test)
             verdicts += of_test
         if verdicts:
             yield Judgement(tuple(verdicts), "limits", tuple(failed))
@@ -327,6 +345,11 @@ class Gates(PluginObject):
             command = shlex.join(["dtdispatch", "expected", "update", file.where, "--results", found])
             yield replace(judgement, where=file.where, command=f'{command} --reason "..."')
             new = []
+
+
+def _quarantined(row: RowVerdict) -> RowVerdict:
+    details = (*row.details, "its test is marked to fail (xfail)")
+    return replace(row, verdict=Verdict.QUARANTINED, details=details)
 
 
 def _texts(limits: Mapping[str, int], names: Iterable[str]) -> str:

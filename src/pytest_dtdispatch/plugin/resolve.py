@@ -79,11 +79,16 @@ def flag_values(config: pytest.Config) -> dict[str, Any]:
     return {each.name: _read(each, value, each.flag) for each, value in values if value is not None}
 
 
+def marks(item: pytest.Item) -> list[pytest.Mark]:
+    """Return the markers of a test, the closest one first."""
+    return [*item.iter_markers(MARKER)]
+
+
 def marker_values(item: pytest.Item) -> dict[str, Any]:
-    """Read the markers of a test, the closest one first; limits of all of them hold."""
+    """Read the markers of a test; the closest one wins, and limits of all of them hold."""
     values: dict[str, Any] = {}
-    for mark in item.iter_markers(MARKER):
-        where = f"{_where(item)}: marker dtdispatch"
+    for mark in marks(item):
+        where = f"{test_line(item)}: marker dtdispatch"
         if mark.args:
             raise pytest.UsageError(f"{where} takes keywords only, not {shown(mark.args[0])}")
         for keyword, value in mark.kwargs.items():
@@ -233,6 +238,7 @@ def _value(setting: Setting, value: Any) -> Any:
     return read(value, setting.choices) if setting.choices else read(value)
 
 
-def _where(item: pytest.Item) -> str:
+def test_line(item: pytest.Item) -> str:
+    """Return file and line of a test."""
     path, line, _ = item.location
     return f"{path}:{(line or 0) + 1}"

@@ -120,6 +120,7 @@ class Session(PluginObject):
     def measuring(self, item: pytest.Item) -> Iterator[Recorder]:
         """Measure in one test, and publish its rows when it is over, however it ended."""
         settings, test = resolve.test_settings(item), resolve.row_nodeid(item)
+        self.gates.marks[test], earlier = resolve.marks(item), self.results.get(test)
         if of_marker := resolve.marker_values(item).get("threshold"):
             self.gates.thresholds[test] = of_marker
         self._unmeasured.pop(test, None)  # of an attempt before this one
@@ -137,9 +138,9 @@ class Session(PluginObject):
             with shown_progress(self._config):
                 yield recorder
         finally:
-            self._publish(item, recorder)
+            self._publish(item, recorder, earlier)
 
-    def _publish(self, item: pytest.Item, recorder: Recorder) -> None:
+    def _publish(self, item: pytest.Item, recorder: Recorder, earlier: TestResults | None) -> None:
         complaint = ""
         try:
             if (idle := recorder.close()) and _is_fixture_used(item):
@@ -149,6 +150,8 @@ class Session(PluginObject):
         except CaptureError as error:
             complaint = str(error)
         results = recorder.results
+        if earlier is not None:
+            results.add_unmeasured(earlier)
         if self._ranks:
             results = self._ranks.merged(results, KINDS, item.config)
         if not complaint and (key := results.key_of_two()):

@@ -31,6 +31,7 @@ TONES = {
     Verdict.IMPROVED: Tone.GOOD,
     Verdict.NEW: Tone.NOTICE,
     Verdict.INCONCLUSIVE: Tone.NOTICE,
+    Verdict.QUARANTINED: Tone.NOTICE,
 }
 # What a row without a threshold did.
 MOVED = {
