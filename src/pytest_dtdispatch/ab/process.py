@@ -37,6 +37,8 @@ print("dtdispatch-probe", json.dumps(found))
 """
 PROBED = "dtdispatch-probe "
 MOST_READ, MOST_SHOWN, MOST_BYTES = 64 * 1024, 200, 64 * 2**20
+# It reads our pipe, which closes when we are killed, and then ends the group of the measuring process.
+END_WITH_US = 'read -r _; kill -9 "-$0"'
 PLUGINS = ("-p", "pytest_dtdispatch.plugin.ab_process", "-p", "no:cacheprovider")
 # By exit status what it means, and how the line begins that says more; else the last line does.
 FAILURES = {
@@ -206,6 +208,7 @@ def run_to_end(
         DtDispatchError: it cannot be run.
     """
     process: subprocess.Popen[bytes] | None = None
+    watcher: subprocess.Popen[bytes] | None = None
     with log.open("wb") as out:
         try:
             with signals_deferred():  # no interrupt between the start of a process and our knowing of it
@@ -218,6 +221,14 @@ def run_to_end(
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
+                command = ["sh", "-c", END_WITH_US, str(process.pid)]
+                watcher = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
             return process.wait(time_limit_s)
         except subprocess.TimeoutExpired:
             return None
@@ -226,6 +237,9 @@ def run_to_end(
         finally:
             if process is not None:
                 with signals_deferred():
+                    if watcher is not None:
+                        watcher.kill()
+                        watcher.communicate()
                     _end_group(process)
                     process.wait()
 
