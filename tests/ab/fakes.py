@@ -27,7 +27,8 @@ for state, ns in (("hit", 7e3), ("miss", 1.3e6), ("local", 2e3)):
     factor = told["factors"].get(state, 1.0)
     values[f"{{told['row']}}::{{state}}"] = ns * factor * (0.99 + 0.005 * os.urandom(1)[0] / 255)
 with open(os.environ["DTDISPATCH_AB_OUTPUT"], "w") as output:
-    content = {{"values": values, "absent": {{}}, **told["only"]}}
+    folders = [os.getcwd()] if "DTDISPATCH_AB_CHECKOUT" in os.environ else []
+    content = {{"values": values, "absent": {{}}, "folders": folders, **told["only"]}}
     if told["numbers"]:
         content["values"] = told["numbers"][os.environ["DTDISPATCH_AB_KIND"]]
         content["details"] = told["numbers"].get("details", {{}})

@@ -123,6 +123,8 @@ def add_ab_parser(commands: Any) -> None:
         parser.add_argument(flag, type=argument_type(reader), metavar=metavar, help=meaning)
     what = "end with a Markdown table to paste into a pull request"
     parser.add_argument("--markdown", action="store_true", help=what)
+    what = "install each commit with pip into a folder of its own, and import it from there"
+    parser.add_argument("--install", action="store_true", help=what)
     what = "an interpreter; repeat it: each is compared with the first"
     parser.add_argument("--python", action="append", metavar="PYTHON", help=what)
 
@@ -167,7 +169,12 @@ def _request(typed: dict[str, Any]) -> Request:
     rule = Rule(**{"metric": metric, "pairs": pairs, "confirm": confirm, **fields})
     passes = typed.get("passes", 5 if metric == TIME else 1)
     revisions = tuple(typed[name] for name in ("base_rev", "head_rev") if name in typed)
-    return Request(_interpreters(typed, revisions), revisions, typed.get("arguments", ()), passes, rule)
+    pythons, installs = _interpreters(typed, revisions), typed.get("install", False)
+    if installs and not revisions:
+        raise DtDispatchError(
+            "--install is for --base-rev and --head-rev: interpreters have theirs installed"
+        )
+    return Request(pythons, revisions, typed.get("arguments", ()), passes, rule, installs)
 
 
 def _interpreters(typed: dict[str, Any], revisions: Sequence[str]) -> tuple[str, ...]:

@@ -15,25 +15,36 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from pytest_dtdispatch.core.checkout import CHECKOUT, Checkout
 from pytest_dtdispatch.core.environment import cpu_model
 from pytest_dtdispatch.core.files import read_json
-from pytest_dtdispatch.core.plain_data import decode
+from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import OUTPUT, Answer
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 
 STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-PROBE_SECONDS, GIT_SECONDS = 120.0, 600
+PROBE_SECONDS = 120.0
+# The import path has the folders of packages that setuptools installs editable by name, too.
 PROBE = """
-import importlib.metadata, importlib.util, json, platform
+import importlib.metadata, importlib.util, json, platform, sys, urllib.parse
+path = [folder for folder in sys.path if folder]
+for name, finder in list(sys.modules.items()):
+    if name.startswith("__editable__"):
+        for package, folder in getattr(finder, "MAPPING", {}).items():
+            inside = "/" + package.replace(".", "/")
+            path += [folder[:-len(inside)]] * folder.endswith(inside)
+urls = [json.loads(each.read_text("direct_url.json") or "{}").get("url", "")
+        for each in importlib.metadata.distributions()]
+sources = [urllib.parse.unquote(url[7:]) for url in urls if url.startswith("file://")]
 found = dict(python=platform.python_version(), plugin="", torch="", build="")
 for plugin in importlib.metadata.distributions(name="pytest-dtdispatch"):
     found["plugin"] = found["plugin"] or plugin.version
 if importlib.util.find_spec("torch"):
     import torch
     found.update(torch=torch.__version__, build=getattr(torch.version, "git_version", None) or "")
-print("dtdispatch-probe", json.dumps(found))
+print("dtdispatch-probe", json.dumps({**found, "path": path, "sources": sources}))
 """
 PROBED = "dtdispatch-probe "
 MOST_READ, MOST_SHOWN, MOST_BYTES = 64 * 1024, 200, 64 * 2**20
@@ -56,6 +67,7 @@ class Arm:
     python: str
     folder: Path
     import_path: tuple[Path, ...] = ()  # folders that it imports from first
+    checkout: Checkout | None = None  # of its commit
 
     def __str__(self) -> str:
         return f"{self.name} {self.python}"
@@ -72,6 +84,20 @@ class Versions:
     cpu: str
 
 
+class Probed(NamedTuple):
+    """What an interpreter answers.
+
+    Args:
+        versions: of what measures.
+        path: folders that it imports from.
+        sources: local folders that its distributions were installed from.
+    """
+
+    versions: Versions
+    path: list[str]
+    sources: list[str]
+
+
 def interpreter(side: str, typed: str) -> str:
     """Find the interpreter of a side: a path, or a command on the search path.
 
@@ -83,8 +109,8 @@ def interpreter(side: str, typed: str) -> str:
     return str(Path(found).absolute())
 
 
-def probe(arm: Arm, workspace: Path) -> Versions:
-    """Ask an interpreter which versions it has; refuse one that cannot measure."""
+def probe(arm: Arm, workspace: Path) -> Probed:
+    """Ask an interpreter what it has; refuse one that cannot measure."""
     log = workspace / f"{arm.name}-probe.log"
     status = run_to_end(arm, ["-c", PROBE], {}, log, PROBE_SECONDS)
     if status is None:
@@ -93,6 +119,7 @@ def probe(arm: Arm, workspace: Path) -> Versions:
     try:
         answer = "" if status else next(line for line in reversed(lines) if line.startswith(PROBED))
         found = json.loads(answer.removeprefix(PROBED))
+        path, sources = found.pop("path", []), found.pop("sources", [])
         versions = Versions(cpu=cpu_model(), **found)
     except (StopIteration, ValueError, TypeError):
         how = lines[-1][:MOST_SHOWN] if lines else f"exit status {status}, and not a word"
@@ -103,48 +130,7 @@ def probe(arm: Arm, workspace: Path) -> Versions:
         raise DtDispatchError(f"{arm}: {needs} {versions.plugin or 'none'}: {remedy}")
     if not versions.torch:
         raise DtDispatchError(f"{arm}: has no torch")
-    return versions
-
-
-@contextlib.contextmanager
-def worktrees(revisions: Mapping[str, str], project: Path, workspace: Path) -> Iterator[dict[str, Path]]:
-    """Check commits out, if there are any, and take the checkouts away again."""
-    if not revisions:
-        yield {}
-        return
-    top = Path(_git(project, "rev-parse", "--show-toplevel", what="--base-rev"))
-    inside = project.resolve().relative_to(top.resolve())
-    made: list[str] = []
-    try:
-        for side, revision in revisions.items():
-            verified = ("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
-            commit = _git(project, *verified, what=f"--{side}-rev {revision}")
-            made.append(str(workspace / side))
-            add = ("worktree", "add", "--quiet", "--detach", made[-1], commit)
-            _git(project, *add, what=f"--{side}-rev")
-            if not (workspace / side / inside).is_dir():
-                raise DtDispatchError(f"--{side}-rev {revision}: it has no folder {inside}")
-        yield {side: workspace / side / inside for side in revisions}
-    finally:
-        with signals_deferred():
-            for folder in made:
-                _git(project, "worktree", "remove", "--force", folder)
-            _git(project, "worktree", "prune")
-
-
-def _git(project: Path, *words: str, what: str = "") -> str:
-    """Run git, and return what it prints; where it fails, that is an error in what is named."""
-    command = ["git", "-C", str(project), *words]
-    try:  # Ctrl-C is for us: git must finish what it began
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=GIT_SECONDS, check=False, start_new_session=True
-        )
-    except OSError as error:
-        raise DtDispatchError(f"git cannot be run: {error.strerror}") from None
-    if done.returncode and what:
-        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["git failed"]
-        raise DtDispatchError(f"{what}: {lines[-1].removeprefix('fatal: ')} (git in {project})")
-    return done.stdout.strip()
+    return Probed(versions, path, sources)
 
 
 def run_pytest(
@@ -165,7 +151,10 @@ def run_pytest(
     log, output = workspace / f"{arm.name}.log", workspace / "answer.json"
     output.unlink(missing_ok=True)
     words = ["-m", "pytest", *PLUGINS, "--dtdispatch", *words]
-    status = run_to_end(arm, words, {**variables, OUTPUT: str(output)}, log, time_limit_s)
+    variables = {**variables, OUTPUT: str(output)}
+    if arm.checkout:
+        variables[CHECKOUT] = json.dumps(encode(arm.checkout))
+    status = run_to_end(arm, words, variables, log, time_limit_s)
     if status is None:
         limit = f"not over after {time_limit_s:g} s, and was ended: --time-limit"
         raise ProcessError(f"{arm}: {limit}; log: {log}")
@@ -175,6 +164,10 @@ def run_pytest(
         answer: Answer = decode(Answer, read_json(output))
     except (ValueError, OverflowError, RecursionError) as error:
         raise ProcessError(f"{arm}: wrote something else than its rows: {error}; log: {log}") from None
+    if answer.refusal:
+        raise DtDispatchError(f"{arm}: {answer.refusal}")
+    if arm.checkout and not answer.folders:
+        raise DtDispatchError(f"{arm}: imports nothing of this repository: name tests of it after --")
     return answer
 
 

@@ -20,7 +20,7 @@ from pytest_dtdispatch.ab.rule import (
 )
 from pytest_dtdispatch.ab.run import CHANGED, Compared, Found, Pair, Run
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import MICROSECONDS, plural
+from pytest_dtdispatch.core.text import MICROSECONDS, first_of, plural
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Block,
@@ -63,6 +63,7 @@ EXPENDABLE = {TIME: ("base", "head", "p", "interval"), COUNTS: (), INSTRUCTIONS:
 # As a process writes it; another commit is in another folder, and has the function at another line.
 FUNCTION = re.compile(r"(\d+) (\S+ \()(?:.*/)?([^/:]+)(?::\d+)?\)")
 MOST_FUNCTIONS, LEAST_PART = 3, 0.05  # of the greatest difference: what is less may be chance
+MOST_FOLDERS = 3
 MOST_PASTED = 100  # rows; whatever is regressed comes first
 Figures = Mapping[str, float]
 
@@ -116,7 +117,9 @@ def _side_lines(run: Run) -> Iterator[Paragraph]:
     for name, python in zip(run.request.sides, run.request.pythons, strict=True):
         what = f"{revisions[name]} ({python})" if name in revisions else python
         versions = run.sides[name]
-        yield one_line(f"{name}: {what}: Python {versions.python}, torch {versions.torch}")
+        folders = next((each.folders for each in run.processes if each.side == name), ())
+        imports = f"; imports from {', '.join(first_of(folders, MOST_FOLDERS))}" if folders else ""
+        yield one_line(f"{name}: {what}: Python {versions.python}, torch {versions.torch}{imports}")
 
 
 def _first_regressed(run: Run, found: Found) -> Paragraph:

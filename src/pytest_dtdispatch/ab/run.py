@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.ab.process import Arm, Versions, interpreter, probe, run_pytest, worktrees
+from pytest_dtdispatch.ab.checkouts import import_from_checkout, workspace, worktrees
+from pytest_dtdispatch.ab.process import Arm, Versions, interpreter, probe, run_pytest
 from pytest_dtdispatch.ab.rule import (
     CONFIRM,
     COUNTS,
@@ -33,6 +32,7 @@ from pytest_dtdispatch.ab.rule import (
     is_suspect,
     judge,
 )
+from pytest_dtdispatch.core.checkout import Checkout
 from pytest_dtdispatch.core.files import checked_target, read_json, write_atomic
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import GO_ON, KIND, ONLY, PASSES, Answer, AnswerKind
@@ -75,6 +75,7 @@ class Request:
         arguments: of pytest; the default ones where empty.
         passes: over all tests, in each process.
         rule: what is compared, and how.
+        install: whether each commit is installed into a folder of its own.
     """
 
     pythons: tuple[str, ...]
@@ -82,6 +83,7 @@ class Request:
     arguments: tuple[str, ...] = ()
     passes: int = 5
     rule: Rule = field(default_factory=Rule)
+    install: bool = False
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -166,8 +168,10 @@ def measure_run(request: Request, time_limit_s: float, output: Path | None) -> t
     rule = request.rule
     with _workplace(request, output) as (arms, folder):
         imported = {(arm.python, arm.import_path): arm for arm in arms}  # each is asked once what it is
-        versions = {imports: probe(arm, folder) for imports, arm in imported.items()}
-        sides = {arm.name: versions[arm.python, arm.import_path] for arm in arms}
+        probed = {imports: probe(arm, folder) for imports, arm in imported.items()}
+        of_arms = [(arm, probed[arm.python, arm.import_path]) for arm in arms]
+        sides = {arm.name: each.versions for arm, each in of_arms}
+        arms = [import_from_checkout(*each, folder, request.install) for each in of_arms]
         measuring = Measuring(Run(request, sides), arms, folder, time_limit_s, output)
         measuring.run_stage(SCREEN, request.sides, rule.pairs)
         screens = {pair: compare_sides(*measuring.run.values(pair, SCREEN), rule) for pair in request.pairs}
@@ -199,24 +203,21 @@ def _workplace(request: Request, output: Path | None) -> Iterator[tuple[Sequence
     }
     if output is not None:
         checked_target(output, rf'\s*\{{\s*"format": *"{FORMAT}"')
-    folder = Path(tempfile.mkdtemp(prefix="dtdispatch-ab-"))
-    empty = folder / "empty"
-    empty.mkdir()
     revisions = dict(zip(request.sides, request.revisions, strict=True)) if request.revisions else {}
-    with contextlib.ExitStack() as cleanup:
-        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
-        try:
-            with worktrees(revisions, Path.cwd(), folder) as checkouts:
-                yield [_arm(*each, request, checkouts, empty) for each in pythons.items()], folder
-        except ProcessError:  # its message names a log in there
-            cleanup.pop_all()
-            raise
+    with workspace() as folder, worktrees(revisions, Path.cwd(), folder, request.install) as checkouts:
+        (empty := folder / "empty").mkdir()
+        yield [_arm(*each, request, checkouts, empty) for each in pythons.items()], folder
 
 
-def _arm(side: str, python: str, request: Request, checkouts: Mapping[str, Path], empty: Path) -> Arm:
-    project = checkouts.get(side, Path.cwd())
-    source = project / "src" if (project / "src").is_dir() else project
-    return Arm(side, python, project if request.arguments else empty, (source,) if checkouts else ())
+def _arm(
+    side: str, python: str, request: Request, checkouts: Mapping[str, tuple[Path, Checkout]], empty: Path
+) -> Arm:
+    project, checkout = checkouts.get(side, (Path.cwd(), None))
+    folder = project if request.arguments else empty
+    if checkout is None:
+        return Arm(side, python, folder)
+    around = (project / "src", project, Path(checkout.top, "src"), Path(checkout.top))
+    return Arm(side, python, folder, tuple(dict.fromkeys(each for each in around if each.is_dir())), checkout)
 
 
 @dataclass
@@ -260,7 +261,7 @@ class Measuring:
 
     def _sample(self, arm: Arm, stage: str) -> ProcessSample:
         request, variables = self.run.request, self._variables(arm.name)
-        merged: dict[str, Any] = {each.name: {} for each in fields(Answer)}
+        merged: dict[str, Any] = {"values": {}, "details": {}, "absent": {}}
         start = time.monotonic()
         for kind, flags in PYTEST_RUNS[request.rule.metric].items():
             words = [*flags, *(PROFILING if self.profiled else ()), *(request.arguments or DEFAULT_TESTS)]
@@ -276,7 +277,9 @@ class Measuring:
             no_calls = "no test of it makes calls on DTensors through the dtdispatch fixture"
             why = next(("{}: {}".format(*each) for each in merged["absent"].items()), no_calls)
             raise ProcessError(f"{arm}: measured nothing: {why}; log: {self.folder / f'{arm.name}.log'}")
-        return ProcessSample(values, **merged, stage=stage, side=arm.name, seconds=seconds)
+        return ProcessSample(
+            values, **merged, folders=answer.folders, stage=stage, side=arm.name, seconds=seconds
+        )
 
     def _variables(self, side: str) -> dict[str, str]:
         """Return what a process finds in its environment, beside what all have.

@@ -440,11 +440,15 @@ class Answer:
         values: one number of each row, or of each count.
         details: what counts consist of, by the name of the number.
         absent: why rows, or all rows of a test, are not there.
+        folders: of the checkout of its side, from which modules were imported.
+        refusal: why it measured nothing: a module of the repository came from elsewhere.
     """
 
     values: Mapping[str, float] = field(default_factory=dict)
     details: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
+    refusal: str = ""
 
     def __post_init__(self) -> None:
         for name, number in self.values.items():

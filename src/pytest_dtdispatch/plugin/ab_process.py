@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_dtdispatch.core.checkout import CHECKOUT, Checkout, InstalledFinder, module_files
 from pytest_dtdispatch.core.files import write_atomic
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.plain_data import encode
+from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import (
     GO_ON,
     KIND,
@@ -48,6 +50,10 @@ BLOCKS = 20
 PER_STEP = ("misses", "redistributes", "implicit", "collectives", "wraps", "unwraps")
 GROWTHS = ("cache_growth", "spec_growth", "dtensor_growth")
 LONGEST_DETAIL = 500
+# Of a process that measures a commit. Packages may be imported before any hook runs: by other plugins.
+COMMIT = decode(Checkout, json.loads(os.environ[CHECKOUT])) if CHECKOUT in os.environ else None
+if COMMIT and COMMIT.installed:
+    sys.meta_path.insert(0, InstalledFinder(COMMIT.installed))
 
 
 def absences(results: TestResults) -> Iterator[tuple[str, str]]:
@@ -148,6 +154,9 @@ class Passes:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         """Run every test, and then every test again; stop after a pass in which one failed."""
         measuring: Session | None = session.config.pluginmanager.get_plugin("dtdispatch-session")
+        if self._refuse_other_code():
+            session.testsfailed = 0  # tests of another commit may not even import
+            return True
         self._leave_out(session)
         if rows := os.environ.get(ONLY, "").splitlines():
             tests = [(item, f"{row_nodeid(item)}::") for item in session.items]
@@ -162,9 +171,20 @@ class Passes:
                 self._add(results)
             if session.testsfailed:
                 break
-        answer = Answer(self._values, self._details, self._absent)
-        write_atomic(self._output, json.dumps(encode(answer)))
+        if not self._refuse_other_code():
+            folders = COMMIT.import_folders(module_files(sys.modules)) if COMMIT else ()
+            self._write(Answer(self._values, self._details, self._absent, tuple(folders)))
         return True
+
+    def _refuse_other_code(self) -> bool:
+        """Whether the process imported a module of its repository from elsewhere than its checkout."""
+        refusal = COMMIT.refusal(module_files(sys.modules)) if COMMIT else ""
+        if refusal:
+            self._write(Answer(refusal=refusal))
+        return bool(refusal)
+
+    def _write(self, answer: Answer) -> None:
+        write_atomic(self._output, json.dumps(encode(answer)))
 
     def _add(self, results: TestResults) -> None:
         """Add what a test found in the pass that just ended; the least value of all passes stands."""

@@ -1,0 +1,132 @@
+"""Which modules of a process belong to a repository, and whether they come from one checkout of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pytest_dtdispatch.core.text import ask
+
+CHECKOUT = "DTDISPATCH_AB_CHECKOUT"  # variable of a process: its Checkout, as JSON
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """The worktree of one side of an A/B run. All paths are absolute, without links.
+
+    Args:
+        top: folder of the worktree.
+        others: other worktrees of the repository.
+        import_path: folders of the worktree that modules are imported from.
+        installed: folder into which its commit was installed; empty if it was not.
+    """
+
+    top: str
+    others: tuple[str, ...] = ()
+    import_path: tuple[str, ...] = ()
+    installed: str = ""
+
+    def import_folders(self, modules: Mapping[str, str]) -> list[str]:
+        """Return the folders of the checkout from which these modules (name: file) were imported."""
+        found = ((name, os.path.realpath(file)) for name, file in modules.items())
+        return sorted({str(_root(name, Path(file))) for name, file in found if self._is_own(file)})
+
+    def refusal(self, modules: Mapping[str, str]) -> str:
+        """Return an error for the first module of the repository from elsewhere; empty if there is none."""
+        for name in sorted(modules):
+            if self.is_foreign(name, modules[name]):
+                file = Path(modules[name])
+                tail = file.relative_to(_root(name, file)).as_posix()
+                expected = next(Path(self.top).rglob(tail), Path(self.top))
+                remedy = "--install installs each commit into a folder of its own"
+                if self.installed:
+                    remedy = "compare environments: --base PYTHON --head PYTHON"
+                return f"imports {name} from {file}, not from {expected}: {remedy}"
+        return ""
+
+    def is_foreign(self, name: str, file: str) -> bool:
+        """Return whether a module belongs to the repository, and comes from elsewhere than this checkout."""
+        real = os.path.realpath(file)
+        if self._is_own(real):
+            return False
+        if any(_is_below(real, other) and not _is_of_interpreter(real, other) for other in self.others):
+            return True
+        last = name.rpartition(".")[2]
+        if name.partition(".")[0] in sys.stdlib_module_names or last == "conftest" or last[:5] == "test_":
+            return False  # tests go by path alone
+        return any(_has_module(folder, name) for folder in self._package_folders)
+
+    def _is_own(self, file: str) -> bool:
+        return any(_is_below(file, each) for each in (self.top, self.installed) if each)
+
+    @cached_property
+    def _package_folders(self) -> tuple[Path, ...]:
+        """Folders that hold packages of the repository, whether or not they are on the import path."""
+        tops = {
+            path.parent for name in PROJECTS for depth in DEPTHS for path in Path(self.top).glob(depth + name)
+        }
+        return (
+            *map(Path, self.import_path),
+            *(top / each for top in {Path(self.top), *tops} for each in SOURCES),
+        )
+
+
+PROJECTS, SOURCES = ("pyproject.toml", "setup.cfg", "setup.py"), ("", "src", "python", "lib")
+DEPTHS = ("", "*/", "*/*/")
+
+
+def module_files(modules: Mapping[str, ModuleType]) -> dict[str, str]:
+    """Return the files of loaded modules; a lazy module may have any value for one."""
+    found = {name: ask(lambda module: vars(module)["__file__"], each, "") for name, each in modules.items()}
+    return {
+        name: file
+        for name, file in found.items()
+        if name != "__main__" and isinstance(file, str) and Path(file).is_absolute()
+    }
+
+
+class InstalledFinder:
+    """Import the packages of a folder from there, whatever hooks and paths come before it."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Find a top-level module; a namespace package has parts elsewhere, and is left to the path."""
+        spec = PathFinder.find_spec(name, [self._folder], target) if path is None else None
+        return spec if spec and spec.loader else None
+
+
+def _root(name: str, file: Path) -> Path:
+    """Return the folder of the import path from which a module was found.
+
+    Example:
+        >>> _root("a.b", Path("/x/a/b.py")).as_posix(), _root("a.b", Path("/x/a/b/__init__.py")).as_posix()
+        ('/x', '/x')
+    """
+    depth = name.count(".") + (file.stem == "__init__")
+    return [*file.parents, file.parent][min(depth, len(file.parents) - 1)]
+
+
+def _has_module(folder: Path, name: str) -> bool:
+    """Whether a folder has the first regular package or module of a dotted name."""
+    parts = name.split(".")
+    paths = (folder.joinpath(*parts[:end]) for end in range(1, len(parts) + 1))
+    return any((path / "__init__.py").is_file() or path.with_suffix(".py").is_file() for path in paths)
+
+
+def _is_below(file: str, folder: str) -> bool:
+    return file.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def _is_of_interpreter(file: str, folder: str) -> bool:
+    """Whether a file belongs to an environment that lies in a folder."""
+    prefixes = {os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix)}
+    return any(_is_below(prefix, folder) and _is_below(file, prefix) for prefix in prefixes)

@@ -1,0 +1,175 @@
+"""Import paths of the sides of two commits, what is refused, and what a killed run leaves."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_dtdispatch.ab.checkouts import import_from_checkout, workspace, worktrees
+from pytest_dtdispatch.ab.process import Arm, Probed, Versions, probe
+from pytest_dtdispatch.cli import main
+from pytest_dtdispatch.core.checkout import Checkout
+from pytest_dtdispatch.errors import DtDispatchError, ProcessError
+from tests.ab.fakes import calls, fake_python
+from tests.ab.test_ab import is_gone, wait_for
+from tests.ab.test_sides import git
+
+VERSIONS = Versions("3.12.3", "0.1.0", "2.13.0", "abc", "a CPU")
+
+
+@pytest.fixture
+def arm(tmp_path: Path) -> Arm:
+    """A side whose worktree has the folders python and libs/one/src, beside the user's checkout."""
+    for folder in ("worktree/python", "worktree/libs/one/src", "repository/.venv/site", "repository/python"):
+        (tmp_path / folder).mkdir(parents=True)
+    top = tmp_path / "worktree"
+    checkout = Checkout(str(top), (str(tmp_path / "repository"), str(tmp_path / "repository/wt/other")))
+    return Arm("base", sys.executable, top, (top,), checkout)
+
+
+@pytest.mark.parametrize(
+    ("path", "mapped"),
+    [
+        ([], []),
+        (["repository/python"], ["python"]),
+        (["repository/.venv/site", "site", "repository-2/python"], []),
+        (["repository/libs/one/src", "repository/wt/other/python"], ["libs/one/src", "python"]),
+        (["repository"], []),  # it is there anyway
+    ],
+)
+def test_import_path_is_mapped_to_the_worktree(
+    arm: Arm, tmp_path: Path, path: list[str], mapped: list[str]
+) -> None:
+    probed = Probed(VERSIONS, [str(tmp_path / each) for each in path], [])
+    found = import_from_checkout(arm, probed, tmp_path, installs=False)
+    top = tmp_path / "worktree"
+    assert found.import_path == (*(top / each for each in mapped), top)
+    assert found.checkout
+    assert found.checkout.import_path == tuple(map(str, found.import_path))
+
+
+def test_path_of_an_interpreter_has_editable_installs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that setuptools installs through a finder."""
+    (tmp_path / "__editable___one_finder.py").write_text(
+        f"MAPPING = {{'one': '{tmp_path}/libs/one', 'a.two': '{tmp_path}/src/a/two', 'odd': '/x/other'}}"
+    )
+    (tmp_path / "torch.py").write_text("__version__, version = '2.13.0', None")
+    (tmp_path / "sitecustomize.py").write_text("import __editable___one_finder")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = probe(Arm("base", sys.executable, tmp_path), tmp_path).path
+    assert found[0] == str(tmp_path)
+    assert found[-2:] == [f"{tmp_path}/libs", f"{tmp_path}/src"]
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository of one commit, which ignores what is compiled."""
+    folder = tmp_path / "repository"
+    (folder / "lib").mkdir(parents=True)
+    (folder / "lib" / "__init__.py").touch()
+    (folder / ".gitignore").write_text("*.so\n.venv\n")
+    git(folder, "init", "--quiet")
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", "one")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("name", "installs"), [("lib/_C.so", True), (".venv/lib/x.so", False)])
+def test_worktree_of_a_build_is_made(repository: Path, tmp_path: Path, name: str, installs: bool) -> None:
+    """A commit that is installed, or has a compiled file in another folder, has its worktree."""
+    (repository / name).parent.mkdir(parents=True, exist_ok=True)
+    (repository / name).touch()
+    with worktrees({"base": "HEAD"}, repository, tmp_path, installs) as found:
+        assert found["base"][1].others == (str(repository),)
+    assert git(repository, "worktree", "list").count("\n") == 1
+
+
+def test_build_that_git_ignores_is_refused(repository: Path, tmp_path: Path) -> None:
+    (repository / "lib/_C.so").touch()
+    made = worktrees({"base": "HEAD"}, repository, tmp_path, installs=False)
+    with pytest.raises(DtDispatchError, match=r"lib/_C.so, .*--base PYTHON --head PYTHON"), made:
+        pass
+    assert git(repository, "worktree", "list").count("\n") == 1
+
+
+def test_interpreters_are_not_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    python = str(fake_python(tmp_path, "python"))
+    assert main(["ab", "--base", python, "--head", python, "--install"]) == 2
+    assert "--install" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("answer", [{"refusal": "imports lib from elsewhere"}, {"folders": []}])
+def test_unproven_import_ends_the_run(
+    repository: Path, tmp_path: Path, answer: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    python = str(fake_python(tmp_path, "python", only=answer))
+    assert main(["ab", "--base", python, "--base-rev", "HEAD", "--head-rev", "HEAD"]) == 2
+    assert "imports " in capsys.readouterr().err
+    assert len(calls(tmp_path)) == 1
+
+
+def test_answer_names_the_folders_of_each_side(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    python = str(fake_python(tmp_path, "python"))
+    words = ["ab", "--base", python, "--base-rev", "HEAD", "--head-rev", "HEAD", "--pairs", "4", "--", "t.py"]
+    assert main(words) == 0
+    base, head, *_ = capsys.readouterr().out.splitlines()
+    assert base.startswith("base: ")
+    assert base.endswith("/base")
+    assert head.startswith("head: ")
+    assert head.endswith("/head")
+
+
+def leftovers(folder: Path) -> Iterator[str]:
+    return (path.name for path in sorted(folder.iterdir()))
+
+
+def test_next_run_removes_what_a_killed_run_left(temporary_folders: Path) -> None:
+    (temporary_folders / "dtdispatch-ab-killed").mkdir()
+    (temporary_folders / "dtdispatch-ab-killed" / "lock").touch()
+    (temporary_folders / "dtdispatch-ab-log").mkdir()  # of a failure: its message names it
+    with workspace() as running, workspace() as other:
+        assert running.exists()
+        assert {*leftovers(temporary_folders)} == {"dtdispatch-ab-log", running.name, other.name}
+    with pytest.raises(ProcessError), workspace() as failed:
+        raise ProcessError
+    with workspace():
+        assert failed.exists()
+        assert not running.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGQUIT])
+def test_killed_run_leaves_no_process_and_no_worktree(
+    repository: Path, tmp_path: Path, temporary_folders: Path, number: int
+) -> None:
+    marker = tmp_path / "pids"
+    waits = (
+        "import subprocess\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(marker)!r} + '.part', 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
+        f"os.replace({str(marker)!r} + '.part', {str(marker)!r})\n"
+        "time.sleep(600)\n"
+    )
+    revisions = ["--base-rev", "HEAD", "--head-rev", "HEAD", "--pairs", "4"]
+    words = [sys.executable, "-m", "pytest_dtdispatch", "ab", *revisions, "--base"]
+    process = subprocess.Popen(
+        [*words, fake_python(tmp_path, "waits", does=waits)], stderr=subprocess.DEVNULL
+    )
+    wait_for(marker.exists)
+    process.send_signal(number)
+    process.wait(60)
+    for pid in map(int, marker.read_text().split()):
+        wait_for(lambda pid=pid: is_gone(pid))  # type: ignore[misc]
+    assert list(leftovers(temporary_folders))
+    assert main(["ab", *revisions, "--base", str(fake_python(tmp_path, "python"))]) == 0
+    assert not list(leftovers(temporary_folders))
+    assert git(repository, "worktree", "list").count("\n") == 1
