@@ -302,6 +302,13 @@ def test_refused_profiler_has_recorded_its_region() -> None:
     assert not budgets
 
 
+def test_trace_has_names_that_are_no_unicode_text() -> None:
+    found: list[str] = []
+    with recording_trace("step \udc80", found.append):
+        torch.ones(2)
+    assert r"step \\udc80" in found[0]
+
+
 def test_trace_is_refused_beside_a_profiler() -> None:
     traces: list[str] = []
     refused = pytest.raises(CaptureError, match="opens a profiler")

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.environment import environment_with
 from pytest_dtdispatch.core.events import CodePlace, Event
+from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.errors import CaptureError, first_line
 from pytest_dtdispatch.torchapi.hooks import PROFILERS, Conversion, Converter, handed, watching_conversions
 
@@ -96,7 +97,7 @@ def recording_trace(name: str, keep: Callable[[str], None]) -> Iterator[None]:
     """
     refuse_another_profiler("a trace")
     profile = torch.profiler.profile(acc_events=True)
-    with _quiet_start(), _only_profiler(profile, "a trace") as profiler, new_range(name):
+    with _quiet_start(), _only_profiler(profile, "a trace") as profiler, new_range(escape_controls(name)):
         yield
     with tempfile.TemporaryDirectory(prefix="dtdispatch-trace-") as folder:
         path = Path(folder, "trace.json")
