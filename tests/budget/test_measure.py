@@ -306,7 +306,7 @@ def test_trace_has_names_that_are_no_unicode_text() -> None:
     found: list[str] = []
     with recording_trace("step \udc80", found.append):
         torch.ones(2)
-    assert r"step \\udc80" in found[0]
+    assert "udc80" in found[0]
 
 
 def test_trace_is_refused_beside_a_profiler() -> None:

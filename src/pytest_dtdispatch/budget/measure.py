@@ -31,7 +31,6 @@ from pytest_dtdispatch.budget.parts import (
     Regions,
     event_costs,
     in_regions,
-    length_of,
     marks_of,
     quieter_half,
     slices,
@@ -91,6 +90,7 @@ UNFOLLOWED = "lines are not known from {} on: following them took three times as
 
 Steps = Generator[None, None, Any]  # yields where a step is to begin, and again where it has ended
 Clock = Callable[[], int]  # in nanoseconds
+MarkedStep = tuple[list[Mark], int]  # with its length, in nanoseconds
 
 
 def run_and_measure_budget(
@@ -138,7 +138,7 @@ def take_budget(
     located = (yield from _follow(log)) if may_trace else []
     counted = yield from _count()
     undisturbed: list[tuple[int, int]] = []
-    marked: tuple[list[list[Mark]], list[list[Mark]]] = [], []
+    marked: tuple[list[MarkedStep], list[MarkedStep]] = [], []
     timed: list[tuple[Node, int]] = []
     blocks = min(BLOCKS, steps)
     with core_waits() as waits:
@@ -148,7 +148,7 @@ def take_budget(
             undisturbed += (yield from _undisturbed(_warm(count, agreement), waits))[-count:]
             clock = marking_clock(waits, undisturbed[-count:])
             for ranges, steps_of_level in enumerate(marked, 1):
-                steps_of_level += (yield from _marked(_warm(count, agreement), clock, ranges))[-count:]
+                steps_of_level += (yield from _marked(_warm(count, agreement), waits, clock, ranges))[-count:]
             timed += (yield from _timed(_warm(count, agreement), waits))[-count:]
             collect()
     walls = [wall_ns for wall_ns, _ in undisturbed]
@@ -156,8 +156,8 @@ def take_budget(
     measured_ns = statistics.median(walls)
     off_core_ns = measured_ns - statistics.median(runs)
     quiet = runs if waits.is_counted else walls
-    lengths = quiet, [*map(length_of, marked[0])], [node.length_ns - waited_ns for node, waited_ns in timed]
-    courses, events = _courses(timed, unmarked(*marked))
+    lengths = quiet, *([length_ns for _, length_ns in level] for level in (marked[0], timed))
+    courses, events = _courses(timed, unmarked(*([marks for marks, _ in level] for level in marked)))
     timing_ns = sum(one.timing_ns for course in courses for one in course) / len(courses)
     cells = cells_of(courses, log.moments, located)
     off_core = "" if waits.is_counted else off_core_text(waits, off_core_ns, measured_ns)
@@ -210,7 +210,7 @@ def _count() -> Generator[None, None, list[StepCounts]]:
 def _courses(timed: Sequence[tuple[Node, int]], regions: Regions) -> tuple[list[Course], float]:
     """Return the quieter timed steps, less their waits and the cost of timing, and the events of one."""
     courses = [in_regions(tuple(slices(node)), marks_of(node), regions) for node, _ in timed]
-    courses = without_waits(courses, [waited_ns for _, waited_ns in timed])
+    courses = without_waits(courses, [max(node.length_ns - length_ns, 0) for node, length_ns in timed])
     quiet = typical(quieter_half(courses, lambda course: sum(one.length_ns for one in course)))
     costs = event_costs(quiet, regions)
     courses = [tuple(one.less(one.events * costs[one.regions[0]]) for one in course) for course in quiet]
@@ -258,34 +258,41 @@ def marking_clock(waits: CoreWaits, undisturbed: Sequence[tuple[int, int]]) -> C
     return waits.clock if wait_ns >= MIN_OFF_CORE * wall_ns else time.perf_counter_ns
 
 
-def _marked(turns: Iterator[None], clock: Clock, ranges: int) -> Steps:
-    """Record on `clock` when ranges begin and end; each is entered `ranges` times."""
+def _marked(turns: Iterator[None], waits: CoreWaits, clock: Clock, ranges: int) -> Steps:
+    """Record on `clock` when ranges begin and end, and how long each step is without its waits.
+
+    Each range is entered `ranges` times.
+    """
     marks: list[Mark] = []
-    steps = []
+    steps: list[MarkedStep] = []
     with ExitStack() as stack:
         for _ in range(ranges):
             stack.enter_context(Marks(lambda name: ClockedRange(marks, clock)).in_place())
         for _ in turns:
             marks.clear()
+            began_ns = waits.clock()
             with ClockedRange(marks, clock):
                 yield
-            steps.append(marks.copy())
+            steps.append((marks.copy(), waits.clock() - began_ns))
             yield
     return steps
 
 
 def _timed(turns: Iterator[None], waits: CoreWaits) -> Steps:
-    """Profile steps; return each with the nanoseconds that it waited for a core."""
+    """Profile steps; return each with its length without waits, in nanoseconds.
+
+    It is read outside the step's range: waits between both readings and the range are in neither.
+    """
     refuse_another_profiler("a budget")
-    waited_ns = []
+    lengths_ns = []
     with profiling() as events, Marks().in_place() as marks:
         for _ in turns:
-            before_ns = waits.counted()
+            began_ns = waits.clock()
             with marks.marked("step"):
                 yield
-            waited_ns.append(waits.counted() - before_ns)
+            lengths_ns.append(waits.clock() - began_ns)
             yield
-    return list(zip(steps_among(events, marks), waited_ns, strict=True))
+    return list(zip(steps_among(events, marks), lengths_ns, strict=True))
 
 
 def _follow(log: PlaceLog) -> Steps:

@@ -374,11 +374,6 @@ def quieter_half(steps: Sequence[T], length_ns: Callable[[T], float]) -> list[T]
     return sorted(steps, key=length_ns)[: (len(steps) + 1) // 2]
 
 
-def length_of(marked: Marked) -> int:
-    """Give the wall time of a step, in nanoseconds."""
-    return marked[-1].at_ns - marked[0].at_ns
-
-
 def unmarked(once: Sequence[Marked], twice: Sequence[Marked]) -> Regions:
     """Say how long regions take, by steps whose ranges were marked once, and by others, marked twice.
 
