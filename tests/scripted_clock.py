@@ -7,12 +7,13 @@ class ScriptedClock:
     """Ten microseconds pass between two looks, and a little more at times."""
 
     def __init__(self) -> None:
+        self.step_ns = 10_000
         self._now = 0
         self._looks = 0
 
     def __call__(self) -> int:
         self._looks += 1
-        self._now += 10_000 + self._looks // 2 % 7
+        self._now += self.step_ns + self._looks // 2 % 7
         return self._now
 
     def wait(self, ns: int) -> None:

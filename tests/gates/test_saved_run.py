@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.verdicts import Judgement, Threshold, Verdict
+from pytest_dtdispatch.core.verdicts import Judgement, Outlook, Threshold, Verdict
 from pytest_dtdispatch.gates.saved_run import (
     LEAST_SAMPLES,
     MIN_SAMPLES,
@@ -19,6 +19,7 @@ from pytest_dtdispatch.gates.saved_run import (
     StateRow,
     environment_differences,
     judge_run,
+    outlook_of,
 )
 
 TEN = Threshold("", "median", 0.1)
@@ -94,6 +95,43 @@ def test_rows_without_a_threshold_and_control_rows_are_not_judged() -> None:
     assert judgement.verdicts == ()
     assert judgement.has_failed  # nothing compared never passes
     assert verdicts_of(judge([row("local")], [row("local")])) == []
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "factor", "verdict"),
+    [
+        (0.5, 0.0, 1.0, "inconclusive"),
+        (0.5, 0.0, 0.5, "inconclusive"),
+        (0.5, 0.0, 1.5, "regressed"),
+        (0.5, 0.45, 1.0, "passed"),
+        (0.0, 0.5, 1.0, "passed"),
+    ],
+)
+def test_baseline_that_waited_passes_nothing(then: float, now: float, factor: float, verdict: str) -> None:
+    sides = replace(row(), waited=then), replace(row(factor=factor), waited=now)
+    assert verdicts_of(judge([sides[0]], [sides[1]])) == [verdict]
+
+
+@pytest.mark.parametrize(
+    ("head", "outlook"),
+    [
+        (row(), Outlook.DECIDED),
+        (row(factor=1.5), Outlook.FAILING),
+        (row(factor=1.1), Outlook.OPEN),
+        (row(count=4), Outlook.OPEN),
+        (replace(row(), ns=(1000, 5000, 4000) * 8), Outlook.OPEN),
+        (replace(row(factor=1.5), is_traced=True), Outlook.DECIDED),
+    ],
+)
+def test_outlook_of_a_row(head: StateRow, outlook: Outlook) -> None:
+    assert outlook_of(row(), head, TEN, 0.0) is outlook
+    useless = replace(row(), ns=STEADY[:4])
+    assert outlook_of(useless, head, TEN, 0.0) is Outlook.DECIDED
+
+
+def test_contaminated_row_would_fail() -> None:
+    assert outlook_of(row(), row(factor=1.15), TEN, 0.08) is Outlook.FAILING
+    assert outlook_of(replace(row(), waited=0.5), row(), TEN, 0.0) is Outlook.DECIDED
 
 
 @pytest.mark.parametrize(

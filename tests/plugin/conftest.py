@@ -7,6 +7,8 @@ import types
 
 import pytest
 
+from pytest_dtdispatch.gates import saved_run
+from pytest_dtdispatch.measuring import blocks
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from pytest_dtdispatch.report import notes
 from tests.scripted_clock import ScriptedClock
@@ -19,8 +21,17 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def no_notes_on_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the note that depends on how busy this machine is; tests/report has its tests."""
+    """Leave out the note and the verdict that depend on how busy this machine is; both have their tests."""
     monkeypatch.setattr(notes, "MIN_WAITED", 1.0)
+    monkeypatch.setattr(saved_run, "MAX_WAITED", 1.0)
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Record the pauses before rows are measured again, and do not sleep."""
+    lengths: list[float] = []
+    monkeypatch.setattr(blocks, "sleep", lengths.append)
+    return lengths
 
 
 @pytest.fixture

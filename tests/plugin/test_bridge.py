@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_dtdispatch.gates.saved_run import MIN_SAMPLES
+from pytest_dtdispatch.plugin.settings import MOST_ROUNDS
 from tests.plugin_runs import (
     ADD,
     ADDS,
@@ -79,11 +79,11 @@ def test_a_row_says_what_it_is_and_what_proves_it(pytester: pytest.Pytester) -> 
 
 
 @pytest.mark.usefixtures("scripted")
-def test_a_run_that_is_kept_has_as_many_samples_as_a_gate_asks_for(pytester: pytest.Pytester) -> None:
+def test_saved_run_has_every_round(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(f"{IMPORTS}{ADDS}")
     _, found = rows(pytester, "--dtdispatch-rounds=auto")
     counts = {row["params"]["state"]: row["stats"]["rounds"] for row in found}
-    assert counts["miss"] == MIN_SAMPLES
+    assert counts["miss"] == MOST_ROUNDS
 
 
 THREADS = """

@@ -322,3 +322,26 @@ def test_counts_of_every_rank_are_judged_on_it_and_tests_shuffled_alike(tmp_path
     for test, rank in (("unlike::train", 1), ("swallowed::moved", 0)):
         name = f"`test_unlike.py::test_{test}`"
         assert f"| {name} | regressed | 0 -\\> 1 | misses=0 on rank {rank} | limits |" in table
+
+
+SLEEPS = """
+def test_slow(dtdispatch, a):
+    def gather():
+        time.sleep(float(os.environ["SLEEP_S"]))
+        return a.redistribute(placements=[Replicate()])
+
+    dtdispatch.call(gather, name="gather")
+"""
+
+
+@pytest.mark.long
+def test_ranks_measure_a_slow_row_again(tmp_path: Path) -> None:
+    (tmp_path / "test_slow.py").write_text(IMPORTS + SLEEPS)
+    flags = ("--dtdispatch-rounds=auto", "--dtdispatch-max-time=5")
+    saved = run_ranks(tmp_path, 2, *flags, "--benchmark-save=base", variables={"SLEEP_S": "0.005"})
+    assert saved.status == 0, saved.text
+    gate = ("--benchmark-compare=0001", "--dtdispatch-fail=100%")
+    slow = run_ranks(tmp_path, 2, *flags, *gate, variables={"SLEEP_S": "0.04"})
+    assert slow.status == 1, slow.text
+    assert "1 regressed" in slow.text
+    assert slow.text.count("the quietest of 4 blocks") == 1

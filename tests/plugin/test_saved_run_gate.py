@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
+from pytest_dtdispatch.measuring import blocks
+from pytest_dtdispatch.plugin import gates
 from tests.plugin_runs import (
+    ADDS,
     BURSTS,
     IMPORTS,
     OTHER_PLUGINS,
@@ -124,7 +127,7 @@ def test_a_row_slower_by_half_is_named(pytester: pytest.Pytester, scripted: type
     failed(
         result,
         *("2 passed, 2 regressed", "  2 regressed: find what slowed it", " 10.0 us  15.0 us "),
-        "worst: test_gate.py::test_mul::mul::miss, 10.0 -> 15.0 us (+50.0 %), regressed",
+        "worst: test_gate.py::test_mul::mul::hit, 10.0 -> 15.0 us (+50.0 %), regressed",
     )
     assert verdict_of(result, "hit") == verdict_of(result, "miss") == "regressed"
     assert verdict_of(result, "hit", ADD) == "passed"
@@ -158,6 +161,92 @@ def test_a_run_without_a_threshold_stands_beside_the_saved_one_and_fails_nothing
     edit(path, lambda saved: saved["environment"].update(threads="99"))
     other = run(pytester, *COMPARE)
     assert_passed(other, "not compared with the saved run: threads: 99 then, 1 now")
+
+
+# Rows that are measured again
+
+PLAIN = """
+def test_add(a):
+    a + a
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "flags"),
+    [(f"{IMPORTS}{ADDS}", ()), (f"{IMPORTS}{PLAIN}", ("--dtdispatch-all",)), (SCRIPTED, ())],
+    ids=["capture", "whole test", "call"],
+)
+def test_slow_moment_is_cleared(
+    pytester: pytest.Pytester,
+    scripted: types.SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    flags: tuple[str, ...],
+) -> None:
+    def end_moment(seconds: float) -> None:
+        scripted.clock.step_ns, scripted.extra_ns = 10_000, 0
+
+    monkeypatch.setattr(blocks, "sleep", end_moment)
+    pytester.makepyfile(test_gate=source.replace("{marker}", ""))
+    assert run(pytester, *SAVE, *flags).ret == pytest.ExitCode.OK
+    scripted.clock.step_ns = 15_000
+    result = run(pytester, *GATE, *flags)
+    assert_passed(result, "  the quietest of 2 blocks")
+    scripted.clock.step_ns = 15_000
+    other = run(pytester, *COMPARE, "--dtdispatch-fail=60%", *flags)
+    assert_passed(other)
+    assert "blocks" not in text_of(other), "what would pass is not repeated"
+
+
+def test_slowed_row_is_confirmed_by_each_block(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace, pauses: list[float]
+) -> None:
+    save(pytester)
+    scripted.extra_ns = 5_000
+    failed(run(pytester, *GATE), "2 passed, 2 regressed", "  the quietest of 4 blocks")
+    assert tuple(pauses) == blocks.PAUSES_S
+
+
+def test_many_confirmed_rows_are_enough(
+    pytester: pytest.Pytester,
+    scripted: types.SimpleNamespace,
+    pauses: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gates, "MAX_CONFIRMED", 2)
+    more = {'dtdispatch.call(mul, name="mul")': '[dtdispatch.call(mul, name=name) for name in "abc"]'}
+    write(pytester, **more)
+    assert run(pytester, *SAVE).ret == pytest.ExitCode.OK
+    scripted.extra_ns = 5_000
+    text = failed(run(pytester, *GATE, "-v"), "2 passed, 6 regressed")
+    assert text.count("the quietest of 4 blocks") == 2
+    assert text.count("one block: it was not measured again") == 4
+    assert tuple(pauses) == blocks.PAUSES_S
+
+
+def test_row_without_blocks_of_its_own_says_so(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace
+) -> None:
+    compare = {
+        'dtdispatch.call(mul, name="mul")': 'dtdispatch.compare({"one": mul, "two": mul}, name="both")'
+    }
+    write(pytester, **compare)
+    assert run(pytester, *SAVE).ret == pytest.ExitCode.OK
+    scripted.extra_ns = 5_000
+    failed(run(pytester, *GATE), "  one block: it was not measured again")
+
+
+def test_undecided_row_takes_more_rounds(pytester: pytest.Pytester) -> None:
+    draws = {
+        "import scripted": "import random, scripted\ndraws = random.Random(1)",
+        "wait(scripted.extra_ns)": "wait(draws.choice((0, 4_000)))",
+    }
+    write(pytester, **draws)
+    auto = "--dtdispatch-rounds=auto"
+    assert run(pytester, *SAVE, auto).ret == pytest.ExitCode.OK
+    result = run(pytester, *COMPARE, auto, "--dtdispatch-fail=miss=median:10%", "-v")
+    [line] = [line for line in text_of(result).splitlines() if line.startswith("  mul") and " miss " in line]
+    assert f"20+{20 * (1 + blocks.MAX_EXTENSIONS)}" in line
 
 
 # What a marker held when it was saved

@@ -54,12 +54,13 @@ def test_a_drift_beside_plain_tensors_that_shifted_may_be_the_machine() -> None:
 
 
 def test_every_row_stands_beside_the_saved_one_with_its_verdict_the_worst_first() -> None:
-    first, head, test, worst, slow, same, remedy, drift = said_of(judged(1.0, 1.05, 1.5))
+    first, head, test, worst, once, slow, same, remedy, drift = said_of(judged(1.0, 1.05, 1.5))
     assert first == "gate: failed against base.json: 2 passed, 1 regressed (median:10%)"
     titles = "signature state base now change % 99 % interval samples verdict"
     assert (head.split(), test) == (titles.split(), "t.py::test")
     assert worst.split()[:7] == ["c", "hit", "10.0", "us", "15.0", "us", "+50.0"]
     assert worst.split()[-2:] == ["20+20", "regressed"]
+    assert once == "    one block: it was not measured again"
     assert [line.split()[0] for line in (slow, same)] == ["b", "a"]
     assert remedy == "  1 regressed: find what slowed it, or save a new run if the cost is wanted"
     assert drift.startswith("  drift of 2 passed rows: median ")

@@ -145,6 +145,7 @@ class Samples:
         by_rank: on many ranks, each rank with its samples; else empty.
         stat: what stands for all ranks: the ``median`` of the rank medians, or the ``max``.
         waited: share of the time of all calls that the thread waited for a core, on the rank with the most.
+        blocks: blocks that were measured; these are the samples of the quietest.
 
     Example:
         >>> hits = Samples(State.HIT, (7, 9), by_rank=((0, (7,)), (1, (9,))))
@@ -160,6 +161,7 @@ class Samples:
     by_rank: tuple[tuple[Natural, tuple[Natural, ...]], ...] = ()
     stat: str = "median"
     waited: Size = 0.0
+    blocks: Natural = 1
 
     def __post_init__(self) -> None:
         for value in self.values:

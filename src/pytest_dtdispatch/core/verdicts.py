@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 
 from pytest_dtdispatch.core.text import escape_controls, listed
 
@@ -28,6 +28,12 @@ class Verdict(str, Enum):
     NEW = "new"
 
     __str__ = str.__str__
+
+
+class Outlook(IntEnum):
+    """What another measurement of a row can change: nothing, whether it is decided, whether it fails."""
+
+    DECIDED, OPEN, FAILING = range(3)
 
 
 @dataclass(frozen=True)

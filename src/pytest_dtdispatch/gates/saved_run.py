@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from statistics import fmean, median
 
 from pytest_dtdispatch.core.measurement import NOISY, TRACED, Measurement, State
 from pytest_dtdispatch.core.results import state_name
 from pytest_dtdispatch.core.signatures import shorten
-from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, Verdict, judged
+from pytest_dtdispatch.core.verdicts import Judgement, Outlook, RowVerdict, Threshold, Verdict, judged
 from pytest_dtdispatch.stats.intervals import Statistic, quantile, ratio_interval, scatter
 
 CONFIDENCE = 0.99
@@ -32,6 +32,7 @@ COMPARABLE = (
 MIN_SAMPLES = 8  # the least and the greatest of fewer do not cover their median with 99 %
 LEAST_SAMPLES = 5  # the rounds that a slow row has without being asked for fewer
 MOST_CONTROL_SHIFT = 0.03
+MAX_WAITED = 0.2  # beside two busy loops on two cores a thread waits for a third of its time
 
 ANY_CHANGE = Threshold("", "median", 0.0)  # what holds for a row that nobody gave a threshold
 
@@ -54,6 +55,7 @@ SCATTERS = f"scatter by more than {NOISY:.0%}"
 IN_THIS_RUN = f"samples {SCATTERS}: run again on a quieter machine, or use dtdispatch ab"
 TRACED_RUN = f"{TRACED}: compare two runs without one"
 IN_SAVED_RUN = f"samples of the saved run {SCATTERS}: save a new one on a quieter machine"
+DISTURBED = "calls of the saved run waited for a core: save a new one on a quieter machine"
 CONTAMINATED = (
     "the same op on plain tensors shifted too, so the cause may be the machine: run again, "
     "or compare builds with dtdispatch ab"
@@ -66,8 +68,10 @@ AGREEING = {
     Verdict.IMPROVED: {Verdict.IMPROVED},
     Verdict.PASSED: {Verdict.PASSED, Verdict.IMPROVED},
 }
+QUIETEST, NOT_AGAIN = "the quietest of {} blocks", "one block: it was not measured again"
 
 
+@lru_cache(maxsize=1024)  # rows are judged when they are measured, and again at the end
 def interval_of_ratio(
     base: Sequence[float], head: Sequence[float], statistic: Statistic
 ) -> tuple[float, float]:
@@ -92,6 +96,8 @@ class StateRow:
         thresholds: that the marker of its test has.
         test: that it is of.
         is_traced: whether a tracer of Python ran.
+        blocks: that were measured, these samples being those of the quietest.
+        waited: share of the time of its calls that they waited for a core.
     """
 
     name: str
@@ -101,6 +107,8 @@ class StateRow:
     thresholds: tuple[Threshold, ...] = ()
     test: str = ""
     is_traced: bool = False
+    blocks: int = 1
+    waited: float = 0.0
 
 
 def state_rows(
@@ -111,7 +119,7 @@ def state_rows(
         for samples in row.times():
             name = state_name(test, row, samples)
             of = (row.mesh, tuple(thresholds), test, row.figures.is_traced)
-            yield StateRow(name, samples.state, samples.ns, *of)
+            yield StateRow(name, samples.state, samples.ns, *of, samples.blocks, samples.waited)
 
 
 def environment_differences(then: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
@@ -129,25 +137,34 @@ def judge_run(
     """Judge every row that has a threshold.
 
     Regressed is a row whose whole interval of the ratio, with 99 % by bootstrap, is past its threshold;
-    improved is one that has become faster by as much. An interval that reaches further from its ratio than
-    the threshold, to either side, passes nothing. If rows on plain tensors, which no dispatch is part of,
-    shifted by more than 3 % in the median, the interval is also judged less that shift. A regression that
-    this removes is contaminated; any other row whose verdict depends on it is inconclusive.
+    improved is one that has become faster by as much. Nothing passes by an interval that reaches further
+    from its ratio than the threshold, to either side, or by a saved row that waited for a core. If rows on
+    plain tensors, which no dispatch is part of, shifted by more than 3 % in the median, the interval is also
+    judged less that shift. A regression that this removes is contaminated; any other row whose verdict
+    depends on it is inconclusive.
     """
     then, now = {row.name: row for row in base}, {row.name: row for row in head}
-    shifts = list(_control_shifts(then, now))
-    shift = math.expm1(median(shifts)) if shifts else None
-    machine = 1 + shift if shift is not None and abs(shift) > MOST_CONTROL_SHIFT else 1.0
+    shifts = control_shifts(then, now).values()
+    shift = control_shift(shifts) if shifts else None
     verdicts: list[RowVerdict] = []
     saved: list[StateRow] = []
     for name in dict.fromkeys((*now, *then)):
         row = then.get(name) or now[name]
         limits = thresholds(row) if row.state is not State.LOCAL else ()
-        verdicts += [_judge_row(row, then.get(name), now.get(name), limit, machine) for limit in limits]
+        verdicts += [_judge_row(row, then.get(name), now.get(name), limit, shift or 0.0) for limit in limits]
         saved += [row for _ in limits if name in then]
     verdicts += _refusals(saved)
     remarks = () if shift is None else (_shift_text(shift, len(shifts)),)
     return judged(verdicts, remarks=remarks)
+
+
+def outlook_of(base: StateRow, head: StateRow, threshold: Threshold, shift: float) -> Outlook:
+    """Return what more samples can change of a row that :func:`judge_run` would judge as it is now."""
+    verdict = _judge_row(head, base, head, threshold, shift).verdict
+    if verdict in (Verdict.REGRESSED, Verdict.CONTAMINATED):
+        return Outlook.FAILING
+    is_useless = _why_not(base, IN_SAVED_RUN) or _is_disturbed(base, head) or head.is_traced
+    return Outlook.OPEN if verdict is Verdict.INCONCLUSIVE and not is_useless else Outlook.DECIDED
 
 
 def compare_rows(base: Sequence[StateRow], head: Sequence[StateRow]) -> list[RowVerdict]:
@@ -157,7 +174,7 @@ def compare_rows(base: Sequence[StateRow], head: Sequence[StateRow]) -> list[Row
     for name, row in {**then, **now}.items():
         verdict = _judge_row(row, then.get(name), now.get(name), ANY_CHANGE)
         remedy = "" if verdict.figures else verdict.remedy
-        verdicts.append(replace(verdict, criterion="", remedy=remedy))
+        verdicts.append(replace(verdict, criterion="", remedy=remedy, details=()))
     return verdicts
 
 
@@ -167,18 +184,22 @@ def _shift_text(shift: float, controls: int) -> str:
     return f"the op on plain tensors shifted by {100 * shift:+.1f} % {rows}{doubt}"
 
 
-def _control_shifts(then: Mapping[str, StateRow], now: Mapping[str, StateRow]) -> Iterator[float]:
-    for name, row in now.items():
-        if row.state is State.LOCAL and name in then:
-            base, head = median(then[name].ns), median(row.ns)
-            if base and head:
-                yield math.log(head / base)
+def control_shifts(then: Mapping[str, StateRow], now: Mapping[str, StateRow]) -> dict[str, float]:
+    """Return the logarithm of the ratio of each row on plain tensors, by its name."""
+    controls = [name for name, row in now.items() if row.state is State.LOCAL and name in then]
+    medians = {name: (median(then[name].ns), median(now[name].ns)) for name in controls}
+    return {name: math.log(head / base) for name, (base, head) in medians.items() if base and head}
+
+
+def control_shift(shifts: Collection[float]) -> float:
+    """Return by what share plain ops take longer, given :func:`control_shifts`; 0 if there are none."""
+    return math.expm1(median(shifts)) if shifts else 0.0
 
 
 def _judge_row(
-    row: StateRow, base: StateRow | None, head: StateRow | None, threshold: Threshold, machine: float = 1.0
+    row: StateRow, base: StateRow | None, head: StateRow | None, threshold: Threshold, shift: float = 0.0
 ) -> RowVerdict:
-    """Judge one row; `machine` is the ratio by which the plain ops shifted, 1 if they did not."""
+    """Judge one row, beside plain ops that shifted by a share."""
     verdict_of = partial(
         RowVerdict, row.name, criterion=str(threshold), is_strict=threshold.is_strict, test=row.test
     )
@@ -205,11 +226,16 @@ def _judge_row(
     }
     interval = low, now / then, high
     verdict, remedy = _place(interval, threshold)
-    less_shift, _ = _place([end / machine for end in interval], threshold)
-    if less_shift not in AGREEING[verdict]:
+    less_shift, _ = _place([end / (1 + shift) for end in interval], threshold)
+    if abs(shift) > MOST_CONTROL_SHIFT and less_shift not in AGREEING[verdict]:
         verdict = Verdict.CONTAMINATED if verdict is Verdict.REGRESSED else Verdict.INCONCLUSIVE
         remedy = CONTAMINATED
-    return verdict_of(verdict, tuple(figures.items()), remedy)
+    if verdict in (Verdict.PASSED, Verdict.IMPROVED) and _is_disturbed(base, head):
+        verdict, remedy = Verdict.INCONCLUSIVE, DISTURBED
+    details = (QUIETEST.format(head.blocks),) if head.blocks > 1 else ()
+    if verdict in (Verdict.REGRESSED, Verdict.CONTAMINATED):
+        details = details or (NOT_AGAIN,)
+    return verdict_of(verdict, tuple(figures.items()), remedy, details=details)
 
 
 def _refusals(saved: Sequence[StateRow]) -> Iterator[RowVerdict]:
@@ -219,6 +245,11 @@ def _refusals(saved: Sequence[StateRow]) -> Iterator[RowVerdict]:
     if (few and 2 * few >= len(saved)) or 2 * useless > len(saved):
         why = f"{useless} of {len(saved)} thresholds can never be judged against this saved run"
         yield RowVerdict(why, Verdict.MISMATCHED, (), SAVE_MORE)
+
+
+def _is_disturbed(base: StateRow, head: StateRow) -> bool:
+    """Whether the saved row waited for a core much longer than this one, and may be too slow."""
+    return base.waited - head.waited > MAX_WAITED
 
 
 def _why_not(row: StateRow, noisy: str) -> str:

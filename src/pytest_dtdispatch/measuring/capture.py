@@ -319,7 +319,8 @@ class SignatureCapture(DispatchCapture):
             return call.run()
         self._begin(signature)
         result, ran = run_op(call)
-        self._results.enter(signature, ran.measure(self._caches, self._plan))
+        figures = ran.measure(self._caches, self._plan, str(signature), signature.place[1:])
+        self._results.enter(signature, figures)
         return result
 
     def on_conversion(
@@ -352,7 +353,8 @@ class SignatureCapture(DispatchCapture):
             return result
         self._begin(signature)
         ran.replay.settle()
-        self._results.enter(signature, ran.measure(self._plans, self._plan))
+        figures = ran.measure(self._plans, self._plan, str(signature), signature.place[1:])
+        self._results.enter(signature, figures)
         self._unseen.note()
         return result
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import FEW_SAMPLES
 from pytest_dtdispatch.core.text import show_progress
+from pytest_dtdispatch.core.verdicts import Outlook
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Pace, Sampler
 from pytest_dtdispatch.stats.intervals import median_interval
 
@@ -124,6 +126,10 @@ def agreed(agreement: Agreement | None, step: str, *numbers: int) -> tuple[int, 
     return numbers if settled is None else settled
 
 
+# Judges the states of a row while its call can be repeated.
+RowGate = Callable[[Measurement], Mapping[State, Outlook]]
+
+
 @dataclass(frozen=True)
 class Plan:
     """How much is measured, and of what.
@@ -144,6 +150,7 @@ class Plan:
         warmup: hits discarded before those of a row.
         quick_warmup: the most that are discarded where they take no time.
         one_thread: run repetitions in one intra-op thread, and not in as many as the program has set.
+        gate: judges rows while they are measured; None if no rank compares with a saved run.
     """
 
     rounds: int = 20
@@ -157,6 +164,7 @@ class Plan:
     warmup: int = WARMUP_HITS
     quick_warmup: int = QUICK_WARMUP
     one_thread: bool = True
+    gate: RowGate | None = None
 
 
 class Schedule:
@@ -229,7 +237,9 @@ class Schedule:
         self.effort = fitted(self.effort, miss_ns, hit_ns, left_ns, budget_ns)
         affordable = min(self._affordable, self.effort.rounds)
         if self.plan.agreement is not None:
-            rounds = affordable if self.fewest is None else min(affordable, ROUNDS_TOGETHER)
+            rounds = affordable
+            if self.fewest is not None:
+                rounds = min(affordable, max(ROUNDS_TOGETHER, self.fewest))
             step = f"the rounds (propagation: {propagation.value})"
             settled = self.plan.agreement.minimum(step, (rounds, *self.effort[1:4]))
             if settled is not None:

@@ -18,6 +18,7 @@ from pytest_dtdispatch.core.results import repeated
 from pytest_dtdispatch.core.signatures import place_text
 from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.errors import RanksError, first_line
+from pytest_dtdispatch.measuring.blocks import Blocks
 from pytest_dtdispatch.measuring.call import ConversionCall, OpCall, UnnoticedMode, redistribution_text
 from pytest_dtdispatch.measuring.guard import Setup, call_arguments
 from pytest_dtdispatch.measuring.plan import Agreement, Plan, agreed
@@ -258,25 +259,35 @@ class RanCall:
             finally:
                 signals.is_open = False
 
-    def measure(self, caches: ShardingCaches, plan: Plan) -> Figures:
-        """Repeat the call, and leave behind what the program's own call left behind."""
+    def measure(self, caches: ShardingCaches, plan: Plan, label: str = "", mesh: str = "") -> Figures:
+        """Repeat the call, and leave behind what the program's own call left behind.
+
+        Args:
+            caches: of sharding propagation.
+            plan: how much is measured.
+            label: of the row that the figures make, if a gate may judge it.
+            mesh: of the row.
+        """
         if why_not := self.why_not_measured(plan) or NOT_COUNTED * (not caches.readers()):
             return Figures(notes=(why_not,))
         one_thread, threads = plan.one_thread and not self.is_compiled, torch.get_num_threads()
-        with repetitions([self], one_thread, caches.clear, plan.agreement is None) as outcome:
-            signals = outcome.signals
-            found = self._found(signals)
-            rounds = Rounds(found.subject, caches, plan, found.local, synchronizer(), signals)
-            # Called by nothing of ours: each frame between the program and its op makes a miss longer.
-            if self.look:
-                with own_warnings() as call:
-                    call(rounds.run)
-            else:
-                rounds.run(0.0)
-            figures = rounds.figures
-            notes, remarks = (*found.notes, *figures.notes), (*found.remarks, *figures.remarks)
-            outcome.figures = replace(figures, notes=notes, remarks=remarks)
-        figures = outcome.figures
+        blocks = Blocks(plan, label, mesh)
+        while blocks.wants_more():
+            with repetitions([self], one_thread, caches.clear, plan.agreement is None) as outcome:
+                signals = outcome.signals
+                found = self._found(signals)
+                rounds = Rounds(found.subject, caches, plan, found.local, synchronizer(), signals)
+                # Called by nothing of ours: each frame between the program and its op makes a miss longer.
+                if self.look:
+                    with own_warnings() as call:
+                        call(rounds.run)
+                else:
+                    rounds.run(0.0)
+                figures = rounds.figures
+                notes, remarks = (*found.notes, *figures.notes), (*found.remarks, *figures.remarks)
+                outcome.figures = replace(figures, notes=notes, remarks=remarks)
+            blocks.add(outcome.figures)
+        figures = blocks.figures
         if one_thread == plan.one_thread or threads == 1:
             return figures
         return replace(figures, notes=(*figures.notes, threads_note(threads)))
@@ -457,7 +468,12 @@ def threads_note(threads: int) -> str:
 
 
 def run_and_measure_call(
-    fn: Callable[..., Any], args: tuple[Any, ...], setup: Setup | None, caches: ShardingCaches, plan: Plan
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    setup: Setup | None,
+    caches: ShardingCaches,
+    plan: Plan,
+    name: str = "",
 ) -> tuple[Any, str, Figures]:
     """Call a function for the program, then repeat it, putting back what can be put back.
 
@@ -466,7 +482,7 @@ def run_and_measure_call(
     function changes, it changes in each repetition.
     """
     result, ran = run_call(fn, args, setup, plan.agreement)
-    return result, ran.place, ran.measure(caches, plan)
+    return result, ran.place, ran.measure(caches, plan, name, ran.place)
 
 
 def run_call(

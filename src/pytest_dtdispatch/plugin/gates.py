@@ -15,10 +15,11 @@ from pytest_dtdispatch.budget.table import KIND as BUDGET
 from pytest_dtdispatch.compare.table import KIND as COMPARED
 from pytest_dtdispatch.compiled.table import KIND as COMPILED
 from pytest_dtdispatch.core.events import StepParts
-from pytest_dtdispatch.core.measurement import UNITS
+from pytest_dtdispatch.core.measurement import UNITS, Measurement, State
 from pytest_dtdispatch.core.results import MetricNames, NamedCall, TestResults, number_name, row_key
 from pytest_dtdispatch.core.verdicts import (
     Judgement,
+    Outlook,
     RowVerdict,
     Threshold,
     Verdict,
@@ -33,10 +34,14 @@ from pytest_dtdispatch.gates.expected import ExpectedFile, judge_results, read_e
 from pytest_dtdispatch.gates.saved_run import (
     StateRow,
     compare_rows,
+    control_shift,
+    control_shifts,
     environment_differences,
     judge_run,
+    outlook_of,
     state_rows,
 )
+from pytest_dtdispatch.measuring.blocks import PAUSES_S
 from pytest_dtdispatch.measuring.sampler import SAMPLERS
 from pytest_dtdispatch.plugin import PluginObject, resolve
 from pytest_dtdispatch.plugin.resolve import row_nodeid
@@ -56,6 +61,7 @@ ENDS = (
     *(pytest.exit.Exception, KeyboardInterrupt),
 )
 ANY_MACHINE = "save a run on this machine, or compare all the same with --dtdispatch-any-machine"
+MAX_CONFIRMED = 10  # rows, 3.5 s each: by then the run fails, and other rows are not measured again
 NO_COMPARE = "--benchmark-compare of pytest-benchmark must name the saved run to compare with"
 
 
@@ -97,6 +103,8 @@ class Gates(PluginObject):
     _xfailed: set[str] = field(default_factory=set)
     _expected: list[ExpectedFile] = field(default_factory=list)
     _base: ReportedRun | None = None
+    _shifts: dict[str, float] = field(default_factory=dict)  # of control rows measured so far
+    _confirmed: set[str] = field(default_factory=set)
     _why_no_base: str = "--benchmark-compare finds no saved run"
 
     def read(self) -> None:
@@ -252,6 +260,29 @@ class Gates(PluginObject):
     def _rows(self) -> list[StateRow]:
         found = self._results.items()
         return [row for test, results in found for row in state_rows(test, results.measurements())]
+
+    @functools.cached_property
+    def _judged_while_measured(self) -> dict[str, StateRow]:
+        """Rows of the saved run by name; empty if nothing is compared with them."""
+        is_judged = self.compares and not self._why_not_judged(self._saved_rows)
+        return {row.name: row for row in self._saved_rows if is_judged}
+
+    def outlook(self, test: str, row: Measurement) -> dict[State, Outlook]:
+        """Judge the states of a row while it can be measured again, by the control rows measured so far."""
+        then, now = self._judged_while_measured, {each.name: each for each in state_rows(test, [row])}
+        self._shifts |= control_shifts(then, now)
+        shift, outlooks = control_shift(self._shifts.values()), dict[State, Outlook]()
+        for name, head in now.items():
+            base = then.get(name)
+            limits = self._thresholds_of(base) if base and head.state is not State.LOCAL else ()
+            found = [outlook_of(base, head, limit, shift) for limit in limits if base]
+            outlook = max(found, default=Outlook.DECIDED)
+            if outlook is Outlook.FAILING and head.blocks > len(PAUSES_S):
+                self._confirmed.add(name)
+            elif outlook is Outlook.FAILING and len(self._confirmed) >= MAX_CONFIRMED:
+                outlook = Outlook.DECIDED
+            outlooks[head.state] = outlook
+        return outlooks
 
     def _judge_saved_run(self) -> Iterator[Judgement]:
         """Hold the run against the saved one, if there is any threshold."""

@@ -33,7 +33,7 @@ from pytest_dtdispatch.steps.model import StepCalls, Steps
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.measuring.guard import Measuring, Setup
-    from pytest_dtdispatch.measuring.plan import Plan
+    from pytest_dtdispatch.measuring.plan import Plan, RowGate
     from pytest_dtdispatch.measuring.sampler import Sampler
     from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.ranks.exchange import Lockstep
@@ -187,7 +187,7 @@ class Recorder(api.DtDispatch):
             with self._counted_region(name, self.record):
                 return fn(*arguments)
         with self._measuring("call", name):
-            result, place, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), self._plan)
+            result, place, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), self._plan, name)
         self.results.enter_call(name, place, figures)
         return result  # type: ignore[no-any-return]
 
@@ -373,12 +373,13 @@ class Recorder(api.DtDispatch):
             yield
 
 
-def make_plan(settings: Settings, sampler: Sampler, agreement: Lockstep | None, is_kept: bool) -> Plan:
-    """Plan how much a test measures: where figures are kept, at least as much as a gate asks for."""
-    from pytest_dtdispatch.gates.saved_run import MIN_SAMPLES
+def make_plan(
+    settings: Settings, sampler: Sampler, agreement: Lockstep | None, is_kept: bool, gate: RowGate | None
+) -> Plan:
+    """Plan how much a test measures: every round if figures are saved or judged, for a gate to decide by."""
     from pytest_dtdispatch.measuring.plan import FEWEST, Plan
 
-    fewest = MIN_SAMPLES if is_kept else FEWEST
+    fewest = settings.most_rounds if is_kept else FEWEST
     return Plan(
         settings.most_rounds,
         settings.repeat,
@@ -388,4 +389,5 @@ def make_plan(settings: Settings, sampler: Sampler, agreement: Lockstep | None, 
         sampler=sampler,
         agreement=agreement,
         one_thread=settings.threads == "one",
+        gate=gate,
     )

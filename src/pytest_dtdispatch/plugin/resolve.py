@@ -69,8 +69,13 @@ def test_settings(item: pytest.Item) -> Settings:
 
 def are_figures_kept(config: pytest.Config, settings: Settings) -> bool:
     """Whether figures outlive the run, or a gate judges them, or they are only shown."""
-    is_kept = any(config.getoption(f"benchmark_{name}", None) for name in KEEPING)
+    is_kept = any(getattr(config.known_args_namespace, f"benchmark_{name}", None) for name in KEEPING)
     return is_kept or bool(settings.threshold or settings.expected or settings.export)
+
+
+def is_compared(config: pytest.Config) -> bool:
+    """Whether the run is compared with a saved run, on the first rank if there are many."""
+    return bool(getattr(config.known_args_namespace, "benchmark_compare", None))
 
 
 def flag_values(config: pytest.Config) -> dict[str, Any]:

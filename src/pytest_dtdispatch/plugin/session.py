@@ -131,7 +131,9 @@ class Session(PluginObject):
 
             agreement = self._ranks.agreement(item.config) if self._ranks else None
             is_kept = resolve.are_figures_kept(item.config, settings)
-            recorder = Recorder(settings, make_plan(settings, self._sampler, agreement, is_kept), test)
+            gate = functools.partial(self.gates.outlook, test) if resolve.is_compared(item.config) else None
+            plan = make_plan(settings, self._sampler, agreement, is_kept, gate)
+            recorder = Recorder(settings, plan, test)
             ShardingCaches().clear_all()
         self.results[test] = recorder.results
         try:

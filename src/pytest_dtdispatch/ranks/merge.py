@@ -93,7 +93,8 @@ def _samples(ranks: Mapping[int, Measurement], stat: str) -> Iterator[Samples]:
             ns = representative(by_rank, stat) if by_rank else ()
             unit = next(iter(tried.values())).unit
             waited = max(samples.waited for samples in tried.values())
-            yield Samples(state, ns, refused_of(tried.values()), unit, None, by_rank, stat, waited)
+            blocks = max(samples.blocks for samples in tried.values())
+            yield Samples(state, ns, refused_of(tried.values()), unit, None, by_rank, stat, waited, blocks)
 
 
 def representative(by_rank: Sequence[tuple[int, tuple[int, ...]]], stat: str) -> tuple[int, ...]:

@@ -1,0 +1,145 @@
+"""How many blocks a row takes, and which samples stand for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from pytest_dtdispatch.core.measurement import Figures, Measurement, Samples, State
+from pytest_dtdispatch.core.verdicts import Outlook
+from pytest_dtdispatch.measuring import blocks
+from pytest_dtdispatch.measuring.blocks import MAX_EXTENSIONS, PAUSES_S, Blocks
+from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.measuring.sampler import WallClock
+from tests.scripted_bench import FakeClock
+
+DECIDED, OPEN, FAILING = Outlook
+SLOW, STEADY = (1500,) * 4, (1000,) * 4
+
+
+def figures(hit: Sequence[int] = STEADY, miss: Sequence[int] = STEADY, local: int = 100) -> Figures:
+    ns = {State.MISS: miss, State.HIT: hit, State.LOCAL: (local,) * 4}
+    return Figures(4, tuple(Samples(state, tuple(values)) for state, values in ns.items()))
+
+
+class Run:
+    """Takes the measurements of a row, each of a second, until no more are wanted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pauses: list[float] = []
+        self.clock = FakeClock()
+        self.judged: list[Figures] = []
+        monkeypatch.setattr(blocks, "sleep", self.pauses.append)
+
+    def take(
+        self,
+        measured: Sequence[Figures],
+        outlooks: Sequence[Mapping[State, Outlook]],
+        label: str = "mul",
+        **plan: Any,
+    ) -> tuple[int, Figures]:
+        """Return how many measurements were wanted, and the figures; the last of each list repeats."""
+
+        def gate(row: Measurement) -> Mapping[State, Outlook]:
+            self.judged.append(row.figures)
+            return outlooks[min(len(self.judged), len(outlooks)) - 1]
+
+        sampler = WallClock(self.clock)
+        taken = Blocks(
+            Plan(sampler=sampler, gate=gate, **{"fewest": 20, "max_time_s": 9.0} | plan), label, "4"
+        )
+        count = 0
+        while taken.wants_more():
+            taken.add(measured[min(count, len(measured) - 1)])
+            self.clock.passes(10**9)
+            count += 1
+        return count, taken.figures
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    return Run(monkeypatch)
+
+
+def hits(found: Figures) -> Samples:
+    return next(samples for samples in found.samples if samples.state is State.HIT)
+
+
+@pytest.mark.parametrize("label", ["", "mul"])
+def test_decided_row_is_one_block(run: Run, label: str) -> None:
+    assert run.take([figures()], [{State.HIT: DECIDED}], label) == (1, figures())
+    assert run.pauses == []
+    assert len(run.judged) == bool(label)
+
+
+def test_undecided_state_alone_is_extended(run: Run) -> None:
+    count, found = run.take([figures()], [{State.MISS: OPEN, State.HIT: DECIDED}, {}])
+    assert count == 2
+    assert {samples.state: len(samples.values) for samples in found.samples} == {
+        State.MISS: 8,
+        State.HIT: 4,
+        State.LOCAL: 4,
+    }
+    assert hits(found).blocks == 1
+    assert run.pauses == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "count"),
+    [({}, 1 + MAX_EXTENSIONS), ({"max_time_s": 3.0}, 3), ({"max_time_s": 0.5}, 1), ({"fewest": None}, 1)],
+)
+def test_extension_ends_with_the_time(run: Run, plan: dict[str, Any], count: int) -> None:
+    assert run.take([figures()], [{State.HIT: OPEN}], **plan)[0] == count
+
+
+def test_failing_row_is_cleared_by_a_quiet_block(run: Run) -> None:
+    slow, quiet = figures(SLOW, SLOW, local=150), figures()
+    count, found = run.take([slow, quiet], [{State.HIT: FAILING, State.MISS: DECIDED}, {}])
+    assert (count, run.pauses) == (2, [PAUSES_S[0]])
+    ns = {samples.state: (samples.median_ns, samples.blocks) for samples in found.samples}
+    assert ns == {State.MISS: (1500, 1), State.HIT: (1000, 2), State.LOCAL: (100, 1)}
+
+
+def test_failing_row_takes_every_pause(run: Run) -> None:
+    measured = [figures((ns,) * 4) for ns in (1500, 1600, 1400, 1700)]
+    count, found = run.take(measured, [{State.HIT: FAILING}])
+    assert (count, tuple(run.pauses)) == (4, PAUSES_S)
+    assert (hits(found).median_ns, hits(found).blocks) == (1400, 4)
+
+
+def test_repetition_is_extended_too(run: Run) -> None:
+    outlooks = [{State.HIT: FAILING}, {State.HIT: OPEN}, {State.HIT: FAILING}]
+    count, found = run.take([figures(SLOW)], outlooks)
+    assert (count, tuple(run.pauses)) == (5, PAUSES_S)
+    assert hits(found).blocks == 4
+
+
+def test_failed_repetition_is_noted(run: Run) -> None:
+    count, found = run.take([figures(SLOW), Figures(notes=("it raised",))], [{State.HIT: FAILING}])
+    assert count == 4
+    assert (hits(found).median_ns, hits(found).blocks) == (1500, 1)
+    assert found.notes == ("not measured again: it raised",)
+
+
+class OtherRank:
+    """Agrees with a rank that needs more of hits: another block, twice."""
+
+    def __init__(self) -> None:
+        self.needs = [FAILING, FAILING, DECIDED]
+
+    def sync(self, subject: str) -> None:
+        """Agree."""
+
+    def minimum(self, step: str, numbers: Sequence[int]) -> tuple[int, ...]:
+        need = self.needs.pop(0)
+        theirs = [-need if state is State.HIT else 0 for state in State]
+        return tuple(map(min, numbers, theirs))
+
+
+def test_ranks_repeat_what_one_needs(run: Run) -> None:
+    measured = [figures((ns,) * 4) for ns in (1000, 900, 1100)]
+    count, found = run.take(measured, [{}], agreement=OtherRank())
+    assert (count, tuple(run.pauses)) == (3, PAUSES_S[:2])
+    assert (hits(found).median_ns, hits(found).blocks) == (900, 3)
