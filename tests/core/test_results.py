@@ -124,7 +124,21 @@ COMPILES = counts(State.COMPILE_COLD, 90_000), counts(State.CALL, 700, 600)
         (compiled(CompileCounts(), COMPILES[0]), {}),
         (compiled(BROKEN), {"graphs": 3, "graph_breaks": 2, "recompiles": 1}),
         # Of the step that has most.
-        (STEPS, {"misses_per_step": 1, "redistributes": 3, "implicit": 2, "collectives": 3}),
+        (
+            STEPS,
+            {
+                "misses_per_step": 1,
+                "redistributes": 3,
+                "implicit": 2,
+                "collectives": 3,
+                "dtensor_growth": 0,
+                "calls": 3,
+            },
+        ),
+        (  # one step from empty caches has no growth
+            Steps("step", (), (StepCounts(unpropagated=2, dtensor_growth=5),)),
+            dict.fromkeys(("misses_per_step", "redistributes", "implicit", "collectives"), 0) | {"calls": 2},
+        ),
         (Steps("step", (), ()), {}),
     ],
 )
@@ -143,7 +157,7 @@ def test_a_miss_of_few_samples_is_given_as_one_that_cannot_be_judged() -> None:
 
 def test_every_metric_has_one_name() -> None:
     metrics = list(metric_names())
-    assert len(set(metrics)) == len(metrics) == 17
+    assert len(set(metrics)) == len(metrics) == 19
 
 
 # Names

@@ -39,8 +39,9 @@ ADD = "test_results.py::test_add::add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"
 MUL = "test_results.py::test_mul::mul"
 STEP = "test_results.py::test_step::train"
 TIMES = ("dispatch_hit_ns", "dispatch_miss_ns")
-COUNTS = ("misses_per_step", "redistributes", "implicit", "collectives")
+COUNTS = ("misses_per_step", "redistributes", "implicit", "collectives", "dtensor_growth", "calls")
 KEYS = [(name, metric) for name in (ADD, MUL) for metric in TIMES] + [(STEP, metric) for metric in COUNTS]
+LISTED = [key for key in KEYS if key[1] != "calls"]
 MEASURED = ("--dtdispatch", "--dtdispatch-rounds=5", "--dtdispatch-repeat=2")
 CSV = (*MEASURED, "--dtdispatch-export=csv:results.csv")
 EARLIER = {
@@ -61,7 +62,7 @@ def _written(scripted: types.SimpleNamespace, pytester: pytest.Pytester) -> None
 def expected(pytester: pytest.Pytester) -> Path:
     """Write a file that expects what a run finds."""
     assert run(pytester, *CSV).ret == pytest.ExitCode.OK
-    rows = (pytester.path / "results.csv").read_text().splitlines()
+    rows = [row for row in (pytester.path / "results.csv").read_text().splitlines() if ",calls," not in row]
     lines = [f"{row},{0 if '_ns,' not in row else 0.1}" for row in rows]
     path = pytester.path / "expected.csv"
     path.write_text("\n\n".join(["", *lines, ""]))
@@ -73,11 +74,11 @@ def expected(pytester: pytest.Pytester) -> Path:
 
 def test_results_are_written_as_pytorch_and_its_database_take_them(pytester: pytest.Pytester) -> None:
     result = run(pytester, *CSV, "--dtdispatch-export=oss-json:results.json")
-    assert_passed(result, f"8 results written to {pytester.path / 'results.csv'}")
+    assert_passed(result, f"10 results written to {pytester.path / 'results.csv'}")
     found = pytorch_reader.read_results(pytester.path / "results.csv")
     assert list(found) == KEYS
     assert all(10_000 <= found[key] < 20_000 for key in KEYS if key[1] in TIMES)
-    assert [found[STEP, metric] for metric in COUNTS] == [0, 0, 0, 0]
+    assert [found[STEP, metric] for metric in COUNTS] == [0, 0, 0, 0, 0, 1]
     records = json.loads((pytester.path / "results.json").read_text())
     assert [(each["model"]["name"], each["metric"]["name"]) for each in records] == KEYS
     assert [each["metric"]["benchmark_values"] for each in records] == [[value] for value in found.values()]
@@ -166,11 +167,11 @@ def test_an_unwritable_file_is_refused_first(pytester: pytest.Pytester, export: 
 def test_a_run_against_its_own_results_passes_and_drift_is_told(
     pytester: pytest.Pytester, expected: Path, scripted: types.SimpleNamespace
 ) -> None:
-    assert list(pytorch_reader.read_expected(expected)) == KEYS
-    says = "gate: passed against expected.csv: 8 passed"
-    assert_passed(run(pytester, *GATE), says, "drift of 8 passed rows: median +0.0 %")
+    assert list(pytorch_reader.read_expected(expected)) == LISTED
+    says = "gate: passed against expected.csv: 9 passed"
+    assert_passed(run(pytester, *GATE), says, "drift of 9 passed rows: median +0.0 %")
     assert_passed(run(pytester, *GATE, "-pno:benchmark"), says)
-    assert_passed(run(pytester, *GATE, "-k", "test_step"), "expected.csv: 4 passed")  # others are not missing
+    assert_passed(run(pytester, *GATE, "-k", "test_step"), "expected.csv: 5 passed")  # others are not missing
     scripted.extra_ns = 500
     assert_passed(run(pytester, *GATE, "-k", "mul"), "drift of 2 passed rows: median +5.0 %")
 
@@ -178,9 +179,9 @@ def test_a_run_against_its_own_results_passes_and_drift_is_told(
 @pytest.mark.parametrize(
     ("named", "passed"),
     [
-        (["test_results.py::test_step"], 4),
-        (["test_results.py::test_step", "test_results.py::test_mul"], 6),
-        (["test_other.py", "test_results.py::test_step"], 4),
+        (["test_results.py::test_step"], 5),
+        (["test_results.py::test_step", "test_results.py::test_mul"], 7),
+        (["test_other.py", "test_results.py::test_step"], 5),
     ],
 )
 def test_rows_of_unnamed_tests_are_not_missing(
@@ -192,7 +193,7 @@ def test_rows_of_unnamed_tests_are_not_missing(
 
 def test_row_gone_from_a_named_file_is_missing(pytester: pytest.Pytester, expected: Path) -> None:
     pytester.makepyfile(test_results=TESTS.replace("test_mul", "test_times"))
-    failed(run(pytester, *GATE, "test_results.py"), "6 passed, 2 missing, 2 new")
+    failed(run(pytester, *GATE, "test_results.py"), "7 passed, 2 missing, 2 new")
 
 
 def test_every_file_that_is_given_is_judged(pytester: pytest.Pytester, expected: Path) -> None:
@@ -201,7 +202,7 @@ def test_every_file_that_is_given_is_judged(pytester: pytest.Pytester, expected:
     one.write_text("\n".join(lines[:3]))
     two.write_text("\n".join(lines[2:6]))
     pytester.makeini("[pytest]\ndtdispatch_expected =\n  one.csv\n  two.csv\n")
-    assert_passed(run(pytester, *CSV), "one.csv: 3 passed, 2 new", "two.csv: 4 passed")
+    assert_passed(run(pytester, *CSV), "one.csv: 3 passed, 3 new", "two.csv: 4 passed")
     assert_passed(run(pytester))  # it waits until something is measured
     both = ("--dtdispatch-expected=one.csv", "--dtdispatch-expected=two.csv")
     for wrong, right in ((one, two), (two, one)):
@@ -225,7 +226,7 @@ def test_what_regressed_is_named_with_rows_to_paste_and_a_command_to_update(
     result = run(pytester, *GATE)
     text = failed(
         result,
-        "gate: failed against expected.csv: 4 passed, 4 regressed",
+        "gate: failed against expected.csv: 5 passed, 4 regressed",
         *(f"regressed {MUL}", f"regressed {STEP}", "redistributes 0 +-0 %: 0 -> 1\n"),
         "find what made it grow",
         "dtdispatch expected update expected.csv --results results.csv --reason",
@@ -239,24 +240,36 @@ def test_what_regressed_is_named_with_rows_to_paste_and_a_command_to_update(
     capsys.readouterr()
     update = ["expected", "update", str(expected), "--results", str(pytester.path / "results.csv")]
     assert main([*update, "--reason", "slower, and wanted"]) == 0
-    assert capsys.readouterr().out == f"{expected}: 4 of 8 rows changed\n"
-    assert_passed(run(pytester, *GATE), "8 passed")
-    assert list(pytorch_reader.read_expected(expected)) == KEYS
+    assert capsys.readouterr().out == f"{expected}: 4 of 9 rows changed\n"
+    assert_passed(run(pytester, *GATE), "9 passed")
+    assert list(pytorch_reader.read_expected(expected)) == LISTED
+
+
+def test_calls_fail_only_where_they_are_listed(pytester: pytest.Pytester, expected: Path) -> None:
+    pytester.makepyfile(test_results=TESTS.replace("else a + a", "else a + a + a"))
+    assert_passed(run(pytester, *GATE), "gate: passed against expected.csv: 9 passed\n")
+    update = ["expected", "update", str(expected), "--results", str(pytester.path / "results.csv")]
+    assert main([*update, "--reason", "more", "--new-margin", "0"]) == 0
+    assert ",calls," not in expected.read_text()
+    expected.write_text(f"{expected.read_text()}{STEP},calls,1,0.0\n")
+    failed(run(pytester, *GATE), "9 passed, 1 regressed", "calls 1 +-0 %: 1 -> 2 (+100.0 %)")
+    assert main([*update, "--reason", "one more op"]) == 0
+    assert f"{STEP},calls,2,0.0,one more op" in expected.read_text()
 
 
 def test_what_improved_fails_or_warns_where_that_is_wanted(pytester: pytest.Pytester, expected: Path) -> None:
     expected.write_text(expected.read_text().replace(f"{MUL},dispatch_hit_ns,", f"{MUL},dispatch_hit_ns,9"))
-    text = failed(run(pytester, *GATE), "7 passed, 1 improved", f"improved {MUL}", "update the expected file")
+    text = failed(run(pytester, *GATE), "8 passed, 1 improved", f"improved {MUL}", "update the expected file")
     assert "regressed" not in text
     result = run(pytester, *GATE, "-odtdispatch_improved=warn")
-    assert_passed(result, "gate: passed against expected.csv: 7 passed, 1 improved", f"improved {MUL}")
+    assert_passed(result, "gate: passed against expected.csv: 8 passed, 1 improved", f"improved {MUL}")
     [pasted] = [line for line in result.outlines if line.startswith(MUL)]
     assert pasted == f"{MUL},dispatch_hit_ns,10000,0.1"
 
 
 def test_a_row_of_a_test_that_is_gone_fails_as_missing(pytester: pytest.Pytester, expected: Path) -> None:
     pytester.makepyfile(test_results=TESTS.replace("test_mul", "test_times"))
-    text = failed(run(pytester, *GATE), "6 passed, 2 missing, 2 new", f"missing {MUL}", "restore the test")
+    text = failed(run(pytester, *GATE), "7 passed, 2 missing, 2 new", f"missing {MUL}", "restore the test")
     assert f"new {MUL.replace('test_mul', 'test_times')}: dispatch_hit_ns 10,00" in text
 
 
@@ -268,12 +281,12 @@ def test_a_gate_that_compared_nothing_fails(pytester: pytest.Pytester, expected:
     assert not (pytester.path / "results.csv").exists()
     rows = expected.read_text()
     expected.write_text("\n\n# nothing yet\n")
-    failed(run(pytester, *GATE), "gate: failed against expected.csv: 8 new", "no row could be judged")
+    failed(run(pytester, *GATE), "gate: failed against expected.csv: 9 new", "no row could be judged")
     pytester.makepyfile(test_results="def test_nothing(): pass")
     says = ("gate: failed against expected.csv: ", "no row to judge")
     failed(run(pytester, *gate), *says, passed=1)
     expected.write_text(rows)
-    failed(run(pytester, *gate), "expected.csv: 8 missing", "no row could be judged", passed=1)
+    failed(run(pytester, *gate), "expected.csv: 9 missing", "no row could be judged", passed=1)
 
 
 def test_a_noisy_result_is_not_judged_and_no_correction(pytester: pytest.Pytester, expected: Path) -> None:
@@ -283,7 +296,7 @@ def test_a_noisy_result_is_not_judged_and_no_correction(pytester: pytest.Pyteste
     pytester.makepyfile(test_results=noisy)
     result = run(pytester, *GATE)
     says = (f"inconclusive {MUL}", "    noisy: its samples scatter by ")
-    assert_passed(result, "6 passed, 2 inconclusive", *says)
+    assert_passed(result, "7 passed, 2 inconclusive", *says)
     assert "rows to paste" not in text_of(result)
     failed(run(pytester, *GATE, "-k", "mul"), "2 inconclusive", "no row could be judged", passed=1)
 

@@ -306,6 +306,33 @@ def test_a_limit_on_what_no_one_asked_for_judges_that_alone(pytester: pytest.Pyt
     )
 
 
+LEAK = """
+a, kept = sharded(device_mesh), []
+dtdispatch.steps(lambda: kept.append(a + a), name="leak")
+"""
+
+
+@pytest.mark.parametrize(
+    ("limits", "failed"), [("dtensor_growth=0,calls=0", 1), ("dtensor_growth=1,calls=1", 0)]
+)
+def test_growth_and_calls_fail_only_over_their_limits(
+    pytester: pytest.Pytester, limits: str, failed: int
+) -> None:
+    once = LEAK.replace('name="leak"', 'name="once", warmup=0, steps=1')  # fills caches, and does not grow
+    mark = f"@pytest.mark.dtdispatch(max='{limits}')"
+    source = source_of(LEAK, LEAK, once, marks=("", mark, mark.replace("calls=0", "calls=1")))
+    result = measure_source(pytester, source, failed=failed, passed=3 - failed)
+    if failed:
+        result.stdout.fnmatch_lines(
+            [
+                "E *leak: over its limits",
+                "E *calls=0, and step 1 has 1",
+                "E *dtensor_growth=0, and step 1 has 1",
+                "E *f32[[]8,8[]] S0*",
+            ]
+        )
+
+
 def test_an_unknown_limit_is_refused_with_the_names_of_all(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_it(dtdispatch): pass")
     result = run(pytester, "--dtdispatch", "--dtdispatch-max=implied=0")

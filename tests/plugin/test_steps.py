@@ -175,7 +175,7 @@ def test_a_step_is_counted_budgeted_and_timed_under_one_name(pytester: pytest.Py
     measure_source(pytester, ONE_NAME, "--dtdispatch-export=csv:results.csv", passed=2)
     file = pytester.path / "results.csv"
     keys = [",".join(row.split(",")[:2]).partition("::")[2] for row in file.read_text().splitlines()]
-    counts = ("misses_per_step", "redistributes", "implicit", "collectives")
+    counts = ("misses_per_step", "redistributes", "implicit", "collectives", "dtensor_growth", "calls")
     metrics = ("dispatch_hit_ns", "dispatch_miss_ns", *counts)
     tests = ("test_counted_first", "test_timed_first")
     assert sorted(keys) == sorted(f"{test}::step,{each}" for test in tests for each in metrics)

@@ -30,6 +30,7 @@ TWO = StepCounts(
     events=(MISS, MISS, GATHER, GATHER, *RAN, WRAPPED, WRAPPED),
     cache_growth=(("native", 2), ("FakeTensor", 1)),
     spec_growth=2,
+    dtensor_growth=2,
 )
 
 

@@ -115,12 +115,14 @@ def most_growth(step: StepCounts) -> int:
 
 WARMUP, STEPS = 3, 5
 
-# What each metric counts.
-METRICS: dict[str, Callable[[EventLists], Sequence[AnyEvent]]] = {
-    "misses_per_step": lambda step: step.missed,
-    "redistributes": lambda step: step.redistributions,
-    "implicit": lambda step: step.implied,
-    "collectives": lambda step: step.collective_runs,
+GROWTH = "dtensor_growth"
+METRICS: dict[str, Callable[[StepCounts], int]] = {
+    "misses_per_step": lambda step: step.misses,
+    "redistributes": lambda step: len(step.redistributions),
+    "implicit": lambda step: len(step.implied),
+    "collectives": lambda step: len(step.collective_runs),
+    GROWTH: lambda step: step.dtensor_growth,
+    "calls": lambda step: step.calls,
 }
 # What moves data or wraps it.
 TRANSFERS = Redistribution, Collective, Wrapping, Unwrapping
@@ -163,9 +165,14 @@ class Steps(EventLists, NoRows):
 
     def metrics(self) -> Iterator[tuple[str, int]]:
         """Every metric, from the step with the highest count, as in limits."""
-        for metric, counted in METRICS.items():
-            if self.steps:
-                yield metric, max(len(counted(step)) for step in self.steps)
+        for metric, count in METRICS.items():
+            if self.steps and not (metric == GROWTH and self.is_cold):
+                yield metric, max(0, *map(count, self.steps))
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether it is one step without a warm-up, whose first calls fill caches: that is no growth."""
+        return not self.warmup and len(self.steps) == 1
 
     @property
     def events(self) -> tuple[AnyEvent, ...]:

@@ -19,7 +19,7 @@ from pytest_dtdispatch.steps.events import (
     by_cause,
     by_layer,
 )
-from pytest_dtdispatch.steps.model import METRICS, StepCounts, Steps, most_growth
+from pytest_dtdispatch.steps.model import GROWTH, METRICS, StepCounts, Steps, most_growth
 
 
 class CountColumn(NamedTuple):
@@ -45,7 +45,7 @@ def of_events(title: str, events: Callable[[StepCounts], Sequence[StepEvent]]) -
 
 IMPLICIT = "implicit"  # its column is there where some step has one
 COLUMNS = (
-    CountColumn("calls", lambda step: step.calls),
+    CountColumn("calls", lambda step: step.calls, "calls"),
     CountColumn("hits", lambda step: step.hits),
     of_events("misses", lambda step: step.missed),
     of_events("redistributes", lambda step: step.redistributions),
@@ -54,7 +54,7 @@ COLUMNS = (
     of_events("collectives", lambda step: step.collective_runs),
     CountColumn("cache+", most_growth, "cache_growth"),
     CountColumn("specs+", lambda step: step.spec_growth, "spec_growth"),
-    CountColumn("DTensors+", lambda step: step.dtensor_growth),
+    CountColumn("DTensors+", lambda step: step.dtensor_growth, GROWTH),
 )
 LIMITS = tuple(column.limit for column in COLUMNS if column.limit)
 EXPENDABLE = ("steps", "DTensors+", "hits", "wraps", "collectives", IMPLICIT)
@@ -198,6 +198,8 @@ def _range(counts: Sequence[int]) -> str:
 def _consists_of(step: StepCounts, column: CountColumn) -> Sequence[str]:
     if column.limit == "cache_growth":
         return [f"{name}: {count:,} entries" for name, count in step.cache_growth if count]
+    if column.limit == GROWTH:
+        return [*filter(None, [step.kept])]
     return by_cause([column.events(step)]) if column.events else ()
 
 
@@ -208,7 +210,7 @@ def judge(counted: Steps, limits: Mapping[str, int]) -> Iterator[RowVerdict]:
         limit = column.limit
         if limit in limits and steps:
             worst = max(steps, key=column.number)
-            found = column.number(worst)
+            found = 0 if limit == GROWTH and counted.is_cold else column.number(worst)
             what = f"step {steps.index(worst) + 1} has {found:,}"
             yield judge_count(counted.name, limit, limits[limit], found, what, _consists_of(worst, column))
 
