@@ -132,6 +132,54 @@ def test_rows_that_some_processes_have_are_missing_new_or_inconclusive(metric: s
     assert "1 of 2 and 2 of 2 processes" in some.remedy
 
 
+def with_control(metric: str, **factor: float) -> Sides:
+    """Script both sides with control rows: in the head add is slower by ``one``, all ops by ``every``."""
+    base, head = processes(10, 1, 0.001), processes(10, 2, 0.001, **factor)
+    for name in ("add", "mul", "mm", "relu", "sum", "clone"):
+        for one in base:
+            one[f"control::{name}::control"] = 1000.0
+        for one in head:
+            one[f"control::{name}::control"] = 1000.0 * factor.get("every", 1.0)
+    for one in head:
+        one["control::add::control"] *= factor.get("one", 1.0)
+    return base, head
+
+
+@pytest.mark.parametrize("metric", ["time", INSTRUCTIONS])
+@pytest.mark.parametrize(
+    ("factor", "hit", "local"),
+    [
+        ({}, PASSED, PASSED),
+        ({"local": 1.4, "hit": 1 + 0.4 * 2 / 7}, PASSED, REGRESSED),  # a kernel of 2 of 7 us
+        ({"local": 1.4, "hit": 1.4}, REGRESSED, REGRESSED),
+        ({"hit": 1.4}, REGRESSED, PASSED),
+        ({"local": 0.6}, PASSED, IMPROVED),
+        ({"local": 0.6, "hit": 1.4}, REGRESSED, IMPROVED),
+        ({"local": 1.4, "one": 1.4}, PASSED, REGRESSED),  # the op is one of the control
+        ({"local": 1.4, "every": 1.4}, CONTAMINATED, CONTAMINATED),
+    ],
+)
+def test_op_and_dispatch_are_judged_apart(
+    metric: str, factor: dict[str, float], hit: Verdict, local: Verdict
+) -> None:
+    stages = compare_stages(rule := Rule(metric=metric), lambda *_: with_control(metric, **factor))
+    found = {one.row: one for one in judge(rule, stages)}
+    assert {row: one.verdict for row, one in found.items()} == {
+        HIT: hit,
+        MISS: found[MISS].verdict,
+        LOCAL: local,
+    }
+    assert found[MISS].verdict in (PASSED, CONTAMINATED)
+    assert (found[LOCAL].remedy == "the op itself, not its dispatch") is (local is REGRESSED)
+    assert all(stage.has_control for stage in stages.values())
+
+
+def test_older_file_is_judged_by_its_local_rows() -> None:
+    stages = compare_stages(RULE, lambda *_: (processes(10, 1), processes(10, 2, local=1.4)))
+    assert not stages[SCREEN].has_control
+    assert verdicts(stages[SCREEN]) == {HIT: CONTAMINATED, MISS: CONTAMINATED}
+
+
 def sides(base: dict[str, list[float]], head: dict[str, list[float]]) -> Sides:
     """Return the processes of two sides, of which each row has one value a process."""
     before, after = (

@@ -247,6 +247,8 @@ def _stage_text(run: Run, pair: Pair, name: str, stage: Stage) -> str:
     text += f"; plain tensors shifted by {percent(stage.control):+.{1 if is_time else 2}f} %"
     if stage.is_contaminated:
         text += f", past {100 * rule.control:g} %: contaminated; {RUN_AGAIN if is_time else OTHER_BUILD}"
+    if not stage.has_control:
+        text += "; it has no control rows: these are of the tests"
     return text
 
 

@@ -12,8 +12,10 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.results import CONTROL
 from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.stats.rank_sums import (
@@ -37,6 +39,7 @@ RUN_AGAIN = "run again, or --control off where the builds differ"
 OTHER_BUILD = "another build, Python or meter on one side; --control off judges anyway"
 VARIES = "it varies from process to process: fix what is random, or --confirm more"
 GONE = "the head did not measure it: restore the test"
+OP_ITSELF = "the op itself, not its dispatch"
 FIND_IT = {
     TIME: "find what slowed it: compare --base-rev and --head-rev commit by commit",
     COUNTS: "find what made it grow; --dtdispatch-metric counts lists what each count consists of, and where",
@@ -112,6 +115,7 @@ class Stage:
         control: shift of plain tensors, in logarithms, if any were measured.
         is_contaminated: whether it is past its floor.
         processes: of the side that has fewer.
+        has_control: whether that is the shift of the control, and not of local rows, as in older files.
     """
 
     rows: Mapping[str, Difference]
@@ -119,6 +123,7 @@ class Stage:
     control: float | None = None
     is_contaminated: bool = False
     processes: int = 0
+    has_control: bool = False
 
     def tripped(self) -> list[str]:
         """Rows that fresh processes must look at."""
@@ -190,8 +195,10 @@ def compare_sides(
     rows: dict[str, Difference] = {}
     absent = []
     before, after = (Counter(row for process in side for row in process) for side in (base, head))
+    has_control = any(state_of(row) == CONTROL for row in before)
+    of_control = CONTROL if has_control else State.LOCAL
     for row in {**before, **after}:
-        if state_of(row) == State.LOCAL or (only is not None and row not in only):
+        if state_of(row) in (CONTROL, of_control) or (only is not None and row not in only):
             continue
         if before[row] == len(base) and after[row] == len(head):
             rows[row] = _compare_row(base, head, row, rule, level)
@@ -203,9 +210,9 @@ def compare_sides(
             measured = f"{before[row]} of {len(base)} and {after[row]} of {len(head)} processes"
             absent.append(RowVerdict(row, Verdict.INCONCLUSIVE, (), f"measured in {measured}: see the log"))
     absent.sort(key=lambda one: one.verdict is not Verdict.INCONCLUSIVE)
-    control = None if rule.metric == COUNTS else control_shift(base, head, rule.metric)
+    control = None if rule.metric == COUNTS else control_shift(base, head, rule.metric, of_control)
     is_contaminated = 0 < math.log1p(rule.control) < abs(control or 0.0)
-    return Stage(rows, tuple(absent), control, is_contaminated, min(len(base), len(head)))
+    return Stage(rows, tuple(absent), control, is_contaminated, min(len(base), len(head)), has_control)
 
 
 def _compare_row(
@@ -217,23 +224,40 @@ def _compare_row(
     if rule.metric == INSTRUCTIONS:
         found = compare_numbers(before, after, rule.threshold)
     else:
-        floor = rule.floor_miss if state_of(row) in MISSES else rule.floor_hit
-        found = compare_times(before, after, floor, level)
-    plain = control_shift(base, head, rule.metric, f"{row.rpartition('::')[0]}::")
-    shift = () if plain is None else (("plain_percent", percent(plain)),)
+        found = compare_times(before, after, floor_of(rule, row), level)
+    plain = local_shift(base, head, rule.metric, [f"{row.rpartition('::')[0]}::{State.LOCAL}"])
+    shift = () if plain is None or state_of(row) == State.LOCAL else (("plain_percent", percent(plain)),)
     return replace(found, figures=(*found.figures, *shift))
 
 
-def control_shift(base: Sequence[Values], head: Sequence[Values], metric: str, of: str = "") -> float | None:
-    """Return the shift of plain tensors from base to head, in logarithms, if any were measured.
+def control_shift(base: Sequence[Values], head: Sequence[Values], metric: str, state: str) -> float | None:
+    """Return the shift of all rows of a state from base to head, in logarithms, if any were measured.
 
-    It is taken over the local rows that every process measured, or those of them whose names begin
-    with ``of``. Of times a process has one value, the mean of its logarithms; of instructions a row has one,
-    the least of each side.
+    Of control rows it is the median, which a commit that changes one of these ops does not move.
     """
-    first, *others = [*base, *head]
-    local = (row for row in first if row.startswith(of) and state_of(row) == State.LOCAL)
-    controls = [row for row in local if all(row in one for one in others)]
+    rows = [row for row in {**base[0], **head[0]} if state_of(row) == state]
+    if state != CONTROL:
+        return local_shift(base, head, metric, rows)
+    shifts = [local_shift(base, head, metric, [row]) for row in rows]
+    return statistics.median([shift for shift in shifts if shift is not None] or [0.0])
+
+
+def floor_of(rule: Rule, row: str) -> float:
+    """Return the smallest shift of a row that counts, as a fraction."""
+    if rule.metric == INSTRUCTIONS:
+        return rule.threshold
+    return rule.floor_miss if state_of(row) in MISSES else rule.floor_hit
+
+
+def local_shift(
+    base: Sequence[Values], head: Sequence[Values], metric: str, rows: Sequence[str]
+) -> float | None:
+    """Return the shift of rows from base to head, in logarithms, over those that every process measured.
+
+    Of times a process has one value, the mean of its logarithms; of instructions a row has one, the minimum
+    of each side.
+    """
+    controls = [row for row in rows if all(row in one for one in (*base, *head))]
     if not controls:
         return None
     if metric != TIME:
@@ -292,7 +316,22 @@ def judge(rule: Rule, stages: Mapping[str, Stage]) -> list[RowVerdict]:
             verdicts.append(RowVerdict(row, Verdict.INCONCLUSIVE, difference.figures, remedy))
         else:
             verdicts.append(_row_verdict(rule, row, screen, Verdict.PASSED))
-    return [*verdicts, *screen.absent]
+    return [*map(partial(_explained, rule, {one.row: one for one in verdicts}), verdicts), *screen.absent]
+
+
+def _explained(rule: Rule, verdicts: Mapping[str, RowVerdict], one: RowVerdict) -> RowVerdict:
+    """Pass a row that regressed no more than its op on plain tensors, up to its floor; both name the op."""
+    local = verdicts.get(f"{one.row.rpartition('::')[0]}::{State.LOCAL}")
+    if not local or not local.verdict is one.verdict is Verdict.REGRESSED:
+        return one
+    if one is local:
+        return replace(one, remedy=OP_ITSELF)
+    ends = ("base_ns", "head_ns") if rule.metric == TIME else ("base_least", "head_least")
+    before, after = ([dict(each.figures)[end] for each in (one, local)] for end in ends)
+    overhead = (after[0] - after[1]) - (before[0] - before[1])
+    if overhead > floor_of(rule, one.row) * before[0]:
+        return one
+    return replace(one, verdict=Verdict.PASSED, remedy=OP_ITSELF)
 
 
 def _row_verdict(rule: Rule, row: str, stage: Stage, verdict: Verdict, tripped: int = 0) -> RowVerdict:

@@ -52,7 +52,7 @@ PYTEST_RUNS: Mapping[str, Mapping[AnswerKind, tuple[str, ...]]] = {
     },
     INSTRUCTIONS: {AnswerKind.INSTRUCTIONS: ("--dtdispatch-metric=instructions",)},
 }
-# 10 signatures, in each pass 20 misses and 600 hits of each, and their plain tensors, which are the control.
+# 10 signatures, in each pass 20 misses and 600 hits of each, and their plain tensors.
 DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core")
 # Of rows whose instructions differ: a profile of one takes some ten seconds, and no count of it is judged.
 PROFILING = ("-odtdispatch_profile=true", "--dtdispatch-rounds=1", "--dtdispatch-repeat=1")

@@ -21,6 +21,7 @@ from pytest_dtdispatch.core.files import write_atomic
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import (
+    CONTROL,
     GO_ON,
     KIND,
     ONLY,
@@ -34,7 +35,7 @@ from pytest_dtdispatch.core.results import (
     state_name,
 )
 from pytest_dtdispatch.core.text import MOST_LISTED
-from pytest_dtdispatch.measuring.sampler import SAMPLERS
+from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler
 from pytest_dtdispatch.plugin.gates import KINDS
 from pytest_dtdispatch.plugin.ranks import reason_of
 from pytest_dtdispatch.plugin.resolve import row_nodeid, run_settings
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 # Of each pass and row. At 20 rounds a block of misses is one miss, of hits 30: some milliseconds, in which a
 # machine is quiet when it is never quiet for as long as a pass takes.
 BLOCKS = 20
+CALLS, LAYOUTS = 30, 4  # of the control: calls in a block, and layouts of the method cache in all blocks
 PER_STEP = ("misses", "redistributes", "implicit", "collectives", "wraps", "unwraps")
 GROWTHS = ("cache_growth", "spec_growth", "dtensor_growth")
 LONGEST_DETAIL = 500
@@ -116,6 +118,25 @@ def instructions(results: TestResults) -> Iterator[tuple[str, float]]:
                 yield state_name(results.test, row, samples), Count(samples.figure, 1, lines)
 
 
+def control(sampler: Sampler) -> Iterator[tuple[str, float]]:
+    """Measure six ops on plain tensors, as hits are: as many calls in as many blocks."""
+    import torch
+
+    aten, a, b = torch.ops.aten, torch.ones(16, 8, device="cpu"), torch.ones(8, 8, device="cpu")
+    binary = [(op, (a, a)) for op in (aten.add.Tensor, aten.mul.Tensor)]
+    unary = [(op, (a,)) for op in (aten.relu.default, aten.sum.default, aten.clone.default)]
+    meter = sampler.meter
+    for op, args in (*binary, *unary, (aten.mm.default, (a, b))):
+        readings = []
+        for _ in range(LAYOUTS):
+            sampler.refresh()
+            for _ in range(BLOCKS * CALLS // LAYOUTS):
+                begun = meter.begin()
+                op(*args)
+                readings.append(meter.end() - begun)
+        yield f"{CONTROL}::{op}::{CONTROL}", quietest_block(readings, BLOCKS, least=1)
+
+
 VALUES = {
     AnswerKind.TIMES: times,
     AnswerKind.COUNTS: counts,
@@ -130,10 +151,11 @@ class Passes:
     Args:
         kind: of the answer.
         goes_on: whether tests that failed or were skipped are left out of later passes, with the reason.
+        sampler: reads the control; None where counts are compared.
     """
 
-    def __init__(self, kind: AnswerKind, goes_on: bool) -> None:
-        self._kind, self._goes_on = kind, goes_on
+    def __init__(self, kind: AnswerKind, goes_on: bool, sampler: Sampler | None) -> None:
+        self._kind, self._goes_on, self._sampler = kind, goes_on, sampler
         self._count, self._output = int(os.environ[PASSES]), Path(os.environ[OUTPUT])
         self._values: dict[str, float] = {}
         self._details: dict[str, tuple[str, ...]] = {}
@@ -169,6 +191,9 @@ class Passes:
             self._leave_out(session)
             for results in measuring.results.values():
                 self._add(results)
+            if self._sampler and self._values:
+                for name, value in control(self._sampler):
+                    self._values[name] = min(value, self._values.get(name, math.inf))
             if session.testsfailed:
                 break
         if not self._refuse_other_code():
@@ -219,7 +244,8 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     goes_on = bool(os.environ.get(GO_ON))
     config.option.continue_on_collection_errors |= goes_on
-    config.pluginmanager.register(Passes(kind, goes_on), "dtdispatch-passes")
+    sampler = SAMPLERS[metric] if kind in (AnswerKind.TIMES, AnswerKind.INSTRUCTIONS) else None
+    config.pluginmanager.register(Passes(kind, goes_on, sampler), "dtdispatch-passes")
 
 
 def outcome_text(report: pytest.CollectReport | pytest.TestReport) -> str:
