@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -111,18 +112,32 @@ def test_lazy_modules_have_no_file() -> None:
     assert module_files(modules) == {"real": "/x/real.py"}
 
 
+class Hook:
+    """Find each module by its whole name in one folder, as scikit-build-core does."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, [str(self._folder.joinpath(*name.split(".")[:-1]))])
+
+
 def test_installed_package_wins_over_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    touch(tmp_path / "installed/dtd_won/__init__.py")
-    touch(tmp_path / "path/dtd_won/__init__.py")
+    for folder in ("installed", "path"):
+        touch(tmp_path / folder / "dtd_won/__init__.py")
+        touch(tmp_path / folder / "dtd_won/ops.py")
     touch(tmp_path / "installed/dtd_space/one.py")
     touch(tmp_path / "path/dtd_space/two.py")
-    monkeypatch.setattr(sys, "path", [str(tmp_path / "path"), str(tmp_path / "installed"), *sys.path])
-    monkeypatch.setattr(sys, "meta_path", [InstalledFinder(str(tmp_path / "installed")), *sys.meta_path])
+    installed = str(tmp_path / "installed")
+    monkeypatch.setattr(sys, "path", [installed, str(tmp_path / "path"), *sys.path])
+    hooks = [InstalledFinder(installed), Hook(tmp_path / "path")]
+    monkeypatch.setattr(sys, "meta_path", [hooks[0], *sys.meta_path])
     try:
-        won = importlib.import_module("dtd_won")
-        assert won.__file__ == str(tmp_path / "installed/dtd_won/__init__.py")
         assert importlib.import_module("dtd_space.one")
         assert importlib.import_module("dtd_space.two")
+        monkeypatch.setattr(sys, "meta_path", [*hooks, *sys.meta_path])
+        for name in ("dtd_won", "dtd_won.ops"):
+            assert str(importlib.import_module(name).__file__).startswith(f"{installed}/")
     finally:
         for name in [name for name in sys.modules if name.startswith("dtd_")]:
             del sys.modules[name]

@@ -99,8 +99,9 @@ class InstalledFinder:
         self._folder = folder
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Find a top-level module; a namespace package has parts elsewhere, and is left to the path."""
-        spec = PathFinder.find_spec(name, [self._folder], target) if path is None else None
+        """Find a module; a namespace package has parts elsewhere, and is left to the path."""
+        folders = [self._folder] if path is None else [each for each in path if _is_below(each, self._folder)]
+        spec = PathFinder.find_spec(name, folders, target)
         return spec if spec and spec.loader else None
 
 
