@@ -194,6 +194,28 @@ def test_a_count_that_grew_says_what_came_to_it(tmp_path: Path, capsys: pytest.C
     assert "--threshold is for --metric instructions, and this compares counts" in capsys.readouterr().err
 
 
+def test_new_call_is_named_and_fails_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A call on another line is no new call; a second one of the same signature is."""
+    name = f"{STEP}::calls_per_step"
+    lines = {
+        "old": ["add@4, at a.py:1", "mm@4, at a.py:2", "neg@4, at a.py:3"],
+        "new": ["add@4, at a.py:4", "relu@4, at a.py:5", "mm@4 (2x), at a.py:6, a.py:7", "neg@4, at a.py:8"],
+    }
+    old, new = (
+        fake_python(tmp_path, side, numbers={"counts": of_side, "proofs": {}, "details": {name: lines[side]}})
+        for side, of_side in (("old", counted(calls=3.0)), ("new", counted(calls=5.0)))
+    )
+    path = tmp_path / "ab.json"
+    assert compare(old, new, "--metric", "counts", "--json", str(path)) == 0
+    out = capsys.readouterr().out
+    named = [line.strip() for line in out.splitlines() if line.startswith("    ")]
+    assert named == ["relu@4, at a.py:5", "mm@4 (2x), at a.py:6, a.py:7"]
+    verdicts = {one["row"]: one["verdict"] for one in json.loads(path.read_text())["verdicts"]}
+    assert [verdicts.pop(name), *{*verdicts.values()}] == ["changed", "passed"]
+    assert compare(new, old, "--metric", "counts") == 0
+    assert main(["ab", "--judge", str(path)]) == 0
+
+
 def test_instructions_that_trip_run_other_layouts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Instructions run one pair and two more of another layout where it trips."""
     notes = "open(told['calls'] + '.pads', 'a').write(str(len(os.environ['DTDISPATCH_AB_PADDING'])) + ' ')"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -156,9 +157,27 @@ def test_counts_are_named_by_test_step_and_count(pytester: pytest.Pytester, coun
     assert {name: value for name, value in of_step.items() if value} == dict.fromkeys(once, 1.0)
     [moved] = read(counted)["details"]["test_it.py::test_steps::step::redistributes_per_step"]
     assert moved.startswith("redistribute: f32[8,8] S0 -> R")
+    [called] = read(counted)["details"]["test_it.py::test_steps::step::calls_per_step"]
+    assert re.fullmatch(r"add\.Tensor\(f32\[8,8\]R\)@4, at test_it\.py:\d+.*", called)
     # A capture is counted from empty caches: what fills them is no growth.
     assert numbers["test_it.py::test_steps::capture 1::misses_per_step"] == 1.0
     assert "test_it.py::test_steps::capture 1::cache_growth_per_step" not in numbers
+
+
+LEAK = """
+KEPT = []
+
+def test_steps(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    dtdispatch.steps(lambda: KEPT.append(a + a), name="step")
+"""
+
+
+def test_growth_lists_what_stays_alive(pytester: pytest.Pytester, counted: Path) -> None:
+    assert measure_source(pytester, LEAK, PLUGIN, "--dtdispatch-metric=counts").ret == 0
+    name = "test_it.py::test_steps::step::dtensor_growth_per_step"
+    assert read(counted)["values"][name] == 1.0
+    assert read(counted)["details"][name] == ["f32[8,8] S0"]
 
 
 def test_which_rows_hit_is_proved_beside_counts(

@@ -38,7 +38,7 @@ from pytest_dtdispatch.report.document import (
 )
 from pytest_dtdispatch.report.judgements import LONGEST_ROW, gravity, verdict_counts
 
-GOOD = (Verdict.PASSED, Verdict.IMPROVED, Verdict.NEW)
+GOOD = (Verdict.PASSED, Verdict.IMPROVED, Verdict.CHANGED, Verdict.NEW)
 STATUS = (  # the first that a row has is that of the run
     ({Verdict.REGRESSED, Verdict.MISSING}, 1),
     ({Verdict.CONTAMINATED}, 4),
@@ -212,6 +212,9 @@ def _differing(run: Run, pair: Pair, one: RowVerdict) -> list[str]:
     base, head = (dict.fromkeys(line for of, lines in told if of == side for line in lines) for side in pair)
     if run.request.rule.metric == INSTRUCTIONS:
         return _functions(base, head)
+    if one.verdict is Verdict.CHANGED:  # another line of the source is no other call
+        calls = {line.partition(", at ")[0] for line in base}
+        return [line for line in head if line.partition(", at ")[0] not in calls]
     return [line for line in head if line not in base] if one.verdict is Verdict.REGRESSED else []
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.results import CONTROL
+from pytest_dtdispatch.core.results import CALLS_PER_STEP, CONTROL
 from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.stats.rank_sums import (
@@ -308,7 +308,9 @@ def judge(rule: Rule, stages: Mapping[str, Stage]) -> list[RowVerdict]:
     adjusted = dict(zip(found, hochberg([last.rows[row].p for row in found] if last else []), strict=True))
     verdicts = []
     for row, difference in screen.rows.items():
-        if last and row in adjusted:
+        if state_of(row) == CALLS_PER_STEP and difference.is_tripped:
+            verdicts.append(RowVerdict(row, Verdict.CHANGED, difference.figures))
+        elif last and row in adjusted:
             verdict = last.rows[row].judged(adjusted[row])
             verdicts.append(_row_verdict(rule, row, last, verdict, len(found)))
         elif difference.is_tripped:

@@ -61,7 +61,7 @@ PADDING, STEP_BYTES = "DTDISPATCH_AB_PADDING", 136
 MOST_SHARE = 10.0  # of floors and of the control: 1000 %
 NOT_OF_RUN = {"format", "version", "verdicts"}  # members of the file
 FORMAT, VERSION = "pytest-dtdispatch ab", 3
-CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED)
+CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.CHANGED)
 Pair = tuple[str, str]  # names of the sides that are compared
 
 

@@ -25,6 +25,7 @@ APART = frozenset({"steps", "budget"})
 # Variables by which a process of an A/B run is told what to do.
 OUTPUT, PASSES, KIND = "DTDISPATCH_AB_OUTPUT", "DTDISPATCH_AB_PASSES", "DTDISPATCH_AB_KIND"
 GO_ON = "DTDISPATCH_AB_GO_ON"  # without the tests that fail
+CALLS_PER_STEP = "calls_per_step"  # reported, and not judged
 CONTROL = "control"  # state of rows that no code of a project changes: aten ops on plain tensors
 ONLY = "DTDISPATCH_AB_ONLY"  # rows, one a line: tests of no other run
 

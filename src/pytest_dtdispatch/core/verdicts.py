@@ -25,6 +25,7 @@ class Verdict(str, Enum):
     INCONCLUSIVE = "inconclusive"
     QUARANTINED = "quarantined"
     IMPROVED = "improved"
+    CHANGED = "changed"  # reported, and no fault: more or fewer calls of an A/B run
     NEW = "new"
 
     __str__ = str.__str__

@@ -21,6 +21,7 @@ from pytest_dtdispatch.core.files import write_atomic
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import (
+    CALLS_PER_STEP,
     CONTROL,
     GO_ON,
     KIND,
@@ -52,6 +53,7 @@ CALLS, LAYOUTS = 30, 4  # of the control: calls in a block, and layouts of the m
 PER_STEP = ("misses", "redistributes", "implicit", "collectives", "wraps", "unwraps")
 GROWTHS = ("cache_growth", "spec_growth", "dtensor_growth")
 LONGEST_DETAIL = 500
+MOST_CALLS = 2_000  # of two sides those that only one has are listed
 # Of a process that measures a commit. Packages may be imported before any hook runs: by other plugins.
 COMMIT = decode(Checkout, json.loads(os.environ[CHECKOUT])) if CHECKOUT in os.environ else None
 if COMMIT and COMMIT.installed:
@@ -90,7 +92,10 @@ def counts(results: TestResults) -> Iterator[tuple[str, float]]:
 
 
 def _counts_of_steps(steps: Steps) -> Iterator[tuple[str, float]]:
-    yield "calls_per_step", steps.calls / len(steps.steps)
+    yield (
+        CALLS_PER_STEP,
+        Count(steps.calls, len(steps.steps), steps.warmup[-1].called if steps.warmup else ()),
+    )
     names: tuple[str, ...] = PER_STEP
     if steps.warmup or len(steps.steps) > 1:  # a step from empty caches fills them: that is no growth
         names += GROWTHS
@@ -218,7 +223,7 @@ class Passes:
         for name, value in VALUES[self._kind](results):
             self._values[name] = min(float(value), self._values.get(name, math.inf))
             if isinstance(value, Count) and value.details:
-                lines = value.details[:MOST_LISTED]
+                lines = value.details[: MOST_CALLS if name.endswith(CALLS_PER_STEP) else MOST_LISTED]
                 self._details[name] = tuple(line[:LONGEST_DETAIL] for line in lines)
 
     def _leave_out(self, session: pytest.Session) -> None:

@@ -30,6 +30,7 @@ TONES = {
     Verdict.PASSED: Tone.GOOD,
     Verdict.IMPROVED: Tone.GOOD,
     Verdict.NEW: Tone.NOTICE,
+    Verdict.CHANGED: Tone.NOTICE,
     Verdict.INCONCLUSIVE: Tone.NOTICE,
     Verdict.QUARANTINED: Tone.NOTICE,
 }

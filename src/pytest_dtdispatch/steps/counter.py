@@ -6,8 +6,8 @@ import gc
 import itertools
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -66,6 +66,23 @@ from pytest_dtdispatch.torchapi.tensors import (
     tensor_traits,
     version_of,
 )
+
+
+def call_lines(calls: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """List calls (signature, source line), equal signatures once.
+
+    Example:
+        >>> call_lines([("add@4", "a.py:1"), ("mm@4", "a.py:2"), ("add@4", "a.py:1")])
+        ('add@4 (2x), at a.py:1', 'mm@4, at a.py:2')
+    """
+    lines: defaultdict[str, list[str]] = defaultdict(list)
+    for signature, line in calls:
+        lines[signature].append(line)
+    return tuple(
+        f"{signature}{f' ({len(at)}x)' if len(at) > 1 else ''}, at {', '.join(dict.fromkeys(at))}"
+        for signature, at in lines.items()
+        if signature
+    )
 
 
 class ThreadState(threading.local):
@@ -386,6 +403,7 @@ class StepCounter:
     """
 
     what = "steps are counted"
+    lists_calls = True
 
     def __init__(self, base: Function | None = None) -> None:
         self._caches = ShardingCaches()
@@ -423,11 +441,15 @@ class StepCounter:
 
     def note(self, call: OpCall) -> Any:
         """Make a call, and note it with its place, so that later misses and backwards know it."""
-        self._places.note()
+        place = self._places.note()
         result = call.run()
         if has_dtensor(call.leaves()):
             at = self._thread.last_call(self._lap)
-            self._log.append(describe(call.func, call.args, call.kwargs, at))
+            called = describe(call.func, call.args, call.kwargs, at)
+            if self.lists_calls:
+                signature = str(signature_of(call.func, call.args, call.kwargs))
+                called = called._replace(text=(signature, str(place)))
+            self._log.append(called)
         return result
 
     def begin_notes(self) -> None:
@@ -472,11 +494,13 @@ class StepCounter:
         self._check(native_misses, propagated)
         native_entries = sum(one.queried is QueriedCache.NATIVE and not one.error for one in propagated)
         events = tuple(self._explained())
+        called = call_lines(entry.text for entry in self._log if isinstance(entry, Called))
         self._log.clear()
         return StepCounts(
             hits=native_hits + self._python_hits,
             unpropagated=self._unpropagated,
             events=events,
+            called=called,
             cache_growth=(("native", native_entries),) if self._caches.has_native else (),
         )
 
@@ -639,6 +663,7 @@ class LoopCounter(StepCounter):
     """
 
     what = "a StepWatch is open"
+    lists_calls = False
 
     def __init__(self) -> None:
         super().__init__()

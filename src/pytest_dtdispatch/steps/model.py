@@ -92,6 +92,7 @@ class StepCounts(EventLists):
         spec_growth: ``DTensorSpec`` objects gained, garbage having been collected.
         dtensor_growth: ``DTensor`` objects gained, likewise.
         kept: dtype, shape and placements of the DTensors of which the step left more, at most three kinds.
+        called: every call of a warm-up step, equal ones once, each with its source line.
     """
 
     hits: int = 0
@@ -101,6 +102,7 @@ class StepCounts(EventLists):
     spec_growth: int = 0
     dtensor_growth: int = 0
     kept: str = field(default="", compare=False)
+    called: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def calls(self) -> int:
@@ -254,8 +256,9 @@ class Steps(EventLists, NoRows):
 
     @property
     def dtensor_growth_per_step(self) -> float:
-        """``DTensor`` objects gained a step."""
-        return Count(self.dtensor_growth, len(self.steps))
+        """``DTensor`` objects gained a step; lists them."""
+        details = dict.fromkeys(step.kept for step in self.steps if step.kept)
+        return Count(self.dtensor_growth, len(self.steps), details)
 
     @property
     def steady_after(self) -> Steady | None:

@@ -60,6 +60,7 @@ class Called(NamedTuple):
     op: str
     traits: Traits
     at: CallPlace = CallPlace()
+    text: tuple[str, str] = ("", "")  # signature and source line, if calls are listed
 
 
 class Reason(NamedTuple):
@@ -135,7 +136,7 @@ class Seen:
 
     def why(self, called: Called) -> Reason:
         """Say why a call missed, before it is noted itself."""
-        op, traits, at = called
+        op, traits, at, _ = called
         known = self._clears.get((at.thread, op))
         if not known:
             elsewhere = bool(at.thread) or any(other == op for _, other in self._clears)
