@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,11 +16,11 @@ from pytest_dtdispatch.measuring.sampler import WallClock
 from tests.scripted_bench import FakeClock
 
 DECIDED, OPEN, FAILING = Outlook
-SLOW, STEADY = (1500,) * 4, (1000,) * 4
+SLOW, STEADY = (1500,) * 6, (1000,) * 6
 
 
 def figures(hit: Sequence[int] = STEADY, miss: Sequence[int] = STEADY, local: int = 100) -> Figures:
-    ns = {State.MISS: miss, State.HIT: hit, State.LOCAL: (local,) * 4}
+    ns = {State.MISS: miss, State.HIT: hit, State.LOCAL: (local,) * 6}
     return Figures(4, tuple(Samples(state, tuple(values)) for state, values in ns.items()))
 
 
@@ -36,13 +36,13 @@ class Run:
     def take(
         self,
         measured: Sequence[Figures],
-        outlooks: Sequence[Mapping[State, Outlook]],
+        outlooks: Sequence[dict[State, Outlook]],
         label: str = "mul",
         **plan: Any,
     ) -> tuple[int, Figures]:
         """Return how many measurements were wanted, and the figures; the last of each list repeats."""
 
-        def gate(row: Measurement) -> Mapping[State, Outlook]:
+        def gate(row: Measurement) -> dict[State, Outlook]:
             self.judged.append(row.figures)
             return outlooks[min(len(self.judged), len(outlooks)) - 1]
 
@@ -78,9 +78,9 @@ def test_undecided_state_alone_is_extended(run: Run) -> None:
     count, found = run.take([figures()], [{State.MISS: OPEN, State.HIT: DECIDED}, {}])
     assert count == 2
     assert {samples.state: len(samples.values) for samples in found.samples} == {
-        State.MISS: 8,
-        State.HIT: 4,
-        State.LOCAL: 4,
+        State.MISS: 12,
+        State.HIT: 6,
+        State.LOCAL: 6,
     }
     assert hits(found).blocks == 1
     assert run.pauses == []
@@ -94,6 +94,13 @@ def test_extension_ends_with_the_time(run: Run, plan: dict[str, Any], count: int
     assert run.take([figures()], [{State.HIT: OPEN}], **plan)[0] == count
 
 
+@pytest.mark.parametrize(("judged", "count"), [({}, 1 + MAX_EXTENSIONS), ({State.MISS: DECIDED}, 1)])
+def test_uncompared_state_is_measured_closely(run: Run, judged: dict[State, Outlook], count: int) -> None:
+    scattered = figures(miss=(1000, 1120) * 10)
+    assert run.take([scattered], [judged])[0] == count
+    assert run.take([figures(miss=(1000, 1020) * 10)], [{}])[0] == 1
+
+
 def test_failing_row_is_cleared_by_a_quiet_block(run: Run) -> None:
     slow, quiet = figures(SLOW, SLOW, local=150), figures()
     count, found = run.take([slow, quiet], [{State.HIT: FAILING, State.MISS: DECIDED}, {}])
@@ -103,7 +110,7 @@ def test_failing_row_is_cleared_by_a_quiet_block(run: Run) -> None:
 
 
 def test_failing_row_takes_every_pause(run: Run) -> None:
-    measured = [figures((ns,) * 4) for ns in (1500, 1600, 1400, 1700)]
+    measured = [figures((ns,) * 6) for ns in (1500, 1600, 1400, 1700)]
     count, found = run.take(measured, [{State.HIT: FAILING}])
     assert (count, tuple(run.pauses)) == (4, PAUSES_S)
     assert (hits(found).median_ns, hits(found).blocks) == (1400, 4)
@@ -139,7 +146,7 @@ class OtherRank:
 
 
 def test_ranks_repeat_what_one_needs(run: Run) -> None:
-    measured = [figures((ns,) * 4) for ns in (1000, 900, 1100)]
+    measured = [figures((ns,) * 6) for ns in (1000, 900, 1100)]
     count, found = run.take(measured, [{}], agreement=OtherRank())
     assert (count, tuple(run.pauses)) == (3, PAUSES_S[:2])
     assert (hits(found).median_ns, hits(found).blocks) == (900, 3)

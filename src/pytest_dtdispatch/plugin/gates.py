@@ -268,15 +268,16 @@ class Gates(PluginObject):
         return {row.name: row for row in self._saved_rows if is_judged}
 
     def outlook(self, test: str, row: Measurement) -> dict[State, Outlook]:
-        """Judge the states of a row while it can be measured again, by the control rows measured so far."""
+        """Judge the compared states of a row in its test, by the control rows measured so far."""
         then, now = self._judged_while_measured, {each.name: each for each in state_rows(test, [row])}
         self._shifts |= control_shifts(then, now)
         shift, outlooks = control_shift(self._shifts.values()), dict[State, Outlook]()
         for name, head in now.items():
-            base = then.get(name)
-            limits = self._thresholds_of(base) if base and head.state is not State.LOCAL else ()
-            found = [outlook_of(base, head, limit, shift) for limit in limits if base]
-            outlook = max(found, default=Outlook.DECIDED)
+            if (base := then.get(name)) is None or head.state is State.LOCAL:
+                continue
+            if not (limits := self._thresholds_of(base)):
+                continue
+            outlook = max(outlook_of(base, head, limit, shift) for limit in limits)
             if outlook is Outlook.FAILING and head.blocks > len(PAUSES_S):
                 self._confirmed.add(name)
             elif outlook is Outlook.FAILING and len(self._confirmed) >= MAX_CONFIRMED:

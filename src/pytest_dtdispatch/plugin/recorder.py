@@ -373,13 +373,11 @@ class Recorder(api.DtDispatch):
             yield
 
 
-def make_plan(
-    settings: Settings, sampler: Sampler, agreement: Lockstep | None, is_kept: bool, gate: RowGate | None
-) -> Plan:
-    """Plan how much a test measures: every round if figures are saved or judged, for a gate to decide by."""
+def make_plan(settings: Settings, sampler: Sampler, agreement: Lockstep | None, gate: RowGate | None) -> Plan:
+    """Plan how much a test measures: every round for a gate, which also judges what is only saved now."""
     from pytest_dtdispatch.measuring.plan import FEWEST, Plan
 
-    fewest = settings.most_rounds if is_kept else FEWEST
+    fewest = settings.most_rounds if gate else FEWEST
     return Plan(
         settings.most_rounds,
         settings.repeat,

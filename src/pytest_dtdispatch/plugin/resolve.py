@@ -73,11 +73,6 @@ def are_figures_kept(config: pytest.Config, settings: Settings) -> bool:
     return is_kept or bool(settings.threshold or settings.expected or settings.export)
 
 
-def is_compared(config: pytest.Config) -> bool:
-    """Whether the run is compared with a saved run, on the first rank if there are many."""
-    return bool(getattr(config.known_args_namespace, "benchmark_compare", None))
-
-
 def flag_values(config: pytest.Config) -> dict[str, Any]:
     """Read what flags give, by setting."""
     values = ((each, config.getoption(each.dest, None)) for each in WITH_FLAG)

@@ -131,8 +131,8 @@ class Session(PluginObject):
 
             agreement = self._ranks.agreement(item.config) if self._ranks else None
             is_kept = resolve.are_figures_kept(item.config, settings)
-            gate = functools.partial(self.gates.outlook, test) if resolve.is_compared(item.config) else None
-            plan = make_plan(settings, self._sampler, agreement, is_kept, gate)
+            gate = functools.partial(self.gates.outlook, test) if is_kept else None
+            plan = make_plan(settings, self._sampler, agreement, gate)
             recorder = Recorder(settings, plan, test)
             ShardingCaches().clear_all()
         self.results[test] = recorder.results
