@@ -1,32 +1,140 @@
-"""How often ``dtdispatch ab`` errs on this machine: ``python benchmarks/false_alarms.py --runs 4``.
+"""How often gates on times err on this machine: ``python benchmarks/false_alarms.py --runs 4``.
 
-One interpreter is both sides. Nothing differs, so each row that is called regressed or improved is a false
-alarm. What follows ``--`` goes to ``dtdispatch ab``: flags of its rule, or another ``--`` and tests.
+By default one interpreter is both sides of ``dtdispatch ab``. Nothing differs, so each row that is called
+regressed or improved is a false alarm. What follows ``--`` goes to ``dtdispatch ab``: flags of its rule, or
+another ``--`` and tests.
+
+With ``--gate saved`` one program of 27 rows is judged against a saved run of itself, at ``median:20%``.
+Each run that fails is a false alarm. With ``--fault hit`` or ``--fault rule`` a hit, or a sharding rule,
+takes longer by 30 % of the saved median, and each run that does not call its row regressed misses it.
+``--loops`` busy loops run beside each judged run, ``--base-loops`` beside the saved one. ``--ungated``
+also times a run without a gate after each judged one.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
+import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from scipy.stats import binomtest
 
+from pytest_dtdispatch.core.verdicts import over
+from pytest_dtdispatch.report.judgements import change_text
+from pytest_dtdispatch.report.run import read_run
+
 WENT_WRONG = (2, 5, 130)  # exit statuses of a run that has no verdicts
 SHOWN = ("regressed", "improved", "inconclusive", "contaminated")
+PROGRAM = """
+    import os
+    import time
+
+    import torch
+    import torch.nn.functional as F
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+    FAULT, _, EXTRA_NS = os.environ.get("FAULT", "").partition("=")
+
+
+    def slow_down(fault):
+        end = time.perf_counter_ns() + int(EXTRA_NS or 0) * (FAULT == fault)
+        while time.perf_counter_ns() < end:
+            pass
+
+
+    RULES = DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs
+    CUMSUM = torch.ops.aten.cumsum.default
+
+
+    def slow_rule(schema, rule=RULES[CUMSUM]):
+        slow_down("rule")
+        return rule(schema)
+
+
+    RULES[CUMSUM] = slow_rule
+
+
+    def split(mesh):
+        return distribute_tensor(torch.ones(16, 16), mesh, [Shard(0)])
+
+
+    def test_calls(dtdispatch, device_mesh):
+        a = split(device_mesh)
+
+        def four_ops():
+            slow_down("hit")
+            return a + a + a + a + a
+
+        calls = {
+            "four ops": four_ops,
+            "relu": lambda: (a * a).relu(),
+            "sum": lambda: a.sum(1),
+            "softmax": lambda: F.softmax(a, 1),
+            "layer norm": lambda: F.layer_norm(a, (16,)),
+            "cat": lambda: torch.cat([a, a], 1),
+            "twice t": lambda: a.t().t(),
+            "plain": lambda: torch.ones(64) + 1,
+        }
+        for name, call in calls.items():
+            dtdispatch.call(call, name=name)
+
+
+    def test_ops(dtdispatch, device_mesh):
+        a = split(device_mesh)
+        with dtdispatch.capture():
+            a + a, a * a, a.neg(), a.exp(), a.t(), a.cumsum(1)
+
+
+    def test_steps(dtdispatch, device_mesh):
+        a = split(device_mesh)
+        dtdispatch.steps(lambda: (a + a).relu(), name="steps")
+"""
+SLOWED = {"hit": "::four ops::hit", "rule": "::cumsum.default(f32[16,16]S0, dim=1)@4::miss"}
+SLOWER_BY = 0.3
+MEASURE = (
+    sys.executable,
+    "-m",
+    "pytest",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "--dtdispatch",
+    "--benchmark-quiet",
+)
+COMPARE = (*MEASURE, "--benchmark-compare=0001", "--dtdispatch-fail=median:20%")
+BUSY = (sys.executable, "-c", "while True: pass")
 
 
 def main() -> None:
     """Run, count, and print rates with their intervals."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--gate", choices=("ab", "saved"), default="ab")
     parser.add_argument("--runs", type=int, default=4)
-    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--python", default=sys.executable, help="of dtdispatch ab")
+    parser.add_argument("--fault", choices=SLOWED)
+    parser.add_argument("--loops", type=int, default=0)
+    parser.add_argument("--base-loops", type=int, default=0)
+    parser.add_argument("--ungated", action="store_true")
     parser.add_argument("words", nargs="*", help="of dtdispatch ab")
     options = parser.parse_args()
+    if options.gate == "saved":
+        judge_saved_run(options)
+    else:
+        judge_ab(options)
+
+
+def judge_ab(options: argparse.Namespace) -> None:
+    """Count what A/B runs of one interpreter say of each row."""
     verdicts: Counter[str] = Counter()
     processes = confirmed = 0
     for number in range(1, options.runs + 1):
@@ -39,8 +147,13 @@ def main() -> None:
     print(f"{processes} processes, {options.runs} runs, {confirmed} with a confirmation")
     rows = verdicts.total()
     for name in SHOWN:
-        low, high = binomtest(verdicts[name], rows).proportion_ci()
-        print(f"{name}: {verdicts[name]} of {rows}, 95 % interval {low:.2%} to {high:.2%}")
+        print(f"{name}: {rate_text(verdicts[name], rows)}")
+
+
+def rate_text(count: int, total: int) -> str:
+    """Write a rate with its interval by Clopper and Pearson."""
+    low, high = binomtest(count, total).proportion_ci()
+    return f"{count} of {total}, 95 % interval {low:.2%} to {high:.2%}"
 
 
 def run_ab(python: str, words: list[str]) -> dict[str, list[dict[str, str]]]:
@@ -54,6 +167,74 @@ def run_ab(python: str, words: list[str]) -> dict[str, list[dict[str, str]]]:
             sys.exit(f"dtdispatch ab ended with {status}")
         content: dict[str, list[dict[str, str]]] = json.loads(path.read_text())
         return content
+
+
+def judge_saved_run(options: argparse.Namespace) -> None:
+    """Judge the program against a saved run of itself, and print each run and the rates."""
+    statuses, slowed = Counter[int](), Counter[str]()
+    gated, ungated = list[float](), list[float]()
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "test_program.py").write_text(textwrap.dedent(PROGRAM))
+        with busy_loops(options.base_loops):
+            run_pytest((*MEASURE, "--benchmark-save=base"), folder)
+        fault = fault_of(options.fault, folder) if options.fault else ""
+        for number in range(1, options.runs + 1):
+            with busy_loops(options.loops):
+                command = (*COMPARE, "--benchmark-json=run.json")
+                status, seconds = run_pytest(command, folder, fault)
+                if options.ungated:
+                    ungated.append(run_pytest(MEASURE, folder, fault)[1])
+            rows = [row for gate in read_run(Path(folder) / "run.json").gates for row in gate.verdicts]
+            statuses[status] += 1
+            gated.append(seconds)
+            of_fault = [row for row in rows if options.fault and row.row.endswith(SLOWED[options.fault])]
+            slowed.update(str(row.verdict) for row in of_fault)
+            failing = [row for row in over(rows) if row not in of_fault]
+            counts = Counter(str(row.verdict) for row in rows)
+            found = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+            print(f"run {number}: status {status}, {seconds:.1f} s, {found}", flush=True)
+            for row in (*of_fault, *failing):
+                print("  ", row.verdict, row.row, change_text(row), *row.details, row.remedy, flush=True)
+    print(f"failed: {rate_text(statuses[1], options.runs)}; {statistics.median(gated):.1f} s a run")
+    for verdict, count in slowed.items():
+        print(f"slowed row {verdict}: {rate_text(count, options.runs)}")
+    if ungated:
+        ratio = statistics.median(gated) / statistics.median(ungated)
+        print(
+            f"without a gate {statistics.median(ungated):.1f} s: a gated run takes {ratio:.2f} times as long"
+        )
+
+
+def run_pytest(command: Sequence[str], folder: str, fault: str = "") -> tuple[int, float]:
+    """Run the program; return the exit status and how long it took."""
+    began = time.perf_counter()
+    ran = subprocess.run(
+        command, cwd=folder, env={**os.environ, "FAULT": fault}, check=False, capture_output=True, text=True
+    )
+    if ran.returncode not in (0, 1) or "3 passed" not in ran.stdout:
+        sys.exit(f"pytest ended with {ran.returncode}\n{ran.stdout}{ran.stderr}")
+    return ran.returncode, time.perf_counter() - began
+
+
+def fault_of(kind: str, folder: str) -> str:
+    """Return what slows a row of the saved run down by 30 % of its median."""
+    [path] = Path(folder, ".benchmarks").rglob("0001_base.json")
+    rows = json.loads(path.read_text())["benchmarks"]
+    [seconds] = [row["stats"]["median"] for row in rows if row["fullname"].endswith(SLOWED[kind])]
+    print(f"{SLOWED[kind]}: {seconds * 1e6:.1f} us, slower by {SLOWER_BY:.0%}")
+    return f"{kind}={round(seconds * SLOWER_BY * 1e9)}"
+
+
+@contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    """Keep cores busy."""
+    loops = [subprocess.Popen(BUSY) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 if __name__ == "__main__":
