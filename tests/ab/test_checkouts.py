@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,16 @@ def test_build_that_git_ignores_is_refused(repository: Path, tmp_path: Path) -> 
     with pytest.raises(DtDispatchError, match=r"lib/_C.so, .*--base PYTHON --head PYTHON"), made:
         pass
     assert git(repository, "worktree", "list").count("\n") == 1
+
+
+def test_failed_install_names_its_cause(arm: Arm, tmp_path: Path) -> None:
+    (tmp_path / "worktree/pyproject.toml").touch()
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho No module named pip; exit 1\n")
+    python.chmod(0o755)
+    probed = Probed(VERSIONS, [], [])
+    with pytest.raises(DtDispatchError, match=r"--install: No module named pip: -m pip install --no-deps"):
+        import_from_checkout(replace(arm, python=str(python)), probed, tmp_path, installs=True)
 
 
 def test_interpreters_are_not_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

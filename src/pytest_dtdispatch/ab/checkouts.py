@@ -162,5 +162,6 @@ def _install(arm: Arm, projects: Sequence[Path], target: Path, folder: Path) -> 
         if run_to_end(arm, [*map(str, words), *more], {}, log, INSTALL_SECONDS) == 0:
             return
         shutil.rmtree(target, ignore_errors=True)
-    why = next((line for line in last_lines(log) if line.lower().startswith("error")), "pip failed")
+    lines = last_lines(log) or ["pip failed"]
+    why = next((line for line in lines if line.lower().startswith("error")), lines[-1])
     raise DtDispatchError(f"{arm}: --install: {why}: {' '.join(map(str, words))}")

@@ -14,6 +14,7 @@ from typing import Any
 
 from pytest_dtdispatch.core.text import ask
 
+REMEDY = "--install each commit, or compare environments: --base PYTHON --head PYTHON"
 CHECKOUT = "DTDISPATCH_AB_CHECKOUT"  # variable of a process: its Checkout, as JSON
 
 
@@ -45,10 +46,7 @@ class Checkout:
                 file = Path(modules[name])
                 tail = file.relative_to(_root(name, file)).as_posix()
                 expected = next(Path(self.top).rglob(tail), Path(self.top))
-                remedy = "--install installs each commit into a folder of its own"
-                if self.installed:
-                    remedy = "compare environments: --base PYTHON --head PYTHON"
-                return f"imports {name} from {file}, not from {expected}: {remedy}"
+                return f"imports {name} from {file}, not from {expected}: {REMEDY}"
         return ""
 
     def is_foreign(self, name: str, file: str) -> bool:
@@ -84,11 +82,12 @@ DEPTHS = ("", "*/", "*/*/")
 
 def module_files(modules: Mapping[str, ModuleType]) -> dict[str, str]:
     """Return the files of loaded modules; a lazy module may have any value for one."""
-    found = {name: ask(lambda module: vars(module)["__file__"], each, "") for name, each in modules.items()}
     return {
         name: file
-        for name, file in found.items()
-        if name != "__main__" and isinstance(file, str) and Path(file).is_absolute()
+        for name, each in modules.items()
+        if isinstance(file := ask(lambda module: vars(module)["__file__"], each, ""), str)
+        and Path(file).is_absolute()
+        and name != "__main__"
     }
 
 
