@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import resource
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.core import files
-from pytest_dtdispatch.core.files import checked_target, read_text, write_atomic
+from pytest_dtdispatch.core.files import checked_target, locked, read_text, write_atomic
 from pytest_dtdispatch.errors import DtDispatchError
 
 
@@ -164,3 +165,11 @@ def test_a_file_that_is_no_earlier_one_is_not_written_over(tmp_path: Path, text:
     path = tmp_path / "file"
     path.write_text(text, encoding="latin-1")
     assert refusal(path, "new") == f"{path} holds something else: name another file, or remove it"
+
+
+def test_locked_folder_is_free_afterwards(tmp_path: Path) -> None:
+    other = os.open(tmp_path, os.O_RDONLY)
+    with locked(tmp_path), pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(other)

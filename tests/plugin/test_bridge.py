@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
@@ -216,6 +217,24 @@ def test_ours(dtdispatch, device_mesh):
     found = benchmarks_of(pytester.path / "rows.json")
     assert len([row for row in found if "test_both" in row["fullname"]]) == 4
     assert sum(row["params"] is None for row in found) == 1
+
+
+def test_full_disk_keeps_earlier_files(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytester.makepyfile(TEN_LINES)
+    measure(pytester, "--benchmark-save=base", "--benchmark-json=rows.json")
+    files = [pytester.path / "rows.json", *(pytester.path / ".benchmarks").rglob("*.json")]
+    before = [path.read_bytes() for path in files]
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    result = measure(pytester, "--benchmark-save=base", "--benchmark-json=rows.json")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["failed: *rows.json cannot be written: No space left on device"])
+    result.stdout.fnmatch_lines(["failed: *0002_base.json cannot be written: No space left on device"])
+    assert [path.read_bytes() for path in files] == before
+    assert not list(pytester.path.rglob("*.part"))
 
 
 def test_names_of_an_installed_suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -434,6 +434,34 @@ def test_saved_run_without_rows_of_ours(pytester: pytest.Pytester, scripted: typ
     failed(run(pytester, *COMPARE), f"missing {says}")
 
 
+def test_newest_run_of_this_machine_is_compared(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace
+) -> None:
+    path = save(pytester)
+    empty, other, theirs = (path.with_name(f"000{n}_later.json") for n in (2, 3, 4))
+    empty.touch()
+    other.write_text(path.read_text())
+    edit(other, lambda saved: saved["environment"].update(CPU="another"))
+    theirs.write_text(json.dumps(json.loads(path.read_text()) | {"dtdispatch": None}))
+    newest = (*MEASURED, "--benchmark-compare", "--dtdispatch-fail=median:10%")
+    result = run(pytester, *newest)
+    assert_passed(result, f"{path.name}: 4 passed")
+    lines = [line for line in result.outlines if "passed over" in line]
+    for line, file, why in zip(
+        lines,
+        (theirs, other, empty),
+        ("nothing in it was measured", "its CPU is 'another', not ", "it is empty"),
+        strict=True,
+    ):
+        assert line.startswith(f"--benchmark-compare passed over {file}: ")
+        assert why in line
+    any_machine = run(pytester, *newest, "--dtdispatch-any-machine")
+    assert_passed(any_machine, f"{other.name}: 4 passed")
+    path.unlink()
+    failed(run(pytester, *newest), "1 missing", "--benchmark-compare finds no saved run")
+    assert_refused(run(pytester, *GATE, "--benchmark-compare=0002"), f"{empty} is not JSON")
+
+
 def test_several_saved_runs_are_refused(pytester: pytest.Pytester) -> None:
     save(pytester)
     assert run(pytester, *SAVE).ret == pytest.ExitCode.OK

@@ -7,6 +7,7 @@ written into.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -14,7 +15,8 @@ import secrets
 import stat
 import tempfile
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,17 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         raise ValueError(f"{twice[:40]!r} is there twice in one object")
     return members
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Wait until no other process has locked a folder; a process that dies releases it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def checked_target(path: Path, begins: str = "") -> None:

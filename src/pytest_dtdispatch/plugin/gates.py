@@ -14,9 +14,11 @@ import pytest
 from pytest_dtdispatch.budget.table import KIND as BUDGET
 from pytest_dtdispatch.compare.table import KIND as COMPARED
 from pytest_dtdispatch.compiled.table import KIND as COMPILED
+from pytest_dtdispatch.core.environment import cpu_model
 from pytest_dtdispatch.core.events import StepParts
 from pytest_dtdispatch.core.measurement import UNITS, Measurement, State
 from pytest_dtdispatch.core.results import MetricNames, NamedCall, TestResults, number_name, row_key
+from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.core.verdicts import (
     Judgement,
     Outlook,
@@ -90,6 +92,7 @@ class Gates(PluginObject):
         compares: whether the run is held against a saved one where a threshold is given.
         thresholds: that markers of measured tests have, by the name of the test in rows.
         marks: markers that measured tests were set by, likewise.
+        passed_over: newer saved runs than the one compared with, each with the reason.
     """
 
     _config: pytest.Config
@@ -99,6 +102,7 @@ class Gates(PluginObject):
     compares: bool = False
     thresholds: dict[str, tuple[Threshold, ...]] = field(default_factory=dict)
     marks: dict[str, list[pytest.Mark]] = field(default_factory=dict)
+    passed_over: list[str] = field(default_factory=list)
     _left_out: set[str] = field(default_factory=set)
     _xfailed: set[str] = field(default_factory=set)
     _expected: list[ExpectedFile] = field(default_factory=list)
@@ -121,16 +125,32 @@ class Gates(PluginObject):
         self._expected = [read_expected(path, metric_names()) for path in self._settings.expected]
         if not named:
             return
-        from pytest_dtdispatch.plugin.pytest_benchmark import saved_run
+        from pytest_dtdispatch.plugin.pytest_benchmark import saved_runs
 
         self.compares = True
         try:
-            if path := saved_run(self._config):
-                self._base = read_run(path)
+            paths = saved_runs(self._config)
+            self._base = self._newest(paths) if named is True else read_run(paths[0]) if paths else None
         except NotComparableError as error:
             self._why_no_base = str(error)
             if self._settings.threshold:
                 raise
+
+    def _newest(self, paths: Sequence[Path]) -> ReportedRun | None:
+        """Return the newest saved run of this machine, and note those that were passed over."""
+        for path in paths:
+            cpu, why = cpu_model(), "it is empty"
+            if path.stat().st_size:
+                try:
+                    run = read_run(path)
+                except NotComparableError as error:
+                    why = str(error)
+                else:
+                    if self._settings.any_machine or run.environment.get("CPU", cpu) == cpu:
+                        return run
+                    why = f"its CPU is {shown(run.environment['CPU'])}, not {cpu}"
+            self.passed_over.append(f"--benchmark-compare passed over {path}: {why}")
+        return None
 
     def judges_captures(self, settings: Settings) -> bool:
         """Whether what captures find is judged in a test with these settings."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtdispatch.core.environment import read_world
+from pytest_dtdispatch.core.files import locked, write_atomic
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, State
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import escape_controls
@@ -81,6 +82,30 @@ class Bridge:
         session.benchmarks += entries
         if results and not session.benchmarks:
             session.benchmarks = Benchmarks()
+
+    def pytest_sessionstart(self) -> None:
+        """Replace how pytest-benchmark writes files, which a kill or a second session would tear."""
+        session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
+        ours: Any = self._config.pluginmanager.get_plugin("dtdispatch-session")
+        if session is None or ours is None or ours.outputs is None:
+            return
+        from pytest_benchmark.storage.file import FileStorage
+        from pytest_benchmark.utils import safe_dumps
+
+        def write(path: Path, content: object) -> None:
+            with ours.outputs.refusing(str(path)):
+                write_atomic(path, safe_dumps(content, ensure_ascii=True, indent=4))
+                session.logger.info(f"Wrote benchmark data in: {path}", purple=True)
+
+        def save(content: object, name: str) -> None:
+            storage = session.storage
+            with locked(storage.get("")):  # else two sessions choose one number
+                write(storage.get(f"{storage._next_num}_{name}.json"), content)
+
+        if isinstance(session.json, Path):  # before 5.2 an open file, which is empty already
+            vars(session)["save_json"] = lambda content: write(session.json, content)
+        if isinstance(session.storage, FileStorage):
+            vars(session.storage)["save"] = save
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-benchmark's own look at the items
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, object, object]:
@@ -155,8 +180,8 @@ def _wants_tables(config: pytest.Config) -> bool:
     return not flags.isdisjoint(OF_TABLES)
 
 
-def saved_run(config: pytest.Config) -> Path | None:
-    """Find the file that --benchmark-compare names; None where it names none that is there."""
+def saved_runs(config: pytest.Config) -> list[Path]:
+    """Return the file that --benchmark-compare names if it exists; without a name all files, newest first."""
     from pytest_benchmark.logger import Logger
     from pytest_benchmark.utils import get_machine_id, load_storage
 
@@ -172,7 +197,7 @@ def saved_run(config: pytest.Config) -> Path | None:
     files = storage.query("[0-9][0-9][0-9][0-9]_" if named is True else named)  # as saved runs are numbered
     if len(files) > 1 and named is not True:
         raise NotComparableError(f"--benchmark-compare={named} names {len(files)} saved runs: name one")
-    return Path(files[-1]) if files else None
+    return [Path(file) for file in reversed(files)]
 
 
 def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Samples) -> SimpleNamespace:

@@ -223,7 +223,8 @@ class Session(PluginObject):
         found, settings = self.results, self._settings
         rows = [row for results in found.values() for row in results.measurements()]
         ranks = [self._ranks.document()] if self._ranks else []
-        notices = (caveats(found.values()), *ranks, noise(rows))
+        passed_over = notice(*first_of(self.gates.passed_over, MOST_NAMES))
+        notices = (passed_over, caveats(found.values()), *ranks, noise(rows))
         documents = self._tables(View(verbose=True))
         documents.pop(MEASURED.name, None)
         # Where nothing was measured, it may be because there is no such place.
