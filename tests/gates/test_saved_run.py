@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.verdicts import Judgement, Outlook, Threshold, Verdict
+from pytest_dtdispatch.core.verdicts import Judgement, Outlook, Threshold
 from pytest_dtdispatch.gates.saved_run import (
     LEAST_SAMPLES,
     MIN_SAMPLES,
@@ -43,7 +43,11 @@ def verdicts_of(judgement: Judgement) -> list[str]:
 def test_traced_rows_are_not_judged(traced: str) -> None:
     sides = {"base": row(), "head": row(factor=2.0)}
     sides[traced] = replace(sides[traced], is_traced=True)
-    assert judge([sides["base"]], [sides["head"]]).verdicts[0].verdict is Verdict.INCONCLUSIVE
+    judgement = judge([sides["base"]], [sides["head"]])
+    assert verdicts_of(judgement)[:1] == ["mismatched"]
+    assert judgement.has_failed
+    then, now = ([replace(side, is_traced=True)] for side in sides.values())
+    assert verdicts_of(judge(then, now))[:1] == ["inconclusive"]
 
 
 @pytest.mark.parametrize(

@@ -303,6 +303,67 @@ def test_a_held_row_that_is_not_chosen(pytester: pytest.Pytester, chosen: list[s
     assert result.ret == (pytest.ExitCode.TESTS_FAILED if is_missed else pytest.ExitCode.OK), text_of(result)
 
 
+@pytest.mark.parametrize("flag", ["-x", "--maxfail=1"])
+def test_saved_run_that_stopped_is_refused(pytester: pytest.Pytester, flag: str) -> None:
+    fails = "def test_fails(): assert False"
+    write(pytester, **{"def test_mul": f"{fails}\n\ndef test_mul"})
+    run(pytester, *SAVE, flag)
+    write(pytester)
+    failed(
+        run(pytester, *GATE),
+        "1 mismatched",
+        "the saved run is incomplete: the run stopped after 2 of 3 tests",
+    )
+    assert_passed(run(pytester, *COMPARE), "not compared with the saved run: the saved run is incomplete: ")
+
+
+def test_saved_run_with_a_failed_last_test_is_whole(pytester: pytest.Pytester) -> None:
+    write(pytester)
+    pytester.makepyfile(test_z="def test_fails(): assert False")
+    run(pytester, *SAVE, "-x", "test_gate.py", "test_z.py")
+    (pytester.path / "test_z.py").unlink()
+    assert_passed(run(pytester, *GATE), "4 passed")
+
+
+@pytest.mark.parametrize(
+    "ini", ["testpaths = test_*.py", "testpaths = test_kept.py", "addopts = test_kept.py"]
+)
+def test_file_that_is_gone_from_an_ini_value_is_missed(pytester: pytest.Pytester, ini: str) -> None:
+    path = save(pytester)
+    pytester.path.joinpath("test_gate.py").rename(pytester.path / "test_kept.py")
+    pytester.makeini(f"[pytest]\n{ini}\n")
+    failed(run(pytester, *GATE), "4 missing")
+    named = run(pytester, *GATE, "test_kept.py")
+    says = f"{path.name}: 4 new, 4 rows excluded by arguments"
+    if "addopts" not in ini:
+        failed(named, says)
+
+
+def test_excluded_rows_are_counted(pytester: pytest.Pytester) -> None:
+    save(pytester)
+    assert_passed(run(pytester, *GATE, "-kmul"), "2 passed, 2 rows excluded by arguments (median:10%)")
+    assert "rows excluded" not in text_of(run(pytester, *GATE))
+
+
+@pytest.mark.parametrize("traced", ["base", "head"])
+def test_run_under_a_profiler_on_one_side_is_mismatched(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace, traced: str
+) -> None:
+    write(pytester)
+    profiled = "import sys, scripted\nsys.setprofile(lambda *event: None)\n"
+    for side, flags in (("base", SAVE), ("head", GATE)):
+        pytester.makepyfile(conftest=profiled if side == traced else "")
+        try:
+            result = run(pytester, *flags)
+        finally:
+            sys.setprofile(None)
+    failed(
+        result,
+        "4 mismatched",
+        f"in {'the saved' if traced == 'base' else 'this'} run alone a tracer of Python",
+    )
+
+
 # Other meshes and machines
 
 KINDS = (

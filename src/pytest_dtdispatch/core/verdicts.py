@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
+from pytest_dtdispatch.core.plain_data import Natural
 from pytest_dtdispatch.core.text import escape_controls, listed
 
 THRESHOLD_STATES = ("miss", "hit", "cold", "call", "compile-cold", "compile-warm", "eager")
@@ -129,6 +130,7 @@ class Judgement:
         to_paste: rows of a file as they must be for what was found to pass.
         command: that writes these rows.
         since: when the baseline was set, as ``2026-07-31``; empty where that is not known.
+        excluded: number of rows of the baseline that the arguments of the run exclude.
     """
 
     verdicts: tuple[RowVerdict, ...]
@@ -139,6 +141,7 @@ class Judgement:
     to_paste: tuple[str, ...] = ()
     command: str = ""
     since: str = ""
+    excluded: Natural = 0
 
     @property
     def has_failed(self) -> bool:

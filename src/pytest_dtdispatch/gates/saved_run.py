@@ -210,6 +210,9 @@ def _judge_row(
     if base.mesh != head.mesh:
         meshes = f"mesh: {shorten(base.mesh) or 'none'} then, {head.mesh or 'none'} now"
         return verdict_of(Verdict.MISMATCHED, (), f"{meshes}; save a new run on this mesh")
+    if base.is_traced != head.is_traced:
+        traced = "the saved run" if base.is_traced else "this run"
+        return verdict_of(Verdict.MISMATCHED, (), f"in {traced} alone {TRACED_RUN}")
     if why_not := _why_not(base, IN_SAVED_RUN) or _why_not(head, IN_THIS_RUN):
         return verdict_of(Verdict.INCONCLUSIVE, (), why_not)
     statistic = STATISTICS[threshold.field]

@@ -313,7 +313,9 @@ class Gates(PluginObject):
         if has_own or any(map(self._thresholds_of, self._saved_rows)):
             base, rows = self._base or ReportedRun("no saved run"), self._rows
             judgement = self._why_not_judged(rows) or judge_run(self._saved_rows, rows, self._thresholds_of)
-            yield replace(judgement, where=base.where, since=base.taken[:10])
+            rest = [row for row in self._saved_rows if not self._is_selected(row.name)]
+            excluded = sum(row.state is not State.LOCAL for row in rest)
+            yield replace(judgement, where=base.where, since=base.taken[:10], excluded=excluded)
 
     @functools.cached_property
     def compared(self) -> tuple[RowVerdict, ...]:
@@ -343,6 +345,10 @@ class Gates(PluginObject):
         if self._base is None:
             remedy = "save one with --benchmark-save=NAME or --benchmark-autosave"
             return not_judged(Verdict.MISSING, self._why_no_base, remedy)
+        if stopped := self._base.stopped:
+            return not_judged(
+                Verdict.MISMATCHED, f"the saved run is incomplete: {stopped}", "save a whole run"
+            )
         if not rows:  # where nothing was measured, it may be because there is no such place
             return None
         then, now = self._base.environment, settings.environment_texts()
@@ -368,8 +374,11 @@ class Gates(PluginObject):
     @functools.cached_property
     def _named(self) -> tuple[str, ...]:
         """How rows begin of tests that the command line names; of all where it cannot be known."""
-        starts = []
-        for arg in self._config.args:
+        starts, args = [], self._config.args
+        is_ini = self._config.args_source is pytest.Config.ArgsSource.TESTPATHS
+        if is_ini or {*args} <= {*self._config.getini("addopts")}:  # a file that is gone is in no ini value
+            return ("",)
+        for arg in args:
             path, colons, names = arg.partition("::")
             within = os.path.relpath(self._config.invocation_params.dir / path, self._config.rootpath)
             if within.startswith(".") or self._config.getoption("pyargs"):

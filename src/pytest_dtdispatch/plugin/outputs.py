@@ -90,14 +90,17 @@ class Outputs(PluginObject):
                 self._annotations = error_commands(self._report(), self._code_lines(items))
         if self._config.getoption("collectonly"):
             return
-        ended = sum(item.nodeid in self._ended for item in items)
-        if ended < len(items):
-            why_not = why_not or f"the run stopped after {ended:,} of {len(items):,} tests"
+        why_not = why_not or self.why_stopped(items)
         for export, write in self._targets:
             with self.refusing(str(export.path)):
                 run = ReportedRun() if why_not else self._report()
                 message = write(export, run, why_not or ("" if run else "nothing was measured"))
                 self._notes.append(Span(message))
+
+    def why_stopped(self, items: Sequence[pytest.Item]) -> str:
+        """Return after how many tests the run stopped; empty if it did not."""
+        ended = sum(item.nodeid in self._ended for item in items)
+        return f"the run stopped after {ended:,} of {len(items):,} tests" if ended < len(items) else ""
 
     @contextmanager
     def refusing(self, target: str) -> Iterator[None]:

@@ -80,6 +80,7 @@ class Session(PluginObject):
         self.results: dict[str, TestResults] = {}
         self.gates = Gates(config, settings, self.results, self.why_not)
         self.outputs: Outputs | None = None
+        self._items: Sequence[pytest.Item] = ()
         self._unfinished: pytest.Session | None = None
         self._awaits_summary = False  # tests are over, and our section is not printed yet
         self._ranks = rank_of(config)
@@ -103,6 +104,10 @@ class Session(PluginObject):
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Note that the session has to be finished."""
         self._unfinished = session
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Note the tests of the run."""
+        self._items = session.items
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
         """List what a count consists of, where an assertion on it fails."""
@@ -241,6 +246,7 @@ class Session(PluginObject):
                 step_parts(test, one) for test, results in found.items() for one in results.of(BUDGET.name)
             ),
             gates=self.gates.reported,
+            stopped=self.outputs.why_stopped(self._items) if self.outputs else "",
             traces=tuple(trace for results in found.values() for trace in results.traces),
             notices=Document(tuple(block for notice in notices for block in notice.blocks)),
         )

@@ -43,6 +43,7 @@ class ReportedRun:
         budgets: what each says of its step.
         gates: what they said.
         notices: what must be known beside the figures: what was not seen, what ranks said.
+        stopped: why it ended before its last test; empty of a whole run.
         traces: of its steps, each as torch's profiler writes it; a saved run has none.
     """
 
@@ -57,6 +58,7 @@ class ReportedRun:
     budgets: tuple[StepParts, ...] = ()
     gates: tuple[Judgement, ...] = ()
     notices: Document = field(default_factory=Document)
+    stopped: str = ""
     traces: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
