@@ -1,6 +1,6 @@
 """Kill runs as they write their files, and run many at once in one storage: no file is torn or lost.
 
-    python benchmarks/kills.py [--kills 60] [--sessions 20] [--at-once 4] [--seconds 1]
+    python benchmarks/kills.py [--kills 60] [--sessions 20] [--at-once 4]
 
 Runs are forks of this process, which has imported torch: each takes about a second.
 """
@@ -36,6 +36,7 @@ def test_all(dtdispatch, device_mesh):
         a + a
         a @ a.t()
     dtdispatch.steps(lambda: a * 2, name="step")
+    open("over", "w").close()
 """
 ARGS = (
     "--dtdispatch",
@@ -83,17 +84,27 @@ def saved() -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in Path(".benchmarks").rglob("*.json")}
 
 
-def kill_runs(kills: int, seconds: float) -> None:
-    """Kill runs at random moments of their last second."""
+def last_part(process: int) -> float:
+    """Wait until the test of a run is over; return when that was."""
+    while not Path("over").exists() and os.waitpid(process, os.WNOHANG) == (0, 0):
+        time.sleep(1e-3)
+    Path("over").unlink(missing_ok=True)
+    return time.monotonic()
+
+
+def kill_runs(kills: int) -> None:
+    """Kill runs at random moments between the end of their test and their own."""
     for _ in range(2):  # the first imports what is imported late
-        began = time.monotonic()
-        os.waitpid(start(*ARGS, *WRITES), 0)
-    lasts, ended = time.monotonic() - began, 0
-    files = [Path("run.json"), *(Path(f"of-{name}") for name in EXPORTS)]
+        process = start(*ARGS, *WRITES)
+        began = last_part(process)
+        os.waitpid(process, 0)
+        lasts = time.monotonic() - began
+    ended, files = 0, [Path("run.json"), *(Path(f"of-{name}") for name in EXPORTS)]
     for number in range(kills):
         before = saved()
         process = start(*ARGS, *WRITES)
-        time.sleep(max(0.0, lasts - seconds * random.random()))
+        last_part(process)
+        time.sleep(lasts * random.random())
         os.kill(process, signal.SIGINT if number % 2 else signal.SIGKILL)
         ended += os.waitpid(process, 0)[1] == 0
         after = saved()
@@ -101,7 +112,7 @@ def kill_runs(kills: int, seconds: float) -> None:
         assert not lost, f"earlier saved runs are lost: {lost}"
         for path in (*files, *after):
             check(path)
-    print(f"{kills} kills, {ended} after the end: {len(saved())} saved runs and {len(files)} files are whole")
+    print(f"{kills} kills in the last {lasts:.2f} s, {ended} too late: {len(saved())} saved runs are whole")
 
 
 def run_sessions(sessions: int, at_once: int) -> None:
@@ -129,13 +140,12 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--sessions", type=int, default=20)
     parser.add_argument("--at-once", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=1.0)
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         Path("test_it.py").write_text(SOURCE)
-        kill_runs(options.kills, options.seconds)
+        kill_runs(options.kills)
         run_sessions(options.sessions, options.at_once)
         os.chdir("/")
     return 0
