@@ -14,7 +14,7 @@ from pytest_dtdispatch.core.parsing import Export
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.settings import EXPORTS
-from pytest_dtdispatch.report.exports import FORMATS, export_saved
+from pytest_dtdispatch.report.exports import FORMATS, RESULT, export_saved
 from pytest_dtdispatch.report.run import ReportedRun
 from tests.reported_runs import ADD, HITS, hostile_run, row, run_of
 
@@ -213,3 +213,8 @@ def test_files_must_differ_and_hold_nothing_else(tmp_path: Path) -> None:
     says = r"a\.csv holds something else: name another file, or remove it"
     with pytest.raises(DtDispatchError, match=says):
         export_saved(run_of(), [Export("bencher", file)])
+
+
+def test_beginning_of_colons_is_read_once() -> None:
+    assert not re.match(RESULT, ":" * 2**16)  # 12 s where each colon begins a search
+    assert re.match(RESULT, "t.py::a::b,collectives,3\n")

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import MetricValue
-from pytest_dtdispatch.core.verdicts import Judgement, Threshold, Verdict, not_judged
+from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, Verdict, not_judged
 from pytest_dtdispatch.gates.expected import ExpectedRow, judge_results
 from pytest_dtdispatch.gates.saved_run import StateRow, compare_rows, judge_run
 from pytest_dtdispatch.report.document import Document, View
@@ -155,3 +155,14 @@ def test_nothing_compared_is_said(results: list[MetricValue]) -> None:
     found = expected([], results)
     assert found[0].startswith("gate: failed against expected.csv: ")
     assert found[-1].endswith(("no row to judge", "no row could be judged, so the gate fails"))
+
+
+@pytest.mark.parametrize("test", ["", "t.py::test_a"])
+def test_long_lists_of_verdicts_are_cut(test: str) -> None:
+    rows = tuple(RowVerdict(f"t.py::test_a::{n:03}::hit", Verdict.MISSING, test=test) for n in range(500))
+    judgement = Judgement(rows, "base.json", rows, to_paste=tuple(map(str, range(500))), command="update")
+    short, whole = (judgement_document(judgement, View(verbose)) for verbose in (False, True))
+    lines, every = (lines_of(document, 120) for document in (short, whole))
+    assert len(lines) < 70
+    assert len([line for line in every if any(f"{n:03}" in line for n in range(500))]) >= 500
+    assert [line.strip() for line in lines].count("and 480 more; -v lists them") == 1

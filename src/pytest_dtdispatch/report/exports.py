@@ -31,7 +31,7 @@ TRACE_FORMAT = "pytest-dtdispatch trace"
 # kineto replaces line breaks and backslashes, so a name ends with its line, or before "pid" (torch 2.5).
 TRACE_NAME = re.compile(r'^(\s*(?:"ph": "\w", "cat": "\w+", )?"name": )"(.*)"(, "pid": .*|,?)$', re.MULTILINE)
 # A row of expected results has a margin, a number, where a row of results may have a whole signature.
-RESULT = r'("(?=[^"]*::)([^"]|"")*"|[^",\n]*::[^",\n]*),\w+,\d+(\s|,(?![-+.\de]+[,\s]))'
+RESULT = r'("(?=[^"]*::)([^"]|"")*"|(?=[^",\n]*::)[^",\n]*),\w+,\d+(\s|,(?![-+.\de]+[,\s]))'
 
 
 def oss_json(run: ReportedRun) -> tuple[str, int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import column_scale, plural, shorten_path
+from pytest_dtdispatch.core.text import column_scale, first_of, plural, shorten_path
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Block,
@@ -44,6 +44,7 @@ ORDINARY = ("passed", "new", "no change")  # of which a few are shown
 FEW = 3
 ORDER = tuple(Verdict)
 MOST_NEW = 10
+MOST_ROWS = 20  # that did not pass
 LONGEST_ROW = 300
 WHOLE = View(verbose=True)
 
@@ -61,8 +62,11 @@ def judgement_document(judgement: Judgement, view: View = WHOLE) -> Document:
     blocks += comparison_blocks(compared, view)
     rest = [row for row in judgement.verdicts if not row.test and row.verdict is not Verdict.PASSED]
     rest.sort(key=lambda row: ORDER.index(row.verdict))
-    for row in rest:
+    listed = rest if view.verbose else rest[:MOST_ROWS]
+    for row in listed:
         blocks += _row(row) if row.verdict is not Verdict.NEW else ()
+    if more := sum(row.verdict is not Verdict.NEW for row in rest[len(listed) :]):
+        blocks.append(_detail(f"and {more:,} more; -v lists them"))
     blocks += _new_rows([row for row in rest if row.verdict is Verdict.NEW])
     blocks += drift_lines(judgement.verdicts, judgement.since)
     blocks += map(_detail, judgement.remarks)
@@ -70,7 +74,8 @@ def judgement_document(judgement: Judgement, view: View = WHOLE) -> Document:
         blocks.append(_detail("no row could be judged, so the gate fails", Tone.BAD))
     if judgement.to_paste:
         blocks.append(_detail("what changed, by command or as rows to paste:"))
-        blocks += (Verbatim((judgement.command,), indent=2), Verbatim(judgement.to_paste))
+        pasted = judgement.to_paste if view.verbose else first_of(judgement.to_paste, MOST_ROWS)
+        blocks += (Verbatim((judgement.command,), indent=2), Verbatim(tuple(pasted)))
     return Document(tuple(blocks))
 
 
@@ -79,9 +84,11 @@ def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]
     if not rows:
         return
     ordered = sorted(rows, key=_badness)
+    bad = [row for row in ordered if _verdict_word(row)[0] not in ORDINARY]
+    hidden = set() if view.verbose else {row.row for row in bad[MOST_ROWS:]}
     has_threshold = any(row.criterion for row in rows) and not _shared_threshold(rows)
     tests: dict[str, list[RowVerdict]] = {}
-    for row in ordered:
+    for row in (row for row in ordered if row.row not in hidden):
         tests.setdefault(row.test, []).append(row)
     groups = []
     for test, of_test in tests.items():
@@ -99,6 +106,8 @@ def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]
         expendable=("samples", "threshold", "base", "99 % interval"),
         spells_out=True,
     )
+    if hidden:
+        yield _detail(f"and {len(hidden):,} more; -v lists them")
     remedies = Counter((_verdict_word(row)[0], row.remedy) for row in ordered if row.remedy)
     for (word, remedy), count in remedies.items():
         yield _detail(f"{count} {word}: {remedy}")
