@@ -117,6 +117,17 @@ def test_baseline_that_waited_passes_nothing(then: float, now: float, factor: fl
 
 
 @pytest.mark.parametrize(
+    ("waited", "upper", "verdict"),
+    [(0.5, 2000, "inconclusive"), (0.5, 1500, "regressed"), (0.1, 2000, "regressed")],
+)
+def test_slow_row_that_waited_is_inconclusive(waited: float, upper: int, verdict: str) -> None:
+    head = replace(row(), ns=(1_400_000, 1000 * upper) * 10, waited=waited)
+    assert verdicts_of(judge([row()], [head])) == [verdict]
+    outlook = Outlook.DECIDED if verdict == "inconclusive" else Outlook.FAILING
+    assert outlook_of(row(), head, TEN, 0.0) is outlook
+
+
+@pytest.mark.parametrize(
     ("head", "outlook"),
     [
         (row(), Outlook.DECIDED),

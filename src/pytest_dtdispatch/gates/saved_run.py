@@ -56,6 +56,7 @@ IN_THIS_RUN = f"samples {SCATTERS}: run again on a quieter machine, or use dtdis
 TRACED_RUN = f"{TRACED}: compare two runs without one"
 IN_SAVED_RUN = f"samples of the saved run {SCATTERS}: save a new one on a quieter machine"
 DISTURBED = "calls of the saved run waited for a core: save a new one on a quieter machine"
+WAITED = "calls waited for a core: run again on a quieter machine, or use dtdispatch ab"
 CONTAMINATED = (
     "the same op on plain tensors shifted too, so the cause may be the machine: run again, "
     "or compare builds with dtdispatch ab"
@@ -163,7 +164,8 @@ def outlook_of(base: StateRow, head: StateRow, threshold: Threshold, shift: floa
     verdict = _judge_row(head, base, head, threshold, shift).verdict
     if verdict in (Verdict.REGRESSED, Verdict.CONTAMINATED):
         return Outlook.FAILING
-    is_useless = _why_not(base, IN_SAVED_RUN) or _is_disturbed(base, head) or head.is_traced
+    is_useless = _why_not(base, IN_SAVED_RUN) or _waited_more(base, head) or head.is_traced
+    is_useless = is_useless or _is_slow_by_waits(base, head, threshold)
     return Outlook.OPEN if verdict is Verdict.INCONCLUSIVE and not is_useless else Outlook.DECIDED
 
 
@@ -233,8 +235,10 @@ def _judge_row(
     if abs(shift) > MOST_CONTROL_SHIFT and less_shift not in AGREEING[verdict]:
         verdict = Verdict.CONTAMINATED if verdict is Verdict.REGRESSED else Verdict.INCONCLUSIVE
         remedy = CONTAMINATED
-    if verdict in (Verdict.PASSED, Verdict.IMPROVED) and _is_disturbed(base, head):
+    if verdict in (Verdict.PASSED, Verdict.IMPROVED) and _waited_more(base, head):
         verdict, remedy = Verdict.INCONCLUSIVE, DISTURBED
+    elif verdict in (Verdict.REGRESSED, Verdict.CONTAMINATED) and _is_slow_by_waits(base, head, threshold):
+        verdict, remedy = Verdict.INCONCLUSIVE, WAITED
     details = (QUIETEST.format(head.blocks),) if head.blocks > 1 else ()
     if verdict in (Verdict.REGRESSED, Verdict.CONTAMINATED):
         details = details or (NOT_AGAIN,)
@@ -250,9 +254,19 @@ def _refusals(saved: Sequence[StateRow]) -> Iterator[RowVerdict]:
         yield RowVerdict(why, Verdict.MISMATCHED, (), SAVE_MORE)
 
 
-def _is_disturbed(base: StateRow, head: StateRow) -> bool:
-    """Whether the saved row waited for a core much longer than this one, and may be too slow."""
-    return base.waited - head.waited > MAX_WAITED
+def _waited_more(row: StateRow, other: StateRow) -> bool:
+    """Whether one row waited for a core much longer than another, and may be too slow."""
+    return row.waited - other.waited > MAX_WAITED
+
+
+def _is_slow_by_waits(base: StateRow, head: StateRow, threshold: Threshold) -> bool:
+    """Whether other processes may have made a row slow: it waited, and its samples differ by the threshold.
+
+    Beside four busy loops the median of a miss grew by 10 to 119 % and the least by 2 to 37 %, and its upper
+    quartile lay 32 % and more above the lower one. That of hits, and of misses of a quiet machine, lies 5 %.
+    """
+    upper, lower = STATISTICS["q3"](head.ns), STATISTICS["q1"](head.ns)
+    return _waited_more(head, base) and upper > lower * (1 + threshold.fraction)
 
 
 def _why_not(row: StateRow, noisy: str) -> str:
