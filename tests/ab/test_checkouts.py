@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -173,7 +174,9 @@ def test_killed_run_leaves_no_process_and_no_worktree(
     revisions = ["--base-rev", "HEAD", "--head-rev", "HEAD", "--pairs", "4"]
     words = [sys.executable, "-m", "pytest_dtdispatch", "ab", *revisions, "--base"]
     process = subprocess.Popen(
-        [*words, fake_python(tmp_path, "waits", does=waits)], stderr=subprocess.DEVNULL
+        [*words, fake_python(tmp_path, "waits", does=waits)],
+        stderr=subprocess.DEVNULL,
+        preexec_fn=partial(signal.signal, signal.SIGQUIT, signal.SIG_DFL),  # background jobs ignore it
     )
     wait_for(marker.exists)
     process.send_signal(number)

@@ -32,6 +32,9 @@ class Verdict(str, Enum):
     __str__ = str.__str__
 
 
+MAX_BLOCKS = 4  # of a row that would fail: it is measured again after a pause, three times
+
+
 class Outlook(IntEnum):
     """What another measurement of a row can change: nothing, whether it is decided, whether it fails."""
 

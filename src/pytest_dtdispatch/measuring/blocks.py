@@ -8,12 +8,12 @@ from time import sleep
 
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State, merge
 from pytest_dtdispatch.core.text import show_progress
-from pytest_dtdispatch.core.verdicts import Outlook
+from pytest_dtdispatch.core.verdicts import MAX_BLOCKS, Outlook
 from pytest_dtdispatch.measuring.plan import Plan, agreed, is_known
 
 # Seconds before each repetition of a row that would fail. In 240 s on a quiet machine a spin loop had 39
 # moments of 50 ms and more, the longest 1.9 s, in which everything took 1.2 times as long.
-PAUSES_S = (0.5, 1.0, 2.0)
+PAUSES_S = tuple(0.5 * 2**number for number in range(MAX_BLOCKS - 1))
 MAX_EXTENSIONS = 3  # of a block: with more than four times its samples the baseline's decide the interval
 CLOSELY = 0.05  # how far the median of a saved row must be known for a gate of 20 % to decide by it
 STEADY = (State.HIT, State.CALL)
@@ -40,7 +40,7 @@ class Blocks:
         self._open: set[State] = set()  # states of the last block that are extended
         self._failing: set[State] = set()
         self._extensions = 0
-        self._began = plan.sampler.clock()
+        self._began = plan.sampler.clock() if self._gate else 0
 
     def wants_more(self) -> bool:
         """Return whether the row is to be measured once more; sleep if that begins another block."""
@@ -55,7 +55,7 @@ class Blocks:
         if self._open:
             self._extensions += 1
             return True
-        if not failing or len(self._blocks) > len(PAUSES_S):
+        if not failing or len(self._blocks) == MAX_BLOCKS:
             return False
         pause_s = PAUSES_S[len(self._blocks) - 1]
         show_progress("{} would fail: measuring it again in {:g} s", self._row.label, pause_s)

@@ -20,6 +20,7 @@ from pytest_dtdispatch.core.measurement import UNITS, Measurement, State
 from pytest_dtdispatch.core.results import MetricNames, NamedCall, TestResults, number_name, row_key
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.core.verdicts import (
+    MAX_BLOCKS,
     Judgement,
     Outlook,
     RowVerdict,
@@ -43,7 +44,6 @@ from pytest_dtdispatch.gates.saved_run import (
     outlook_of,
     state_rows,
 )
-from pytest_dtdispatch.measuring.blocks import PAUSES_S
 from pytest_dtdispatch.measuring.sampler import SAMPLERS
 from pytest_dtdispatch.plugin import PluginObject, resolve
 from pytest_dtdispatch.plugin.resolve import row_nodeid
@@ -298,7 +298,7 @@ class Gates(PluginObject):
             if not (limits := self._thresholds_of(base)):
                 continue
             outlook = max(outlook_of(base, head, limit, shift) for limit in limits)
-            if outlook is Outlook.FAILING and head.blocks > len(PAUSES_S):
+            if outlook is Outlook.FAILING and head.blocks == MAX_BLOCKS:
                 self._confirmed.add(name)
             elif outlook is Outlook.FAILING and len(self._confirmed) >= MAX_CONFIRMED:
                 outlook = Outlook.DECIDED
