@@ -334,15 +334,15 @@ def test_file_that_is_gone_from_an_ini_value_is_missed(pytester: pytest.Pytester
     pytester.makeini(f"[pytest]\n{ini}\n")
     failed(run(pytester, *GATE), "4 missing")
     named = run(pytester, *GATE, "test_kept.py")
-    says = f"{path.name}: 4 new, 4 rows excluded by arguments"
+    says = f"{path.name}: 4 new, 4 rows not selected"
     if "addopts" not in ini:
         failed(named, says)
 
 
 def test_excluded_rows_are_counted(pytester: pytest.Pytester) -> None:
     save(pytester)
-    assert_passed(run(pytester, *GATE, "-kmul"), "2 passed, 2 rows excluded by arguments (median:10%)")
-    assert "rows excluded" not in text_of(run(pytester, *GATE))
+    assert_passed(run(pytester, *GATE, "-kmul"), "2 passed, 2 rows not selected (median:10%)")
+    assert "not selected" not in text_of(run(pytester, *GATE))
 
 
 @pytest.mark.parametrize("traced", ["base", "head"])

@@ -133,7 +133,7 @@ class Judgement:
         to_paste: rows of a file as they must be for what was found to pass.
         command: that writes these rows.
         since: when the baseline was set, as ``2026-07-31``; empty where that is not known.
-        excluded: number of rows of the baseline that the arguments of the run exclude.
+        excluded: number of rows of the baseline whose tests the run does not select.
     """
 
     verdicts: tuple[RowVerdict, ...]

@@ -57,7 +57,7 @@ def judgement_document(judgement: Judgement, view: View = WHOLE) -> Document:
     compared = [row for row in judgement.verdicts if row.test]
     by = f" ({shared})" if (shared := _shared_threshold(compared)) else ""
     if judgement.excluded:
-        numbers += f", {plural(judgement.excluded, 'row')} excluded by arguments"
+        numbers += f", {plural(judgement.excluded, 'row')} not selected"
     blocks: list[Block] = [paragraph(f"gate: {word} against {where}: {numbers}{by}", tone, hanging=1)]
     blocks += comparison_blocks(compared, view)
     rest = [row for row in judgement.verdicts if not row.test and row.verdict is not Verdict.PASSED]
