@@ -173,3 +173,16 @@ def test_locked_folder_is_free_afterwards(tmp_path: Path) -> None:
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(other)
+
+
+def test_folder_is_used_unlocked_without_fcntl(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['fcntl'] = None\n"  # as on Windows
+        "import pathlib, pytest_dtdispatch.plugin.session\n"
+        "from pytest_dtdispatch.core.files import locked\n"
+        "with locked(pathlib.Path(sys.argv[1])): print('used')"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert (ran.stdout, ran.stderr) == ("used\n", "")

@@ -7,7 +7,6 @@ written into.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -70,7 +69,15 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Wait until no other process has locked a folder; a process that dies releases it."""
+    """Wait until no other process has locked a folder; a process that dies releases it.
+
+    Windows has no such locks: two sessions there may choose one name.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
