@@ -72,7 +72,8 @@ def _copy(label: str, tensor: torch.Tensor) -> KnownPart:
             return part
         reason = "its copy has no contents"
     kind = type(tensor).__name__
-    raise CompareError(f"{label!r} returned a {kind} that cannot be compared ({reason}): return plain ones")
+    refused = f"{label!r} returned a {kind} that cannot be compared ({reason})"
+    raise CompareError(f"{refused}: return plain tensors or DTensors")
 
 
 def call_variants(variants: Variants, call: Callable[[str, Callable[[], Any]], Any] | None = None) -> None:
