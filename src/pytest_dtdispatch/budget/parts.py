@@ -17,9 +17,8 @@ from pytest_dtdispatch.core.events import Event, Part
 # Names of events of torch's profiler, and of ranges that we add.
 ENGINE = "autograd::engine::evaluate_function"
 OURS = "dtdispatch::"
-ANCHOR, STEP, PROPAGATION, PLANNING = (
-    f"{OURS}{name}" for name in ("anchor", "step", "propagation", "planning")
-)
+ANCHOR = f"{OURS}anchor"
+STEP, PROPAGATION, PLANNING = f"{OURS}step", f"{OURS}propagation", f"{OURS}planning"
 REDISTRIBUTION, WRAPPING, BACKWARD = f"{OURS}redistribution", f"{OURS}wrapping", f"{OURS}backward"
 LOOK_UP = f"{OURS}look-up"
 WAITING = f"{OURS}async tensor"  # in the dispatch of an AsyncCollectiveTensor, which is no DTensor

@@ -284,8 +284,9 @@ class Gates(PluginObject):
     @functools.cached_property
     def _judged_while_measured(self) -> dict[str, StateRow]:
         """Rows of the saved run by name; empty if nothing is compared with them."""
-        is_judged = self.compares and not self._why_not_judged(self._saved_rows)
-        return {row.name: row for row in self._saved_rows if is_judged}
+        if not self.compares or self._why_not_judged(self._saved_rows):
+            return {}
+        return {row.name: row for row in self._saved_rows}
 
     def outlook(self, test: str, row: Measurement) -> dict[State, Outlook]:
         """Judge the compared states of a row in its test, by the control rows measured so far."""
