@@ -13,9 +13,9 @@ PACKAGE = "pytest_dtdispatch"
 SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
 # The lowest first: a file imports from its own folder, and from those that stand before it.
 FOLDERS = (
-    *("errors", "stats", "core", "torchapi", "gates", "report", "measuring"),
+    *("errors", "stats", "core", "torchapi", "gates", "report", "ab", "measuring"),
     *("steps", "advice", "compiled", "instructions", "scaling", "ranks", "meshes", "budget", "compare"),
-    *("api", "watch", "__init__", "plugin", "ab", "suite", "cli", "__main__"),
+    *("api", "watch", "__init__", "plugin", "suite", "cli", "__main__"),
 )
 NEITHER_TORCH_NOR_PYTEST = {"core", "stats", "report", "gates"}
 LOADED_WITHOUT_TORCH = {*NEITHER_TORCH_NOR_PYTEST, *("__init__", "api", "plugin", "ab", "cli", "__main__")}

@@ -17,11 +17,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_dtdispatch.core.checkout import CHECKOUT, Checkout
+from pytest_dtdispatch.ab.answer import Answer, Variable
+from pytest_dtdispatch.ab.checkout import Checkout
 from pytest_dtdispatch.core.environment import cpu_model
 from pytest_dtdispatch.core.files import read_json
 from pytest_dtdispatch.core.plain_data import decode, encode
-from pytest_dtdispatch.core.results import OUTPUT, Answer
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 
 STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -151,9 +151,9 @@ def run_pytest(
     log, output = workspace / f"{arm.name}.log", workspace / "answer.json"
     output.unlink(missing_ok=True)
     words = ["-m", "pytest", *PLUGINS, "--dtdispatch", *words]
-    variables = {**variables, OUTPUT: str(output)}
+    variables = {**variables, Variable.OUTPUT: str(output)}
     if arm.checkout:
-        variables[CHECKOUT] = json.dumps(encode(arm.checkout))
+        variables[Variable.CHECKOUT] = json.dumps(encode(arm.checkout))
     status = run_to_end(arm, words, variables, log, time_limit_s)
     if status is None:
         limit = f"not over after {time_limit_s:g} s, and was ended: --time-limit"

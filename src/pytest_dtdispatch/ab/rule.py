@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from pytest_dtdispatch.ab.answer import CALLS_PER_STEP, CONTROL
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.results import CALLS_PER_STEP, CONTROL
 from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.stats.rank_sums import (

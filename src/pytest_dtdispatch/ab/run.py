@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.ab.checkouts import import_from_checkout, workspace, worktrees
+from pytest_dtdispatch.ab.answer import Answer, AnswerKind, Variable
+from pytest_dtdispatch.ab.checkout import Checkout
 from pytest_dtdispatch.ab.process import Arm, Versions, interpreter, probe, run_pytest
 from pytest_dtdispatch.ab.rule import (
     CONFIRM,
@@ -32,10 +33,9 @@ from pytest_dtdispatch.ab.rule import (
     is_suspect,
     judge,
 )
-from pytest_dtdispatch.core.checkout import Checkout
+from pytest_dtdispatch.ab.worktrees import import_from_checkout, workspace, worktrees
 from pytest_dtdispatch.core.files import checked_target, read_json, write_atomic
 from pytest_dtdispatch.core.plain_data import decode, encode
-from pytest_dtdispatch.core.results import GO_ON, KIND, ONLY, PASSES, Answer, AnswerKind
 from pytest_dtdispatch.core.text import brief, show_progress
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
@@ -57,7 +57,7 @@ DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core"
 # Of rows whose instructions differ: a profile of one takes some ten seconds, and no count of it is judged.
 PROFILING = ("-odtdispatch_profile=true", "--dtdispatch-rounds=1", "--dtdispatch-repeat=1")
 MOST_PROFILED = 3
-PADDING, STEP_BYTES = "DTDISPATCH_AB_PADDING", 136
+STEP_BYTES = 136
 MOST_SHARE = 10.0  # of floors and of the control: 1000 %
 NOT_OF_RUN = {"format", "version", "verdicts"}  # members of the file
 FORMAT, VERSION = "pytest-dtdispatch ab", 3
@@ -265,7 +265,8 @@ class Measuring:
         start = time.monotonic()
         for kind, flags in PYTEST_RUNS[request.rule.metric].items():
             words = [*flags, *(PROFILING if self.profiled else ()), *(request.arguments or DEFAULT_TESTS)]
-            answer = run_pytest(arm, words, {**variables, KIND: kind}, self.folder, self.time_limit_s)
+            variables[Variable.KIND] = kind
+            answer = run_pytest(arm, words, variables, self.folder, self.time_limit_s)
             for name, values in merged.items():
                 values |= getattr(answer, name)
         seconds = time.monotonic() - start
@@ -289,12 +290,13 @@ class Measuring:
         the same in every process, so that one that lies badly would lie badly each time (Mytkowicz et al.,
         2009, https://doi.org/10.1145/1508244.1508275).
         """
-        variables = {PASSES: str(self.run.request.passes), ONLY: "\n".join(self.profiled)}
+        passes, only = str(self.run.request.passes), "\n".join(self.profiled)
+        variables: dict[str, str] = {Variable.PASSES: passes, Variable.ONLY: only}
         if len(self.run.sides) > 2:
-            variables[GO_ON] = "1"
+            variables[Variable.GO_ON] = "1"
         if self.run.request.rule.metric == INSTRUCTIONS:
             samples = sum(one.side == side for one in self.run.processes)
-            variables[PADDING] = "x" * (STEP_BYTES * samples)
+            variables[Variable.PADDING] = "x" * (STEP_BYTES * samples)
         return variables
 
     def write(self, found: Found) -> None:

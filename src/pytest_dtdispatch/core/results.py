@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import Any, ClassVar, Protocol
 
 from pytest_dtdispatch.core.measurement import TIME, Contains, Figures, Measurement, Samples, State
@@ -22,13 +21,6 @@ LONGEST_NAME = 4000  # in files: with it, quoted, a line stays in what readers t
 OWN_TABLES = (Contains.COMPILED, Contains.COMPARED)
 # Kinds whose results have no rows, and no metric that another kind has: their names meet those of no other.
 APART = frozenset({"steps", "budget"})
-# Variables by which a process of an A/B run is told what to do.
-OUTPUT, PASSES, KIND = "DTDISPATCH_AB_OUTPUT", "DTDISPATCH_AB_PASSES", "DTDISPATCH_AB_KIND"
-GO_ON = "DTDISPATCH_AB_GO_ON"  # without the tests that fail
-CALLS_PER_STEP = "calls_per_step"  # reported, and not judged
-CONTROL = "control"  # state of rows that no code of a project changes: aten ops on plain tensors
-ONLY = "DTDISPATCH_AB_ONLY"  # rows, one a line: tests of no other run
-
 
 # Every metric that files of results may have, and whether it is a count, which has no noise.
 MetricNames = Mapping[str, bool]
@@ -421,38 +413,3 @@ def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int, float]]:
     first, call = (measurement.figure(state) for state in (State.COMPILE_COLD, State.CALL))
     if unit.compile and first is not None and call is not None:
         yield unit.compile, round(first - call), 0.0  # the first call compiles, and then runs once
-
-
-class AnswerKind(str, Enum):
-    """What a process answers with."""
-
-    TIMES = "times"
-    COUNTS = "counts"
-    PROOFS = "proofs"
-    INSTRUCTIONS = "instructions"
-
-    __str__ = str.__str__
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a process measured; a ValueError refuses numbers that are none.
-
-    Args:
-        values: one number of each row, or of each count.
-        details: what counts consist of, by the name of the number.
-        absent: why rows, or all rows of a test, are not there.
-        folders: of the checkout of its side, from which modules were imported.
-        refusal: why it measured nothing: a module of the repository came from elsewhere.
-    """
-
-    values: Mapping[str, float] = field(default_factory=dict)
-    details: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    absent: Mapping[str, str] = field(default_factory=dict)
-    folders: tuple[str, ...] = ()
-    refusal: str = ""
-
-    def __post_init__(self) -> None:
-        for name, number in self.values.items():
-            if not math.isfinite(number):
-                raise ValueError(f"{name}: {number}")

@@ -26,7 +26,7 @@ class Verdict(str, Enum):
     INCONCLUSIVE = "inconclusive"
     QUARANTINED = "quarantined"
     IMPROVED = "improved"
-    CHANGED = "changed"  # reported, and no fault: more or fewer calls of an A/B run
+    CHANGED = "changed"  # more or fewer calls: reported, not a fault
     NEW = "new"
 
     __str__ = str.__str__

@@ -16,25 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtdispatch.core.checkout import CHECKOUT, Checkout, InstalledFinder, module_files
+from pytest_dtdispatch.ab.answer import CALLS_PER_STEP, CONTROL, Answer, AnswerKind, Variable
+from pytest_dtdispatch.ab.checkout import Checkout, InstalledFinder, module_files
 from pytest_dtdispatch.core.files import write_atomic
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.plain_data import decode, encode
-from pytest_dtdispatch.core.results import (
-    CALLS_PER_STEP,
-    CONTROL,
-    GO_ON,
-    KIND,
-    ONLY,
-    OUTPUT,
-    PASSES,
-    Answer,
-    AnswerKind,
-    Count,
-    TestResults,
-    row_key,
-    state_name,
-)
+from pytest_dtdispatch.core.results import Count, TestResults, row_key, state_name
 from pytest_dtdispatch.core.text import MOST_LISTED
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler
 from pytest_dtdispatch.plugin.gates import KINDS
@@ -55,7 +42,7 @@ GROWTHS = ("cache_growth", "spec_growth", "dtensor_growth")
 LONGEST_DETAIL = 500
 MOST_CALLS = 2_000  # of two sides those that only one has are listed
 # Of a process that measures a commit. Packages may be imported before any hook runs: by other plugins.
-COMMIT = decode(Checkout, json.loads(os.environ[CHECKOUT])) if CHECKOUT in os.environ else None
+COMMIT = decode(Checkout, json.loads(text)) if (text := os.environ.get(Variable.CHECKOUT)) else None
 if COMMIT and COMMIT.installed:
     sys.meta_path.insert(0, InstalledFinder(COMMIT.installed))
 
@@ -161,7 +148,7 @@ class Passes:
 
     def __init__(self, kind: AnswerKind, goes_on: bool, sampler: Sampler | None) -> None:
         self._kind, self._goes_on, self._sampler = kind, goes_on, sampler
-        self._count, self._output = int(os.environ[PASSES]), Path(os.environ[OUTPUT])
+        self._count, self._output = int(os.environ[Variable.PASSES]), Path(os.environ[Variable.OUTPUT])
         self._values: dict[str, float] = {}
         self._details: dict[str, tuple[str, ...]] = {}
         self._absent: dict[str, str] = {}
@@ -185,7 +172,7 @@ class Passes:
             session.testsfailed = 0  # tests of another commit may not even import
             return True
         self._leave_out(session)
-        if rows := os.environ.get(ONLY, "").splitlines():
+        if rows := os.environ.get(Variable.ONLY, "").splitlines():
             tests = [(item, f"{row_nodeid(item)}::") for item in session.items]
             session.items[:] = [item for item, name in tests if any(row.startswith(name) for row in rows)]
         if session.testsfailed or session.config.option.collectonly or measuring is None:
@@ -237,9 +224,9 @@ class Passes:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Take part only in a process that was told where to write; refuse a metric that it is not to measure."""
-    if not os.environ.get(OUTPUT):
+    if not os.environ.get(Variable.OUTPUT):
         return
-    kind = AnswerKind(os.environ.get(KIND, AnswerKind.TIMES))
+    kind = AnswerKind(os.environ.get(Variable.KIND, AnswerKind.TIMES))
     metric = run_settings(config).metric
     is_time = metric in SAMPLERS and SAMPLERS[metric].unit.is_time
     if not (is_time if kind in (AnswerKind.TIMES, AnswerKind.PROOFS) else metric == kind):
@@ -247,7 +234,7 @@ def pytest_configure(config: pytest.Config) -> None:
             f"--dtdispatch-metric {metric}: this A/B run compares {kind}; say before -- what it "
             "compares: --metric time, counts or instructions"
         )
-    goes_on = bool(os.environ.get(GO_ON))
+    goes_on = bool(os.environ.get(Variable.GO_ON))
     config.option.continue_on_collection_errors |= goes_on
     sampler = SAMPLERS[metric] if kind in (AnswerKind.TIMES, AnswerKind.INSTRUCTIONS) else None
     config.pluginmanager.register(Passes(kind, goes_on, sampler), "dtdispatch-passes")

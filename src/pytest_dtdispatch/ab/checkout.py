@@ -15,7 +15,6 @@ from typing import Any
 from pytest_dtdispatch.core.text import ask
 
 REMEDY = "--install each commit, or compare environments: --base PYTHON --head PYTHON"
-CHECKOUT = "DTDISPATCH_AB_CHECKOUT"  # variable of a process: its Checkout, as JSON
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtdispatch.ab.checkouts import import_from_checkout, workspace, worktrees
+from pytest_dtdispatch.ab.checkout import Checkout
 from pytest_dtdispatch.ab.process import Arm, Probed, Versions, probe
+from pytest_dtdispatch.ab.worktrees import import_from_checkout, workspace, worktrees
 from pytest_dtdispatch.cli import main
-from pytest_dtdispatch.core.checkout import Checkout
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from tests.ab.fakes import calls, fake_python
 from tests.ab.test_ab import is_gone, wait_for

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pytest_dtdispatch.ab.checkout import PROJECTS, Checkout
 from pytest_dtdispatch.ab.process import Arm, Probed, last_lines, run_to_end, signals_deferred
-from pytest_dtdispatch.core.checkout import PROJECTS, Checkout
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 
 GIT_SECONDS, INSTALL_SECONDS = 600, 3600.0

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_dtdispatch.core.checkout import Checkout, InstalledFinder, module_files
+from pytest_dtdispatch.ab.checkout import Checkout, InstalledFinder, module_files
 
 WORKTREE = (
     *("pyproject.toml", "flat/__init__.py", "single.py", "src/lib/__init__.py", "python/deep/ops.py"),

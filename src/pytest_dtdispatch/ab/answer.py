@@ -1,0 +1,63 @@
+"""Data exchanged with a process of an A/B run: environment variables in, an answer file out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+CALLS_PER_STEP = "calls_per_step"  # a count that is reported and not judged
+CONTROL = "control"  # state of the control rows: aten ops on plain tensors, not part of the code under test
+
+
+class Variable(str, Enum):
+    """Environment variables of a process."""
+
+    OUTPUT = "DTDISPATCH_AB_OUTPUT"  # path of the answer file
+    KIND = "DTDISPATCH_AB_KIND"  # an AnswerKind
+    PASSES = "DTDISPATCH_AB_PASSES"  # number of passes over all tests
+    ONLY = "DTDISPATCH_AB_ONLY"  # names of rows, one per line: other tests do not run
+    GO_ON = "DTDISPATCH_AB_GO_ON"  # if set, failed tests are excluded from later passes
+    CHECKOUT = "DTDISPATCH_AB_CHECKOUT"  # a Checkout, as JSON
+    PADDING = "DTDISPATCH_AB_PADDING"  # its length shifts the memory layout of the process
+
+    __str__ = str.__str__
+
+
+class AnswerKind(str, Enum):
+    """Kind of the values in an answer."""
+
+    TIMES = "times"
+    COUNTS = "counts"
+    PROOFS = "proofs"
+    INSTRUCTIONS = "instructions"
+
+    __str__ = str.__str__
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Data that a process of an A/B run returns.
+
+    Args:
+        values: one number per row or count.
+        details: the items behind a count, by the name of the count.
+        absent: reasons why rows, or all rows of a test, are absent.
+        folders: folders of the side's checkout from which modules were imported.
+        refusal: error if a module of the repository was imported from elsewhere; then nothing was measured.
+
+    Raises:
+        ValueError: a value is not finite.
+    """
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    details: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
+    refusal: str = ""
+
+    def __post_init__(self) -> None:
+        for name, number in self.values.items():
+            if not math.isfinite(number):
+                raise ValueError(f"{name}: {number}")
