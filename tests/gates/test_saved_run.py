@@ -17,6 +17,7 @@ from pytest_dtdispatch.gates.saved_run import (
     MIN_SAMPLES,
     MOST_SAMPLES,
     StateRow,
+    control_shifts,
     environment_differences,
     judge_run,
     outlook_of,
@@ -125,6 +126,43 @@ def test_slow_row_that_waited_is_inconclusive(waited: float, upper: int, verdict
     assert verdicts_of(judge([row()], [head])) == [verdict]
     outlook = Outlook.DECIDED if verdict == "inconclusive" else Outlook.FAILING
     assert outlook_of(row(), head, TEN, 0.0) is outlook
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "factor", "verdict", "outlook"),
+    [
+        (100, 160, 1.5, "inconclusive", Outlook.SLOW),
+        (100, 160, 2.5, "regressed", Outlook.FAILING),
+        (100, 160, 1.0, "passed", Outlook.DECIDED),
+        (100, 105, 1.5, "regressed", Outlook.FAILING),
+        (160, 100, 1.0, "inconclusive", Outlook.DECIDED),
+        (160, 100, 0.6, "inconclusive", Outlook.DECIDED),
+        (160, 100, 0.3, "improved", Outlook.DECIDED),
+        (0, 160, 1.5, "regressed", Outlook.FAILING),
+    ],
+)
+def test_speed_of_the_core_explains_a_shift(
+    then: int, now: int, factor: float, verdict: str, outlook: Outlook
+) -> None:
+    base, head = replace(row(), speed_ns=then), replace(row(factor=factor), speed_ns=now)
+    assert verdicts_of(judge([base], [head])) == [verdict]
+    assert outlook_of(base, head, TEN, 0.0) is outlook
+
+
+@pytest.mark.parametrize(
+    ("blocks", "slow_blocks", "verdict"),
+    [(4, 3, "inconclusive"), (4, 2, "regressed"), (4, 0, "regressed"), (1, 0, "regressed")],
+)
+def test_one_block_beside_slow_ones_fails_nothing(blocks: int, slow_blocks: int, verdict: str) -> None:
+    head = replace(row(factor=1.5), blocks=blocks, slow_blocks=slow_blocks)
+    assert verdicts_of(judge([row()], [head])) == [verdict]
+
+
+def test_control_row_of_a_slow_core_is_left_out() -> None:
+    slow = replace(row("local", factor=1.6), speed_ns=160)
+    then = {"a": replace(row("local"), speed_ns=100)}
+    assert control_shifts(then, {"a": slow}) == {}
+    assert control_shifts(then, {"a": replace(slow, speed_ns=105)})["a"] == pytest.approx(math.log(1.6))
 
 
 @pytest.mark.parametrize(

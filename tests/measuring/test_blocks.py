@@ -11,17 +11,21 @@ from pytest_dtdispatch.core.measurement import Figures, Measurement, Samples, St
 from pytest_dtdispatch.core.verdicts import Outlook
 from pytest_dtdispatch.measuring import blocks
 from pytest_dtdispatch.measuring.blocks import MAX_EXTENSIONS, PAUSES_S, Blocks
+from pytest_dtdispatch.measuring.core_speed import CoreSpeed
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.sampler import WallClock
 from tests.scripted_bench import FakeClock
 
-DECIDED, OPEN, FAILING = Outlook
-SLOW, STEADY = (1500,) * 6, (1000,) * 6
+DECIDED, OPEN, SLOW, FAILING = Outlook
+SLOWER, STEADY = (1500,) * 6, (1000,) * 6
 
 
-def figures(hit: Sequence[int] = STEADY, miss: Sequence[int] = STEADY, local: int = 100) -> Figures:
+def figures(
+    hit: Sequence[int] = STEADY, miss: Sequence[int] = STEADY, local: int = 100, speed_ns: int = 0
+) -> Figures:
     ns = {State.MISS: miss, State.HIT: hit, State.LOCAL: (local,) * 6}
-    return Figures(4, tuple(Samples(state, tuple(values)) for state, values in ns.items()))
+    samples = (Samples(state, tuple(values), speed_ns=speed_ns) for state, values in ns.items())
+    return Figures(4, tuple(samples))
 
 
 class Run:
@@ -102,7 +106,7 @@ def test_uncompared_state_is_measured_closely(run: Run, judged: dict[State, Outl
 
 
 def test_failing_row_is_cleared_by_a_quiet_block(run: Run) -> None:
-    slow, quiet = figures(SLOW, SLOW, local=150), figures()
+    slow, quiet = figures(SLOWER, SLOWER, local=150), figures()
     count, found = run.take([slow, quiet], [{State.HIT: FAILING, State.MISS: DECIDED}, {}])
     assert (count, run.pauses) == (2, [PAUSES_S[0]])
     ns = {samples.state: (samples.median_ns, samples.blocks) for samples in found.samples}
@@ -118,16 +122,45 @@ def test_failing_row_takes_every_pause(run: Run) -> None:
 
 def test_repetition_is_extended_too(run: Run) -> None:
     outlooks = [{State.HIT: FAILING}, {State.HIT: OPEN}, {State.HIT: FAILING}]
-    count, found = run.take([figures(SLOW)], outlooks)
+    count, found = run.take([figures(SLOWER)], outlooks)
     assert (count, tuple(run.pauses)) == (5, PAUSES_S)
     assert hits(found).blocks == 4
 
 
 def test_failed_repetition_is_noted(run: Run) -> None:
-    count, found = run.take([figures(SLOW), Figures(notes=("it raised",))], [{State.HIT: FAILING}])
+    count, found = run.take([figures(SLOWER), Figures(notes=("it raised",))], [{State.HIT: FAILING}])
     assert count == 4
     assert (hits(found).median_ns, hits(found).blocks) == (1500, 1)
     assert found.notes == ("not measured again: it raised",)
+
+
+def test_saved_row_waits_for_a_fast_core(run: Run) -> None:
+    measured = [figures(SLOWER, SLOWER, 150, speed_ns=160), figures(speed_ns=100)]
+    count, found = run.take(measured, [{}], speed=CoreSpeed(fastest_ns=100))
+    assert (count, run.pauses) == (2, [PAUSES_S[0]])
+    assert {samples.state: samples.median_ns for samples in found.samples} == {
+        State.MISS: 1000,
+        State.HIT: 1000,
+        State.LOCAL: 100,
+    }
+    assert (hits(found).speed_ns, hits(found).blocks, hits(found).slow_blocks) == (100, 2, 1)
+
+
+def test_waits_for_a_fast_core_end(run: Run) -> None:
+    speed = CoreSpeed(fastest_ns=100, pauses_left_s=2.0)
+    slow = figures(SLOWER, speed_ns=160)
+    assert run.take([slow], [{}], speed=speed)[0] == 3
+    assert (run.pauses, speed.pauses_left_s) == ([0.5, 1.0], 0.5)
+    assert run.take([slow], [{State.HIT: SLOW}], speed=speed)[0] == 2
+    assert run.take([slow], [{State.HIT: SLOW}], speed=speed)[0] == 1
+    assert run.take([slow], [{State.HIT: FAILING}], speed=speed)[0] == 4, "a failure is always repeated"
+
+
+@pytest.mark.parametrize(("then", "now", "medians"), [(160, 100, 1000), (100, 160, 1500), (100, 110, 1250)])
+def test_measurements_at_two_speeds_stay_apart(run: Run, then: int, now: int, medians: float) -> None:
+    measured = [figures((1500,) * 6, speed_ns=then), figures((1000,) * 6, speed_ns=now)]
+    _, found = run.take(measured, [{State.HIT: OPEN, State.MISS: DECIDED}, {State.HIT: DECIDED}])
+    assert hits(found).median_ns == medians
 
 
 class OtherRank:

@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Figures, Samples, State, merge
 from pytest_dtdispatch.core.text import progress_to
 from pytest_dtdispatch.measuring import rounds
+from pytest_dtdispatch.measuring.core_speed import CoreSpeed
 from pytest_dtdispatch.measuring.core_waits import CoreWaits
 from pytest_dtdispatch.measuring.plan import Plan, Propagation
 from pytest_dtdispatch.measuring.rounds import (
@@ -261,6 +263,15 @@ def test_blocks_off_a_core_are_shares_or_a_note(
     )
     assert ("not on a core" in str(taken.notes)) is not is_counted
     assert merge([Figures(), taken]).samples[0].waited == float(is_counted)
+
+
+def test_speed_of_the_core_is_read_beside_calls(bench: Bench) -> None:
+    speed = CoreSpeed(work=lambda: None, clock=itertools.count(step=70).__next__)
+    local = Subject(FakeOp(bench.clock, lambda number: None), tuple)
+    taken = bench.take(replace(plan(rounds=2, repeat=3), speed=speed), local=local)
+    assert {samples.state: samples.speed_ns for samples in taken.samples} == dict.fromkeys(
+        (State.MISS, State.HIT, State.LOCAL), 70
+    )
 
 
 def test_a_reading_that_is_none_is_refused_whatever_the_counters_say() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import types
 
@@ -9,6 +10,7 @@ import pytest
 
 from pytest_dtdispatch.gates import saved_run
 from pytest_dtdispatch.measuring import blocks
+from pytest_dtdispatch.measuring.core_speed import CORE
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from pytest_dtdispatch.report import notes
 from tests.scripted_clock import ScriptedClock
@@ -40,4 +42,6 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     control = types.SimpleNamespace(clock=ScriptedClock(), extra_ns=0)
     monkeypatch.setitem(sys.modules, "scripted", control)
     monkeypatch.setitem(SAMPLERS, "time", WallClock(control.clock))
+    monkeypatch.setattr(CORE, "clock", itertools.count(step=100).__next__)
+    monkeypatch.setattr(CORE, "fastest_ns", 100)
     return control

@@ -54,6 +54,14 @@ def test_traced_rows_are_marked_and_counted() -> None:
     assert len(lines_of(noise([traced, row(QUIET)]), 400)) == 2
 
 
+def test_rows_of_a_slow_core_are_counted() -> None:
+    speeds = [100, 119, 130, 0]
+    rows = [row(replace(QUIET, speed_ns=speed_ns)) for speed_ns in speeds]
+    [line] = lines_of(noise(rows), 400)
+    assert line.startswith("1 of 4 rows were measured while the core ran 20% slower")
+    assert lines_of(noise(rows[:2]), 400) == []
+
+
 def test_each_way_not_to_be_seen_is_one_line_with_its_number_of_tests() -> None:
     threads, process = Unseen(threads=4, ops=8), Unseen(processes=1)
     modes = Unseen(modes=("CommDebugMode", "DebugMode"))

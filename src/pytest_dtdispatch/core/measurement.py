@@ -13,6 +13,11 @@ from pytest_dtdispatch.stats.intervals import quietest_block, scatter
 
 # Scatter past which a row is marked, and not judged: of 120 rows of a quiet machine none has more.
 NOISY = 1.0
+# Above the fastest reading of the core's speed. Another machine on the same physical core slows all code, and
+# no wait or steal is counted here: in 20 s on two virtual cores, 320 of 530 times the loop took 1.6 to 1.9
+# times as long, a hit 1.4 to 2.1 times and a miss 1.4 to 1.9 times. In the other 210 the loop took 0.95 to
+# 1.05 times its median.
+SLOWED = 1.2
 MIN_WAITED = 0.1  # share of the time of calls from which on a row says that they waited for a core
 TRACED = "a tracer of Python ran, such as a debugger or coverage, and makes calls longer"
 
@@ -146,6 +151,8 @@ class Samples:
         stat: what stands for all ranks: the ``median`` of the rank medians, or the ``max``.
         waited: share of the time of all calls that the thread waited for a core, on the rank with the most.
         blocks: blocks that were measured; these are the samples of the quietest.
+        slow_blocks: blocks of them that a core measured far slower than that of these samples.
+        speed_ns: nanoseconds of a fixed Python loop beside these calls; 0 if unknown.
 
     Example:
         >>> hits = Samples(State.HIT, (7, 9), by_rank=((0, (7,)), (1, (9,))))
@@ -162,6 +169,8 @@ class Samples:
     stat: str = "median"
     waited: Size = 0.0
     blocks: Natural = 1
+    speed_ns: Natural = 0
+    slow_blocks: Natural = 0
 
     def __post_init__(self) -> None:
         for value in self.values:
@@ -281,8 +290,9 @@ def merge(calls: Sequence[Figures]) -> Figures:
     for state in State:
         if of := [samples for figures in calls for samples in figures.samples if samples.state is state]:
             values = tuple(value for each in of for value in each.values)
-            waited = max(each.waited for each in of)
-            merged.append(Samples(state, values, refused_of(of), of[0].unit, waited=waited))
+            waited, speed_ns = max(each.waited for each in of), max(each.speed_ns for each in of)
+            unit = of[0].unit
+            merged.append(Samples(state, values, refused_of(of), unit, waited=waited, speed_ns=speed_ns))
     return Figures(
         sum(figures.rounds for figures in calls),
         tuple(merged),

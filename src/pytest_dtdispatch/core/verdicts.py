@@ -36,9 +36,9 @@ MAX_BLOCKS = 4  # of a row that would fail: it is measured again after a pause, 
 
 
 class Outlook(IntEnum):
-    """What another measurement of a row can change: nothing, whether it is decided, whether it fails."""
+    """What another measurement can change: nothing, an open verdict, a slow core's figure, a failure."""
 
-    DECIDED, OPEN, FAILING = range(3)
+    DECIDED, OPEN, SLOW, FAILING = range(4)
 
 
 @dataclass(frozen=True)

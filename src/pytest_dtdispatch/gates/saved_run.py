@@ -12,10 +12,10 @@ from pytest_dtdispatch.core.measurement import NOISY, TRACED, Measurement, State
 from pytest_dtdispatch.core.results import state_name
 from pytest_dtdispatch.core.signatures import shorten
 from pytest_dtdispatch.core.verdicts import Judgement, Outlook, RowVerdict, Threshold, Verdict, judged
-from pytest_dtdispatch.stats.intervals import Statistic, quantile, ratio_interval, scatter
+from pytest_dtdispatch.stats.intervals import Statistic, quantile, ratio_quantiles, resample, scatter
 
 CONFIDENCE = 0.99
-MOST_SAMPLES = 1000  # drawn again; 2000 times as many take a second
+MOST_SAMPLES = 100  # drawn again 2000 times in 15 ms
 BLOCKS = 20
 STATISTICS: dict[str, Statistic] = {
     "min": min,
@@ -32,6 +32,8 @@ COMPARABLE = (
 MIN_SAMPLES = 8  # the least and the greatest of fewer do not cover their median with 99 %
 LEAST_SAMPLES = 5  # the rounds that a slow row has without being asked for fewer
 MOST_CONTROL_SHIFT = 0.03
+MAX_SPEED_SHIFT = 0.1  # of a core at its speed the loop takes 0.95 to 1.05 times its median, else 1.6 to 1.9
+MIN_AGREEING_BLOCKS = 2  # one block can be slowed between two readings of the core's speed
 MAX_WAITED = 0.2  # beside two busy loops on two cores a thread waits for a third of its time
 
 ANY_CHANGE = Threshold("", "median", 0.0)  # what holds for a row that nobody gave a threshold
@@ -57,12 +59,17 @@ TRACED_RUN = f"{TRACED}: compare two runs without one"
 IN_SAVED_RUN = f"samples of the saved run {SCATTERS}: save a new one on a quieter machine"
 DISTURBED = "calls of the saved run waited for a core: save a new one on a quieter machine"
 WAITED = "calls waited for a core: run again on a quieter machine, or use dtdispatch ab"
+SLOW_CORE = (
+    "the core ran slower while it was measured, so other machines may be the cause: run again, "
+    "or compare builds with dtdispatch ab"
+)
+SLOW_SAVED_CORE = "the core ran slower while the saved run measured it: save a new one"
 CONTAMINATED = (
     "the same op on plain tensors shifted too, so the cause may be the machine: run again, "
     "or compare builds with dtdispatch ab"
 )
-# Verdicts of the interval less the shift of plain ops that agree with that of the interval. On a slower
-# machine a row that passed has passed.
+# Verdicts of the interval less the shift of plain ops, or of the core's speed, that agree with that of the
+# interval. On a slower machine a row that passed has passed.
 AGREEING = {
     Verdict.REGRESSED: {Verdict.REGRESSED},
     Verdict.INCONCLUSIVE: set(Verdict),
@@ -72,7 +79,12 @@ AGREEING = {
 QUIETEST, NOT_AGAIN = "the quietest of {} blocks", "one block: it was not measured again"
 
 
-@lru_cache(maxsize=1024)  # rows are judged when they are measured, and again at the end
+@lru_cache(maxsize=256)  # rows are judged when they are measured, and again at the end
+def resampled(values: Sequence[float], statistic: Statistic, block: int, seed: int) -> tuple[float, ...]:
+    """Return a statistic of a run's samples, of each time that they are drawn again."""
+    return tuple(resample(values, statistic, block=block, seed=seed))
+
+
 def interval_of_ratio(
     base: Sequence[float], head: Sequence[float], statistic: Statistic
 ) -> tuple[float, float]:
@@ -82,7 +94,8 @@ def interval_of_ratio(
     """
     base, head = (values[:: math.ceil(len(values) / MOST_SAMPLES)] for values in (base, head))
     block = max(1, min(len(values) for values in (base, head) if len(values) > 1) // BLOCKS)
-    return ratio_interval(base, head, statistic, CONFIDENCE, block=block)
+    of_base, of_head = (resampled(v, statistic, block, seed) for seed, v in enumerate((base, head)))
+    return ratio_quantiles(of_base, of_head, CONFIDENCE)
 
 
 @dataclass(frozen=True)
@@ -98,7 +111,9 @@ class StateRow:
         test: that it is of.
         is_traced: whether a tracer of Python ran.
         blocks: that were measured, these samples being those of the quietest.
+        slow_blocks: blocks of them that a slower core measured.
         waited: share of the time of its calls that they waited for a core.
+        speed_ns: time of a fixed Python loop beside its calls; 0 if unknown.
     """
 
     name: str
@@ -110,6 +125,8 @@ class StateRow:
     is_traced: bool = False
     blocks: int = 1
     waited: float = 0.0
+    speed_ns: int = 0
+    slow_blocks: int = 0
 
 
 def state_rows(
@@ -120,7 +137,8 @@ def state_rows(
         for samples in row.times():
             name = state_name(test, row, samples)
             of = (row.mesh, tuple(thresholds), test, row.figures.is_traced)
-            yield StateRow(name, samples.state, samples.ns, *of, samples.blocks, samples.waited)
+            how = samples.blocks, samples.waited, samples.speed_ns, samples.slow_blocks
+            yield StateRow(name, samples.state, samples.ns, *of, *how)
 
 
 def environment_differences(then: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
@@ -142,7 +160,8 @@ def judge_run(
     from its ratio than the threshold, to either side, or by a saved row that waited for a core. If rows on
     plain tensors, which no dispatch is part of, shifted by more than 3 % in the median, the interval is also
     judged less that shift. A regression that this removes is contaminated; any other row whose verdict
-    depends on it is inconclusive.
+    depends on it is inconclusive. So is a row whose verdict depends on the speed that the core had beside
+    its calls, if that differs by more than 10 %.
     """
     then, now = {row.name: row for row in base}, {row.name: row for row in head}
     shifts = control_shifts(then, now).values()
@@ -161,12 +180,29 @@ def judge_run(
 
 def outlook_of(base: StateRow, head: StateRow, threshold: Threshold, shift: float) -> Outlook:
     """Return what more samples can change of a row that :func:`judge_run` would judge as it is now."""
+    if _passes_clearly(base, head, threshold):
+        return Outlook.DECIDED
     verdict = _judge_row(head, base, head, threshold, shift).verdict
     if verdict in (Verdict.REGRESSED, Verdict.CONTAMINATED):
         return Outlook.FAILING
     is_useless = _why_not(base, IN_SAVED_RUN) or _waited_more(base, head) or head.is_traced
-    is_useless = is_useless or _is_slow_by_waits(base, head, threshold)
-    return Outlook.OPEN if verdict is Verdict.INCONCLUSIVE and not is_useless else Outlook.DECIDED
+    is_useless = (
+        is_useless or _is_slow_by_waits(base, head, threshold) or speed_shift(base, head) < -MAX_SPEED_SHIFT
+    )
+    if verdict is not Verdict.INCONCLUSIVE or is_useless:
+        return Outlook.DECIDED
+    is_slow = head.slow_blocks or speed_shift(base, head) > MAX_SPEED_SHIFT
+    return Outlook.SLOW if is_slow else Outlook.OPEN
+
+
+def _passes_clearly(base: StateRow, head: StateRow, threshold: Threshold) -> bool:
+    """Whether the middle halves of samples are within the threshold of a median: a bootstrap takes 30 ms."""
+    if _why_not(head, "few") or threshold.field != "median" or abs(speed_shift(base, head)) > MAX_SPEED_SHIFT:
+        return False
+    (low, high), (other_low, other_high) = (
+        [quantile(row.ns, share) for share in (0.25, 0.75)] for row in (base, head)
+    )
+    return max(other_high / low, high / other_low) < 1 + threshold.fraction
 
 
 def compare_rows(base: Sequence[StateRow], head: Sequence[StateRow]) -> list[RowVerdict]:
@@ -187,10 +223,19 @@ def _shift_text(shift: float, controls: int) -> str:
 
 
 def control_shifts(then: Mapping[str, StateRow], now: Mapping[str, StateRow]) -> dict[str, float]:
-    """Return the logarithm of the ratio of each row on plain tensors, by its name."""
-    controls = [name for name, row in now.items() if row.state is State.LOCAL and name in then]
+    """Return the logarithm of the ratio of each plain row by name, unless the core's speed shifted."""
+    controls = [
+        name
+        for name, row in now.items()
+        if row.state is State.LOCAL and name in then and abs(speed_shift(then[name], row)) <= MAX_SPEED_SHIFT
+    ]
     medians = {name: (median(then[name].ns), median(now[name].ns)) for name in controls}
     return {name: math.log(head / base) for name, (base, head) in medians.items() if base and head}
+
+
+def speed_shift(base: StateRow, head: StateRow) -> float:
+    """Return by what share the core ran slower beside the calls of the second row; 0 if unknown."""
+    return head.speed_ns / base.speed_ns - 1 if base.speed_ns and head.speed_ns else 0.0
 
 
 def control_shift(shifts: Collection[float]) -> float:
@@ -229,20 +274,34 @@ def _judge_row(
         "base_samples": len(base.ns),
         "head_samples": len(head.ns),
     }
-    interval = low, now / then, high
+    verdict, remedy = _verdict_of((low, now / then, high), base, head, threshold, shift)
+    details = (QUIETEST.format(head.blocks),) if head.blocks > 1 else ()
+    if verdict in (Verdict.REGRESSED, Verdict.CONTAMINATED):
+        details = details or (NOT_AGAIN,)
+    return verdict_of(verdict, tuple(figures.items()), remedy, details=details)
+
+
+def _verdict_of(
+    interval: Sequence[float], base: StateRow, head: StateRow, threshold: Threshold, shift: float
+) -> tuple[Verdict, str]:
+    """Return the verdict of an interval that does not depend on the machine, and its remedy."""
     verdict, remedy = _place(interval, threshold)
+    speed = speed_shift(base, head)
+    less_speed, _ = _place([end / (1 + speed) for end in interval], threshold)
+    if abs(speed) > MAX_SPEED_SHIFT and less_speed not in AGREEING[verdict]:
+        return Verdict.INCONCLUSIVE, SLOW_CORE if speed > 0 else SLOW_SAVED_CORE
+    agreeing = head.blocks - head.slow_blocks
+    if verdict is Verdict.REGRESSED and head.slow_blocks and agreeing < MIN_AGREEING_BLOCKS:
+        return Verdict.INCONCLUSIVE, SLOW_CORE
     less_shift, _ = _place([end / (1 + shift) for end in interval], threshold)
     if abs(shift) > MOST_CONTROL_SHIFT and less_shift not in AGREEING[verdict]:
         verdict = Verdict.CONTAMINATED if verdict is Verdict.REGRESSED else Verdict.INCONCLUSIVE
         remedy = CONTAMINATED
     if verdict in (Verdict.PASSED, Verdict.IMPROVED) and _waited_more(base, head):
-        verdict, remedy = Verdict.INCONCLUSIVE, DISTURBED
-    elif verdict in (Verdict.REGRESSED, Verdict.CONTAMINATED) and _is_slow_by_waits(base, head, threshold):
-        verdict, remedy = Verdict.INCONCLUSIVE, WAITED
-    details = (QUIETEST.format(head.blocks),) if head.blocks > 1 else ()
-    if verdict in (Verdict.REGRESSED, Verdict.CONTAMINATED):
-        details = details or (NOT_AGAIN,)
-    return verdict_of(verdict, tuple(figures.items()), remedy, details=details)
+        return Verdict.INCONCLUSIVE, DISTURBED
+    if verdict in (Verdict.REGRESSED, Verdict.CONTAMINATED) and _is_slow_by_waits(base, head, threshold):
+        return Verdict.INCONCLUSIVE, WAITED
+    return verdict, remedy
 
 
 def _refusals(saved: Sequence[StateRow]) -> Iterator[RowVerdict]:

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from time import sleep
 
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State, merge
+from pytest_dtdispatch.core.measurement import SLOWED, Contains, Figures, Measurement, Samples, State, merge
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.core.verdicts import MAX_BLOCKS, Outlook
 from pytest_dtdispatch.measuring.plan import Plan, agreed, is_known
 
 # Seconds before each repetition of a row that would fail. In 240 s on a quiet machine a spin loop had 39
 # moments of 50 ms and more, the longest 1.9 s, in which everything took 1.2 times as long.
-PAUSES_S = tuple(0.5 * 2**number for number in range(MAX_BLOCKS - 1))
+PAUSES_S: tuple[float, ...] = tuple(0.5 * 2**number for number in range(MAX_BLOCKS - 1))
 MAX_EXTENSIONS = 3  # of a block: with more than four times its samples the baseline's decide the interval
 CLOSELY = 0.05  # how far the median of a saved row must be known for a gate of 20 % to decide by it
 STEADY = (State.HIT, State.CALL)
@@ -23,8 +23,9 @@ class Blocks:
     """Blocks of one row: one without a gate.
 
     With a gate, a block is extended until each state of the row is decided, or known closely if the gate does
-    not compare it, or its time is over. While a state would fail, another block follows after a pause. Such a
-    state is judged by its quietest block.
+    not compare it, or its time is over. While a state would fail, or the core was slow, another block follows
+    after a pause. Such a state is judged by its quietest block. Measurements of one block that the core took
+    at different speeds are not mixed: those of the faster ones stay.
 
     Args:
         plan: how much is measured, and the gate.
@@ -38,7 +39,7 @@ class Blocks:
         self._row = Measurement(label, label, label, mesh, Contains.DISPATCH, 1, Figures())
         self._blocks: list[Figures] = []
         self._open: set[State] = set()  # states of the last block that are extended
-        self._failing: set[State] = set()
+        self._repeated: set[State] = set()
         self._extensions = 0
         self._began = plan.sampler.clock() if self._gate else 0
 
@@ -47,31 +48,47 @@ class Blocks:
         if not self._blocks or self._gate is None:
             return not self._blocks
         row = replace(self._row, figures=self.figures)
-        unknown = {of.state for of in row.recorded() if not is_known(of.values, CLOSELY)} - {State.LOCAL}
-        outlooks = self._agreed(dict.fromkeys(unknown, Outlook.OPEN) | self._gate(row))
+        outlooks = self._agreed({of.state: self._without_gate(of) for of in row.recorded()} | self._gate(row))
         self._open = {state for state, outlook in outlooks.items() if outlook is Outlook.OPEN}
-        failing = {state for state, outlook in outlooks.items() if outlook is Outlook.FAILING}
-        self._failing |= failing
+        again = {state for state, outlook in outlooks.items() if outlook in (Outlook.SLOW, Outlook.FAILING)}
+        self._repeated |= again
         if self._open:
             self._extensions += 1
             return True
-        if not failing or len(self._blocks) == MAX_BLOCKS:
+        if not again or len(self._blocks) == MAX_BLOCKS:
             return False
-        pause_s = PAUSES_S[len(self._blocks) - 1]
-        show_progress("{} would fail: measuring it again in {:g} s", self._row.label, pause_s)
-        sleep(pause_s)
+        show_progress("{} may be slowed: measuring it again in {:g} s", self._row.label, self._pause_s)
+        if Outlook.FAILING not in outlooks.values():
+            self._plan.speed.pauses_left_s -= self._pause_s
+        sleep(self._pause_s)
         self._extensions, self._began = 0, self._plan.sampler.clock()
         return True
+
+    @property
+    def _pause_s(self) -> float:
+        return PAUSES_S[len(self._blocks) - 1]
+
+    def _without_gate(self, samples: Samples) -> Outlook:
+        """Return what a state needs that no gate compares: a core at its speed, and a known median."""
+        if samples.state is State.LOCAL:
+            return Outlook.DECIDED
+        if self._plan.speed.is_slow(samples.speed_ns):
+            return Outlook.SLOW
+        return Outlook.DECIDED if is_known(samples.values, CLOSELY) else Outlook.OPEN
 
     def _agreed(self, outlooks: Mapping[State, Outlook]) -> dict[State, Outlook]:
         """Settle with other ranks what is extended and repeated: whatever one rank needs, in its time."""
         took_s = (self._plan.sampler.clock() - self._began) / 1e9
         another_s = took_s / (1 + self._extensions)
         is_in_time = self._extensions < MAX_EXTENSIONS and took_s + another_s <= self._plan.max_time_s
-        needs = {state: outlooks.get(state, Outlook.DECIDED) for state in State}
+        impossible = set[Outlook]()
         if self._plan.fewest is None or not is_in_time:
-            needs = {s: Outlook.DECIDED if need is Outlook.OPEN else need for s, need in needs.items()}
-        settled = agreed(self._plan.agreement, "the blocks", *(-need for need in needs.values()))
+            impossible.add(Outlook.OPEN)
+        if len(self._blocks) == MAX_BLOCKS or self._pause_s > self._plan.speed.pauses_left_s:
+            impossible.add(Outlook.SLOW)
+        needs = [outlooks.get(state, Outlook.DECIDED) for state in State]
+        needs = [Outlook.DECIDED if need in impossible else need for need in needs]
+        settled = agreed(self._plan.agreement, "the blocks", *(-need for need in needs))
         return {state: Outlook(-least) for state, least in zip(State, settled, strict=True)}
 
     def add(self, figures: Figures) -> None:
@@ -81,24 +98,36 @@ class Blocks:
             return
         extended = {*self._open, *([State.LOCAL] if self._open & {*STEADY} else [])}
         last, more = self._blocks[-1], merge([self._blocks[-1], figures])
-        kept = {each.state: each for each in last.samples if each.state not in extended}
-        samples = tuple(kept.get(each.state, each) for each in more.samples)
+        new = {each.state: each for each in figures.samples}
+        merged = {each.state: each for each in more.samples}
+        samples = tuple(
+            _faster(old, new[old.state], merged[old.state]) if old.state in extended & new.keys() else old
+            for old in last.samples
+        )
         self._blocks[-1] = replace(more, samples=samples)
 
     @property
     def figures(self) -> Figures:
-        """The first block, with the quietest samples of each state that would have failed."""
+        """The first block, with the quietest samples of each state that was measured again."""
         first, *others = self._blocks
         chosen: dict[State, Samples] = {}
-        for state in sorted(self._failing if others else ()):
+        for state in sorted(self._repeated if others else ()):
             blocks = [of for of in map(_by_state, self._blocks) if state in of]
             quietest = min(blocks, key=lambda of: of[state].median_ns)
-            chosen[state] = replace(quietest[state], blocks=len(blocks))
+            slow = sum(of[state].speed_ns > SLOWED * quietest[state].speed_ns for of in blocks)
+            chosen[state] = replace(quietest[state], blocks=len(blocks), slow_blocks=slow)
             if state in STEADY and State.LOCAL in quietest:  # what the overhead is counted from
                 chosen[State.LOCAL] = quietest[State.LOCAL]
         samples = tuple(chosen.get(each.state, each) for each in first.samples)
         notes = [f"not measured again: {note}" for of in others if not of.samples for note in of.notes]
         return replace(first, samples=samples, notes=(*first.notes, *dict.fromkeys(notes)))
+
+
+def _faster(old: Samples, new: Samples, both: Samples) -> Samples:
+    """Return the samples that a faster core took, or those of both measurements if its speed was the same."""
+    if new.speed_ns > SLOWED * old.speed_ns:
+        return old
+    return new if old.speed_ns > SLOWED * new.speed_ns else both
 
 
 def _by_state(figures: Figures) -> dict[State, Samples]:

@@ -14,6 +14,7 @@ from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import FEW_SAMPLES
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.core.verdicts import Outlook
+from pytest_dtdispatch.measuring.core_speed import CORE, CoreSpeed
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Pace, Sampler
 from pytest_dtdispatch.stats.intervals import median_interval
 
@@ -151,6 +152,7 @@ class Plan:
         quick_warmup: the most that are discarded where they take no time.
         one_thread: run repetitions in one intra-op thread, and not in as many as the program has set.
         gate: judges rows while they are measured; None if figures are neither saved nor judged.
+        speed: reads how fast the core runs, beside each measurement.
     """
 
     rounds: int = 20
@@ -165,6 +167,7 @@ class Plan:
     quick_warmup: int = QUICK_WARMUP
     one_thread: bool = True
     gate: RowGate | None = None
+    speed: CoreSpeed = CORE
 
 
 class Schedule:

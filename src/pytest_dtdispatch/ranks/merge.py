@@ -94,7 +94,10 @@ def _samples(ranks: Mapping[int, Measurement], stat: str) -> Iterator[Samples]:
             unit = next(iter(tried.values())).unit
             waited = max(samples.waited for samples in tried.values())
             blocks = max(samples.blocks for samples in tried.values())
-            yield Samples(state, ns, refused_of(tried.values()), unit, None, by_rank, stat, waited, blocks)
+            speed_ns = max(samples.speed_ns for samples in tried.values())
+            slow_blocks = max(samples.slow_blocks for samples in tried.values())
+            refused, how = refused_of(tried.values()), (waited, blocks, speed_ns, slow_blocks)
+            yield Samples(state, ns, refused, unit, None, by_rank, stat, *how)
 
 
 def representative(by_rank: Sequence[tuple[int, tuple[int, ...]]], stat: str) -> tuple[int, ...]:

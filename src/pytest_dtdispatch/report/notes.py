@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_dtdispatch.core.measurement import MIN_WAITED, NOISY, TRACED, Contains, Measurement, State
+from pytest_dtdispatch.core.measurement import MIN_WAITED, NOISY, SLOWED, TRACED, Contains, Measurement, State
 from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.report.document import (
@@ -23,6 +24,10 @@ WHY_NOISY = (
     "compare builds with dtdispatch ab"
 )
 
+SLOW_CORE = (
+    f"were measured while the core ran {SLOWED - 1:.0%} slower than beside the fastest row, as beside other "
+    "machines on the same processor: their times are longer by as much. Run again when it is quieter"
+)
 MOST_OPS = 3  # that are named
 
 
@@ -60,10 +65,14 @@ def proved(everything: Sequence[Measurement], by: str = "the cache counters") ->
 
 
 def noise(everything: Sequence[Measurement]) -> Document:
-    """Lay out how many rows no gate judges because they are noisy, or were traced."""
+    """Report how many rows are noisy or traced, so that no gate judges them, or from a slow core."""
+    readings = [[each.speed_ns for each in row.recorded() if each.speed_ns] for row in everything]
+    fastest_ns = min(itertools.chain.from_iterable(readings), default=0)
+    slowed = [max(of_row) > SLOWED * fastest_ns for of_row in readings if of_row]
     counts = {
         f"are noisy: {WHY_NOISY}": sum(bool(row.noisy) for row in everything),
         f"are not judged: {TRACED}": sum(row.figures.is_traced for row in everything),
+        SLOW_CORE: sum(slowed),
     }
     lines = (f"{count:,} of {len(everything):,} rows {text}" for text, count in counts.items() if count)
     return Document(tuple(paragraph(line, Tone.NOTICE, hanging=1) for line in lines))

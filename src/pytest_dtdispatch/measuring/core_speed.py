@@ -1,0 +1,63 @@
+"""How fast the core runs, by the time of a fixed Python loop. Without torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+from pytest_dtdispatch.core.measurement import SLOWED
+
+RUNS, ITERATIONS = 2, 60  # 17 us each
+MAX_PAUSES_S = 8.0  # of a process
+
+
+class _Cell:
+    def __init__(self) -> None:
+        self.values: dict[str, object] = {}
+
+
+def _work() -> None:
+    for number in range(ITERATIONS):
+        cell = _Cell()
+        cell.values["key"] = (number, str(number))
+        cell.values.get("key")
+
+
+@dataclass(eq=False)
+class CoreSpeed:
+    """Reads how fast the core runs, and limits how long a process waits until it runs faster.
+
+    Attributes:
+        fastest_ns: minimum of all readings; infinite before the first.
+        pauses_left_s: seconds that may still be slept before measurements are repeated.
+    """
+
+    work: Callable[[], object] = _work
+    clock: Callable[[], int] = perf_counter_ns
+    fastest_ns: float = math.inf
+    pauses_left_s: float = MAX_PAUSES_S
+
+    def read(self) -> int:
+        """Return the nanoseconds that the loop takes now, as the minimum of two runs."""
+        times = []
+        for _ in range(RUNS):
+            began = self.clock()
+            self.work()
+            times.append(self.clock() - began)
+        self.fastest_ns = min(self.fastest_ns, *times)
+        return min(times)
+
+    def is_slow(self, reference_ns: float) -> bool:
+        """Return whether a reading is far above the fastest one.
+
+        Example:
+            >>> speed = CoreSpeed(fastest_ns=100)
+            >>> speed.is_slow(115), speed.is_slow(160)
+            (False, True)
+        """
+        return reference_ns > SLOWED * self.fastest_ns
+
+
+CORE = CoreSpeed()  # of this process
