@@ -10,7 +10,7 @@ from pytest_dtdispatch.core.measurement import TIME, UNITS, State, Unit
 from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.rounds import Rounds, Subject
-from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler, WallClock, register, start_sampler
+from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler, WallClock, register_sampler, start_sampler
 from tests.scripted_bench import Bench
 
 
@@ -42,7 +42,7 @@ def test_time_is_read_by_the_clock_that_rounds_keep_to() -> None:
 
 def test_a_registered_sampler_is_made_ready_by_its_name() -> None:
     sampler = Calls(Bench())
-    register(sampler)
+    register_sampler(sampler)
     assert start_sampler("calls") is sampler
     assert sampler.started == 1
 

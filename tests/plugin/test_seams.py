@@ -29,15 +29,14 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 SAMPLER = """
     import time
 
-    from pytest_dtdispatch.core.measurement import Unit
-    from pytest_dtdispatch.measuring.sampler import Sampler, register
+    from pytest_dtdispatch.extend import Sampler, Unit, register_sampler
 
     class ThreadTime(Sampler):
         name = "thread-cpu"
         unit = Unit(hit="thread_cpu_hit_ns", miss="thread_cpu_miss_ns")
         begin = end = time.thread_time_ns
 
-    register(ThreadTime())
+    register_sampler(ThreadTime())
 """
 # Twenty milliseconds of sleep, which the thread has no processor in.
 TESTS = """
@@ -110,15 +109,14 @@ def test_a_sampler_that_cannot_be_had_is_refused_in_one_line(pytester: pytest.Py
 COUNTS = """
     import itertools
 
-    from pytest_dtdispatch.core.measurement import Unit
-    from pytest_dtdispatch.measuring.sampler import Sampler, register
+    from pytest_dtdispatch.extend import Sampler, Unit, register_sampler
 
     class Readings(Sampler):
         name = "readings"
         unit = Unit("readings", is_time=False, steady="readings")
         begin = end = itertools.count().__next__
 
-    register(Readings())
+    register_sampler(Readings())
 """
 
 
@@ -142,10 +140,7 @@ KIND = """
     from dataclasses import dataclass
     from typing import ClassVar
 
-    from pytest_dtdispatch.core.verdicts import judge_count
-    from pytest_dtdispatch.plugin.gates import register
-    from pytest_dtdispatch.report.document import Document, one_line
-    from pytest_dtdispatch.report.document import Kind
+    from pytest_dtdispatch.extend import Document, Kind, judge_count, one_line, register_kind
 
     @dataclass(frozen=True)
     class Number:
@@ -169,7 +164,7 @@ KIND = """
         what = f"there are {number.value}"
         yield judge_count(number.name, "blocks", number.most, number.value, what)
 
-    register(Kind("number", document, ("blocks",), judge))
+    register_kind(Kind("number", document, ("blocks",), judge))
 """
 NUMBER = "test_it.py::test_number::model"
 

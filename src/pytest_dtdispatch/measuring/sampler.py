@@ -114,7 +114,7 @@ class WallClock(Sampler):
 SAMPLERS: dict[str, Sampler] = {}
 
 
-def register(sampler: Sampler) -> None:
+def register_sampler(sampler: Sampler) -> None:
     """Let ``--dtdispatch-metric`` name a sampler; one of the same name is replaced."""
     SAMPLERS[sampler.name] = sampler
     if sampler.unit not in UNITS:
@@ -130,4 +130,4 @@ def start_sampler(name: str) -> Sampler:
     return sampler
 
 
-register(WallClock())
+register_sampler(WallClock())

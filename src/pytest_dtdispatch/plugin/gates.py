@@ -67,7 +67,7 @@ MAX_CONFIRMED = 10  # rows, 3.5 s each: by then the run fails, and other rows ar
 NO_COMPARE = "--benchmark-compare of pytest-benchmark must name the saved run to compare with"
 
 
-def register(kind: Kind) -> None:
+def register_kind(kind: Kind) -> None:
     """Add a kind of result, or replace the one of its name."""
     KINDS[kind.name] = kind
 

@@ -116,12 +116,12 @@ def run_elsewhere(config: pytest.Config) -> int | None:
 def _count_instructions(config: pytest.Config, settings: Settings | None) -> int | None:
     from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
     from pytest_dtdispatch.instructions.meters import command
-    from pytest_dtdispatch.measuring.sampler import register
+    from pytest_dtdispatch.measuring.sampler import register_sampler
 
     if folder := os.environ.pop(FOLDER, ""):
         config.stash[METER] = Path(folder, TOLD).read_text(encoding="utf-8")
         profile = settings is not None and settings.profile
-        register(InstructionSampler(lambda: _meter(config, Path(folder), profile)))
+        register_sampler(InstructionSampler(lambda: _meter(config, Path(folder), profile)))
         return None
     if settings is None or settings.metric != "instructions":
         return None
