@@ -17,7 +17,7 @@ from torch.distributed.tensor import Replicate
 
 from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State, merge
 from pytest_dtdispatch.core.verdicts import Verdict, complaint
-from pytest_dtdispatch.errors import ScalingError
+from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import run_call
 from pytest_dtdispatch.report.document import Paragraph, Tone, View
@@ -200,7 +200,7 @@ def test_what_is_written_and_drawn_is_written_and_drawn_once_at_each_size(shard:
 
 
 def test_what_is_made_must_be_callable_and_what_it_raises_passes_through() -> None:
-    with pytest.raises(ScalingError, match=r"make\(2\) returned 5: it must return a callable without"):
+    with pytest.raises(MeasurementError, match=r"make\(2\) returned 5: it must return a callable without"):
         measure(lambda size: 5, 1, 2)
     with pytest.raises(ZeroDivisionError):
         measure(lambda size: lambda: 1 // 0, 1, 2)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.compare.model import NOT_MEASURED, Compared, Equal, Variants, check_variants
 from pytest_dtdispatch.compiled.model import Compilation, Compiled
+from pytest_dtdispatch.core.checks import Setup, call_arguments, check_callable, check_steps
 from pytest_dtdispatch.core.parsing import read_argument, read_limit, read_sizes
 from pytest_dtdispatch.core.results import Finding, TestResults
 from pytest_dtdispatch.core.text import step_name
-from pytest_dtdispatch.errors import ScalingError
+from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.scaling import Make, Scaling, run_sizes
 from pytest_dtdispatch.steps.model import StepCalls, Steps, read_calls
-
-if TYPE_CHECKING:
-    from pytest_dtdispatch.measuring.guard import Setup
 
 __tracebackhide__ = True  # a test that fails here shows its own line
 T = TypeVar("T")
@@ -51,7 +49,7 @@ class DtDispatch:
             A context manager. Its value has the rows of this test: :meth:`TestResults.measurements`.
 
         Raises:
-            CaptureError: a capture or a counted step is open already.
+            MeasurementError: a capture or a counted step is open already.
         """
         return nullcontext(TestResults())
 
@@ -80,21 +78,17 @@ class DtDispatch:
             What the first call returned.
 
         Raises:
-            CaptureError: the name is missing, is taken by another call of this test, or a capture is open.
+            MeasurementError: the name is missing or used by another call of this test, or a capture is open.
 
         Example:
             >>> DtDispatch().call(pow, 2, 5, name="power")
             32
         """
-        from pytest_dtdispatch.measuring.guard import check_callable
-
         check_callable("call", fn, name)
         return self._call(fn, args, name, setup)
 
     def _call(self, fn: Callable[..., T], args: tuple[Any, ...], name: str | None, setup: Setup | None) -> T:
         """Call what can be called."""
-        from pytest_dtdispatch.measuring.guard import call_arguments
-
         return fn(*call_arguments(args, setup))
 
     def steps(
@@ -125,7 +119,7 @@ class DtDispatch:
             missed and why.
 
         Raises:
-            CaptureError: there is nothing to count, the step takes other arguments, the name is taken by
+            MeasurementError: there is nothing to count, the step takes other arguments, the name is taken by
                 other steps of this test, or a capture is open.
             GateError: a step is over a limit of the marker, the flags or the ini file.
 
@@ -165,7 +159,7 @@ class DtDispatch:
             of a part; ``unexplained_ns``; and the same time by phase, module, line and op.
 
         Raises:
-            CaptureError: the step takes arguments, the name is taken by another budget of this test, a
+            MeasurementError: the step takes arguments, the name is taken by another budget of this test, a
                 capture or a counted step is open, or a profiler of torch runs.
 
         Example:
@@ -173,8 +167,6 @@ class DtDispatch:
             >>> budget.measured_ns, budget.parts
             (0.0, {})
         """
-        from pytest_dtdispatch.measuring.guard import check_steps
-
         check_steps(step_fn, warmup, steps, name, method="budget")
         return self._budget(step_fn, warmup, steps, name or step_name(step_fn))
 
@@ -209,9 +201,9 @@ class DtDispatch:
             If nothing is measured, ``faster_than`` is true.
 
         Raises:
-            CompareError: there are fewer than two variants, or one takes arguments or cannot be called.
+            MeasurementError: there are fewer than two variants, or one takes arguments or cannot be called.
             UnequalError: a result differs from the first variant's; the message says where, and by how much.
-            CaptureError: the name is taken by another call of this test, or a capture is open.
+            MeasurementError: the name is used by another call of this test, or a capture is open.
 
         Example:
             >>> variants = {"power": lambda: 2**5, "shift": lambda: 1 << 5}
@@ -254,8 +246,8 @@ class DtDispatch:
             The exponents. If nothing is measured, it has no sizes, and exponents of 0.
 
         Raises:
-            ScalingError: the sizes or the limit make no sense, or what was made cannot be called.
-            CaptureError: the name is missing, is taken by another call of this test, or a capture is open.
+            MeasurementError: the sizes or the limit make no sense, or what was made cannot be called.
+            MeasurementError: the name is missing or used by another call of this test, or a capture is open.
             GateError: an exponent is above ``max_exponent``, or could not be compared with it.
 
         Example:
@@ -264,12 +256,10 @@ class DtDispatch:
             >>> made, scaling.sizes, scaling.miss.exponent
             ([4, 2], (), 0.0)
         """
-        from pytest_dtdispatch.measuring.guard import check_callable
-
         check_callable("scaling", make, name)
-        checked = read_argument("sizes", sizes, read_sizes, ScalingError)
+        checked = read_argument("sizes", sizes, read_sizes, MeasurementError)
         if max_exponent is not None:
-            max_exponent = read_argument("max_exponent", max_exponent, read_limit, ScalingError)
+            max_exponent = read_argument("max_exponent", max_exponent, read_limit, MeasurementError)
         return self._scaling(make, checked, name, max_exponent)
 
     def _scaling(
@@ -289,7 +279,7 @@ class DtDispatch:
                 :class:`pytest_dtdispatch.core.results.Finding` has them.
 
         Raises:
-            CaptureError: no such kind is registered, or the name is taken by another result of this test.
+            MeasurementError: no such kind is registered, or the name is taken by another result of this test.
             GateError: a result is over a limit of its kind. All of them are kept.
 
         Example:
@@ -334,23 +324,19 @@ class DtDispatch:
             Results of the compiled and the uncompiled calls, and counts of what compiling did.
 
         Raises:
-            CompileError: the backend is not available, or there is a graph break with ``fullgraph``.
-            CaptureError: the name is missing, is taken by another call of this test, or a capture is open.
+            MeasurementError: the backend is not available, or there is a graph break with ``fullgraph``.
+            MeasurementError: the name is missing or used by another call of this test, or a capture is open.
             GateError: the limit ``recompiles`` or ``graph_breaks`` is exceeded.
 
         Example:
             >>> DtDispatch().compile(pow, 2, 5, name="power").result
             32
         """
-        from pytest_dtdispatch.measuring.guard import check_callable
-
         check_callable("compile", fn, name)
         compilation = Compilation(fn, args, others, setup, backend, dynamic, fullgraph)
         return self._compile(compilation, name)
 
     def _compile(self, compilation: Compilation, name: str | None) -> Compiled:
         """Call and compile a function."""
-        from pytest_dtdispatch.measuring.guard import call_arguments
-
         results = compilation.call_all(*call_arguments(compilation.args, compilation.setup))
         return Compiled(results, results)

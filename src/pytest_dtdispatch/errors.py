@@ -15,31 +15,15 @@ class UnsupportedTorchError(DtDispatchError):
     """This build of torch has no sharding-propagation cache that can be cleared and counted."""
 
 
-class CaptureError(DtDispatchError):
-    """A capture was opened or closed where that is not possible."""
-
-
-class WatchError(DtDispatchError):
-    """A loop or a script cannot be watched like this."""
+class MeasurementError(DtDispatchError):
+    """The requested measurement is invalid, or not possible at this point."""
 
 
 class MeshError(DtDispatchError):
     """The requested mesh or process group is not available here."""
 
 
-class ScalingError(DtDispatchError):
-    """The sizes or the limit of a scaling make no sense."""
-
-
-class CompileError(DtDispatchError):
-    """A function cannot be compiled as requested."""
-
-
-class CompareError(DtDispatchError):
-    """The given variants cannot be compared."""
-
-
-class UnequalError(CompareError, AssertionError):
+class UnequalError(MeasurementError, AssertionError):
     """Compared variants return different results."""
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pytest_dtdispatch.core.checks import callable_at
 from pytest_dtdispatch.core.measurement import Figures, State, merge
 from pytest_dtdispatch.core.results import NoRows
 from pytest_dtdispatch.core.text import own_name, show_progress
@@ -105,8 +106,6 @@ class Scaling(NoRows):
 def run_sizes(make: Make, sizes: Sequence[int], name: str | None) -> Scaling:
     """Make and call a callable at each size, the largest first, and measure nothing."""
     __tracebackhide__ = True
-    from pytest_dtdispatch.measuring.guard import callable_at
-
     for size in reversed(sizes):
         callable_at(make, size)()
     why_not = "nothing is measured"
@@ -137,7 +136,6 @@ def run_and_measure_sizes(
         The figures of each pass, and the mesh as text, of each size, the smallest first.
     """
     __tracebackhide__ = True
-    from pytest_dtdispatch.measuring.guard import callable_at
     from pytest_dtdispatch.torchapi.tensors import wait_for
 
     ran: dict[int, Any] = {}

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from pytest_dtdispatch.budget.located import MAX_NOTING, PlaceLog
 from pytest_dtdispatch.budget.measure import COLLECTOR, TRACED, budgeted_region, run_and_measure_budget
 from pytest_dtdispatch.budget.model import Budget, CostShare
-from pytest_dtdispatch.errors import CaptureError
+from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.torchapi.hooks import API, redistribute_module
@@ -253,7 +253,7 @@ def test_nothing_is_left_behind_by_a_step_that_raises_and_a_profiler_that_runs_i
         budget_of(lambda: 1 // (7 - next(calls)), 2, 8)
     assert sys.gettrace() is None
     profiler = torch.autograd.profiler.profile()
-    with profiler, pytest.raises(CaptureError, match="a profiler of torch runs already"):
+    with profiler, pytest.raises(MeasurementError, match="a profiler of torch runs already"):
         budget_of(lambda: None, 0, 1)
     assert budget_of(lambda: None, 0, 1).measured_ns > 0
 
@@ -280,13 +280,13 @@ def test_profiler_of_the_step_is_refused(profiler: Callable[[], Any]) -> None:
         with profiler():
             torch.ones(2)
 
-    with pytest.raises(CaptureError, match=r"test_measure\.py:\d+ opens a profiler of torch"):
+    with pytest.raises(MeasurementError, match=r"test_measure\.py:\d+ opens a profiler of torch"):
         budget_of(step, 0, 1)
     assert not is_profiling()
 
 
 def test_profiler_prepared_before_the_step_is_refused() -> None:
-    refused = pytest.raises(CaptureError, match="a budget needs the only one")
+    refused = pytest.raises(MeasurementError, match="a budget needs the only one")
     schedule = torch.profiler.schedule(wait=0, warmup=1, active=100)
     with torch.profiler.profile(schedule=schedule) as profiler, refused:
         budget_of(profiler.step, 0, 1)
@@ -295,7 +295,7 @@ def test_profiler_prepared_before_the_step_is_refused() -> None:
 
 def test_refused_profiler_has_recorded_its_region() -> None:
     budgets: list[Budget] = []
-    refused = pytest.raises(CaptureError, match="opens a profiler")
+    refused = pytest.raises(MeasurementError, match="opens a profiler")
     with refused, budgeted_region("test", budgets.append), torch.profiler.profile() as profiler:
         torch.ones(2)
     assert "aten::ones" in {event.key for event in profiler.key_averages()}
@@ -311,7 +311,7 @@ def test_trace_has_names_that_are_no_unicode_text() -> None:
 
 def test_trace_is_refused_beside_a_profiler() -> None:
     traces: list[str] = []
-    refused = pytest.raises(CaptureError, match="opens a profiler")
+    refused = pytest.raises(MeasurementError, match="opens a profiler")
     with refused, recording_trace("step", traces.append), torch.profiler.profile():
         torch.ones(2)
     assert not traces

@@ -19,7 +19,7 @@ from pytest_dtdispatch.compare.model import (
     ratio_of,
 )
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
-from pytest_dtdispatch.errors import CompareError, DtDispatchError, GateError
+from pytest_dtdispatch.errors import DtDispatchError, GateError, MeasurementError
 
 BASE = [1000 + 10 * (i % 7) for i in range(40)]
 DRIFTING = [ns * (1 + i // 10) for i, ns in enumerate(BASE)]
@@ -104,16 +104,16 @@ def test_a_claim_that_cannot_be_judged_fails(found: Compared, why: str, claim: s
 
 @pytest.mark.parametrize("by", [-0.1, 1.0, True, "20%", float("nan"), None])
 def test_a_share_that_is_none(by: Any) -> None:
-    with pytest.raises(CompareError, match=r"is not a number from 0 to below 1: 0\.2 is 20 %"):
+    with pytest.raises(MeasurementError, match=r"is not a number from 0 to below 1: 0\.2 is 20 %"):
         compared(a=BASE, b=BASE)["b"].faster_than("a", by=by)
 
 
 def test_labels_that_no_other_variant_has() -> None:
     found = compared(a=BASE, b=BASE)
     for ask in (lambda: found["c"], lambda: found["a"].faster_than("c")):
-        with pytest.raises(CompareError, match="has no variant 'c'; valid: a, b"):
+        with pytest.raises(MeasurementError, match="has no variant 'c'; valid: a, b"):
             ask()
-    with pytest.raises(CompareError, match="'a' is held against itself"):
+    with pytest.raises(MeasurementError, match="'a' is held against itself"):
         found["a"].slower_than("a")
 
 
@@ -135,7 +135,7 @@ NO_NAME = "of a variant is no text, is empty, or begins or ends with"
         ({"a": one, 2: one}, {}, f"the name 2 {NO_NAME}"),
         ({"a": one, "": one}, {}, f"the name '' {NO_NAME}"),
         ({"a": one, "a ": one}, {}, f"the name 'a ' {NO_NAME}"),
-        ({"a": one, "b": lambda x: x}, {}, "the variant 'b' takes arguments (x), and compare() gives none"),
+        ({"a": one, "b": lambda x: x}, {}, "the variant 'b' takes arguments (x), and compare() passes none"),
         ({"a": one, "b": 3}, {}, "a value of type int is not callable"),
         ({"a": one, "b": one}, {"equal": True}, "compare(equal=True): it takes a function of two results"),
         ({"a": one, "b": one}, {"name": ""}, "compare(name=''): a name is a non-empty text"),

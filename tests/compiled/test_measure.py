@@ -23,7 +23,7 @@ from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunc
 from pytest_dtdispatch.compiled.table import judge
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.verdicts import Verdict
-from pytest_dtdispatch.errors import CompileError
+from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.measuring.sampler import Meter, WallClock
 from pytest_dtdispatch.stats.rank_sums import shift_interval
@@ -349,14 +349,17 @@ def test_what_cannot_be_repeated_is_not_compiled() -> None:
 
 @pytest.mark.parametrize("how", [{"others": 3}, {"backend": 3}, {"dynamic": 3}])
 def test_a_wrong_argument_is_refused(how: dict[str, Any]) -> None:
-    with pytest.raises(CompileError, match=rf"compile\(\): {next(iter(how))}=3 is not "):
+    with pytest.raises(MeasurementError, match=rf"compile\(\): {next(iter(how))}=3 is not "):
         measure(double, **how)
 
 
 def test_a_missing_cpp_compiler_is_told_before_anything_runs() -> None:
     ran: list[int] = []
     nowhere = torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)})
-    with nowhere, pytest.raises(CompileError, match=r"needs a C\+\+ compiler on a CPU: .*apt install g\+\+"):
+    with (
+        nowhere,
+        pytest.raises(MeasurementError, match=r"needs a C\+\+ compiler on a CPU: .*apt install g\+\+"),
+    ):
         measure(lambda: ran.append(1), backend="inductor")
     assert not ran
 

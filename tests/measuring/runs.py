@@ -7,10 +7,10 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_dtdispatch.core.checks import Setup
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.guard import Setup
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import run_and_measure_call
 from pytest_dtdispatch.measuring.rounds import nothing_to_do

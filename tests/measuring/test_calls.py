@@ -14,8 +14,8 @@ import torch
 from torch.distributed.tensor import Replicate
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, SparseAdam
 
+from pytest_dtdispatch.core.checks import Setup
 from pytest_dtdispatch.core.measurement import Figures, State
-from pytest_dtdispatch.measuring.guard import Setup
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.repeat import run_and_measure_call, run_call
 from pytest_dtdispatch.measuring.replay import RandomState

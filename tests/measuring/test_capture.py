@@ -18,7 +18,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
+from pytest_dtdispatch.errors import DtDispatchWarning, MeasurementError
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.measuring.rounds import NO_COUNTER_MOVED, NOT_PROPAGATED
@@ -108,7 +108,7 @@ def test_a_capture_inside_a_capture_is_refused_and_the_outer_goes_on(shard: Make
     a, book = shard(8, 8), TestResults()
     with SignatureCapture(book, Plan(1, 1)):
         with (
-            pytest.raises(CaptureError, match="captures cannot be nested"),
+            pytest.raises(MeasurementError, match="captures cannot be nested"),
             SignatureCapture(book, Plan(1, 1)),
         ):
             pytest.fail("the inner capture was entered")

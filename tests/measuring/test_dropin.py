@@ -10,7 +10,7 @@ import pytest
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch import TimeCaptureMode, Timing
-from pytest_dtdispatch.errors import CaptureError
+from pytest_dtdispatch.errors import MeasurementError
 from tests.measuring.runs import Make
 
 pytestmark = pytest.mark.torch
@@ -66,5 +66,5 @@ def test_a_line_of_a_signature_has_no_miss_where_it_never_propagates(shard: Make
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_a_repeat_count_below_one_is_refused(count: int) -> None:
-    with pytest.raises(CaptureError, match=f"repeat_count={count}: at least 1"):
+    with pytest.raises(MeasurementError, match=f"repeat_count={count}: at least 1"):
         TimeCaptureMode(repeat_count=count)

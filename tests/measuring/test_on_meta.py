@@ -17,7 +17,7 @@ from pytest_dtdispatch.compare.measure import run_and_measure_variants
 from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.errors import CaptureError, CompareError
+from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.measuring.capture import SignatureCapture
 from pytest_dtdispatch.measuring.plan import Plan
@@ -118,7 +118,7 @@ def test_what_counts_something_else_than_time_is_read_on_meta(mesh: DeviceMesh) 
 def test_results_on_meta_cannot_be_compared_and_variants_without_are_not_timed(mesh: DeviceMesh) -> None:
     tensor = big(mesh)
     variants = Variants("it", {"a": lambda: tensor * 2, "b": lambda: tensor + tensor})
-    with pytest.raises(CompareError, match=r"'a' returned a tensor on meta, without contents"):
+    with pytest.raises(MeasurementError, match=r"'a' returned a tensor on meta, without contents"):
         run_and_measure_variants(variants, ShardingCaches(), SHORT)
     variants = Variants("it", {"a": lambda: len(tensor * 2), "b": lambda: len(tensor + 1)})
     found = run_and_measure_variants(variants, ShardingCaches(), SHORT)
@@ -129,5 +129,5 @@ def test_results_on_meta_cannot_be_compared_and_variants_without_are_not_timed(m
 
 def test_there_is_no_budget_of_a_step_on_meta(mesh: DeviceMesh) -> None:
     tensor = big(mesh)
-    with pytest.raises(CaptureError, match="DTensors on meta are alive"):
+    with pytest.raises(MeasurementError, match="DTensors on meta are alive"):
         run_and_measure_budget(lambda: tensor * 2, 1, 1, "step")

@@ -15,7 +15,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.errors import CaptureError, DtDispatchWarning
+from pytest_dtdispatch.errors import DtDispatchWarning, MeasurementError
 from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi import hooks
@@ -58,7 +58,7 @@ def test_a_second_thread_is_refused_while_one_measures(
 
     with opened():
         [error] = in_thread(enter)
-    assert isinstance(error, CaptureError)
+    assert isinstance(error, MeasurementError)
     assert str(error).startswith(f"{what} in thread 'MainThread': two threads would measure")
     assert in_thread(enter) == []
 
@@ -129,8 +129,10 @@ def test_methods_are_refused_beside_a_measurement(
 ) -> None:
     result = measure_source(pytester, METHODS, "-s", f"--dtdispatch-metric={metric}", passed=1)
     said = text_of(result)
-    assert said.count("CaptureError: ") == said.count(" in thread 'MainThread': two threads would measure")
-    assert said.count("CaptureError: ") >= 2 * methods
+    assert said.count("MeasurementError: ") == said.count(
+        " in thread 'MainThread': two threads would measure"
+    )
+    assert said.count("MeasurementError: ") >= 2 * methods
 
 
 # Hooks and their counts

@@ -67,12 +67,12 @@ MISTAKES_IN_MESHES = {
 }
 MISTAKES_UNMEASURED_TOO = [
     ("dtdispatch.capture(len)", "capture() takes 1 positional argument but 2 were given"),
-    ("dtdispatch.call(len, 'a', setup=5)", "setup=5 is not callable: give a function without arguments"),
+    ("dtdispatch.call(len, 'a', setup=5)", "setup=5 is not callable: pass a function without arguments"),
     ("dtdispatch.compile(abs, 1, others=[2])", "compile(): others=[2] is not a list of tuples of"),
     ("dtdispatch.compile(abs, 1, dynamic='yes')", "compile(): dynamic='yes' is not True, False or None"),
     ("dtdispatch.compile(abs, 1, backend=5)", "compile(): backend=5 is not a name or a function"),
     ("dtdispatch.scaling(abs, (8,))", "sizes=(8,) is not two or more whole numbers of at least 1 that"),
-    ("dtdispatch.scaling(abs, max_exponent=0)", "ScalingError: max_exponent=0 is not a number above 0"),
+    ("dtdispatch.scaling(abs, max_exponent=0)", "MeasurementError: max_exponent=0 is not a number above 0"),
     ("dtdispatch.scaling(abs)", "make(64) returned 64: it must return a callable without arguments"),
     *(
         line
@@ -80,9 +80,9 @@ MISTAKES_UNMEASURED_TOO = [
         for line in (
             (
                 f"dtdispatch.{method}(a + a)",
-                f"{method}(): a value of type DTensor is not callable; give a function",
+                f"{method}(): a value of type DTensor is not callable: pass a function",
             ),
-            (f"dtdispatch.{method}(lambda: 1, name=123)", f"{method}(name=123): a name is a text"),
+            (f"dtdispatch.{method}(lambda: 1, name=123)", f"{method}(name=123): the name must be a string"),
         )
     ),
 ]
@@ -92,11 +92,11 @@ DIVIDED = "ZeroDivisionError: integer division or modulo"
 MISTAKES = [
     (
         "with dtdispatch.capture():\n    with dtdispatch.capture(): pass",
-        "CaptureError: a capture inside a capture would be measured twice: close the capture",
+        "MeasurementError: a capture inside a capture would be measured twice: close the capture",
     ),
     (
         "with dtdispatch.capture():  # here\n    Passing().__enter__()\n    Passing().__enter__()",
-        "CaptureError: Passing, Passing was opened inside the capture and never closed",
+        "MeasurementError: Passing, Passing was opened inside the capture and never closed",
     ),
     *(
         (f"with dtdispatch.capture():\n    dtdispatch.{call}", f"{says}: close")
@@ -111,7 +111,7 @@ MISTAKES = [
     *(
         (
             f"dtdispatch.steps(lambda: dtdispatch.{call}, name='train')",
-            f"CaptureError: {says} inside 'train', which is being counted, would change its counts",
+            f"MeasurementError: {says} inside 'train', which is being counted, would change its counts",
         )
         for call, says in (
             ("steps(lambda: None)", "steps(name='step')"),
@@ -120,7 +120,7 @@ MISTAKES = [
         )
     ),
     *(
-        (body, f"CaptureError: the name {name!r} is taken by another call of this test")
+        (body, f"MeasurementError: the name {name!r} is taken by another call of this test")
         for body, name in (
             ("dtdispatch.call(len, 'a')\ndtdispatch.call(len, 'a')", "len"),
             ("for _ in range(2): dtdispatch.steps(lambda: None, name='train')", "train"),
@@ -138,8 +138,14 @@ MISTAKES = [
     ("dtdispatch.steps(lambda: {}['of the program'])", "KeyError: 'of the program'"),
     ("dtdispatch.steps(lambda x: 1 // x, inputs=[1, 0])", DIVIDED),
     ("dtdispatch.steps(lambda: None, steps=0)", "steps(): steps=0 is not a whole number of at least 1"),
-    ("dtdispatch.steps(lambda x: x)", "CaptureError: the step takes arguments (x), and steps() gives none"),
-    ("dtdispatch.steps(lambda x: x, inputs=8)", "CaptureError: steps(): inputs=8 cannot be iterated over"),
+    (
+        "dtdispatch.steps(lambda x: x)",
+        "MeasurementError: the step takes arguments (x), and steps() passes none",
+    ),
+    (
+        "dtdispatch.steps(lambda x: x, inputs=8)",
+        "MeasurementError: steps(): inputs=8 cannot be iterated over",
+    ),
 ]
 
 
@@ -273,7 +279,7 @@ def test_captures():
 {THEN_CLEAN}"""
     result = measure_source(pytester, source, "--dtdispatch-all", failed=2, passed=1)
     assert_says_once(result, "Passing was opened inside the capture and never closed")
-    assert_says_once(result, "CaptureError: a capture is open already")
+    assert_says_once(result, "MeasurementError: a capture is open already")
     result.stdout.fnmatch_lines([">       with TimeCaptureMode():"])
 
 

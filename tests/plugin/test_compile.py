@@ -127,7 +127,7 @@ def test_what_keeps_a_function_from_compiling_is_told_with_its_place(
     source = raises + BREAKS.replace("fullgraph=False", "fullgraph=True")
     result = measure_source(pytester, source, *FEW, "-k", "breaks or double", failed=2)
     text = text_of(result)
-    broken = r"\nE .*CompileError: fullgraph=True, and there is a graph break at \S+test_it.py:\d+: "
+    broken = r"\nE .*MeasurementError: fullgraph=True, and there is a graph break at \S+test_it.py:\d+: "
     assert len(re.findall(broken, text)) == 1
     assert re.search(r"\ntest_it.py:\d+: ValueError", text)
     assert "pytest_dtdispatch/" not in text

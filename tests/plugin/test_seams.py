@@ -206,4 +206,4 @@ def test_a_result_that_cannot_be_kept_is_told_in_one_line(pytester: pytest.Pytes
     ):
         with_numbers(pytester, *numbers)
         result = measure(pytester, failed=1)
-        assert_says_once(result, f"CaptureError: {why}")
+        assert_says_once(result, f"MeasurementError: {why}")

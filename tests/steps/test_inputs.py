@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.core.signatures import MAX_LENGTH
-from pytest_dtdispatch.errors import CaptureError
+from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
 from pytest_dtdispatch.report.document import Tone, View
@@ -69,13 +69,13 @@ def two(left: Any, right: Any) -> None:
         (one, [1], {"steps": 5}, "steps=5 with inputs: each input is a step, leave it out"),
         (one, [1], {"warmup": -1}, "warmup=-1 is not a whole number of at least 0"),
         (one, [1], {"warmup": "2"}, "warmup='2' is not a whole number of at least 0"),
-        (lambda: None, [1], {}, "the step takes no argument, and is called with one of the"),
+        (lambda: None, [1], {}, "the step takes no arguments, and is called with one of the"),
         (two, [1], {}, "the step takes arguments (left, right), and is called with one of"),
-        (7, [1], {}, "a value of type int is not callable; give a function"),
+        (7, [1], {}, "a value of type int is not callable: pass a function"),
     ],
 )
 def test_a_mistake_is_one_line(step: Any, inputs: Any, how: dict[str, Any], line: str) -> None:
-    with pytest.raises(CaptureError) as refused:
+    with pytest.raises(MeasurementError) as refused:
         DtDispatch().steps(step, inputs=inputs, **how)
     assert str(refused.value).startswith(f"steps(): {line}")
     assert "\n" not in str(refused.value)

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from pytest_dtdispatch import DtDispatchError, StepWatch
-from pytest_dtdispatch.errors import WatchError
+from pytest_dtdispatch.errors import MeasurementError
 
 pytestmark = pytest.mark.torch
 
@@ -107,9 +107,9 @@ def test_what_makes_no_sense_is_refused_in_one_line() -> None:
         with profiler, pytest.raises(DtDispatchError, match="a profiler of torch runs"):
             watch.budget()
         watch.budget()
-        with pytest.raises(WatchError, match="a budget is being measured"):
+        with pytest.raises(MeasurementError, match="a budget is being measured"):
             watch.budget()
-    with pytest.raises(WatchError, match="closed"):
+    with pytest.raises(MeasurementError, match="closed"):
         watch.budget()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.cli import main
-from pytest_dtdispatch.errors import WatchError
+from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.watch.script import watch_module, watch_script
 from tests.rank_runs import finish
 
@@ -105,9 +105,9 @@ def test_what_fails_fails_as_it_does_without_us(watch: Watch, code: str, status:
 
 def test_nothing_watched_is_no_success_and_a_script_that_is_not_there_is_told(watch: Watch) -> None:
     for code in ("import sys; sys.exit()", "import torch\ntorch.ones(8) + 1"):
-        with pytest.raises(WatchError, match=r"^train.py called no op on DTensors; processes"):
+        with pytest.raises(MeasurementError, match=r"^train.py called no op on DTensors; processes"):
             watch(code)
-    with pytest.raises(WatchError, match=r"^watch nope.py: cannot be read: No such file or directory$"):
+    with pytest.raises(MeasurementError, match=r"^watch nope.py: cannot be read: No such file or directory$"):
         watch_script("nope.py", [])
 
 
@@ -139,7 +139,7 @@ def test_calls_of_a_script_without_steps_are_not_noted_for_ever(
 
 
 def test_it_is_the_main_module_as_python_makes_it(watch: Watch, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(WatchError):
+    with pytest.raises(MeasurementError):
         watch("code = 3\nprint(__name__, __file__, __spec__)\nimport __main__\nprint(__main__.code)")
     assert capsys.readouterr().out == f"__main__ {Path('train.py').absolute()} None\n3\n"
 
@@ -246,7 +246,7 @@ def test_a_module_that_is_not_there_is_told_and_an_error_in_one_is_its_own(
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(tmp_path)
     for name, says in (("nope", "No module named nope"), ("json", "No module named json.__main__")):
-        with pytest.raises(WatchError, match=f"^watch -m {name}: {says}"):
+        with pytest.raises(MeasurementError, match=f"^watch -m {name}: {says}"):
             watch_module(name, [])
     Path("broken_module.py").write_text("import nope")
     assert watch_module("broken_module", []) == 1

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 
 from pytest_dtdispatch import DtDispatchError, StepWatch
-from pytest_dtdispatch.errors import WatchError
+from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi.ops import open_modes
 from tests.measuring.runs import NamingMode
@@ -143,7 +143,7 @@ def test_lines_go_to_standard_error(mesh: DeviceMesh, capsys: pytest.CaptureFixt
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("dtdispatch: step 1: ")
-    with pytest.raises(WatchError, match=r"^StepWatch\(print=3\): give a function of a text$"):
+    with pytest.raises(MeasurementError, match=r"^StepWatch\(print=3\): give a function of a text$"):
         StepWatch(3)  # type: ignore[arg-type]
 
 
@@ -174,7 +174,7 @@ def test_what_comes_after_the_last_step_is_kept_and_a_step_after_the_end_is_refu
     with silent() as watch:
         watch.step()
         on_mesh(mesh) + 1
-    with pytest.raises(WatchError, match="closed"):
+    with pytest.raises(MeasurementError, match="closed"):
         watch.step()
     watch.close()
     assert len(watch.steps) == watch.steps.after.calls == 1

@@ -41,7 +41,7 @@ from pytest_dtdispatch.budget.parts import (
 )
 from pytest_dtdispatch.core.events import Event
 from pytest_dtdispatch.core.text import MICROSECONDS, show_progress
-from pytest_dtdispatch.errors import CaptureError
+from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.measuring.call import redistribution_text
 from pytest_dtdispatch.measuring.core_waits import CoreWaits, core_waits
 from pytest_dtdispatch.measuring.guard import Measuring
@@ -103,7 +103,9 @@ def run_and_measure_budget(
         for _ in range(warmup):
             wait_for(step())
         if are_on_meta(gc.get_objects()):
-            raise CaptureError("no budget: DTensors on meta are alive, whose ops have no time: count steps")
+            raise MeasurementError(
+                "no budget: DTensors on meta are alive, whose ops have no time: count steps"
+            )
         with closing(take_budget(steps, name, collect, agreement)) as taking:
             while True:
                 try:
@@ -378,7 +380,7 @@ def budgeted_region(name: str, keep: Callable[[Budget], None]) -> Iterator[None]
     """Take the budget of a region that runs once; it is kept where the region did not raise.
 
     Raises:
-        CaptureError: on entry, where a profiler of torch runs already.
+        MeasurementError: on entry, where a profiler of torch runs already.
     """
     __tracebackhide__ = True
     refuse_another_profiler("a budget")

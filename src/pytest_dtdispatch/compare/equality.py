@@ -12,7 +12,7 @@ import torch
 
 from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.core.text import escape_controls, shown
-from pytest_dtdispatch.errors import CompareError, DtDispatchError, UnequalError, first_line
+from pytest_dtdispatch.errors import DtDispatchError, MeasurementError, UnequalError, first_line
 from pytest_dtdispatch.measuring.call import dtype_text, shape_text
 from pytest_dtdispatch.measuring.replay import RandomState
 from pytest_dtdispatch.torchapi.ops import without_outer_modes
@@ -60,7 +60,7 @@ class Snapshot:
 
 def _copy(label: str, tensor: torch.Tensor) -> KnownPart:
     if ask_tensor(attrgetter("is_meta"), tensor, False):
-        raise CompareError(f"{label!r} returned a tensor on meta, without contents: count steps")
+        raise MeasurementError(f"{label!r} returned a tensor on meta, without contents: count steps")
     try:
         part = known_part(tensor)
     except DtDispatchError:
@@ -73,7 +73,7 @@ def _copy(label: str, tensor: torch.Tensor) -> KnownPart:
         reason = "its copy has no contents"
     kind = type(tensor).__name__
     refused = f"{label!r} returned a {kind} that cannot be compared ({reason})"
-    raise CompareError(f"{refused}: return plain tensors or DTensors")
+    raise MeasurementError(f"{refused}: return plain tensors or DTensors")
 
 
 def call_variants(variants: Variants, call: Callable[[str, Callable[[], Any]], Any] | None = None) -> None:
@@ -119,7 +119,7 @@ def _judged(equal: Callable[[Any, Any], object], first: Snapshot, other: Snapsho
     try:
         is_equal = verdict is None or bool(verdict)  # assert_close returns nothing
     except Exception:
-        raise CompareError(
+        raise MeasurementError(
             f"equal= returned {shown(verdict)}: it must return True or False, or raise an AssertionError"
         ) from None
     return "" if is_equal else f"equal= says so; bit for bit, {difference(first, other) or 'they are'}"

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
+from pytest_dtdispatch.core.checks import check_callable, signature_mismatch
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
 from pytest_dtdispatch.core.results import OneRow, row_name
 from pytest_dtdispatch.core.text import escape_controls, shown
-from pytest_dtdispatch.errors import CompareError, GateError
+from pytest_dtdispatch.errors import GateError, MeasurementError
 from pytest_dtdispatch.stats.intervals import paired_ratio
 
 __tracebackhide__ = True  # a test that fails here shows its own line
@@ -174,7 +175,7 @@ class Compared:
     def __getitem__(self, label: str) -> VariantResult:
         if label not in self.labels:
             valid = ", ".join(map(escape_controls, self.labels))
-            raise CompareError(f"compare {self.name!r} has no variant {shown(label)}; valid: {valid}")
+            raise MeasurementError(f"compare {self.name!r} has no variant {shown(label)}; valid: {valid}")
         return VariantResult(self, label)
 
     def __iter__(self) -> Iterator[str]:
@@ -218,11 +219,11 @@ class VariantResult:
             The ratio with its interval.
 
         Raises:
-            CompareError: there is no such variant, or it is this one.
+            MeasurementError: there is no such variant, or it is this one.
         """
         one, against = self.measured, self.compared[other].measured
         if other == self.label:
-            raise CompareError(f"{self.label!r} is held against itself: name another variant")
+            raise MeasurementError(f"{self.label!r} is held against itself: name another variant")
         return ratio_of(one, against) if one and against else None
 
     def faster_than(self, other: str, by: float = 0.0) -> Claim:
@@ -237,7 +238,7 @@ class VariantResult:
             measured, it is true.
 
         Raises:
-            CompareError: there is no such variant, or ``by`` is no share.
+            MeasurementError: there is no such variant, or ``by`` is no share.
             GateError: the run measures, and these two were not measured.
         """
         return self._claim(FASTER, other, by)
@@ -254,7 +255,7 @@ class VariantResult:
             measured, it is false.
 
         Raises:
-            CompareError: there is no such variant, or ``by`` is no share.
+            MeasurementError: there is no such variant, or ``by`` is no share.
             GateError: the run measures, and these two were not measured.
         """
         return self._claim(SLOWER, other, by)
@@ -268,7 +269,7 @@ class VariantResult:
             or not 0 <= by < (1 if is_faster else math.inf)
         ):
             valid = "a number from 0 to below 1" if is_faster else "a number of at least 0"
-            raise CompareError(f"by={shown(by)} is not {valid}: 0.2 is 20 %")
+            raise MeasurementError(f"by={shown(by)} is not {valid}: 0.2 is 20 %")
         ratio, compared, share = self.ratio_to(other), self.compared, max(by, FLOOR)
         pair = escape_controls(f"{self.label} against {other}")
         if ratio is None and (compared.variants or compared.is_gate):
@@ -290,25 +291,25 @@ class VariantResult:
 
 def check_variants(variants: object, equal: object, name: object) -> None:
     """Refuse what cannot be compared."""
-    from pytest_dtdispatch.measuring.guard import check_callable, why_not_called
-
     if not isinstance(variants, Mapping):
-        raise CompareError(f"compare({shown(variants)}): it takes callables by their names, as in {USAGE}")
+        raise MeasurementError(
+            f"compare({shown(variants)}): it takes callables by their names, as in {USAGE}"
+        )
     if not isinstance(name, str) or not name.strip():
-        raise CompareError(f"compare(name={shown(name)}): a name is a non-empty text")
+        raise MeasurementError(f"compare(name={shown(name)}): a name is a non-empty text")
     if len(variants) < 2:
-        raise CompareError(f"compare() of {len(variants)} variants: it needs at least two, as in {USAGE}")
+        raise MeasurementError(f"compare() of {len(variants)} variants: it needs at least two, as in {USAGE}")
     for label, fn in variants.items():
         if not isinstance(label, str) or not label or label != label.strip():
-            raise CompareError(
+            raise MeasurementError(
                 f"compare(): the name {shown(label)} of a variant is no text, is empty, or "
                 "begins or ends with a space"
             )
         check_callable(f"compare: {label!r}", fn, None)
-        if takes := why_not_called(fn):
-            raise CompareError(
-                f"the variant {label!r} {takes}, and compare() gives none: "
+        if mismatch := signature_mismatch(fn):
+            raise MeasurementError(
+                f"the variant {label!r} {mismatch}, and compare() passes none: "
                 f"wrap each, as in {{{label!r}: lambda: f(x)}}"
             )
     if equal is not None and not callable(equal):
-        raise CompareError(f"compare(equal={shown(equal)}): it takes a function of two results")
+        raise MeasurementError(f"compare(equal={shown(equal)}): it takes a function of two results")

@@ -22,7 +22,7 @@ from pytest_dtdispatch.compiled.model import (
 from pytest_dtdispatch.core.environment import is_traced
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
 from pytest_dtdispatch.core.text import show_progress
-from pytest_dtdispatch.errors import CompileError, first_line
+from pytest_dtdispatch.errors import MeasurementError, first_line
 from pytest_dtdispatch.measuring.plan import WARMUP_HITS
 from pytest_dtdispatch.measuring.repeat import agreed_reason, run_call, synchronizer
 from pytest_dtdispatch.measuring.replay import NoCopyError
@@ -92,7 +92,7 @@ class CompileRounds:
         except Exception as error:
             if not (graph_break := compilerapi.break_of(error)):
                 raise
-            raise CompileError(f"fullgraph=True, and there is a graph break at {graph_break}") from None
+            raise MeasurementError(f"fullgraph=True, and there is a graph break at {graph_break}") from None
         wait_for(results)
         return results
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pytest_dtdispatch.core.checks import Setup
 from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.results import Count, OneRow
 from pytest_dtdispatch.core.text import shown
-from pytest_dtdispatch.errors import CompileError
+from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.measuring.guard import Setup
     from pytest_dtdispatch.measuring.plan import Agreement
 
 METRICS = ("graphs", "graph_breaks", "recompiles")
@@ -71,7 +71,7 @@ class Compilation:
         }
         for keyword, (is_valid, valid) in wanted.items():
             if not is_valid:
-                raise CompileError(f"compile(): {keyword}={shown(getattr(self, keyword))} is not {valid}")
+                raise MeasurementError(f"compile(): {keyword}={shown(getattr(self, keyword))} is not {valid}")
 
     def call_all(self, *args: Any) -> tuple[Any, ...]:
         """Make the first call, with these arguments, and every further one, uncompiled."""

@@ -23,7 +23,7 @@ from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.text import show_progress
-from pytest_dtdispatch.errors import CaptureError, warn
+from pytest_dtdispatch.errors import MeasurementError, warn
 from pytest_dtdispatch.measuring.call import ConversionCall, OpCall, UnnoticedMode, has_dtensor, signature_of
 from pytest_dtdispatch.measuring.guard import Measuring, refuse_elsewhere
 from pytest_dtdispatch.measuring.plan import QUICK_WARMUP, Plan
@@ -150,7 +150,7 @@ class DispatchCapture(UnnoticedMode):
     def __enter__(self) -> Self:
         refuse_elsewhere()
         if any(isinstance(mode, DispatchCapture) for mode in open_modes()):
-            raise CaptureError(
+            raise MeasurementError(
                 "a capture is open already: captures cannot be nested, close the outer one first"
             )
         return super().__enter__()
@@ -176,12 +176,12 @@ class DispatchCapture(UnnoticedMode):
         if has_raised:
             return
         if not self._measuring.is_of_this_thread():
-            raise CaptureError(
+            raise MeasurementError(
                 f"the capture was opened in thread {self._measuring.thread.name!r}: close it there"
             )
         self._unseen.warn()
         if left_open:
-            raise CaptureError(f"{', '.join(left_open)} was opened inside the capture and never closed")
+            raise MeasurementError(f"{', '.join(left_open)} was opened inside the capture and never closed")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         call = OpCall(func, args, kwargs or {})
@@ -246,7 +246,7 @@ class TimeCaptureMode(DispatchCapture):
         time_list: samples of the last op in seconds, its miss first.
 
     Raises:
-        CaptureError: on entry, if a capture is open in this thread, or another thread measures.
+        MeasurementError: on entry, if a capture is open in this thread, or another thread measures.
         UnsupportedTorchError: this torch has no caches that can be cleared and counted.
 
     Example:
@@ -259,7 +259,9 @@ class TimeCaptureMode(DispatchCapture):
     def __init__(self, repeat_count: int = 10, ops: Sequence[str] = ()) -> None:
         super().__init__(ops)
         if repeat_count < 1:
-            raise CaptureError(f"repeat_count={repeat_count}: at least 1 hit must be recorded for each call")
+            raise MeasurementError(
+                f"repeat_count={repeat_count}: at least 1 hit must be recorded for each call"
+            )
         self.repeat_count = repeat_count
         self.op_to_time: dict[str, list[Timing]] = {}
         self.time_list: list[float] = []

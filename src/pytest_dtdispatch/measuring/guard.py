@@ -6,15 +6,12 @@ garbage collector and several caches of torch.
 
 from __future__ import annotations
 
-import inspect
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from pytest_dtdispatch.core.text import shown
-from pytest_dtdispatch.errors import CaptureError, ScalingError
+from pytest_dtdispatch.errors import MeasurementError
 
 __tracebackhide__ = True  # a test that fails here shows its own line
 
@@ -73,7 +70,7 @@ def refuse_elsewhere() -> None:
             void.contexts.close()
         for each in _open:
             if not each.is_of_this_thread():
-                raise CaptureError(
+                raise MeasurementError(
                     f"{each.what} in thread {each.thread.name!r}: two threads would measure each other, "
                     "so let that one end first"
                 )
@@ -84,73 +81,4 @@ def refuse_inside(what: str) -> None:
     with _lock:
         for each in _open:
             if each.is_of_this_thread():
-                raise CaptureError(f"{what}: {each.what} in this thread: end that first")
-
-
-Setup = Callable[[], "tuple[Any, ...] | None"]
-
-
-def call_arguments(args: tuple[Any, ...], setup: Setup | None) -> tuple[Any, ...]:
-    """Run the setup of a call, if it has one, and return the arguments to call with."""
-    if setup is not None and not callable(setup):
-        raise CaptureError(f"setup={shown(setup)} is not callable: give a function without arguments")
-    made = setup() if setup else None
-    if made is None:
-        return args
-    if not isinstance(made, tuple):
-        raise CaptureError(f"setup returned {shown(made)}: it must return a tuple of arguments, or nothing")
-    return made
-
-
-def check_callable(method: str, fn: object, name: object) -> None:
-    """Refuse what cannot be called, and a name that is no text."""
-    if not callable(fn):
-        kind = type(fn).__name__
-        raise CaptureError(f"{method}(): a value of type {kind} is not callable; give a function")
-    if name is not None and not isinstance(name, str):
-        raise CaptureError(f"{method}(name={shown(name)}): a name is a text")
-
-
-def callable_at(make: Callable[[int], Callable[[], Any]], size: int) -> Callable[[], Any]:
-    """Make what is called at a size."""
-    made = make(size)
-    if not callable(made):
-        raise ScalingError(
-            f"make({size}) returned {shown(made)}: it must return a callable without arguments"
-        )
-    return made
-
-
-def check_steps(
-    step: Callable[[], object], warmup: int, steps: int, name: str | None = None, method: str = "steps"
-) -> None:
-    """Refuse what is no step, and numbers that make no sense."""
-    check_callable(method, step, name)
-    check_count("warmup", warmup, 0, method)
-    check_count("steps", steps, 1, method)
-    if takes := why_not_called(step):
-        inputs = ", or give inputs=[x, ...]" if method == "steps" else ""
-        raise CaptureError(
-            f"the step {takes}, and {method}() gives none: "
-            f"wrap it, as in dtdispatch.{method}(lambda: step(x)){inputs}"
-        )
-
-
-def check_count(keyword: str, value: object, least: int, method: str = "steps") -> None:
-    """Refuse a number of steps that is none."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise CaptureError(f"{method}(): {keyword}={shown(value)} is not a whole number of at least {least}")
-
-
-def why_not_called(function: Callable[..., object], *arguments: object) -> str:
-    """Say what a callable takes that cannot be called with these arguments; empty where it can."""
-    try:
-        signature = inspect.signature(function)
-    except Exception:  # a function of C has no signature, and that of an object may raise
-        return ""
-    try:
-        signature.bind(*arguments)
-    except TypeError:
-        names = ", ".join(signature.parameters)
-        return f"takes arguments ({names})" if names else "takes no argument"
-    return ""
+                raise MeasurementError(f"{what}: {each.what} in this thread: end that first")

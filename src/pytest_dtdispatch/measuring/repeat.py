@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.distributed.tensor import DTensor
 
+from pytest_dtdispatch.core.checks import Setup, call_arguments
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import repeated
 from pytest_dtdispatch.core.signatures import place_text
@@ -20,7 +21,6 @@ from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.errors import RanksError, first_line
 from pytest_dtdispatch.measuring.blocks import Blocks
 from pytest_dtdispatch.measuring.call import ConversionCall, OpCall, UnnoticedMode, redistribution_text
-from pytest_dtdispatch.measuring.guard import Setup, call_arguments
 from pytest_dtdispatch.measuring.plan import Agreement, Plan, agreed
 from pytest_dtdispatch.measuring.replay import NoCopyError, Replay, Storages, keys_of, leaves_behind
 from pytest_dtdispatch.measuring.rounds import Prepare, Rounds, Subject, nothing_to_do

@@ -14,6 +14,7 @@ from pytest_dtdispatch.advice import advise
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.compare.model import Compared, Variants
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
+from pytest_dtdispatch.core.checks import Setup, call_arguments
 from pytest_dtdispatch.core.measurement import Figures, merge
 from pytest_dtdispatch.core.results import (
     Finding,
@@ -26,14 +27,14 @@ from pytest_dtdispatch.core.results import (
 )
 from pytest_dtdispatch.core.text import own_name
 from pytest_dtdispatch.core.verdicts import RowVerdict, complaint, unjudged
-from pytest_dtdispatch.errors import CaptureError, GateError
+from pytest_dtdispatch.errors import GateError, MeasurementError
+from pytest_dtdispatch.measuring.guard import Measuring, refuse_elsewhere
+from pytest_dtdispatch.measuring.plan import FEWEST, Plan, RowGate
 from pytest_dtdispatch.plugin.gates import KINDS
 from pytest_dtdispatch.scaling import Make, Scaling, fit_scaling, run_and_measure_sizes, run_sizes
 from pytest_dtdispatch.steps.model import StepCalls, Steps
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.measuring.guard import Measuring, Setup
-    from pytest_dtdispatch.measuring.plan import Plan, RowGate
     from pytest_dtdispatch.measuring.sampler import Sampler
     from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.ranks.exchange import Lockstep
@@ -107,7 +108,7 @@ class Recorder(api.DtDispatch):
             if capture.is_open:
                 capture.__exit__(None, None, None)
         if misused:
-            raise CaptureError(f"{misused[0]}; use it in a with")
+            raise MeasurementError(f"{misused[0]}; use it in a with")
         return [capture.where for capture in self._captures if capture.is_idle]
 
     def record(self, *results: Finding) -> None:
@@ -115,7 +116,7 @@ class Recorder(api.DtDispatch):
         for result in results:
             if (kind := getattr(result, "kind", None)) not in KINDS:
                 known = ", ".join(KINDS)
-                raise CaptureError(f"no kind of results is registered as {kind!r}; valid: {known}")
+                raise MeasurementError(f"no kind of results is registered as {kind!r}; valid: {known}")
             self._refuse_used(result.name, kind=result.kind)
             list(result.metrics())  # one that raises fails its test, not the end of the session
             self.results.add(result)
@@ -177,7 +178,6 @@ class Recorder(api.DtDispatch):
 
     def _call(self, fn: Callable[..., T], args: tuple[Any, ...], name: str | None, setup: Setup | None) -> T:
         """Measure a call; where counts are taken it is one step, and not repeated."""
-        from pytest_dtdispatch.measuring.guard import call_arguments
         from pytest_dtdispatch.measuring.repeat import run_and_measure_call
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
@@ -287,17 +287,15 @@ class Recorder(api.DtDispatch):
 
     def _refuse(self, what: str) -> None:
         """Refuse what another thread, a step or a capture would be measured with."""
-        from pytest_dtdispatch.measuring.guard import refuse_elsewhere
-
         refuse_elsewhere()
         if self._step:
-            raise CaptureError(f"{what} inside {self._step}: take it out of the step")
+            raise MeasurementError(f"{what} inside {self._step}: take it out of the step")
         if any(capture.is_open for capture in self._captures):
-            raise CaptureError(f"{what} inside a capture would be measured twice: close the capture")
+            raise MeasurementError(f"{what} inside a capture would be measured twice: close the capture")
 
     def _refuse_used(self, *names: str, kind: str) -> None:
         if not self.results.names_beside(kind).isdisjoint(map(row_key, names)):
-            raise CaptureError(
+            raise MeasurementError(
                 f"the name {names[0]!r} is taken by another call of this test: give another name="
             )
 
@@ -313,8 +311,6 @@ class Recorder(api.DtDispatch):
 
     def _measuring(self, method: str, name: str) -> Measuring:
         """Meet other ranks, where there are any, and keep other threads away."""
-        from pytest_dtdispatch.measuring.guard import Measuring
-
         self._sync(name)
         return Measuring(f"the {method} {name!r} is measured")
 
@@ -375,8 +371,6 @@ class Recorder(api.DtDispatch):
 
 def make_plan(settings: Settings, sampler: Sampler, agreement: Lockstep | None, gate: RowGate | None) -> Plan:
     """Plan how much a test measures: every round for a gate, which also judges what is only saved now."""
-    from pytest_dtdispatch.measuring.plan import FEWEST, Plan
-
     fewest = settings.most_rounds if gate else FEWEST
     return Plan(
         settings.most_rounds,

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -25,7 +26,7 @@ from pytest_dtdispatch.core.results import Count
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.text import NOTHING, first_of, progress_to, show_progress, shown
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict, over
-from pytest_dtdispatch.errors import CaptureError, DtDispatchError
+from pytest_dtdispatch.errors import DtDispatchError, MeasurementError
 from pytest_dtdispatch.measuring.sampler import start_sampler
 from pytest_dtdispatch.plugin import PluginObject, resolve
 from pytest_dtdispatch.plugin.gates import KINDS, MEASURED, Gates
@@ -88,8 +89,6 @@ class Session(PluginObject):
 
     def pytest_report_header(self) -> list[str]:
         """Say how measuring is set, with what is known without torch."""
-        from importlib.metadata import version
-
         settings = self._settings
         ops = f" ops={','.join(settings.ops)}" if settings.ops else ""
         where = f"mesh={mesh_text(settings.mesh)} device={settings.device} backend={settings.backend}"
@@ -154,7 +153,7 @@ class Session(PluginObject):
                 self._unmeasured[recorder.results.test] = f"{NO_OPS} at {idle[0]}"
                 if self.gates.judges_captures(resolve.test_settings(item)):
                     complaint = f"{idle[0]}: {NO_OPS}, so the gate judged nothing"
-        except CaptureError as error:
+        except MeasurementError as error:
             complaint = str(error)
         results = recorder.results
         if earlier is not None:

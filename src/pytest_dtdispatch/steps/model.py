@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from pytest_dtdispatch.core.checks import check_callable, check_count, check_steps, signature_mismatch
 from pytest_dtdispatch.core.results import Advice, Count, NoRows
 from pytest_dtdispatch.core.text import plural, shown, step_name
-from pytest_dtdispatch.errors import CaptureError
+from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.steps.events import (
     AnyEvent,
     Collective,
@@ -305,7 +306,7 @@ class StepCalls:
             yield (value,)
         if number <= self.warmup:
             rest = f"warmup={self.warmup} leaves none of them to count" if number else "give one at least"
-            raise CaptureError(f"steps(): inputs has {number or 'no'} item{'s' * (number != 1)}: {rest}")
+            raise MeasurementError(f"steps(): inputs has {number or 'no'} item{'s' * (number != 1)}: {rest}")
 
     def run_once(self) -> Steps:
         """Call the step where nothing is measured: once, or once with each input."""
@@ -322,22 +323,24 @@ def read_calls(
     name: str | None,
 ) -> StepCalls:
     """Read what ``steps()`` was given, and refuse what cannot be counted."""
-    from pytest_dtdispatch.measuring.guard import check_callable, check_count, check_steps, why_not_called
-
     if inputs is None:
         warmup, steps = WARMUP if warmup is None else warmup, STEPS if steps is None else steps
         check_steps(step, warmup, steps, name)
         return StepCalls(name or step_name(step), step, warmup, steps)
     check_callable("steps", step, name)
     if steps is not None:
-        raise CaptureError(f"steps(): steps={shown(steps)} with inputs: each input is a step, leave it out")
+        raise MeasurementError(
+            f"steps(): steps={shown(steps)} with inputs: each input is a step, leave it out"
+        )
     warmup = 0 if warmup is None else warmup
     check_count("warmup", warmup, 0)
     if not isinstance(inputs, Iterable) and not hasattr(inputs, "__getitem__"):
-        raise CaptureError(f"steps(): inputs={shown(inputs)} cannot be iterated over: give a list of inputs")
-    if takes := why_not_called(step, None):
-        raise CaptureError(
-            f"steps(): the step {takes}, and is called with "
+        raise MeasurementError(
+            f"steps(): inputs={shown(inputs)} cannot be iterated over: give a list of inputs"
+        )
+    if mismatch := signature_mismatch(step, None):
+        raise MeasurementError(
+            f"steps(): the step {mismatch}, and is called with "
             "one of the inputs: wrap it, as in dtdispatch.steps(lambda pair: step(*pair), inputs=pairs)"
         )
     return StepCalls(name or step_name(step), step, warmup, 0, inputs)

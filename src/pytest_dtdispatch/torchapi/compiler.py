@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_dtdispatch.core.environment import environment_with
-from pytest_dtdispatch.errors import CaptureError, CompileError
+from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.torchapi.hooks import handed
 from pytest_dtdispatch.torchapi.profiling import is_profiling, profiling
 
@@ -128,7 +128,7 @@ def runs_uncompiled(call: Callable[[], object]) -> bool:
     with ExitStack() as stack:
         try:
             events = stack.enter_context(profiling())
-        except CaptureError:  # no profiler starts: undecided, but all ranks make this call
+        except MeasurementError:  # no profiler starts: undecided, but all ranks make this call
             call()
             return False
         call()
@@ -230,7 +230,7 @@ def check_backend(backend: str | Callable[..., Any]) -> None:
     __tracebackhide__ = True
     valid = torch.compiler.list_backends(exclude_tags=())
     if isinstance(backend, str) and backend not in valid:
-        raise CompileError(f"backend={backend!r} is not one of torch.compile's: {', '.join(valid)}")
+        raise MeasurementError(f"backend={backend!r} is not one of torch.compile's: {', '.join(valid)}")
     if backend != "inductor" or torch.cuda.is_initialized():
         return
     find = getattr(importlib.import_module("torch._inductor.cpp_builder"), "get_cpp_compiler", None)
@@ -239,7 +239,9 @@ def check_backend(backend: str | Callable[..., Any]) -> None:
             find()
     except Exception as error:
         text = _one_line(str(error))
-        raise CompileError(f"backend='inductor' needs a C++ compiler on a CPU: {text}; {INSTALL}") from None
+        raise MeasurementError(
+            f"backend='inductor' needs a C++ compiler on a CPU: {text}; {INSTALL}"
+        ) from None
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from pytest_dtdispatch.core.environment import environment_with
 from pytest_dtdispatch.core.events import CodePlace, Event
 from pytest_dtdispatch.core.text import escape_controls
-from pytest_dtdispatch.errors import CaptureError, first_line
+from pytest_dtdispatch.errors import MeasurementError, first_line
 from pytest_dtdispatch.torchapi.hooks import PROFILERS, Conversion, Converter, handed, watching_conversions
 
 __tracebackhide__ = True  # a test that fails here shows its own line
@@ -125,7 +125,7 @@ def _event(one: Any) -> Event:
 def refuse_another_profiler(what: str) -> None:
     """Refuse to profile where a profiler of torch runs already: torch has one at a time."""
     if is_profiling():
-        raise CaptureError(f"a profiler of torch runs already, and {what} needs it: close it first")
+        raise MeasurementError(f"a profiler of torch runs already, and {what} needs it: close it first")
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def _only_profiler(profile: Any, purpose: str) -> Iterator[Any]:
     If both ran, ours would lose its events, and exporting it would crash (torch 2.13).
 
     Raises:
-        CaptureError: at the end, if the program opened one; at the beginning, if ours cannot start.
+        MeasurementError: at the end, if the program opened one; at the beginning, if ours cannot start.
     """
     opened_at: list[str] = []
     with ExitStack() as ours:
@@ -154,11 +154,13 @@ def _only_profiler(profile: Any, purpose: str) -> Iterator[Any]:
             refused = (
                 f"no profiler of torch starts, and {purpose} needs the only one: close one that is prepared"
             )
-            raise CaptureError(f"{refused} ({first_line(error)})") from error
+            raise MeasurementError(f"{refused} ({first_line(error)})") from error
         with handed(dict.fromkeys(PROFILERS, start)):
             yield profiler
     for line in opened_at:
-        raise CaptureError(f"{line} opens a profiler of torch, and {purpose} needs the only one: remove it")
+        raise MeasurementError(
+            f"{line} opens a profiler of torch, and {purpose} needs the only one: remove it"
+        )
 
 
 def _opening_line() -> str:

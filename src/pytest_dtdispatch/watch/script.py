@@ -18,7 +18,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from pytest_dtdispatch.core.text import escape_controls
-from pytest_dtdispatch.errors import DtDispatchError, WatchError
+from pytest_dtdispatch.errors import DtDispatchError, MeasurementError
 from pytest_dtdispatch.watch.step_watch import StepWatch
 from pytest_dtdispatch.watch.text import calls_text, is_first_rank, ops_text, say_on_first_rank
 
@@ -38,13 +38,13 @@ def watch_script(name: str, arguments: Sequence[str], budget_steps: int = 0) -> 
         The status that Python would exit with.
 
     Raises:
-        WatchError: it cannot be read, or it ended well and called no op on DTensors.
+        MeasurementError: it cannot be read, or it ended well and called no op on DTensors.
     """
     path = os.path.abspath(name)  # noqa: PTH100 (links are not followed, as Python follows none)
     try:
         Path(path).open("rb").close()
     except OSError as error:
-        raise WatchError(f"watch {name}: cannot be read: {error.strerror}") from None
+        raise MeasurementError(f"watch {name}: cannot be read: {error.strerror}") from None
     _set_up(path, arguments, Path(path).resolve().parent)
     return _watched(name, partial(runpy.run_path, path, run_name="__main__"), budget_steps)
 
@@ -61,7 +61,7 @@ def watch_module(name: str, arguments: Sequence[str], budget_steps: int = 0) -> 
         The status that Python would exit with.
 
     Raises:
-        WatchError: there is no such module to run, or it ended well and called no op on DTensors.
+        MeasurementError: there is no such module to run, or it ended well and called no op on DTensors.
     """
     _set_up("-m", arguments, Path.cwd())  # runpy puts the file's name in place of it, as Python does
     run = partial(runpy.run_module, name, run_name="__main__", alter_sys=True)
@@ -90,7 +90,7 @@ def _watched(name: str, run: Callable[[], object], budget_steps: int) -> int:
     if not steps.calls and not steps.after.calls:
         nothing = "called no op on DTensors; processes that it starts are not watched"
         if not status and is_first_rank():
-            raise WatchError(f"{name} {nothing}")
+            raise MeasurementError(f"{name} {nothing}")
         say_on_first_rank(f"dtdispatch: {escape_controls(name)} {nothing}")
     elif not len(steps):
         say_on_first_rank(
@@ -156,7 +156,7 @@ def _run(name: str, run: Callable[[], object]) -> int:
         return FAILED
     except BaseException as error:
         if isinstance(error, ImportError) and _owner(list(walk_tb(error.__traceback__))[-1][0]) == "runpy":
-            raise WatchError(f"watch -m {name}: {error}") from None
+            raise MeasurementError(f"watch -m {name}: {error}") from None
         frames = error.__traceback__
         while frames is not None and _owner(frames.tb_frame) in (__name__, "runpy"):
             frames = frames.tb_next

@@ -18,9 +18,10 @@ from pytest_dtdispatch.advice import advise
 from pytest_dtdispatch.budget.measure import steps_taken, take_budget
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.budget.table import document as budget_document
+from pytest_dtdispatch.core.checks import check_count
 from pytest_dtdispatch.core.text import escape_controls, plural, shown
-from pytest_dtdispatch.errors import DtDispatchError, WatchError
-from pytest_dtdispatch.measuring.guard import check_count, refuse_inside
+from pytest_dtdispatch.errors import DtDispatchError, MeasurementError
+from pytest_dtdispatch.measuring.guard import refuse_inside
 from pytest_dtdispatch.report.document import Document, View
 from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.steps.counter import LoopCounter, live_objects
@@ -157,7 +158,7 @@ class StepWatch:
 
     def __init__(self, print: Say | None = None) -> None:  # noqa: A002 (the name says it)
         if not (print is None or callable(print)):
-            raise WatchError(f"StepWatch(print={shown(print)}): give a function of a text")
+            raise MeasurementError(f"StepWatch(print={shown(print)}): give a function of a text")
         self.steps = LoopSteps()
         self.budgets: list[Budget] = []
         self.ops_after: Counter[str] = Counter()
@@ -186,7 +187,7 @@ class StepWatch:
         """End a step: call it at the end of each iteration of the loop.
 
         Raises:
-            WatchError: the watch is closed, or belongs to another thread.
+            MeasurementError: the watch is closed, or belongs to another thread.
         """
         ended_ns = time.perf_counter_ns()
         self._check("step()")
@@ -233,7 +234,7 @@ class StepWatch:
         """
         self._check("budget()")
         if self._budget is not None:
-            raise WatchError("budget(): a budget is being measured; it is printed after enough steps")
+            raise MeasurementError("budget(): a budget is being measured; it is printed after enough steps")
         check_count("steps", steps, 1, "budget")
         refuse_another_profiler("a budget")
         self._counter.look_away()
@@ -275,10 +276,10 @@ class StepWatch:
 
     def _check(self, method: str) -> None:
         if not self._finish.alive:
-            raise WatchError(f"{method} of a StepWatch that is closed: make a new one")
+            raise MeasurementError(f"{method} of a StepWatch that is closed: make a new one")
         thread = threading.current_thread()
         if thread is not self._thread:
-            raise WatchError(
+            raise MeasurementError(
                 f"{method} in thread {thread.name!r}: this StepWatch counts thread {self._thread.name!r}, "
                 "so call it there"
             )

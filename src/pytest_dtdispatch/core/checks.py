@@ -1,0 +1,85 @@
+"""Checks of arguments that are passed to methods which measure."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from pytest_dtdispatch.core.text import shown
+from pytest_dtdispatch.errors import MeasurementError
+
+__tracebackhide__ = True  # a failing test shows its own line
+
+Setup = Callable[[], "tuple[Any, ...] | None"]
+
+
+def call_arguments(args: tuple[Any, ...], setup: Setup | None) -> tuple[Any, ...]:
+    """Run the setup of a call, if any, and return the arguments of the call."""
+    if setup is not None and not callable(setup):
+        raise MeasurementError(f"setup={shown(setup)} is not callable: pass a function without arguments")
+    replaced = setup() if setup else None
+    if replaced is None:
+        return args
+    if not isinstance(replaced, tuple):
+        raise MeasurementError(
+            f"setup returned {shown(replaced)}: it must return a tuple of arguments, or None"
+        )
+    return replaced
+
+
+def check_callable(method: str, fn: object, name: object) -> None:
+    """Check that ``fn`` is callable and that ``name`` is a string or None."""
+    if not callable(fn):
+        raise MeasurementError(
+            f"{method}(): a value of type {type(fn).__name__} is not callable: pass a function"
+        )
+    if name is not None and not isinstance(name, str):
+        raise MeasurementError(f"{method}(name={shown(name)}): the name must be a string")
+
+
+def callable_at(make: Callable[[int], Callable[[], Any]], size: int) -> Callable[[], Any]:
+    """Return the callable that ``make`` returns for a size."""
+    fn = make(size)
+    if not callable(fn):
+        raise MeasurementError(
+            f"make({size}) returned {shown(fn)}: it must return a callable without arguments"
+        )
+    return fn
+
+
+def check_steps(
+    step: Callable[[], object], warmup: int, steps: int, name: str | None = None, method: str = "steps"
+) -> None:
+    """Check a step and its numbers of iterations."""
+    check_callable(method, step, name)
+    check_count("warmup", warmup, 0, method)
+    check_count("steps", steps, 1, method)
+    if mismatch := signature_mismatch(step):
+        inputs = ", or pass inputs=[x, ...]" if method == "steps" else ""
+        raise MeasurementError(
+            f"the step {mismatch}, and {method}() passes none: "
+            f"wrap it, as in dtdispatch.{method}(lambda: step(x)){inputs}"
+        )
+
+
+def check_count(keyword: str, value: object, minimum: int, method: str = "steps") -> None:
+    """Check that a value is an integer of at least ``minimum``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise MeasurementError(
+            f"{method}(): {keyword}={shown(value)} is not a whole number of at least {minimum}"
+        )
+
+
+def signature_mismatch(function: Callable[..., object], *arguments: object) -> str:
+    """Return which parameters prevent a call with these arguments; empty if the call is valid."""
+    try:
+        signature = inspect.signature(function)
+    except Exception:  # a C function has no signature, and computing an object's may raise
+        return ""
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        names = ", ".join(signature.parameters)
+        return f"takes arguments ({names})" if names else "takes no arguments"
+    return ""

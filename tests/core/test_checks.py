@@ -1,0 +1,48 @@
+"""Checks of arguments: which are valid, and the message if they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_dtdispatch.core.checks import call_arguments, check_callable, check_count, check_steps
+from pytest_dtdispatch.errors import MeasurementError
+
+
+def test_tuple_from_setup_replaces_the_arguments() -> None:
+    setups: list[Any] = [None, lambda: None, lambda: (), lambda: (3,)]
+    assert [call_arguments((1, 2), setup) for setup in setups] == [(1, 2), (1, 2), (), (3,)]
+
+
+def test_step_with_optional_arguments_is_valid() -> None:
+    check_steps(lambda scale=2, *more, **options: None, 0, 1)
+    check_steps(dict, 0, 1)
+
+
+def step(batch: Any, *, lr: float, verbose: bool = False) -> None:
+    """Two arguments are required; the error names all."""
+
+
+NO_COUNT = r"steps\(\): {}=.* is not a whole number of at .* {}"
+CHECKS: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
+    *((check_count, ("steps", value, 1), NO_COUNT.format("steps", 1)) for value in (0, 1.5, "5", True, None)),
+    *((check_count, ("warmup", value, 0), NO_COUNT.format("warmup", 0)) for value in (-1, 0.5)),
+    (
+        check_steps,
+        (step, 3, 5),
+        r"the step takes arguments \(batch, lr, verbose\), and steps\(\) passes none",
+    ),
+    (check_steps, (None, 3, 5), r"steps\(\): a value of type NoneType is not callable: pass a"),
+    (check_callable, ("call", len, 123), r"call\(name=123\): the name must be a string$"),
+    (call_arguments, ((), lambda: 5), "setup returned 5: it must return a tuple of arguments, or"),
+]
+
+
+@pytest.mark.parametrize(("check", "values", "message"), CHECKS)
+def test_invalid_argument_is_an_error_with_valid_values(
+    check: Callable[..., Any], values: tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises(MeasurementError, match=f"^{message}"):
+        check(*values)
