@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.junitxml import xml_key
 
 from pytest_dtdispatch.core.files import checked_target, write_atomic
 from pytest_dtdispatch.core.parsing import Export
 from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin import PluginObject
+from pytest_dtdispatch.plugin.pytest_internals import junit_xml
 from pytest_dtdispatch.plugin.resolve import row_nodeid
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 from pytest_dtdispatch.report.exports import FORMATS, check_export
@@ -68,7 +68,7 @@ class Outputs(PluginObject):
     @pytest.hookimpl(tryfirst=True)  # before pytest writes its file
     def pytest_sessionfinish(self) -> None:
         """Add properties to the suite of JUnit's file."""
-        if (xml := self._config.stash.get(xml_key, None)) is not None:
+        if (xml := junit_xml(self._config)) is not None:
             with self.refusing(f"our part of {self._config.getoption('xmlpath')}"):
                 for name, value in [*properties(self._report())]:
                     xml.add_global_property(name, value)

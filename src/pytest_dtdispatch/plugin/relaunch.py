@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import shlex
 import shutil
@@ -15,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.config.findpaths import determine_setup
 
 from pytest_dtdispatch.core.environment import read_world
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.plugin import ranks, resolve
+from pytest_dtdispatch.plugin.pytest_internals import root_and_ini
 from pytest_dtdispatch.plugin.ranks import rank_of
 from pytest_dtdispatch.plugin.settings import WITH_FLAG, Settings
 
@@ -67,24 +66,9 @@ def _refuse_moved_rootdir(config: pytest.Config) -> None:
     args = [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(str, config.invocation_params.args)]
     flags = {setting.flag for setting in WITH_FLAG if setting.metavar}
     apart = [(flag, value) for flag, value in pairwise(args) if flag in flags and Path(value).exists()]
-    if apart and (config.rootpath, config.inipath) != _setup(config):
+    if apart and (config.rootpath, config.inipath) != root_and_ini(config):
         flag, value = apart[0]
         raise pytest.UsageError(f"{flag} {value} would move pytest's rootdir: write {flag}={value}")
-
-
-def _setup(config: pytest.Config) -> tuple[object, object]:
-    """Find the rootdir and the ini file by paths of tests alone."""
-    flags = config.known_args_namespace
-    known = {
-        "inifile": flags.inifilename,
-        "override_ini": flags.override_ini,
-        "args": flags.file_or_dir,
-        "rootdir_cmd_arg": flags.rootdir or None,
-        "invocation_dir": config.invocation_params.dir,
-    }
-    accepted = inspect.signature(determine_setup).parameters  # not the same in every version
-    rootdir, inifile, *_ = determine_setup(**{name: known[name] for name in accepted if name in known})
-    return rootdir, inifile
 
 
 def same_command(config: pytest.Config) -> list[str]:

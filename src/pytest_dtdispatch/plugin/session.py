@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
-from _pytest import terminal
 
 from pytest_dtdispatch import errors
 from pytest_dtdispatch.budget.table import KIND as BUDGET
@@ -30,6 +29,7 @@ from pytest_dtdispatch.errors import DtDispatchError, MeasurementError
 from pytest_dtdispatch.measuring.sampler import start_sampler
 from pytest_dtdispatch.plugin import PluginObject, resolve
 from pytest_dtdispatch.plugin.gates import KINDS, MEASURED, Gates
+from pytest_dtdispatch.plugin.pytest_internals import add_to_last_line, terminal_file, terminal_width
 from pytest_dtdispatch.plugin.ranks import rank_of
 from pytest_dtdispatch.plugin.relaunch import METER
 from pytest_dtdispatch.plugin.settings import SETTINGS, UNMEASURED
@@ -284,7 +284,7 @@ class Session(PluginObject):
     def _print_section(self, terminalreporter: Any) -> None:
         verbose = self._config.get_verbosity() > 0
         view = replace(self.reported.view, verbose=verbose, each_layer=verbose)
-        width = page_width(terminalreporter.isatty, terminalreporter._tw.fullwidth)
+        width = page_width(terminalreporter.isatty, terminal_width(terminalreporter))
         nothing = "" if any(self.results.values()) else self._why_nothing(terminalreporter)
         for document in self._documents(view, width, nothing):
             _print_lines(terminalreporter, document_lines(document, width, view))
@@ -295,7 +295,7 @@ class Session(PluginObject):
         unmeasured = passed if nothing else [*self._unmeasured]
         for word, rows in ((str(Verdict.INCONCLUSIVE), undecided), (NOT_MEASURED, unmeasured)):
             if rows:
-                terminalreporter._add_stats(word, rows)
+                add_to_last_line(terminalreporter, word, rows)
 
     def _documents(self, view: View, width: int, nothing: str) -> Iterator[Document]:
         """Lay out what was found, unless by ``-qq``, and what ranks and gates say; last what is worst."""
@@ -381,9 +381,7 @@ def add_failures(reporter: Any, failures: Iterable[str]) -> None:
     """Add each kind of failure with its number, and turn the line red."""
     for failure, number in Counter(failures).items():
         words = failure if number == 1 else failure.replace(" ", "s ", 1)
-        reporter.stats.setdefault("error", [])  # pytest chooses red by what kinds there are
-        getattr(terminal, "_color_for_type", {})[words] = "red"
-        reporter._add_stats(words, [words] * number)
+        add_to_last_line(reporter, words, [words] * number, is_failure=True)
 
 
 def load(config: pytest.Config, selects_benchmarks: bool) -> None:
@@ -439,10 +437,9 @@ def shown_progress(config: pytest.Config) -> Iterator[None]:
     if reporter is None or not is_watched(reporter.isatty) or others_write:
         yield
         return
-    writer = reporter._tw
     capture: Any = plugins.get_plugin("capturemanager")
     uncaptured = capture.global_and_fixture_disabled  # else it would be part of what the test printed
-    line = ProgressLine(writer._file, lambda: writer.fullwidth - writer.width_of_current_line, uncaptured)
+    line = ProgressLine(*terminal_file(reporter), uncaptured)
     try:
         with progress_to(line.show):
             yield

@@ -1,0 +1,51 @@
+"""Functions that need private names of pytest; each has a test that the name works."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
+
+import pytest
+from _pytest import terminal
+from _pytest.config.findpaths import determine_setup
+from _pytest.junitxml import xml_key
+
+
+def junit_xml(config: pytest.Config) -> Any:
+    """Return what writes the file of ``--junit-xml``; None without that flag."""
+    return config.stash.get(xml_key, None)
+
+
+def root_and_ini(config: pytest.Config) -> tuple[object, object]:
+    """Return the rootdir and the ini file that pytest finds by the paths of tests alone."""
+    flags = config.known_args_namespace
+    known = {
+        "inifile": flags.inifilename,
+        "override_ini": flags.override_ini,
+        "args": flags.file_or_dir,
+        "rootdir_cmd_arg": flags.rootdir or None,
+        "invocation_dir": config.invocation_params.dir,
+    }
+    accepted = inspect.signature(determine_setup).parameters  # they differ between versions of pytest
+    rootdir, inifile, *_ = determine_setup(**{name: known[name] for name in accepted if name in known})
+    return rootdir, inifile
+
+
+def terminal_width(reporter: Any) -> int:
+    """Return the columns of pytest's terminal."""
+    return int(reporter._tw.fullwidth)
+
+
+def terminal_file(reporter: Any) -> tuple[TextIO, Callable[[], int]]:
+    """Return the file that pytest's terminal writes to, and a function that returns the room on its line."""
+    writer = reporter._tw
+    return writer._file, lambda: writer.fullwidth - writer.width_of_current_line
+
+
+def add_to_last_line(reporter: Any, words: str, counted: Sequence[object], is_failure: bool = False) -> None:
+    """Add a count to pytest's last line; a failure turns the line red."""
+    if is_failure:
+        reporter.stats.setdefault("error", [])  # pytest chooses red by the kinds of reports that there are
+        getattr(terminal, "_color_for_type", {})[words] = "red"
+    reporter._add_stats(words, counted)

@@ -1,0 +1,59 @@
+"""Each name of pytest that is not public works in the installed version."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from pytest_dtdispatch.plugin.pytest_internals import (
+    junit_xml,
+    root_and_ini,
+    terminal_file,
+    terminal_width,
+)
+
+
+def reporter_of(config: pytest.Config) -> pytest.TerminalReporter:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    assert isinstance(reporter, pytest.TerminalReporter)
+    return reporter
+
+
+def test_junit_writer_is_found_by_its_flag(pytester: pytest.Pytester) -> None:
+    assert junit_xml(pytester.parseconfigure()) is None
+    assert hasattr(junit_xml(pytester.parseconfigure("--junit-xml=junit.xml")), "add_global_property")
+
+
+def test_root_and_ini_are_those_of_pytest(pytester: pytest.Pytester) -> None:
+    ini = pytester.makeini("[pytest]")
+    (pytester.path / "tests").mkdir()
+    config = pytester.parseconfig("tests")
+    assert root_and_ini(config) == (config.rootpath, config.inipath) == (pytester.path, ini)
+
+
+def test_terminal_has_a_width_and_a_file(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "77")
+    reporter = reporter_of(pytester.parseconfigure())
+    assert terminal_width(reporter) == reporter._screen_width == 77
+    file, room = terminal_file(reporter)
+    assert isinstance(file, io.TextIOBase) or hasattr(file, "write")
+    before = room()
+    reporter.write("four")
+    assert room() == before - 4
+
+
+@pytest.mark.parametrize("is_failure", [False, True])
+def test_last_line_has_our_counts(pytester: pytest.Pytester, is_failure: bool) -> None:
+    Path("test_it.py").write_text("def test_it(): pass")
+    Path("conftest.py").write_text(
+        "import pytest\n"
+        "from pytest_dtdispatch.plugin.pytest_internals import add_to_last_line\n"
+        "@pytest.hookimpl(trylast=True)\n"
+        "def pytest_terminal_summary(terminalreporter):\n"
+        f"    add_to_last_line(terminalreporter, 'odd rows', [1, 2], is_failure={is_failure})\n"
+    )
+    last = pytester.runpytest_subprocess("--color=yes").outlines[-1]
+    assert "2 odd rows" in last
+    assert ("\x1b[31m" in last) is is_failure
