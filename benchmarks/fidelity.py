@@ -26,11 +26,11 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.measuring.call import OpCall
-from pytest_dtdispatch.measuring.capture import DispatchCapture, SignatureCapture
-from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
+from pytest_dtdispatch.replay.call import OpCall
+from pytest_dtdispatch.replay.capture import DispatchCapture, SignatureCapture
+from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 BLOCKS = 120  # of each, in turn

@@ -28,10 +28,10 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from pytest_dtdispatch import StepWatch
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
+from pytest_dtdispatch.replay.capture import SignatureCapture
+from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.stats.intervals import CONFIDENCE, paired_ratio
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.measure import run_and_count

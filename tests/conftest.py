@@ -199,7 +199,7 @@ def shard(mesh: DeviceMesh) -> Shard:
 @pytest.fixture
 def capture() -> Capture:
     """Run a callable in a capture of few rounds; return what was measured, by op."""
-    from pytest_dtdispatch.measuring.plan import Plan
+    from pytest_dtdispatch.rounds.plan import Plan
     from tests.measuring.runs import captured
 
     def run(body: Callable[[], Any], rounds: int = 2, repeat: int = 3) -> dict[str, Measurement]:

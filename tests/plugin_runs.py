@@ -22,9 +22,9 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 import pytest_dtdispatch
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
-from pytest_dtdispatch.measuring.capture import TimeCaptureMode
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
+from pytest_dtdispatch.replay.capture import TimeCaptureMode
 from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pytest_dtdispatch.core.measurement import Figures
-from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.rounds import Reader, Rounds, Subject
-from pytest_dtdispatch.measuring.sampler import WallClock
+from pytest_dtdispatch.rounds.plan import Plan
+from pytest_dtdispatch.rounds.rounds import Reader, Rounds, Subject
+from pytest_dtdispatch.rounds.sampler import WallClock
 
 
 class CacheInfo(NamedTuple):

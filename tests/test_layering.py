@@ -13,11 +13,11 @@ PACKAGE = "pytest_dtdispatch"
 SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
 # The lowest first: a file imports from its own folder, and from those that stand before it.
 FOLDERS = (
-    *("errors", "stats", "core", "torchapi", "gates", "report", "ab", "measuring"),
+    *("errors", "stats", "core", "torchapi", "gates", "report", "ab", "rounds", "replay", "lines"),
     *("steps", "advice", "compiled", "instructions", "scaling", "ranks", "meshes", "budget", "compare"),
     *("api", "watch", "__init__", "plugin", "extend", "suite", "cli", "__main__"),
 )
-NEITHER_TORCH_NOR_PYTEST = {"core", "stats", "report", "gates"}
+NEITHER_TORCH_NOR_PYTEST = {"core", "stats", "report", "gates", "rounds"}
 LOADED_WITHOUT_TORCH = {
     *NEITHER_TORCH_NOR_PYTEST,
     *("__init__", "api", "plugin", "extend", "ab", "cli", "__main__"),
@@ -154,8 +154,8 @@ def test_functions_are_short() -> None:
 
 PATCHING = {"setattr", "delattr", "patch", "object", "replaced"}
 REPLACING = """
-from pytest_dtdispatch.measuring import rounds
-monkeypatch.setattr('pytest_dtdispatch.measuring.rounds._now', 1)
+from pytest_dtdispatch.rounds import rounds
+monkeypatch.setattr('pytest_dtdispatch.rounds.rounds._now', 1)
 monkeypatch.delattr(rounds.Rounds, '_now')
 mock.patch.object(rounds.Rounds, '_now')
 mock.patch('pytest_dtdispatch._now.later')

@@ -18,9 +18,9 @@ from torch.distributed.tensor import Replicate
 from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State, merge
 from pytest_dtdispatch.core.verdicts import Verdict, complaint
 from pytest_dtdispatch.errors import MeasurementError
-from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import run_call
+from pytest_dtdispatch.replay.repeat import run_call
 from pytest_dtdispatch.report.document import Paragraph, Tone, View
+from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.scaling import (
     PASSES,
     Fit,

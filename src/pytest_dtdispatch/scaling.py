@@ -17,7 +17,7 @@ from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import Document, Kind, Paragraph, Tone, View, paragraph
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.measuring.plan import Plan
+    from pytest_dtdispatch.rounds.plan import Plan
     from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 PASSES = 7  # odd, so that the median of their exponents is one of them

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.budget import model
-from pytest_dtdispatch.budget.model import Budget, Moment, cells_of, fold_shares, pieces
+from pytest_dtdispatch.budget.model import Budget, cells_of, fold_shares, pieces
 from pytest_dtdispatch.budget.parts import Slice
 from pytest_dtdispatch.budget.table import RAN_ONCE, document, pairs_document, step_parts
 from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase
 from pytest_dtdispatch.core.results import Advice
+from pytest_dtdispatch.lines.moment import Moment
 from pytest_dtdispatch.report.document import Document, StackedBar, View
 from pytest_dtdispatch.report.markdown import document_text
 from pytest_dtdispatch.report.run import ReportedRun

@@ -18,10 +18,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
-from pytest_dtdispatch.budget.located import MAX_NOTING, PlaceLog
 from pytest_dtdispatch.budget.measure import COLLECTOR, TRACED, budgeted_region, run_and_measure_budget
 from pytest_dtdispatch.budget.model import Budget, CostShare
 from pytest_dtdispatch.errors import MeasurementError
+from pytest_dtdispatch.lines.line_log import MAX_NOTING, PlaceLog
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.torchapi.hooks import API, redistribute_module

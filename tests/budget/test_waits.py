@@ -13,7 +13,7 @@ from pytest_dtdispatch.budget.measure import budgeted_region, run_and_measure_bu
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.budget.parts import ANCHOR
 from pytest_dtdispatch.core.events import Event, Part
-from pytest_dtdispatch.measuring.core_waits import CoreWaits, core_waits
+from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap", "nothing_stays")]
 

@@ -25,7 +25,7 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
-from pytest_dtdispatch.measuring.sampler import Meter, WallClock
+from pytest_dtdispatch.rounds.sampler import Meter, WallClock
 from pytest_dtdispatch.stats.rank_sums import shift_interval
 from pytest_dtdispatch.torchapi import compiler as compilerapi
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches

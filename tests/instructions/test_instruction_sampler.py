@@ -22,9 +22,9 @@ from pytest_dtdispatch.instructions.instruction_sampler import (
     check,
     counts_lookups,
 )
-from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.rounds import NOT_COUNTED, Rounds, Subject
-from pytest_dtdispatch.measuring.sampler import Meter, Profiler
+from pytest_dtdispatch.rounds.plan import Plan
+from pytest_dtdispatch.rounds.rounds import NOT_COUNTED, Rounds, Subject
+from pytest_dtdispatch.rounds.sampler import Meter, Profiler
 from tests.scripted_bench import Bench
 
 REHEARSAL = 4  # calls that are made before the first round

@@ -10,10 +10,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_dtdispatch.core.checks import Setup
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import run_and_measure_call
-from pytest_dtdispatch.measuring.rounds import nothing_to_do
+from pytest_dtdispatch.replay.capture import SignatureCapture
+from pytest_dtdispatch.replay.repeat import run_and_measure_call
+from pytest_dtdispatch.rounds.plan import Plan
+from pytest_dtdispatch.rounds.rounds import nothing_to_do
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 Make = Callable[..., Any]

@@ -9,11 +9,11 @@ import pytest
 
 from pytest_dtdispatch.core.measurement import Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.verdicts import Outlook
-from pytest_dtdispatch.measuring import blocks
-from pytest_dtdispatch.measuring.blocks import MAX_EXTENSIONS, PAUSES_S, Blocks
-from pytest_dtdispatch.measuring.core_speed import CoreSpeed
-from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.sampler import WallClock
+from pytest_dtdispatch.rounds import blocks
+from pytest_dtdispatch.rounds.blocks import MAX_EXTENSIONS, PAUSES_S, Blocks
+from pytest_dtdispatch.rounds.core_speed import CoreSpeed
+from pytest_dtdispatch.rounds.plan import Plan
+from pytest_dtdispatch.rounds.sampler import WallClock
 from tests.scripted_bench import FakeClock
 
 DECIDED, OPEN, SLOW, FAILING = Outlook

@@ -16,10 +16,10 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, SparseAdam
 
 from pytest_dtdispatch.core.checks import Setup
 from pytest_dtdispatch.core.measurement import Figures, State
-from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import run_and_measure_call, run_call
-from pytest_dtdispatch.measuring.replay import RandomState
-from pytest_dtdispatch.measuring.rounds import PROPAGATED_AGAIN
+from pytest_dtdispatch.replay.repeat import run_and_measure_call, run_call
+from pytest_dtdispatch.replay.replay import RandomState
+from pytest_dtdispatch.rounds.plan import Plan
+from pytest_dtdispatch.rounds.rounds import PROPAGATED_AGAIN
 from pytest_dtdispatch.torchapi.ops import close_modes_opened_since, open_modes, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of

@@ -19,9 +19,9 @@ from torch.testing._internal.two_tensor import TwoTensor
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import DtDispatchWarning, MeasurementError
-from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.rounds import NO_COUNTER_MOVED, NOT_PROPAGATED
+from pytest_dtdispatch.replay.capture import SignatureCapture
+from pytest_dtdispatch.rounds.plan import Plan
+from pytest_dtdispatch.rounds.rounds import NO_COUNTER_MOVED, NOT_PROPAGATED
 from tests.conftest import Capture
 from tests.measuring.runs import Make, NamingMode, captured
 from tests.probes import NATIVE_CACHE, compiles_once_under_a_mode, needs, needs_rule, needs_that

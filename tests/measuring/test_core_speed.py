@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pytest_dtdispatch.measuring.core_speed import CoreSpeed
+from pytest_dtdispatch.rounds.core_speed import CoreSpeed
 
 
 def test_reading_is_the_faster_run() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtdispatch.measuring.core_waits import core_waits
+from pytest_dtdispatch.rounds.core_waits import core_waits
 
 
 def test_the_second_field_is_read_anew_each_time(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import pytest_dtdispatch
-from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.rounds import Rounds, Subject
-from pytest_dtdispatch.measuring.sampler import WallClock
+from pytest_dtdispatch.rounds.plan import Plan
+from pytest_dtdispatch.rounds.rounds import Rounds, Subject
+from pytest_dtdispatch.rounds.sampler import WallClock
 from tests.scripted_bench import Bench
 
 

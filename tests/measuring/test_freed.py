@@ -13,7 +13,7 @@ from torch import nn
 from pytest_dtdispatch.compare.measure import run_and_measure_variants
 from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.core.measurement import Figures, State
-from pytest_dtdispatch.measuring.repeat import run_call
+from pytest_dtdispatch.replay.repeat import run_call
 from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measuring.runs import FEW, measured_call

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from pytest_dtdispatch.measuring.guard import Measuring, refuse_elsewhere
+from pytest_dtdispatch.replay.guard import MeasurementLock, refuse_elsewhere
 
 
 def in_thread(body: Callable[[], object], name: str = "worker") -> list[BaseException]:
@@ -17,12 +17,12 @@ def in_thread(body: Callable[[], object], name: str = "worker") -> list[BaseExce
 
 
 def measure(what: str = "a capture is open") -> None:
-    with Measuring(what):
+    with MeasurementLock(what):
         refuse_elsewhere()
 
 
 def test_others_of_the_same_thread_are_allowed_inside_and_leave_the_outer_one_open() -> None:
-    with Measuring("the call 'f' is measured"):
+    with MeasurementLock("the call 'f' is measured"):
         measure()
         [error] = in_thread(measure)
     assert "the call 'f' is measured in thread 'MainThread'" in str(error)
@@ -37,7 +37,7 @@ def test_what_is_held_is_taken_out_before_another_thread_is_let_in() -> None:
         yield
         refused.extend(in_thread(measure))
 
-    with Measuring("a capture is open") as measuring:
+    with MeasurementLock("a capture is open") as measuring:
         measuring.contexts.enter_context(hook())
     assert len(refused) == 1
     assert in_thread(measure) == []

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
+from pytest_dtdispatch.replay.capture import SignatureCapture, TimeCaptureMode
 from tests.measuring.runs import FEW, Make
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -42,8 +42,8 @@ MEMORY = """
 import resource
 import torch
 from torch.distributed.tensor import DTensor, Shard
-from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.plan import Plan
+from pytest_dtdispatch.replay.capture import SignatureCapture
+from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
 from pytest_dtdispatch.core.results import TestResults

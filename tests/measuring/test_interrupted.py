@@ -20,9 +20,9 @@ import pytest
 import torch
 
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import LocalOps
+from pytest_dtdispatch.replay.capture import SignatureCapture
+from pytest_dtdispatch.replay.repeat import LocalOps
+from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.torchapi.tensors import local_of
 from tests.measuring.runs import FEW, Make, measured_call
 

@@ -19,10 +19,10 @@ from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
-from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import ON_META, run_and_measure_call
-from pytest_dtdispatch.measuring.sampler import Meter
+from pytest_dtdispatch.replay.capture import SignatureCapture
+from pytest_dtdispatch.replay.repeat import ON_META, run_and_measure_call
+from pytest_dtdispatch.rounds.plan import Plan
+from pytest_dtdispatch.rounds.sampler import Meter
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls, Steps
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches

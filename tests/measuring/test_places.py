@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401
 from torch.utils.checkpoint import checkpoint
 
 from pytest_dtdispatch.core.events import CodePlace
-from pytest_dtdispatch.measuring.places import ModuleNames, PlaceFinder
+from pytest_dtdispatch.lines.finder import ModuleNames, PlaceFinder
 from tests.measuring.test_guard import in_thread
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.measuring.plan import FEWEST, MIN_ROUNDS, SLOW_NS, Effort, fitted, is_known
+from pytest_dtdispatch.rounds.plan import FEWEST, MIN_ROUNDS, SLOW_NS, Effort, fitted, is_known
 
 ASKED = Effort(20, 20, 10, 10)
 SECOND, MS = 10**9, 10**6

@@ -18,8 +18,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.measuring.replay import Replay, Storages
-from pytest_dtdispatch.measuring.rounds import nothing_to_do
+from pytest_dtdispatch.replay.replay import Replay, Storages
+from pytest_dtdispatch.rounds.rounds import nothing_to_do
 from pytest_dtdispatch.steps.measure import run_and_count, shape_of
 from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Figures, Samples, State, merge
 from pytest_dtdispatch.core.text import progress_to
-from pytest_dtdispatch.measuring import rounds
-from pytest_dtdispatch.measuring.core_speed import CoreSpeed
-from pytest_dtdispatch.measuring.core_waits import CoreWaits
-from pytest_dtdispatch.measuring.plan import Plan, Propagation
-from pytest_dtdispatch.measuring.rounds import (
+from pytest_dtdispatch.rounds import rounds
+from pytest_dtdispatch.rounds.core_speed import CoreSpeed
+from pytest_dtdispatch.rounds.core_waits import CoreWaits
+from pytest_dtdispatch.rounds.plan import Plan, Propagation
+from pytest_dtdispatch.rounds.rounds import (
     A_COUNTER_MOVED,
     NO_COUNTER_MOVED,
     NOT_COLD,

@@ -8,16 +8,16 @@ import pytest
 
 from pytest_dtdispatch.core.measurement import TIME, UNITS, State, Unit
 from pytest_dtdispatch.errors import MeterError
-from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.rounds import Rounds, Subject
-from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler, WallClock, register_sampler, start_sampler
+from pytest_dtdispatch.rounds.plan import Plan
+from pytest_dtdispatch.rounds.rounds import Rounds, Subject
+from pytest_dtdispatch.rounds.sampler import SAMPLERS, Sampler, WallClock, register_sampler, start_sampler
 from tests.scripted_bench import Bench
 
 
 @pytest.fixture(autouse=True)
 def nothing_stays_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_dtdispatch.measuring.sampler.SAMPLERS", dict(SAMPLERS))
-    monkeypatch.setattr("pytest_dtdispatch.measuring.sampler.UNITS", list(UNITS))
+    monkeypatch.setattr("pytest_dtdispatch.rounds.sampler.SAMPLERS", dict(SAMPLERS))
+    monkeypatch.setattr("pytest_dtdispatch.rounds.sampler.UNITS", list(UNITS))
 
 
 class Calls(Sampler):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.measuring.signals import Signals, nothing_warned
+from pytest_dtdispatch.rounds.signals import Signals, nothing_warned
 from tests.measuring.test_guard import in_thread
 
 NUMBER = signal.SIGUSR1

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import DtDispatchWarning, MeasurementError
-from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
+from pytest_dtdispatch.replay.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi import hooks
 from pytest_dtdispatch.torchapi.hooks import SLOW_PATH, noticing_propagations

@@ -13,11 +13,11 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import run_and_measure_call
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import choose_mesh
+from pytest_dtdispatch.replay.capture import SignatureCapture
+from pytest_dtdispatch.replay.repeat import run_and_measure_call
+from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 pytestmark = [

@@ -17,10 +17,10 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import MeshError
-from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
+from pytest_dtdispatch.replay.capture import SignatureCapture
+from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.torchapi.groups import init_fake_group
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.probes import has_rule

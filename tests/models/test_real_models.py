@@ -15,10 +15,10 @@ from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.measuring.capture import SignatureCapture, TimeCaptureMode
-from pytest_dtdispatch.measuring.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
+from pytest_dtdispatch.replay.capture import SignatureCapture, TimeCaptureMode
+from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.suite.decode import decode_token
 from pytest_dtdispatch.suite.llama import BATCH, SEQUENCE, Sizes, llama, split
 from pytest_dtdispatch.torchapi.missing_api import fully_shard

@@ -9,10 +9,10 @@ import types
 import pytest
 
 from pytest_dtdispatch.gates import saved_run
-from pytest_dtdispatch.measuring import blocks
-from pytest_dtdispatch.measuring.core_speed import CORE
-from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from pytest_dtdispatch.report import notes
+from pytest_dtdispatch.rounds import blocks
+from pytest_dtdispatch.rounds.core_speed import CORE
+from pytest_dtdispatch.rounds.sampler import SAMPLERS, WallClock
 from tests.scripted_clock import ScriptedClock
 
 

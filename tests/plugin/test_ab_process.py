@@ -22,8 +22,8 @@ from pytest_dtdispatch.core.measurement import (
 )
 from pytest_dtdispatch.core.results import Count, TestResults
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
-from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
 from pytest_dtdispatch.plugin.ab_process import absences, instructions, times
+from pytest_dtdispatch.rounds.sampler import SAMPLERS, WallClock
 from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, measure, measure_source
 
 pytestmark = pytest.mark.torch

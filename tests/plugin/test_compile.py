@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
-from pytest_dtdispatch.measuring.sampler import SAMPLERS, WallClock
+from pytest_dtdispatch.rounds.sampler import SAMPLERS, WallClock
 from tests.plugin_runs import benchmarks_of, import_compilers, measure_source, text_of
 from tests.probes import NATIVE_CACHE, compiles_once_under_a_mode, has, needs_that
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.measuring import blocks
 from pytest_dtdispatch.plugin import gates
 from pytest_dtdispatch.plugin.settings import MOST_ROUNDS
+from pytest_dtdispatch.rounds import blocks
 from tests.plugin_runs import (
     ADDS,
     BURSTS,

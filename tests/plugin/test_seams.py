@@ -10,9 +10,9 @@ import pytest
 
 from pytest_dtdispatch.core.measurement import UNITS
 from pytest_dtdispatch.core.results import MetricValue
-from pytest_dtdispatch.measuring.sampler import SAMPLERS
 from pytest_dtdispatch.plugin.gates import KINDS
 from pytest_dtdispatch.report.run import read_run
+from pytest_dtdispatch.rounds.sampler import SAMPLERS
 from tests.plugin_runs import (
     IMPORTS,
     assert_passed,

@@ -15,8 +15,8 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from pytest_dtdispatch.core.environment import World
 from pytest_dtdispatch.errors import RanksError
-from pytest_dtdispatch.measuring.plan import agreed
 from pytest_dtdispatch.ranks.exchange import Exchange, Lockstep
+from pytest_dtdispatch.rounds.plan import agreed
 from pytest_dtdispatch.torchapi.groups import has_real_group
 
 pytestmark = pytest.mark.torch

@@ -13,11 +13,11 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.measuring.capture import SignatureCapture
-from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.rounds import nothing_to_do
 from pytest_dtdispatch.plugin.recorder import Recorder
 from pytest_dtdispatch.plugin.settings import Settings
+from pytest_dtdispatch.replay.capture import SignatureCapture
+from pytest_dtdispatch.rounds.plan import Plan
+from pytest_dtdispatch.rounds.rounds import nothing_to_do
 from pytest_dtdispatch.torchapi.ops import tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measuring.runs import NamingMode

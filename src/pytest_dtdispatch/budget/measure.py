@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from pytest_dtdispatch.advice import advise
-from pytest_dtdispatch.budget.located import MAX_NOTING, PlaceLog
 from pytest_dtdispatch.budget.model import Budget, cells_of, noting_ns
 from pytest_dtdispatch.budget.parts import (
     ANCHOR,
@@ -42,11 +41,12 @@ from pytest_dtdispatch.budget.parts import (
 from pytest_dtdispatch.core.events import Event
 from pytest_dtdispatch.core.text import MICROSECONDS, show_progress
 from pytest_dtdispatch.errors import MeasurementError
-from pytest_dtdispatch.measuring.call import redistribution_text
-from pytest_dtdispatch.measuring.core_waits import CoreWaits, core_waits
-from pytest_dtdispatch.measuring.guard import Measuring
-from pytest_dtdispatch.measuring.plan import Agreement, agreed
-from pytest_dtdispatch.measuring.rounds import gc_paused, nothing_to_do
+from pytest_dtdispatch.lines.line_log import MAX_NOTING, PlaceLog
+from pytest_dtdispatch.replay.call import redistribution_text
+from pytest_dtdispatch.replay.guard import MeasurementLock
+from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
+from pytest_dtdispatch.rounds.plan import Agreement, agreed
+from pytest_dtdispatch.rounds.rounds import gc_paused, nothing_to_do
 from pytest_dtdispatch.stats.intervals import median_interval
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.model import StepCounts
@@ -99,7 +99,7 @@ def run_and_measure_budget(
     """Run a step, first to warm up, then as often as its budget takes; with other ranks, equally often."""
     __tracebackhide__ = True
     refuse_another_profiler("a budget")
-    with Measuring("a budget is taken"), gc_paused() as collect:
+    with MeasurementLock("a budget is taken"), gc_paused() as collect:
         for _ in range(warmup):
             wait_for(step())
         if are_on_meta(gc.get_objects()):
@@ -386,7 +386,7 @@ def budgeted_region(name: str, keep: Callable[[Budget], None]) -> Iterator[None]
     refuse_another_profiler("a budget")
     _leave_ours_uncompiled()
     log, is_traced = PlaceLog(), sys.gettrace() is not None
-    measuring = Measuring("a budget is taken")
+    measuring = MeasurementLock("a budget is taken")
     with measuring, core_waits() as waits, profiling() as events, Marks().in_place() as marks:
         anchors, off_core_ns = _anchored(marks), waits.read()
         with marks.marked("step"), nullcontext() if is_traced else log.noting(None, MAX_NOTING):

@@ -7,12 +7,13 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from pytest_dtdispatch.budget.parts import Course, ran
 from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase, ns_by_part
 from pytest_dtdispatch.core.results import Advice, NoRows
 from pytest_dtdispatch.core.text import fold_layers
+from pytest_dtdispatch.lines.moment import Moment
 
 NOISY = 0.15  # share of the step
 UNEXPLAINED = 0.1  # likewise
@@ -160,22 +161,6 @@ def _joined(name: str, shares: Sequence[CostShare]) -> CostShare:
     spent_ns, calls = sum(share.ns for share in shares), sum(share.calls for share in shares)
     largest = sorted(parts.items(), key=lambda item: -item[1])
     return CostShare(f"{name} ({len(shares)}x)", spent_ns, calls, dict(largest))
-
-
-class Moment(NamedTuple):
-    """From when on the program is at a place.
-
-    Args:
-        begin_ns: when it came there, and noting that began.
-        at_ns: when that ended, and the program went on.
-        place: where it is; None if lines are no longer followed.
-        in_engine: whether that is code of the user's which autograd's engine called, as a checkpoint does.
-    """
-
-    begin_ns: int
-    at_ns: int
-    place: CodePlace | None
-    in_engine: bool
 
 
 def pieces(moments: Sequence[Moment], begin_ns: int, end_ns: int) -> list[tuple[Moment, float]]:

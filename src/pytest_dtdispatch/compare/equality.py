@@ -13,8 +13,8 @@ import torch
 from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import DtDispatchError, MeasurementError, UnequalError, first_line
-from pytest_dtdispatch.measuring.call import dtype_text, shape_text
-from pytest_dtdispatch.measuring.replay import RandomState
+from pytest_dtdispatch.replay.call import dtype_text, shape_text
+from pytest_dtdispatch.replay.replay import RandomState
 from pytest_dtdispatch.torchapi.ops import without_outer_modes
 from pytest_dtdispatch.torchapi.tensors import (
     KnownPart,

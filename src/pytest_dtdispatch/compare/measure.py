@@ -16,9 +16,7 @@ from pytest_dtdispatch.core.environment import is_traced
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, State
 from pytest_dtdispatch.core.results import row_name
 from pytest_dtdispatch.core.text import show_progress
-from pytest_dtdispatch.measuring.core_waits import CoreWaits, core_waits
-from pytest_dtdispatch.measuring.plan import Plan
-from pytest_dtdispatch.measuring.repeat import (
+from pytest_dtdispatch.replay.repeat import (
     RanCall,
     repeat_under,
     repetitions,
@@ -26,7 +24,9 @@ from pytest_dtdispatch.measuring.repeat import (
     synchronizer,
     threads_note,
 )
-from pytest_dtdispatch.measuring.rounds import (
+from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
+from pytest_dtdispatch.rounds.plan import Plan
+from pytest_dtdispatch.rounds.rounds import (
     Prepare,
     SampleRecorder,
     Subject,
@@ -34,7 +34,7 @@ from pytest_dtdispatch.measuring.rounds import (
     samples_of,
     time_row,
 )
-from pytest_dtdispatch.measuring.signals import Signals
+from pytest_dtdispatch.rounds.signals import Signals
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import wait_for

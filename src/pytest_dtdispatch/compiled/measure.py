@@ -23,11 +23,11 @@ from pytest_dtdispatch.core.environment import is_traced
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import MeasurementError, first_line
-from pytest_dtdispatch.measuring.plan import WARMUP_HITS
-from pytest_dtdispatch.measuring.repeat import agreed_reason, run_call, synchronizer
-from pytest_dtdispatch.measuring.replay import NoCopyError
-from pytest_dtdispatch.measuring.rounds import SampleRecorder, Subject, gc_paused, samples_of, time_row
-from pytest_dtdispatch.measuring.signals import nothing_warned
+from pytest_dtdispatch.replay.repeat import agreed_reason, run_call, synchronizer
+from pytest_dtdispatch.replay.replay import NoCopyError
+from pytest_dtdispatch.rounds.plan import WARMUP_HITS
+from pytest_dtdispatch.rounds.rounds import SampleRecorder, Subject, gc_paused, samples_of, time_row
+from pytest_dtdispatch.rounds.signals import nothing_warned
 from pytest_dtdispatch.torchapi import compiler as compilerapi
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import release_of, wait_for

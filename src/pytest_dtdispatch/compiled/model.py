@@ -12,10 +12,10 @@ from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.results import Count, OneRow
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import MeasurementError
-from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler
+from pytest_dtdispatch.rounds.sampler import SAMPLERS, Sampler
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.measuring.plan import Agreement
+    from pytest_dtdispatch.rounds.plan import Agreement
 
 METRICS = ("graphs", "graph_breaks", "recompiles")
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS
 from pytest_dtdispatch.errors import MeterError
-from pytest_dtdispatch.measuring.sampler import Meter, Pace, Profiler, Sampler
+from pytest_dtdispatch.rounds.sampler import Meter, Pace, Profiler, Sampler
 
 SHORT, LONG = 1_000, 11_000
 FEWEST, MOST = 1, 1_000  # instructions that Python takes for a turn of an empty loop

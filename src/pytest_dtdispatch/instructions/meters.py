@@ -23,7 +23,7 @@ from typing import Any
 from pytest_dtdispatch.core.measurement import Profile, Share
 from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.instructions.instruction_sampler import check
-from pytest_dtdispatch.measuring.sampler import Meter
+from pytest_dtdispatch.rounds.sampler import Meter
 
 RUNNING_ON_VALGRIND = 0x1001
 MONITOR_COMMAND = 0x1202

@@ -23,10 +23,10 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import Count, TestResults, row_key, state_name
 from pytest_dtdispatch.core.text import MOST_LISTED
-from pytest_dtdispatch.measuring.sampler import SAMPLERS, Sampler
 from pytest_dtdispatch.plugin.gates import KINDS
 from pytest_dtdispatch.plugin.ranks import reason_of
 from pytest_dtdispatch.plugin.resolve import row_nodeid, run_settings
+from pytest_dtdispatch.rounds.sampler import SAMPLERS, Sampler
 from pytest_dtdispatch.stats.intervals import quietest_block
 from pytest_dtdispatch.steps.model import Steps
 

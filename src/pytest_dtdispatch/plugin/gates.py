@@ -44,13 +44,13 @@ from pytest_dtdispatch.gates.saved_run import (
     outlook_of,
     state_rows,
 )
-from pytest_dtdispatch.measuring.sampler import SAMPLERS
 from pytest_dtdispatch.plugin import PluginObject, resolve
 from pytest_dtdispatch.plugin.resolve import row_nodeid
 from pytest_dtdispatch.plugin.settings import Settings
 from pytest_dtdispatch.report.document import Kind
 from pytest_dtdispatch.report.rows import document as rows_document
 from pytest_dtdispatch.report.run import NotComparableError, ReportedRun, read_run
+from pytest_dtdispatch.rounds.sampler import SAMPLERS
 from pytest_dtdispatch.scaling import KIND as SCALING
 from pytest_dtdispatch.steps.table import KIND as STEPS
 

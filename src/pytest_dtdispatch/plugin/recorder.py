@@ -28,16 +28,16 @@ from pytest_dtdispatch.core.results import (
 from pytest_dtdispatch.core.text import own_name
 from pytest_dtdispatch.core.verdicts import RowVerdict, complaint, unjudged
 from pytest_dtdispatch.errors import GateError, MeasurementError
-from pytest_dtdispatch.measuring.guard import Measuring, refuse_elsewhere
-from pytest_dtdispatch.measuring.plan import FEWEST, Plan, RowGate
 from pytest_dtdispatch.plugin.gates import KINDS
+from pytest_dtdispatch.replay.guard import MeasurementLock, refuse_elsewhere
+from pytest_dtdispatch.rounds.plan import FEWEST, Plan, RowGate
 from pytest_dtdispatch.scaling import Make, Scaling, fit_scaling, run_and_measure_sizes, run_sizes
 from pytest_dtdispatch.steps.model import StepCalls, Steps
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.measuring.sampler import Sampler
     from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.ranks.exchange import Lockstep
+    from pytest_dtdispatch.rounds.sampler import Sampler
 
 __tracebackhide__ = True  # a test that fails here shows its own line
 T = TypeVar("T")
@@ -132,7 +132,7 @@ class Recorder(api.DtDispatch):
         if self._counts:
             mode = self._counted_region(f"capture {len(self._captures) + 1}", self._record_ops)
         else:
-            from pytest_dtdispatch.measuring.capture import SignatureCapture
+            from pytest_dtdispatch.replay.capture import SignatureCapture
 
             mode = SignatureCapture(self.results, self._plan, self._settings.ops)
         self._captures.append(capture := OpenCapture(mode, self.results))
@@ -147,7 +147,7 @@ class Recorder(api.DtDispatch):
             with self._running("test", is_timed=True), budgeted_region("test", self.record):
                 yield
             return
-        from pytest_dtdispatch.measuring.capture import watching_processes
+        from pytest_dtdispatch.replay.capture import watching_processes
 
         processes = self._counting_processes() if self._counts else watching_processes(self._notice_process)
         with processes, self.capture():
@@ -178,7 +178,7 @@ class Recorder(api.DtDispatch):
 
     def _call(self, fn: Callable[..., T], args: tuple[Any, ...], name: str | None, setup: Setup | None) -> T:
         """Measure a call; where counts are taken it is one step, and not repeated."""
-        from pytest_dtdispatch.measuring.repeat import run_and_measure_call
+        from pytest_dtdispatch.replay.repeat import run_and_measure_call
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         name = self._begin("call", self._name_of(fn, name, "call"))
@@ -221,7 +221,7 @@ class Recorder(api.DtDispatch):
     def _scaling(
         self, make: Make, sizes: tuple[int, ...], name: str | None, max_exponent: float | None
     ) -> Scaling:
-        from pytest_dtdispatch.measuring.repeat import run_call
+        from pytest_dtdispatch.replay.repeat import run_call
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         if not self._takes_times:  # a limit that cannot be judged fails
@@ -309,10 +309,10 @@ class Recorder(api.DtDispatch):
         finally:
             self._step = ""
 
-    def _measuring(self, method: str, name: str) -> Measuring:
+    def _measuring(self, method: str, name: str) -> MeasurementLock:
         """Meet other ranks, where there are any, and keep other threads away."""
         self._sync(name)
-        return Measuring(f"the {method} {name!r} is measured")
+        return MeasurementLock(f"the {method} {name!r} is measured")
 
     def _sync(self, name: str) -> None:
         if self._plan.agreement is not None:

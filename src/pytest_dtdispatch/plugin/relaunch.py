@@ -23,7 +23,7 @@ from pytest_dtdispatch.plugin.ranks import rank_of
 from pytest_dtdispatch.plugin.settings import WITH_FLAG, Settings
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.measuring.sampler import Meter, Profiler
+    from pytest_dtdispatch.rounds.sampler import Meter, Profiler
 
 FOLDER = "DTDISPATCH_INSTRUCTIONS"  # set for the process that counts: where it finds what it needs
 HARDWARE_PROBE = "pytest_dtdispatch.instructions.meters"
@@ -100,7 +100,7 @@ def run_elsewhere(config: pytest.Config) -> int | None:
 def _count_instructions(config: pytest.Config, settings: Settings | None) -> int | None:
     from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
     from pytest_dtdispatch.instructions.meters import command
-    from pytest_dtdispatch.measuring.sampler import register_sampler
+    from pytest_dtdispatch.rounds.sampler import register_sampler
 
     if folder := os.environ.pop(FOLDER, ""):
         config.stash[METER] = Path(folder, TOLD).read_text(encoding="utf-8")

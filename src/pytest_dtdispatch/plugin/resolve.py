@@ -186,7 +186,7 @@ def _why_no_metric(metric: str, is_many: bool) -> str:
         return ""
     if metric == "instructions":
         return "instructions are counted in one process, not on ranks" if is_many else ""
-    from pytest_dtdispatch.measuring.sampler import SAMPLERS
+    from pytest_dtdispatch.rounds.sampler import SAMPLERS
 
     sampler = SAMPLERS[metric]
     if is_many and not sampler.unit.is_time:
@@ -231,7 +231,7 @@ def _read(setting: Setting, value: Any, where: str, name: str = "") -> Any:
 def _value(setting: Setting, value: Any) -> Any:
     """Read a value of one setting; a ValueError says what is valid."""
     if setting.reader == "metric":  # a built-in one, or that of a sampler that was registered
-        from pytest_dtdispatch.measuring.sampler import SAMPLERS
+        from pytest_dtdispatch.rounds.sampler import SAMPLERS
 
         return read_choice(value, tuple(dict.fromkeys((*setting.choices, *SAMPLERS))))
     read = getattr(parsing, f"read_{setting.reader}")

@@ -26,7 +26,6 @@ from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.text import NOTHING, first_of, progress_to, show_progress, shown
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict, over
 from pytest_dtdispatch.errors import DtDispatchError, MeasurementError
-from pytest_dtdispatch.measuring.sampler import start_sampler
 from pytest_dtdispatch.plugin import PluginObject, resolve
 from pytest_dtdispatch.plugin.gates import KINDS, MEASURED, Gates
 from pytest_dtdispatch.plugin.pytest_internals import add_to_last_line, terminal_file, terminal_width
@@ -39,13 +38,14 @@ from pytest_dtdispatch.report.notes import caveats, noise, proved
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.screen import ProgressLine, is_watched
 from pytest_dtdispatch.report.terminal import NO_EDGE, brief_legend, document_lines, page_width
+from pytest_dtdispatch.rounds.sampler import start_sampler
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.results import TestResults
-    from pytest_dtdispatch.measuring.sampler import Sampler
     from pytest_dtdispatch.plugin.outputs import Outputs
     from pytest_dtdispatch.plugin.recorder import Recorder
     from pytest_dtdispatch.plugin.settings import Settings
+    from pytest_dtdispatch.rounds.sampler import Sampler
 
 COMPARISON = "base and now: the median of all samples, or the statistic of the threshold."
 COMPARISON_MEANINGS = {

@@ -19,7 +19,8 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.events import CodePlace
 from pytest_dtdispatch.errors import warn
-from pytest_dtdispatch.measuring.call import (
+from pytest_dtdispatch.lines.finder import PlaceFinder
+from pytest_dtdispatch.replay.call import (
     OpCall,
     UnnoticedMode,
     dtype_text,
@@ -28,8 +29,7 @@ from pytest_dtdispatch.measuring.call import (
     shape_text,
     signature_of,
 )
-from pytest_dtdispatch.measuring.guard import Measuring
-from pytest_dtdispatch.measuring.places import PlaceFinder
+from pytest_dtdispatch.replay.guard import MeasurementLock
 from pytest_dtdispatch.steps.events import (
     ASKED,
     AnyEvent,
@@ -420,7 +420,7 @@ class StepCounter:
 
     def __enter__(self) -> StepCounter:
         with ExitStack() as entered:
-            self._put_in(entered.enter_context(Measuring(self.what)).contexts)
+            self._put_in(entered.enter_context(MeasurementLock(self.what)).contexts)
             self._open = entered.pop_all()
         self._entries = self._caches.entries()
         self._live, self._new = live_objects(), new_objects()

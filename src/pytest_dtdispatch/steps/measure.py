@@ -17,8 +17,8 @@ from unittest.mock import patch
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.signatures import place_text, shorten
 from pytest_dtdispatch.core.text import ask, shown
-from pytest_dtdispatch.measuring.call import shape_text, tensor_text
-from pytest_dtdispatch.measuring.capture import watching_processes
+from pytest_dtdispatch.replay.call import shape_text, tensor_text
+from pytest_dtdispatch.replay.capture import watching_processes
 from pytest_dtdispatch.steps.counter import CallNotes, StepCounter
 from pytest_dtdispatch.steps.model import StepCalls, StepCounts, Steps
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange

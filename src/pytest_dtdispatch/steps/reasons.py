@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.signatures import mesh_text, shorten
-from pytest_dtdispatch.measuring.call import dtype_text, placements_text, shape_text
+from pytest_dtdispatch.replay.call import dtype_text, placements_text, shape_text
 from pytest_dtdispatch.steps.events import Remedy
 from pytest_dtdispatch.torchapi.ops import arguments_of, leaves_of, op_name
 from pytest_dtdispatch.torchapi.tensors import mesh_among, stride_of, tensor_traits

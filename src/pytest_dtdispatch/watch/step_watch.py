@@ -21,7 +21,7 @@ from pytest_dtdispatch.budget.table import document as budget_document
 from pytest_dtdispatch.core.checks import check_count
 from pytest_dtdispatch.core.text import escape_controls, plural, shown
 from pytest_dtdispatch.errors import DtDispatchError, MeasurementError
-from pytest_dtdispatch.measuring.guard import refuse_inside
+from pytest_dtdispatch.replay.guard import refuse_inside
 from pytest_dtdispatch.report.document import Document, View
 from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.steps.counter import LoopCounter, live_objects

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from pytest_dtdispatch.errors import first_line
-from pytest_dtdispatch.measuring.call import DTYPES, OpCall
+from pytest_dtdispatch.replay.call import DTYPES, OpCall
 from pytest_dtdispatch.suite.atlas.inputs import Layout, needs_of
 from pytest_dtdispatch.torchapi.ops import op_name, schema_of
 

@@ -40,7 +40,7 @@ HIDDEN = (f"{os.sep}_pytest{os.sep}", f"{os.sep}pluggy{os.sep}", "torchinductor_
 
 
 # Between the line that calls an op and its propagation: folders of ours, and files of torch.
-BETWEEN = ("measuring", "steps", "torchapi")
+BETWEEN = ("rounds", "replay", "lines", "steps", "torchapi")
 CALLING = ("distributed/tensor/", "_tensor.py", "functional.py", "_ops.py", "_compile.py")
 
 

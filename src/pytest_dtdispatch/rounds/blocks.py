@@ -9,7 +9,7 @@ from time import sleep
 from pytest_dtdispatch.core.measurement import SLOWED, Contains, Figures, Measurement, Samples, State, merge
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.core.verdicts import MAX_BLOCKS, Outlook
-from pytest_dtdispatch.measuring.plan import Plan, agreed, is_known
+from pytest_dtdispatch.rounds.plan import Plan, agreed, is_known
 
 # Seconds before each repetition of a row that would fail. In 240 s on a quiet machine a spin loop had 39
 # moments of 50 ms and more, the longest 1.9 s, in which everything took 1.2 times as long.

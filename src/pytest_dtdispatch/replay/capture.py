@@ -24,12 +24,12 @@ from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import MeasurementError, warn
-from pytest_dtdispatch.measuring.call import ConversionCall, OpCall, UnnoticedMode, has_dtensor, signature_of
-from pytest_dtdispatch.measuring.guard import Measuring, refuse_elsewhere
-from pytest_dtdispatch.measuring.plan import QUICK_WARMUP, Plan
-from pytest_dtdispatch.measuring.repeat import Found, run_conversion, run_op
+from pytest_dtdispatch.replay.call import ConversionCall, OpCall, UnnoticedMode, has_dtensor, signature_of
+from pytest_dtdispatch.replay.guard import MeasurementLock, refuse_elsewhere
+from pytest_dtdispatch.replay.repeat import Found, run_conversion, run_op
 from pytest_dtdispatch.report.rows import timed_document
 from pytest_dtdispatch.report.terminal import page_width, plain_text
+from pytest_dtdispatch.rounds.plan import QUICK_WARMUP, Plan
 from pytest_dtdispatch.torchapi.compiler import is_tracing
 from pytest_dtdispatch.torchapi.groups import has_real_group, innermost_in_local_mode
 from pytest_dtdispatch.torchapi.hooks import (
@@ -145,7 +145,7 @@ class DispatchCapture(UnnoticedMode):
         self._results = TestResults() if results is None else results
         self._caches = ShardingCaches()
         self._masks: dict[tuple[Any, ...], list[Any]] = {}
-        self._measuring = Measuring("a capture is open")
+        self._measuring = MeasurementLock("a capture is open")
 
     def __enter__(self) -> Self:
         refuse_elsewhere()

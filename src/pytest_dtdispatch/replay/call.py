@@ -10,7 +10,7 @@ import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from pytest_dtdispatch.core.signatures import Signature
-from pytest_dtdispatch.measuring.signals import Signals
+from pytest_dtdispatch.rounds.signals import Signals
 from pytest_dtdispatch.torchapi.hooks import Conversion, Converter
 from pytest_dtdispatch.torchapi.ops import (
     TorchDispatchMode,

@@ -19,12 +19,12 @@ from pytest_dtdispatch.core.results import repeated
 from pytest_dtdispatch.core.signatures import place_text
 from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.errors import RanksError, first_line
-from pytest_dtdispatch.measuring.blocks import Blocks
-from pytest_dtdispatch.measuring.call import ConversionCall, OpCall, UnnoticedMode, redistribution_text
-from pytest_dtdispatch.measuring.plan import Agreement, Plan, agreed
-from pytest_dtdispatch.measuring.replay import NoCopyError, Replay, Storages, keys_of, leaves_behind
-from pytest_dtdispatch.measuring.rounds import Prepare, Rounds, Subject, nothing_to_do
-from pytest_dtdispatch.measuring.signals import Signals, nothing_warned
+from pytest_dtdispatch.replay.call import ConversionCall, OpCall, UnnoticedMode, redistribution_text
+from pytest_dtdispatch.replay.replay import NoCopyError, Replay, Storages, keys_of, leaves_behind
+from pytest_dtdispatch.rounds.blocks import Blocks
+from pytest_dtdispatch.rounds.plan import Agreement, Plan, agreed
+from pytest_dtdispatch.rounds.rounds import Prepare, Rounds, Subject, nothing_to_do
+from pytest_dtdispatch.rounds.signals import Signals, nothing_warned
 from pytest_dtdispatch.torchapi.compiler import noticing_compiled_code
 from pytest_dtdispatch.torchapi.hooks import collective_of, hooked, listening
 from pytest_dtdispatch.torchapi.ops import (

@@ -26,10 +26,10 @@ from pytest_dtdispatch.core.measurement import (
     State,
     Unit,
 )
-from pytest_dtdispatch.measuring.core_waits import core_waits
-from pytest_dtdispatch.measuring.plan import NOTES, REMARKS, Plan, Propagation, Schedule
-from pytest_dtdispatch.measuring.sampler import Meter
-from pytest_dtdispatch.measuring.signals import Signals
+from pytest_dtdispatch.rounds.core_waits import core_waits
+from pytest_dtdispatch.rounds.plan import NOTES, REMARKS, Plan, Propagation, Schedule
+from pytest_dtdispatch.rounds.sampler import Meter
+from pytest_dtdispatch.rounds.signals import Signals
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.torchapi.propagator import ShardingCaches

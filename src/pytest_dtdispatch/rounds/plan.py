@@ -14,8 +14,8 @@ from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import FEW_SAMPLES
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.core.verdicts import Outlook
-from pytest_dtdispatch.measuring.core_speed import CORE, CoreSpeed
-from pytest_dtdispatch.measuring.sampler import SAMPLERS, Pace, Sampler
+from pytest_dtdispatch.rounds.core_speed import CORE, CoreSpeed
+from pytest_dtdispatch.rounds.sampler import SAMPLERS, Pace, Sampler
 from pytest_dtdispatch.stats.intervals import median_interval
 
 WITHIN = 0.1  # of the median, on both sides

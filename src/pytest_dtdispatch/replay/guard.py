@@ -1,4 +1,4 @@
-"""What must hold before anything is measured. Without torch.
+"""One measurement at a time in a process. Without torch.
 
 Two measurements that run at once would time each other: they share the interpreter's lock, the switch of the
 garbage collector and several caches of torch.
@@ -16,26 +16,29 @@ from pytest_dtdispatch.errors import MeasurementError
 __tracebackhide__ = True  # a test that fails here shows its own line
 
 _lock = threading.RLock()
-_open: list[Measuring] = []
+_open: list[MeasurementLock] = []
 
 
-class Measuring:
-    """Keep every other thread from measuring as long as this is open.
+class MeasurementLock:
+    """Keeps all other threads from measuring while it is open.
 
-    In the thread that opened it, others may be opened inside. One whose thread has died keeps nobody away;
-    what that had put in place is taken out then.
+    The thread that opened it may open others inside. Locks of a thread that has died are void, and their
+    contexts are closed.
+
+    Args:
+        activity: named in errors, such as ``"a capture is open"``.
 
     Attributes:
         thread: that opened it.
-        contexts: what must not outlive it.
+        contexts: closed before another thread may measure.
     """
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, activity: str) -> None:
+        self.activity = activity
         self.thread = threading.current_thread()
         self.contexts = ExitStack()
 
-    def __enter__(self) -> Measuring:
+    def __enter__(self) -> MeasurementLock:
         with _lock:
             refuse_elsewhere()
             self.thread = threading.current_thread()
@@ -44,26 +47,26 @@ class Measuring:
 
     def __exit__(self, *exception: Any) -> None:
         try:
-            self.contexts.close()  # first: nobody may find it in place
+            self.contexts.close()  # first: no other thread may find them open
         finally:
             with _lock:
                 if self in _open:
                     _open.remove(self)
 
     def is_of_this_thread(self) -> bool:
-        """Return whether the calling thread is the one that opened it."""
+        """Return whether the calling thread opened it."""
         return self.thread is threading.current_thread()
 
     def is_void(self) -> bool:
-        """Return whether it was left open by a thread that has died since."""
+        """Return whether the thread that opened it has died."""
         if self.thread is threading.main_thread():
             return False
-        # The threading module does not see a thread die that it did not start.
+        # The threading module does not notice the death of a thread that it did not start.
         return not self.thread.is_alive() or self.thread.ident not in sys._current_frames()
 
 
 def refuse_elsewhere() -> None:
-    """Refuse to measure while another thread does."""
+    """Raise if another thread measures."""
     with _lock:
         for void in [each for each in _open if each.is_void()]:
             _open.remove(void)
@@ -71,14 +74,14 @@ def refuse_elsewhere() -> None:
         for each in _open:
             if not each.is_of_this_thread():
                 raise MeasurementError(
-                    f"{each.what} in thread {each.thread.name!r}: two threads would measure each other, "
+                    f"{each.activity} in thread {each.thread.name!r}: two threads would measure each other, "
                     "so let that one end first"
                 )
 
 
-def refuse_inside(what: str) -> None:
-    """Refuse what outlives a block inside of another measurement of this thread: that would end first."""
+def refuse_inside(method: str) -> None:
+    """Raise if this thread measures: ``method`` opens hooks that would outlive that measurement."""
     with _lock:
         for each in _open:
             if each.is_of_this_thread():
-                raise MeasurementError(f"{what}: {each.what} in this thread: end that first")
+                raise MeasurementError(f"{method}: {each.activity} in this thread: end that first")

@@ -12,9 +12,9 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from pytest_dtdispatch.budget.model import Moment
 from pytest_dtdispatch.core.events import CodePlace, OptimizerStep, Phase
-from pytest_dtdispatch.measuring.places import NOTHING, ForwardPlaces, FrameOwner, look
+from pytest_dtdispatch.lines.finder import NOTHING, ForwardPlaces, FrameOwner, look
+from pytest_dtdispatch.lines.moment import Moment
 from pytest_dtdispatch.torchapi.compiler import uncompiled
 from pytest_dtdispatch.torchapi.ops import describe_optimizer
 

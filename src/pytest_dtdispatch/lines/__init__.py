@@ -1,0 +1,1 @@
+"""Source lines of the program: which line runs, and lines over time."""

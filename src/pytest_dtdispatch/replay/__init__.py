@@ -1,0 +1,1 @@
+"""Calls of the program, repeated to measure them, unnoticed by the program."""

@@ -1,0 +1,1 @@
+"""Rounds of timed calls: what is recorded, how often, and which samples are proved. Without torch."""
