@@ -127,7 +127,7 @@ def print_waits(start: str, step: Step) -> None:
                 runs.append(wall - waited_ns() + waited)
             return result
 
-        budget = run_and_measure_budget(read_step, 3, 20, "step")
+        budget = run_and_measure_budget(read_step, 3, 20, "step").budget
     by_hand_ns = statistics.median(walls) - statistics.median(runs)
     waiting_ns, rest_ns = budget.parts.get("waiting for a core", 0.0), budget.unexplained_ns
     print(
@@ -141,8 +141,8 @@ def print_sum(name: str, step: Step, plain: Step) -> None:
     """Hold a budget against the same program on plain tensors."""
     budgets, plains = [], []
     for _ in range(TURNS):
-        budgets.append(run_and_measure_budget(step, 3, 20, name))
-        plains.append(run_and_measure_budget(plain, 3, 20, name).measured_ns)
+        budgets.append(run_and_measure_budget(step, 3, 20, name).budget)
+        plains.append(run_and_measure_budget(plain, 3, 20, name).budget.measured_ns)
     plain_ns = statistics.median(plains)
     explained = [1 - each.unexplained_ns / (each.measured_ns - plain_ns) for each in budgets]
     middle = sorted(budgets, key=lambda each: each.unexplained_ns)[TURNS // 2]
@@ -303,7 +303,7 @@ def print_slowed(name: str, mesh: DeviceMesh, part: str, phase: str, module: str
             taken = []
             for ns in (0, ADDED_NS):
                 slow[name] = ns
-                taken.append(run_and_measure_budget(step, 3, 20, name))
+                taken.append(run_and_measure_budget(step, 3, 20, name).budget)
             slow[name] = 0
             pairs.append(taken)
 

@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import accumulate, chain, pairwise, takewhile
 from typing import TypeVar
 
+from pytest_dtdispatch.budget.model import Budget, MeasuredBudget
 from pytest_dtdispatch.core.events import Cell, CodePlace, OptimizerStep, Part, Phase, ns_by_part
 from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.text import INDEX, first_of, fold_layers, plural, shorten_path
@@ -132,6 +133,13 @@ def advise(
         found = [replace(one, ns=min(one.ns, step_ns), share=min(one.ns / step_ns, 1.0)) for one in found]
     found.sort(key=lambda one: (-one.ns, -one.count))
     return tuple(found[:MOST_ADVICE])
+
+
+def with_advice(measured: MeasuredBudget) -> Budget:
+    """Return a measured budget with its advice."""
+    budget = measured.budget
+    advice = advise(measured.counted, budget.cells, budget.measured_ns, measured.optimizers)
+    return replace(budget, advice=advice)
 
 
 def _line(place: CodePlace | None) -> Hashable:

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from pytest_dtdispatch.advice import MIXED, advise
+from pytest_dtdispatch.advice import MIXED, advise, with_advice
 from pytest_dtdispatch.budget.measure import run_and_measure_budget
+from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.steps.events import Redistribution, Remedy, StepEvent, Wrapping
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls, StepCounts
@@ -25,6 +26,10 @@ Program = Callable[[DeviceMesh], Step]
 
 def steps_of(program: Program, mesh: DeviceMesh) -> tuple[StepCounts, ...]:
     return run_and_count(StepCalls("step", program(mesh), 3, 3)).steps
+
+
+def budget_of(step: Step, warmup: int, steps: int) -> Budget:
+    return with_advice(run_and_measure_budget(step, warmup, steps, "step"))
 
 
 def counted(program: Program, mesh: DeviceMesh) -> list[str]:
@@ -160,7 +165,7 @@ def test_optimizer_in_a_budget(
     used = every if has_plain else every[:4]
     options = {"lr": 0.1, "momentum": 0.9} if name == "SGD" else {"lr": 0.1}
     step = make(used, foreach=False, **options).step
-    changes = [one.change for one in run_and_measure_budget(step, 2, 2, "step").advice]
+    changes = [one.change for one in budget_of(step, 2, 2).advice]
     fuses = f"_fused_{name.lower()}_.default" in ops_with_a_rule()
     expected = (MIXED if has_plain else f"give {name} {FUSED}") if fuses else LOCAL
     assert [change for change in changes if "fused" in change or "local" in change] == [expected]
@@ -170,18 +175,18 @@ def test_optimizer_in_a_budget(
 
 
 def test_fused_optimizer_has_no_advice(mesh: DeviceMesh) -> None:
-    budget = run_and_measure_budget(programs.adamw_fused(mesh), 2, 2, "step")
+    budget = budget_of(programs.adamw_fused(mesh), 2, 2)
     assert not [one for one in budget.advice if FUSED in one.change]
 
 
 def test_optimizer_by_lists_gives_up_its_lists(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
     """With foreach=True and fused=True torch raises."""
     monkeypatch.setattr("pytest_dtdispatch.advice.LEAST_SHARE", float("-inf"))
-    budget = run_and_measure_budget(programs.adamw_by_lists(mesh), 2, 2, "step")
+    budget = budget_of(programs.adamw_by_lists(mesh), 2, 2)
     assert "give AdamW fused=True in place of foreach" in [one.change for one in budget.advice]
 
 
 def test_a_budget_has_the_advice_of_what_it_counted(mesh: DeviceMesh) -> None:
-    [advice] = run_and_measure_budget(programs.implied(mesh), 3, 4, "step").advice
+    [advice] = budget_of(programs.implied(mesh), 3, 4).advice
     assert "implied by add.Tensor" in advice.seen
     assert 0 < advice.share <= 1

@@ -1,4 +1,4 @@
-"""From slices and moments to cells, and what a budget says of them. Without torch."""
+"""Cells from slices and traced lines, and the tables of a budget. Without torch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.budget import model
-from pytest_dtdispatch.budget.model import Budget, cells_of, fold_shares, pieces
-from pytest_dtdispatch.budget.parts import Slice
+from pytest_dtdispatch.budget.model import Budget, cells_of, fold_shares, split_by_line
 from pytest_dtdispatch.budget.table import RAN_ONCE, document, pairs_document, step_parts
+from pytest_dtdispatch.budget.timeline import Context, Slice
 from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase
 from pytest_dtdispatch.core.results import Advice
-from pytest_dtdispatch.lines.moment import Moment
+from pytest_dtdispatch.lines.traced_line import TracedLine
 from pytest_dtdispatch.report.document import Document, StackedBar, View
 from pytest_dtdispatch.report.markdown import document_text
 from pytest_dtdispatch.report.run import ReportedRun
@@ -23,18 +23,22 @@ from pytest_dtdispatch.report.terminal import plain_text
 FORWARD = CodePlace("model.py", 3, "layers.0", Phase.FORWARD)
 PYTHON = CodePlace("train.py", 8, "", Phase.FORWARD)
 CALLED = CodePlace("train.py", 9, "", Phase.BACKWARD)
-MOMENTS = [Moment(0, 0, PYTHON, False), Moment(20, 20, FORWARD, False), Moment(50, 50, CALLED, False)]
-MADE = Slice(Part.DISPATCH, "mm", 22, 40, since_ns=22, calls=1, made=7)
-COURSE = (
-    Slice(Part.OTHER, "", 0, 22),
-    MADE,
-    Slice(Part.AUTOGRAD, "MmBackward0", 60, 80, running=7, in_engine=True),
-    Slice(Part.AUTOGRAD, "engine", 80, 90, in_engine=True),
+LINES = [
+    TracedLine(0, 0, PYTHON, False),
+    TracedLine(20, 20, FORWARD, False),
+    TracedLine(50, 50, CALLED, False),
+]
+FORWARD_MM = Slice(Context(Part.DISPATCH, "mm", called_ns=22, new_node=7), 22, 40, calls=1)
+TIMELINE = (
+    Slice(Context(Part.OTHER), 0, 22),
+    FORWARD_MM,
+    Slice(Context(Part.AUTOGRAD, "MmBackward0", running_node=7, in_engine=True), 60, 80),
+    Slice(Context(Part.AUTOGRAD, "engine", in_engine=True), 80, 90),
 )
 
 
 def test_time_is_at_the_place_where_the_program_was() -> None:
-    cells = {(cell.op, cell.place): cell.ns for cell in cells_of([COURSE], MOMENTS, [COURSE])}
+    cells = {(cell.op, cell.place): cell.ns for cell in cells_of([TIMELINE], LINES, [TIMELINE])}
     in_backward = CodePlace("model.py", 3, "layers.0", Phase.BACKWARD)
     assert cells == {
         ("", PYTHON): pytest.approx(20),
@@ -46,8 +50,8 @@ def test_time_is_at_the_place_where_the_program_was() -> None:
 
 
 def places_of(own: CodePlace) -> dict[str, CodePlace | None]:
-    moments = [*MOMENTS, Moment(60, 60, own, True), Moment(80, 80, CALLED, False)]
-    return {cell.op: cell.place for cell in cells_of([COURSE], moments, [COURSE])}
+    lines = [*LINES, TracedLine(60, 60, own, True), TracedLine(80, 80, CALLED, False)]
+    return {cell.op: cell.place for cell in cells_of([TIMELINE], lines, [TIMELINE])}
 
 
 def test_code_of_the_users_that_the_engine_runs_is_at_its_own_line() -> None:
@@ -60,32 +64,36 @@ def test_code_of_the_users_outside_of_modules_is_in_the_module_that_made_its_nod
     own = CodePlace("function.py", 9, "", Phase.BACKWARD)
     places = places_of(own)
     assert (places["MmBackward0"], places["engine"]) == (replace(own, module="layers.0"), CALLED)
-    moments = [*MOMENTS, Moment(60, 60, own, True), Moment(80, 80, CALLED, False)]
-    [cell] = cells_of([(MADE._replace(op="add"),)], moments, [COURSE])  # no located step has this op
+    lines = [*LINES, TracedLine(60, 60, own, True), TracedLine(80, 80, CALLED, False)]
+    add = FORWARD_MM._replace(context=FORWARD_MM.context._replace(op="add"))
+    [cell] = cells_of([(add,)], lines, [TIMELINE])  # no traced step has this op
     assert (cell.ns, cell.place) == (18, None)
-    unmade = (COURSE[2],)
-    assert {cell.place for cell in cells_of([unmade], moments, [unmade])} == {own}
+    unmade = (TIMELINE[2],)
+    assert {cell.place for cell in cells_of([unmade], lines, [unmade])} == {own}
 
 
-def at_lines(*lines: int) -> list[Moment]:
-    return [Moment(10 * n, 10 * n, CodePlace("model.py", n, "", Phase.FORWARD), False) for n in lines]
+def at_lines(*lines: int) -> list[TracedLine]:
+    return [TracedLine(10 * n, 10 * n, CodePlace("model.py", n, "", Phase.FORWARD), False) for n in lines]
 
 
 def call_of(op: str, line: int, *parts: Part) -> list[Slice]:
     """Return slices of a call that begins at a line, and one of Python after it."""
     begin, inside = 10 * line + 1, len(parts)
-    made = [Slice(part, op, begin + n, begin + n + 1, begin, calls=n == 0) for n, part in enumerate(parts)]
-    return [*made, Slice(Part.OTHER, "", begin + inside, begin + inside + 1)]
+    call = [
+        Slice(Context(part, op, begin), begin + n, begin + n + 1, calls=n == 0)
+        for n, part in enumerate(parts)
+    ]
+    return [*call, Slice(end_ns=begin + inside + 1, begin_ns=begin + inside)]
 
 
-def lines_of(course: list[Slice], located: list[Slice]) -> list[tuple[str, int]]:
-    cells = cells_of([tuple(course)], at_lines(0, 1, 2, 3), [tuple(located)])
+def lines_of(timeline: list[Slice], traced: list[Slice]) -> list[tuple[str, int]]:
+    cells = cells_of([tuple(timeline)], at_lines(0, 1, 2, 3), [tuple(traced)])
     return [(cell.op, cell.place.line) for cell in cells if cell.place]
 
 
 def test_step_of_other_shapes_has_the_lines_of_its_ops() -> None:
     hit, miss = (Part.DISPATCH, Part.LOCAL), (Part.DISPATCH, Part.PROPAGATION, Part.DISPATCH, Part.LOCAL)
-    located = [
+    traced = [
         *call_of("mm", 1, *hit),
         *call_of("redistribute f32[8]S0", 2, Part.MOVING),
         *call_of("mm", 3, *hit),
@@ -95,25 +103,25 @@ def test_step_of_other_shapes_has_the_lines_of_its_ops() -> None:
         *call_of("redistribute f32[12]S0", 5, Part.MOVING),
         *call_of("mm", 6, *hit),
     ]
-    assert lines_of(grown, located) == [
+    assert lines_of(grown, traced) == [
         *(("mm", 1), ("mm", 1), ("mm", 1), ("", 1)),
         *(("redistribute f32[12]S0", 2), ("", 2)),
         *(("mm", 3), ("mm", 3), ("", 3)),
     ]
 
 
-def test_call_that_no_located_step_made_has_a_line_of_its_op() -> None:
-    located = [*call_of("mm", 1, Part.DISPATCH), *call_of("add", 2, Part.DISPATCH)]
-    longer = [*located, *call_of("mm", 7, Part.DISPATCH)]
-    assert {line for op, line in lines_of(longer, located) if op == "mm"} == {1}
-    assert all(line in (1, 2) for _, line in lines_of(longer, located))
+def test_call_that_no_traced_step_has_gets_a_line_of_its_op() -> None:
+    traced = [*call_of("mm", 1, Part.DISPATCH), *call_of("add", 2, Part.DISPATCH)]
+    longer = [*traced, *call_of("mm", 7, Part.DISPATCH)]
+    assert {line for op, line in lines_of(longer, traced) if op == "mm"} == {1}
+    assert all(line in (1, 2) for _, line in lines_of(longer, traced))
 
 
 def test_several_steps_are_averaged_and_timing_is_taken_off_even_where_that_is_too_much() -> None:
-    longer = MADE._replace(end_ns=60, timing_ns=4.0)
-    [cell] = cells_of([(MADE,), (longer,)], [], [])
+    longer = FORWARD_MM._replace(end_ns=60, timing_ns=4.0)
+    [cell] = cells_of([(FORWARD_MM,), (longer,)], [], [])
     assert (cell.ns, cell.calls, cell.timing_ns) == ((18 + 34) / 2, 1, 2)
-    [cell] = cells_of([(MADE._replace(timing_ns=99.0),)], [], [])
+    [cell] = cells_of([(FORWARD_MM._replace(timing_ns=99.0),)], [], [])
     assert cell.ns == 18 - 99
     assert "dispatch      -0.1" in shown(Budget("x", 1e6, (cell,), steps=5))
 
@@ -125,8 +133,8 @@ def test_collectives_of_another_mesh_stand_beside_the_part() -> None:
 
 
 def test_a_span_before_the_first_moment_is_at_that() -> None:
-    assert pieces(MOMENTS, -5, 0) == [(MOMENTS[0], 1.0)]
-    assert pieces([], 0, 5) == []
+    assert split_by_line(LINES, -5, 0) == [(LINES[0], 1.0)]
+    assert split_by_line([], 0, 5) == []
 
 
 def test_lengths_of_pieces_are_summed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,14 +145,14 @@ def test_lengths_of_pieces_are_summed_once(monkeypatch: pytest.MonkeyPatch) -> N
         return sum(lengths)
 
     monkeypatch.setattr(model, "sum", counted, raising=False)
-    moments = [Moment(number, number, PYTHON, False) for number in range(50)]
-    assert [share for _, share in pieces(moments, 0, 50)] == [0.02] * 50
+    lines = [TracedLine(number, number, PYTHON, False) for number in range(50)]
+    assert [share for _, share in split_by_line(lines, 0, 50)] == [0.02] * 50
     assert len(sums) == 1
 
 
 def test_time_after_the_last_line_followed_has_no_place() -> None:
-    moments = [*MOMENTS, Moment(70, 70, None, False)]
-    unplaced = {cell.op: cell.place for cell in cells_of([COURSE], moments, [COURSE])}
+    lines = [*LINES, TracedLine(70, 70, None, False)]
+    unplaced = {cell.op: cell.place for cell in cells_of([TIMELINE], lines, [TIMELINE])}
     assert unplaced["MmBackward0"] == replace(FORWARD, phase=Phase.BACKWARD)
     assert unplaced["engine"] is None
 
@@ -167,7 +175,7 @@ def budget(**changes: Any) -> Budget:
 def test_the_parts_and_what_is_unexplained_add_up_to_the_step() -> None:
     taken = budget()
     assert sum(taken.parts.values()) + taken.unexplained_ns == taken.measured_ns
-    assert [taken.known(part) for part in ("local", "dispatch")] == ["modelled", "timed"]
+    assert [taken.basis(part) for part in ("local", "dispatch")] == ["modelled", "timed"]
     for breakdown in (taken.by_phase(), taken.by_op(), taken.by_module(), taken.by_line()):
         assert sum(spent.ns for spent in breakdown) == sum(taken.parts.values())
         assert [spent.ns for spent in breakdown] == sorted((spent.ns for spent in breakdown), reverse=True)

@@ -18,10 +18,15 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
-from pytest_dtdispatch.budget.measure import COLLECTOR, TRACED, budgeted_region, run_and_measure_budget
-from pytest_dtdispatch.budget.model import Budget, CostShare
+from pytest_dtdispatch.budget.measure import (
+    ANOTHER_TRACER,
+    COLLECTOR,
+    budgeted_region,
+    run_and_measure_budget,
+)
+from pytest_dtdispatch.budget.model import Budget, CostShare, MeasuredBudget
 from pytest_dtdispatch.errors import MeasurementError
-from pytest_dtdispatch.lines.line_log import MAX_NOTING, PlaceLog
+from pytest_dtdispatch.lines.line_tracer import MAX_TRACING, LineTracer
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.torchapi.hooks import API, redistribute_module
@@ -76,7 +81,7 @@ def train(mesh: DeviceMesh, x: Any) -> Callable[[], None]:
 
 
 def budget_of(step: Callable[[], Any], warmup: int = 3, steps: int = 5) -> Budget:
-    return run_and_measure_budget(step, warmup, steps, "train")
+    return run_and_measure_budget(step, warmup, steps, "train").budget
 
 
 def line_of(text: str) -> str:
@@ -294,7 +299,7 @@ def test_profiler_prepared_before_the_step_is_refused() -> None:
 
 
 def test_refused_profiler_has_recorded_its_region() -> None:
-    budgets: list[Budget] = []
+    budgets: list[MeasuredBudget] = []
     refused = pytest.raises(MeasurementError, match="opens a profiler")
     with refused, budgeted_region("test", budgets.append), torch.profiler.profile() as profiler:
         torch.ones(2)
@@ -335,7 +340,7 @@ def test_tracer_of_the_step_stays_and_hides_lines(train: Callable[[], None]) -> 
         train()
         sys.settrace(tracer)
 
-    budgets: list[Budget] = []
+    budgets: list[MeasuredBudget] = []
     try:
         with budgeted_region("test", budgets.append):
             step()
@@ -343,8 +348,8 @@ def test_tracer_of_the_step_stays_and_hides_lines(train: Callable[[], None]) -> 
     finally:
         sys.settrace(None)
     [once] = budgets
-    assert TRACED in once.note
-    assert {one.name for one in once.by_line()} == {""}
+    assert ANOTHER_TRACER in once.budget.note
+    assert {one.name for one in once.budget.by_line()} == {""}
 
 
 def test_tracer_inside_each_step_hides_lines() -> None:
@@ -353,7 +358,7 @@ def test_tracer_inside_each_step_hides_lines() -> None:
         torch.ones(2)
         sys.settrace(None)
 
-    assert TRACED in budget_of(step, 0, 4).note
+    assert ANOTHER_TRACER in budget_of(step, 0, 4).note
 
 
 def double(number: int) -> int:
@@ -361,41 +366,40 @@ def double(number: int) -> int:
 
 
 def test_following_plain_python_ends_and_names_the_line() -> None:
-    calls, log = 100_000, PlaceLog()
-    with log.noting(sys._getframe(), MAX_NOTING):
+    calls, tracer = 100_000, LineTracer()
+    with tracer.tracing(sys._getframe(), MAX_TRACING):
         for number in range(calls):
             double(number)
         assert sys.gettrace() is None
-    assert len(log.moments) < calls
-    assert log.moments[-1].place is None
-    assert log.ended_at
-    assert "test_measure.py:" in log.ended_at.line_text
+    assert len(tracer.lines) < calls
+    assert tracer.lines[-1].place is None
+    assert tracer.ended_at
+    assert "test_measure.py:" in tracer.ended_at.line_text
 
 
 def test_import_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     functions = "".join(f"def f{n}(): return {n}\nf{n}()\n" for n in range(20))
     (tmp_path / "imported_once.py").write_text(functions, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    log = PlaceLog()
+    tracer = LineTracer()
 
     def load() -> None:
         import imported_once  # type: ignore[import-not-found]  # noqa: F401
 
-    with log.noting(None):
+    with tracer.tracing(None):
         load()
         double(1)
-    lines = [moment.place.line_text.rpartition("/")[2] for moment in log.moments if moment.place]
+    lines = [each.place.line_text.rpartition("/")[2] for each in tracer.lines if each.place]
     assert line_of("import imported_once") in lines
     assert line_of("return number * 2") in lines
     assert not [line for line in lines if "imported_once.py" in line]
 
 
 def test_a_region_that_runs_once(train: Callable[[], None]) -> None:
-    found: list[Budget] = []
+    found: list[MeasuredBudget] = []
     with budgeted_region("test", found.append):
         train()
-    [taken_once] = found
+    taken_once = found[0].budget
     assert taken_once.steps == 0
     assert taken_once.unexplained_ns == pytest.approx(0, abs=1)
     assert "propagation" in taken_once.parts
-    assert taken(taken_once.by_line(), line_of("y: Any = x @")) > 0

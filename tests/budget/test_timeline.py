@@ -10,19 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.budget.parts import (
+from pytest_dtdispatch.budget.timeline import (
     DISPATCH,
     ENGINE,
     OURS,
     STEP,
     SUBCLASS,
     WAITING,
+    Context,
     Node,
     Slice,
-    ran,
+    executed,
+    median_timelines,
+    nest_events,
     slices,
-    trees,
-    typical,
 )
 from pytest_dtdispatch.core.events import Event, Part
 
@@ -38,15 +39,15 @@ MOVED = Event(f"{OURS}redistribution a", 10, 50)
 
 
 def step_of(*events: Event, end_ns: int = 100) -> Node:
-    [node] = trees([Event(STEP, 0, end_ns), *events])
+    [node] = nest_events([Event(STEP, 0, end_ns), *events])
     return node
 
 
 def by_part(node: Node, count: Callable[[Slice], float]) -> dict[Part, float]:
-    """Add up something of the slices of a step by part."""
+    """Sum a property of the slices of a step by part."""
     sums = defaultdict[Part, float](int)
     for one in slices(node):
-        sums[one.part] += count(one)
+        sums[one.context.part] += count(one)
     return dict(sums)
 
 
@@ -62,7 +63,7 @@ def calls_of(node: Node) -> dict[str, int]:
     """Count the dispatches of each op."""
     calls = defaultdict[str, int](int)
     for one in slices(node):
-        calls[one.op] += one.calls if one.part is Part.DISPATCH else 0
+        calls[one.context.op] += one.calls if one.context.part is Part.DISPATCH else 0
     return {op: count for op, count in calls.items() if count}
 
 
@@ -86,7 +87,7 @@ def test_detach_of_a_saved_dtensor_is_a_dispatch() -> None:
     assert calls_of(step) == {"relu": 1, "detach": 2, "threshold_backward": 1}
     ns = dict.fromkeys(("detach", "relu"), 0)
     for one in slices(step):
-        ns[one.op] = ns.get(one.op, 0) + one.length_ns * (one.part is Part.DISPATCH)
+        ns[one.context.op] = ns.get(one.context.op, 0) + one.length_ns * (one.context.part is Part.DISPATCH)
     assert ns["detach"] == (40 - 20 - 4) + (
         66 - 54 - 2
     )  # between the events beside it, less the local detach
@@ -140,22 +141,28 @@ def test_parts(events: list[Event], part: Part, ns: int) -> None:
 
 def test_what_an_op_redistributes_is_redistribution_and_keeps_the_name_of_the_op() -> None:
     moved = [Event(f"{OURS}redistribution a", 16, 36), Event("c10d::allgather", 20, 30)]
-    ops = {one.part: one.op for one in slices(step_of(*MM[:2], *moved))}
+    ops = {one.context.part: one.context.op for one in slices(step_of(*MM[:2], *moved))}
     assert (ops[Part.MOVING], ops[Part.SENDING]) == ("mm", "mm")
 
 
 def test_calls_are_counted_where_an_op_begins() -> None:
     engine = [Event(f"{OURS}backward", 50, 95), Event(f"{ENGINE}: MmBackward0", 52, 90, 7)]
     again = [one._replace(begin_ns=one.begin_ns + 45, end_ns=one.end_ns + 45, sequence=-1) for one in MM]
-    course = list(slices(step_of(*MM, *engine, *again)))
-    assert sum(one.calls for one in course if one.op == "mm") == 2
-    assert {one.running for one in course if one.in_engine and one.op == "mm"} == {7}
-    assert {one.made for one in course if not one.in_engine and one.op == "mm"} == {7}
+    timeline = list(slices(step_of(*MM, *engine, *again)))
+    assert sum(one.calls for one in timeline if one.context.op == "mm") == 2
+    assert {
+        one.context.running_node for one in timeline if one.context.in_engine and one.context.op == "mm"
+    } == {7}
+    assert {
+        one.context.new_node for one in timeline if not one.context.in_engine and one.context.op == "mm"
+    } == {7}
 
 
 def test_a_part_of_an_op_belongs_to_where_the_op_was_called() -> None:
-    course = list(slices(step_of(*MM)))
-    assert {one.since_ns for one in course if one.part in (Part.DISPATCH, Part.LOCAL)} == {14}
+    timeline = list(slices(step_of(*MM)))
+    assert {one.context.called_ns for one in timeline if one.context.part in (Part.DISPATCH, Part.LOCAL)} == {
+        14
+    }
 
 
 NAMES = st.sampled_from(
@@ -165,24 +172,28 @@ NAMES = st.sampled_from(
 
 
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(1, 60), NAMES), max_size=12))
-def test_slices_add_up_whatever_ran(spans: list[tuple[int, int, str]]) -> None:
+def test_slices_add_up_whatever_executed(spans: list[tuple[int, int, str]]) -> None:
     events = [Event(name, begin, begin + length) for begin, length, name in spans]
     events.sort(key=lambda event: (event.begin_ns, -event.end_ns))
-    course = list(slices(step_of(*events)))
-    assert sum(one.end_ns - one.begin_ns for one in course) == 100
-    assert all(one.end_ns >= one.begin_ns for one in course)
-    assert [one.begin_ns for one in course[1:]] == [one.end_ns for one in course[:-1]]
+    timeline = list(slices(step_of(*events)))
+    assert sum(one.end_ns - one.begin_ns for one in timeline) == 100
+    assert all(one.end_ns >= one.begin_ns for one in timeline)
+    assert [one.begin_ns for one in timeline[1:]] == [one.end_ns for one in timeline[:-1]]
 
 
-def test_one_course_stands_for_several_by_medians() -> None:
-    def course(*lengths: int) -> tuple[Slice, ...]:
-        return tuple(Slice(Part.LOCAL, f"op{i}", 10 * i, 10 * i + length) for i, length in enumerate(lengths))
+def test_timeline_of_several_steps_has_their_medians() -> None:
+    def timeline(*lengths: int) -> tuple[Slice, ...]:
+        return tuple(
+            Slice(Context(Part.LOCAL, f"op{i}"), 10 * i, 10 * i + length) for i, length in enumerate(lengths)
+        )
 
-    [one] = typical([course(1, 9), course(2, 3), course(8, 4), (Slice(Part.LOCAL, "other", 0, 1),)])
+    [one] = median_timelines(
+        [timeline(1, 9), timeline(2, 3), timeline(8, 4), (Slice(Context(Part.LOCAL, "other"), 0, 1),)]
+    )
     assert [each.end_ns - each.begin_ns for each in one] == [2, 4]
-    assert ran(one) == ran(course(5, 5))
+    assert executed(one) == executed(timeline(5, 5))
 
 
-def test_where_each_step_takes_another_course_all_are_left() -> None:
-    courses = [(Slice(Part.LOCAL, f"op{i}", 0, 1),) for i in range(5)]
-    assert typical(courses) == courses
+def test_steps_that_executed_others_are_returned_unchanged() -> None:
+    timelines = [(Slice(Context(Part.LOCAL, f"op{i}"), 0, 1),) for i in range(5)]
+    assert median_timelines(timelines) == timelines

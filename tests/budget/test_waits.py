@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import pytest
 
 from pytest_dtdispatch.budget import measure
-from pytest_dtdispatch.budget.measure import budgeted_region, run_and_measure_budget
-from pytest_dtdispatch.budget.model import Budget
-from pytest_dtdispatch.budget.parts import ANCHOR
+from pytest_dtdispatch.budget.measure import StepTime, budgeted_region, run_and_measure_budget
+from pytest_dtdispatch.budget.model import MeasuredBudget
+from pytest_dtdispatch.budget.timeline import ANCHOR
 from pytest_dtdispatch.core.events import Event, Part
 from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
 
@@ -47,7 +47,7 @@ def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_waits_are_a_part_of_the_step(wait: Wait) -> None:
-    found = run_and_measure_budget(lambda: wait(WAIT_NS), 1, 5, "step")
+    found = run_and_measure_budget(lambda: wait(WAIT_NS), 1, 5, "step").budget
     assert found.parts[Part.WAITING] >= WAIT_NS
     assert sum(found.parts.values()) + found.unexplained_ns == pytest.approx(found.measured_ns)
     assert found.parts[Part.OTHER] < WAIT_NS / 2
@@ -63,31 +63,31 @@ def test_noise_is_judged_without_waits(wait: Wait) -> None:
         while time.thread_time_ns() < end:
             continue
 
-    found = run_and_measure_budget(step, 1, 5, "step")
+    found = run_and_measure_budget(step, 1, 5, "step").budget
     assert found.noise < found.scatter / 2
 
 
 def test_off_core_time_is_a_note_where_waits_are_not_counted(uncounted: None) -> None:
-    found = run_and_measure_budget(lambda: time.sleep(WAIT_NS / 1e9), 1, 5, "step")
+    found = run_and_measure_budget(lambda: time.sleep(WAIT_NS / 1e9), 1, 5, "step").budget
     assert "not on a core (waiting and sleeping): " in found.note
     assert Part.WAITING not in found.parts
     assert found.parts[Part.OTHER] > 0.9 * WAIT_NS
 
 
 def test_a_step_that_ran_once_notes_its_waits(wait: Wait) -> None:
-    found: list[Budget] = []
+    found: list[MeasuredBudget] = []
     with budgeted_region("test", found.append):
         wait(WAIT_NS)
-    assert "waiting for a core: " in found[0].note
-    assert Part.WAITING not in found[0].parts
-    assert found[0].parts[Part.OTHER] > 0.9 * WAIT_NS
+    assert "waiting for a core: " in found[0].budget.note
+    assert Part.WAITING not in found[0].budget.parts
+    assert found[0].budget.parts[Part.OTHER] > 0.9 * WAIT_NS
 
 
 def test_a_step_that_ran_once_notes_time_off_core(uncounted: None) -> None:
-    found: list[Budget] = []
+    found: list[MeasuredBudget] = []
     with budgeted_region("test", found.append):
         time.sleep(WAIT_NS / 1e9)
-    assert "not on a core (waiting and sleeping): " in found[0].note
+    assert "not on a core (waiting and sleeping): " in found[0].budget.note
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_marks_stop_during_waits_if_most_steps_waited(
 ) -> None:
     """Their clock reads waits at each mark, which costs as much as the mark."""
     waits = CoreWaits(lambda: 0, is_counted)
-    clock = measure.marking_clock(waits, [(100, ns) for ns in off_core_ns])
+    clock = measure.marking_clock(waits, [StepTime(100, ns) for ns in off_core_ns])
     assert clock == (waits.clock if stops else time.perf_counter_ns)
 
 

@@ -1,4 +1,4 @@
-"""Take the budget of a step: undisturbed, marked and timed steps in turn, and where the program was."""
+"""Measure the budget of a step: undisturbed, marked and profiled steps alternate, after some traced ones."""
 
 from __future__ import annotations
 
@@ -7,41 +7,40 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import replace
-from itertools import repeat
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from itertools import chain, compress, repeat
+from typing import Any, NamedTuple
 
 import torch
 
-from pytest_dtdispatch.advice import advise
-from pytest_dtdispatch.budget.model import Budget, cells_of, noting_ns
-from pytest_dtdispatch.budget.parts import (
+from pytest_dtdispatch.budget.model import Budget, MeasuredBudget, cells_of, tracing_ns
+from pytest_dtdispatch.budget.regions import (
+    ClockedRange,
+    Mark,
+    StepMarks,
+    assign_regions,
+    event_costs,
+    marks_of,
+    region_lengths,
+)
+from pytest_dtdispatch.budget.timeline import (
     ANCHOR,
-    LOOK_UP,
+    CACHE_QUERY,
     PROPAGATION,
     REDISTRIBUTION,
     STEP,
-    ClockedRange,
-    Course,
-    Mark,
     Node,
-    Regions,
-    event_costs,
-    in_regions,
-    marks_of,
-    quieter_half,
+    Timeline,
+    median_timelines,
+    nest_events,
     slices,
-    trees,
-    typical,
-    unmarked,
-    without_waits,
+    subtract_waits,
 )
 from pytest_dtdispatch.core.events import Event
 from pytest_dtdispatch.core.text import MICROSECONDS, show_progress
 from pytest_dtdispatch.errors import MeasurementError
-from pytest_dtdispatch.lines.line_log import MAX_NOTING, PlaceLog
+from pytest_dtdispatch.lines.line_tracer import MAX_TRACING, LineTracer
 from pytest_dtdispatch.replay.call import redistribution_text
 from pytest_dtdispatch.replay.guard import MeasurementLock
 from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
@@ -54,49 +53,52 @@ from pytest_dtdispatch.torchapi.compiler import leave_uncompiled
 from pytest_dtdispatch.torchapi.profiling import Marks, profiling, refuse_another_profiler
 from pytest_dtdispatch.torchapi.tensors import are_on_meta, wait_for
 
-
-def steps_among(events: Sequence[Event], marks: Marks) -> list[Node]:
-    """Find the steps among what was profiled."""
-    named = (_named(event, marks) for event in events)
-    return [node for node in trees(named) if node.event.name == STEP]
-
-
-def _named(event: Event, marks: Marks) -> Event:
-    """Name a range of ours by what was noted of it."""
-    kind, _, number = event.name.partition(" ")
-    if kind not in (REDISTRIBUTION, LOOK_UP) or int(number) >= len(marks.notes):  # no range of these marks
-        return event
-    note = marks.notes[int(number)]
-    if kind == LOOK_UP:
-        return event._replace(name=PROPAGATION if note else LOOK_UP)
-    return event._replace(name=f"{kind} redistribute {redistribution_text(*note)}")
-
-
-LEVELS = 4  # undisturbed, marked once, marked twice, timed
+LEVELS = 4  # undisturbed, marked once, marked twice, profiled
 BLOCKS = 4
-# Steps after a change of tools are slower, and are not counted: a block begins with them until this has
-# passed, with one at least. Of steps of 0.4 ms the first five were 8 to 18 % slower; after 5 ms medians
-# were still up to 5 % above those of a loop by hand, after 20 ms within 3 %.
-WARM_NS, MOST_DISCARDED = 20_000_000, 40
-LOCATED = 2  # steps that are followed line by line, after one that is not looked at
-COUNTED = 3  # steps whose events are counted, for advice
+# Steps after a change of level are slower, and are discarded: at least one, and all until this has passed.
+# Of steps of 0.4 ms the first five were 8 to 18 % slower; after 5 ms medians were still up to 5 % above those
+# of a loop by hand, after 20 ms within 3 %.
+WARM_NS, MAX_DISCARDED = 20_000_000, 40
+TRACED_STEPS = 2  # after one that is not traced
+COUNTED_STEPS = 3  # for advice
 ANCHORS = 10  # short ranges that align the profiler's clock with Python's
 EVENT_CALLS = 50
 ONCE = "ran once, with timing: measured is its time less the cost of timing and of following lines"
 MIN_OFF_CORE = 0.01  # share of a step from which on a note names it
-TRACED = "lines are not known: another tracer of Python runs, such as a debugger or coverage"
+ANOTHER_TRACER = "lines are not known: another tracer of Python runs, such as a debugger or coverage"
 COLLECTOR = "timed steps run without Python's garbage collector, which is in no part"
-UNFOLLOWED = "lines are not known from {} on: following them took three times as long as the rest"
+UNTRACED = "lines are not known from {} on: following them took three times as long as the rest"
 
-Steps = Generator[None, None, Any]  # yields where a step is to begin, and again where it has ended
 Clock = Callable[[], int]  # in nanoseconds
-MarkedStep = tuple[list[Mark], int]  # with its length, in nanoseconds
+# Returns a context for each step; its argument is whether the step is warm, or is discarded.
+NewStep = Callable[[bool], AbstractContextManager[object]]
+
+
+class StepTime(NamedTuple):
+    """The wall time of a step, and how long of it the thread was not on a core."""
+
+    wall_ns: int
+    off_core_ns: int
+
+
+class Level(NamedTuple):
+    """Steps that run with the same tools.
+
+    Args:
+        context: open while they run.
+        turns: before each step, whether it is warm.
+        times: of warm steps.
+    """
+
+    context: AbstractContextManager[NewStep]
+    turns: Iterator[bool]
+    times: list[StepTime]
 
 
 def run_and_measure_budget(
     step: Callable[[], object], warmup: int, steps: int, name: str, agreement: Agreement | None = None
-) -> Budget:
-    """Run a step, first to warm up, then as often as its budget takes; with other ranks, equally often."""
+) -> MeasuredBudget:
+    """Warm up, then run a step as often as its budget needs, and equally often on all ranks."""
     __tracebackhide__ = True
     refuse_another_profiler("a budget")
     with MeasurementLock("a budget is taken"), gc_paused() as collect:
@@ -106,217 +108,283 @@ def run_and_measure_budget(
             raise MeasurementError(
                 "no budget: DTensors on meta are alive, whose ops have no time: count steps"
             )
-        with closing(take_budget(steps, name, collect, agreement)) as taking:
-            while True:
-                try:
-                    next(taking)
-                except StopIteration as done:
-                    return done.value  # type: ignore[no-any-return]
+        with BudgetMeasurement(steps, name, collect, agreement) as measurement:
+            while measurement.begin_step():
                 result = step()
-                next(taking)
+                measurement.end_step()
                 wait_for(result)
                 del result
+            return measurement.result()
 
 
-def take_budget(
-    steps: int,
-    name: str,
-    collect: Callable[[], object] = nothing_to_do,
-    agreement: Agreement | None = None,
-) -> Generator[None, None, Budget]:
-    """Follow some steps line by line, then run undisturbed, marked and timed ones in turn, block by block.
+class BudgetMeasurement:
+    """Measures a budget while its caller runs steps.
 
-    Yields where a step is to begin, and again where it has ended.
+    Call :meth:`begin_step` before and :meth:`end_step` after each step, until the former returns False.
 
     Args:
-        steps: of each level.
+        steps: counted steps of each level.
         name: of the budget.
-        collect: is called after each block.
+        collect: called after each block.
         agreement: of ranks that run their steps together.
     """
-    _leave_ours_uncompiled()
-    log = PlaceLog()
-    [may_trace] = agreed(agreement, "the tracer", sys.gettrace() is None)
-    located = (yield from _follow(log)) if may_trace else []
-    counted = yield from _count()
-    undisturbed: list[tuple[int, int]] = []
-    marked: tuple[list[MarkedStep], list[MarkedStep]] = [], []
-    timed: list[tuple[Node, int]] = []
-    blocks = min(BLOCKS, steps)
-    with core_waits() as waits:
+
+    def __init__(
+        self,
+        steps: int,
+        name: str,
+        collect: Callable[[], object] = nothing_to_do,
+        agreement: Agreement | None = None,
+    ) -> None:
+        _leave_ours_uncompiled()
+        self._steps, self._name, self._collect, self._agreement = steps, name, collect, agreement
+        self._tracer = LineTracer()
+        self._traced: list[Timeline] = []
+        self._counted: list[StepCounts] = []
+        self._undisturbed: list[StepTime] = []
+        self._marked: list[StepTime] = []
+        self._marks: tuple[list[StepMarks], list[StepMarks]] = [], []  # of ranges entered once, and twice
+        self._profiled: list[StepTime] = []
+        self._roots: list[Node] = []
+        self._open = ExitStack()
+        self._waits = self._open.enter_context(core_waits())
+        self._tools = self._open.enter_context(ExitStack())
+        self._schedule = self._levels()
+        self._turns, self._times = iter(list[bool]()), list[StepTime]()
+        self._step: AbstractContextManager[object] = nullcontext()
+
+    def __enter__(self) -> BudgetMeasurement:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        try:
+            self._step.__exit__(*exception)
+        finally:
+            self._open.__exit__(*exception)
+
+    def begin_step(self) -> bool:
+        """Begin a step; return False if enough steps ran."""
+        while (is_warm := next(self._turns, None)) is None:
+            self._tools.close()
+            if (level := next(self._schedule, None)) is None:
+                self._open.close()
+                return False
+            self._new_step, self._turns = self._tools.enter_context(level.context), level.turns
+            self._times = level.times
+        self._is_warm, self._step = is_warm, self._new_step(is_warm)
+        self._off_core_ns, self._began_ns = self._waits.read(), time.perf_counter_ns()
+        self._step.__enter__()
+        return True
+
+    def end_step(self) -> None:
+        """End the step."""
+        self._step.__exit__(None, None, None)
+        wall_ns = time.perf_counter_ns() - self._began_ns
+        if self._is_warm:
+            self._times.append(StepTime(wall_ns, self._waits.read() - self._off_core_ns))
+        self._step = nullcontext()
+
+    def _levels(self) -> Iterator[Level]:
+        """Yield the levels in turn."""
+        [may_trace] = agreed(self._agreement, "the tracer", sys.gettrace() is None)
+        if may_trace:
+            yield Level(_traced(self._tracer, self._traced), chain([False], repeat(True, TRACED_STEPS)), [])
+        yield Level(_counted(self._counted), chain([False], repeat(True, COUNTED_STEPS)), [])
+        blocks = min(BLOCKS, self._steps)
         for block in range(blocks):
-            show_progress("timing {}: block {} of {}", name, block + 1, blocks)
-            count = len(range(block, steps, BLOCKS))
-            undisturbed += (yield from _undisturbed(_warm(count, agreement), waits))[-count:]
-            clock = marking_clock(waits, undisturbed[-count:])
-            for ranges, steps_of_level in enumerate(marked, 1):
-                steps_of_level += (yield from _marked(_warm(count, agreement), waits, clock, ranges))[-count:]
-            timed += (yield from _timed(_warm(count, agreement), waits))[-count:]
-            collect()
-    walls = [wall_ns for wall_ns, _ in undisturbed]
-    runs = [wall_ns - off_core_ns for wall_ns, off_core_ns in undisturbed]
-    measured_ns = statistics.median(walls)
-    off_core_ns = measured_ns - statistics.median(runs)
-    quiet = runs if waits.is_counted else walls
-    lengths = quiet, *([length_ns for _, length_ns in level] for level in (marked[0], timed))
-    courses, events = _courses(timed, unmarked(*([marks for marks, _ in level] for level in marked)))
-    timing_ns = sum(one.timing_ns for course in courses for one in course) / len(courses)
-    cells = cells_of(courses, log.moments, located)
-    off_core = "" if waits.is_counted else off_core_text(waits, off_core_ns, measured_ns)
-    collector = COLLECTOR * (collect is not nothing_to_do)
-    return Budget(
-        name,
-        measured_ns,
-        cells,
-        statistics.median(lengths[-1]),
-        _scatter(walls),
-        steps,
-        events,
-        timing_ns / events if events else 0.0,
-        "; ".join(filter(None, ("" if located else TRACED, off_core, collector))),
-        max(map(_noise, lengths)),
-        advise(counted, cells, measured_ns, log.optimizers.values()),
-        off_core_ns * waits.is_counted,
-        next((one.elsewhere for step in counted for one in step.collective_runs if one.elsewhere), ""),
-    )
+            show_progress("timing {}: block {} of {}", self._name, block + 1, blocks)
+            count = len(range(block, self._steps, BLOCKS))
+            yield Level(nullcontext(lambda is_warm: nullcontext()), self._warm(count), self._undisturbed)
+            clock = marking_clock(self._waits, self._undisturbed[-count:])
+            for ranges, times in ((1, self._marked), (2, [])):
+                yield Level(_marked(clock, ranges, self._marks[ranges - 1]), self._warm(count), times)
+            yield Level(_profiled(self._roots), self._warm(count), self._profiled)
+            self._collect()
+
+    def _warm(self, count: int) -> Iterator[bool]:
+        """Yield False before each step to discard, then True `count` times.
+
+        Ranks must discard equally many steps: they agree after the first step, by its length.
+        """
+        began = time.perf_counter_ns()
+        yield False
+        discarded = MAX_DISCARDED - 1
+        if self._agreement is not None:
+            proposed = WARM_NS // max(time.perf_counter_ns() - began, 1)
+            [discarded] = agreed(self._agreement, "the warm-up", max(min(proposed, discarded), 1))
+        for _ in range(discarded):
+            if self._agreement is None and time.perf_counter_ns() > began + WARM_NS:
+                break
+            yield False
+        yield from repeat(True, count)
+
+    def result(self) -> MeasuredBudget:
+        """Return the budget, after the last step."""
+        waits, walls = self._waits, [step.wall_ns for step in self._undisturbed]
+        measured_ns = statistics.median(walls)
+        off_core_ns = measured_ns - statistics.median(
+            step.wall_ns - step.off_core_ns for step in self._undisturbed
+        )
+        lengths = [
+            [step.wall_ns - step.off_core_ns * waits.is_counted for step in times]
+            for times in (self._undisturbed, self._marked, self._profiled)
+        ]
+        timelines = self._timelines(lengths[-1])
+        timing_ns = sum(one.timing_ns for timeline in timelines for one in timeline) / len(timelines)
+        events = statistics.median(root.count() for root in self._roots)
+        off_core = "" if waits.is_counted else off_core_text(waits, off_core_ns, measured_ns)
+        collector = COLLECTOR * (self._collect is not nothing_to_do)
+        elsewhere = (one.elsewhere for step in self._counted for one in step.collective_runs)
+        budget = Budget(
+            self._name,
+            measured_ns,
+            cells_of(timelines, self._tracer.lines, self._traced),
+            statistics.median(lengths[-1]),
+            _scatter(walls),
+            self._steps,
+            events,
+            timing_ns / events if events else 0.0,
+            "; ".join(filter(None, ("" if self._traced else ANOTHER_TRACER, off_core, collector))),
+            max(map(_noise, lengths)),
+            waiting_ns=off_core_ns * waits.is_counted,
+            elsewhere=next(filter(None, elsewhere), ""),
+        )
+        return MeasuredBudget(budget, self._counted, self._tracer.optimizers.values())
+
+    def _timelines(self, lengths_ns: Sequence[int]) -> list[Timeline]:
+        """Return timelines of the faster profiled steps, without waits, and with the cost of timing.
+
+        Args:
+            lengths_ns: of all profiled steps, without their waits for a core. They are longer than the step's
+                range: waits between the clock's readings and the range are in neither.
+        """
+        regions = region_lengths(*self._marks)
+        waits_ns = [max(root.length_ns - ns, 0) for root, ns in zip(self._roots, lengths_ns, strict=True)]
+        timelines = [assign_regions(tuple(slices(root)), marks_of(root), regions) for root in self._roots]
+        timelines = subtract_waits(timelines, waits_ns)
+        timelines.sort(key=lambda timeline: sum(one.length_ns for one in timeline))
+        # Interference only ever adds to a time.
+        typical = median_timelines(timelines[: (len(timelines) + 1) // 2])
+        costs = event_costs(typical, regions)
+        return [tuple(one.less(one.events * costs[one.regions[0]]) for one in each) for each in typical]
 
 
-def steps_taken(steps: int, step_ns: float) -> int:
-    """Estimate how many steps a budget takes in all.
+def steps_needed(steps: int, step_ns: float) -> int:
+    """Estimate how many steps a budget needs in all.
 
     Args:
-        steps: of each level.
-        step_ns: how long one takes, in nanoseconds.
+        steps: counted steps of each level.
+        step_ns: length of a step, in nanoseconds.
 
     Example:
-        >>> steps_taken(20, 30e6), steps_taken(20, 5e6)
+        >>> steps_needed(20, 30e6), steps_needed(20, 5e6)
         (103, 151)
     """
-    discarded = min(math.ceil(WARM_NS / step_ns) or 1, MOST_DISCARDED)
-    return 1 + LOCATED + 1 + COUNTED + LEVELS * (steps + min(BLOCKS, steps) * discarded)
+    discarded = min(math.ceil(WARM_NS / step_ns) or 1, MAX_DISCARDED)
+    return 1 + TRACED_STEPS + 1 + COUNTED_STEPS + LEVELS * (steps + min(BLOCKS, steps) * discarded)
 
 
-def _count() -> Generator[None, None, list[StepCounts]]:
-    """Count what happens in some steps, after one in which ops are noted, so that backward has lines."""
-    counted = []
+@contextmanager
+def _traced(tracer: LineTracer, timelines: list[Timeline]) -> Iterator[NewStep]:
+    """Profile and trace steps; append their timelines, on the clock of the tracer."""
+    refuse_another_profiler("a budget")
+    with profiling() as events, Marks().in_place() as marks:
+        anchors = _enter_anchors(marks)
+
+        @contextmanager
+        def step(is_warm: bool) -> Iterator[None]:
+            with tracer.tracing(sys._getframe()) if is_warm else nullcontext(), marks.marked("step"):
+                yield
+
+        yield step
+    if not tracer.is_interrupted:
+        roots = steps_among(_on_python_clock(events, anchors), marks)
+        timelines += [tuple(slices(root)) for root in roots[-TRACED_STEPS:]]
+
+
+@contextmanager
+def _counted(found: list[StepCounts]) -> Iterator[NewStep]:
+    """Count events of steps. Ops of the first step are recorded, so that backward has lines."""
     with StepCounter() as counter:
         counter.begin_notes()
-        for _ in range(1 + COUNTED):
-            yield
+
+        @contextmanager
+        def step(is_warm: bool) -> Iterator[None]:
             yield
             counter.end_notes()
-            counted.append(counter.lap())
-    return counted[1:]
+            lap = counter.lap()
+            if is_warm:
+                found.append(lap)
+
+        yield step
 
 
-def _courses(timed: Sequence[tuple[Node, int]], regions: Regions) -> tuple[list[Course], float]:
-    """Return the quieter timed steps, less their waits and the cost of timing, and the events of one."""
-    courses = [in_regions(tuple(slices(node)), marks_of(node), regions) for node, _ in timed]
-    courses = without_waits(courses, [max(node.length_ns - length_ns, 0) for node, length_ns in timed])
-    quiet = typical(quieter_half(courses, lambda course: sum(one.length_ns for one in course)))
-    costs = event_costs(quiet, regions)
-    courses = [tuple(one.less(one.events * costs[one.regions[0]]) for one in course) for course in quiet]
-    return courses, statistics.median(node.count() for node, _ in timed)
-
-
-def _warm(count: int, agreement: Agreement | None) -> Iterator[None]:
-    """Yield before each step of a block: those that are discarded, then as many as are counted.
-
-    Ranks must discard equally many: they agree after the first step, by how long it took.
-    """
-    began = time.perf_counter_ns()
-    yield
-    discarded = MOST_DISCARDED - 1
-    if agreement is not None:
-        proposed = WARM_NS // max(time.perf_counter_ns() - began, 1)
-        [discarded] = agreed(agreement, "the warm-up", max(min(proposed, discarded), 1))
-    for _ in range(discarded):
-        if agreement is None and time.perf_counter_ns() > began + WARM_NS:
-            break
-        yield
-    yield from repeat(None, count)
-
-
-def _undisturbed(turns: Iterator[None], waits: CoreWaits) -> Steps:
-    """Return the wall time of each step, and how long of it the thread was not on a core."""
-    times = []
-    for _ in turns:
-        off_core_ns, began_ns = waits.read(), time.perf_counter_ns()
-        yield
-        wall_ns = time.perf_counter_ns() - began_ns
-        times.append((wall_ns, waits.read() - off_core_ns))
-        yield
-    return times
-
-
-def marking_clock(waits: CoreWaits, undisturbed: Sequence[tuple[int, int]]) -> Clock:
+def marking_clock(waits: CoreWaits, undisturbed: Sequence[StepTime]) -> Clock:
     """Return the clock of marks: one that stops during waits if most steps of this block waited.
 
     Beside four busy loops a region of 3 ms has a wait in each step. Elsewhere the median of a region excludes
     waits, and reading them at each mark made a step of 0.8 ms 70 us longer.
     """
-    wait_ns = statistics.median(off_core_ns for _, off_core_ns in undisturbed) if waits.is_counted else 0
-    wall_ns = statistics.median(wall_ns for wall_ns, _ in undisturbed)
+    wait_ns = statistics.median(step.off_core_ns for step in undisturbed) if waits.is_counted else 0
+    wall_ns = statistics.median(step.wall_ns for step in undisturbed)
     return waits.clock if wait_ns >= MIN_OFF_CORE * wall_ns else time.perf_counter_ns
 
 
-def _marked(turns: Iterator[None], waits: CoreWaits, clock: Clock, ranges: int) -> Steps:
-    """Record on `clock` when ranges begin and end, and how long each step is without its waits.
-
-    Each range is entered `ranges` times.
-    """
+@contextmanager
+def _marked(clock: Clock, ranges: int, found: list[StepMarks]) -> Iterator[NewStep]:
+    """Append the marks of warm steps on `clock`; each range is entered `ranges` times."""
     marks: list[Mark] = []
-    steps: list[MarkedStep] = []
+
+    @contextmanager
+    def step(is_warm: bool) -> Iterator[None]:
+        marks.clear()
+        with ClockedRange(marks, clock):
+            yield
+        if is_warm:
+            found.append(marks.copy())
+
     with ExitStack() as stack:
         for _ in range(ranges):
             stack.enter_context(Marks(lambda name: ClockedRange(marks, clock)).in_place())
-        for _ in turns:
-            marks.clear()
-            began_ns = waits.clock()
-            with ClockedRange(marks, clock):
-                yield
-            steps.append((marks.copy(), waits.clock() - began_ns))
-            yield
-    return steps
+        yield step
 
 
-def _timed(turns: Iterator[None], waits: CoreWaits) -> Steps:
-    """Profile steps; return each with its length without waits, in nanoseconds.
-
-    It is read outside the step's range: waits between both readings and the range are in neither.
-    """
+@contextmanager
+def _profiled(roots: list[Node]) -> Iterator[NewStep]:
+    """Profile steps; append the warm ones."""
     refuse_another_profiler("a budget")
-    lengths_ns = []
+    warm: list[bool] = []
     with profiling() as events, Marks().in_place() as marks:
-        for _ in turns:
-            began_ns = waits.clock()
-            with marks.marked("step"):
-                yield
-            lengths_ns.append(waits.clock() - began_ns)
-            yield
-    return list(zip(steps_among(events, marks), lengths_ns, strict=True))
+
+        def step(is_warm: bool) -> AbstractContextManager[object]:
+            warm.append(is_warm)
+            return marks.marked("step")  # type: ignore[no-any-return]
+
+        yield step
+    roots += compress(steps_among(events, marks), warm)
 
 
-def _follow(log: PlaceLog) -> Steps:
-    """Follow steps line by line; return them on the clock of the log."""
-    refuse_another_profiler("a budget")
-    with profiling() as events, Marks().in_place() as marks:
-        anchors = _anchored(marks)
-        with marks.marked("step"):
-            yield
-        yield
-        for _ in range(LOCATED):
-            with log.noting(sys._getframe()), marks.marked("step"):
-                yield
-            yield
-    if log.is_interrupted:
-        return []
-    by_ns = clock_offset_ns(events, anchors)
-    return [_on_clock(node, by_ns) for node in steps_among(events, marks)[-LOCATED:]]
+def steps_among(events: Sequence[Event], marks: Marks) -> list[Node]:
+    """Return the profiled steps, with their events nested."""
+    named = (_name_event(event, marks) for event in events)
+    return [node for node in nest_events(named) if node.event.name == STEP]
 
 
-def _anchored(marks: Marks) -> list[tuple[int, int]]:
-    """Enter short ranges; return readings of Python's clock from before and after each begins."""
+def _name_event(event: Event, marks: Marks) -> Event:
+    """Add to a range of ours the note on it."""
+    kind, _, number = event.name.partition(" ")
+    if kind not in (REDISTRIBUTION, CACHE_QUERY) or int(number) >= len(
+        marks.notes
+    ):  # not a range of these marks
+        return event
+    note = marks.notes[int(number)]
+    if kind == CACHE_QUERY:
+        return event._replace(name=PROPAGATION if note else CACHE_QUERY)
+    return event._replace(name=f"{kind} redistribute {redistribution_text(*note)}")
+
+
+def _enter_anchors(marks: Marks) -> list[tuple[int, int]]:
+    """Enter short ranges; return readings of Python's clock before and after each begins."""
     anchors = []
     for _ in range(ANCHORS):
         anchor, before_ns = marks.marked("anchor"), time.perf_counter_ns()
@@ -336,35 +404,31 @@ def clock_offset_ns(events: Sequence[Event], anchors: Sequence[tuple[int, int]])
     return (before_ns + after_ns) // 2 - begin_ns
 
 
-def _on_clock(node: Node, by_ns: int) -> Course:
-    """Return the slices of a step, shifted to Python's clock."""
-    return tuple(
-        one._replace(
-            begin_ns=one.begin_ns + by_ns,
-            end_ns=one.end_ns + by_ns,
-            since_ns=one.since_ns + by_ns * (one.since_ns >= 0),
-        )
-        for one in slices(node)
-    )
+def _on_python_clock(events: Sequence[Event], anchors: Sequence[tuple[int, int]]) -> list[Event]:
+    offset_ns = clock_offset_ns(events, anchors)
+    return [
+        event._replace(begin_ns=event.begin_ns + offset_ns, end_ns=event.end_ns + offset_ns)
+        for event in events
+    ]
 
 
 def _leave_ours_uncompiled() -> None:
-    """What notes places and marks ranges runs among code that torch compiles, and is none of it."""
-    for room in ("budget", "core", "measuring", "torchapi"):
+    """Keep torch.compile out of our tracer and ranges, which run among code that it compiles."""
+    for room in ("budget", "core", "lines", "replay", "rounds", "torchapi"):
         leave_uncompiled(f"pytest_dtdispatch.{room}")
 
 
-def _scatter(steps: Sequence[int]) -> float:
-    """Say how far the true median may lie from that of some steps, as a share of it."""
-    middle = statistics.median(steps)
-    low, high = median_interval(steps) or (min(steps), max(steps))
+def _scatter(lengths: Sequence[int]) -> float:
+    """Return the maximum distance of the true median from that of a sample, as a share of it."""
+    middle = statistics.median(lengths)
+    low, high = median_interval(lengths) or (min(lengths), max(lengths))
     return max(high - middle, middle - low) / middle
 
 
-def _noise(steps: Sequence[int]) -> float:
-    """Say how far steps scatter, or how far the quieter half is from all, as a share of the median."""
-    quiet = statistics.median(quieter_half(steps, float))
-    return max(_scatter(steps), 1 - quiet / statistics.median(steps))
+def _noise(lengths: Sequence[int]) -> float:
+    """Return the larger of the scatter and the distance of the faster half, as a share of the median."""
+    faster = statistics.median(sorted(lengths)[: (len(lengths) + 1) // 2])
+    return max(_scatter(lengths), 1 - faster / statistics.median(lengths))
 
 
 def off_core_text(waits: CoreWaits, ns: float, step_ns: float) -> str:
@@ -376,41 +440,41 @@ def off_core_text(waits: CoreWaits, ns: float, step_ns: float) -> str:
 
 
 @contextmanager
-def budgeted_region(name: str, keep: Callable[[Budget], None]) -> Iterator[None]:
-    """Take the budget of a region that runs once; it is kept where the region did not raise.
+def budgeted_region(name: str, record: Callable[[MeasuredBudget], None]) -> Iterator[None]:
+    """Measure the budget of a region that runs once, unless the region raises.
 
     Raises:
-        MeasurementError: on entry, where a profiler of torch runs already.
+        MeasurementError: on entry, if a profiler of torch is running.
     """
     __tracebackhide__ = True
     refuse_another_profiler("a budget")
     _leave_ours_uncompiled()
-    log, is_traced = PlaceLog(), sys.gettrace() is not None
+    tracer, is_traced = LineTracer(), sys.gettrace() is not None
     measuring = MeasurementLock("a budget is taken")
     with measuring, core_waits() as waits, profiling() as events, Marks().in_place() as marks:
-        anchors, off_core_ns = _anchored(marks), waits.read()
-        with marks.marked("step"), nullcontext() if is_traced else log.noting(None, MAX_NOTING):
+        anchors, off_core_ns = _enter_anchors(marks), waits.read()
+        with marks.marked("step"), nullcontext() if is_traced else tracer.tracing(None, MAX_TRACING):
             yield
         off_core_ns = waits.read() - off_core_ns
-    is_traced |= log.is_interrupted
-    [node] = steps_among(events, marks)
-    event_ns, course = least_event_ns(), _on_clock(node, clock_offset_ns(events, anchors))
-    timed = (one.less(one.events * event_ns) for one in course)
-    noted = tuple(one.less(noting_ns(log.moments, one.begin_ns, one.end_ns)) for one in timed)
-    cells = cells_of([noted], log.moments, [] if is_traced else [course])
-    unknown = TRACED * is_traced or (UNFOLLOWED.format(log.ended_at.line_text) if log.ended_at else "")
-    notes = (ONCE, unknown, off_core_text(waits, off_core_ns, node.length_ns))
+    is_traced |= tracer.is_interrupted
+    [root] = steps_among(_on_python_clock(events, anchors), marks)
+    event_ns, timeline = min_event_ns(), tuple(slices(root))
+    timed = (one.less(one.events * event_ns) for one in timeline)
+    untraced = tuple(one.less(tracing_ns(tracer.lines, one.begin_ns, one.end_ns)) for one in timed)
+    cells = cells_of([untraced], tracer.lines, [] if is_traced else [timeline])
+    end = UNTRACED.format(tracer.ended_at.line_text) if tracer.ended_at else ""
+    notes = ONCE, ANOTHER_TRACER if is_traced else end, off_core_text(waits, off_core_ns, root.length_ns)
+    step_ns = sum(cell.ns for cell in cells)
     note = "; ".join(filter(None, notes))
-    took_ns = sum(cell.ns for cell in cells)
-    budget = Budget(name, took_ns, cells, node.length_ns, 0.0, 0, node.count(), event_ns, note)
-    keep(replace(budget, advice=advise((), cells, took_ns, log.optimizers.values())))
+    budget = Budget(name, step_ns, cells, root.length_ns, 0.0, 0, root.count(), event_ns, note)
+    record(MeasuredBudget(budget, (), tracer.optimizers.values()))
 
 
-def least_event_ns() -> float:
-    """Measure what timing an event costs at least: of ops that an op calls, one right after the other.
+def min_event_ns() -> float:
+    """Measure the minimum cost of timing an event: of ops that an op calls, one right after the other.
 
-    A step that ran once leaves nothing to compare with. Elsewhere an event costs up to three times as much:
-    what is taken off such a step is never more than timing cost.
+    There is no other step to compare with one that ran once. Other events cost up to three times as much, so
+    that no more than the cost of timing is subtracted from such a step.
     """
     tensors = [torch.ones(2, device="cpu")] * 100
 

@@ -1,33 +1,34 @@
-"""A budget: the wall time of a step, the parts that add up to it, and its cells at places. Without torch."""
+"""A budget: the wall time of a step, its parts, and their cells by op and source line. Without torch."""
 
 from __future__ import annotations
 
 import bisect
 import re
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from pytest_dtdispatch.budget.parts import Course, ran
-from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase, ns_by_part
+from pytest_dtdispatch.budget.timeline import Timeline, executed
+from pytest_dtdispatch.core.events import Cell, CodePlace, OptimizerStep, Part, Phase, ns_by_part
 from pytest_dtdispatch.core.results import Advice, NoRows
 from pytest_dtdispatch.core.text import fold_layers
-from pytest_dtdispatch.lines.moment import Moment
+from pytest_dtdispatch.lines.traced_line import TracedLine
+from pytest_dtdispatch.steps.model import StepCounts
 
-NOISY = 0.15  # share of the step
-UNEXPLAINED = 0.1  # likewise
-MODELLED = 0.1  # share of a part that is taken off it, from which on it stands on a model
+MAX_NOISE = 0.15  # share of the step
+MAX_UNEXPLAINED = 0.1  # share of the step
+MODELLED = 0.1  # share of a part: if more is subtracted as the cost of timing, the part depends on that model
 
 
 @dataclass(frozen=True)
 class CostShare:
-    """A part of a step, or what a phase, an op, a module or a line has of it.
+    """The share of a phase, an op, a module or a line in a step.
 
     Args:
-        name: of the part, the phase, the op, the module or the line.
+        name: of the phase, the op, the module or the line.
         ns: nanoseconds a step.
-        calls: calls a step; 0 where none are counted.
+        calls: calls a step; 0 if none are counted.
         parts: nanoseconds by part, the largest first.
     """
 
@@ -39,25 +40,25 @@ class CostShare:
 
 @dataclass(frozen=True)
 class Budget(NoRows):
-    """Where the wall time of a step goes. Its figures have noise, and no gate judges them.
+    """Where the wall time of a step goes. Its figures are noisy, and no gate judges them.
 
     If nothing is measured, it is empty, and every figure is 0.
 
     Args:
         name: of the step.
-        measured_ns: wall time of an undisturbed step, in nanoseconds: the median of them.
-        cells: what the time went to.
-        timed_ns: median wall time of a timed step, without its waits for a core.
-        scatter: how far the true median may lie from ``measured_ns``, as a share of it.
-        steps: undisturbed steps, and as many timed ones; 0 if it ran once, timed.
-        events: timed events of a step.
-        event_ns: what it cost to time one, on average.
-        note: what every reader must know.
-        noise: the largest scatter of the steps that the figures stand on, without their waits for a core.
-        advice: what to change in the step, what saves most first.
-        waiting_ns: part of ``measured_ns`` that the step waited for a core: without their waits the median of
-            the same steps is that much less.
-        elsewhere: what torch runs on a mesh of another device in place of collectives of redistributions.
+        measured_ns: median wall time of undisturbed steps, in nanoseconds.
+        cells: the time by part, op and source line.
+        timed_ns: median wall time of profiled steps, without their waits for a core.
+        scatter: maximum distance of the true median from ``measured_ns``, as a share of it.
+        steps: number of undisturbed steps, and of profiled ones; 0 if the step ran once, profiled.
+        events: number of profiled events in a step.
+        event_ns: mean cost of timing an event.
+        note: shown below the table.
+        noise: the largest scatter of the steps used, without their waits for a core.
+        advice: what to change in the step, the largest saving first.
+        waiting_ns: part of ``measured_ns`` that the step waited for a core: the median of the same steps is
+            that much less without their waits.
+        elsewhere: what torch runs instead of the collectives of redistributions on another device.
 
     Example:
         >>> cells = (Cell("local", "mm", None, 30.0, 2.0), Cell("dispatch", "mm", None, 60.0, 2.0))
@@ -83,7 +84,7 @@ class Budget(NoRows):
 
     @property
     def parts(self) -> dict[str, float]:
-        """Nanoseconds of each part that the step has; with ``unexplained_ns`` they add up to the step."""
+        """Nanoseconds by part; with ``unexplained_ns`` they add up to the step."""
         sums = dict(ns_by_part(self.cells))
         if self.waiting_ns:
             sums[Part.WAITING] = self.waiting_ns
@@ -91,56 +92,65 @@ class Budget(NoRows):
 
     @property
     def unexplained_ns(self) -> float:
-        """``measured_ns`` minus all parts; below 0 if the parts come to more."""
+        """``measured_ns`` minus all parts; negative if the parts add up to more."""
         return self.measured_ns - sum(self.parts.values())
 
     @property
     def is_noisy(self) -> bool:
-        """Whether steps scatter so far that the parts say little."""
-        return self.noise > NOISY
+        """Whether steps scatter too far for the parts to be reliable."""
+        return self.noise > MAX_NOISE
 
     @property
     def is_unexplained(self) -> bool:
         """Whether more than a tenth of the step is unexplained, though its steps scatter less."""
-        is_far = abs(self.unexplained_ns) > UNEXPLAINED * self.measured_ns
+        is_far = abs(self.unexplained_ns) > MAX_UNEXPLAINED * self.measured_ns
         return is_far and not self.is_noisy and self.steps > 0
 
-    def known(self, part: str) -> str:
-        """Say how a part is known: ``timed`` in place, or ``modelled``: events' cost was taken off it."""
-        of_part = [cell for cell in self.cells if cell.part == part]
-        taken_off, left = sum(cell.timing_ns for cell in of_part), sum(cell.ns for cell in of_part)
-        return "modelled" if abs(taken_off) > MODELLED * (left + taken_off) else "timed"
+    def basis(self, part: str) -> str:
+        """Return ``timed``, or ``modelled`` if much of the part was subtracted as the cost of timing."""
+        timing_ns = sum(cell.timing_ns for cell in self.cells if cell.part == part)
+        remaining_ns = sum(cell.ns for cell in self.cells if cell.part == part)
+        return "modelled" if abs(timing_ns) > MODELLED * (remaining_ns + timing_ns) else "timed"
 
     def by_phase(self) -> list[CostShare]:
-        """What each phase takes, the most expensive first."""
+        """Return the share of each phase, the most expensive first."""
         return self._by(lambda cell: str(cell.place.phase) if cell.place else "")
 
     def by_op(self) -> list[CostShare]:
-        """What each op takes, the most expensive first."""
+        """Return the share of each op, the most expensive first."""
         return self._by(lambda cell: cell.op)
 
     def by_module(self) -> list[CostShare]:
-        """What each module takes without its submodules, by qualified name, the most expensive first."""
+        """Return the share of each module without its submodules, the most expensive first."""
         return self._by(lambda cell: cell.place.module if cell.place else "")
 
     def by_line(self) -> list[CostShare]:
-        """What each line of the program takes, as ``train.py:41``, the most expensive first."""
+        """Return the share of each line of the program, such as ``train.py:41``, the most expensive first."""
         return self._by(lambda cell: cell.place.line_text if cell.place else "")
 
     def _by(self, key: Callable[[Cell], str]) -> list[CostShare]:
-        groups: defaultdict[str, list[Cell]] = defaultdict(list)
-        for cell in self.cells:
-            groups[key(cell)].append(cell)
-        shares = []
-        for name, cells in groups.items():
-            parts = sorted(ns_by_part(cells).items(), key=lambda item: -item[1])
-            spent_ns, calls = sum(cell.ns for cell in cells), sum(cell.calls for cell in cells)
-            shares.append(CostShare(name, spent_ns, calls, dict(parts)))
-        return sorted(shares, key=lambda share: -share.ns)
+        return _sum_by_name(
+            CostShare(key(cell), cell.ns, cell.calls, {str(cell.part): cell.ns}) for cell in self.cells
+        )
+
+
+def _sum_by_name(shares: Iterable[CostShare]) -> list[CostShare]:
+    """Sum shares of the same name; the most expensive first."""
+    groups: defaultdict[str, list[CostShare]] = defaultdict(list)
+    for share in shares:
+        groups[share.name].append(share)
+    summed = []
+    for name, same in groups.items():
+        parts: defaultdict[str, float] = defaultdict(float)
+        for part, ns in (item for share in same for item in share.parts.items()):
+            parts[part] += ns
+        by_size = dict(sorted(parts.items(), key=lambda item: -item[1]))
+        summed.append(CostShare(name, sum(one.ns for one in same), sum(one.calls for one in same), by_size))
+    return sorted(summed, key=lambda share: -share.ns)
 
 
 def fold_shares(shares: Sequence[CostShare]) -> list[CostShare]:
-    """Add up shares whose names differ by the index of a layer alone; the dearest first.
+    """Sum shares whose names differ only by the index of a layer; the most expensive first.
 
     Example:
         >>> shares = [CostShare(f"layers.{n}.wq", 10.0, 2.0, {"local": 10.0}) for n in range(3)]
@@ -148,136 +158,139 @@ def fold_shares(shares: Sequence[CostShare]) -> list[CostShare]:
         [CostShare(name='layers.*.wq (3x)', ns=30.0, calls=6.0, parts={'local': 30.0})]
     """
     names = fold_layers(share.name for share in shares)
-    groups: defaultdict[str, list[CostShare]] = defaultdict(list)
-    for share in shares:
-        groups[names[share.name]].append(share)
-    summed = (_joined(name, alike) if len(alike) > 1 else alike[0] for name, alike in groups.items())
-    return sorted(summed, key=lambda share: -share.ns)
+    layers = Counter(names[share.name] for share in shares)
+    titles = {name: f"{name} ({count}x)" if count > 1 else name for name, count in layers.items()}
+    return _sum_by_name(replace(share, name=titles[names[share.name]]) for share in shares)
 
 
-def _joined(name: str, shares: Sequence[CostShare]) -> CostShare:
-    every = {part for share in shares for part in share.parts}
-    parts = {part: sum(share.parts.get(part, 0.0) for share in shares) for part in every}
-    spent_ns, calls = sum(share.ns for share in shares), sum(share.calls for share in shares)
-    largest = sorted(parts.items(), key=lambda item: -item[1])
-    return CostShare(f"{name} ({len(shares)}x)", spent_ns, calls, dict(largest))
+class MeasuredBudget(NamedTuple):
+    """A budget, and the input of advice on it.
+
+    Args:
+        budget: without advice.
+        counted: steps whose events were counted.
+        optimizers: that stepped.
+    """
+
+    budget: Budget
+    counted: Sequence[StepCounts]
+    optimizers: Collection[OptimizerStep | None]
 
 
-def pieces(moments: Sequence[Moment], begin_ns: int, end_ns: int) -> list[tuple[Moment, float]]:
-    """Cut a time where the program went from one place to the next; give the share that each has of it.
-
-    Time that noting took belongs to no place.
+def split_by_line(lines: Sequence[TracedLine], begin_ns: int, end_ns: int) -> list[tuple[TracedLine, float]]:
+    """Return the lines that ran in a span of time, each with its share. The tracer's time is in none.
 
     Example:
-        >>> here = Moment(0, 0, CodePlace("a.py", 1), False)
-        >>> there = Moment(30, 35, CodePlace("a.py", 2), False)
-        >>> [(moment.place.line, share) for moment, share in pieces([here, there], 20, 45)]
+        >>> here = TracedLine(0, 0, CodePlace("a.py", 1), False)
+        >>> there = TracedLine(30, 35, CodePlace("a.py", 2), False)
+        >>> [(line.place.line, share) for line, share in split_by_line([here, there], 20, 45)]
         [(1, 0.5), (2, 0.5)]
     """
-    first = max(bisect.bisect_right(moments, begin_ns, key=lambda moment: moment.begin_ns) - 1, 0)
-    last = max(bisect.bisect_left(moments, end_ns, key=lambda moment: moment.begin_ns), first + 1)
-    inside = moments[first:last]
+    first = max(bisect.bisect_right(lines, begin_ns, key=lambda line: line.begin_ns) - 1, 0)
+    last = max(bisect.bisect_left(lines, end_ns, key=lambda line: line.begin_ns), first + 1)
+    inside = lines[first:last]
     if not inside:
         return []
-    ends = [*(moment.begin_ns for moment in inside[1:]), end_ns]
+    ends = [*(line.begin_ns for line in inside[1:]), end_ns]
     lengths = [
-        max(0, min(end, end_ns) - max(moment.at_ns, begin_ns))
-        for moment, end in zip(inside, ends, strict=True)
+        max(0, min(end, end_ns) - max(line.at_ns, begin_ns)) for line, end in zip(inside, ends, strict=True)
     ]
     total = sum(lengths)
     if not total:
-        return [(moment, 1.0) for moment in inside[:1]]
-    shares = ((moment, length / total) for moment, length in zip(inside, lengths, strict=True))
-    return [(moment, share) for moment, share in shares if share]
+        return [(inside[0], 1.0)]
+    return [(line, length / total) for line, length in zip(inside, lengths, strict=True) if length]
 
 
-def noting_ns(moments: Sequence[Moment], begin_ns: int, end_ns: int) -> int:
-    """Add up the time of a span that was spent on noting.
+def tracing_ns(lines: Sequence[TracedLine], begin_ns: int, end_ns: int) -> int:
+    """Return the time that the tracer took in a span of time.
 
     Example:
-        >>> noting_ns([Moment(30, 35, CodePlace("a.py", 2), False)], 20, 32)
+        >>> tracing_ns([TracedLine(30, 35, CodePlace("a.py", 2), False)], 20, 32)
         2
     """
-    first = bisect.bisect_right(moments, begin_ns, key=lambda moment: moment.at_ns)
-    last = bisect.bisect_left(moments, end_ns, key=lambda moment: moment.begin_ns)
-    inside = moments[first:last]
-    return sum(min(each.at_ns, end_ns) - max(each.begin_ns, begin_ns) for each in inside)
+    first = bisect.bisect_right(lines, begin_ns, key=lambda line: line.at_ns)
+    last = bisect.bisect_left(lines, end_ns, key=lambda line: line.begin_ns)
+    return sum(min(line.at_ns, end_ns) - max(line.begin_ns, begin_ns) for line in lines[first:last])
 
 
-Shares = list[tuple["CodePlace | None", float]]  # of a slice, at places
+LineShares = list[tuple["CodePlace | None", float]]  # of a slice
 
 
 def cells_of(
-    courses: Sequence[Course], moments: Sequence[Moment], located: Sequence[Course]
+    timelines: Sequence[Timeline], lines: Sequence[TracedLine], traced: Sequence[Timeline]
 ) -> tuple[Cell, ...]:
-    """Add up the slices of several steps by part, op and place, and divide by the number of steps.
+    """Sum the slices of several steps by part, op and line, and divide by the number of steps.
+
+    Slices of steps that were not traced get the lines of a traced step that executed the same, in order;
+    else the lines of slices with the same op and order.
 
     Args:
-        courses: what each step consists of.
-        moments: where the program was while steps were located.
-        located: what each of those consists of, on the clock of the moments. Slices of other steps have the
-            places of these, by op and order; of a located step that ran the same, all in order.
+        timelines: of the steps.
+        lines: of all traced steps.
+        traced: timelines of these, on the clock of the lines.
     """
     # Nanoseconds, calls, and the cost of timing.
     sums: defaultdict[tuple[str, str, CodePlace | None], list[float]] = defaultdict(lambda: [0, 0, 0])
-    same: dict[Hashable, dict[Hashable, Shares]] = {}
-    every: dict[Hashable, Shares] = {}
-    for step in reversed(located):
-        keys, shares = _keys(step), list(_places(step, moments))
-        same[ran(step)] = {key: each for (key, _), each in zip(keys, shares, strict=True)}
-        every |= {op: each for (_, op), each in zip(keys, shares, strict=True)} | same[ran(step)]
-    for course in courses:
-        own = same.get(ran(course), {})
-        for one, (key, op) in zip(course, _keys(course), strict=True):
-            found = own.get(key) or every.get(key) or every.get(op) or [(None, 1.0)]
+    by_order: dict[Hashable, dict[Hashable, LineShares]] = {}
+    by_any: dict[Hashable, LineShares] = {}
+    for step in reversed(traced):
+        keys, shares = _keys(step), list(_line_shares(step, lines))
+        by_order[executed(step)] = {key: each for (key, _), each in zip(keys, shares, strict=True)}
+        by_any |= {op: each for (_, op), each in zip(keys, shares, strict=True)} | by_order[executed(step)]
+    for timeline in timelines:
+        same = by_order.get(executed(timeline), {})
+        for one, (key, op) in zip(timeline, _keys(timeline), strict=True):
+            found = same.get(key) or by_any.get(key) or by_any.get(op) or [(None, 1.0)]
             for number, (place, share) in enumerate(found):
-                cell = sums[str(one.part), one.op, place]
+                cell = sums[str(one.context.part), one.context.op, place]
                 cell[0] += (one.length_ns - one.timing_ns) * share
                 cell[1] += one.calls if number == 0 else 0
                 cell[2] += one.timing_ns * share
-    return tuple(Cell(*key, *(value / len(courses) for value in cell)) for key, cell in sums.items())
+    return tuple(Cell(*key, *(value / len(timelines) for value in cell)) for key, cell in sums.items())
 
 
-SIZES = re.compile(r"\d+")  # in names, as in those of redistributions
+SIZES = re.compile(r"\d+")  # in names of redistributions, which contain shapes
 
 
-def _keys(course: Course) -> list[tuple[Hashable, Hashable]]:
-    """Return keys that slices share with those of steps of other shapes: by op and order, and by op alone.
+def _keys(timeline: Timeline) -> list[tuple[Hashable, Hashable]]:
+    """Return for each slice its key by op and order, and its key by op: equal in steps of other shapes.
 
-    All slices of a call have its line, however many it has. A slice outside of ops follows the op before it.
+    All slices of a call have the same order. A slice outside of ops follows the op before it.
     """
     numbers: defaultdict[Hashable, dict[Hashable, int]] = defaultdict(dict)
     keys: list[tuple[Hashable, Hashable]] = []
     last: tuple[Hashable, Hashable] = ((), ())
-    for one in course:
-        name = SIZES.sub("", one.op)
-        op = (name, one.in_engine) if name else (last[1], one.part)
+    for one in timeline:
+        context = one.context
+        name = SIZES.sub("", context.op)
+        op = (name, context.in_engine) if name else (last[1], context.part)
         order: Hashable = op
-        begin: Hashable = one.since_ns
-        if one.since_ns < 0:
-            order, begin = (op if name else last, one.part), (one.begin_ns, one.end_ns)
-        met = numbers[order]
-        keys.append(((order, met.setdefault(begin, len(met))), op))
+        begin: Hashable = context.called_ns
+        if context.called_ns < 0:
+            order, begin = (op if name else last, context.part), (one.begin_ns, one.end_ns)
+        earlier = numbers[order]
+        keys.append(((order, earlier.setdefault(begin, len(earlier))), op))
         last = keys[-1] if name else last
     return keys
 
 
-def _places(course: Course, moments: Sequence[Moment]) -> Iterator[Shares]:
-    """Give where each slice of a located step was spent."""
-    made: dict[int, CodePlace | None] = {}  # where nodes of autograd were made, by their number
+def _line_shares(timeline: Timeline, lines: Sequence[TracedLine]) -> Iterator[LineShares]:
+    """Yield the lines of each slice of a traced step."""
+    created: dict[int, CodePlace | None] = {}  # lines that created autograd nodes, by the node's number
     backward: CodePlace | None = None
-    for one in course:
-        span = (one.since_ns,) * 2 if one.since_ns >= 0 else (one.begin_ns, one.end_ns)
-        found = pieces(moments, *span)
-        origin = made.get(one.running)
+    for one in timeline:
+        context = one.context
+        span = (context.called_ns,) * 2 if context.called_ns >= 0 else (one.begin_ns, one.end_ns)
+        found = split_by_line(lines, *span)
+        origin = created.get(context.running_node)
         in_code = [
-            (_in_module(moment.place, origin), share)
-            for moment, share in found
-            if moment.in_engine == one.in_engine
+            (_with_module(line.place, origin), share)
+            for line, share in found
+            if line.in_engine == context.in_engine
         ]
-        if in_code and one.made >= 0:
-            made[one.made] = in_code[-1][0]
-        if one.in_engine and not in_code:
+        if in_code and context.new_node >= 0:
+            created[context.new_node] = in_code[-1][0]
+        if context.in_engine and not in_code:
             backward = found[-1][0].place if found else backward
             at = origin or backward
             yield [(replace(at, phase=Phase.BACKWARD) if at else None, 1.0)]
@@ -286,6 +299,6 @@ def _places(course: Course, moments: Sequence[Moment]) -> Iterator[Shares]:
             yield [(place, share / total) for place, share in in_code] or [(None, 1.0)]
 
 
-def _in_module(place: CodePlace | None, origin: CodePlace | None) -> CodePlace | None:
-    """Put what a node calls outside of modules, as a function of the user's, in the module that made it."""
+def _with_module(place: CodePlace | None, origin: CodePlace | None) -> CodePlace | None:
+    """Add the module that created a node to a line outside of modules, such as a backward of the user's."""
     return replace(place, module=origin.module) if place and origin and not place.module else place

@@ -1,4 +1,4 @@
-"""The tables of a budget: its parts, which add up, and what phases, lines, modules and ops have of it."""
+"""Tables of a budget: its parts, and their breakdown by phase, line, module and op."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from pytest_dtdispatch.report.document import (
 )
 from pytest_dtdispatch.report.run import ReportedRun
 
-MOST_LINES = 5  # of a breakdown, if the view is not verbose
+MAX_LINES = 5  # of a breakdown, unless the view is verbose
 REST = "unexplained"  # the last part of each step
-ORDER = {part: number for number, part in enumerate((*map(str, Part), REST))}  # of parts, and their colours
+ORDER = {part: number for number, part in enumerate((*map(str, Part), REST))}  # of parts and their colors
 UNKNOWN = "(not known)"
-# What is told of each: the title, the shares, and what those without a name are.
+# Title, shares, and the label of shares without a name.
 BREAKDOWNS: tuple[tuple[str, Callable[[Budget], list[CostShare]], str], ...] = (
     ("phase", Budget.by_phase, UNKNOWN),
     ("line", Budget.by_line, UNKNOWN),
     ("module", Budget.by_module, "(outside of modules)"),
     ("op", Budget.by_op, "(Python)"),
 )
-# Parts that steps without DTensors have.
+# Parts of steps without DTensors.
 PLAIN_PARTS = {Part.LOCAL, Part.AUTOGRAD, Part.COMMUNICATION, Part.OTHER, Part.WAITING}
-LAYERED = ("module", "op")  # breakdowns whose names may have the index of a layer
+LAYERED = ("module", "op")  # breakdowns whose names may contain the index of a layer
 MEANINGS = {"mostly": "its largest parts"}
 NOISY = "noisy: its steps scatter by more than 15 %; run it again on a quieter machine"
 UNEXPLAINED = "unexplained: the parts miss the step by more than noise; a profiled step runs other code"
@@ -50,14 +50,14 @@ RAN_ONCE = "One of them ran once, so its scatter is unknown"
 
 
 def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
-    """Lay out the budgets of each test."""
+    """Render the budgets of each test."""
     every = [(test, budget) for test, of_test in budgets.items() for budget in of_test]
     blocks = tuple(block for test, budget in every for block in _blocks(test, budget, view))
     return Document(blocks, LEGEND, MEANINGS, _worst_text(every))
 
 
 def _worst_text(budgets: Sequence[tuple[str, Budget]]) -> str:
-    """Name the line and the part of it, local ops and other Python aside, with most of a step."""
+    """Name the line and its part with the largest share of a step, except local ops and other Python."""
     shares: defaultdict[tuple[str, str, str], float] = defaultdict(float)
     for test, budget in budgets:
         own = "the step" if budget.name == "step" else budget.name
@@ -81,7 +81,7 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
     elif budget.measured_ns > 0:
         yield _bar(step.title, step, _whole_ns(step), UNEXPLAINED * budget.is_unexplained)
     yield _parts(step.title, budget)
-    yield paragraph(_how_taken(budget), indent=1)
+    yield paragraph(_profiling_text(budget), indent=1)
     for notice in (UNEXPLAINED * budget.is_unexplained, budget.note):
         if notice:
             yield paragraph(notice, Tone.NOTICE, indent=1)
@@ -99,24 +99,24 @@ def _breakdowns(budget: Budget, view: View) -> Iterator[Table]:
         if title in LAYERED and not view.each_layer:
             shares = fold_shares(shares)
         if len(shares) > 1 or (shares and shares[0].name):
-            yield _breakdown(title, shares, nameless, budget, len(shares) if view.verbose else MOST_LINES)
+            yield _breakdown(title, shares, nameless, budget, len(shares) if view.verbose else MAX_LINES)
 
 
 def step_parts(test: str, budget: Budget) -> StepParts:
-    """Say of a budget what a later one is held beside."""
+    """Return the parts of a budget, for comparison with a later one."""
     parts = {**budget.parts, REST: budget.unexplained_ns}
     scatter_ns = budget.scatter * budget.measured_ns
     return StepParts(f"{test}: {budget.name} (budget)", budget.measured_ns, scatter_ns, parts)
 
 
 def before_and_after(before: StepParts, after: StepParts) -> Iterator[Block]:
-    """Lay out two budgets of one step side by side; what differs is judged by nobody."""
+    """Render two budgets of a step side by side; differences are not judged."""
     whole_ns = max(_whole_ns(before), _whole_ns(after))
     if whole_ns > 0:
         yield _bar(f"{before.title} before", before, whole_ns)
         yield _bar(f"{after.title} after", after, whole_ns)
-    is_known = before.scatter_ns > 0 and after.scatter_ns > 0
-    noise_ns = before.scatter_ns + after.scatter_ns if is_known else -1.0
+    has_noise = before.scatter_ns > 0 and after.scatter_ns > 0
+    noise_ns = before.scatter_ns + after.scatter_ns if has_noise else -1.0
     both = {**before.parts, **after.parts}
     ordered = sorted(both, key=lambda part: ORDER.get(part, len(ORDER)))
     pairs = [(part, before.parts.get(part, 0.0), after.parts.get(part, 0.0)) for part in ordered]
@@ -129,25 +129,26 @@ def before_and_after(before: StepParts, after: StepParts) -> Iterator[Block]:
     columns = Column("before", "us"), Column("after", "us"), Column("change", "us"), Column("of step")
     title = f"{after.title}: before and after"
     yield Table(columns, (Group(title, tuple(lines)),), "part", "noise", expendable=("of step",))
-    known = f"Steps scatter by {us(before.scatter_ns)} us before and {us(after.scatter_ns)} us after"
-    scatter = f"{known}; noise: a change of at most both together" if is_known else RAN_ONCE
+    both_ns = f"{us(before.scatter_ns)} us before and {us(after.scatter_ns)} us after"
+    scatter = f"Steps scatter by {both_ns}; noise: a change of at most both together"
+    scatter = scatter if has_noise else RAN_ONCE
     yield paragraph(f"{before.about}. {scatter}. {OF_STEP}", indent=1)
 
 
 def pairs_document(before: ReportedRun, after: ReportedRun) -> Document:
-    """Lay out side by side the budgets that two saved runs have of one step."""
+    """Render the budgets of two saved runs side by side, for each step that both have."""
     earlier = before.budgets_before()
     pairs = [(earlier[one.title], one) for one in after.budgets if one.title in earlier]
     return Document(tuple(block for pair in pairs for block in before_and_after(*pair)))
 
 
 def _whole_ns(step: StepParts) -> float:
-    """Return how long a bar is: the whole step, or all of its parts where they come to more."""
+    """Return the length of a bar: the whole step, or the sum of its parts if that is more."""
     return max(step.measured_ns, step.measured_ns - step.parts.get(REST, 0.0))
 
 
 def _bar(title: str, step: StepParts, whole_ns: float, note: str = "") -> StackedBar:
-    """Lay the parts of a step out side by side, each in its own colour."""
+    """Render the parts of a step as a bar, each in its own color."""
     rest_ns = step.parts.get(REST, 0.0)
     over = f"the parts come to {us(-rest_ns)} us more than the step"
     parts = tuple(
@@ -165,7 +166,7 @@ def _parts(title: str, budget: Budget) -> Table:
         off[cell.part] += cell.timing_ns
     titles = {str(Part.SENDING): f"{Part.SENDING} ({budget.elsewhere})"} if budget.elsewhere else {}
     lines = [
-        Line(titles.get(part, part), _cells(ns, budget, us(off[part])), budget.known(part))
+        Line(titles.get(part, part), _cells(ns, budget, us(off[part])), budget.basis(part))
         for part, ns in budget.parts.items()
     ]
     if budget.steps:
@@ -176,7 +177,7 @@ def _parts(title: str, budget: Budget) -> Table:
     return Table(columns, (Group(title, tuple(lines)),), "part", "known", expendable=("off",))
 
 
-def _how_taken(budget: Budget) -> str:
+def _profiling_text(budget: Budget) -> str:
     on_core_ns = budget.measured_ns - budget.waiting_ns
     slower = budget.timed_ns / on_core_ns if on_core_ns else 0.0
     steps = f". {budget.steps} steps undisturbed, {budget.steps} profiled" if budget.steps else ""
@@ -186,12 +187,14 @@ def _how_taken(budget: Budget) -> str:
     return f"Profiling made the step {slower:.2f}x slower; {cost}{steps}"
 
 
-def _breakdown(title: str, shares: Sequence[CostShare], nameless: str, budget: Budget, most: int) -> Table:
+def _breakdown(
+    title: str, shares: Sequence[CostShare], nameless: str, budget: Budget, max_lines: int
+) -> Table:
     lines = []
-    for share in shares[:most]:
+    for share in shares[:max_lines]:
         cells = _cells(share.ns, budget, _calls(share.calls))
         lines.append(Line(shorten_path(share.name) or nameless, cells, _mostly(share)))
-    if rest := shares[most:]:
+    if rest := shares[max_lines:]:
         lines.append(Line(f"{len(rest)} more", _cells(sum(share.ns for share in rest), budget)))
     columns = Column("us"), Column("share"), Column("calls")
     room = max(len(line.proof) for line in lines)
@@ -199,7 +202,7 @@ def _breakdown(title: str, shares: Sequence[CostShare], nameless: str, budget: B
 
 
 def _calls(calls: float) -> str:
-    """Write calls a step, whole from one on; a dash where there is none.
+    """Format calls a step: whole from 1 on, and a dash for 0.
 
     Example:
         >>> _calls(1030.4), _calls(0.5), _calls(0.0)
@@ -209,7 +212,7 @@ def _calls(calls: float) -> str:
 
 
 def us(ns: float) -> str:
-    """Write a time in microseconds.
+    """Format a time in microseconds.
 
     Example:
         >>> us(1234567), us(1234)
@@ -227,7 +230,7 @@ def _cells(ns: float, budget: Budget, last: str = "-") -> tuple[str, str, str]:
 
 
 def _mostly(share: CostShare) -> str:
-    """Name the parts that make most of it; those of redistributions are one."""
+    """Name the two largest parts; all parts of redistributions count as one."""
     sums: Counter[str] = Counter()
     for part, ns in share.parts.items():
         sums[_family(part)] += round(ns)
@@ -236,7 +239,7 @@ def _mostly(share: CostShare) -> str:
 
 
 def _family(part: str) -> str:
-    """Name a part without what it is divided into: all parts of redistributions are one."""
+    """Return the first word of a part: all parts of redistributions are one family."""
     return part.partition(" ")[0]
 
 

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dtdispatch import api
-from pytest_dtdispatch.advice import advise
-from pytest_dtdispatch.budget.model import Budget
+from pytest_dtdispatch.advice import advise, with_advice
+from pytest_dtdispatch.budget.model import Budget, MeasuredBudget
 from pytest_dtdispatch.compare.model import Compared, Variants
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
 from pytest_dtdispatch.core.checks import Setup, call_arguments
@@ -144,7 +144,10 @@ class Recorder(api.DtDispatch):
         if self._settings.budget:
             from pytest_dtdispatch.budget.measure import budgeted_region
 
-            with self._running("test", is_timed=True), budgeted_region("test", self.record):
+            def record(measured: MeasuredBudget) -> None:
+                self.record(with_advice(measured))
+
+            with self._running("test", is_timed=True), budgeted_region("test", record):
                 yield
             return
         from pytest_dtdispatch.replay.capture import watching_processes
@@ -212,8 +215,8 @@ class Recorder(api.DtDispatch):
         self._begin("budget", name, kind=Budget.kind)
         self._sync(name)
         with self._running(name, is_timed=True):
-            budget = run_and_measure_budget(step_fn, warmup, steps, name, self._plan.agreement)
-        self.record(budget)
+            measured = run_and_measure_budget(step_fn, warmup, steps, name, self._plan.agreement)
+        self.record(budget := with_advice(measured))
         return budget
 
     # Scalings, compiles, comparisons

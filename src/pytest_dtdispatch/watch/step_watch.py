@@ -10,12 +10,13 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from pytest_dtdispatch.advice import advise
-from pytest_dtdispatch.budget.measure import steps_taken, take_budget
+from pytest_dtdispatch.advice import advise, with_advice
+from pytest_dtdispatch.budget.measure import BudgetMeasurement, steps_needed
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.budget.table import document as budget_document
 from pytest_dtdispatch.core.checks import check_count
@@ -89,38 +90,34 @@ class Growth:
         return f"live objects grow: {grown} since step {self._since}"
 
 
-def _budget_of(loop: LoopSteps, steps: int) -> Generator[None, None, Budget]:
-    """Take a budget: yields in each step, and after each, the one in which it was asked for the first."""
-    yield
-    yield
-    first = len(loop) + 1
-    found = yield from take_budget(steps, f"steps from {first:,} on")
-    return replace(found, name=f"steps {first:,} to {len(loop):,}")
-
-
-class Asked(NamedTuple):
-    """When a budget was asked for.
+class BudgetRequest(NamedTuple):
+    """A request for the budget of the next steps.
 
     Args:
-        steps: of each kind that it measures.
-        after: so many steps of the loop.
-        at_ns: on the clock ``time.perf_counter_ns``.
+        steps: counted steps of each level.
+        after: number of steps that the loop had completed.
+        at_ns: time of the request, on the clock ``time.perf_counter_ns``.
     """
 
     steps: int
     after: int
     at_ns: int
 
-    def too_few(self, had: int, now_ns: int) -> str:
-        """Say how many steps there were, and how many a budget takes at their speed.
+    @property
+    def first(self) -> int:
+        """Number of the first step of the budget: the one after the step that is running."""
+        return self.after + 2
+
+    def too_few(self, completed: int, now_ns: int) -> str:
+        """Describe a loop that ended too early, and how many steps a budget needs at its speed.
 
         Example:
-            >>> Asked(20, 2, 0).too_few(12, 300_000_000)
+            >>> BudgetRequest(20, 2, 0).too_few(12, 300_000_000)
             'the loop ended after 12 steps, and one takes about 106'
         """
-        step_ns = (now_ns - self.at_ns) / (had - self.after) if had > self.after else math.inf
-        takes = self.after + 1 + steps_taken(self.steps, step_ns)  # it begins after a step that runs already
-        return f"the loop ended after {plural(had, 'step')}, and one takes about {takes:,}"
+        step_ns = (now_ns - self.at_ns) / (completed - self.after) if completed > self.after else math.inf
+        needed = self.first - 1 + steps_needed(self.steps, step_ns)
+        return f"the loop ended after {plural(completed, 'step')}, and one takes about {needed:,}"
 
 
 MOST_WARMUP = 10  # steps
@@ -162,8 +159,8 @@ class StepWatch:
         self.steps = LoopSteps()
         self.budgets: list[Budget] = []
         self.ops_after: Counter[str] = Counter()
-        self._budget: Generator[None, None, Budget] | None = None
-        self._asked = Asked(0, 0, 0)
+        self._request: BudgetRequest | None = None
+        self._budget: BudgetMeasurement | None = None
         self._say = print or say_on_first_rank
         self.is_warm = False
         self._thread = threading.current_thread()
@@ -191,7 +188,7 @@ class StepWatch:
         """
         ended_ns = time.perf_counter_ns()
         self._check("step()")
-        is_quiet = self._growth and not self._budget
+        is_quiet = self._growth and not self._request
         calls = self._counter.quiet_lap() if is_quiet else None
         if calls is None:
             self._end_step(ended_ns)
@@ -203,9 +200,9 @@ class StepWatch:
 
     def _end_step(self, ended_ns: int) -> None:
         if self._budget is not None:
-            next(self._budget)
+            self._budget.end_step()
         is_looked_at = self._counter.is_looking
-        took_ns = None if is_looked_at or self._budget else ended_ns - self._began_ns
+        took_ns = None if is_looked_at or self._request else ended_ns - self._began_ns
         step = LoopStep(len(self.steps) + 1, self._counter.lap(), took_ns, is_looked_at)
         counts = step.counts
         if not self.is_warm and counts.misses and step.number <= MOST_WARMUP:
@@ -215,8 +212,8 @@ class StepWatch:
             self._write(f"step {step.number}: warm-up: {counts.misses:,} of {counts.calls:,} calls missed")
         else:
             self._watch(step)
-        if self._budget is not None:
-            self._begin_step_of(self._budget)
+        if self._request is not None:
+            self._begin_budget_step(self._request)
 
     def budget(self, steps: int = 20) -> None:
         """Take the budget of the next steps: where their wall time goes.
@@ -233,15 +230,13 @@ class StepWatch:
             DtDispatchError: a budget is being taken, or a profiler of torch runs.
         """
         self._check("budget()")
-        if self._budget is not None:
+        if self._request is not None:
             raise MeasurementError("budget(): a budget is being measured; it is printed after enough steps")
         check_count("steps", steps, 1, "budget")
         refuse_another_profiler("a budget")
         self._counter.look_away()
         self._counter.end_notes()
-        self._budget = _budget_of(self.steps, steps)
-        self._asked = Asked(steps, len(self.steps), time.perf_counter_ns())
-        next(self._budget)
+        self._request = BudgetRequest(steps, len(self.steps), time.perf_counter_ns())
 
     def __str__(self) -> str:
         """Return a table of what the loop did so far."""
@@ -253,26 +248,35 @@ class StepWatch:
 
     def close(self) -> None:
         """Remove all hooks; the counts stay."""
-        if self._budget is not None:
-            self._budget.close()
-            self._budget = None
-            self._write(f"no budget: {self._asked.too_few(len(self.steps), time.perf_counter_ns())}")
+        if self._request is not None:
+            too_few = self._request.too_few(len(self.steps), time.perf_counter_ns())
+            with suppress(DtDispatchError):  # the budget would be refused, and is incomplete
+                self._end_budget()
+            self._write(f"no budget: {too_few}")
         if self._finish.alive and threading.current_thread() is self._thread:
             self.ops_after = self._counter.noted_ops()
             self.steps.after = self._counter.lap()
         self._finish()
 
-    def _begin_step_of(self, budget: Generator[None, None, Budget]) -> None:
-        """Begin the next step of a budget that is being taken, or print it."""
+    def _begin_budget_step(self, request: BudgetRequest) -> None:
+        """Begin the next step of a budget, or print the budget if it is complete."""
         try:
-            next(budget)
-        except StopIteration as done:
-            self._budget = None
-            self.budgets.append(done.value)
-            self._say(_laid_out(budget_document({"StepWatch": [done.value]}, View())))
+            if self._budget is None:
+                self._budget = BudgetMeasurement(request.steps, f"steps from {request.first:,} on")
+            if self._budget.begin_step():
+                return
+            name = f"steps {request.first:,} to {len(self.steps):,}"
+            budget = replace(with_advice(self._budget.result()), name=name)
+            self.budgets.append(budget)
+            self._say(_laid_out(budget_document({"StepWatch": [budget]}, View())))
         except DtDispatchError as error:
-            self._budget = None
             self._write(f"no budget: {error}")
+        self._end_budget()
+
+    def _end_budget(self) -> None:
+        budget, self._budget, self._request = self._budget, None, None
+        if budget is not None:
+            budget.__exit__(None, None, None)
 
     def _check(self, method: str) -> None:
         if not self._finish.alive:
@@ -304,10 +308,10 @@ class StepWatch:
         counter, growth = self._counter, self._growth
         if counter.is_looking:
             counter.look_away()
-        elif growth and number >= self._next_moved and self._budget is None:
+        elif growth and number >= self._next_moved and self._request is None:
             self._next_moved = MOVED_EVERY * number
             counter.look()
-        if growth and self._budget is None and (grown := growth.look(number)):  # a budget holds specs
+        if growth and self._request is None and (grown := growth.look(number)):  # a budget holds specs
             self._write(f"step {number}: {grown}")
 
     def _write(self, line: str) -> None:

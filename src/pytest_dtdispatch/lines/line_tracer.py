@@ -1,4 +1,4 @@
-"""Where a program is at each moment, line by line: for a few steps, which it slows down."""
+"""Trace a program line by line, for a few steps, which become slower."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from torch.optim import Optimizer
 
 from pytest_dtdispatch.core.events import CodePlace, OptimizerStep, Phase
 from pytest_dtdispatch.lines.finder import NOTHING, ForwardPlaces, FrameOwner, look
-from pytest_dtdispatch.lines.moment import Moment
+from pytest_dtdispatch.lines.traced_line import TracedLine
 from pytest_dtdispatch.torchapi.compiler import uncompiled
 from pytest_dtdispatch.torchapi.ops import describe_optimizer
 
-QUICK_NS, QUICK_LINES = 5_000, 20  # lines that follow each other so fast make a loop, which is at one place
-# Following every line of plain Python takes 10 to 80 times as long as the line: it ends after this share of
-# the other time, and not before it took as long as starting the profiler does.
-MAX_NOTING, MIN_NOTING_NS, CHECK_NS = 3, 20_000_000, 1_000_000
+QUICK_NS, QUICK_LINES = 5_000, 20  # after so many lines in such a short time each, a loop is one line
+# Tracing plain Python takes 10 to 80 times as long as its lines. Tracing ends once it took this many times
+# the remaining time, and not before it took as long as starting the profiler does.
+MAX_TRACING, MIN_TRACING_NS, CHECK_NS = 3, 20_000_000, 1_000_000
 MANY_LINES = 200
 IMPORTLIB = "<frozen importlib._bootstrap>"
 
 
-class PlaceLog(ForwardPlaces):
-    """Note each line of the user's program, and each module, as it comes by in this thread.
+class LineTracer(ForwardPlaces):
+    """Record each line of the user's program and its module, in this thread.
 
-    What an import runs is at the line that imports.
+    All code that an import runs is attributed to the importing line.
 
     Attributes:
-        moments: by time, on the clock ``time.perf_counter_ns``.
-        ended_at: the last line, if noting reached its maximum.
-        is_interrupted: whether the program installed a tracer of its own.
-        optimizers: that stepped, by their ids.
+        lines: by time, on the clock ``time.perf_counter_ns``.
+        ended_at: the last line, if tracing reached its maximum.
+        is_interrupted: whether the program installed its own tracer.
+        optimizers: that stepped, by id.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.moments: list[Moment] = []
+        self.lines: list[TracedLine] = []
         self.ended_at: CodePlace | None = None
         self.is_interrupted = False
-        self._began_ns = self._noting_ns = self._event_ns = self._call_ns = 0
-        self._max_noting = self._check_at_ns = math.inf
+        self._began_ns = self._tracing_ns = self._event_ns = self._call_ns = 0
+        self._max_tracing = self._check_at_ns = math.inf
         self._is_importing = False
         self.optimizers: dict[int, OptimizerStep | None] = {}
         self._enter: Callable[..., Any] = self._on_entry
@@ -54,26 +54,26 @@ class PlaceLog(ForwardPlaces):
         self._last_line_ns = 0
 
     @contextmanager
-    def noting(self, innermost: FrameType | None, max_noting: float = math.inf) -> Iterator[None]:
-        """Note what the program does inside, in functions too that run already; no other tracer must run.
+    def tracing(self, innermost: FrameType | None, max_tracing: float = math.inf) -> Iterator[None]:
+        """Trace the program inside, including functions that are running. There must be no other tracer.
 
         Args:
-            innermost: of the functions that run and belong to the program; None where none does.
-            max_noting: maximum time of noting, relative to the rest of the time inside; it ends there.
+            innermost: frame from which running functions are traced; None if there are none.
+            max_tracing: maximum time of tracing relative to the remaining time; then tracing ends.
         """
         self._trace = self._on_event
         self._call_ns = self._unclocked_ns()
         self._enter, self._trace = uncompiled(self._on_entry), uncompiled(self._on_event)
         self._event_ns = self._unclocked_ns()
-        self._max_noting = max_noting
-        self._check_at_ns = MIN_NOTING_NS if max_noting < math.inf else math.inf
-        self._quick_lines, self._noting_ns, self._began_ns = 0, 0, time.perf_counter_ns()
+        self._max_tracing = max_tracing
+        self._check_at_ns = MIN_TRACING_NS if max_tracing < math.inf else math.inf
+        self._quick_lines, self._tracing_ns, self._began_ns = 0, 0, time.perf_counter_ns()
         self._stack = [*self._frames.outwards(innermost)][::-1]
         self._is_after_backward = False
         running = [frame for _, frame in self._stack]
         for kind, frame in self._stack:
             frame.f_trace_lines, frame.f_trace = kind is FrameOwner.USER, self._on_event
-        self._note(time.perf_counter_ns())
+        self._record(time.perf_counter_ns())
         tracer = self._on_call
         sys.settrace(tracer)
         try:
@@ -81,22 +81,22 @@ class PlaceLog(ForwardPlaces):
         finally:
             if sys.gettrace() is tracer:
                 sys.settrace(None)
-            elif self.ended_at is None:  # what the program installed stays
+            elif self.ended_at is None:  # the program's own tracer stays installed
                 self.is_interrupted = True
             for frame in running:
                 frame.f_trace = None
 
     def _unclocked_ns(self) -> int:
-        """Measure what a line costs that is not recorded, less what its trace function clocks."""
-        count, shortest_ns = len(self.moments), sys.maxsize
+        """Measure the cost of an unrecorded line, less the time that its trace function measures itself."""
+        count, shortest_ns = len(self.lines), sys.maxsize
         for _ in range(5):
-            self._event_ns, self._noting_ns, self._check_at_ns = 0, 0, math.inf
+            self._event_ns, self._tracing_ns, self._check_at_ns = 0, 0, math.inf
             began = self._last_line_ns = time.perf_counter_ns()
             sys.settrace(lambda *_: self._trace)
             _lines()
             sys.settrace(None)
-            shortest_ns = min(shortest_ns, time.perf_counter_ns() - began - self._noting_ns)
-        del self.moments[count:]
+            shortest_ns = min(shortest_ns, time.perf_counter_ns() - began - self._tracing_ns)
+        del self.lines[count:]
         return max(shortest_ns, 0) // MANY_LINES
 
     def _owner(self, frame: FrameType) -> FrameOwner:
@@ -108,8 +108,8 @@ class PlaceLog(ForwardPlaces):
         kind = self._owner(frame)
         if kind is not NOTHING:
             return self._enter(frame, kind)
-        self._noting_ns += self._call_ns
-        if self._noting_ns >= self._check_at_ns:
+        self._tracing_ns += self._call_ns
+        if self._tracing_ns >= self._check_at_ns:
             self._check(time.perf_counter_ns())
         elif frame.f_code.co_filename == IMPORTLIB:
             self._is_importing, frame.f_trace_lines = True, False
@@ -124,9 +124,9 @@ class PlaceLog(ForwardPlaces):
         began = time.perf_counter_ns()
         frame.f_trace_lines = kind is FrameOwner.USER
         self._stack.append((kind, frame))
-        if frame.f_code.co_name == "step" and isinstance(one := frame.f_locals.get("self"), Optimizer):
-            self.optimizers[id(one)] = describe_optimizer(one)
-        return self._note(began)
+        if frame.f_code.co_name == "step" and isinstance(optimizer := frame.f_locals.get("self"), Optimizer):
+            self.optimizers[id(optimizer)] = describe_optimizer(optimizer)
+        return self._record(began)
 
     def _on_event(self, frame: FrameType, event: str, arg: Any) -> Any:
         began = time.perf_counter_ns()
@@ -140,41 +140,41 @@ class PlaceLog(ForwardPlaces):
                 continue
             if self._owner(frame) is FrameOwner.ENGINE and not self._is_in_engine():
                 self._is_after_backward = True
-        return self._trace if event == "exception" else self._note(began)
+        return self._trace if event == "exception" else self._record(began)
 
     def _is_in_engine(self) -> bool:
         return any(kind is FrameOwner.ENGINE for kind, _ in self._stack)
 
-    def _note(self, begin_ns: int) -> Any:
+    def _record(self, begin_ns: int) -> Any:
         place, in_engine = self._place()
         self._last_line_ns = time.perf_counter_ns()
-        self.moments.append(Moment(begin_ns, self._last_line_ns, place, in_engine))
+        self.lines.append(TracedLine(begin_ns, self._last_line_ns, place, in_engine))
         return self._spend(begin_ns)
 
     def _spend(self, begin_ns: int) -> Any:
-        """Count the time of noting; return the function that traces on, or None at the maximum."""
-        self._noting_ns += time.perf_counter_ns() - begin_ns + self._event_ns
-        return self._trace if self._noting_ns < self._check_at_ns else self._check(begin_ns)
+        """Add the time of tracing; return the trace function, or None if the maximum is reached."""
+        self._tracing_ns += time.perf_counter_ns() - begin_ns + self._event_ns
+        return self._trace if self._tracing_ns < self._check_at_ns else self._check(begin_ns)
 
     def _check(self, begin_ns: int) -> Any:
         now = time.perf_counter_ns()
-        self._check_at_ns = self._noting_ns + CHECK_NS
-        if self._noting_ns <= self._max_noting * (now - self._began_ns - self._noting_ns):
+        self._check_at_ns = self._tracing_ns + CHECK_NS
+        if self._tracing_ns <= self._max_tracing * (now - self._began_ns - self._tracing_ns):
             return self._trace
         sys.settrace(None)
         for _, frame in self._stack:
             frame.f_trace = None
-        self.ended_at = self.moments[-1].place
-        self.moments.append(Moment(begin_ns, now, None, False))
+        self.ended_at = self.lines[-1].place
+        self.lines.append(TracedLine(begin_ns, now, None, False))
         return None
 
     def _place(self) -> tuple[CodePlace, bool]:
-        """Find the place, and whether it is code of the user that the engine calls."""
+        """Return the current line, and whether it is user code called by the autograd engine."""
         outwards = reversed(self._stack)
         seen = look(outwards)
         if not seen.is_in_engine:
             return self._forward(seen), self._is_in_engine()
-        at = seen if seen.file else look(outwards)  # what called backward
+        at = seen if seen.file else look(outwards)  # the caller of backward
         name = self._names.known_name(seen.running) if seen.running else ""
         return CodePlace(at.file, at.line, name, Phase.BACKWARD), bool(seen.file or seen.running)
 
