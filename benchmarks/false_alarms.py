@@ -187,7 +187,7 @@ def judge_saved_run(options: argparse.Namespace) -> None:
             rows = [row for gate in read_run(Path(folder) / "run.json").gates for row in gate.verdicts]
             statuses[status] += 1
             gated.append(seconds)
-            of_fault = [row for row in rows if options.fault and row.row.endswith(SLOWED[options.fault])]
+            of_fault = [row for row in rows if options.fault and str(row.row).endswith(SLOWED[options.fault])]
             slowed.update(str(row.verdict) for row in of_fault)
             failing = [row for row in over(rows) if row not in of_fault]
             counts = Counter(str(row.verdict) for row in rows)

@@ -15,8 +15,10 @@ from pytest_dtdispatch.core.measurement import (
     State,
 )
 from pytest_dtdispatch.core.results import MetricValue
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.run import ReportedRun
+from tests.row_ids import row_id
 
 MISSES, HITS = (900_000, 910_000, 905_000, 990_000, 902_000), (6_900, 7_100, 7_000, 7_050, 6_950, 9_000)
 ADD = "add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"
@@ -66,11 +68,11 @@ def run_of(*rows: Measurement, test: str = "t.py::test_a", **more: object) -> Re
 
 def hostile_run() -> ReportedRun:
     """Make a run with every hostile name, as a test, as a row, as a result and in what a gate said."""
-    verdicts = tuple(RowVerdict(name, Verdict.REGRESSED, (), name, name) for name in HOSTILE)
+    verdicts = tuple(RowVerdict(row_id(name), Verdict.REGRESSED, (), name, name) for name in HOSTILE)
     return ReportedRun(
         environment={name: name for name in HOSTILE},
         measured={f"t.py::{name}": (row(name),) for name in HOSTILE},
-        numbers=tuple(MetricValue(f"t.py::{name}::step", "misses_per_step", 3) for name in HOSTILE),
+        numbers=tuple(MetricValue(RowId(f"t.py::{name}", "step"), "misses_per_step", 3) for name in HOSTILE),
         gates=(Judgement(verdicts, HOSTILE[0], verdicts),),
     )
 

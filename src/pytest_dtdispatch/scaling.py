@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pytest_dtdispatch.core.checks import callable_at
 from pytest_dtdispatch.core.measurement import Figures, State, merge
 from pytest_dtdispatch.core.results import NoRows
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import own_name, show_progress
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.document import Document, Kind, Paragraph, Tone, View, paragraph
@@ -214,7 +215,7 @@ def judge(scaling: Scaling, limits: Mapping[str, int] | None = None) -> Iterator
     ]
     criterion = f"max_exponent={limit:g}"
     details = (f"{criterion}: {'; '.join(failures)}",) if failures else ()
-    yield RowVerdict(scaling.name, min(verdicts, key=[*JUDGED].index), (), "", criterion, details)
+    yield RowVerdict(RowId("", scaling.name), min(verdicts, key=[*JUDGED].index), (), "", criterion, details)
 
 
 def document(scalings: Mapping[str, Sequence[Scaling]], view: View) -> Document:

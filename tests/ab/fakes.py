@@ -22,16 +22,19 @@ if sys.argv[1] == "-c":
 with open(told["calls"], "a") as calls:
     calls.write(told["name"] + "\\n")
 exec(told["does"])
+def rows(values):
+    return [[[*name.rsplit("::", 2)], value] for name, value in values.items()]
+
 values = {{}}
 for state, ns in (("hit", 7e3), ("miss", 1.3e6), ("local", 2e3)):
     factor = told["factors"].get(state, 1.0)
     values[f"{{told['row']}}::{{state}}"] = ns * factor * (0.99 + 0.005 * os.urandom(1)[0] / 255)
 with open(os.environ["DTDISPATCH_AB_OUTPUT"], "w") as output:
     folders = [os.getcwd()] if "DTDISPATCH_AB_CHECKOUT" in os.environ else []
-    content = {{"values": values, "absent": {{}}, "folders": folders, **told["only"]}}
+    content = {{"values": rows(values), "absent": {{}}, "folders": folders, **told["only"]}}
     if told["numbers"]:
-        content["values"] = told["numbers"][os.environ["DTDISPATCH_AB_KIND"]]
-        content["details"] = told["numbers"].get("details", {{}})
+        content["values"] = rows(told["numbers"][os.environ["DTDISPATCH_AB_KIND"]])
+        content["details"] = rows(told["numbers"].get("details", {{}}))
     output.write(json(content))
 """
 

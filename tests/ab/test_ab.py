@@ -19,6 +19,7 @@ import pytest
 from pytest_dtdispatch.ab.run import interleaved
 from pytest_dtdispatch.cli import main
 from tests.ab.fakes import ROW, calls, fake_python
+from tests.row_ids import by_text
 
 FEW = ("--pairs", "4", "--confirm", "6")
 STEP = "t.py::test_step::train"
@@ -68,10 +69,10 @@ def test_equal_sides_pass_with_every_sample_kept(tmp_path: Path, capsys: pytest.
     assert "screen: process 9 of 10 (base) took" in err
     assert " s left" in err
     content = json.loads(path.read_text())
-    assert (content["format"], content["version"]) == ("pytest-dtdispatch ab", 3)
+    assert (content["format"], content["version"]) == ("pytest-dtdispatch ab", 4)
     assert content["sides"]["base"]["torch"] == "2.13.0"
     assert len(content["processes"]) == 10
-    assert content["processes"][0]["values"].keys() == instructions().keys()
+    assert by_text(content["processes"][0]["values"]).keys() == instructions().keys()
     assert {verdict["verdict"] for verdict in content["verdicts"]} == {"passed"}
 
 
@@ -238,9 +239,10 @@ def test_instructions_that_trip_run_other_layouts(tmp_path: Path, capsys: pytest
 def profiled(name: str, folder: Path, count: int, *functions: str, **told: Any) -> Path:
     """Make an interpreter that names functions where it is to profile the miss."""
     checks = (
-        "asked = os.environ['DTDISPATCH_AB_ONLY']\n"
-        f"assert asked in ('', {f'{ROW}::miss'!r}), asked\n"
-        "assert ('-odtdispatch_profile=true' in sys.argv) == bool(asked)\n"
+        "only = os.environ['DTDISPATCH_AB_ONLY']\n"
+        "asked = only != '[]'\n"
+        "assert not asked or only == '[\"t.py::test_add\"]', only\n"
+        "assert ('-odtdispatch_profile=true' in sys.argv) == asked\n"
         "told['numbers']['details'] = told['numbers']['details'] if asked else {}\n"
     )
     numbers: Answers = {"instructions": instructions(miss=count), "details": {f"{ROW}::miss": [*functions]}}
@@ -309,7 +311,7 @@ def test_the_table_to_paste_has_the_numbers_of_the_file(
     out = capsys.readouterr().out
     titles, *rows = pasted(out)
     assert titles[2:7] == ["base us", "head us", "change %", "interval %", "plain %"]
-    verdicts = {one["row"].rpartition("::")[2]: one for one in json.loads(path.read_text())["verdicts"]}
+    verdicts = {one["state"]: one for one in json.loads(path.read_text())["verdicts"]}
     assert [row[1] for row in rows] == ["miss", "hit"]  # the gravest first
     for row in rows:
         figures = verdicts[row[1]]["figures"]
@@ -424,7 +426,7 @@ def test_the_first_that_regressed_is_named(tmp_path: Path, capsys: pytest.Captur
 
 def test_what_one_of_several_lacks_fails_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What one of several lacks is listed with the reason and fails nothing."""
-    only = {"absent": {"t.py::test_add": "failed: no such op"}}
+    only = {"absent": [[["t.py::test_add"], "failed: no such op"]]}
     lacking = fake_torch(tmp_path, "2.9.1", only=only)
     assert several([lacking, lacking]) == 5
     assert f"base {lacking}: measured nothing" in capsys.readouterr().err  # two are a base and a head
@@ -434,7 +436,7 @@ def test_what_one_of_several_lacks_fails_nothing(tmp_path: Path, capsys: pytest.
     numbers = {"counts": counted(), "proofs": {}}
     old = fake_torch(tmp_path, "2.5.1", numbers=numbers)
     numbers = {"counts": {"t.py::test_other::x::misses_per_step": 0.0}, "proofs": {}}
-    only = {"absent": {"t.py::test_step": "skipped: gone"}}
+    only = {"absent": [[["t.py::test_step"], "skipped: gone"]]}
     new = fake_torch(tmp_path, "2.15.0", numbers=numbers, only=only)
     assert several([old, old, new], "--metric", "counts") == 0
     out = capsys.readouterr().out

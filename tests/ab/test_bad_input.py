@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.cli import main
-from tests.ab.fakes import ROW, calls, fake_python
+from tests.ab.fakes import calls, fake_python
 
 
 def said(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> str:
@@ -138,8 +138,8 @@ def whole(tmp_path: Path, whole_text: str, capsys: pytest.CaptureFixture[str]) -
         ("[" * 100_000, "other.json is nested too deeply"),
         ("[]", 'not a file of dtdispatch ab: it has no "format": "pytest-dtdispatch ab"'),
         ('{"format": "something"}', "not a file of dtdispatch ab"),
-        ('{"format": "pytest-dtdispatch ab", "version": 99}', "version 99 of the format; this one reads 3"),
-        ('{"format": "pytest-dtdispatch ab", "version": 3}', "not whole: a Run without request"),
+        ('{"format": "pytest-dtdispatch ab", "version": 99}', "saved in format 99; this version reads 4"),
+        ('{"format": "pytest-dtdispatch ab", "version": 4}', "not whole: a Run without request"),
         ("\udcff", "other.json:1: this is not UTF-8 text"),
         (None, "cannot be read: No such file"),
     ],
@@ -172,9 +172,9 @@ NAN = float("nan")
         (("request", "pythons"), ["one"], "versions of base, head, and interpreters of 1"),
         (("sides",), [17], "no dict: [17]"),
         (("processes", 0, "side"), "head", "its processes are not those of 5 pairs"),
-        (("processes", 0, "values"), {"a::b::c": NAN}, "(values of a ProcessSample)"),
-        (("processes", 0, "details"), {"a": 7}, "no list: 7"),
-        (("processes", 0, "values", f"{ROW}::hit"), 0.0, "time of 0.0"),
+        (("processes", 0, "values"), [[["a", "b", "c"], NAN]], "(values of a ProcessSample)"),
+        (("processes", 0, "details"), [[["a"], 7]], "no list: 7"),
+        (("processes", 0, "values", 0, 1), 0.0, "time of 0.0"),
     ],
 )
 def test_what_no_run_can_have_is_not_judged(

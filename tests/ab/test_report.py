@@ -10,15 +10,16 @@ from pytest_dtdispatch.ab.process import Versions
 from pytest_dtdispatch.ab.report import run_document
 from pytest_dtdispatch.ab.rule import Values
 from pytest_dtdispatch.ab.run import ProcessSample, Request, Run, judge_run
+from pytest_dtdispatch.core.row_id import RowId
 from tests.rendered import lines_of
 
-ADD = "t.py::test_add[4]::add.Tensor(f32[8]S0)@4"
-HIT, LOCAL, MISS = f"{ADD}::hit", f"{ADD}::local", f"{ADD}::miss"
+ADD = RowId("t.py::test_add[4]", "add.Tensor(f32[8]S0)@4")
+HIT, LOCAL, MISS = (ADD._replace(state=state) for state in ("hit", "local", "miss"))
 VERSIONS = Versions("3.12.3", "0.1.0", "2.13.0", "abc", "a CPU")
 TIMES = (7000.0, 7010.0, 7020.0, 7030.0, 7040.0)
 
 
-def processes(factor: float = 1.0, **others: float) -> list[dict[str, float]]:
+def processes(factor: float = 1.0, **others: float) -> list[dict[RowId, float]]:
     named = {"local": LOCAL, "miss": MISS}
     return [{HIT: ns * factor, **{named[name]: each for name, each in others.items()}} for ns in TIMES]
 

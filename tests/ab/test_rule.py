@@ -20,15 +20,18 @@ from pytest_dtdispatch.ab.rule import (
     compare_stages,
     judge,
 )
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.verdicts import Verdict
+from tests.row_ids import state_id
 
-HIT, MISS, LOCAL = "t.py::test_add::add@4::hit", "t.py::test_add::add@4::miss", "t.py::test_add::add@4::local"
+ADD = RowId("t.py::test_add", "add@4")
+HIT, MISS, LOCAL = (ADD._replace(state=state) for state in ("hit", "miss", "local"))
 RULE = Rule()
 PASSED, REGRESSED, IMPROVED = Verdict.PASSED, Verdict.REGRESSED, Verdict.IMPROVED
 INCONCLUSIVE, CONTAMINATED = Verdict.INCONCLUSIVE, Verdict.CONTAMINATED
 
 
-def processes(count: int, seed: int, noise: float = 0.01, **factor: float) -> list[dict[str, float]]:
+def processes(count: int, seed: int, noise: float = 0.01, **factor: float) -> list[dict[RowId, float]]:
     """Script processes: a hit of 7 us, a miss of 1.3 ms, a plain op of 2 us, each times its factor."""
     draw = random.Random(seed)
     rows = {"hit": (7e3, noise), "miss": (1.3e6, noise), "local": (2e3, min(noise, 0.002))}
@@ -37,19 +40,19 @@ def processes(count: int, seed: int, noise: float = 0.01, **factor: float) -> li
         ns, spread = rows[state]
         return ns * factor.get(state, 1.0) * math.exp(draw.gauss(0, spread))
 
-    return [{f"t.py::test_add::add@4::{state}": drawn(state) for state in rows} for _ in range(count)]
+    return [{ADD._replace(state=state): drawn(state) for state in rows} for _ in range(count)]
 
 
 def screened(noise: float = 0.01, **factor: float) -> Stage:
     return compare_sides(processes(5, 1, noise), processes(5, 2, noise, **factor), RULE)
 
 
-def fresh(only: list[str], noise: float = 0.01, pairs: int = 10, **factor: float) -> Stage:
+def fresh(only: list[RowId], noise: float = 0.01, pairs: int = 10, **factor: float) -> Stage:
     sides = processes(pairs, 3, noise), processes(pairs, 4, noise, **factor)
     return compare_sides(*sides, RULE, 0.005, only)
 
 
-def verdicts(screen: Stage, confirm: Stage | None = None) -> dict[str, Verdict]:
+def verdicts(screen: Stage, confirm: Stage | None = None) -> dict[RowId, Verdict]:
     stages = {SCREEN: screen, CONFIRM: confirm} if confirm else {SCREEN: screen}
     return {one.row: one.verdict for one in judge(RULE, stages)}
 
@@ -123,12 +126,13 @@ def test_the_control_has_a_floor_in_either_direction(factor: float) -> None:
 
 @pytest.mark.parametrize("metric", ["time", COUNTS])
 def test_rows_that_some_processes_have_are_missing_new_or_inconclusive(metric: str) -> None:
-    base = [{"a::t::x": 1.0, "a::t::gone": 1.0, "a::t::some": 1.0}, {"a::t::x": 1.0, "a::t::gone": 1.0}]
-    head = [{"a::t::x": 1.0, "a::t::new": 1.0, "a::t::some": 1.0}] * 2
+    same, gone_row, new_row, some_row = (RowId("a", "t", state) for state in ("x", "gone", "new", "some"))
+    base = [{same: 1.0, gone_row: 1.0, some_row: 1.0}, {same: 1.0, gone_row: 1.0}]
+    head = [{same: 1.0, new_row: 1.0, some_row: 1.0}] * 2
     rule = Rule(metric=metric)
     [_, some, gone, new] = judge(rule, {SCREEN: compare_sides(base, head, rule)})
     assert [some.verdict, gone.verdict, new.verdict] == [INCONCLUSIVE, Verdict.MISSING, Verdict.NEW]
-    assert [one.row for one in (some, gone, new)] == ["a::t::some", "a::t::gone", "a::t::new"]
+    assert [one.row for one in (some, gone, new)] == [some_row, gone_row, new_row]
     assert "1 of 2 and 2 of 2 processes" in some.remedy
 
 
@@ -137,11 +141,11 @@ def with_control(metric: str, **factor: float) -> Sides:
     base, head = processes(10, 1, 0.001), processes(10, 2, 0.001, **factor)
     for name in ("add", "mul", "mm", "relu", "sum", "clone"):
         for one in base:
-            one[f"control::{name}::control"] = 1000.0
+            one[state_id(f"control::{name}::control")] = 1000.0
         for one in head:
-            one[f"control::{name}::control"] = 1000.0 * factor.get("every", 1.0)
+            one[state_id(f"control::{name}::control")] = 1000.0 * factor.get("every", 1.0)
     for one in head:
-        one["control::add::control"] *= factor.get("one", 1.0)
+        one[state_id("control::add::control")] *= factor.get("one", 1.0)
     return base, head
 
 
@@ -180,7 +184,7 @@ def test_older_file_is_judged_by_its_local_rows() -> None:
     assert verdicts(stages[SCREEN]) == {HIT: CONTAMINATED, MISS: CONTAMINATED}
 
 
-def sides(base: dict[str, list[float]], head: dict[str, list[float]]) -> Sides:
+def sides(base: dict[RowId, list[float]], head: dict[RowId, list[float]]) -> Sides:
     """Return the processes of two sides, of which each row has one value a process."""
     before, after = (
         [dict(zip(side, values, strict=True)) for values in zip(*side.values(), strict=True)]
@@ -194,7 +198,7 @@ SLOW, SLOWER = [100.0, 101.0, 102.0, 103.0, 104.0], [120.0, 121.0, 122.0, 123.0,
 
 def test_p_values_are_adjusted_for_the_number_of_rows_that_tripped() -> None:
     """One row at the least p that five pairs can have: alone it would do, beside noisy ones not."""
-    sure, *noisy = rows = [f"t.py::test_{i}::add::hit" for i in range(3)]
+    sure, *noisy = rows = [RowId(f"t.py::test_{i}", "add", "hit") for i in range(3)]
     base = {sure: SLOW} | {row: [*SLOW[:4], 130.0] for row in noisy}
     values = sides(base, dict.fromkeys(rows, SLOWER))
     screen = compare_sides(*values, RULE)
@@ -205,7 +209,7 @@ def test_p_values_are_adjusted_for_the_number_of_rows_that_tripped() -> None:
 
 
 def test_rows_that_are_slow_together_do_not_hide_each_other() -> None:
-    rows = [f"t.py::test_{i}::add::hit" for i in range(20)]
+    rows = [RowId(f"t.py::test_{i}", "add", "hit") for i in range(20)]
     values = sides(dict.fromkeys(rows, SLOW), dict.fromkeys(rows, SLOWER))
     every = compare_sides(*values, RULE, 0.005, rows)
     assert set(verdicts(compare_sides(*values, RULE), every).values()) == {REGRESSED}

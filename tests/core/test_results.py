@@ -26,6 +26,7 @@ from pytest_dtdispatch.core.results import (
     repeated,
     row_key,
 )
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.text import MOST_LISTED, listed
 from pytest_dtdispatch.plugin.gates import KINDS, metric_names
@@ -74,7 +75,7 @@ def test_signatures_stand_in_the_order_of_their_first_call_and_named_calls_after
         ("warm start", "warm start", "2x4", 1, Contains.END_TO_END),
     ]
     numbers = [*book.metrics(())]
-    assert [number.name for number in numbers] == [f"::{label}" for label, *_ in found]
+    assert [number.row.label for number in numbers] == [label for label, *_ in found]
     assert [number.signature for number in numbers] == [LONG.full, "", ""], "whole where it is cut"
 
 
@@ -145,7 +146,7 @@ COMPILES = counts(State.COMPILE_COLD, 90_000), counts(State.CALL, 700, 600)
 def test_each_kind_of_result_has_its_numbers(found: Finding, numbers: dict[str, int]) -> None:
     values = list(results_of([found]).metrics(KINDS))
     assert {value.metric: value.value for value in values} == numbers
-    assert {value.name for value in values} <= {f"t.py::test_a::{found.name}"}
+    assert {value.row for value in values} <= {RowId("t.py::test_a", found.name)}
 
 
 def test_a_miss_of_few_samples_is_given_as_one_that_cannot_be_judged() -> None:

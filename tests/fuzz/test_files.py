@@ -21,14 +21,23 @@ from pytest_dtdispatch.ab.run import judge_run as judge_ab_run
 from pytest_dtdispatch.ab.run import read_run as read_ab_run
 from pytest_dtdispatch.core.measurement import Samples, State
 from pytest_dtdispatch.core.results import MetricValue
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.verdicts import Threshold, Verdict
 from pytest_dtdispatch.errors import DtDispatchError
-from pytest_dtdispatch.gates.expected import ExpectedRow, judge_results, parse_expected, read_results
+from pytest_dtdispatch.gates.expected import (
+    ExpectedRow,
+    by_name,
+    judge_results,
+    parse_expected,
+    parse_row,
+    read_results,
+)
 from pytest_dtdispatch.gates.saved_run import StateRow, judge_run, state_rows
 from pytest_dtdispatch.plugin.gates import metric_names
 from pytest_dtdispatch.report.run import KEY, ReportedRun, decode_run, encode_run
 from tests.fuzz.inputs import assert_one_line, changed, fuzzed, odd_texts, spoiled
 from tests.reported_runs import measured
+from tests.row_ids import number
 
 METRICS = metric_names()
 NAME = "t.py::test_add::add.Tensor(f32[8]S0, f32[8]S0)@4"
@@ -64,7 +73,9 @@ def test_expected_results_as_text(text: str, found: list[int]) -> None:
         oracle_rows(text)
     )
     values = found or [row.expected for row in rows]
-    results = [MetricValue(row.name, row.metric, value) for row, value in zip(rows, values, strict=False)]
+    results = [
+        MetricValue(parse_row(row.name), row.metric, value) for row, value in zip(rows, values, strict=False)
+    ]
     assert_no_wrong_verdict(rows, results)
 
 
@@ -86,12 +97,12 @@ def test_a_result_at_its_margin(expected: int, margin: float, away: int, up: boo
     room = int(expected * Fraction(repr(margin)))
     value = max(0, expected + (room if up else -room) * (where == "edge") + away)
     row = ExpectedRow("t", "dispatch_hit_ns", expected, margin)
-    assert_no_wrong_verdict([row], [MetricValue("gone" if where == "gone" else "t", row.metric, value)])
+    assert_no_wrong_verdict([row], [number("gone" if where == "gone" else "t", row.metric, value)])
 
 
 def assert_no_wrong_verdict(rows: Any, results: list[MetricValue]) -> None:
     judgement = judge_results(rows, results)
-    found = {(one.name, one.metric): one.value for one in results}
+    found = {key: one.value for key, one in by_name(results).items()}
     verdicts = [verdict_of(row, found.get((row.name, row.metric))) for row in rows]
     assert [one.verdict for one in judgement.verdicts[: len(rows)]] == verdicts
     assert judgement.has_failed == (not rows or {*verdicts} != {Verdict.PASSED})
@@ -117,7 +128,7 @@ def test_results_as_text(text: str, tmp_path_factory: pytest.TempPathFactory) ->
         return
     lines = [line for line in text.split("\n") if line.strip()]
     has_rows = any(line.strip("\ufeff \t\r") and "#" not in line[:3] for line in lines)
-    assert has_rows <= len({(one.name, one.metric) for one in results}) == len(results) <= len(lines)
+    assert has_rows <= len(by_name(results)) == len(results) <= len(lines)
 
 
 # Saved runs
@@ -143,13 +154,13 @@ def test_a_saved_run(run: tuple[Any, list[Any]], slower: float, threshold: float
         return
     then = [row for test, rows in base.measured.items() for row in state_rows(test, rows)]
     now = [
-        StateRow(f"{NAME}::{state}", state, tuple(round(ns * factor) for ns in NS), "4")
+        StateRow(RowId(TEST, LABEL, state), tuple(round(ns * factor) for ns in NS), "4")
         for state, factor in zip(STATES, (slower, slower, 1.0), strict=True)
     ]
     judgement = judge_run(then, now, lambda row: (Threshold("", "median", threshold),))
     passed = [one for one in judgement.verdicts if one.verdict in (Verdict.PASSED, Verdict.IMPROVED)]
     for one in passed:
-        [samples] = [row.ns for row in then if row.name == one.row][-1:]
+        [samples] = [row.ns for row in then if row.row == one.row][-1:]
         assert statistics.median(NS) * slower <= statistics.median(samples) * (1 + threshold) * (1 + 1e-9)
     told = {Verdict.REGRESSED, Verdict.CONTAMINATED}
     assert judgement.has_failed or passed
@@ -163,14 +174,14 @@ def process(side: str, stage: str, number: int) -> dict[str, Any]:
     """One process, whose head is twice as slow; its plain tensors are not."""
     factor = (2.0 if side == HEAD else 1.0) * (1 + number / 1000)
     values = {"hit": 7e3 * factor, "miss": 1e6 * factor, "local": 2e3 + number}
-    rows = {f"{NAME}::{state}": ns for state, ns in values.items()}
+    rows = [[[TEST, LABEL, state], ns] for state, ns in values.items()]
     return {"stage": stage, "side": side, "seconds": 1.0, "values": rows}
 
 
 TURNS = [BASE, HEAD, HEAD, BASE]
 RECORDED = {
     "format": "pytest-dtdispatch ab",
-    "version": 3,
+    "version": 4,
     "request": {
         "pythons": ["a", "b"], "revisions": [], "arguments": [], "passes": 2,
         "rule": {

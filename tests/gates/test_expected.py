@@ -17,6 +17,7 @@ from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.gates.expected import ExpectedRow, corrections, judge_results, read_expected, shortened
 from pytest_dtdispatch.plugin.gates import metric_names
 from tests import pytorch_reader
+from tests.row_ids import number
 
 HIT = "dispatch_hit_ns"
 VALUES = some.integers(0, 10**15)
@@ -28,7 +29,7 @@ def row(name: str = "t", expected: int = 5, margin: float = 0.1, metric: str = H
 
 
 def found(value: int = 5, metric: str = HIT, scatter: float = 0.0) -> MetricValue:
-    return MetricValue("t", metric, value, scatter)
+    return number("t", metric, value, scatter)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ ROUNDED = [(1034, None), (1035, 1035), (966, None), (965, 965), (123456, 123400)
 @pytest.mark.parametrize(("value", "written"), ROUNDED)
 def test_only_rows_off_by_over_a_third_of_their_margin_are_corrected(value: int, written: int | None) -> None:
     before = ExpectedRow("t", HIT, 1000, 0.103, "earlier", 7)
-    after = corrections([before], [found(value), MetricValue("new", HIT, 3)])
+    after = corrections([before], [found(value), number("new", HIT, 3)])
     assert [(each.name, each.expected, each.noise_margin, each.line) for each in after] == (
         [] if written is None else [("t", written, 0.103, 7)]
     )

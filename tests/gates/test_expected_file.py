@@ -10,13 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.core.measurement import Figures, Samples, State
-from pytest_dtdispatch.core.results import MetricValue, TestResults, row_key
+from pytest_dtdispatch.core.results import MetricValue, TestResults, name_in_files, row_key
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.gates import expected
 from pytest_dtdispatch.gates.expected import (
     ExpectedRow,
+    by_name,
     checked_reason,
     parse_expected,
+    parse_row,
     read_expected,
     read_results,
     results_text,
@@ -37,7 +40,8 @@ t.py::test_step::train,misses_per_step,0,0,{REASON}
 NAMES = some.text(max_size=80).map(row_key).filter(bool)
 METRIC, VALUE = some.sampled_from(list(METRICS)), some.integers(0, 2**63 - 1)
 RESULTS = some.lists(
-    some.builds(MetricValue, NAMES, METRIC, VALUE), unique_by=lambda result: (result.name, result.metric)
+    some.builds(MetricValue, NAMES.map(parse_row), METRIC, VALUE),
+    unique_by=lambda result: (name_in_files(result.row), result.metric),
 )
 ROWS = some.lists(
     some.builds(ExpectedRow, NAMES, METRIC, VALUE, some.floats(0, 1), some.just("") | NAMES),
@@ -115,8 +119,11 @@ def test_a_long_name_is_written_so_that_its_line_can_be_read(tmp_path: Path) -> 
     values = tuple(found.metrics(()))
     path = tmp_path / "results.csv"
     path.write_text(results_text(values))
-    assert read_results(path, METRICS) == values
-    rows = [ExpectedRow(one.name, one.metric, 7, 0.1, '"' * expected.LONGEST_REASON) for one in values]
+    assert by_name(read_results(path, METRICS)).keys() == by_name(values).keys()
+    rows = [
+        ExpectedRow(name_in_files(one.row), one.metric, 7, 0.1, '"' * expected.LONGEST_REASON)
+        for one in values
+    ]
     path.write_text(parse_expected("", "f", METRICS).with_rows(rows))
     assert len(read_expected(path, METRICS).rows) == 3
 
@@ -135,11 +142,11 @@ LONG = Signature("cat.default", (tuple(f"f32[{size}]S0" for size in range(40)),)
 
 
 def test_a_signature_that_its_name_has_cut_stands_whole_beside_it(tmp_path: Path) -> None:
-    result = MetricValue(f"t.py::test::{LONG}", "dispatch_hit_ns", 6940, signature=LONG.full)
+    result = MetricValue(RowId("t.py::test", str(LONG)), "dispatch_hit_ns", 6940, signature=LONG.full)
     path = written(tmp_path, results_text([result]))
     assert LONG.full in path.read_text()
     assert read_results(path, METRICS) == (result,)
-    assert pytorch_reader.read_results(path) == {(result.name, result.metric): result.value}
+    assert pytorch_reader.read_results(path) == {(name_in_files(result.row), result.metric): result.value}
     another = written(tmp_path, path.read_text().replace("f32[30]S0", "f32[99]S0"))
     for text in (another.read_text(), ROW):
         with pytest.raises(ValueError, match=r"expected\.csv:1: 4 fields, and a row is name,metric,value"):
@@ -148,7 +155,7 @@ def test_a_signature_that_its_name_has_cut_stands_whole_beside_it(tmp_path: Path
 
 def test_no_line_is_written_that_is_too_long_to_be_read(tmp_path: Path) -> None:
     long = Signature("cat.default", (tuple(f"f32[{size}]S0" for size in range(4000)),), (4,), "cpu")
-    result = MetricValue(f"t.py::test::{long}", "dispatch_hit_ns", 6940, signature=long.full)
+    result = MetricValue(RowId("t.py::test", str(long)), "dispatch_hit_ns", 6940, signature=long.full)
     assert read_results(written(tmp_path, results_text([result])), METRICS) == (
         replace(result, signature=""),
     )
@@ -178,7 +185,7 @@ def test_what_is_written_reads_back_as_it_was_here_and_by_pytorch(
 ) -> None:
     path = written(tmp_path_factory.getbasetemp(), results_text(results))
     assert read_results(path, METRICS) == tuple(results)
-    assert pytorch_reader.read_results(path) == {(r.name, r.metric): r.value for r in results}
+    assert pytorch_reader.read_results(path) == {(name_in_files(r.row), r.metric): r.value for r in results}
     text = parse_expected("\n\n", "f", METRICS).with_rows(rows)
     assert parse_expected(text, "f", METRICS).rows == tuple(
         replace(row, line=line) for line, row in enumerate(rows, 3)

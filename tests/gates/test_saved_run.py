@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.verdicts import Judgement, Outlook, Threshold
 from pytest_dtdispatch.gates.saved_run import (
     LEAST_SAMPLES,
@@ -29,7 +30,7 @@ STEADY = tuple(1000 + 7 * n % 20 for n in range(20))
 
 def row(name: str = "hit", factor: float = 1.0, count: int = 20) -> StateRow:
     ns = tuple(round(1000 * factor * STEADY[n % 20]) for n in range(count))
-    return StateRow(f"t.py::test_a::{name}", State(name.split()[0]), ns)
+    return StateRow(RowId("t.py::test_a", name, name.split()[0]), ns)
 
 
 def judge(base: Iterable[StateRow], head: Iterable[StateRow], *thresholds: Threshold) -> Judgement:
@@ -84,7 +85,7 @@ def test_every_field_sees_a_slow_down(field: str) -> None:
 @settings(max_examples=20)
 @given(st.lists(st.integers(1, 10**6), min_size=MIN_SAMPLES, max_size=40))
 def test_a_run_against_itself_never_regresses_nor_improves(ns: list[int]) -> None:
-    same = StateRow("t.py::test_a::hit", State.HIT, tuple(ns))
+    same = StateRow(RowId("t.py::test_a", "add", State.HIT), tuple(ns))
     assert verdicts_of(judge([same], [same]))[0] in ("passed", "inconclusive")
 
 
@@ -160,9 +161,11 @@ def test_one_block_beside_slow_ones_fails_nothing(blocks: int, slow_blocks: int,
 
 def test_control_row_of_a_slow_core_is_left_out() -> None:
     slow = replace(row("local", factor=1.6), speed_ns=160)
-    then = {"a": replace(row("local"), speed_ns=100)}
-    assert control_shifts(then, {"a": slow}) == {}
-    assert control_shifts(then, {"a": replace(slow, speed_ns=105)})["a"] == pytest.approx(math.log(1.6))
+    then = {slow.row: replace(row("local"), speed_ns=100)}
+    assert control_shifts(then, {slow.row: slow}) == {}
+    assert control_shifts(then, {slow.row: replace(slow, speed_ns=105)})[slow.row] == pytest.approx(
+        math.log(1.6)
+    )
 
 
 @pytest.mark.parametrize(
@@ -221,7 +224,7 @@ def test_disturbed_baseline_passes_nothing(factor: float) -> None:
 
 
 def test_one_control_row_of_several_does_not_spoil_a_run() -> None:
-    base = [row(), *(StateRow(f"{name}::local", State.LOCAL, STEADY) for name in "abc")]
+    base = [row(), *(StateRow(RowId("t.py::test_a", name, State.LOCAL), STEADY) for name in "abc")]
     head = [*base[:3], replace(base[3], ns=tuple(3 * ns for ns in STEADY))]
     judgement = judge(base, head)
     assert verdicts_of(judgement) == ["passed"]
@@ -250,7 +253,7 @@ def test_a_saved_run_of_which_half_lacks_samples_is_refused() -> None:
     judgement = judge(base, [row(), row("miss"), row("local")])
     assert verdicts_of(judgement) == ["inconclusive", "passed", "mismatched"]
     [refused] = judgement.failed
-    assert refused.row == "1 of 2 thresholds can never be judged against this saved run"
+    assert str(refused.row) == "1 of 2 thresholds can never be judged against this saved run"
     assert refused.remedy.startswith("save one on a quieter machine with a greater --dtdispatch-rounds ")
     better = judge([*base, row("call")], [row(), row("miss"), row("local"), row("call")])
     assert not better.has_failed
@@ -262,7 +265,7 @@ def test_a_saved_run_of_which_most_rows_can_never_be_judged_is_refused(ns: tuple
     useless, head = [replace(row(name), ns=ns) for name in names], [row(name) for name in names]
     assert not judge([*useless[:2], *head[2:]], head).has_failed
     [refused] = judge([*useless[:3], *head[3:]], head).failed
-    assert refused.row == "3 of 4 thresholds can never be judged against this saved run"
+    assert str(refused.row) == "3 of 4 thresholds can never be judged against this saved run"
 
 
 def test_a_strict_threshold_fails_where_its_row_is_inconclusive() -> None:
@@ -271,7 +274,7 @@ def test_a_strict_threshold_fails_where_its_row_is_inconclusive() -> None:
     assert verdicts_of(judge(*rows, strict)) == verdicts_of(judge(*rows)) == ["passed", "inconclusive"]
     assert not judge(*rows).has_failed
     [failed] = judge(*rows, strict).failed
-    assert (failed.row, failed.criterion) == ("t.py::test_a::miss", "median:10%,strict")
+    assert (failed.row.label, failed.criterion) == ("miss", "median:10%,strict")
     assert not judge([row()], [row(), row("miss")], strict).has_failed, "new, and not inconclusive"
 
 
@@ -315,7 +318,7 @@ def test_a_sample_of_no_time_at_all_decides_nothing() -> None:
 @pytest.mark.parametrize("factor", [0.1, 1.0, 10.0])
 def test_a_row_that_scatters_in_either_run_is_neither_passed_nor_failed(factor: float, field: str) -> None:
     quiet = row("miss")
-    busy = StateRow(quiet.name, quiet.state, tuple(round(factor * ns) for ns in (1000, 5000, 4000) * 8))
+    busy = StateRow(quiet.row, tuple(round(factor * ns) for ns in (1000, 5000, 4000) * 8))
     threshold = Threshold("", field, 0.1)
     [in_this_run] = judge([quiet], [busy], threshold).verdicts
     in_the_saved_run = judge([busy], [quiet], threshold).verdicts[0]

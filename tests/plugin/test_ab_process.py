@@ -25,6 +25,7 @@ from pytest_dtdispatch.instructions.instruction_sampler import InstructionSample
 from pytest_dtdispatch.plugin.ab_process import absences, instructions, times
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, WallClock
 from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, measure, measure_source
+from tests.row_ids import by_text
 
 pytestmark = pytest.mark.torch
 PLUGIN = "-ppytest_dtdispatch.plugin.ab_process"
@@ -71,7 +72,7 @@ def test_add(dtdispatch, device_mesh, module_wide, rows):
 def test_each_pass_has_own_fixtures_and_each_row_one_value(pytester: pytest.Pytester, answer: Path) -> None:
     measure_source(pytester, PASSES, PLUGIN)
     assert (pytester.path / "noted").read_text().split() == ["up", "8", "16", "down"] * 3
-    values = read(answer)["values"]
+    values = by_text(read(answer)["values"])
     add = "add.Tensor(f32[{0},8]S0, f32[{0},8]S0)@4"
     assert (
         set(values)
@@ -88,12 +89,11 @@ def test_each_pass_has_own_fixtures_and_each_row_one_value(pytester: pytest.Pyte
 def test_rows_that_are_asked_for_run_no_other_test(
     pytester: pytest.Pytester, answer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(
-        "DTDISPATCH_AB_ONLY", "test_it.py::test_add[16]::add::miss\ntest_it.py::test_x::y::hit"
-    )
+    monkeypatch.setenv("DTDISPATCH_AB_ONLY", json.dumps(["test_it.py::test_add[16]", "test_it.py::test_x"]))
     measure_source(pytester, PASSES, PLUGIN)
     assert (pytester.path / "noted").read_text().split() == ["up", "16", "down"] * 3
-    assert {name.split("::")[1] for name in read(answer)["values"].keys() - CONTROL} == {"test_add[16]"}
+    measured = by_text(read(answer)["values"]).keys() - CONTROL
+    assert {name.split("::")[1] for name in measured} == {"test_add[16]"}
 
 
 NOTES = "def test_it(dtdispatch):\n    with open('noted', 'a') as file:\n        file.write('x')\n    assert "
@@ -149,15 +149,15 @@ def test_steps(dtdispatch, device_mesh):
 
 def test_counts_are_named_by_test_step_and_count(pytester: pytest.Pytester, counted: Path) -> None:
     assert measure_source(pytester, STEPS, PLUGIN, "--dtdispatch-metric=counts").ret == 0
-    numbers = read(counted)["values"]
+    numbers, details = (by_text(read(counted)[each]) for each in ("values", "details"))
     step = "test_it.py::test_steps::step::"
     of_step = {name.removeprefix(step): value for name, value in numbers.items() if name.startswith(step)}
     assert len(of_step) == 10
     once = ("calls_per_step", "redistributes_per_step", "collectives_per_step")
     assert {name: value for name, value in of_step.items() if value} == dict.fromkeys(once, 1.0)
-    [moved] = read(counted)["details"]["test_it.py::test_steps::step::redistributes_per_step"]
+    [moved] = details["test_it.py::test_steps::step::redistributes_per_step"]
     assert moved.startswith("redistribute: f32[8,8] S0 -> R")
-    [called] = read(counted)["details"]["test_it.py::test_steps::step::calls_per_step"]
+    [called] = details["test_it.py::test_steps::step::calls_per_step"]
     assert re.fullmatch(r"add\.Tensor\(f32\[8,8\]R\)@4, at test_it\.py:\d+.*", called)
     # A capture is counted from empty caches: what fills them is no growth.
     assert numbers["test_it.py::test_steps::capture 1::misses_per_step"] == 1.0
@@ -176,8 +176,8 @@ def test_steps(dtdispatch, device_mesh):
 def test_growth_lists_what_stays_alive(pytester: pytest.Pytester, counted: Path) -> None:
     assert measure_source(pytester, LEAK, PLUGIN, "--dtdispatch-metric=counts").ret == 0
     name = "test_it.py::test_steps::step::dtensor_growth_per_step"
-    assert read(counted)["values"][name] == 1.0
-    assert read(counted)["details"][name] == ["f32[8,8] S0"]
+    assert by_text(read(counted)["values"])[name] == 1.0
+    assert by_text(read(counted)["details"])[name] == ["f32[8,8] S0"]
 
 
 def test_which_rows_hit_is_proved_beside_counts(
@@ -186,9 +186,9 @@ def test_which_rows_hit_is_proved_beside_counts(
     monkeypatch.setenv("DTDISPATCH_AB_KIND", "proofs")
     few = ("--dtdispatch-rounds=1", "--dtdispatch-repeat=2")
     assert measure_source(pytester, STEPS, PLUGIN, *few).ret == 0
-    [(name, never)] = read(counted)["values"].items()
-    assert name.startswith("test_it.py::test_steps::add.Tensor(")
-    assert (name.rpartition("::")[2], never) == ("never_hits", 0.0)
+    [(row, never)] = read(counted)["values"]
+    assert (row[0], row[1].partition("(")[0]) == ("test_it.py::test_steps", "add.Tensor")
+    assert (row[2], never) == ("never_hits", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -233,12 +233,12 @@ def test_expected_to_fail():
     assert measure(pytester, PLUGIN).ret == 0
     assert (pytester.path / "noted").read_text() == "x"  # once
     content = read(answer)
-    assert content["absent"] == {
+    assert by_text(content["absent"]) == {
         "test_broken.py": "failed: ModuleNotFoundError: No module named 'nowhere'",
         "test_lacks.py::test_fails": "failed: NotImplementedError: no rule",
         "test_lacks.py::test_skipped": "skipped: no interface",
     }
-    assert f"test_ten.py::test_add::{ADD}::hit" in content["values"]
+    assert f"test_ten.py::test_add::{ADD}::hit" in by_text(content["values"])
 
 
 def test_a_state_that_was_never_seen_is_absent_with_its_reason() -> None:
@@ -247,7 +247,7 @@ def test_a_state_that_was_never_seen_is_absent_with_its_reason() -> None:
     samples = (Samples(State.MISS, (9,)), never)
     results.enter_call("add", "4", Figures(1, samples, ("never hits: it propagates",)))
     results.enter_call("mm", "4", Figures(notes=("runs once",)))
-    assert dict(absences(results)) == {
+    assert by_text(absences(results)) == {
         "t.py::test_add::add::hit": "never hits: it propagates",
         "t.py::test_add::mm": "runs once",
     }
@@ -259,7 +259,7 @@ def test_a_profiled_count_knows_its_functions() -> None:
     misses = Samples(State.MISS, (80, 90), unit=INSTRUCTIONS, profile=profile)
     hits = Samples(State.HIT, (7, 6), unit=INSTRUCTIONS)
     results.enter_call("add", "4", Figures(1, (misses, hits)))
-    found = dict(instructions(results))
+    found = by_text(instructions(results))
     assert found == {"t.py::test_add::add::miss": 80.0, "t.py::test_add::add::hit": 6.0}
     details = [count.details for count in found.values() if isinstance(count, Count)]
     assert details == [("70 A.rule (a.py:3)", "20 add (b.py:9)"), ()]
@@ -268,4 +268,4 @@ def test_a_profiled_count_knows_its_functions() -> None:
 def test_the_least_of_many_short_blocks_is_the_value_of_a_row() -> None:
     results = TestResults("t.py::test_add")
     results.enter_call("add", "4", Figures(1, (Samples(State.CALL, (9,) * 200 + (7,) * 40 + (9,) * 200),)))
-    assert dict(times(results)) == {"t.py::test_add::add::call": 7}
+    assert by_text(times(results)) == {"t.py::test_add::add::call": 7}

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.core.measurement import UNITS
-from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.plugin.gates import KINDS
 from pytest_dtdispatch.report.run import read_run
 from pytest_dtdispatch.rounds.sampler import SAMPLERS
@@ -23,6 +22,7 @@ from tests.plugin_runs import (
     run,
     text_of,
 )
+from tests.row_ids import number
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -191,7 +191,7 @@ def test_a_kind_of_result_goes_to_the_terminal_the_files_and_the_gates(pytester:
     pytester.makepyfile(test_mul=IMPORTS + TESTS)  # pytest-benchmark writes no file without a row
     judged = measure(pytester, "--dtdispatch-expected=expected.csv", "--benchmark-json=rows.json")
     assert judged.ret == pytest.ExitCode.OK
-    assert MetricValue(NUMBER, "blocks", 12) in read_run(Path("rows.json")).numbers
+    assert number(NUMBER, "blocks", 12) in read_run(Path("rows.json")).numbers
     with_numbers(pytester, 'Number("model", 13)')
     result = measure(pytester, "--dtdispatch-expected=expected.csv", "-k", "number")
     assert result.ret == pytest.ExitCode.TESTS_FAILED

@@ -13,7 +13,7 @@ import jinja2  # noqa: F401 (else the run imports it, pytester forgets it, and i
 import pytest
 
 from pytest_dtdispatch.cli import main
-from pytest_dtdispatch.core.results import MetricValue
+from pytest_dtdispatch.core.results import name_in_files
 from pytest_dtdispatch.gates.expected import read_results
 from pytest_dtdispatch.plugin.gates import KINDS, metric_names
 from pytest_dtdispatch.plugin.settings import EXPORTS
@@ -21,6 +21,7 @@ from pytest_dtdispatch.report import exports
 from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.run import KEY, ReportedRun, encode_run, read_run
 from tests.plugin_runs import ADDS, IMPORTS, measure, text_of
+from tests.row_ids import number
 
 pytestmark = pytest.mark.torch
 
@@ -72,7 +73,7 @@ def test_a_saved_run_exports_as_live(pytester: pytest.Pytester, capsys: pytest.C
     assert "is_same_size.default" in (path / "live-markdown").read_text()
     same = "test_it.py::test_same::is_same_size.default(f32[8,8]S0, f32[8,8]S0)@4"
     numbers = read_results(path / "live-csv", metric_names())
-    assert [number.metric for number in numbers if number.name == same] == ["call_ns"]
+    assert [number.metric for number in numbers if name_in_files(number.row) == same] == ["call_ns"]
     page = (path / "live-html").read_text()
     assert html_page(replace(read_run(path / "saved.json"), where="")) == page
     for said in ("Failed: ", "1 improved", "&lt;step&gt;", "unexplained", "compare[other]", "Comparisons"):
@@ -134,8 +135,8 @@ def assert_holds_our_properties(file: Path) -> None:
 def test_what_cannot_be_exported_is_told_in_one_line(
     export: str, says: str, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    number = MetricValue("t.py::test_a::train", "misses_per_step", 2)
-    saved = {"benchmarks": [], KEY: encode_run(ReportedRun(numbers=(number,)))}
+    found = number("t.py::test_a::train", "misses_per_step", 2)
+    saved = {"benchmarks": [], KEY: encode_run(ReportedRun(numbers=(found,)))}
     Path("saved.json").write_text(json.dumps(saved))
     assert main(["report", "saved.json", f"--export={export}"]) == 2
     [line] = capsys.readouterr().err.splitlines()

@@ -23,6 +23,7 @@ from pytest_dtdispatch.ranks.merge import (
     merge_results,
 )
 from tests.reported_runs import measured
+from tests.row_ids import number
 
 lists_of_ranks = some.lists(
     some.lists(some.integers(1, 10**9), min_size=1, max_size=9).map(tuple), min_size=1, max_size=6
@@ -93,8 +94,11 @@ def test_a_signature_of_some_ranks_says_on_which_it_is_missing() -> None:
 
 
 def test_of_each_number_the_largest_stands_and_says_whose_it_is_where_ranks_differ() -> None:
-    one, two = MetricValue("t::a", "misses_per_step", 1), MetricValue("t::a", "misses_per_step", 2)
-    alone = MetricValue("t::b", "collectives", 3)
+    one, two = (
+        number("t::a", "misses_per_step", 1),
+        number("t::a", "misses_per_step", 2),
+    )
+    alone = number("t::b", "collectives", 3)
 
     def merged(*by_rank: list[MetricValue]) -> tuple[MetricValue, ...]:
         found = {rank: RankResults((), tuple(numbers), ()) for rank, numbers in enumerate(by_rank)}

@@ -11,16 +11,19 @@ import pytest
 
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Samples, State, Unit
 from pytest_dtdispatch.core.parsing import Export
-from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.settings import EXPORTS
 from pytest_dtdispatch.report.exports import FORMATS, RESULT, export_saved
 from pytest_dtdispatch.report.run import ReportedRun
 from tests.reported_runs import ADD, HITS, hostile_run, row, run_of
+from tests.row_ids import number
 
 TRACE = '{"schemaVersion": 1, "traceEvents": [{"ph": "X", "name": "step 1", "ts": 0, "dur": 1}]}'
 MISS, HIT = f"t.py::test_a::{ADD}::miss", f"t.py::test_a::{ADD}::hit"
-NUMBERS = (MetricValue("t.py::test_a::train", "misses_per_step", 2), MetricValue("t", "wall_ns", 7))
+NUMBERS = (
+    number("t.py::test_a::train", "misses_per_step", 2),
+    number("t", "wall_ns", 7),
+)
 COUNTED = row(ADD, Samples(State.HIT, (66_000, 66_050), unit=INSTRUCTIONS))
 
 
@@ -107,7 +110,7 @@ def test_a_record_has_what_pytorchs_database_requires() -> None:
         "model": {"name": "t.py::test_a::train", "type": "dtensor dispatch"},
         "metric": {"name": "misses_per_step", "benchmark_values": [2]},
     }
-    cut = ReportedRun(numbers=(MetricValue("t.py::cut", "collectives", 0, signature="the whole"),))
+    cut = ReportedRun(numbers=(number("t.py::cut", "collectives", 0, signature="the whole"),))
     assert exported("oss-json", cut)[0]["model"]["extra_info"] == {"signature": "the whole"}
 
 

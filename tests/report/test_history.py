@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pytest_dtdispatch.core.measurement import Samples, State
-from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import history_document
 from tests.rendered import lines_of
 from tests.reported_runs import ADD, HITS, hostile_run, row, run_of
+from tests.row_ids import number
 
 NOISY = Samples(State.HIT, (100, 900, 100, 900, 100, 900))
 
@@ -23,7 +23,7 @@ def cells_of(lines: list[str], metric: str) -> list[str]:
 
 
 def test_each_number_has_a_column_for_each_run_the_oldest_first_and_its_change() -> None:
-    steps = (MetricValue("t.py::test_a::train", "misses_per_step", 2),)
+    steps = (number("t.py::test_a::train", "misses_per_step", 2),)
     runs = [hit_of(3, *[9_000] * 6), hit_of(1, *[6_000] * 6), hit_of(2, *[7_000] * 6, numbers=steps)]
     lines = lines_of(history_document(runs), 140)
     assert lines[:3] == [f"{n}: run{n}.json, taken 2026-11-0{n}" for n in (1, 2, 3)]

@@ -8,12 +8,14 @@ import pytest
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import MetricValue
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, Verdict, not_judged
 from pytest_dtdispatch.gates.expected import ExpectedRow, judge_results
 from pytest_dtdispatch.gates.saved_run import StateRow, compare_rows, judge_run
 from pytest_dtdispatch.report.document import Document, View
 from pytest_dtdispatch.report.judgements import comparison_blocks, judgement_document, worst_text
 from tests.rendered import lines_of
+from tests.row_ids import number
 
 STEADY = tuple(10_000 + n for n in range(20))
 THRESHOLD = Threshold("", "median", 0.1)
@@ -32,7 +34,7 @@ def judged(*factors: float, states: tuple[State, ...] = (State.HIT,) * 5) -> Jud
     """Judge rows that take so many times as long as in the saved run."""
     tests = list(zip("abcde", states, factors, strict=False))
     name = "t.py::test"
-    then = [StateRow(f"{name}::{letter}::{state}", state, STEADY, test=name) for letter, state, _ in tests]
+    then = [StateRow(RowId(name, letter, state), STEADY) for letter, state, _ in tests]
     ns = [tuple(round(factor * ns) for ns in STEADY) for *_, factor in tests]
     now = [replace(row, ns=times) for row, times in zip(then, ns, strict=True)]
     return judge_run(then, now, lambda row: [THRESHOLD])
@@ -69,14 +71,14 @@ def test_every_row_stands_beside_the_saved_one_with_its_verdict_the_worst_first(
 
 def test_a_narrow_terminal_writes_below_a_row_that_failed_what_it_has_no_room_for() -> None:
     judgement = judged(1.5, 1.0)
-    long = [replace(row, row=row.row.replace("::hit", f"{'x' * 60}::hit")) for row in judgement.verdicts]
+    long = [replace(row, row=row.row._replace(label="x" * 60)) for row in judgement.verdicts]
     lines = lines_of(judgement_document(replace(judgement, verdicts=tuple(long)), View()), 80)
     [below] = [line for line in lines if "base 10.0 us" in line]
     assert below.startswith("    base 10.0 us, 99 % interval +")
 
 
 def test_rows_without_a_threshold_are_faster_slower_or_neither() -> None:
-    then = [StateRow(f"t::{name}::hit", State.HIT, STEADY, test="t") for name in "abcd"]
+    then = [StateRow(RowId("t", name, State.HIT), STEADY) for name in "abcd"]
     times = [tuple(round(factor * ns) for ns in STEADY) for factor in (0.5, 1.5, 1.0)]
     now = [replace(row, ns=ns) for row, ns in zip(then, times, strict=False)]
     rows = compare_rows(then, now)
@@ -102,16 +104,16 @@ def expected(rows: list[ExpectedRow], results: list[MetricValue]) -> list[str]:
 
 def test_what_passed_is_counted_with_its_drift_from_what_is_expected() -> None:
     rows = [ExpectedRow("a", HIT, 1000, 0.3), ExpectedRow("b", HIT, 1000, 0.3)]
-    found = expected(rows, [MetricValue("a", HIT, 1200), MetricValue("b", HIT, 1000)])
+    found = expected(rows, [number("a", HIT, 1200), number("b", HIT, 1000)])
     drift = "  drift of 2 passed rows: median +10.0 %"
     assert found == ["gate: passed against expected.csv: 2 passed", drift]
-    found = expected([ExpectedRow("a", "collectives", 0, 0)], [MetricValue("a", "collectives", 0)])
+    found = expected([ExpectedRow("a", "collectives", 0, 0)], [number("a", "collectives", 0)])
     assert found[1:] == ["  drift of 1 passed row: median +0.0 %"]
 
 
 def test_an_improved_row_has_its_correction_where_it_does_not_fail() -> None:
     rows = [ExpectedRow("a", HIT, 1000, 0.1), ExpectedRow("b", HIT, 1000, 0.1)]
-    results = [MetricValue("a", HIT, 500), MetricValue("b", HIT, 1000)]
+    results = [number("a", HIT, 500), number("b", HIT, 1000)]
     judgement = judge_results(rows, results, improved_fails=False)
     found = lines_of(judgement_document(replace(judgement, where="expected.csv")), 80)
     assert found[0] == "gate: passed against expected.csv: 1 passed, 1 improved"
@@ -121,7 +123,11 @@ def test_an_improved_row_has_its_correction_where_it_does_not_fail() -> None:
 
 def test_a_failed_gate_says_which_by_how_much_and_what_to_paste() -> None:
     rows = [ExpectedRow(name, HIT, value, 0.3) for name, value in (("a", 1000), (LONG, 1000), ("c", 0))]
-    results = [MetricValue("a", HIT, 1200), MetricValue(LONG, HIT, 123_456), MetricValue("c", HIT, 7)]
+    results = [
+        number("a", HIT, 1200),
+        number(LONG, HIT, 123_456),
+        number("c", HIT, 7),
+    ]
     assert expected(rows, results) == [
         "gate: failed against expected.csv: 1 passed, 2 regressed",
         f"  regressed {LONG}",
@@ -140,7 +146,7 @@ def test_a_failed_gate_says_which_by_how_much_and_what_to_paste() -> None:
 
 
 def test_new_results_are_listed_up_to_ten() -> None:
-    results = [MetricValue("a", HIT, 1), *(MetricValue(str(n), HIT, n) for n in range(12))]
+    results = [number("a", HIT, 1), *(number(str(n), HIT, n) for n in range(12))]
     found = expected([ExpectedRow("a", HIT, 1, 0)], results)
     assert found[0] == "gate: passed against expected.csv: 1 passed, 12 new"
     assert found[1:11] == [f"  new {n}: dispatch_hit_ns {n}" for n in range(10)]
@@ -150,16 +156,17 @@ def test_new_results_are_listed_up_to_ten() -> None:
     ]
 
 
-@pytest.mark.parametrize("results", [[], [MetricValue("a", HIT, 5)]])
+@pytest.mark.parametrize("results", [[], [number("a", HIT, 5)]])
 def test_nothing_compared_is_said(results: list[MetricValue]) -> None:
     found = expected([], results)
     assert found[0].startswith("gate: failed against expected.csv: ")
     assert found[-1].endswith(("no row to judge", "no row could be judged, so the gate fails"))
 
 
-@pytest.mark.parametrize("test", ["", "t.py::test_a"])
-def test_long_lists_of_verdicts_are_cut(test: str) -> None:
-    rows = tuple(RowVerdict(f"t.py::test_a::{n:03}::hit", Verdict.MISSING, test=test) for n in range(500))
+@pytest.mark.parametrize("state", [None, "hit"])
+def test_long_lists_of_verdicts_are_cut(state: str | None) -> None:
+    ids = (RowId("t.py::test_a", f"{n:03}", state) for n in range(500))
+    rows = tuple(RowVerdict(row, Verdict.MISSING) for row in ids)
     judgement = Judgement(rows, "base.json", rows, to_paste=tuple(map(str, range(500))), command="update")
     short, whole = (judgement_document(judgement, View(verbose)) for verbose in (False, True))
     lines, every = (lines_of(document, 120) for document in (short, whole))

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pytest_dtdispatch.core.events import Part, StepParts
 from pytest_dtdispatch.core.measurement import Contains, Samples, State
 from pytest_dtdispatch.core.results import Advice
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report import page as page_module
@@ -37,10 +38,11 @@ from pytest_dtdispatch.report.document import (
 from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.run import ReportedRun
 from tests.reported_runs import ADD, HITS, HOSTILE, MISSES, hostile_run, profiled_run, row, run_of
+from tests.row_ids import row_id
 
 VOID = {"meta", "link", "input"}
 BAR = StackedBar("train", "10 us", (("local 4 us", 0.4, 0), ("unexplained 6 us", 0.6, 11)), has_rest=True)
-HIT = f"t.py::test_a::{ADD}::hit"
+HIT = RowId("t.py::test_a", ADD, "hit")
 REGRESSED = RowVerdict(HIT, Verdict.REGRESSED, (), "find what slowed it", "median:10%")
 FAILED = Judgement((REGRESSED,), "base.json", (REGRESSED,))
 
@@ -113,7 +115,7 @@ def test_a_gate_that_passed_says_so_above_all() -> None:
 
 
 def test_what_comes_after_ten_is_folded_and_still_on_the_page() -> None:
-    verdicts = tuple(RowVerdict(f"row {n}", Verdict.REGRESSED, (), f"remedy {n}") for n in range(12))
+    verdicts = tuple(RowVerdict(row_id(f"row {n}"), Verdict.REGRESSED, (), f"remedy {n}") for n in range(12))
     gate = Judgement(verdicts, "base.json", verdicts, to_paste=("row 11,1",))
     page = page_of(run_of(*(row(f"add(f32[{n}]R)@4") for n in range(15)), gates=(gate,)))
     assert len(page.all("details")) == 2
@@ -146,8 +148,7 @@ def test_scatter_is_said_as_the_upper_bound_that_it_is() -> None:
 
 def test_rows_can_be_filtered_by_their_verdict_and_by_noise() -> None:
     noisy = row("mm(f32[8]R)@4", Samples(State.MISS, (900_000, 5_000_000, 4_000_000) * 5))
-    side_by_side = replace(REGRESSED, test="t.py::test_a")
-    page = page_of(run_of(row(), noisy, gates=(replace(FAILED, verdicts=(side_by_side,)),)))
+    page = page_of(run_of(row(), noisy, gates=(FAILED,)))
     marks = [body["data-marks"] for body in page.all("tbody") if "data-marks" in body]
     assert sorted(map(str, marks)) == ["noisy", "regressed"]
     assert "noisy (1)" in page.text

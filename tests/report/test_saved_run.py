@@ -15,14 +15,12 @@ from hypothesis import strategies as some
 from pytest_dtdispatch.core import files
 from pytest_dtdispatch.core.events import StepParts
 from pytest_dtdispatch.core.measurement import Refused, Samples, State, Unit
-from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, Verdict
 from pytest_dtdispatch.report.document import Document, StackedBar, Verbatim, one_line
 from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.run import (
     KEY,
     NOTHING,
-    OTHER_VERSION,
     VERSION,
     ReportedRun,
     decode_run,
@@ -31,10 +29,13 @@ from pytest_dtdispatch.report.run import (
 )
 from tests.fuzz.inputs import assert_one_line, changed, fuzzed
 from tests.reported_runs import HITS, hostile_run, measured, row, run_of
+from tests.row_ids import number, row_id
 
 BAR = StackedBar("train", "10 us", (("local 4 us", 0.4, 0), ("unexplained 6 us", 0.6, 11)), has_rest=True)
 BUDGET = Document((BAR, Verbatim(("x",))), "is", {"a": "b"})
-INFINITE = RowVerdict("t.py::test_a", Verdict.PASSED, (("resolution_percent", float("inf")),), "", "10%")
+INFINITE = RowVerdict(
+    row_id("t.py::test_a"), Verdict.PASSED, (("resolution_percent", float("inf")),), "", "10%"
+)
 UNMEASURED = measured("mul.Tensor(f32[8]R)@4", calls=3, rounds=0, notes=("why not",))
 UNPROPAGATED = Samples(State.MISS, (), (Refused("nothing propagated (twice)", 4),))
 PROPAGATED = Samples(State.HIT, HITS, (Refused("it propagated", 1),))
@@ -48,7 +49,7 @@ LIVE = ReportedRun(
     measured={"t.py::test_a": (UNMEASURED, row(), REFUSED, RANKS), "t.py::test_b": (row(calls=7),)},
     thresholds={"t.py::test_a": (Threshold("hit", "median", 0.3, is_strict=True),)},
     documents={"budget": BUDGET},
-    numbers=(MetricValue("t.py::test_a::step", "collectives", 3),),
+    numbers=(number("t.py::test_a::step", "collectives", 3),),
     budgets=(StepParts("t.py::test_a: step (budget)", 9.5, 0.5, {"local": 4.0, "unexplained": 5.5}),),
     gates=(Judgement((INFINITE,), "base.json"),),
     notices=Document((one_line("one thing"),)),
@@ -84,8 +85,7 @@ WRONG = {
     "null": ("null", NOTHING),
     "others alone": (json.dumps({"benchmarks": [{"fullname": "t.py::test_theirs"}]}), NOTHING),
     "no run": (json.dumps({"benchmarks": [], KEY: {"version": VERSION}}), "has no dict: None"),
-    "an earlier version": (json.dumps({"benchmarks": [], KEY: [{"name": "a"}]}), OTHER_VERSION),
-    "a later version": (json.dumps({"benchmarks": [], KEY: {"version": 99, "run": 3}}), OTHER_VERSION),
+    "no version": (json.dumps({"benchmarks": [], KEY: [{"name": "a"}]}), f"its {KEY} has no version"),
     "nothing": (block(measured={}), NOTHING),
     "gates": (block(gates=3), f"its {KEY} has no list: 3"),
     "a block": (block(notices={"blocks": [{"type": "Evil"}]}), f"its {KEY} has a Evil where none is valid"),
@@ -138,6 +138,18 @@ def test_what_is_wrong_is_said_in_a_line_that_names_the_file(what: str, tmp_path
     assert said in line
     assert "\n" not in line
     assert len(line) < len(str(path)) + 450
+
+
+@pytest.mark.parametrize("version", [3, 99])
+def test_other_format_is_refused_in_one_line(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "0001_base.json"
+    path.write_text(json.dumps({"benchmarks": [], KEY: {"version": version, "run": 3}}))
+    with pytest.raises(ValueError, match=r".") as error:
+        read_run(path)
+    assert str(error.value) == (
+        f"{path}: saved in format {version}; this version reads 4: save it again, or compare with the "
+        "version that wrote it"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "{", block()[:-20]])

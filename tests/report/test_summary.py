@@ -7,7 +7,6 @@ from itertools import groupby
 
 import pytest
 
-from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import Document, one_line
 from pytest_dtdispatch.report.run import ReportedRun
@@ -20,14 +19,15 @@ from pytest_dtdispatch.report.summary import (
     summary,
 )
 from tests.reported_runs import HOSTILE, hostile_run, row, run_of
+from tests.row_ids import number, row_id
 
 # A pipe ends a cell unless a backslash stands before it that is not itself escaped: GitHub's cmark-gfm.
 CELL_END = re.compile(r"(?:\\.|[^\\|])*\|")
-PASSED = RowVerdict("t.py::ok", Verdict.PASSED, (("expected", 4), ("found", 4)))
-DRIFTED = RowVerdict("t.py::up", Verdict.PASSED, (("change_percent", 6.5),), "", "hits 100 +-10 %")
+PASSED = RowVerdict(row_id("t.py::ok"), Verdict.PASSED, (("expected", 4), ("found", 4)))
+DRIFTED = RowVerdict(row_id("t.py::up"), Verdict.PASSED, (("change_percent", 6.5),), "", "hits 100 +-10 %")
 SLOW = (("base_ns", 7000.0), ("head_ns", 8400.0), ("change_percent", 20.0))
-SLOWER = RowVerdict("t.py::slow", Verdict.REGRESSED, SLOW, "find what slowed it", "median:10%")
-GONE = RowVerdict("t.py::gone", Verdict.MISSING, (), "restore the test", "misses 4 +-0 %")
+SLOWER = RowVerdict(row_id("t.py::slow"), Verdict.REGRESSED, SLOW, "find what slowed it", "median:10%")
+GONE = RowVerdict(row_id("t.py::gone"), Verdict.MISSING, (), "restore the test", "misses 4 +-0 %")
 
 
 def gate(*verdicts: RowVerdict) -> Judgement:
@@ -97,8 +97,8 @@ def test_sections_that_do_not_fit_are_left_out_whole_and_named() -> None:
 
 
 def test_what_changed_is_listed_as_far_as_it_is_read() -> None:
-    many = [RowVerdict(f"t.py::{n}", Verdict.MISSING) for n in range(MOST_ROWS + 5)]
-    text = summary(ReportedRun(gates=(gate(*many),), numbers=(MetricValue("t", "misses_per_step", 1),)))
+    many = [RowVerdict(row_id(f"t.py::{n}"), Verdict.MISSING) for n in range(MOST_ROWS + 5)]
+    text = summary(ReportedRun(gates=(gate(*many),), numbers=(number("t", "misses_per_step", 1),)))
     assert len(tables_of(text)[0]) == MOST_ROWS + 2
     assert "and 5 rows more" in text
 
@@ -130,7 +130,7 @@ def unescaped(text: str) -> str:
 
 def regressed(name: str, percent: float) -> RowVerdict:
     figures = (("expected", 100), ("found", 100 + percent), ("change_percent", percent))
-    return RowVerdict(name, Verdict.REGRESSED, figures, "find why", "misses 100 +-0 %")
+    return RowVerdict(row_id(name), Verdict.REGRESSED, figures, "find why", "misses 100 +-0 %")
 
 
 def errors(*verdicts: RowVerdict, **places: tuple[str, int]) -> list[tuple[dict[str, str], str]]:
@@ -139,7 +139,7 @@ def errors(*verdicts: RowVerdict, **places: tuple[str, int]) -> list[tuple[dict[
 
 def test_a_row_that_failed_is_an_error_in_the_file_of_its_test() -> None:
     places = {"a, b.py::test_a[1:2]": ("dir/a, b.py", 12)}
-    gone = RowVerdict("gone", Verdict.MISSING)
+    gone = RowVerdict(row_id("gone"), Verdict.MISSING)
     one, other = errors(regressed("a, b.py::test_a[1:2]::add", 50), gone, **places)
     at = {"file": "dir/a, b.py", "line": "12", "title": "dtdispatch: regressed"}
     assert one == (at, "a, b.py::test_a[1:2]::add: misses 100 +-0 %; 100 -> 150 (+50.0 %); find why")
@@ -149,7 +149,9 @@ def test_a_row_that_failed_is_an_error_in_the_file_of_its_test() -> None:
 
 
 def test_the_worst_come_first_and_the_last_line_says_how_many_more() -> None:
-    lines = errors(RowVerdict("gone", Verdict.MISSING), *(regressed(f"t::{n}", n) for n in range(1, 20)))
+    lines = errors(
+        RowVerdict(row_id("gone"), Verdict.MISSING), *(regressed(f"t::{n}", n) for n in range(1, 20))
+    )
     assert len(lines) == MOST_SHOWN == 10
     assert [message.partition(":")[0] for _, message in lines[:9]] == ["t"] * 9
     assert lines[0][1].startswith("t::19: ")

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from pytest_dtdispatch.core.row_id import RowId
+
 CALLS_PER_STEP = "calls_per_step"  # a count that is reported and not judged
 CONTROL = "control"  # state of the control rows: aten ops on plain tensors, not part of the code under test
 
@@ -17,7 +19,7 @@ class Variable(str, Enum):
     OUTPUT = "DTDISPATCH_AB_OUTPUT"  # path of the answer file
     KIND = "DTDISPATCH_AB_KIND"  # an AnswerKind
     PASSES = "DTDISPATCH_AB_PASSES"  # number of passes over all tests
-    ONLY = "DTDISPATCH_AB_ONLY"  # names of rows, one per line: other tests do not run
+    ONLY = "DTDISPATCH_AB_ONLY"  # JSON list of tests: other tests do not run
     GO_ON = "DTDISPATCH_AB_GO_ON"  # if set, failed tests are excluded from later passes
     CHECKOUT = "DTDISPATCH_AB_CHECKOUT"  # a Checkout, as JSON
     PADDING = "DTDISPATCH_AB_PADDING"  # its length shifts the memory layout of the process
@@ -42,8 +44,8 @@ class Answer:
 
     Args:
         values: one number per row or count.
-        details: the items behind a count, by the name of the count.
-        absent: reasons why rows, or all rows of a test, are absent.
+        details: the items behind a count.
+        absent: reasons why rows, or all rows of a test or a file, are absent.
         folders: folders of the side's checkout from which modules were imported.
         refusal: error if a module of the repository was imported from elsewhere; then nothing was measured.
 
@@ -51,13 +53,13 @@ class Answer:
         ValueError: a value is not finite.
     """
 
-    values: Mapping[str, float] = field(default_factory=dict)
-    details: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    absent: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[RowId, float] = field(default_factory=dict)
+    details: Mapping[RowId, tuple[str, ...]] = field(default_factory=dict)
+    absent: Mapping[RowId, str] = field(default_factory=dict)
     folders: tuple[str, ...] = ()
     refusal: str = ""
 
     def __post_init__(self) -> None:
-        for name, number in self.values.items():
+        for row, number in self.values.items():
             if not math.isfinite(number):
-                raise ValueError(f"{name}: {number}")
+                raise ValueError(f"{row}: {number}")

@@ -159,12 +159,10 @@ def _columns(metric: str, first: str) -> tuple[Column, ...]:
 def _line(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, Line]:
     """Lay out a row, with the name of its test."""
     metric = run.request.rule.metric
-    # The last part is the state or the count, the one before it the signature or step, the rest the test.
-    name, _, state = one.row.rpartition("::")
-    test, _, label = name.rpartition("::")
+    test, label, state = one.row
     figures = dict(one.figures)
     cells = [text(figures) if figures else "-" for _, _, text in COLUMNS[metric]]
-    state = state.replace("_", " ") if metric == COUNTS else state
+    state = str(state).replace("_", " ") if metric == COUNTS else str(state)
     tone = Tone.GOOD if one.verdict in GOOD else Tone.BAD
     return test, Line(label, (state, *cells), str(one.verdict), _notes(run, pair, one), tone)
 
@@ -197,11 +195,11 @@ def _notes(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, ...]:
         return tuple(View().listed(differing))
     absent_from = {Verdict.MISSING: head, Verdict.NEW: base}.get(one.verdict)
     reasons = (
-        f"in {absent_from}: {name}: {reason}"
+        f"in {absent_from}: {row}: {reason}"
         for process in run.processes
         if process.side == absent_from
-        for name, reason in process.absent.items()
-        if f"{one.row}::".startswith(f"{name}::")
+        for row, reason in process.absent.items()
+        if row.contains(one.row)
     )
     why = next(reasons, one.remedy)
     return (why,) if why else ()

@@ -16,6 +16,7 @@ from functools import partial
 
 from pytest_dtdispatch.ab.answer import CALLS_PER_STEP, CONTROL
 from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.stats.rank_sums import (
@@ -30,7 +31,7 @@ TIME, COUNTS, INSTRUCTIONS = "time", "counts", "instructions"
 METRICS = (TIME, COUNTS, INSTRUCTIONS)
 SCREEN, CONFIRM, PROFILE = "screen", "confirm", "profile"
 SCREEN_LEVEL, CONFIRM_LEVEL = 0.05, 0.005
-MISSES = {str(State.MISS), str(State.COLD)}
+MISSES = {State.MISS, State.COLD}
 # Pairs of the screen, and fresh ones. A number that is the same in every process needs no second one; a count
 # of instructions hardly scatters, and takes minutes under callgrind.
 PAIRS = {TIME: (5, 10), COUNTS: (1, 1), INSTRUCTIONS: (1, 2)}
@@ -46,7 +47,7 @@ FIND_IT = {
     INSTRUCTIONS: "find what grew: --dtdispatch-metric instructions -o dtdispatch_profile=true on both sides",
 }
 
-Values = Mapping[str, float]  # of one process
+Values = Mapping[RowId, float]  # of one process
 Sides = tuple[Sequence[Values], Sequence[Values]]  # the processes of the base, and of the head
 
 
@@ -118,14 +119,14 @@ class Stage:
         has_control: whether that is the shift of the control, and not of local rows, as in older files.
     """
 
-    rows: Mapping[str, Difference]
+    rows: Mapping[RowId, Difference]
     absent: tuple[RowVerdict, ...] = ()
     control: float | None = None
     is_contaminated: bool = False
     processes: int = 0
     has_control: bool = False
 
-    def tripped(self) -> list[str]:
+    def tripped(self) -> list[RowId]:
         """Rows that fresh processes must look at."""
         return [row for row, difference in self.rows.items() if difference.is_tripped]
 
@@ -189,16 +190,16 @@ def compare_sides(
     head: Sequence[Values],
     rule: Rule,
     level: float = SCREEN_LEVEL,
-    only: Collection[str] | None = None,
+    only: Collection[RowId] | None = None,
 ) -> Stage:
     """Compare the processes of one stage."""
-    rows: dict[str, Difference] = {}
+    rows: dict[RowId, Difference] = {}
     absent = []
     before, after = (Counter(row for process in side for row in process) for side in (base, head))
-    has_control = any(state_of(row) == CONTROL for row in before)
+    has_control = any(row.state == CONTROL for row in before)
     of_control = CONTROL if has_control else State.LOCAL
     for row in {**before, **after}:
-        if state_of(row) in (CONTROL, of_control) or (only is not None and row not in only):
+        if row.state in (CONTROL, of_control) or (only is not None and row not in only):
             continue
         if before[row] == len(base) and after[row] == len(head):
             rows[row] = _compare_row(base, head, row, rule, level)
@@ -216,7 +217,7 @@ def compare_sides(
 
 
 def _compare_row(
-    base: Sequence[Values], head: Sequence[Values], row: str, rule: Rule, level: float
+    base: Sequence[Values], head: Sequence[Values], row: RowId, rule: Rule, level: float
 ) -> Difference:
     before, after = ([one[row] for one in side] for side in (base, head))
     if rule.metric == COUNTS:
@@ -225,8 +226,8 @@ def _compare_row(
         found = compare_numbers(before, after, rule.threshold)
     else:
         found = compare_times(before, after, floor_of(rule, row), level)
-    plain = local_shift(base, head, rule.metric, [f"{row.rpartition('::')[0]}::{State.LOCAL}"])
-    shift = () if plain is None or state_of(row) == State.LOCAL else (("plain_percent", percent(plain)),)
+    plain = local_shift(base, head, rule.metric, [row._replace(state=State.LOCAL)])
+    shift = () if plain is None or row.state == State.LOCAL else (("plain_percent", percent(plain)),)
     return replace(found, figures=(*found.figures, *shift))
 
 
@@ -235,22 +236,22 @@ def control_shift(base: Sequence[Values], head: Sequence[Values], metric: str, s
 
     Of control rows it is the median, which a commit that changes one of these ops does not move.
     """
-    rows = [row for row in {**base[0], **head[0]} if state_of(row) == state]
+    rows = [row for row in {**base[0], **head[0]} if row.state == state]
     if state != CONTROL:
         return local_shift(base, head, metric, rows)
     shifts = [local_shift(base, head, metric, [row]) for row in rows]
     return statistics.median([shift for shift in shifts if shift is not None] or [0.0])
 
 
-def floor_of(rule: Rule, row: str) -> float:
+def floor_of(rule: Rule, row: RowId) -> float:
     """Return the smallest shift of a row that counts, as a fraction."""
     if rule.metric == INSTRUCTIONS:
         return rule.threshold
-    return rule.floor_miss if state_of(row) in MISSES else rule.floor_hit
+    return rule.floor_miss if row.state in MISSES else rule.floor_hit
 
 
 def local_shift(
-    base: Sequence[Values], head: Sequence[Values], metric: str, rows: Sequence[str]
+    base: Sequence[Values], head: Sequence[Values], metric: str, rows: Sequence[RowId]
 ) -> float | None:
     """Return the shift of rows from base to head, in logarithms, over those that every process measured.
 
@@ -308,7 +309,7 @@ def judge(rule: Rule, stages: Mapping[str, Stage]) -> list[RowVerdict]:
     adjusted = dict(zip(found, hochberg([last.rows[row].p for row in found] if last else []), strict=True))
     verdicts = []
     for row, difference in screen.rows.items():
-        if state_of(row) == CALLS_PER_STEP and difference.is_tripped:
+        if row.state == CALLS_PER_STEP and difference.is_tripped:
             verdicts.append(RowVerdict(row, Verdict.CHANGED, difference.figures))
         elif last and row in adjusted:
             verdict = last.rows[row].judged(adjusted[row])
@@ -321,9 +322,9 @@ def judge(rule: Rule, stages: Mapping[str, Stage]) -> list[RowVerdict]:
     return [*map(partial(_explained, rule, {one.row: one for one in verdicts}), verdicts), *screen.absent]
 
 
-def _explained(rule: Rule, verdicts: Mapping[str, RowVerdict], one: RowVerdict) -> RowVerdict:
+def _explained(rule: Rule, verdicts: Mapping[RowId, RowVerdict], one: RowVerdict) -> RowVerdict:
     """Pass a row that regressed no more than its op on plain tensors, up to its floor; both name the op."""
-    local = verdicts.get(f"{one.row.rpartition('::')[0]}::{State.LOCAL}")
+    local = verdicts.get(one.row._replace(state=State.LOCAL))
     if not local or not local.verdict is one.verdict is Verdict.REGRESSED:
         return one
     if one is local:
@@ -336,7 +337,7 @@ def _explained(rule: Rule, verdicts: Mapping[str, RowVerdict], one: RowVerdict) 
     return replace(one, verdict=Verdict.PASSED, remedy=OP_ITSELF)
 
 
-def _row_verdict(rule: Rule, row: str, stage: Stage, verdict: Verdict, tripped: int = 0) -> RowVerdict:
+def _row_verdict(rule: Rule, row: RowId, stage: Stage, verdict: Verdict, tripped: int = 0) -> RowVerdict:
     """Return what a stage found of a row, and the remedy; a contaminated one has found nothing."""
     remedy = ""
     if stage.is_contaminated and stage.control is not None:
@@ -365,8 +366,3 @@ def _what_would_decide(rows: int, processes: int) -> str:
 def percent(shift: float) -> float:
     """Turn a shift of logarithms into percent; an infinite one stays infinite."""
     return 100 * math.expm1(shift) if math.isfinite(shift) else shift
-
-
-def state_of(row: str) -> str:
-    """Return the state that a row's name ends in."""
-    return row.rpartition("::")[2]

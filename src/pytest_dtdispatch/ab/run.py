@@ -36,6 +36,8 @@ from pytest_dtdispatch.ab.rule import (
 from pytest_dtdispatch.ab.worktrees import import_from_checkout, workspace, worktrees
 from pytest_dtdispatch.core.files import checked_target, read_json, write_atomic
 from pytest_dtdispatch.core.plain_data import decode, encode
+from pytest_dtdispatch.core.results import row_key
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import brief, show_progress
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
@@ -60,7 +62,7 @@ MOST_PROFILED = 3
 STEP_BYTES = 136
 MOST_SHARE = 10.0  # of floors and of the control: 1000 %
 NOT_OF_RUN = {"format", "version", "verdicts"}  # members of the file
-FORMAT, VERSION = "pytest-dtdispatch ab", 3
+FORMAT, VERSION = "pytest-dtdispatch ab", 4
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.CHANGED)
 Pair = tuple[str, str]  # names of the sides that are compared
 
@@ -184,7 +186,7 @@ def measure_run(request: Request, time_limit_s: float, output: Path | None) -> t
         return measuring.run, found
 
 
-def _changed(found: Found) -> list[str]:
+def _changed(found: Found) -> list[RowId]:
     """Choose the rows that differ most, with their functions to be found."""
     every = (one for compared in found.values() for one in compared.verdicts if one.verdict in CHANGED)
     by_shift = sorted(every, key=lambda one: -abs(dict(one.figures)["shift_percent"]))
@@ -229,9 +231,9 @@ class Measuring:
     folder: Path
     time_limit_s: float
     output: Path | None
-    profiled: Sequence[str] = ()
+    profiled: Sequence[RowId] = ()
 
-    def profile(self, rows: Sequence[str], sides: Sequence[str]) -> None:
+    def profile(self, rows: Sequence[RowId], sides: Sequence[str]) -> None:
         """Find the functions of some rows on some sides; a run that cannot has its verdicts all the same."""
         self.profiled, judged = rows, self.run
         try:
@@ -271,9 +273,10 @@ class Measuring:
                 values |= getattr(answer, name)
         seconds = time.monotonic() - start
         # What a test measured before it failed was measured in fewer passes than elsewhere.
-        absent = tuple(f"{test}::" for test in merged["absent"])
+        absent = [row for row in merged["absent"] if row.state is None]
         values = merged.pop("values")
-        values = {row: value for row, value in values.items() if not row.startswith(absent)}
+        rows = [row for row in values if not any(each.contains(row) for each in absent)]
+        values = {row: values[row] for row in rows}
         if not values:
             no_calls = "no test of it makes calls on DTensors through the dtdispatch fixture"
             why = next(("{}: {}".format(*each) for each in merged["absent"].items()), no_calls)
@@ -290,8 +293,8 @@ class Measuring:
         the same in every process, so that one that lies badly would lie badly each time (Mytkowicz et al.,
         2009, https://doi.org/10.1145/1508244.1508275).
         """
-        passes, only = str(self.run.request.passes), "\n".join(self.profiled)
-        variables: dict[str, str] = {Variable.PASSES: passes, Variable.ONLY: only}
+        passes, tests = str(self.run.request.passes), json.dumps([row.test for row in self.profiled])
+        variables: dict[str, str] = {Variable.PASSES: passes, Variable.ONLY: tests}
         if len(self.run.sides) > 2:
             variables[Variable.GO_ON] = "1"
         if self.run.request.rule.metric == INSTRUCTIONS:
@@ -307,7 +310,10 @@ class Measuring:
             {
                 "base": base,
                 "head": head,
-                "row": one.row,
+                "row": row_key(str(one.row)),
+                "test": one.row.test,
+                "label": one.row.label,
+                "state": one.row.state,
                 "verdict": str(one.verdict),
                 "figures": {name: value if math.isfinite(value) else None for name, value in one.figures},
                 "remedy": one.remedy,
@@ -332,8 +338,8 @@ def read_run(path: Path) -> Run:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DtDispatchError(f'{path}: not a file of dtdispatch ab: it has no "format": "{FORMAT}"')
     if content.get("version") != VERSION:
-        which = f"version {brief(repr(content.get('version')))} of the format"
-        raise DtDispatchError(f"{path}: {which}; this one reads {VERSION}")
+        saved = f"saved in format {brief(repr(content.get('version')))}; this version reads {VERSION}"
+        raise DtDispatchError(f"{path}: {saved}: compare again, or judge with the version that wrote it")
     try:
         run: Run = decode(Run, {name: content[name] for name in content.keys() - NOT_OF_RUN})
         _check_whole(run)

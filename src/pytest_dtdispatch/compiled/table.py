@@ -8,6 +8,7 @@ from dataclasses import fields
 from pytest_dtdispatch.compiled.model import METRICS, CompileCounts, CompiledFunction
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import repeated
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import MICROSECONDS, Scale
 from pytest_dtdispatch.core.verdicts import RowVerdict, judge_count, unjudged
 from pytest_dtdispatch.report.document import Block, Column, Document, Group, Kind, Line, Table, Tone, View
@@ -52,7 +53,7 @@ def judge(function: CompiledFunction, limits: Mapping[str, int]) -> Iterator[Row
             gave_up = f"torch gave up compiling: {function.gave_up}" if function.gave_up else ""
             if gave_up or found is None:
                 why = gave_up or "this torch does not count them"
-                yield unjudged(function.name, f"{limit}={limits[limit]}", why)
+                yield unjudged(RowId("", function.name), f"{limit}={limits[limit]}", why)
             else:
                 what = f"there are {len(found):,}"
                 yield judge_count(function.name, limit, limits[limit], len(found), what, found)

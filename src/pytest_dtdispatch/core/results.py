@@ -10,13 +10,14 @@ from typing import Any, ClassVar, Protocol
 
 from pytest_dtdispatch.core.measurement import TIME, Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.core.plain_data import Size
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import Signature, shorten
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import GateError
 
 FEW_SAMPLES = "few samples"  # begins the note of a row whose misses are too few to be judged
-LONGEST_NAME = 4000  # in files: with it, quoted, a line stays in what readers take
+LONGEST_NAME = 4000  # in files: with it, quoted, a line stays within what readers accept
 # Rows that are shown with the results they belong to, and not among signatures and calls.
 OWN_TABLES = (Contains.COMPILED, Contains.COMPARED)
 # Kinds whose results have no rows, and no metric that another kind has: their names meet those of no other.
@@ -28,19 +29,19 @@ MetricNames = Mapping[str, bool]
 
 @dataclass(frozen=True)
 class MetricValue:
-    """What a run found of one metric.
+    """Value of one metric of a row or of another result.
 
     Args:
-        name: of the test with the signature, the call or the step: ``t.py::test_add::mm.default(...)@4``.
-        metric: what was measured; a time is in nanoseconds.
+        row: its identity, without a state.
+        metric: name of the metric; a time is in nanoseconds.
         value: rounded to a whole number.
-        scatter: of its samples, if that is too far to judge it; infinite if there are too few; else 0.
-        signature: the whole one, if the name has it cut.
-        ranks: that found it, if others found less.
+        scatter: of its samples, if they scatter too far to judge it; infinite if there are too few; else 0.
+        signature: the whole signature, if the label is cut.
+        ranks: that found this value, if others found less.
         is_traced: whether a tracer of Python ran, so that no gate judges it.
     """
 
-    name: str
+    row: RowId
     metric: str
     value: int
     scatter: Size = 0.0
@@ -143,15 +144,18 @@ def row_name(name: str, one: object) -> str:
 
 
 def row_key(name: str) -> str:
-    r"""Give the key of a row in files: its name, on one line, without the spaces at its ends.
-
-    Readers of CSV files strip those. What cannot be printed is escaped.
+    r"""Return the key of a name in files: on one line, without spaces at its ends, which CSV readers strip.
 
     Example:
         >>> row_key(" my  step\n2 ")
         'my  step\\n2'
     """
     return escape_controls(name.strip())
+
+
+def name_in_files(row: RowId) -> str:
+    """Return the name of a row in files of results and in lists of verdicts."""
+    return shorten(row_key(str(row)), limit=LONGEST_NAME)
 
 
 class Finding(Protocol):
@@ -296,9 +300,9 @@ class TestResults:
 
     def add_unmeasured(self, earlier: TestResults) -> None:
         """Add what an earlier attempt of the test measured and this one did not, with its verdicts."""
-        again = {number_name(self.test, name) for found in self._found.values() for name in found}
-        again |= {self.test} if self else set()  # the verdict that the test measured nothing
-        before = [verdict for verdict in earlier.verdicts if verdict.row not in again]
+        again = {name for found in self._found.values() for name in found}
+        again |= {""} if self else set()  # the verdict that the test measured nothing
+        before = [verdict for verdict in earlier.verdicts if verdict.row.label not in again]
         self.verdicts = [*before, *(verdict for verdict in self.verdicts if verdict not in before)]
         self._calls = {**earlier._calls, **self._calls}
         self._figures = {**earlier._figures, **self._figures}
@@ -349,11 +353,11 @@ class TestResults:
         found = (result for of_kind in (calls, *others) for result in of_kind.values())
         return (*ops, *(row for result in found for row in result.rows()))
 
-    def times(self) -> Iterator[tuple[str, Measurement, Samples]]:
-        """Every state with latencies of every row, by a name that is the same from run to run."""
+    def times(self) -> Iterator[tuple[RowId, Measurement, Samples]]:
+        """Yield every state with latencies of every row."""
         for row in self.measurements():
             for samples in row.times():
-                yield state_name(self.test, row, samples), row, samples
+                yield RowId(self.test, row.label, samples.state), row, samples
 
     def metrics(self, kinds: Iterable[str]) -> Iterator[MetricValue]:
         """Name every number of the test: those of its rows, then those of results of these kinds."""
@@ -367,8 +371,8 @@ class TestResults:
             return
         for kind in kinds:
             for result in self._found.get(kind, {}).values():
-                name = number_name(self.test, result.name)
-                yield from (MetricValue(name, *metric) for metric in result.metrics())
+                row = RowId(self.test, result.name)
+                yield from (MetricValue(row, *metric) for metric in result.metrics())
 
     def merged(
         self, rows: Sequence[Measurement], numbers: Sequence[MetricValue], verdicts: Sequence[RowVerdict]
@@ -378,22 +382,11 @@ class TestResults:
 
 
 def row_metrics(test: str, rows: Iterable[Measurement]) -> Iterator[MetricValue]:
-    """Name every number of the rows of a test."""
+    """Yield every metric of the rows of a test."""
     for row in rows:
         whole = row.full_label if row.full_label != row.label else ""
-        name = number_name(test, row.label)
-        is_traced = row.figures.is_traced
-        yield from (MetricValue(name, *each, whole, is_traced=is_traced) for each in call_metrics(row))
-
-
-def state_name(test: str, row: Measurement, samples: Samples) -> str:
-    """Name one state of a row: the same from run to run, in saved runs and for gates."""
-    return f"{test}::{row.label}::{samples.state}"
-
-
-def number_name(test: str, name: str) -> str:
-    """Name what numbers belong to, a row or another result, as files of results do."""
-    return shorten(row_key(f"{test}::{name}"), limit=LONGEST_NAME)
+        row_id, is_traced = RowId(test, row.label), row.figures.is_traced
+        yield from (MetricValue(row_id, *each, whole, is_traced=is_traced) for each in call_metrics(row))
 
 
 def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int, float]]:

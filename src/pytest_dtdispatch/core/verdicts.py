@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 
 from pytest_dtdispatch.core.plain_data import Natural
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import escape_controls, listed
 
 THRESHOLD_STATES = ("miss", "hit", "cold", "call", "compile-cold", "compile-warm", "eager")
@@ -43,10 +44,10 @@ class Outlook(IntEnum):
 
 @dataclass(frozen=True)
 class RowVerdict:
-    """What a gate says of one row, and from what.
+    """Verdict of a gate on one row, with its figures.
 
     Args:
-        row: its name.
+        row: that was judged; it has a state if a gate compared its samples.
         verdict: of the row.
         figures: what it was judged by: each a name that ends in its unit, and a number. Where the baseline is
             a file, ``change_percent`` is how far the row has moved since that was set.
@@ -55,17 +56,15 @@ class RowVerdict:
             there is one for all rows.
         details: lines that say what was found, and what it consists of.
         is_strict: whether the run fails where the row is inconclusive.
-        test: that the row is of, where a table has a line for each row.
     """
 
-    row: str
+    row: RowId
     verdict: Verdict
     figures: tuple[tuple[str, float], ...] = ()
     remedy: str = ""
     criterion: str = ""
     details: tuple[str, ...] = ()
     is_strict: bool = False
-    test: str = ""
 
 
 @dataclass(frozen=True)
@@ -162,17 +161,17 @@ def judged(
 
 
 def not_judged(verdict: Verdict, why: str, remedy: str = "") -> Judgement:
-    """Say of every row at once why it could not be judged."""
-    return judged([RowVerdict(why, verdict, (), remedy)])
+    """Return one verdict on the whole run: why nothing could be judged."""
+    return judged([RowVerdict(RowId("", why), verdict, (), remedy)])
 
 
 def judge_count(
-    row: str, limit: str, most: int, found: int, what: str, consists_of: Sequence[object] = ()
+    name: str, limit: str, most: int, found: int, what: str, consists_of: Sequence[object] = ()
 ) -> RowVerdict:
-    """Hold a number against the most that it may be.
+    """Compare a number with the maximum that a limit allows.
 
     Args:
-        row: name of the result.
+        name: of the result; its test is added when the verdict is recorded.
         limit: name of the limit.
         most: that is allowed.
         found: in the result.
@@ -183,7 +182,7 @@ def judge_count(
         >>> judge_count("model", "blocks", 11, 12, "there are 12").details
         ('blocks=11, and there are 12',)
     """
-    criterion = f"{limit}={most}"
+    row, criterion = RowId("", name), f"{limit}={most}"
     figures = (("expected", most), ("found", found))
     if found <= most:
         return RowVerdict(row, Verdict.PASSED, figures, "", criterion)
@@ -191,8 +190,8 @@ def judge_count(
     return RowVerdict(row, Verdict.REGRESSED, figures, "", criterion, details)
 
 
-def unjudged(row: str, criterion: str, why: str, verdict: Verdict = Verdict.DISABLED) -> RowVerdict:
-    """Say why a limit judged nothing, which never passes."""
+def unjudged(row: RowId, criterion: str, why: str, verdict: Verdict = Verdict.DISABLED) -> RowVerdict:
+    """Return a verdict on a row that a limit could not judge, which never passes."""
     return RowVerdict(row, verdict, (), "", criterion, (f"{criterion} judged nothing: {why}",))
 
 
@@ -201,7 +200,7 @@ def complaint(verdicts: Iterable[RowVerdict]) -> str:
     by_row: dict[str, list[str]] = {}
     for verdict in over(verdicts):
         title = "over its limits" if verdict.verdict is Verdict.REGRESSED else "not judged"
-        by_row.setdefault(f"{escape_controls(verdict.row)}: {title}", []).extend(
+        by_row.setdefault(f"{escape_controls(str(verdict.row))}: {title}", []).extend(
             filter(None, (*verdict.details, verdict.remedy))
         )
     return "\n".join("\n".join((title, *details)) for title, details in by_row.items())

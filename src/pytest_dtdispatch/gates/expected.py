@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -26,9 +26,11 @@ from pytest_dtdispatch.core.results import (
     LONGEST_NAME,
     MetricNames,
     MetricValue,
+    name_in_files,
     plain_name,
     row_key,
 )
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import plural, shown
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict, judged
@@ -122,7 +124,7 @@ def read_results(path: Path, metrics: MetricNames) -> tuple[MetricValue, ...]:
     def read(line: int, name: str, metric: str, value: str, signature: str = "") -> MetricValue:
         if signature and not name.endswith(f"::{cut_name(signature)}"):
             raise ValueError(f"4 fields, and a row is {RESULTS_FORM} of that name")
-        return MetricValue(name, metric, _whole(value, "value"), signature=signature)
+        return MetricValue(parse_row(name), metric, _whole(value, "value"), signature=signature)
 
     return _rows(read_text(path), str(path), RESULTS_FORM, metrics, read)
 
@@ -134,7 +136,7 @@ def results_text(results: Iterable[MetricValue]) -> str:
     """
     lines = []
     for result in results:
-        fields = [result.name, result.metric, str(result.value)]
+        fields = [name_in_files(result.row), result.metric, str(result.value)]
         whole = _csv_line([*fields, result.signature])
         lines.append(whole if result.signature and len(whole) <= LONGEST_LINE else _csv_line(fields))
     return "".join(f"{line}\n" for line in lines)
@@ -215,20 +217,50 @@ def _csv_line(fields: list[str]) -> str:
     return f'"{fields[0]}"{line[len(fields[0]) :]}' if line.startswith("#") else line
 
 
+def parse_row(name: str, tests: Collection[str] = ()) -> RowId:
+    """Parse the name of a row in a file of expected results.
+
+    The name of the test and the label may both contain ``::``. The test is the longest known one that the
+    name begins with; of an unknown test it is everything before the last ``::``.
+
+    Args:
+        name: as the file has it.
+        tests: names of known tests, as files have them.
+
+    Example:
+        >>> parse_row("t.py::test_a[x::y]::block::add", {"t.py::test_a[x::y]"})
+        RowId(test='t.py::test_a[x::y]', label='block::add', state=None)
+    """
+    parts = name.split("::")
+    last = len(parts) - 1
+    end = next((n for n in range(last, 0, -1) if "::".join(parts[:n]) in tests), last)
+    test, label = "::".join(parts[:end]), "::".join(parts[end:])
+    return RowId(test, label) if test and label else RowId("", name)
+
+
 def judge_results(
-    expected: Sequence[ExpectedRow], results: Sequence[MetricValue], improved_fails: bool = True
+    expected: Sequence[ExpectedRow],
+    results: Sequence[MetricValue],
+    improved_fails: bool = True,
+    tests: Collection[str] = (),
 ) -> Judgement:
     """Judge results against expected ones.
 
     Regressed is a result above ``expected * (1 + noise_margin)``, improved one below
     ``expected * (1 - noise_margin)``: the rule of PyTorch's ``check_results.py``. One whose samples scatter
     too far is inconclusive.
+
+    Args:
+        expected: rows of the file that the run selects.
+        results: of the run.
+        improved_fails: whether the run fails by improved rows too.
+        tests: names of the tests of the run, as files have them.
     """
-    found = {(result.name, result.metric): result for result in results}
-    verdicts = [_judge_row(row, found.pop((row.name, row.metric), None)) for row in expected]
+    found = by_name(results)
+    verdicts = [_judge_row(row, found.pop((row.name, row.metric), None), tests) for row in expected]
     add = "the expected file has no such row: add one to gate it"
     new = [one for one in found.values() if one.metric not in REPORTED]
-    verdicts += [RowVerdict(one.name, Verdict.NEW, (), add, f"{one.metric} {one.value:,}") for one in new]
+    verdicts += [RowVerdict(one.row, Verdict.NEW, (), add, f"{one.metric} {one.value:,}") for one in new]
     judgement = judged(verdicts, improved_fails)
     if not judgement.has_failed and all(row.verdict is not Verdict.IMPROVED for row in verdicts):
         return judgement
@@ -236,13 +268,18 @@ def judge_results(
     return replace(judgement, to_paste=tuple(map(str, corrections(expected, quiet))))
 
 
+def by_name(results: Iterable[MetricValue]) -> dict[tuple[str, str], MetricValue]:
+    """Return results by the name in files and the metric."""
+    return {(name_in_files(result.row), result.metric): result for result in results}
+
+
 def corrections(expected: Sequence[ExpectedRow], results: Sequence[MetricValue]) -> Iterator[ExpectedRow]:
     """Give the rows that are off by more than a third of their margin, with the value found and no reason."""
-    found = {(result.name, result.metric): result.value for result in results}
+    found = by_name(results)
     for row in expected:
-        value = found.get((row.name, row.metric))
-        if value is not None and _is_off(row.expected, value, row.noise_margin):
-            yield replace(row, expected=shortened(value, row.noise_margin), reason="")
+        result = found.get((row.name, row.metric))
+        if result is not None and _is_off(row.expected, result.value, row.noise_margin):
+            yield replace(row, expected=shortened(result.value, row.noise_margin), reason="")
 
 
 def shortened(value: int, noise_margin: float) -> int:
@@ -273,7 +310,7 @@ def update_expected(
         file = ExpectedFile(str(path), "", ()) if is_new else read_expected(path, metrics)
         results = read_results(results_path, metrics)
         known = {(row.name, row.metric) for row in file.rows}
-        found = {(result.name, result.metric): result for result in results}
+        found = by_name(results)
         if margin is None and not known & found.keys():
             raise ValueError(f"{results_path} has no result for any row of {path}")
         unknown = [one for key, one in found.items() if key not in known and one.metric not in REPORTED]
@@ -296,7 +333,7 @@ def update_expected(
 
 def _new_row(result: MetricValue, margin: float, reason: str, metrics: MetricNames) -> ExpectedRow:
     room = 0.0 if metrics[result.metric] else margin
-    return ExpectedRow(result.name, result.metric, shortened(result.value, room), room, reason)
+    return ExpectedRow(name_in_files(result.row), result.metric, shortened(result.value, room), room, reason)
 
 
 def _is_off(expected: int, value: int, noise_margin: float) -> bool:
@@ -308,12 +345,14 @@ def _room(expected: int, noise_margin: float) -> Fraction:
     return expected * Fraction(repr(noise_margin))
 
 
-def _judge_row(row: ExpectedRow, result: MetricValue | None) -> RowVerdict:
+def _judge_row(row: ExpectedRow, result: MetricValue | None, tests: Collection[str]) -> RowVerdict:
     figure = next((f", {unit.figure_name}" for unit in UNITS if row.metric in unit.metrics), "")
     criterion = f"{row.metric} {row.expected:,} +-{100 * row.noise_margin:g} %{figure}"
     if result is not None and result.ranks:
         criterion += f" on {ranks_text(result.ranks)}"
-    verdict_of = partial(RowVerdict, row.name, criterion=criterion)
+    verdict_of = partial(
+        RowVerdict, result.row if result else parse_row(row.name, tests), criterion=criterion
+    )
     if result is None:
         return verdict_of(Verdict.MISSING, (), NOT_COUNTED if row.metric in INSTRUCTIONS.metrics else GONE)
     value = result.value

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from statistics import fmean, median
 
 from pytest_dtdispatch.core.measurement import NOISY, TRACED, Measurement, State
-from pytest_dtdispatch.core.results import state_name
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import shorten
 from pytest_dtdispatch.core.verdicts import Judgement, Outlook, RowVerdict, Threshold, Verdict, judged
 from pytest_dtdispatch.stats.intervals import Statistic, quantile, ratio_quantiles, resample, scatter
@@ -103,12 +103,10 @@ class StateRow:
     """One signature in one state in one test.
 
     Args:
-        name: unique in its run, the same from run to run.
-        state: of its samples.
+        row: its identity, with the state.
         ns: samples in nanoseconds, in the order taken; one at least.
         mesh: that it ran on, as text; empty where it used none.
         thresholds: that the marker of its test has.
-        test: that it is of.
         is_traced: whether a tracer of Python ran.
         blocks: that were measured, these samples being those of the quietest.
         slow_blocks: blocks of them that a slower core measured.
@@ -116,17 +114,20 @@ class StateRow:
         speed_ns: time of a fixed Python loop beside its calls; 0 if unknown.
     """
 
-    name: str
-    state: State
+    row: RowId
     ns: tuple[int, ...]
     mesh: str = ""
     thresholds: tuple[Threshold, ...] = ()
-    test: str = ""
     is_traced: bool = False
     blocks: int = 1
     waited: float = 0.0
     speed_ns: int = 0
     slow_blocks: int = 0
+
+    @property
+    def state(self) -> State:
+        """State of its samples."""
+        return State(self.row.state)
 
 
 def state_rows(
@@ -135,10 +136,17 @@ def state_rows(
     """Yield every state with latencies of every row of a test."""
     for row in rows:
         for samples in row.times():
-            name = state_name(test, row, samples)
-            of = (row.mesh, tuple(thresholds), test, row.figures.is_traced)
-            how = samples.blocks, samples.waited, samples.speed_ns, samples.slow_blocks
-            yield StateRow(name, samples.state, samples.ns, *of, *how)
+            yield StateRow(
+                RowId(test, row.label, samples.state),
+                samples.ns,
+                row.mesh,
+                tuple(thresholds),
+                row.figures.is_traced,
+                samples.blocks,
+                samples.waited,
+                samples.speed_ns,
+                samples.slow_blocks,
+            )
 
 
 def environment_differences(then: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
@@ -163,7 +171,7 @@ def judge_run(
     depends on it is inconclusive. So is a row whose verdict depends on the speed that the core had beside
     its calls, if that differs by more than 10 %.
     """
-    then, now = {row.name: row for row in base}, {row.name: row for row in head}
+    then, now = {row.row: row for row in base}, {row.row: row for row in head}
     shifts = control_shifts(then, now).values()
     shift = control_shift(shifts) if shifts else None
     verdicts: list[RowVerdict] = []
@@ -207,7 +215,7 @@ def _passes_clearly(base: StateRow, head: StateRow, threshold: Threshold) -> boo
 
 def compare_rows(base: Sequence[StateRow], head: Sequence[StateRow]) -> list[RowVerdict]:
     """Hold the median of every row against the saved one, with no threshold: what is faster, what slower."""
-    then, now = ({row.name: row for row in rows if row.state is not State.LOCAL} for rows in (base, head))
+    then, now = ({row.row: row for row in rows if row.state is not State.LOCAL} for rows in (base, head))
     verdicts = []
     for name, row in {**then, **now}.items():
         verdict = _judge_row(row, then.get(name), now.get(name), ANY_CHANGE)
@@ -222,8 +230,8 @@ def _shift_text(shift: float, controls: int) -> str:
     return f"the op on plain tensors shifted by {100 * shift:+.1f} % {rows}{doubt}"
 
 
-def control_shifts(then: Mapping[str, StateRow], now: Mapping[str, StateRow]) -> dict[str, float]:
-    """Return the logarithm of the ratio of each plain row by name, unless the core's speed shifted."""
+def control_shifts(then: Mapping[RowId, StateRow], now: Mapping[RowId, StateRow]) -> dict[RowId, float]:
+    """Return the logarithm of the ratio of each plain row, unless the core's speed shifted."""
     controls = [
         name
         for name, row in now.items()
@@ -247,9 +255,7 @@ def _judge_row(
     row: StateRow, base: StateRow | None, head: StateRow | None, threshold: Threshold, shift: float = 0.0
 ) -> RowVerdict:
     """Judge one row, beside plain ops that shifted by a share."""
-    verdict_of = partial(
-        RowVerdict, row.name, criterion=str(threshold), is_strict=threshold.is_strict, test=row.test
-    )
+    verdict_of = partial(RowVerdict, row.row, criterion=str(threshold), is_strict=threshold.is_strict)
     if head is None:
         return verdict_of(Verdict.MISSING, (), GONE)
     if base is None:
@@ -310,7 +316,7 @@ def _refusals(saved: Sequence[StateRow]) -> Iterator[RowVerdict]:
     useless = sum(bool(_why_not(row, IN_SAVED_RUN)) for row in saved)
     if (few and 2 * few >= len(saved)) or 2 * useless > len(saved):
         why = f"{useless} of {len(saved)} thresholds can never be judged against this saved run"
-        yield RowVerdict(why, Verdict.MISMATCHED, (), SAVE_MORE)
+        yield RowVerdict(RowId("", why), Verdict.MISMATCHED, (), SAVE_MORE)
 
 
 def _waited_more(row: StateRow, other: StateRow) -> bool:

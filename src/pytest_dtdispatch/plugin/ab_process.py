@@ -21,7 +21,8 @@ from pytest_dtdispatch.ab.checkout import Checkout, InstalledFinder, module_file
 from pytest_dtdispatch.core.files import write_atomic
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.plain_data import decode, encode
-from pytest_dtdispatch.core.results import Count, TestResults, row_key, state_name
+from pytest_dtdispatch.core.results import Count, TestResults
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import MOST_LISTED
 from pytest_dtdispatch.plugin.gates import KINDS
 from pytest_dtdispatch.plugin.ranks import reason_of
@@ -47,35 +48,35 @@ if COMMIT and COMMIT.installed:
     sys.meta_path.insert(0, InstalledFinder(COMMIT.installed))
 
 
-def absences(results: TestResults) -> Iterator[tuple[str, str]]:
-    """Yield the names of states and rows of a test that have no figure, each with the reason."""
+def absences(results: TestResults) -> Iterator[tuple[RowId, str]]:
+    """Yield states and rows of a test that have no figure, each with the reason."""
     for row in results.measurements():
         for samples in row.figures.samples:
             if samples.refused and not samples.values:
                 why = row.figures.notes or tuple(map(str, samples.refused))
-                yield state_name(results.test, row, samples), "; ".join(why)
+                yield RowId(results.test, row.label, samples.state), "; ".join(why)
         if not any(row.recorded()):
-            yield f"{results.test}::{row.label}", "; ".join(row.figures.notes) or row.proof
+            yield RowId(results.test, row.label), "; ".join(row.figures.notes) or row.proof
 
 
-def times(results: TestResults) -> Iterator[tuple[str, float]]:
+def times(results: TestResults) -> Iterator[tuple[RowId, float]]:
     """Yield the least median of a block of every state.
 
     What else runs on the machine only ever adds, for seconds at a time, so that the least of many short
     blocks is the steadiest value of a process (Chen and Revels, 2016, https://arxiv.org/abs/1608.04295).
     """
-    for name, _, samples in results.times():
-        yield name, quietest_block(samples.ns, BLOCKS, least=1)
+    for row, _, samples in results.times():
+        yield row, quietest_block(samples.ns, BLOCKS, least=1)
 
 
-def counts(results: TestResults) -> Iterator[tuple[str, float]]:
+def counts(results: TestResults) -> Iterator[tuple[RowId, float]]:
     """Yield every count of a test: those of its steps, captures and calls, then those of other kinds."""
     for steps in results.of("steps"):
         if steps.steps:
-            name = row_key(f"{results.test}::{steps.name}")
-            yield from ((f"{name}::{metric}", number) for metric, number in _counts_of_steps(steps))
+            for metric, number in _counts_of_steps(steps):
+                yield RowId(results.test, steps.name, metric), number
     for one in results.numbers(kind for kind in KINDS if kind != Steps.kind):
-        yield f"{one.name}::{one.metric}", float(one.value)
+        yield one.row._replace(state=one.metric), float(one.value)
 
 
 def _counts_of_steps(steps: Steps) -> Iterator[tuple[str, float]]:
@@ -90,27 +91,27 @@ def _counts_of_steps(steps: Steps) -> Iterator[tuple[str, float]]:
         yield f"{name}_per_step", getattr(steps, f"{name}_per_step")
 
 
-def proofs(results: TestResults) -> Iterator[tuple[str, float]]:
+def proofs(results: TestResults) -> Iterator[tuple[RowId, float]]:
     """Yield 0 for every row whose later calls were proved to hit, or to need no cache, else 1."""
     for row in results.measurements():
         recorded = {samples.state for samples in row.recorded()}
         refused = {samples.state for samples in row.figures.samples if samples.refused}
         if recorded & {State.HIT, State.CALL} or State.HIT in refused:
             never = not recorded & {State.HIT, State.CALL}
-            yield f"{row_key(f'{results.test}::{row.label}')}::never_hits", float(never)
+            yield RowId(results.test, row.label, "never_hits"), float(never)
 
 
-def instructions(results: TestResults) -> Iterator[tuple[str, float]]:
+def instructions(results: TestResults) -> Iterator[tuple[RowId, float]]:
     """Yield the least count of every state of every row; of what was profiled it knows the functions."""
     for row in results.measurements():
         for samples in row.recorded():
             if not samples.unit.is_time:
                 shares = samples.profile.functions if samples.profile else ()
                 lines = (f"{share.instructions} {share.function}" for share in shares)
-                yield state_name(results.test, row, samples), Count(samples.figure, 1, lines)
+                yield RowId(results.test, row.label, samples.state), Count(samples.figure, 1, lines)
 
 
-def control(sampler: Sampler) -> Iterator[tuple[str, float]]:
+def control(sampler: Sampler) -> Iterator[tuple[RowId, float]]:
     """Measure six ops on plain tensors, as hits are: as many calls in as many blocks."""
     import torch
 
@@ -126,7 +127,7 @@ def control(sampler: Sampler) -> Iterator[tuple[str, float]]:
                 begun = meter.begin()
                 op(*args)
                 readings.append(meter.end() - begun)
-        yield f"{CONTROL}::{op}::{CONTROL}", quietest_block(readings, BLOCKS, least=1)
+        yield RowId(CONTROL, str(op), CONTROL), quietest_block(readings, BLOCKS, least=1)
 
 
 VALUES = {
@@ -149,15 +150,15 @@ class Passes:
     def __init__(self, kind: AnswerKind, goes_on: bool, sampler: Sampler | None) -> None:
         self._kind, self._goes_on, self._sampler = kind, goes_on, sampler
         self._count, self._output = int(os.environ[Variable.PASSES]), Path(os.environ[Variable.OUTPUT])
-        self._values: dict[str, float] = {}
-        self._details: dict[str, tuple[str, ...]] = {}
-        self._absent: dict[str, str] = {}
+        self._values: dict[RowId, float] = {}
+        self._details: dict[RowId, tuple[str, ...]] = {}
+        self._absent: dict[RowId, str] = {}
         self._why: dict[str, str] = {}
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Record why a file has no tests; no test of it has a name yet."""
         if self._goes_on and (report.failed or report.skipped):
-            self._absent[report.nodeid] = outcome_text(report)
+            self._absent[RowId(report.nodeid)] = outcome_text(report)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Record why a test has no result; one that is expected to fail has one."""
@@ -172,9 +173,8 @@ class Passes:
             session.testsfailed = 0  # tests of another commit may not even import
             return True
         self._leave_out(session)
-        if rows := os.environ.get(Variable.ONLY, "").splitlines():
-            tests = [(item, f"{row_nodeid(item)}::") for item in session.items]
-            session.items[:] = [item for item, name in tests if any(row.startswith(name) for row in rows)]
+        if tests := json.loads(os.environ.get(Variable.ONLY, "[]")):
+            session.items[:] = [item for item in session.items if row_nodeid(item) in tests]
         if session.testsfailed or session.config.option.collectonly or measuring is None:
             return None
         own_loop: Any = session.config.pluginmanager.get_plugin("main")  # of pytest
@@ -184,8 +184,8 @@ class Passes:
             for results in measuring.results.values():
                 self._add(results)
             if self._sampler and self._values:
-                for name, value in control(self._sampler):
-                    self._values[name] = min(value, self._values.get(name, math.inf))
+                for row, value in control(self._sampler):
+                    self._values[row] = min(value, self._values.get(row, math.inf))
             if session.testsfailed:
                 break
         if not self._refuse_other_code():
@@ -207,17 +207,17 @@ class Passes:
         """Add what a test found in the pass that just ended; the least value of all passes stands."""
         if self._kind in (AnswerKind.TIMES, AnswerKind.INSTRUCTIONS):
             self._absent |= absences(results)
-        for name, value in VALUES[self._kind](results):
-            self._values[name] = min(float(value), self._values.get(name, math.inf))
+        for row, value in VALUES[self._kind](results):
+            self._values[row] = min(float(value), self._values.get(row, math.inf))
             if isinstance(value, Count) and value.details:
-                lines = value.details[: MOST_CALLS if name.endswith(CALLS_PER_STEP) else MOST_LISTED]
-                self._details[name] = tuple(line[:LONGEST_DETAIL] for line in lines)
+                lines = value.details[: MOST_CALLS if row.state == CALLS_PER_STEP else MOST_LISTED]
+                self._details[row] = tuple(line[:LONGEST_DETAIL] for line in lines)
 
     def _leave_out(self, session: pytest.Session) -> None:
         """Take from the session what gave no result, and let it go on."""
         if self._goes_on:
             absent = [item for item in session.items if item.nodeid in self._why]
-            self._absent |= {row_nodeid(item): self._why[item.nodeid] for item in absent}
+            self._absent |= {RowId(row_nodeid(item)): self._why[item.nodeid] for item in absent}
             session.items[:] = [item for item in session.items if item not in absent]
             session.testsfailed = 0
 

@@ -17,7 +17,8 @@ from pytest_dtdispatch.compiled.table import KIND as COMPILED
 from pytest_dtdispatch.core.environment import cpu_model
 from pytest_dtdispatch.core.events import StepParts
 from pytest_dtdispatch.core.measurement import UNITS, Measurement, State
-from pytest_dtdispatch.core.results import MetricNames, NamedCall, TestResults, number_name, row_key
+from pytest_dtdispatch.core.results import MetricNames, NamedCall, TestResults, row_key
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.core.verdicts import (
     MAX_BLOCKS,
@@ -33,7 +34,7 @@ from pytest_dtdispatch.core.verdicts import (
     unjudged,
 )
 from pytest_dtdispatch.errors import GateError, RanksError
-from pytest_dtdispatch.gates.expected import ExpectedFile, judge_results, read_expected
+from pytest_dtdispatch.gates.expected import ExpectedFile, by_name, judge_results, parse_row, read_expected
 from pytest_dtdispatch.gates.saved_run import (
     StateRow,
     compare_rows,
@@ -44,6 +45,7 @@ from pytest_dtdispatch.gates.saved_run import (
     outlook_of,
     state_rows,
 )
+from pytest_dtdispatch.gates.selection import EVERYTHING, Selection
 from pytest_dtdispatch.plugin import PluginObject, resolve
 from pytest_dtdispatch.plugin.resolve import row_nodeid
 from pytest_dtdispatch.plugin.settings import Settings
@@ -103,12 +105,13 @@ class Gates(PluginObject):
     thresholds: dict[str, tuple[Threshold, ...]] = field(default_factory=dict)
     marks: dict[str, list[pytest.Mark]] = field(default_factory=dict)
     passed_over: list[str] = field(default_factory=list)
-    _left_out: set[str] = field(default_factory=set)
+    _tests: set[str] = field(default_factory=set)  # that were collected, deselected ones too
+    _deselected: set[str] = field(default_factory=set)
     _xfailed: set[str] = field(default_factory=set)
     _expected: list[ExpectedFile] = field(default_factory=list)
     _base: ReportedRun | None = None
-    _shifts: dict[str, float] = field(default_factory=dict)  # of control rows measured so far
-    _confirmed: set[str] = field(default_factory=set)
+    _shifts: dict[RowId, float] = field(default_factory=dict)  # of control rows measured so far
+    _confirmed: set[RowId] = field(default_factory=set)
     _why_no_base: str = "--benchmark-compare finds no saved run"
 
     def read(self) -> None:
@@ -158,8 +161,12 @@ class Gates(PluginObject):
         return bool(settings.expected or (settings.threshold and self.compares) or of_counts)
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        """Remember what the user left out: its rows are not missing."""
-        self._left_out.update(row_key(f"{row_nodeid(item)}::") for item in items)
+        """Record deselected tests, whose rows are not missing."""
+        self._deselected.update(row_key(row_nodeid(item)) for item in items)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Record the names of all tests, by which names of rows in files are parsed."""
+        self._tests = {row_key(row_nodeid(item)) for item in session.items} | self._deselected
 
     @functools.cached_property
     def reported(self) -> tuple[Judgement, ...]:
@@ -225,16 +232,16 @@ class Gates(PluginObject):
             raised = sorted(name for of, name in results.uncounted if of == kind.name)
             if criterion := _texts(limits, kind.limits):
                 for name in raised:
-                    row, why = number_name(results.test, name), "it raised before it left counts"
-                    yield unjudged(row, criterion, why, Verdict.MISSING)
+                    why = "it raised before it left counts"
+                    yield unjudged(RowId(results.test, name), criterion, why, Verdict.MISSING)
             marked = _texts(of_marker.get("max", {}), kind.limits)
             if marked and not raised and not results.of(kind.name):
-                yield self._judged_nothing(results.test, marked, kind)
+                yield self._judged_nothing(RowId(results.test), marked, kind)
         if self._why_not and self._config.getoption("benchmark_compare", None):
             for threshold in of_marker.get("threshold", ()):
-                yield unjudged(results.test, str(threshold), self._why_not)
+                yield unjudged(RowId(results.test), str(threshold), self._why_not)
 
-    def _judged_nothing(self, row: str, criterion: str, kind: Kind) -> RowVerdict:
+    def _judged_nothing(self, row: RowId, criterion: str, kind: Kind) -> RowVerdict:
         verdict = Verdict.DISABLED if self._why_not else Verdict.MISSING
         return unjudged(row, criterion, self._why_not or kind.nothing, verdict)
 
@@ -245,7 +252,7 @@ class Gates(PluginObject):
             if kind.limits and not any(results.of(kind.name) for results in self._results.values()):
                 own = {name: most for name, most in self._settings.limits.items() if name in kind.limits}
                 limits = [f"--dtdispatch-max {name}={most}" for name, most in own.items()]
-                verdicts += [self._judged_nothing(limit, limit, kind) for limit in limits]
+                verdicts += [self._judged_nothing(RowId("", limit), limit, kind) for limit in limits]
         failed = over(verdicts)
         for test, results in self._results.items():
             of_test = results.verdicts
@@ -282,25 +289,25 @@ class Gates(PluginObject):
         return [row for test, results in found for row in state_rows(test, results.measurements())]
 
     @functools.cached_property
-    def _judged_while_measured(self) -> dict[str, StateRow]:
-        """Rows of the saved run by name; empty if nothing is compared with them."""
+    def _judged_while_measured(self) -> dict[RowId, StateRow]:
+        """Rows of the saved run by identity; empty if nothing is compared with them."""
         if not self.compares or self._why_not_judged(self._saved_rows):
             return {}
-        return {row.name: row for row in self._saved_rows}
+        return {row.row: row for row in self._saved_rows}
 
     def outlook(self, test: str, row: Measurement) -> dict[State, Outlook]:
         """Judge the compared states of a row in its test, by the control rows measured so far."""
-        then, now = self._judged_while_measured, {each.name: each for each in state_rows(test, [row])}
+        then, now = self._judged_while_measured, {each.row: each for each in state_rows(test, [row])}
         self._shifts |= control_shifts(then, now)
         shift, outlooks = control_shift(self._shifts.values()), dict[State, Outlook]()
-        for name, head in now.items():
-            if (base := then.get(name)) is None or head.state is State.LOCAL:
+        for row_id, head in now.items():
+            if (base := then.get(row_id)) is None or head.state is State.LOCAL:
                 continue
             if not (limits := self._thresholds_of(base)):
                 continue
             outlook = max(outlook_of(base, head, limit, shift) for limit in limits)
             if outlook is Outlook.FAILING and head.blocks == MAX_BLOCKS:
-                self._confirmed.add(name)
+                self._confirmed.add(row_id)
             elif outlook is Outlook.FAILING and len(self._confirmed) >= MAX_CONFIRMED:
                 outlook = Outlook.DECIDED
             outlooks[head.state] = outlook
@@ -314,7 +321,7 @@ class Gates(PluginObject):
         if has_own or any(map(self._thresholds_of, self._saved_rows)):
             base, rows = self._base or ReportedRun("no saved run"), self._rows
             judgement = self._why_not_judged(rows) or judge_run(self._saved_rows, rows, self._thresholds_of)
-            rest = [row for row in self._saved_rows if not self._is_selected(row.name)]
+            rest = [row for row in self._saved_rows if not self._selection.has(row.row.test)]
             excluded = sum(row.state is not State.LOCAL for row in rest)
             yield replace(judgement, where=base.where, since=base.taken[:10], excluded=excluded)
 
@@ -323,10 +330,11 @@ class Gates(PluginObject):
         """How rows moved since the saved run: those that a gate judged, and all others."""
         if not self.compares:
             return ()
-        judged = tuple(row for gate in self.reported for row in gate.verdicts if row.test)
-        names = {row.row for row in judged}
-        base = [row for row in self._saved_rows if row.name not in names and self._is_selected(row.name)]
-        head = [row for row in self._rows if row.name not in names]
+        judged = tuple(row for gate in self.reported for row in gate.verdicts if row.row.state)
+        ids = {row.row for row in judged}
+        free = [row for row in self._saved_rows if row.row not in ids]
+        base = [row for row in free if self._selection.has(row.row.test)]
+        head = [row for row in self._rows if row.row not in ids]
         others = [] if self.why_not_compared else compare_rows(base, head)
         return (*judged, *others)
 
@@ -334,7 +342,7 @@ class Gates(PluginObject):
     def why_not_compared(self) -> str:
         """Why rows stand beside no saved run although one was named; empty where they do."""
         refused = self._why_not_judged(self._rows) if self.compares else None
-        return refused.verdicts[0].row if refused else ""
+        return refused.verdicts[0].row.label if refused else ""
 
     def _why_not_judged(self, rows: Sequence[StateRow]) -> Judgement | None:
         """Refuse to compare runs that measure different things, or none."""
@@ -360,30 +368,30 @@ class Gates(PluginObject):
             return not_judged(Verdict.MISMATCHED, "; ".join(differ), ANY_MACHINE)
         return None
 
-    def _is_selected(self, row: str) -> bool:
-        """Whether this run's arguments select the test of a row, which has its name or its key in files."""
-        key = row_key(row)
-        return key.startswith(self._named) and not key.startswith(tuple(self._left_out))
-
     def _thresholds_of(self, row: StateRow) -> tuple[Threshold, ...]:
-        if not self._is_selected(row.name):
+        test = row.row.test
+        if not self._selection.has(test):
             return ()
-        of_markers = (found for test, found in self.thresholds.items() if row.name.startswith(f"{test}::"))
-        limits = next(of_markers, self._settings.threshold or ())
+        limits = self.thresholds.get(test, self._settings.threshold or ())
         return thresholds_of(str(row.state), limits) or thresholds_of(str(row.state), row.thresholds)
 
+    @property
+    def _selection(self) -> Selection:
+        """Tests that this run selects."""
+        return Selection(self._beginnings, self._deselected)
+
     @functools.cached_property
-    def _named(self) -> tuple[str, ...]:
-        """How rows begin of tests that the command line names; of all where it cannot be known."""
+    def _beginnings(self) -> tuple[str, ...]:
+        """Beginnings of the names of tests that the command line names; of all if that is unknown."""
         starts, args = [], self._config.args
         is_ini = self._config.args_source is pytest.Config.ArgsSource.TESTPATHS
         if is_ini or {*args} <= {*self._config.getini("addopts")}:  # a file that is gone is in no ini value
-            return ("",)
+            return EVERYTHING
         for arg in args:
             path, colons, names = arg.partition("::")
             within = os.path.relpath(self._config.invocation_params.dir / path, self._config.rootpath)
             if within.startswith(".") or self._config.getoption("pyargs"):
-                return ("",)
+                return EVERYTHING
             starts += [f"{Path(within).as_posix()}{colons}{names}{end}" for end in ("/", "::", "[")]
         return tuple(map(row_key, starts))
 
@@ -396,15 +404,17 @@ class Gates(PluginObject):
             yield from (replace(disabled, where=file.where) for file in self._expected)
             return
         results = [one for of_test in self._results.values() for one in of_test.metrics(KINDS)]
+        found = by_name(results)
         known = [{(row.name, row.metric) for row in file.rows} for file in self._expected]
-        new = [one for one in results if not any((one.name, one.metric) in rows for rows in known)]
+        new = [one for key, one in found.items() if not any(key in rows for rows in known)]
         csv = (str(export.path) for export in self._settings.export if export.format == "csv")
-        found = next(csv, "RESULTS.csv")
+        written = next(csv, "RESULTS.csv")
         for file, own in zip(self._expected, known, strict=True):
-            rows = [row for row in file.rows if self._is_selected(row.name)]
-            of_file = [one for one in results if (one.name, one.metric) in own]
-            judgement = judge_results(rows, [*of_file, *new], self._settings.improved == "fail")
-            command = shlex.join(["dtdispatch", "expected", "update", file.where, "--results", found])
+            rows = [row for row in file.rows if self._selection.has(parse_row(row.name, self._tests).test)]
+            of_file = [one for key, one in found.items() if key in own]
+            improved_fails = self._settings.improved == "fail"
+            judgement = judge_results(rows, [*of_file, *new], improved_fails, self._tests)
+            command = shlex.join(["dtdispatch", "expected", "update", file.where, "--results", written])
             yield replace(judgement, where=file.where, command=f'{command} --reason "..."')
             new = []
 

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_dtdispatch.core.files import checked_target, write_atomic
 from pytest_dtdispatch.core.parsing import Export
+from pytest_dtdispatch.core.results import name_in_files
 from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin import PluginObject
@@ -142,7 +143,7 @@ def properties(run: ReportedRun) -> Iterator[tuple[str, Any]]:
     for name, text in run.environment.items():
         yield f"dtdispatch.environment.{escape_controls(name)}", text
     for number in run.metrics():
-        yield f"dtdispatch.{number.metric}.{escape_controls(number.name)}", number.value
+        yield f"dtdispatch.{number.metric}.{name_in_files(number.row)}", number.value
 
 
 def _write_whole(export: Export, run: ReportedRun, why_not: str) -> str:

@@ -73,8 +73,8 @@ class Bridge:
             "repeat": settings.repeat,
             "max_time": settings.max_time,
         }
-        for name, measurement, samples in results.times():
-            row = _row(item, name, measurement, samples)
+        for row_id, measurement, samples in results.times():
+            row = _row(item, str(row_id), measurement, samples)
             entry = Metadata(row, iterations=1, options={**options, "rounds": measurement.figures.rounds})
             for ns in samples.ns:
                 entry.update(ns / 1e9)

@@ -22,6 +22,8 @@ import pytest
 from pytest_dtdispatch.core.environment import World, group_ranks, ranks_text, read_world
 from pytest_dtdispatch.core.parsing import ON
 from pytest_dtdispatch.core.plain_data import decode, encode
+from pytest_dtdispatch.core.results import name_in_files
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.ranks.merge import (
@@ -104,7 +106,7 @@ class Rank:
         self._collect_errors: dict[str, str] = {}
         self._processes: dict[int, tuple[str, int]] = {}  # host and number of each rank's
         self._complaints: list[str] = []
-        self._differ: dict[tuple[str, str], str] = {}
+        self._differ: dict[tuple[RowId, str], str] = {}
 
     def _keep_output(self) -> None:
         """Write in a file what this process prints; its errors are shown as they come."""
@@ -330,8 +332,8 @@ class Rank:
         merged = merge_results(by_rank, self._settings.rank_stat)
         for one in merged.numbers:
             if one.ranks:
-                which = f"{one.name}: {one.metric} is {one.value:,} on {ranks_text(one.ranks)}"
-                self._differ[one.name, one.metric] = f"{which}, and fewer or none elsewhere"
+                which = f"{name_in_files(one.row)}: {one.metric} is {one.value:,} on {ranks_text(one.ranks)}"
+                self._differ[one.row, one.metric] = f"{which}, and fewer or none elsewhere"
         return results.merged(merged.rows, merged.numbers, merged.verdicts)
 
     @property

@@ -16,15 +16,8 @@ from pytest_dtdispatch.compare.model import Compared, Variants
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
 from pytest_dtdispatch.core.checks import Setup, call_arguments
 from pytest_dtdispatch.core.measurement import Figures, merge
-from pytest_dtdispatch.core.results import (
-    Finding,
-    NamedCall,
-    TestResults,
-    Unseen,
-    number_name,
-    row_key,
-    row_name,
-)
+from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults, Unseen, row_key, row_name
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import own_name
 from pytest_dtdispatch.core.verdicts import RowVerdict, complaint, unjudged
 from pytest_dtdispatch.errors import GateError, MeasurementError
@@ -230,7 +223,7 @@ class Recorder(api.DtDispatch):
         if not self._takes_times:  # a limit that cannot be judged fails
             scaling = run_sizes(make, sizes, name)
             if max_exponent is not None:
-                self._hold([unjudged(scaling.name, f"max_exponent={max_exponent:g}", NOT_TIMED)])
+                self._hold([unjudged(RowId("", scaling.name), f"max_exponent={max_exponent:g}", NOT_TIMED)])
             return scaling
         name = self._name_of(make, name, "scaling")
         self._begin("scaling", name, *(row_name(name, size) for size in sizes))
@@ -354,7 +347,7 @@ class Recorder(api.DtDispatch):
     def _hold(self, verdicts: Sequence[RowVerdict]) -> None:
         """Keep what limits say of results; what fails the test fails it also where it catches the error."""
         test = self.results.test
-        self.results.verdicts += [replace(each, row=number_name(test, each.row)) for each in verdicts]
+        self.results.verdicts += [replace(each, row=RowId(test, each.row.label)) for each in verdicts]
         if against := complaint(verdicts):
             error = GateError(against)
             self.results.untold.append(error)

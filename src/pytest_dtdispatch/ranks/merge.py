@@ -38,7 +38,7 @@ def merge_results(by_rank: Mapping[int, RankResults], stat: str) -> RankResults:
     Of numbers the largest stands, of verdicts on one limit the worst; where ranks differ, it names them.
     """
     rows = _by_key({rank: found.rows for rank, found in by_rank.items()}, "full_label", "contains")
-    numbers = _by_key({rank: found.numbers for rank, found in by_rank.items()}, "name", "metric")
+    numbers = _by_key({rank: found.numbers for rank, found in by_rank.items()}, "row", "metric")
     verdicts = _by_key({rank: found.verdicts for rank, found in by_rank.items()}, "row", "criterion")
     return RankResults(
         tuple(_merged(ranks, sorted(by_rank), stat) for ranks in rows),

@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_dtdispatch.core.events import StepParts
 from pytest_dtdispatch.core.plain_data import Indent, Natural, Share
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import first_of
 from pytest_dtdispatch.core.verdicts import RowVerdict
 
@@ -34,7 +35,7 @@ class View:
         verbose: with every column and note.
         counted: what its samples count; empty where they are times.
         is_many: whether it ran on many ranks.
-        over: names of results that are over their limits.
+        over: results that are over their limits.
         each_layer: whether lines that differ by the index of a layer alone are not one.
         before: what an earlier run's budgets say, by their titles.
     """
@@ -42,7 +43,7 @@ class View:
     verbose: bool = False
     counted: str = ""
     is_many: bool = False
-    over: frozenset[str] = frozenset()
+    over: frozenset[RowId] = frozenset()
     each_layer: bool = False
     before: Mapping[str, StepParts] = field(default_factory=dict)
 

@@ -13,7 +13,8 @@ from typing import Any
 from pytest_dtdispatch.core.files import checked_target, write_atomic
 from pytest_dtdispatch.core.measurement import TIME, Measurement, Samples
 from pytest_dtdispatch.core.parsing import Export
-from pytest_dtdispatch.core.results import state_name
+from pytest_dtdispatch.core.results import name_in_files
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import shorten
 from pytest_dtdispatch.core.text import escape_controls, plural, shown
 from pytest_dtdispatch.errors import DtDispatchError
@@ -41,7 +42,7 @@ def oss_json(run: ReportedRun) -> tuple[str, int]:
     """
     records = []
     for number in run.metrics():
-        model: dict[str, Any] = {"name": number.name, "type": "dtensor dispatch"}
+        model: dict[str, Any] = {"name": name_in_files(number.row), "type": "dtensor dispatch"}
         if number.signature:
             model["extra_info"] = {"signature": number.signature}
         benchmark = {"name": "pytest-dtdispatch", "extra_info": dict(run.build)}
@@ -70,7 +71,7 @@ def github_benchmark(run: ReportedRun) -> tuple[str, int]:
         entries.append({**entry, "extra": "\n".join(map(escape_controls, details))})
     for number in run.numbers:
         unit = "ns" if number.metric.endswith("_ns") else number.metric.replace("_", " ")
-        name = escape_controls(f"{number.name}::{number.metric}")
+        name = escape_controls(f"{name_in_files(number.row)}::{number.metric}")
         entries.append({"name": name, "unit": unit, "value": number.value})
     return json.dumps(entries, indent=1) + "\n", len(entries)
 
@@ -93,7 +94,7 @@ def bencher(run: ReportedRun) -> tuple[str, int]:
         benchmark = shorten(escape_controls(name), len(f"::{samples.state}"), LONGEST_BENCHMARK)
         found.setdefault(benchmark, {})[shorten(measure, limit=LONGEST_MEASURE)] = metric
     for number in run.numbers:
-        benchmark = shorten(escape_controls(number.name), limit=LONGEST_BENCHMARK)
+        benchmark = shorten(name_in_files(number.row), limit=LONGEST_BENCHMARK)
         measure = shorten(number.metric, limit=LONGEST_MEASURE)
         found.setdefault(benchmark, {})[measure] = {"value": number.value}
     return json.dumps(found, indent=1) + "\n", sum(map(len, found.values()))
@@ -125,7 +126,7 @@ def recorded_states(run: ReportedRun) -> Iterator[tuple[str, Measurement, Sample
     for test, rows in run.measured.items():
         for row in rows:
             for samples in row.recorded():
-                yield state_name(test, row, samples), row, samples
+                yield str(RowId(test, row.label, samples.state)), row, samples
 
 
 def _block_count(run: ReportedRun) -> int:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
+from pytest_dtdispatch.core.results import name_in_files
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import column_scale, first_of, plural, shorten_path
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
@@ -54,13 +55,13 @@ def judgement_document(judgement: Judgement, view: View = WHOLE) -> Document:
     word, tone = ("failed", Tone.BAD) if judgement.has_failed else ("passed", Tone.GOOD)
     numbers = plain(verdict_counts(judgement.verdicts)) or "no row to judge"
     where = shorten_path(judgement.where)
-    compared = [row for row in judgement.verdicts if row.test]
+    compared = [row for row in judgement.verdicts if row.row.state]
     by = f" ({shared})" if (shared := _shared_threshold(compared)) else ""
     if judgement.excluded:
         numbers += f", {plural(judgement.excluded, 'row')} not selected"
     blocks: list[Block] = [paragraph(f"gate: {word} against {where}: {numbers}{by}", tone, hanging=1)]
     blocks += comparison_blocks(compared, view)
-    rest = [row for row in judgement.verdicts if not row.test and row.verdict is not Verdict.PASSED]
+    rest = [row for row in judgement.verdicts if not row.row.state and row.verdict is not Verdict.PASSED]
     rest.sort(key=lambda row: ORDER.index(row.verdict))
     listed = rest if view.verbose else rest[:MOST_ROWS]
     for row in listed:
@@ -89,7 +90,7 @@ def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]
     has_threshold = any(row.criterion for row in rows) and not _shared_threshold(rows)
     tests: dict[str, list[RowVerdict]] = {}
     for row in (row for row in ordered if row.row not in hidden):
-        tests.setdefault(row.test, []).append(row)
+        tests.setdefault(row.row.test, []).append(row)
     groups = []
     for test, of_test in tests.items():
         folded = [] if view.verbose else [row for row in of_test if _verdict_word(row)[0] in ORDINARY][FEW:]
@@ -120,14 +121,13 @@ def _shared_threshold(rows: Sequence[RowVerdict]) -> str:
 
 
 def _comparison_line(row: RowVerdict, view: View, has_threshold: bool) -> Line:
-    label, _, state = row.row.removeprefix(f"{row.test}::").rpartition("::")
     figures = dict(row.figures)
     times = (_time(figures.get(f"{side}_ns")) for side in ("base", "head"))
     interval = [figures.get(f"change_{end}_percent") for end in ("low", "high")]
     samples = [figures.get(f"{side}_samples") for side in ("base", "head")]
     counts = "-" if None in samples else "+".join(f"{count:.0f}" for count in samples if count is not None)
     cells = (
-        state,
+        str(row.row.state),
         *times,
         f"{figures['change_percent']:+.1f}" if "change_percent" in figures else "-",
         "-" if None in interval else " to ".join(f"{end:+.1f}" for end in interval if end is not None),
@@ -135,7 +135,7 @@ def _comparison_line(row: RowVerdict, view: View, has_threshold: bool) -> Line:
         *[row.criterion or "-"] * has_threshold,
     )
     word, tone = _verdict_word(row)
-    return Line(label, cells, word, row.details, tone)
+    return Line(row.row.label, cells, word, row.details, tone)
 
 
 def _time(ns: float | None) -> str:
@@ -163,7 +163,7 @@ def worst_text(rows: Iterable[RowVerdict]) -> str:
     if worst is None:
         return ""
     change = f", {change_text(worst)}" if change_text(worst) else ""
-    return f"worst: {cut_name(worst.row)}{change}, {_verdict_word(worst)[0]}"
+    return f"worst: {cut_name(name_in_files(worst.row))}{change}, {_verdict_word(worst)[0]}"
 
 
 def gravity(row: RowVerdict) -> tuple[int, float]:
@@ -175,7 +175,7 @@ def change_text(row: RowVerdict) -> str:
     """Say how far a row is from what it was held against; nothing where that is not known.
 
     Example:
-        >>> change_text(RowVerdict("t.py::a", Verdict.REGRESSED, (("expected", 4), ("found", 5))))
+        >>> change_text(RowVerdict(("t.py", "a", None), Verdict.REGRESSED, (("expected", 4), ("found", 5))))
         '4 -> 5'
     """
     match figures := dict(row.figures):
@@ -215,9 +215,14 @@ def drift_lines(verdicts: Sequence[RowVerdict], since: str = "") -> Iterator[Par
 
 
 def _row(row: RowVerdict) -> Iterator[Paragraph]:
-    yield _row_title(row, cut_name(row.row, LONGEST_ROW))
+    yield _row_title(row, row_text(row))
     for text in filter(None, (*(row.details or (_figures_text(row),)), row.remedy)):
         yield _detail(text, indent=2)
+
+
+def row_text(row: RowVerdict) -> str:
+    """Return the name of a row, cut to fit a line."""
+    return cut_name(name_in_files(row.row), LONGEST_ROW)
 
 
 def _row_title(row: RowVerdict, text: str) -> Paragraph:
@@ -244,7 +249,7 @@ def _figures_text(row: RowVerdict) -> str:
 
 def _new_rows(rows: Sequence[RowVerdict]) -> Iterator[Paragraph]:
     for row in rows[:MOST_NEW]:
-        yield _row_title(row, f"{cut_name(row.row, LONGEST_ROW)}: {row.criterion}")
+        yield _row_title(row, f"{row_text(row)}: {row.criterion}")
     if len(rows) > MOST_NEW:
         rest = f"and {len(rows) - MOST_NEW:,} more that are new; --dtdispatch-export csv:FILE writes all"
         yield one_line(rest, indent=1)

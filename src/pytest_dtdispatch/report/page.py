@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.core.results import IN_EACH_STEP, number_name, state_name
+from pytest_dtdispatch.core.results import IN_EACH_STEP
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import COUNT_UNITS, UNITS, escape_controls, plural, short, shorten_path
 from pytest_dtdispatch.core.verdicts import Verdict
@@ -42,9 +42,7 @@ LEAST_RANGE = 1e3  # of the scale of bars
 MOST, LONGEST = 10, 72  # items of a list that are not folded, letters of a name
 MOST_COLUMNS = 11  # beside the label, on a screen of 1,280 dots
 DEAREST = 3  # rows that are named first
-EITHER_SIDE = re.compile(
-    r"\+-(?=[\d,]*%)"
-)  # how far samples scatter: the larger gap, which bounds them above
+EITHER_SIDE = re.compile(r"\+-(?=[\d,]*%)")  # scatter: the larger gap, which bounds samples above
 
 
 def require_jinja() -> Any:
@@ -104,7 +102,7 @@ def _template() -> Any:
 
     def shown(value: Any) -> Any:
         is_text = isinstance(value, str) and not isinstance(value, markup)
-        return EITHER_SIDE.sub("up to +", escape_controls(value)) if is_text else value
+        return escape_controls(value) if is_text else value
 
     environment = jinja2.Environment(
         autoescape=True, finalize=shown, trim_blocks=True, undefined=jinja2.StrictUndefined
@@ -151,7 +149,9 @@ def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
     yield {"title": "To know first", "blocks": run.notices.blocks}
     if not run.calls and not run.documents:
         yield {"title": "Signatures and calls", "blocks": (paragraph("No signature or call was measured."),)}
-    yield from (section._asdict() for section in run_sections(run))
+    for section in run_sections(run):
+        legend = (paragraph(_as_bound(section.legend)),) if section.legend else ()
+        yield {"title": section.title, "blocks": (*section.blocks, *legend)}
     yield {"title": "Profiles", "blocks": tuple(profiles(run.measured))}
 
 
@@ -212,16 +212,23 @@ def _folded(blocks: Iterable[Block]) -> Iterator[Block | Folded]:
 
 
 def _fitted(table: Table) -> Table:
-    """Leave out columns of a table that has too many for the page, of those that it can spare."""
+    """Remove expendable columns of a table that has too many for the page; word scatter as a bound."""
     titles = [column.title for column in table.columns]
     spared = [title for title in table.expendable if title in titles][: max(len(titles) - MOST_COLUMNS, 0)]
     kept = [title not in spared for title in titles]
 
     def fit(line: Line) -> Line:
-        return replace(line, cells=tuple(itertools.compress(line.cells, kept)))
+        cells = tuple(itertools.compress(line.cells, kept))
+        return replace(line, cells=cells, proof=_as_bound(line.proof))
 
     groups = tuple(replace(group, lines=tuple(map(fit, group.lines))) for group in table.groups)
-    return replace(table, columns=tuple(itertools.compress(table.columns, kept)), groups=groups)
+    columns = (replace(column, title=_as_bound(column.title)) for column in table.columns)
+    return replace(table, columns=tuple(itertools.compress(columns, kept)), groups=groups)
+
+
+def _as_bound(text: str) -> str:
+    """Word scatter, in a text without names of users, as the upper bound that it is."""
+    return EITHER_SIDE.sub("up to +", text)
 
 
 def _lists(table: Table, by_group: bool) -> Iterator[tuple[str, list[tuple[str, Line]]]]:
@@ -257,22 +264,14 @@ def _page_rows(run: ReportedRun, low: float, high: float) -> Iterator[tuple[tupl
 
 def _verdicts_by_row(run: ReportedRun) -> dict[tuple[str, str], Verdict]:
     """Return the gravest verdict of each row, by its test and its label."""
-    by_name: dict[str, list[Verdict]] = {}
+    judged: dict[tuple[str, str], list[Verdict]] = {}
     for gate in run.gates:
         for one in gate.verdicts:
-            by_name.setdefault(one.row, []).append(one.verdict)
-    found = {}
-    for test, rows in run.measured.items():
-        for row in rows:
-            names = [
-                number_name(test, row.label),
-                *(state_name(test, row, each) for each in row.figures.samples),
-            ]
-            judged = [verdict for name in names for verdict in by_name.get(name, ())]
-            if judged:
-                graver = [verdict for verdict in judged if verdict is not Verdict.PASSED]
-                found[test, row.label] = min(graver or judged, key=ORDER.index)
-    return found
+            judged.setdefault((one.row.test, one.row.label), []).append(one.verdict)
+    return {
+        row: min([one for one in verdicts if one is not Verdict.PASSED] or verdicts, key=ORDER.index)
+        for row, verdicts in judged.items()
+    }
 
 
 def _ends(row: Measurement) -> dict[str, float]:

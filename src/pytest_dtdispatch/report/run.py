@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,25 @@ from pytest_dtdispatch.core.files import read_json
 from pytest_dtdispatch.core.measurement import TIME, Measurement, Unit
 from pytest_dtdispatch.core.parsing import read_argument, read_thresholds
 from pytest_dtdispatch.core.plain_data import decode, encode
-from pytest_dtdispatch.core.results import OWN_TABLES, MetricValue, row_key, row_metrics
+from pytest_dtdispatch.core.results import OWN_TABLES, MetricValue, row_metrics
 from pytest_dtdispatch.core.text import brief, shorten_path, shown
 from pytest_dtdispatch.core.verdicts import Judgement, Threshold
 from pytest_dtdispatch.report.document import Document, View
 
 KEY = "dtdispatch"  # of the run in the file
-VERSION = 3
+VERSION = 4
 NOTHING = "nothing in it was measured with --dtdispatch"
-OTHER_VERSION = "another version of pytest-dtdispatch saved it: save it anew with this one"
+OTHER_FORMAT = (
+    "saved in format {}; this version reads {}: save it again, or compare with the version that wrote it"
+)
 
 
 class NotComparableError(ValueError):
     """What is named is valid, and no run of ours to compare with."""
+
+
+class OtherFormatError(ValueError):
+    """Another version saved the run."""
 
 
 @dataclass(frozen=True)
@@ -104,13 +111,11 @@ class ReportedRun:
         return (row for of_test in self.measured.values() for row in of_test)
 
     def metrics(self) -> tuple[MetricValue, ...]:
-        """Every number, test by test: those of rows, then those beside them."""
-        found: list[MetricValue] = []
-        for test, rows in self.measured.items():
-            found += row_metrics(test, rows)
-            found += (number for number in self.numbers if number.name.startswith(f"{row_key(test)}::"))
-        known = set(found)
-        return (*found, *(number for number in self.numbers if number not in known))
+        """Return every number, test by test: those of rows, then those of other results."""
+        found = {test: [*row_metrics(test, rows)] for test, rows in self.measured.items()}
+        for number in self.numbers:
+            found.setdefault(number.row.test, []).append(number)
+        return tuple(chain.from_iterable(found.values()))
 
 
 def encode_run(run: ReportedRun) -> dict[str, Any]:
@@ -130,6 +135,8 @@ def read_run(path: Path) -> ReportedRun:
     members = read_json(path)
     try:
         return replace(decode_run(members), where=str(path))
+    except OtherFormatError as error:
+        raise OtherFormatError(f"{path}: {error}") from None
     except ValueError as error:
         raise type(error)(f"{path} is not a saved run: {brief(error)}") from None
 
@@ -143,8 +150,11 @@ def decode_run(members: Any) -> ReportedRun:
     plain = members.get(KEY) if isinstance(members, dict) and "benchmarks" in members else None
     if plain is None:
         raise NotComparableError(NOTHING)
-    if not isinstance(plain, dict) or plain.get("version") != VERSION:
-        raise ValueError(OTHER_VERSION)
+    version = plain.get("version") if isinstance(plain, dict) else None
+    if type(version) is not int:
+        raise ValueError(f"its {KEY} has no version")
+    if version != VERSION:
+        raise OtherFormatError(OTHER_FORMAT.format(version, VERSION))
     try:
         run: ReportedRun = decode(ReportedRun, plain.get("run"))
     except RecursionError:

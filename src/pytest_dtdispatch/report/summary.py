@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_dtdispatch.core.results import MetricValue, row_key
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
@@ -26,6 +27,7 @@ from pytest_dtdispatch.report.judgements import (
     drift_lines,
     gravity,
     judgement_document,
+    row_text,
     verdict_counts,
 )
 from pytest_dtdispatch.report.markdown import document_text, escaped, folded
@@ -68,7 +70,7 @@ def summary(run: ReportedRun, room: int = MOST_BYTES) -> str:
     title = "Full output of the gate"
     of_gates = (_section(f"{title}: {cut_name(gate.where)}", judgement_document(gate)) for gate in run.gates)
     for section in (*run_sections(run), *of_gates):
-        written = folded(section.title, document_text(Document(section.blocks)))
+        written = folded(section.title, document_text(Document(section.blocks, section.legend)))
         if len(f"{text}\n{written}".encode("utf-8", "backslashreplace")) + KEPT_BYTES > room:
             left_out.append(section.title)
         else:
@@ -115,7 +117,7 @@ def _changes(changed: Sequence[tuple[Judgement, RowVerdict]]) -> Table:
     """Lay out the rows that did not just pass, the gravest verdict first."""
     lines = tuple(
         Line(
-            cut_name(row.row, LONGEST_ROW),
+            row_text(row),
             (str(row.verdict), change_text(row) or "-", row.criterion or "-", cut_name(gate.where)),
         )
         for gate, row in changed[:MOST_ROWS]
@@ -126,10 +128,11 @@ def _changes(changed: Sequence[tuple[Judgement, RowVerdict]]) -> Table:
 
 
 class Section(NamedTuple):
-    """A subject of a run: its title, and what is said of it."""
+    """A subject of a run: its title, its blocks, and the meaning of its figures and columns."""
 
     title: str
     blocks: tuple[Block, ...]
+    legend: str = ""
 
 
 def run_sections(run: ReportedRun) -> Iterator[Section]:
@@ -149,28 +152,27 @@ def run_sections(run: ReportedRun) -> Iterator[Section]:
 
 
 def _section(title: str, document: Document) -> Section:
-    """Make a section of a document, with what its columns mean."""
-    meanings = document.legend_of()
-    return Section(title, (*document.blocks, *([paragraph(meanings)] if meanings else [])))
+    """Return the section of a document."""
+    return Section(title, document.blocks, document.legend_of())
 
 
-def error_commands(run: ReportedRun, places: Mapping[str, tuple[str, int]]) -> list[str]:
+def error_commands(run: ReportedRun, locations: Mapping[str, tuple[str, int]]) -> list[str]:
     """Write an error for each row that failed, the worst first; of more than are shown say how many.
 
     Args:
         run: that was judged.
-        places: where tests begin, by the names that they have in rows: a file as the repository has it, and
-            a line from 1.
+        locations: file in the repository and line, from 1, of each test, by its name in rows.
     """
     failed = [row for gate in run.gates for row in gate.failed]
     failed.sort(key=gravity)
     idle = (gate.where for gate in run.gates if gate.has_failed and not gate.failed)
+    locations = {row_key(test): location for test, location in locations.items()}  # as a row of a file has it
     lines = [_error({"title": TITLE}, f"no row could be judged against {where}") for where in idle]
     room = MOST_SHOWN - len(lines)
     if len(failed) <= room:
-        return [*lines, *(_of_row(row, places) for row in failed)]
+        return [*lines, *(_of_row(row, locations) for row in failed)]
     rest = f"and {len(failed) - (room - 1):,} rows more failed: the output of the run names all"
-    shown = [_of_row(row, places) for row in failed[: room - 1]]
+    shown = [_of_row(row, locations) for row in failed[: room - 1]]
     return [*lines, *shown, _error({"title": TITLE}, rest)]
 
 
@@ -180,11 +182,11 @@ def _error(properties: Mapping[str, str], message: str) -> str:
     return f"::error {','.join(map('='.join, escaped.items()))}::{_data(message)}"
 
 
-def _of_row(row: RowVerdict, places: Mapping[str, tuple[str, int]]) -> str:
-    place = next((place for test, place in places.items() if row.row.startswith(f"{row_key(test)}::")), None)
-    at = {"file": place[0], "line": str(place[1])} if place else {}
+def _of_row(row: RowVerdict, locations: Mapping[str, tuple[str, int]]) -> str:
+    location = locations.get(row_key(row.row.test))
+    at = {"file": location[0], "line": str(location[1])} if location else {}
     details = "; ".join(filter(None, (row.criterion, change_text(row), row.remedy)))
-    message = ": ".join(filter(None, (cut_name(row.row, LONGEST_ROW), details)))
+    message = ": ".join(filter(None, (row_text(row), details)))
     return _error({**at, "title": f"{TITLE}: {row.verdict}"}, message)
 
 
@@ -195,14 +197,13 @@ def _data(text: str) -> str:
 def history_document(runs: Sequence[ReportedRun]) -> Document:
     """Lay out how each number of some runs went, the oldest first; those that may not compare are named."""
     ordered = sorted(runs, key=ReportedRun.order)
-    numbers: dict[tuple[str, str], list[MetricValue | None]] = {}
+    numbers: dict[tuple[RowId, str], list[MetricValue | None]] = {}
     for n, run in enumerate(ordered):
         for number in run.metrics():
-            numbers.setdefault((number.name, number.metric), [None] * len(ordered))[n] = number
+            numbers.setdefault((number.row, number.metric), [None] * len(ordered))[n] = number
     groups: dict[str, list[Line]] = {}
-    for (name, metric), values in numbers.items():
-        test, _, label = name.rpartition("::")
-        groups.setdefault(test, []).append(_line(label, metric, values))
+    for (row, metric), values in numbers.items():
+        groups.setdefault(row.test, []).append(_line(row.label, metric, values))
     columns = [Column("metric"), *(Column(str(n)) for n in range(1, len(ordered) + 1)), Column("change")]
     table = Table(
         tuple(columns),

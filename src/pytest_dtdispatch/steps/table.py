@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from pytest_dtdispatch.core.results import number_name
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.core.verdicts import RowVerdict, judge_count
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
@@ -132,7 +132,7 @@ def _grows(steps: Steps) -> bool:
 
 def _line(test: str, steps: Steps, columns: Sequence[CountColumn], view: View) -> Line:
     cells = tuple(_range([column.number(step) for step in steps.steps]) for column in columns)
-    state = "over its limits, " * (number_name(test, steps.name) in view.over) + state_of(steps)
+    state = "over its limits, " * (RowId(test, steps.name) in view.over) + state_of(steps)
     return Line(
         label=steps.name,
         cells=(*cells, f"{len(steps.warmup)}+{len(steps.steps)}"),

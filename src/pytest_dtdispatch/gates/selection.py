@@ -1,0 +1,33 @@
+"""Which tests of a baseline or of an expected file a run selects: rows of other tests are not missing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from pytest_dtdispatch.core.results import row_key
+
+EVERYTHING = ("",)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Tests that the arguments of a run select.
+
+    Args:
+        beginnings: of the names of tests that arguments name, with what follows them: ``t.py::``.
+        deselected: names of tests that ``-k``, ``-m``, ``--deselect`` or a plugin left out.
+
+    Example:
+        >>> selection = Selection(("t.py::",), {"t.py::test_b"})
+        >>> [selection.has(test) for test in ("t.py::test_a", "t.py::test_b", "u.py::test_a")]
+        [True, False, False]
+    """
+
+    beginnings: tuple[str, ...] = EVERYTHING
+    deselected: Collection[str] = frozenset()
+
+    def has(self, test: str) -> bool:
+        """Return whether a run selects a test, whose name may be as files have it."""
+        key = row_key(test)
+        return f"{key}::".startswith(self.beginnings) and key not in self.deselected

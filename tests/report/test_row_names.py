@@ -1,0 +1,114 @@
+"""Rows whose test or label contains ``::`` keep their parts in every output; outputs are linear in tests."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import re
+import time
+from collections.abc import Callable
+
+import pytest
+
+from pytest_dtdispatch.ab.process import Versions
+from pytest_dtdispatch.ab.report import run_document
+from pytest_dtdispatch.ab.run import ProcessSample, Request, Run, judge_run
+from pytest_dtdispatch.compare.model import COUNTS
+from pytest_dtdispatch.core.measurement import Contains, Samples, State
+from pytest_dtdispatch.core.results import MetricValue
+from pytest_dtdispatch.core.row_id import RowId
+from pytest_dtdispatch.gates.expected import parse_row, results_text
+from pytest_dtdispatch.plugin.outputs import properties
+from pytest_dtdispatch.report.document import Document, Table
+from pytest_dtdispatch.report.page import html_page
+from pytest_dtdispatch.report.run import ReportedRun
+from pytest_dtdispatch.report.summary import history_document, summary
+from pytest_dtdispatch.steps.model import METRICS
+from tests.reported_runs import HITS, measured
+
+TESTS = ("t.py::test_a", "t.py::test_a[x::y]", "t.py::TestA::test_b[::]")
+LABELS = ("add", "block::add", "a::b::hit", "drift +-5% of mul")
+
+
+def run_of(test: str, label: str) -> ReportedRun:
+    row = measured(label, Samples(State.HIT, HITS), contains=Contains.END_TO_END)
+    return ReportedRun(measured={test: (row,)})
+
+
+def lines_of(document: Document) -> list[RowId]:
+    tables = [block for block in document.blocks if isinstance(block, Table)]
+    groups = [group for table in tables for group in table.groups]
+    return [RowId(group.title, line.label, str(line.cells[0])) for group in groups for line in group.lines]
+
+
+def of_csv(test: str, label: str) -> RowId:
+    [[name, *_]] = csv.reader(io.StringIO(results_text(run_of(test, label).metrics())))
+    return parse_row(name, TESTS)
+
+
+def of_junit(test: str, label: str) -> RowId:
+    [name] = [name for name, _ in properties(run_of(test, label)) if name.startswith("dtdispatch.dispatch_")]
+    return parse_row(name.removeprefix("dtdispatch.dispatch_hit_ns."), TESTS)
+
+
+def of_markdown(test: str, label: str) -> RowId:
+    text = summary(run_of(test, label))
+    [title] = re.findall(r"^\*\*(.*) \(end to end from Python, autograd included\)\*\*$", text, re.MULTILINE)
+    [name] = re.findall(r"^\| `([^`]*)` \|", text, re.MULTILINE)
+    return RowId(re.sub(r"\\(.)", r"\1", title), name)
+
+
+def of_html(test: str, label: str) -> RowId:
+    _, table = html_page(run_of(test, label)).split("<table", 1)
+    title, name, *_ = (html.unescape(text) for text in re.findall("<bdi>(.*?)</bdi>", table))
+    return RowId(title.removesuffix(f" ({Contains.END_TO_END})"), name)
+
+
+def of_report(test: str, label: str) -> RowId:
+    [row] = lines_of(history_document([run_of(test, label)]))
+    return row._replace(state=None)
+
+
+@pytest.mark.parametrize("read", [of_csv, of_junit, of_markdown, of_html, of_report])
+@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("test", TESTS)
+def test_parts_of_names_come_back(test: str, label: str, read: Callable[[str, str], RowId]) -> None:
+    assert read(test, label) == RowId(test, label)
+
+
+@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("test", TESTS)
+def test_parts_of_names_come_back_from_ab(test: str, label: str) -> None:
+    row, versions = RowId(test, label, "hit"), Versions("3.12", "0.1", "2.13", "abc", "a CPU")
+    sides = ("base", "head")
+    samples = tuple(ProcessSample({row: 7.0}, stage="screen", side=side) for side in sides for _ in range(5))
+    run = Run(Request(("old", "new")), dict.fromkeys(sides, versions), samples)
+    found = judge_run(run)
+    assert lines_of(run_document(run, found)) == [row]
+    assert [one.row for compared in found.values() for one in compared.verdicts] == [row]
+
+
+def seconds_of_exports(tests: int) -> float:
+    """Return the minimum processor time that four outputs of a run of so many tests take."""
+    names = [f"t.py::test_step[{n}]" for n in range(tests)]
+    numbers = tuple(
+        MetricValue(RowId(test, "step"), metric, 3) for test in names for metric in (*METRICS, *COUNTS)
+    )
+    row = (measured("a", Samples(State.HIT, HITS)),)
+    run = ReportedRun(measured=dict.fromkeys(names, row), numbers=numbers)
+
+    def seconds() -> float:
+        begin = time.process_time()
+        assert results_text(run.metrics())
+        assert summary(run)
+        assert html_page(run)
+        assert [*properties(run)]
+        return time.process_time() - begin
+
+    return min(seconds() for _ in range(3))
+
+
+@pytest.mark.slow
+def test_exports_are_linear_in_the_number_of_tests() -> None:
+    assert seconds_of_exports(800) <= 6 * seconds_of_exports(200)
