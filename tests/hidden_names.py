@@ -65,7 +65,7 @@ def test_compare(dtdispatch, device_mesh):
     dtdispatch.compare({"one": lambda: a + a, "other": lambda: a + a}, name="both")
 """
 # What else is run where a file of these asks for a name.
-OF_FILES = {"compiler": "compile", "hooks": "budget", "profiling": "budget", "tensors": "compare"}
+OF_FILES = {"compiler": "compile", "observe": "budget", "profiling": "budget", "tensors": "compare"}
 PLUGINS = ("benchmark", "cacheprovider", "xdist", "codspeed", "hypothesispytest")
 FLAGS = (
     *(f"-pno:{plugin}" for plugin in PLUGINS),

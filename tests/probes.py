@@ -133,7 +133,7 @@ def plans_again(mesh: Any, *calls: Callable[[Any], Any]) -> bool:
     import torch
     from torch.distributed.tensor import DTensor, Shard
 
-    from pytest_dtdispatch.torchapi.hooks import TENSOR_META
+    from pytest_dtdispatch.torchapi.observe import TENSOR_META
     from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
     propagator = DTensor._op_dispatcher.sharding_propagator

@@ -29,8 +29,9 @@ from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.lines.line_tracer import MAX_TRACING, LineTracer
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
-from pytest_dtdispatch.torchapi.hooks import API, redistribute_module
+from pytest_dtdispatch.torchapi.observe import API
 from pytest_dtdispatch.torchapi.profiling import is_profiling, recording_trace
+from pytest_dtdispatch.torchapi.propagator import redistribute_module
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("young_heap", "nothing_stays")]
 

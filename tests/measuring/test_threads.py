@@ -18,8 +18,8 @@ from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import DtDispatchWarning, MeasurementError
 from pytest_dtdispatch.replay.capture import SignatureCapture, TimeCaptureMode
 from pytest_dtdispatch.steps.counter import StepCounter
-from pytest_dtdispatch.torchapi import hooks
-from pytest_dtdispatch.torchapi.hooks import SLOW_PATH, noticing_propagations
+from pytest_dtdispatch.torchapi import observe
+from pytest_dtdispatch.torchapi.observe import SLOW_PATH, observe_propagations
 from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measuring.runs import FEW, Make, captured
@@ -190,7 +190,7 @@ def test_a_thread_that_torch_runs_under_the_capture_is_measured_and_not_said(sha
 
 
 def test_a_torch_without_a_native_cache_says_it_too(shard: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hooks, "SLOW_PATH", "of newer versions")
+    monkeypatch.setattr(observe, "SLOW_PATH", "of newer versions")
     a = shard(8, 8)
     [line] = warned(lambda: in_thread(lambda: a + a, "first"))
     assert line.startswith("DTensor ops ran in threads without a capture ('first_0'; at least 1 ops): ")
@@ -200,7 +200,7 @@ def test_a_hit_does_not_pass_what_notices_propagations(shard: Make) -> None:
     a = shard(8, 8)
     noted: list[str] = []
     ShardingCaches().clear()
-    with noticing_propagations(noted.append):
+    with observe_propagations(noted.append):
         for _ in range(20):
             a + a
             assert len(noted) == 1
@@ -219,7 +219,7 @@ def test_what_notices_propagations_stands_in_no_call(shard: Make) -> None:
         return propagate(schema)
 
     a, caches = shard(8, 8), ShardingCaches()
-    for noticing in (nullcontext(), noticing_propagations(lambda name: None)):
+    for noticing in (nullcontext(), observe_propagations(lambda name: None)):
         with patch.object(propagator, UNCACHED, counted), noticing:
             caches.clear()
             a + a

@@ -28,7 +28,8 @@ from pytest_dtdispatch.steps.events import QueriedCache, by_cause
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls, Steps
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
-from pytest_dtdispatch.torchapi.hooks import TENSOR_META, collective_kind
+from pytest_dtdispatch.torchapi.collectives import collective_kind
+from pytest_dtdispatch.torchapi.observe import TENSOR_META
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import spec_type
 from tests.measuring.test_guard import in_thread

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.torchapi.hooks import SLOW_PATH
+from pytest_dtdispatch.torchapi.observe import SLOW_PATH
 from tests import hidden_names
 from tests.hidden_names import GONE, NONE_AT_ALL, private_names
 

@@ -11,7 +11,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.errors import UnsupportedTorchError
-from pytest_dtdispatch.torchapi.hooks import SLOW_PATH
+from pytest_dtdispatch.torchapi.observe import SLOW_PATH
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches, cold_caches
 from tests.probes import NATIVE_CACHE, SLOW_PATH_NAME, has, needs, needs_rule
 

@@ -23,9 +23,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.core.text import ask
-from pytest_dtdispatch.torchapi.hooks import (
+from pytest_dtdispatch.torchapi import observe
+from pytest_dtdispatch.torchapi.autograd import (
     engine_code,
-    handed,
     is_in_backward,
     next_node_number,
     number_of,
@@ -332,7 +332,7 @@ class PlaceFinder(ForwardPlaces):
 
     def __enter__(self) -> PlaceFinder:
         self._home = threading.get_ident()
-        self._open.enter_context(handed({"backward": self.on_backward}))
+        self._open.enter_context(observe.around({"backward": self.on_backward}))
         self.begin_step()
         return self
 

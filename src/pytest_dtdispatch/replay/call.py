@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.rounds.signals import Signals
-from pytest_dtdispatch.torchapi.hooks import Conversion, Converter
+from pytest_dtdispatch.torchapi.observe import Conversion, Converter
 from pytest_dtdispatch.torchapi.ops import (
     TorchDispatchMode,
     arguments_of,
@@ -285,7 +285,7 @@ class ConversionCall:
         if isinstance(made, DTensor):
             dtype = f"{dtype_text(made.dtype)} " * (made.dtype != source.dtype)
             return f"{dtype}{placements_text(made.placements)}"
-        if self.converter.what is Conversion.UNWRAP and self.converter.is_backward:
+        if self.converter.kind is Conversion.UNWRAP and self.converter.is_backward:
             placements = wrapped_with(self.args[0])
             whole = (Replicate() if isinstance(each, Partial) else each for each in placements)
             return placements_text(tuple(whole))

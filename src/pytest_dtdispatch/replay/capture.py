@@ -32,13 +32,7 @@ from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.rounds.plan import QUICK_WARMUP, Plan
 from pytest_dtdispatch.torchapi.compiler import is_tracing
 from pytest_dtdispatch.torchapi.groups import has_real_group, innermost_in_local_mode
-from pytest_dtdispatch.torchapi.hooks import (
-    Converter,
-    handed_to,
-    noticing_propagations,
-    watching_conversions,
-    wrapped,
-)
+from pytest_dtdispatch.torchapi.observe import Converter, observe_conversions, observe_propagations
 from pytest_dtdispatch.torchapi.ops import (
     hidden_from_debug_mode,
     is_mode_of_program,
@@ -46,6 +40,7 @@ from pytest_dtdispatch.torchapi.ops import (
     open_modes,
     unnoticed,
 )
+from pytest_dtdispatch.torchapi.patches import calling, patched
 from pytest_dtdispatch.torchapi.propagator import PlanCaches, ShardingCaches, dispatch_loggers
 from pytest_dtdispatch.torchapi.tensors import is_local_mode_open, share_masks, wraps_dtensors
 
@@ -121,7 +116,7 @@ class UnseenOps:
 
 def watching_processes(on_start: Callable[[Callable[[Any], Any], Any], Any]) -> AbstractContextManager[None]:
     """Hand over what starts a process that is to run a function of the program, and the process."""
-    return wrapped(BaseProcess, "start", handed_to(on_start))
+    return patched(BaseProcess, "start", calling(on_start))
 
 
 def _dispatching() -> Iterator[Any]:
@@ -159,7 +154,7 @@ class DispatchCapture(UnnoticedMode):
         warn_of_debug_logging()  # here a signal cannot leave the lock of logging behind
         self._measuring.__enter__()
         self._unseen = UnseenOps(self, self._caches)
-        self._measuring.contexts.enter_context(noticing_propagations(self._unseen.note_propagation))
+        self._measuring.contexts.enter_context(observe_propagations(self._unseen.note_propagation))
         self._measuring.contexts.enter_context(innermost_in_local_mode(self))
         self._measuring.contexts.enter_context(hidden_from_debug_mode(UnnoticedMode))
         super()._open()
@@ -312,7 +307,7 @@ class SignatureCapture(DispatchCapture):
 
     def _open(self) -> None:
         super()._open()
-        self._measuring.contexts.enter_context(watching_conversions(self))  # which are no ops
+        self._measuring.contexts.enter_context(observe_conversions(self))  # which are no ops
 
     def on_op(self, call: OpCall) -> Any:
         """Make the call, and measure it where its signature is new."""

@@ -25,8 +25,9 @@ from pytest_dtdispatch.rounds.blocks import Blocks
 from pytest_dtdispatch.rounds.plan import Agreement, Plan, agreed
 from pytest_dtdispatch.rounds.rounds import Prepare, Rounds, Subject, nothing_to_do
 from pytest_dtdispatch.rounds.signals import Signals, nothing_warned
-from pytest_dtdispatch.torchapi.compiler import noticing_compiled_code
-from pytest_dtdispatch.torchapi.hooks import collective_of, hooked, listening
+from pytest_dtdispatch.torchapi import observe
+from pytest_dtdispatch.torchapi.collectives import collective_of
+from pytest_dtdispatch.torchapi.compiler import observe_compiled_code
 from pytest_dtdispatch.torchapi.ops import (
     close_modes_opened_since,
     is_collective,
@@ -109,7 +110,8 @@ def left_as_it_was(calls: Sequence[RanCall], one_thread: bool) -> Iterator[None]
             if call.replay.masks:  # the call changed one: those of new plans are noted too
                 afterwards.enter_context(call.replay.watching_masks())
             if call.collectives is not None:
-                afterwards.enter_context(hooked({"collective output": partial(_recorded, call.collectives)}))
+                record = partial(_recorded, call.collectives)
+                afterwards.enter_context(observe.patch({"collective output": record}))
                 afterwards.callback(wait_for_all, call.collectives)
         afterwards.callback(close_modes_opened_since, open_modes())
         yield
@@ -368,7 +370,7 @@ def _look_at_op(call: OpCall, subject: Subject, replay: Replay, signals: Signals
         if tuple(source.placements) != tuple(target.placements):
             redistributed.append(redistribution_text(source, target))
 
-    with listening("redistribution", note):
+    with observe.before("redistribution", note):
         repeat_under(below, subject, subject.prepare(), signals)
     local, why_none = _local_among(call, below.calls)
     remarks = () if local else (f"no local row: {why_none}",)
@@ -514,7 +516,7 @@ def run_call(
     replay.settle()
     replay.why_not_repeatable = agreed_reason(agreement, replay.why_not_repeatable)
     if not ran.why_not_repeatable:
-        with noticing_compiled_code(entered):
+        with observe_compiled_code(entered):
             _settle_repetition(ran, is_alone=agreement is None)
     return result, ran
 

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakIdRef
 
 from pytest_dtdispatch.core.text import ask
-from pytest_dtdispatch.torchapi.hooks import listening
+from pytest_dtdispatch.torchapi import observe
 from pytest_dtdispatch.torchapi.ops import unnoticed
 from pytest_dtdispatch.torchapi.tensors import (
     Heap,
@@ -413,7 +413,7 @@ class Replay:
 
     def watching_masks(self) -> AbstractContextManager[None]:
         """Note every mask of a cached plan that is about to change: no op tells of it."""
-        return listening("mask", lambda buffer, *_: self.masks.note(buffer))
+        return observe.before("mask", lambda buffer, *_: self.masks.note(buffer))
 
     def note_version(self, tensor: torch.Tensor) -> None:
         """Note how often a tensor, and what holds its contents, was written to, as autograd counts."""

@@ -44,12 +44,8 @@ from pytest_dtdispatch.steps.events import (
 )
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.steps.reasons import Called, CallPlace, Reason, Seen, describe
-from pytest_dtdispatch.torchapi.hooks import (
-    Conversion,
-    Converter,
-    watching_ops,
-    watching_transfers,
-)
+from pytest_dtdispatch.torchapi.collectives import observe_transfers
+from pytest_dtdispatch.torchapi.observe import Conversion, Converter, observe_ops
 from pytest_dtdispatch.torchapi.ops import leaves_of, op_name, open_modes, takes_tensor
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -308,7 +304,7 @@ class TransferWatch:
         __tracebackhide__ = True
         # Of a function of autograd, which has edges only where a gradient will come back.
         has_gradient = bool(getattr(args[0], "next_functions", ()))
-        if converter.what is Conversion.REDISTRIBUTE:
+        if converter.kind is Conversion.REDISTRIBUTE:
             asked = None if converter.is_backward else first_tensor(args)
             with patch.multiple(self._running, redistributed=asked, has_gradient=has_gradient):
                 return convert(*args, **kwargs)
@@ -318,14 +314,14 @@ class TransferWatch:
         is_known = taken is not None and not converter.is_backward
         number = self._number(converter, taken, has_gradient) if is_known else 0
         converting = patch.object(self._running, "converting", converter.name)
-        with converting, ProfilerRange(converter.what, lambda: converter.name):
+        with converting, ProfilerRange(converter.kind, lambda: converter.name):
             result = convert(*args, **kwargs)
         made = result if isinstance(result, tuple) else (result,)
-        tensors = args if converter.what is Conversion.UNWRAP else made
+        tensors = args if converter.kind is Conversion.UNWRAP else made
         # In backward there may be no DTensor.
         wrapped = next((tensor for tensor in tensors if isinstance(tensor, DTensor)), None)
         if wrapped is not None:
-            event = Wrapping if converter.what is Conversion.WRAP else Unwrapping
+            event = Wrapping if converter.kind is Conversion.WRAP else Unwrapping
             text, placements = _tensor_text(wrapped), _placements(wrapped)
             is_parameter, place = isinstance(taken, torch.nn.Parameter), self._here()
             self._log.append(event(converter.name, text, placements, number, is_parameter, place=place))
@@ -436,7 +432,7 @@ class StepCounter:
         if gc.get_freeze_count() < LEAST_FROZEN:  # what the program froze itself stays frozen
             gc.freeze()  # what exists already is not collected, so that collecting what is new takes no time
             stack.callback(gc.unfreeze)
-        for hooks in (self._places, watching_ops(self), watching_transfers(self._transfers)):
+        for hooks in (self._places, observe_ops(self), observe_transfers(self._transfers)):
             stack.enter_context(hooks)
 
     def note(self, call: OpCall) -> Any:
@@ -672,7 +668,7 @@ class LoopCounter(StepCounter):
 
     def _put_in(self, stack: ExitStack) -> None:
         stack.enter_context(self._places)
-        stack.enter_context(watching_ops(self))
+        stack.enter_context(observe_ops(self))
         stack.callback(self.look_away)
         stack.callback(self.end_notes)
 
@@ -705,7 +701,7 @@ class LoopCounter(StepCounter):
 
     def look(self) -> None:
         """Look at transfers from now on."""
-        self._look.enter_context(watching_transfers(self._transfers))
+        self._look.enter_context(observe_transfers(self._transfers))
         self.is_looking = True
 
     def look_away(self) -> None:

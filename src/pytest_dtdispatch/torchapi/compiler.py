@@ -19,7 +19,7 @@ import torch
 
 from pytest_dtdispatch.core.environment import environment_with
 from pytest_dtdispatch.errors import MeasurementError
-from pytest_dtdispatch.torchapi.hooks import handed
+from pytest_dtdispatch.torchapi import observe
 from pytest_dtdispatch.torchapi.profiling import is_profiling, profiling
 
 INSTALL = "install one (apt install g++, dnf install gcc-c++), or name one in the environment variable CXX"
@@ -162,7 +162,7 @@ def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return disabled
 
 
-def noticing_compiled_code(note: Callable[[], None]) -> AbstractContextManager[None]:
+def observe_compiled_code(note: Callable[[], None]) -> AbstractContextManager[None]:
     """Note when compiled code is entered; nothing is noted on a torch without the function that is hooked."""
 
     def entered(enter: Callable[..., Any], callback: Any) -> Any:
@@ -170,7 +170,7 @@ def noticing_compiled_code(note: Callable[[], None]) -> AbstractContextManager[N
             note()
         return enter(callback)
 
-    return handed({"compiled code": entered})
+    return observe.around({"compiled code": entered})
 
 
 def fake_tensor_counts() -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pytest_dtdispatch.torchapi.hooks import handed, local_mode_type
+from pytest_dtdispatch.torchapi.observe import around, local_mode_type
 from pytest_dtdispatch.torchapi.ops import TorchDispatchMode, open_modes
 
 
@@ -141,4 +141,4 @@ def innermost_in_local_mode(mode: TorchDispatchMode) -> AbstractContextManager[N
         finally:
             TorchDispatchMode.__enter__(mode)
 
-    return handed({"simulation": moved})
+    return around({"simulation": moved})

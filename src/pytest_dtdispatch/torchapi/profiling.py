@@ -19,7 +19,7 @@ from pytest_dtdispatch.core.environment import environment_with
 from pytest_dtdispatch.core.events import CodePlace, Event
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.errors import MeasurementError, first_line
-from pytest_dtdispatch.torchapi.hooks import PROFILERS, Conversion, Converter, handed, watching_conversions
+from pytest_dtdispatch.torchapi.observe import PROFILERS, Conversion, Converter, around, observe_conversions
 
 __tracebackhide__ = True  # a test that fails here shows its own line
 Function = Callable[..., Any]
@@ -155,7 +155,7 @@ def _only_profiler(profile: Any, purpose: str) -> Iterator[Any]:
                 f"no profiler of torch starts, and {purpose} needs the only one: close one that is prepared"
             )
             raise MeasurementError(f"{refused} ({first_line(error)})") from error
-        with handed(dict.fromkeys(PROFILERS, start)):
+        with around(dict.fromkeys(PROFILERS, start)):
             yield profiler
     for line in opened_at:
         raise MeasurementError(
@@ -216,7 +216,7 @@ class Marks:
         }
         if hasattr(DTensor._op_dispatcher, "dispatch"):  # in Python; of what C++ dispatches there is an event
             methods["dispatch"] = partial(self._ranged, "dispatch")
-        with watching_conversions(self, (Conversion.WRAP, Conversion.UNWRAP)), handed(methods):
+        with observe_conversions(self, (Conversion.WRAP, Conversion.UNWRAP)), around(methods):
             yield self
 
     def _redistribution(self, inner: Function, *args: Any, **kwargs: Any) -> Any:

@@ -14,7 +14,12 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.errors import UnsupportedTorchError
-from pytest_dtdispatch.torchapi.hooks import SLOW_PATH, follow, listening, redistribute_module
+from pytest_dtdispatch.torchapi.observe import REDISTRIBUTE, SLOW_PATH, before, follow
+
+
+def redistribute_module() -> Any:
+    """Return the module that redistributes DTensors."""
+    return importlib.import_module(REDISTRIBUTE)
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ class ShardingCaches:
         def add(schema: Any) -> None:
             count[0] += 1
 
-        with listening("propagation", add):
+        with before("propagation", add):
             yield count
 
 

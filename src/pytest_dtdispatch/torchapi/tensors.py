@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten_with_path, tree_leaves
 from torch.utils._pytree import tree_unflatten as tree_unflatten
 
 from pytest_dtdispatch.core.text import Answer, ask
-from pytest_dtdispatch.torchapi.hooks import local_mode_type
+from pytest_dtdispatch.torchapi.observe import local_mode_type
 from pytest_dtdispatch.torchapi.ops import open_modes, without_outer_modes
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -224,7 +224,7 @@ class Heap:
 
     def instances(self, *classes: type) -> list[Any]:
         """Find instances of classes and of their subclasses."""
-        kinds = {id(each) for each in _subclasses(classes)}
+        kinds = {id(each) for each in subclasses(*classes)}
         return [each for each in self._objects() if id(type(each)) in kinds]
 
     def _objects(self) -> list[Any]:
@@ -234,10 +234,11 @@ class Heap:
         return young if before == self._collections else gc.get_objects()
 
 
-def _subclasses(classes: Iterable[type]) -> Iterator[type]:
+def subclasses(*classes: type) -> Iterator[type]:
+    """Yield classes and all their subclasses."""
     for each in classes:
         yield each
-        yield from _subclasses(type.__subclasses__(each))
+        yield from subclasses(*type.__subclasses__(each))
 
 
 def has_graph(tensor: torch.Tensor) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.torchapi.hooks import wrapped
+from pytest_dtdispatch.torchapi.patches import patched
 
 pytestmark = pytest.mark.torch
 
@@ -33,8 +33,8 @@ def plus(number: int) -> Any:
 def test_users_come_and_go_in_any_order_and_leave_nothing(is_first_closed: bool) -> None:
     owner = Owner()
     first, second = ExitStack(), ExitStack()
-    first.enter_context(wrapped(owner, "answer", plus(1)))
-    second.enter_context(wrapped(owner, "answer", plus(10)))
+    first.enter_context(patched(owner, "answer", plus(1)))
+    second.enter_context(patched(owner, "answer", plus(10)))
     assert owner.answer() == 53
     (first if is_first_closed else second).close()
     assert owner.answer() == (52 if is_first_closed else 43)
@@ -45,14 +45,14 @@ def test_users_come_and_go_in_any_order_and_leave_nothing(is_first_closed: bool)
 def test_an_attribute_that_the_object_itself_has_is_put_back() -> None:
     owner = SimpleNamespace(answer=lambda: 1)
     own = owner.answer
-    with wrapped(owner, "answer", plus(1)):
+    with patched(owner, "answer", plus(1)):
         assert owner.answer() == 2
     assert owner.answer is own
 
 
 def test_what_somebody_else_put_over_the_wrapper_stays() -> None:
     owner: Any = Owner()
-    with wrapped(owner, "answer", plus(1)):
+    with patched(owner, "answer", plus(1)):
         wrapper = owner.answer
         owner.answer = lambda: wrapper() * 2
     assert owner.answer() == 86
@@ -60,7 +60,7 @@ def test_what_somebody_else_put_over_the_wrapper_stays() -> None:
 
 def test_a_method_of_a_class_is_wrapped_where_it_is_defined() -> None:
     method = vars(Owner)["answer"]
-    with wrapped(Owner, "answer", plus(1)):
+    with patched(Owner, "answer", plus(1)):
         assert Owner().answer() == 43
     assert vars(Owner)["answer"] is method
 
@@ -71,7 +71,7 @@ def test_threads_that_interleave_leave_nothing() -> None:
     def use(_: int) -> set[int]:
         found = set()
         for _ in range(500):
-            with wrapped(owner, "answer", plus(1)):
+            with patched(owner, "answer", plus(1)):
                 found.add(owner.answer())
         return found
 
@@ -98,7 +98,7 @@ def test_every_reference_to_a_function_of_a_module_is_patched(inner: Callable[[]
 
     references = [vars(early)["inner"], holder().method, {"key": inner}["key"], by_default]
     references += [lambda: inner(), partial(inner)]
-    with wrapped(home, "inner", plus(1)), wrapped(home, "inner", plus(10)):
+    with patched(home, "inner", plus(1)), patched(home, "inner", plus(10)):
         late = vars(home)["inner"]
         assert [each() for each in (*references, late)] == [53] * 7
     assert [each() for each in (*references, late)] == [42] * 7
@@ -113,7 +113,7 @@ def test_arguments_and_defaults_of_a_patched_function_stay() -> None:
 
     vars(home)["inner"] = inner
     code, defaults = inner.__code__, inner.__kwdefaults__
-    with wrapped(home, "inner", lambda inner: lambda *args, **kwargs: inner(*args, **kwargs)):
+    with patched(home, "inner", lambda inner: lambda *args, **kwargs: inner(*args, **kwargs)):
         assert (inner(1), inner(1, 1), inner(1, second=1, third=1)) == (6, 5, 3)
     assert (inner.__code__, inner.__kwdefaults__) == (code, defaults)
 
@@ -121,9 +121,9 @@ def test_arguments_and_defaults_of_a_patched_function_stay() -> None:
 def test_module_attribute_that_others_set_stays() -> None:
     home = ModuleType("home")
     vars(home)["inner"] = lambda: 1
-    with wrapped(home, "inner", plus(1)):
+    with patched(home, "inner", plus(1)):
         vars(home)["inner"] = other = with_closure(6)
-        with wrapped(home, "inner", plus(10)):
+        with patched(home, "inner", plus(10)):
             assert other() == 17
     assert vars(home)["inner"] is other
     assert other() == 7
@@ -141,14 +141,14 @@ def test_no_module_is_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "watched", Watched("watched"))
     home = ModuleType("home")
     vars(home)["inner"] = lambda: 1
-    with wrapped(home, "inner", plus(1)):
+    with patched(home, "inner", plus(1)):
         assert vars(home)["inner"]() == 2
     assert not scanned
 
 
 @contextmanager
 def one_that_fails(owner: Owner) -> Iterator[None]:
-    with wrapped(owner, "other", plus(1)), wrapped(owner, "nothing", plus(1)):
+    with patched(owner, "other", plus(1)), patched(owner, "nothing", plus(1)):
         yield
 
 

@@ -1,0 +1,142 @@
+"""Collectives: their names, and observers of the ops, kernels and methods that run them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from pytest_dtdispatch.torchapi.observe import FSDP, SIMULATION, around, observe_conversions, optional_module
+from pytest_dtdispatch.torchapi.patches import calling, patched
+from pytest_dtdispatch.torchapi.tensors import subclasses
+
+# Suffixes of ops. Without them, an op has the name of its Python function.
+VARIANTS = ("_coalesced", "_into_tensor", "_tensor", "_base", "_single", "_any_source", "_anysource")
+OTHER_SPELLINGS = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "alltoall": "all_to_all",
+    "shard_dim_alltoall": "all_to_all",
+    "monitored_barrier": "barrier",
+}
+NO_COLLECTIVES = ("check_for_nan",)
+FUNCTIONAL = "_c10d_functional"
+NAMESPACES = ("c10d", FUNCTIONAL, "_dtensor")
+
+
+def collective_kind(op: str) -> str:
+    """Return the name of the Python function for any variant of a collective.
+
+    Example:
+        >>> collective_kind("c10d::allgather_into_tensor_coalesced_")
+        'all_gather'
+    """
+    name = op.rpartition("::")[2].partition(".")[0].strip("_")
+    for variant in VARIANTS:
+        name = name.replace(variant, "")
+    return OTHER_SPELLINGS.get(name, name)
+
+
+def collective_of(func: Any) -> str:
+    """Return the collective that an op runs; empty if none."""
+    kind = collective_kind(func.name()) if getattr(func, "namespace", "") in NAMESPACES else ""
+    return kind if kind in _collective_kinds() else ""
+
+
+@functools.cache
+def _collective_kinds() -> frozenset[str]:
+    return frozenset(collective_kind(op.name()) for op in _collective_ops())
+
+
+@functools.cache  # listing all ops takes milliseconds, and torch loads those of c10d together
+def _collective_ops(space: str = "c10d") -> tuple[Any, ...]:
+    found = []
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, rest = name.partition("::")
+        base, _, overload = rest.partition(".")
+        if namespace == space and base not in NO_COLLECTIVES:
+            found.append(getattr(getattr(getattr(torch.ops, space), base), overload or "default"))
+    return tuple(found)
+
+
+@contextmanager
+def observe_transfers(observer: Any) -> Iterator[None]:
+    """Route redistributions, collectives, wraps and unwraps of every thread through methods of an observer.
+
+    Each method receives the torch function and its arguments, and must call it.
+    """
+    for name in (SIMULATION, FSDP):  # a step may be the first to import them
+        optional_module(name)
+    methods = {
+        "implied": observer.on_implied,
+        "redistribution": observer.on_redistribution,
+        "exchange": observer.on_exchange,
+        "observed": observer.on_observation,
+        "simulated op": partial(_on_simulated_op, observer),
+    }
+    with around(methods), _observe_collectives(observer), observe_conversions(observer):
+        yield
+
+
+@contextmanager
+def _observe_collectives(observer: Any) -> Iterator[None]:
+    """Observe collective ops, and methods of Python process groups, which bypass these ops."""
+    kinds = _collective_kinds()
+    # All collectives of torch dispatch to ops of c10d. Their kernels follow the key that selects a backend,
+    # for which the ops have no kernel.
+    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    with ExitStack() as stack:
+        library = stack.enter_context(torch.library._scoped_library("c10d", "IMPL"))
+        for op in _collective_ops():
+            library.impl(op.name(), _kernel(op, below, observer), "BackendSelect", with_keyset=True)
+        # On meta, functional collectives have kernels of their own, which do not call ops of c10d.
+        library = stack.enter_context(torch.library._scoped_library(FUNCTIONAL, "IMPL"))
+        for op in filter(collective_of, _collective_ops(FUNCTIONAL)):
+            kernel = _kernel(op, below, observer, _is_on_meta)
+            library.impl(op.name(), kernel, "BackendSelect", with_keyset=True)
+        for group in subclasses(torch.distributed.ProcessGroup):  # C++ classes have no Python functions
+            for name, method in list(vars(group).items()):
+                if isinstance(method, FunctionType) and (kind := collective_kind(name)) in kinds:
+                    wrap = calling(partial(_on_method, kind, observer))
+                    stack.enter_context(patched(group, name, wrap))
+        yield
+
+
+def _kernel(
+    op: Any, below: Any, observer: Any, is_observed: Callable[[Any], bool] = lambda args: True
+) -> Callable[..., Any]:
+    kind = collective_kind(op.name())
+
+    def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        run = partial(op.redispatch, keys & below)
+        if is_observed(args):
+            return observer.on_collective(kind, run, *args, **kwargs)
+        return run(*args, **kwargs)
+
+    return kernel
+
+
+def _is_on_meta(args: Any) -> bool:
+    """Return whether an argument is a plain tensor on meta; inside kernels, fake tensors claim to be."""
+    return any(type(leaf) is torch.Tensor and leaf.is_meta for leaf in tree_leaves(args))
+
+
+def _on_method(kind: str, observer: Any, method: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
+    return observer.on_collective(kind, partial(method, group), *args, **kwargs)
+
+
+def _on_simulated_op(
+    observer: Any, dispatch: Any, mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
+) -> Any:
+    def call(*_: Any, **__: Any) -> Any:
+        return dispatch(mode, func, types, args, kwargs)
+
+    if kind := collective_of(func):
+        return observer.on_collective(kind, call, *args, **kwargs or {})
+    return call()

@@ -1,0 +1,287 @@
+"""Observe and replace what torch calls: one table of points, and three verbs that patch them.
+
+``patch`` wraps the functions of a point, ``before`` calls a listener before each call, and ``around`` routes
+each call through a method, which receives the torch function and calls it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from enum import Enum
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from pytest_dtdispatch.torchapi.patches import Wrap, calling, patched
+
+TENSOR, API = "torch.distributed.tensor", "torch.distributed.tensor._api"
+REDISTRIBUTE = "torch.distributed.tensor._redistribute"
+FSDP = "torch.distributed.fsdp._fully_shard._fsdp_common"
+SIMULATION = "torch.distributed._local_tensor"
+COLLECTIVES = "torch.distributed._functional_collectives"
+PROFILER = "torch.autograd.profiler"
+DISPATCHER, PROPAGATOR = "DTensor._op_dispatcher", "DTensor._op_dispatcher.sharding_propagator"
+# Called by the native dispatcher on a miss, if torch has a native dispatcher.
+SLOW_PATH = "_propagate_op_sharding_dispatch_slow_path"
+NATIVE_CLEAR = "_clear_DTensor_sharding_propagator_cache"
+# Called early in propagation: names in newer and in older versions.
+TENSOR_META = ("_propagate_tensor_meta_non_cached", "_propagate_tensor_meta")
+
+Method = Callable[..., Any]  # receives a torch function and its arguments, and must call the function
+
+
+class Point(NamedTuple):
+    """Functions of torch that are patched together.
+
+    Functions that this torch lacks, or has not loaded, are skipped. Nothing is imported to patch it.
+
+    Args:
+        modules: the first loaded one that has the path is used.
+        path: attributes from the module to the owner of the functions; empty if the module owns them.
+        names: names of the functions.
+        is_required: whether every supported torch has one of them.
+    """
+
+    modules: tuple[str, ...]
+    path: str
+    names: tuple[str, ...]
+    is_required: bool = False
+
+    def attributes(self) -> list[tuple[Any, str]]:
+        """Return owner and name of each function that this torch has."""
+        owners = (follow(sys.modules[name], self.path) for name in self.modules if name in sys.modules)
+        owner = next((each for each in owners if each is not None), None)
+        found = [(owner, name) for name in self.names if hasattr(owner, name)]
+        if self.is_required and not found:
+            raise AttributeError(f"{self.modules[0]} has no {self.path}.{self.names[0]}")
+        return found
+
+
+def follow(owner: Any, path: str) -> Any:
+    """Return an attribute by its dotted path, or None if any part of it is missing."""
+    for name in filter(None, path.split(".")):
+        owner = getattr(owner, name, None)
+    return owner
+
+
+@functools.cache
+def optional_module(name: str) -> ModuleType | None:
+    """Import a module; return None if this torch lacks it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def local_mode_type() -> Any:
+    """Return the class of the mode that simulates all ranks in one process; None if this torch lacks it."""
+    return getattr(optional_module(SIMULATION), "LocalTensorMode", None)
+
+
+POINTS = {
+    # Propagation and its caches. A hit of the native cache calls none of these.
+    "native miss": Point((TENSOR,), DISPATCHER, (SLOW_PATH,)),
+    "native clear": Point(("torch._C",), "", (NATIVE_CLEAR,)),
+    "propagation": Point((TENSOR,), PROPAGATOR, ("propagate_op_sharding_non_cached",), is_required=True),
+    "python cache": Point((TENSOR,), PROPAGATOR, ("propagate_op_sharding",), is_required=True),
+    "tensor meta": Point((TENSOR,), PROPAGATOR, TENSOR_META),
+    # Redistribution.
+    "implied": Point((TENSOR,), DISPATCHER, ("redistribute_local_args",), is_required=True),
+    "redistribution": Point((REDISTRIBUTE,), "", ("redistribute_local_tensor",), is_required=True),
+    # Shard to Shard: on a CPU mesh torch gathers, as gloo had no all_to_all.
+    "exchange": Point(("torch.distributed.tensor._collective_utils",), "", ("shard_dim_alltoall",)),
+    "planning": Point(
+        (REDISTRIBUTE,),
+        "",
+        ("_gen_transform_infos", "_gen_transform_infos_non_cached", "_optimize_transform_infos"),
+    ),
+    # Redistributions that torch checks against its ExplicitRedistributionContext, open or not.
+    "observed": Point(
+        ("torch.distributed.tensor._utils",), "ExplicitRedistributionContext", ("observe_redistribution",)
+    ),
+    # Receives the output of each collective that Python runs, or a list of outputs.
+    "collective output": Point(
+        (COLLECTIVES,), "", ("_maybe_wrap_tensor", "_maybe_wrap_tensors", "_wrap_tensor_autograd")
+    ),
+    # An embedding on a table that is sharded by rows returns a masked partial sum, whose placement stores the
+    # mask of the ids until the sum is reduced. The placement is part of a cached plan that all results share:
+    # a result that is dropped before it is reduced, as that of a repetition is, leaves its mask behind.
+    "mask": Point(
+        ("torch.distributed.tensor._ops._mask_buffer", "torch.distributed.tensor._ops._embedding_ops"),
+        "MaskBuffer",
+        ("materialize_mask", "release_mask"),
+    ),
+    "dispatch": Point((TENSOR,), "DTensor", ("__torch_dispatch__",)),
+    "async tensor": Point((COLLECTIVES,), "AsyncCollectiveTensor", ("__torch_dispatch__",)),
+    "backward": Point(("torch.autograd.graph",), "", ("_engine_run_backward",), is_required=True),
+    "compiled code": Point(("torch._dynamo.eval_frame",), "", ("_maybe_set_eval_frame",)),
+    "profiler": Point((PROFILER,), "profile", ("_prepare_trace", "_start_trace")),
+    "itt": Point((PROFILER,), "emit_itt", ("__enter__",)),
+    "nvtx": Point((PROFILER,), "emit_nvtx", ("__enter__",)),
+    "simulation": Point((SIMULATION,), "LocalTensorMode", ("__enter__", "__exit__")),
+    "simulated op": Point((SIMULATION,), "LocalTensorMode", ("__torch_dispatch__",)),
+}
+PROFILERS = ("profiler", "itt", "nvtx")  # points at which a profiler starts
+Key = TypeVar("Key", str, Point)  # a name in POINTS, or a point
+
+
+@contextmanager
+def patch(wraps: Mapping[Key, Wrap]) -> Iterator[None]:
+    """Temporarily wrap the functions of points."""
+    with ExitStack() as stack:
+        for point, wrap in wraps.items():
+            for owner, name in (POINTS[point] if isinstance(point, str) else point).attributes():
+                stack.enter_context(patched(owner, name, wrap))
+        yield
+
+
+def before(point: str, listener: Callable[..., object]) -> AbstractContextManager[None]:
+    """Call a listener with the arguments of each call that this thread makes, immediately before the call."""
+    home = threading.get_ident()
+
+    def wrap(inner: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == home:
+                listener(*args)
+            return inner(*args, **kwargs)
+
+        return run
+
+    return patch({point: wrap})
+
+
+def around(methods: Mapping[Key, Method]) -> AbstractContextManager[None]:
+    """Route each call through a method, in every thread."""
+    return patch({point: calling(method) for point, method in methods.items()})
+
+
+class Conversion(str, Enum):
+    """Kind of a conversion."""
+
+    WRAP = "wrap"
+    UNWRAP = "unwrap"
+    REDISTRIBUTE = "redistribute"
+
+    __str__ = str.__str__
+
+
+class Converter(NamedTuple):
+    """A torch function that converts tensors.
+
+    Args:
+        kind: what it does.
+        name: the public function, ``from_local``; for a backward function, that of its forward.
+        is_backward: whether it is a backward function.
+    """
+
+    kind: Conversion
+    name: str
+    is_backward: bool = False
+
+
+WRAP, UNWRAP, REDISTRIBUTED = Conversion
+
+
+def _autograd_method(owner: str, method: str) -> Point:
+    """Return the point of an autograd function, which every supported torch has in one of two modules."""
+    return Point((API, REDISTRIBUTE), owner, (method,), is_required=True)
+
+
+# Public functions that have an autograd function stay unpatched: compiled code has guards on them.
+CONVERTERS = {
+    _autograd_method("_FromTorchTensor", "forward"): Converter(WRAP, "from_local"),
+    _autograd_method("_FromTorchTensor", "backward"): Converter(UNWRAP, "from_local", is_backward=True),
+    _autograd_method("_ToTorchTensor", "forward"): Converter(UNWRAP, "to_local"),
+    _autograd_method("_ToTorchTensor", "backward"): Converter(WRAP, "to_local", is_backward=True),
+    _autograd_method("Redistribute", "forward"): Converter(REDISTRIBUTED, "redistribute"),
+    _autograd_method("Redistribute", "backward"): Converter(REDISTRIBUTED, "redistribute", is_backward=True),
+    Point((API,), "", ("distribute_tensor",)): Converter(WRAP, "distribute_tensor"),
+    Point((FSDP,), "", ("_from_local_no_grad",)): Converter(WRAP, "DTensor"),
+}
+
+
+def observe_conversions(
+    observer: Any, kinds: Collection[Conversion] = tuple(Conversion)
+) -> AbstractContextManager[None]:
+    """Route conversions through ``observer.on_conversion(converter, function, *args, **kwargs)``.
+
+    If torch converts inside of a conversion, as ``to_local`` does in backward by ``from_local``, both calls
+    are routed, the outer one first. So are backward functions without a gradient, which are no-ops. Without
+    grad, ``to_local`` returns the local tensor without a call.
+    """
+    return around(
+        {
+            point: partial(observer.on_conversion, converter)
+            for point, converter in CONVERTERS.items()
+            if converter.kind in kinds
+        }
+    )
+
+
+@contextmanager
+def observe_ops(observer: Any) -> Iterator[None]:
+    """Route calls of the propagator, its caches and custom op handlers through methods of an observer.
+
+    This applies to every thread. Each method receives the torch function and its arguments.
+    """
+    dispatcher = DTensor._op_dispatcher
+    if hasattr(torch._C, NATIVE_CLEAR):
+        getattr(dispatcher, SLOW_PATH)  # raises: without it, misses would not be counted
+    methods = {
+        "native miss": partial(_on_slow_path, observer),
+        "native clear": observer.on_native_clear,
+        "propagation": observer.on_propagation,
+        "python cache": observer.on_python_cache,
+        "tensor meta": observer.on_tensor_meta,
+    }
+    handlers = dispatcher._custom_op_handlers
+    original = dict(handlers)
+    with around(methods):
+        handlers.update({op: partial(observer.on_custom_handler, each) for op, each in original.items()})
+        try:
+            yield
+        finally:
+            handlers.update(original)
+
+
+def _on_slow_path(observer: Any, slow_path: Any, *args: Any) -> Any:
+    *_, try_python_cache = args  # true if the native cache could create no key, and was not queried
+    return slow_path(*args) if try_python_cache else observer.on_native_miss(slow_path, *args)
+
+
+class _LookedUp:
+    """Replacement of a method of a class that calls a function when the method is looked up on an object."""
+
+    def __init__(self, note: Callable[[], None], method: Any) -> None:
+        self._note, self._method = note, method
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is not None:
+            self._note()
+        return self._method.__get__(instance, owner)
+
+
+@contextmanager
+def observe_propagations(note: Callable[[str], None]) -> Iterator[None]:
+    """Call a function immediately before each propagation, in its thread, with the name of torch's method.
+
+    The lookup of that method is observed. A wrapper would add a frame between an op and its propagation, and
+    each frame makes propagation slower.
+    """
+    dispatcher = DTensor._op_dispatcher
+    methods: list[tuple[type, str]] = [(type(dispatcher), SLOW_PATH)]
+    if SLOW_PATH not in vars(type(dispatcher)):
+        propagator = type(dispatcher.sharding_propagator)
+        methods = [(propagator, name) for name in TENSOR_META if name in vars(propagator)]
+    with ExitStack() as stack:
+        for owner, name in methods:
+            stack.enter_context(patched(owner, name, partial(_LookedUp, partial(note, name))))
+        yield

@@ -1,0 +1,143 @@
+"""Patches of attributes and functions that several users and threads share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType, ModuleType
+from typing import Any
+
+Wrap = Callable[[Any], Any]  # takes the patched callable and returns its replacement
+
+_lock = threading.RLock()
+_patches: dict[tuple[int, str], Patch] = {}
+
+
+class Patch:
+    """A patched attribute and its wrappers, which are installed and removed in any order and in any thread.
+
+    If each user wrapped the current value and restored the value it had found, wrappers would remain.
+    """
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.wraps: list[Wrap] = []
+        self._owner, self._name = owner, name
+        self._own = vars(owner).get(name)  # None for an object whose class has the attribute
+        is_bound = isinstance(self._own, (staticmethod, classmethod))
+        is_method = isinstance(owner, type) and self._own is not None and not is_bound
+        self._inner = self._own if is_method else getattr(owner, name)
+        self._convert: Callable[[Any], Any] = staticmethod if is_bound else lambda outer: outer
+        self._ours = [self._own]  # all values set here: an exception may interrupt a change
+
+    def install(self, wrap: Wrap) -> None:
+        """Add a wrapper, outside of the others."""
+        self.wraps.append(wrap)
+        self._update()
+
+    def remove(self, wrap: Wrap) -> None:
+        """Remove a wrapper; without any, restore the attribute."""
+        if wrap in self.wraps:
+            self.wraps.remove(wrap)
+        self._update()
+
+    def _update(self) -> None:
+        """Set the attribute. A value that others set stays."""
+        new = self._convert(self._wrapped()) if self.wraps else self._own
+        self._ours.append(new)
+        value = vars(self._owner).get(self._name)
+        if value is not new and any(value is each for each in self._ours):
+            if new is None:
+                delattr(self._owner, self._name)
+            else:
+                setattr(self._owner, self._name, new)
+        self._ours = [new]
+
+    def _wrapped(self) -> Any:
+        outer = self._inner
+        for wrap in self.wraps:
+            outer = wrap(outer)
+        return outer
+
+
+class FunctionPatch(Patch):
+    """A Python function that is patched by its code, so that every reference to it is patched.
+
+    Modules import functions from each other, within a step too, and store them in classes, dicts, closures.
+    """
+
+    def __init__(self, function: FunctionType) -> None:
+        self.wraps = []
+        self._function, self._code, self._defaults = function, function.__code__, function.__kwdefaults__
+        self._inner = FunctionType(
+            self._code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        )
+        self._inner.__kwdefaults__ = self._defaults
+        # A function accepts code with as many free variables as it has cells.
+        self._patched = _call_wrapper.__code__.replace(co_freevars=self._code.co_freevars)
+
+    def _update(self) -> None:
+        """Route the function through the wrappers, or restore it."""
+        function = self._function
+        if self.wraps:  # the default first: the original code ignores it, the patched code reads it
+            function.__kwdefaults__ = {**(self._defaults or {}), WRAPPER: self._wrapped()}
+            function.__code__ = self._patched
+        else:
+            function.__code__ = self._code
+            function.__kwdefaults__ = self._defaults
+
+
+WRAPPER = "_dtdispatch_wrapper"
+
+
+def _call_wrapper(*args: Any, _dtdispatch_wrapper: Callable[..., Any], **kwargs: Any) -> Any:
+    __tracebackhide__ = True
+    return _dtdispatch_wrapper(*args, **kwargs)
+
+
+@contextmanager
+def patched(owner: Any, name: str, wrap: Wrap) -> Iterator[None]:
+    """Temporarily wrap an attribute; for a Python function of a module, every reference to the function."""
+    value = getattr(owner, name)
+    is_shared = isinstance(owner, ModuleType) and type(value) is FunctionType
+    key = (id(value), "") if is_shared else (id(owner), name)
+    with _lock:
+        patch = _patches.get(key) or (FunctionPatch(value) if is_shared else Patch(owner, name))
+    try:
+        with _lock:
+            patch = _patches.setdefault(key, patch)
+            patch.install(wrap)
+        yield
+    finally:
+        with _lock:
+            patch.remove(wrap)
+            if not patch.wraps:
+                _patches.pop(key, None)
+
+
+class Proxy:
+    """Replacement of a callable that has attributes of its own, such as those of a cache."""
+
+    def __init__(self, inner: Any, method: Callable[..., Any]) -> None:
+        self._inner, self._method = inner, method
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the replacement."""
+        __tracebackhide__ = True
+        return self._method(self._inner, *args, **kwargs)
+
+
+def calling(method: Callable[..., Any]) -> Wrap:
+    """Return a wrap whose replacement calls ``method(inner, ...)``; the method must call ``inner``."""
+
+    def wrap(inner: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:  # has code, which torch may read if the original has some
+            __tracebackhide__ = True
+            return method(inner, *args, **kwargs)
+
+        return run if hasattr(inner, "__code__") else Proxy(inner, method)
+
+    return wrap
