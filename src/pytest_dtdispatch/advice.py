@@ -1,6 +1,6 @@
-"""What to change in a step: rules from what happened in it, and what that cost, to advice.
+"""Advice on what to change in a step: rules over its events and their cost.
 
-A rule is one function. It gives advice where it is sure, and none where it is not.
+A rule is one function, and yields advice only where it is certain.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from pytest_dtdispatch.steps.events import (
 )
 from pytest_dtdispatch.steps.model import StepCounts, most_growth
 
-MOST_ADVICE, MOST_LINES = 5, 3
-LEAST_SHARE = 0.01  # of the step: advice that saves less is left out
-LEAST_SUMS = 3  # results of one number that are reduced one by one
-LEAST_OPTIMIZER_OPS = 4
-LOCAL_RATIO = 5  # of what dispatch costs to what local ops cost: of a small shard that is 6 to 10
-# What a module on local tensors needs: conversions of input, weight and result, and their backward. Each
-# costs as much as an op to three; by two the promise was 0.6 and 1.5 times what came of two models.
+MAX_ADVICE, MAX_LINES = 5, 3
+MIN_SHARE = 0.01  # of the step: advice that saves less is omitted
+MIN_SUMS = 3  # scalar results that are reduced one by one
+MIN_OPTIMIZER_OPS = 4
+LOCAL_RATIO = 5  # minimum ratio of dispatch to local ops: it is 6 to 10 for a small shard
+# Conversions of input, weight and result of a module on local tensors, and their backward. Each costs as much
+# as one to three ops; with two, the promised saving was 0.6 and 1.5 times the actual one of two models.
 CONVERTING_OPS = 6 * 2
 
-# Optimizers of torch that compute each element by itself: a step on local tensors gives the same.
+# Elementwise optimizers of torch: a step on local tensors computes the same.
 ELEMENTWISE = {"Adam", "AdamW", "Adamax", "NAdam", "RAdam", "SGD", "ASGD", "Rprop", "RMSprop"}
 ELEMENTWISE |= {"Adadelta", "Adagrad"}
 MIXED = "use separate optimizers for plain parameters and for each mesh: a fused one takes no mixture"
-# Ops that may need more than a rank has: on local tensors they may give another result.
+# Ops that may combine elements of several ranks: on local tensors their result may differ.
 MIXING = re.compile(
     r"mm|matmul|linear|conv|embedding|attention|scatter|gather|index|sort|topk|cum|softmax|drop|rand|nll"
 )
@@ -51,12 +51,12 @@ E = TypeVar("E", bound=StepEvent)
 
 @dataclass(frozen=True)
 class Observed:
-    """What rules look at.
+    """Input of the rules.
 
     Args:
-        steps: what was counted of each step.
-        cells: of the budget of such a step; empty where there are counts alone.
-        optimizers: that stepped; a budget knows them.
+        steps: counts of each step.
+        cells: of the budget of such a step; empty if there are only counts.
+        optimizers: that stepped in the budget.
     """
 
     steps: Sequence[StepCounts]
@@ -65,17 +65,17 @@ class Observed:
 
     @cached_property
     def passes(self) -> dict[int, int]:
-        """How many backward passes ended before each event of the last step, by the id of the event."""
+        """Number of backward passes that ended before each event of the last step, by id of the event."""
         events = self.steps[-1].events if self.steps else ()
         ends = (_is_backward(one) and not _is_backward(other) for one, other in pairwise(events))
         return dict(zip(map(id, events), accumulate(ends, initial=0), strict=False))
 
     def last(self, kind: type[E]) -> tuple[E, ...]:
-        """Return what happened of a kind in the last step."""
+        """Return events of a kind in the last step."""
         return self.steps[-1].of(kind) if self.steps else ()
 
     def recurring(self, kind: type[E], key: Callable[[E], Hashable]) -> list[E]:
-        """Return what happened of a kind in the last step, and in each other one with the same key."""
+        """Return events of a kind in the last step whose key occurs in every step."""
         if len(self.steps) < 2:
             return []
         shared = set.intersection(*({key(event) for event in step.of(kind)} for step in self.steps))
@@ -85,23 +85,23 @@ class Observed:
         self,
         some: Sequence[StepEvent],
         alike: Sequence[StepEvent],
-        is_meant: Callable[[Cell], bool],
+        has_cost: Callable[[Cell], bool],
         forward_only: bool = False,
     ) -> float:
-        """Return the cost of some events: their share of the cells at their lines, with those of backward.
+        """Return the cost of some events: their share of the cells at their lines, including backward.
 
         Args:
             some: the events.
-            alike: those that share the cells at a line, and those without a line; ``some`` are among them.
-            is_meant: whether a cell is one of such an event.
-            forward_only: whether cells of backward are left out.
+            alike: all events, including ``some``, that share the cells at a line and those without a line.
+            has_cost: whether a cell belongs to such events.
+            forward_only: whether cells of backward are excluded.
         """
         spent = Counter[Hashable]()
-        for cell in filter(is_meant, self.cells):
+        for cell in filter(has_cost, self.cells):
             if not (forward_only and _is_backward(cell)):
                 spent[_line(cell.place)] += cell.ns  # type: ignore[assignment]
         sharing = Counter(_line(event.place) for event in alike)
-        each_ns = spent.pop(None, 0.0) / (len(alike) or 1)  # where steps differ, lines are not known
+        each_ns = spent.pop(None, 0.0) / (len(alike) or 1)  # steps that differ have no lines
         return sum(spent[line] / sharing[line] + each_ns for line in (_line(one.place) for one in some))
 
 
@@ -111,13 +111,13 @@ def advise(
     step_ns: float = 0.0,
     optimizers: Collection[OptimizerStep | None] = (),
 ) -> tuple[Advice, ...]:
-    """Say what to change in a step, what saves most first.
+    """Return what to change in a step, the largest saving first.
 
     Args:
-        steps: what was counted of each step after the warm-up.
-        cells: of the budget of such a step; empty where there are counts alone.
-        step_ns: what the step takes, in nanoseconds; 0 where that is not known.
-        optimizers: that stepped, with a budget.
+        steps: counts of each step after the warm-up.
+        cells: of the budget of such a step; empty if there are only counts.
+        step_ns: length of the step in nanoseconds; 0 if unknown.
+        optimizers: that stepped in the budget.
 
     Returns:
         At most five.
@@ -128,11 +128,11 @@ def advise(
     """
     found = [advice for rule in RULES for advice in rule(Observed(steps, cells, optimizers))]
     if cells and step_ns:
-        least_ns = LEAST_SHARE * sum(cell.ns for cell in cells)
-        found = [one for one in found if one.ns >= least_ns or one.grows]
+        min_ns = MIN_SHARE * sum(cell.ns for cell in cells)
+        found = [one for one in found if one.ns >= min_ns or one.grows]
         found = [replace(one, ns=min(one.ns, step_ns), share=min(one.ns / step_ns, 1.0)) for one in found]
     found.sort(key=lambda one: (-one.ns, -one.count))
-    return tuple(found[:MOST_ADVICE])
+    return tuple(found[:MAX_ADVICE])
 
 
 def with_advice(measured: MeasuredBudget) -> Budget:
@@ -146,29 +146,29 @@ def _line(place: CodePlace | None) -> Hashable:
     return place and (place.file, place.line, place.module)
 
 
-def where(places: Iterable[CodePlace | None]) -> str:
-    """Write the lines of places, the phase, and the module that holds all of them.
+def where(lines: Iterable[CodePlace | None]) -> str:
+    """Format source lines with their phase, and the module that contains all of them.
 
     Example:
         >>> where([CodePlace("model.py", 16, f"layers.{i}.wq", Phase.FORWARD) for i in range(2)])
         'model.py:16 (forward, layers.*.wq)'
     """
-    known = [place for place in places if place and place.file]
-    lines: defaultdict[str, dict[str, None]] = defaultdict(dict)
-    for place in known:
-        file, _, line = shorten_path(place.line_text).rpartition(":")
-        lines[file][line] = None
-    if not known:
+    found = [line for line in lines if line and line.file]
+    numbers: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for line in found:
+        file, _, number = shorten_path(line.line_text).rpartition(":")
+        numbers[file][number] = None
+    if not found:
         return "a line that is not known"
-    at = [f"{file}:{', '.join(first_of(list(numbers), MOST_LINES))}" for file, numbers in lines.items()]
-    modules = fold_layers(place.module for place in known).values()
+    at = [f"{file}:{', '.join(first_of(list(each), MAX_LINES))}" for file, each in numbers.items()]
+    modules = fold_layers(line.module for line in found).values()
     levels = zip(*(module.split(".") for module in modules), strict=False)
     shared = takewhile(lambda names: len(set(names)) == 1, levels)
     module = ".".join(names[0] for names in shared)
-    return f"{', '.join(at)} ({', '.join(filter(None, (str(known[0].phase), module)))})"
+    return f"{', '.join(at)} ({', '.join(filter(None, (str(found[0].phase), module)))})"
 
 
-def _places(groups: Iterable[Iterable[StepEvent]]) -> Iterator[CodePlace | None]:
+def _lines_of(groups: Iterable[Iterable[StepEvent]]) -> Iterator[CodePlace | None]:
     return (event.place for event in chain(*groups))
 
 
@@ -180,13 +180,13 @@ def _grouped(events: Iterable[E], key: Callable[[E], Hashable]) -> list[list[E]]
 
 
 def _layered(groups: Iterable[list[E]], key: Callable[[E], Hashable]) -> list[list[list[E]]]:
-    """Merge groups that differ only by the layer, or by the phase, as a forward and its recomputation do."""
+    """Collect groups that differ only by layer or phase, such as a forward and its recomputation."""
     layers: defaultdict[Hashable, list[list[E]]] = defaultdict(list)
     for group in groups:
-        places = (
-            (place.file, place.line, INDEX.sub("*", place.module)) for each in group if (place := each.place)
+        lines = (
+            (line.file, line.line, INDEX.sub("*", line.module)) for each in group if (line := each.place)
         )
-        layers[key(group[0]), len(group), tuple(places)].append(group)
+        layers[key(group[0]), len(group), tuple(lines)].append(group)
     return list(layers.values())
 
 
@@ -199,7 +199,7 @@ def _is_backward(event: StepEvent | Cell) -> bool:
 
 
 def _phase(event: StepEvent | Cell) -> Phase | None:
-    """Return the phase; after a backward pass the next micro-batch is in no other phase than the first."""
+    """Return the phase. The forward of a later micro-batch, after a backward, has the phase of the first."""
     phase = event.place.phase if event.place else None
     return Phase.FORWARD if phase is Phase.OTHER else phase
 
@@ -215,20 +215,20 @@ def _moves(cell: Cell) -> bool:
     return cell.part.startswith("redistribution")
 
 
-def _moves_as_asked(cell: Cell) -> bool:
+def _moves_explicitly(cell: Cell) -> bool:
     return _moves(cell) and cell.op.startswith("redistribute ")
 
 
 def _moves_implicitly(cell: Cell) -> bool:
-    return _moves(cell) and not _moves_as_asked(cell)
+    return _moves(cell) and not _moves_explicitly(cell)
 
 
 def _implied(observed: Observed) -> list[Redistribution]:
     return [one for one in observed.last(Redistribution) if one.is_implied]
 
 
-def _asked(observed: Observed) -> list[Redistribution]:
-    """Return the redistributions that were asked for, of tensors that are known: no gradient is."""
+def _explicit(observed: Observed) -> list[Redistribution]:
+    """Return the explicit redistributions, except of gradients, whose tensors have no number."""
     return [one for one in observed.last(Redistribution) if one.tensor_number and not one.is_implied]
 
 
@@ -239,21 +239,29 @@ def _saving(
     some: Sequence[Redistribution],
     forward_only: Sequence[Redistribution] = (),
 ) -> Advice:
-    """Advise to leave out explicit redistributions, and those of their gradients but for some."""
-    asked = _asked(observed)
-    forward = Counter(_line(one.place) for one in asked)
+    """Advise to omit explicit redistributions and those of their gradients.
+
+    Args:
+        observed: input of the rule.
+        seen: text of the advice.
+        change: text of the advice.
+        some: redistributions to omit.
+        forward_only: redistributions to omit whose gradients are still redistributed.
+    """
+    explicit = _explicit(observed)
+    forward = Counter(_line(one.place) for one in explicit)
     every = Counter(_line(one.place) for one in observed.last(Redistribution) if not one.is_implied)
     with_gradients = sum(every[_line(one.place)] / forward[_line(one.place)] for one in some)
     count = round(with_gradients) + len(forward_only)
-    ns = observed.cost_ns(some, asked, _moves_as_asked)
-    ns += observed.cost_ns(forward_only, asked, _moves_as_asked, forward_only=True)
+    ns = observed.cost_ns(some, explicit, _moves_explicitly)
+    ns += observed.cost_ns(forward_only, explicit, _moves_explicitly, forward_only=True)
     return Advice(seen, change, f"saves at most {plural(count, 'redistribution')}", count, ns)
 
 
 def _repeats(observed: Observed, groups: Iterable[Sequence[E]]) -> tuple[list[E], list[E]]:
-    """Return all but the first of each group, and apart those that begin another backward pass.
+    """Return all but the first event of each group: those of the same backward pass, and the first of others.
 
-    The first result serves these too, but each backward pass has its own gradients.
+    The latter can use the same result, but each backward pass has its own gradients.
     """
     by_pass = [_grouped(group, lambda one: observed.passes[id(one)]) for group in groups]
     same = [one for passes in by_pass for of_pass in passes for one in of_pass[1:]]
@@ -261,46 +269,46 @@ def _repeats(observed: Observed, groups: Iterable[Sequence[E]]) -> tuple[list[E]
 
 
 def repeated_redistributions(observed: Observed) -> Iterator[Advice]:
-    """One tensor is redistributed several times to the same placements: as for q, k and v."""
-    same = _grouped(_asked(observed), lambda one: (one.tensor_number, one.target, _phase(one)))
+    """A tensor is redistributed several times to the same placements, for example for q, k and v."""
+    same = _grouped(_explicit(observed), lambda one: (one.tensor_number, one.target, _phase(one)))
     repeated = (group for group in same if len(group) > 1)
     for groups in _layered(repeated, lambda one: (one.tensor, one.source, one.target)):
         first = groups[0][0]
         seen = f"{first.tensor} {change_text(first.source, first.target)} redistributed {_times(groups)}"
-        seen = f"{seen} at {where(_places(groups))}"
+        seen = f"{seen} at {where(_lines_of(groups))}"
         yield _saving(observed, seen, "redistribute it once before", *_repeats(observed, groups))
 
 
 def there_and_back(observed: Observed) -> Iterator[Advice]:
-    """A tensor is redistributed, and what came out, unchanged, to what the tensor was."""
-    came_from = {one.result_number: one for one in _asked(observed) if one.result_number}
+    """The result of a redistribution is redistributed to the original placements."""
+    came_from = {one.result_number: one for one in _explicit(observed) if one.result_number}
     pairs = (
-        [came_from[one.tensor_number], one] for one in _asked(observed) if one.tensor_number in came_from
+        [came_from[one.tensor_number], one] for one in _explicit(observed) if one.tensor_number in came_from
     )
     returned = ([there, back] for there, back in pairs if there.source == back.target)
     for groups in _layered(returned, lambda one: (one.tensor, one.source, one.target)):
         there, back = groups[0]
         change = f"{' '.join(there.source)} -> {change_text(back.source, back.target)}"
-        seen = f"{there.tensor} {change} redistributed there and back at {where(_places(groups))}"
+        seen = f"{there.tensor} {change} redistributed there and back at {where(_lines_of(groups))}"
         yield _saving(observed, seen, "use the tensor that it was before", [*chain(*groups)])
 
 
 def implied_redistributions(observed: Observed) -> Iterator[Advice]:
-    """An op redistributes an operand implicitly; partial sums must be reduced at some time."""
+    """An op redistributes an operand implicitly, except partial sums, which must be reduced anyway."""
     moved = [one for one in _implied(observed) if one.bytes and not _is_partial(one.source)]
     same = _grouped(moved, lambda one: (one.tensor_number or id(one), one.target, _phase(one)))
     for groups in _layered(same, lambda one: (one.op, one.tensor, one.source, one.target)):
         every = [*chain(*groups)]
         first, is_alone = every[0], all(one.operands == 1 for one in every)
         if all(map(_is_backward, every)) or (is_alone and "," not in first.tensor):
-            continue  # a gradient is not sharded at its line, and a vector has no other dimension
+            continue  # the line does not shard its gradient, and a vector has only one dimension
         change = change_text(first.source, first.target)
         target, source = " ".join(first.target), " ".join(first.source)
-        place_others = f"make it {target}, or place the other operands so that it stays {source}"
+        shard_others = f"make it {target}, or place the other operands so that it stays {source}"
         yield Advice(
             f"{first.tensor} {change} implied by {', '.join(dict.fromkeys(one.op for one in every))}"
-            f"{f' {len(every)} times' * (len(every) > 1)} at {where(_places(groups))}",
-            "shard another dimension, or work on the local tensor" if is_alone else place_others,
+            f"{f' {len(every)} times' * (len(every) > 1)} at {where(_lines_of(groups))}",
+            "shard another dimension, or work on the local tensor" if is_alone else shard_others,
             f"saves at most {plural(len(every), 'redistribution')}",
             len(every),
             observed.cost_ns(every, _implied(observed), _moves_implicitly),
@@ -308,7 +316,7 @@ def implied_redistributions(observed: Observed) -> Iterator[Advice]:
 
 
 def gradients_reduced_again(observed: Observed) -> Iterator[Advice]:
-    """Each of several ops of an optimizer reduces the same partial gradient: three ops of AdamW."""
+    """Several ops of an optimizer each reduce the same partial gradient, such as three ops of AdamW."""
     reduced = (one for one in _implied(observed) if one.tensor_number and _is_partial(one.source))
     in_optimizer = (one for one in reduced if one.place and one.place.phase is Phase.OPTIMIZER)
     again = [group for group in _grouped(in_optimizer, lambda one: one.tensor_number) if len(group) > 1]
@@ -316,7 +324,7 @@ def gradients_reduced_again(observed: Observed) -> Iterator[Advice]:
         others = [one for group in again for one in group[1:]]
         yield Advice(
             f"{plural(len(again), 'partial gradient')} reduced {len(others) + len(again)} times at "
-            f"{where(_places(again))}",
+            f"{where(_lines_of(again))}",
             "redistribute each gradient once before the step of the optimizer",
             f"saves at most {plural(len(others), 'redistribution')}",
             len(others),
@@ -325,14 +333,15 @@ def gradients_reduced_again(observed: Observed) -> Iterator[Advice]:
 
 
 def sums_one_by_one(observed: Observed) -> Iterator[Advice]:
-    """Partial results of one number are reduced one after the other, as the norm of each parameter is."""
+    """Partial scalars are reduced one by one, such as the norm of each parameter."""
     every = observed.last(Redistribution)
     numbers = [one for one in every if one.tensor.endswith("[]") and _is_partial(one.source)]
     reduced = (one for one in numbers if one.place and not _is_partial(one.target))
     for group in _grouped(reduced, lambda one: (one.source, one.place)):
-        if len(group) >= LEAST_SUMS:
+        if len(group) >= MIN_SUMS:
             yield Advice(
-                f"{len(group)} partial results of one number reduced one by one at {where(_places([group]))}",
+                f"{len(group)} partial results of one number reduced one by one at "
+                f"{where(_lines_of([group]))}",
                 "stack them, and reduce the stack once, as torch.nn.utils.get_total_norm does",
                 f"saves at most {plural(len(group) - 1, 'collective')}",
                 len(group) - 1,
@@ -344,7 +353,7 @@ def sums_one_by_one(observed: Observed) -> Iterator[Advice]:
 
 
 def _convert_ns(observed: Observed, some: Sequence[Wrapping], forward_only: bool = False) -> float:
-    """Return the cost of conversions by one function, with those of their gradients, which have no number."""
+    """Return the cost of conversions by one function, including those of their gradients."""
     every = (*observed.last(Wrapping), *observed.last(Unwrapping))
     names = {one.name for one in some}
     alike = [one for one in every if one.name in names and one.tensor_number]
@@ -353,19 +362,19 @@ def _convert_ns(observed: Observed, some: Sequence[Wrapping], forward_only: bool
 
 
 def _of_gradients(observed: Observed, some: Sequence[Wrapping]) -> list[Redistribution]:
-    """Return the redistributions of the gradients of wraps, where nothing else at their lines needs any."""
+    """Return redistributions of the gradients of wraps, if nothing else at their lines needs any."""
     shapes = {(_line(one.place), one.tensor) for one in some} - {
-        (_line(one.place), one.tensor) for one in _asked(observed)
+        (_line(one.place), one.tensor) for one in _explicit(observed)
     }
-    asked = (one for one in observed.last(Redistribution) if _is_backward(one) and not one.is_implied)
-    return [one for one in asked if (_line(one.place), one.tensor) in shapes]
+    explicit = (one for one in observed.last(Redistribution) if _is_backward(one) and not one.is_implied)
+    return [one for one in explicit if (_line(one.place), one.tensor) in shapes]
 
 
 def repeated_conversions(observed: Observed) -> Iterator[Advice]:
-    """One tensor is wrapped or unwrapped several times in one phase; each wrap's gradient may be moved."""
-    for kind, kept in ((Wrapping, "DTensor"), (Unwrapping, "local tensor")):
-        known = [one for one in observed.last(kind) if one.tensor_number]
-        same = _grouped(known, lambda one: (one.name, one.tensor_number, one.placements, _phase(one)))
+    """A tensor is wrapped or unwrapped several times in a phase, which may redistribute each gradient."""
+    for kind, result in ((Wrapping, "DTensor"), (Unwrapping, "local tensor")):
+        numbered = [one for one in observed.last(kind) if one.tensor_number]
+        same = _grouped(numbered, lambda one: (one.name, one.tensor_number, one.placements, _phase(one)))
         repeated = (group for group in same if len(group) > 1)
         for groups in _layered(repeated, lambda one: (one.name, one.tensor)):
             every = [*chain(*groups)]
@@ -376,25 +385,25 @@ def repeated_conversions(observed: Observed) -> Iterator[Advice]:
             gradients = f" and {plural(saved, 'redistribution')}" if saved else ""
             yield Advice(
                 f"{every[0].tensor} {' '.join(every[0].placements)} given to {every[0].name} "
-                f"{_times(groups)} at {where(_places(groups))}",
-                f"keep the {kept} of the first call",
+                f"{_times(groups)} at {where(_lines_of(groups))}",
+                f"keep the {result} of the first call",
                 f"saves at most {plural(count, 'call')} of {every[0].name}{gradients}",
                 count,
                 _convert_ns(observed, others)
                 + _convert_ns(observed, leading, forward_only=True)
-                + observed.cost_ns(moved, moved, _moves_as_asked) * share,
+                + observed.cost_ns(moved, moved, _moves_explicitly) * share,
             )
 
 
 def wrapped_parameters(observed: Observed) -> Iterator[Advice]:
-    """Parameters are made DTensors anew in each step."""
+    """Parameters are converted to DTensors in each step."""
     wrapped = observed.recurring(Wrapping, lambda one: one.is_parameter and one.tensor_number)
     parameters = ([one] for one in wrapped if one.is_parameter and one.tensor_number)
     for groups in _layered(parameters, lambda one: (one.name, one.placements)):
         every = [*chain(*groups)]
         yield Advice(
             f"{plural(len({one.tensor_number for one in every}), 'parameter')} given to {every[0].name} in "
-            f"each step at {where(_places(groups))}",
+            f"each step at {where(_lines_of(groups))}",
             "make the DTensor once, and let it be the parameter",
             f"saves at most {plural(len(every), 'call')} of {every[0].name}",
             len(every),
@@ -406,23 +415,23 @@ def wrapped_parameters(observed: Observed) -> Iterator[Advice]:
 
 
 def slow_optimizer(observed: Observed) -> Iterator[Advice]:
-    """An optimizer runs op by op, or by lists, over DTensors, where one op or local tensors do the same."""
+    """An optimizer runs single or foreach ops on DTensors that one fused op or local tensors can replace."""
     cells = [cell for cell in observed.cells if cell.place and cell.place.phase is Phase.OPTIMIZER]
     dispatched = [cell for cell in cells if cell.part == Part.DISPATCH]
     calls = round(sum(cell.calls for cell in dispatched))
     is_fused = any(cell.op.startswith("_fused_") for cell in dispatched)
     one = next(iter(observed.optimizers)) if len(observed.optimizers) == 1 else None
-    if one is None or one.name not in ELEMENTWISE or calls < LEAST_OPTIMIZER_OPS or is_fused:
+    if one is None or one.name not in ELEMENTWISE or calls < MIN_OPTIMIZER_OPS or is_fused:
         return
     by_lists = any(cell.op.startswith("_foreach_") for cell in dispatched)
     if one.fuses:
         change = f"give {one.name} fused=True{' in place of foreach' * by_lists}"
         change = MIXED if one.is_mixed else change
-    elif one.is_partial:  # local tensors are no gradients
+    elif one.is_partial:  # local tensors are only summands of the gradients
         return
     else:
         change = "step on the local tensors: the result is the same"
-    # To dispatch one op over all lists costs as much as several, each over some of them.
+    # Dispatching one op over all lists costs as much as several ops over parts of them.
     stays = {Part.LOCAL, Part.DISPATCH} if by_lists and one.fuses else {Part.LOCAL}
     yield Advice(
         f"{one.name} steps {'by lists of' if by_lists else 'op by op over'} DTensors at "
@@ -435,14 +444,14 @@ def slow_optimizer(observed: Observed) -> Iterator[Advice]:
 
 
 def recurring_misses(observed: Observed) -> Iterator[Advice]:
-    """Ops propagate in each step, by one cause, at one line or at several."""
+    """Ops miss in each step for the same cause, at one or several lines."""
     again = observed.recurring(Miss, lambda one: (one.op, one.cause, one.place))
     cured = (one for one in again if one.remedy and (one.is_direct or one.remedy is not Remedy.NUMBER))
     for groups in _layered(_grouped(cured, _origin), lambda one: one.remedy):
         missed = [*chain(*groups)]
         ops = [op.partition(".")[0] for op in dict.fromkeys(one.op for one in missed)]
         yield Advice(
-            f"{', '.join(first_of(ops, MOST_LINES))} missed in each step at {where(_places(groups))}, "
+            f"{', '.join(first_of(ops, MAX_LINES))} missed in each step at {where(_lines_of(groups))}, "
             f"{missed[0].reason}",
             missed[0].remedy,
             f"saves at most {plural(len(missed), 'miss', 'es')}",
@@ -452,46 +461,45 @@ def recurring_misses(observed: Observed) -> Iterator[Advice]:
 
 
 def _origin(miss: Miss) -> Hashable:
-    """Return the data that misses of one cause share: the values of a number, the op that is not cached."""
+    """Return the key that misses of one cause share: the values of a number, or the op that is not cached."""
     is_of_op = miss.remedy is Remedy.UNCACHED
     return miss.remedy, miss.op if is_of_op else miss.remedy is not Remedy.SHAPE and miss.values
 
 
 def growth(observed: Observed) -> Iterator[Advice]:
-    """As many DTensors, sharding specs or plans in a cache stay after each step."""
+    """Each step adds the same number of live DTensors, sharding specs or cached plans."""
     missed = observed.last(Miss)
-    if missed:  # what missed has an entry in a cache, and that holds specs
+    if missed:  # each miss adds a cache entry, which holds specs
         direct = [one for one in missed if one.is_direct]
         if direct and not any(recurring_misses(observed)):
-            of = f", as of {direct[0].op} at {where(_places([direct]))}"
+            of = f", as of {direct[0].op} at {where(_lines_of([direct]))}"
             yield from _grown(
                 observed, most_growth, "cached plan", of, "give ops what they were given before"
             )
         return
     change = "keep nothing beyond the step that holds them"
-    kept = f", as {observed.steps[-1].kept}" if observed.steps and observed.steps[-1].kept else ""
-    tensors = [*_grown(observed, lambda step: step.dtensor_growth, "live DTensor", kept, change)]
+    held = f", as {observed.steps[-1].kept}" if observed.steps and observed.steps[-1].kept else ""
+    tensors = [*_grown(observed, lambda step: step.dtensor_growth, "live DTensor", held, change)]
     yield from tensors or _grown(observed, lambda step: step.spec_growth, "live sharding spec", "", change)
 
 
 def _grown(
     observed: Observed, grown: Callable[[StepCounts], int], noun: str, such: str, change: str
 ) -> Iterator[Advice]:
-    """Advise where each of several steps grew by the same number; name what makes as many, if one does."""
+    """Advise if several steps grew by the same number; name the only line that wraps as many."""
     counts = {grown(step) for step in observed.steps}
     if len(observed.steps) > 1 and len(counts) == 1 and (count := max(counts)) > 0:
-        made = _grouped(observed.last(Wrapping), lambda one: (one.name, one.place))
-        makers = [
-            f", as many as {one[0].name} makes at {where(_places([one]))}"
-            for one in made
-            if len(one) == count
-        ]
-        seen = f"{plural(count, noun)} more after each step{such}{makers[0] if len(makers) == 1 else ''}"
+        wraps = _grouped(observed.last(Wrapping), lambda one: (one.name, one.place))
+        equal = [group for group in wraps if len(group) == count]
+        origin = (
+            f", as many as {equal[0][0].name} makes at {where(_lines_of(equal))}" if len(equal) == 1 else ""
+        )
+        seen = f"{plural(count, noun)} more after each step{such}{origin}"
         yield Advice(seen, change, "saves memory and no time", count, grows=True)
 
 
 def elementwise_modules(observed: Observed) -> Iterator[Advice]:
-    """Dispatch of a module costs many times its local ops, each of which needs its own shard alone."""
+    """Dispatch of a module costs many times its local ops, which only need the local shard."""
     of_module: defaultdict[str, list[Cell]] = defaultdict(list)
     for cell in observed.cells:
         if cell.place and cell.place.module:
@@ -509,12 +517,12 @@ def elementwise_modules(observed: Observed) -> Iterator[Advice]:
                 "run the module on local tensors, by local_map",
                 f"saves at most {plural(left, 'op')}",
                 left,
-                ns[Part.DISPATCH] * left / calls,  # plain tensors have their nodes of autograd too
+                ns[Part.DISPATCH] * left / calls,  # plain tensors have autograd nodes too
             )
 
 
 def _needs_others(cell: Cell) -> bool:
-    """Return whether a module has what local tensors alone may not give."""
+    """Return whether a cell needs more than local tensors."""
     moves = _moves(cell) or cell.part in (Part.WRAPPING, Part.COMMUNICATION)
     is_forward = cell.place is not None and cell.place.phase is Phase.FORWARD
     return (moves and is_forward) or MIXING.search(cell.op) is not None

@@ -159,7 +159,7 @@ def test_optimizer_in_a_budget(
     mesh: DeviceMesh, name: str, has_plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The advised change works: fused where this torch has a rule for it, in an optimizer for each kind."""
-    monkeypatch.setattr("pytest_dtdispatch.advice.LEAST_SHARE", float("-inf"))  # of a busy machine too
+    monkeypatch.setattr("pytest_dtdispatch.advice.MIN_SHARE", float("-inf"))  # of a busy machine too
     make = getattr(torch.optim, name)
     every = programs.mixed_parameters(mesh)
     used = every if has_plain else every[:4]
@@ -181,7 +181,7 @@ def test_fused_optimizer_has_no_advice(mesh: DeviceMesh) -> None:
 
 def test_optimizer_by_lists_gives_up_its_lists(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
     """With foreach=True and fused=True torch raises."""
-    monkeypatch.setattr("pytest_dtdispatch.advice.LEAST_SHARE", float("-inf"))
+    monkeypatch.setattr("pytest_dtdispatch.advice.MIN_SHARE", float("-inf"))
     budget = budget_of(programs.adamw_by_lists(mesh), 2, 2)
     assert "give AdamW fused=True in place of foreach" in [one.change for one in budget.advice]
 

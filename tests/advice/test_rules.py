@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.advice import MIXED, MOST_ADVICE, advise, where
+from pytest_dtdispatch.advice import MAX_ADVICE, MIXED, advise, where
 from pytest_dtdispatch.core.events import Cell, CodePlace, OptimizerStep, Part, Phase
 from pytest_dtdispatch.steps.events import (
     AnyEvent,
@@ -358,7 +358,7 @@ def test_at_most_five_what_saves_most_first_and_nothing_below_a_hundredth() -> N
     events = [moved(place, op=f"op{place.line}") for place in places]
     cells = [spent(place, 10.0 * place.line, op=f"op{place.line}") for place in places]
     found = advise([StepCounts(events=tuple(events))], cells, 300 * US)
-    assert [one.ns / US for one in found] == [70, 60, 50, 40, 30][:MOST_ADVICE]
+    assert [one.ns / US for one in found] == [70, 60, 50, 40, 30][:MAX_ADVICE]
     cells = [*cells[:2], spent(TRAIN, 5_000, Part.LOCAL, "mm")]
     assert advise([StepCounts(events=tuple(events))], cells, 5_000 * US) == ()
 
@@ -422,6 +422,6 @@ def test_whatever_happened_there_is_advice_or_none(
     steps: list[StepCounts], cells: list[Cell], step_ns: float
 ) -> None:
     found = advise(steps, cells, step_ns)
-    assert len(found) <= MOST_ADVICE
+    assert len(found) <= MAX_ADVICE
     assert all(one.lines and one.count >= 1 for one in found)
     assert all(0 <= one.share <= 1 for one in found if step_ns)

@@ -15,7 +15,7 @@ from scipy import stats
 
 from pytest_dtdispatch.stats.intervals import (
     CONFIDENCE,
-    FEWEST,
+    MIN_COUNT,
     median_interval,
     paired_ratio,
     quantile,
@@ -89,7 +89,7 @@ def test_blocks_are_seven_or_as_many_as_have_three_samples_or_two(count: int, la
 
 def test_of_few_samples_nobody_knows_an_interval_or_how_far_they_scatter() -> None:
     assert [median_interval([1] * count) for count in range(6)] == [None] * 6
-    assert [scatter([7] * count) for count in range(FEWEST)] == [None] * FEWEST
+    assert [scatter([7] * count) for count in range(MIN_COUNT)] == [None] * MIN_COUNT
     assert paired_ratio([10] * 5, [5] * 5, CONFIDENCE) is None
     assert scatter([7] * 5) == scatter([7] * 200) == 0, "what is always the same"
     assert scatter([0] * 20) is None, "a share of nothing"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_dtdispatch.stats.rank_sums import (
-    MOST_EXACT,
+    MAX_EXACT,
     hochberg,
     hodges_lehmann,
     mann_whitney,
@@ -60,7 +60,7 @@ def test_the_approximated_p_is_scipys(base: list[float], head: list[float]) -> N
 def test_exact_and_approximated_p_meet() -> None:
     base, head = [float(n) for n in range(30)], [n + 4.5 for n in range(30)]
     exact = mann_whitney(base, head)
-    assert len(base) + len(head) == MOST_EXACT
+    assert len(base) + len(head) == MAX_EXACT
     approximated = stats.mannwhitneyu(head, base, alternative="greater", method="asymptotic").pvalue
     assert exact == pytest.approx(float(approximated), rel=0.05)
 

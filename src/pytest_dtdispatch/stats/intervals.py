@@ -1,4 +1,4 @@
-"""What stands for times that something else on the machine made longer, and how far it can be trusted."""
+"""Robust statistics of times that other programs on the machine make longer."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from functools import lru_cache
 from statistics import NormalDist
 
 CONFIDENCE = 0.95
-BLOCKS, LEAST_OF_BLOCK = 7, 3
-MOST_COINS = 1000
+BLOCKS, MIN_BLOCK = 7, 3
+MAX_EXACT_COUNT = 1000
 RESAMPLES = 2000  # 10 of them lie outside each end of a 99 % interval
-FEWEST = 5  # the least and the greatest of five hold the median with 94 %
+MIN_COUNT = 5  # minimum and maximum of five samples contain the median with 94 %
 
 Statistic = Callable[[Sequence[float]], float]
 
 
-def quietest_block(values: Sequence[float], blocks: int = BLOCKS, least: int = LEAST_OF_BLOCK) -> float:
-    """Give the lowest median of neighbouring values, cut into blocks of the same length, or nearly so.
+def quietest_block(values: Sequence[float], blocks: int = BLOCKS, least: int = MIN_BLOCK) -> float:
+    """Return the lowest median of blocks of neighboring values.
 
-    What else runs on a machine only adds to a time, and rests now and then: the quietest block says what a
-    call takes meanwhile, and no one sample decides.
+    Other programs only ever add to a time, and pause now and then: the quietest block shows the time of a
+    call during such a pause, and does not depend on a single sample.
 
     Args:
-        values: at least one, in the order taken.
-        blocks: the most that they are cut into.
-        least: values that a block has, or one less where they do not come out even.
+        values: at least one, in the order measured.
+        blocks: maximum number of blocks.
+        least: number of values in a block, or one less if the values do not divide evenly.
 
     Example:
         >>> quietest_block([9, 8, 9, 5, 4, 6, 9, 7, 9])
         5
     """
     count = min(blocks, -(-len(values) // least))
-    cuts = [place * len(values) // count for place in range(count + 1)]
+    cuts = [number * len(values) // count for number in range(count + 1)]
     return min(statistics.median(values[start:end]) for start, end in itertools.pairwise(cuts))
 
 
 def scatter(values: Sequence[float]) -> float | None:
-    """Tell how far the true median may lie above the quietest block, or that above the least value.
+    """Return how far the true median may lie above the quietest block, or the block above the minimum.
 
-    Where something takes the machine now and then, the one shows; where it nearly always does, the other.
+    The first detects occasional interference, the second permanent interference.
 
     Args:
-        values: in the order taken.
+        values: in the order measured.
 
     Returns:
-        The greater of the two, as a share of the lower end; None of fewer than five values.
+        The larger of the two, as a share of its lower end; None for fewer than five values.
 
     Example:
         >>> scatter([100, 100, 100, 150, 110, 120, 100, 100]), scatter([150] * 9 + [100])
@@ -63,31 +63,31 @@ def scatter(values: Sequence[float]) -> float | None:
 
 
 def bounds(values: Sequence[float]) -> tuple[float, float] | None:
-    """Give the least value, and the upper end of the interval that holds the median with 95 %.
+    """Return the minimum, and the upper end of the median's 95 % confidence interval.
 
-    Between them lies the quietest block; how far from the farther one, :func:`scatter` tells.
+    The quietest block lies between them; :func:`scatter` is its distance from the farther one.
 
     Args:
         values: in any order.
 
     Returns:
-        Both; None of fewer than five values, of which that is not known.
+        Both; None for fewer than five values.
 
     Example:
         >>> bounds([100, 100, 100, 150, 110, 120, 100, 100]), bounds([100, 900])
         ((100, 150), None)
     """
-    if len(values) < FEWEST or not min(values):
+    if len(values) < MIN_COUNT or not min(values):
         return None
     _, high = median_interval(values) or (0, max(values))
     return min(values), high
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-    """Give the interval between two samples that holds the median of what they were drawn from.
+    """Return the confidence interval of the median, between two samples.
 
-    It supposes nothing of the distribution: of n independent samples, those below the median are as many as
-    heads of n coins.
+    It assumes nothing about the distribution: the number of n independent samples below the median is that
+    of heads in n tosses of a coin.
 
     Source: Conover, "Practical Nonparametric Statistics" (3rd edition, 1999), section 3.2, confidence
     interval for a quantile.
@@ -111,9 +111,9 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 @lru_cache(maxsize=1024)
 def _left_out(count: int, confidence: float) -> int:
-    """How many samples are outside the interval at each end; -1 where all of them are too few."""
+    """Return the number of samples outside the interval at each end; -1 if there are too few samples."""
     tail = (1 - confidence) / 2
-    if count > MOST_COINS:  # the normal approximation of the same section
+    if count > MAX_EXACT_COUNT:  # the normal approximation of the same section
         return math.floor((count - NormalDist().inv_cdf(1 - tail) * math.sqrt(count)) / 2) - 1
     ways = 0
     for heads in range(count // 2 + 1):
@@ -126,18 +126,18 @@ def _left_out(count: int, confidence: float) -> int:
 def paired_ratio(
     base: Sequence[float], head: Sequence[float], confidence: float
 ) -> tuple[float, float, float] | None:
-    """Give the median of ``head / base`` over pairs, and the interval that holds what it estimates.
+    """Return the median of ``head / base`` over pairs, and its confidence interval.
 
-    What was taken at one time is a pair: where a machine gets slower or faster, both do, and their ratio
-    stays. The interval is that of :func:`median_interval`.
+    Samples measured at the same time are a pair: if the machine becomes slower or faster, both do, and their
+    ratio does not change. The interval is that of :func:`median_interval`.
 
     Args:
-        base: samples above 0, in the order taken.
-        head: as many samples, each taken next to the one of the base at its place.
+        base: samples above 0, in the order measured.
+        head: as many samples, each measured next to the base sample of the same index.
         confidence: between 0 and 1.
 
     Returns:
-        The ratio, and both ends; None where the pairs are too few for the confidence.
+        The ratio, and both ends; None if there are too few pairs for the confidence.
 
     Example:
         >>> paired_ratio([10, 20, 30] * 5, [5, 10, 15] * 5, 0.999)
@@ -159,24 +159,23 @@ def ratio_interval(
     seed: int = 0,
     block: int = 1,
 ) -> tuple[float, float]:
-    """Give the percentile interval of ``statistic(head) / statistic(base)``, the same for the same seed.
+    """Return the bootstrap percentile interval of ``statistic(head) / statistic(base)``.
 
-    Samples that were taken together resemble each other, so they are drawn together: in blocks, which do
-    not overlap. The interval contains what differs between blocks of a run, and nothing of what differs
-    between two runs.
+    Samples that were measured together are correlated, so they are drawn together, in blocks that do not
+    overlap. The interval contains the variation between blocks of a run, but none between two runs.
 
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), section 13.3; blocks:
     Carlstein, "The Use of Subseries Values for Estimating the Variance of a General Statistic from a
     Stationary Sequence" (1986).
 
     Args:
-        base: at least one sample above 0, in any unit, in the order taken.
-        head: at least one sample above 0, in the same unit, in the order taken.
+        base: at least one sample above 0, in any unit, in the order measured.
+        head: at least one sample above 0, in the same unit, in the order measured.
         statistic: of samples.
         confidence: between 0 and 1.
-        resamples: how many times both are drawn again.
-        seed: of the draws.
-        block: samples that were taken together.
+        resamples: number of times that both are resampled.
+        seed: of the random draws.
+        block: number of samples that were measured together.
 
     Returns:
         Both ends of the ratio.
@@ -194,9 +193,9 @@ def ratio_interval(
 def resample(
     values: Sequence[float], statistic: Statistic, resamples: int = RESAMPLES, seed: int = 0, block: int = 1
 ) -> list[float]:
-    """Return a statistic of samples drawn again in blocks: one side of :func:`ratio_interval`."""
+    """Return a statistic of resampled values, drawn in blocks: one side of :func:`ratio_interval`."""
     draws = random.Random(seed)
-    # Sorting each block once makes sorting what is drawn 1.6 times as fast.
+    # Sorting each block once makes the sort in a median 1.6 times as fast.
     blocks = [sorted(values[start : start + block]) for start in range(0, len(values), block)]
     return [
         statistic(list(itertools.chain.from_iterable(draws.choices(blocks, k=len(blocks)))))
@@ -205,21 +204,21 @@ def resample(
 
 
 def ratio_quantiles(base: Sequence[float], head: Sequence[float], confidence: float) -> tuple[float, float]:
-    """Return both ends of the interval of ``head / base``, of as many resampled statistics of each."""
+    """Return both ends of the interval of ``head / base``, from equally many resampled statistics."""
     ratios = [after / before for before, after in zip(base, head, strict=True)]
     tail = (1 - confidence) / 2
     return quantile(ratios, tail), quantile(ratios, 1 - tail)
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """Give a quantile, linear between the two samples beside it.
+    """Return a quantile, linearly interpolated between two samples.
 
     Source: definition 7 of Hyndman and Fan, "Sample Quantiles in Statistical Packages" (1996), which is
     numpy's default.
 
     Args:
         values: at least one, in any unit and order.
-        q: from 0 (least) to 1 (greatest).
+        q: from 0 (minimum) to 1 (maximum).
 
     Returns:
         The quantile, in the unit of the values.

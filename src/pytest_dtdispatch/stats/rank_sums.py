@@ -1,4 +1,4 @@
-"""Whether one sample lies above another, and by how much: rank sums, their test and its interval."""
+"""Rank-sum test of two samples, and the confidence interval of their shift."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import NormalDist, median
 
-MOST_EXACT = 60  # samples of both together: some 20 ms
+MAX_EXACT = 60  # of both samples together: about 20 ms
 
 
 def mann_whitney(base: Sequence[float], head: Sequence[float]) -> float:
-    """Give the one-sided p value of "head is larger": how often chance alone puts head as high as it lies.
+    """Return the one-sided p value of "head is larger".
 
-    Exact for up to :data:`MOST_EXACT` samples together, ties or not: of all ways to choose the head's ranks
-    among the midranks, the share whose sum is at least the one found. Beyond, the normal approximation with
-    the corrections for ties and for continuity.
+    It is exact for up to :data:`MAX_EXACT` samples in all, with or without ties: the share of all ways
+    to choose the head's midranks whose sum is at least the observed one. For more samples it is the normal
+    approximation, corrected for ties and for continuity.
 
     Source: Lehmann, "Nonparametrics: Statistical Methods Based on Ranks" (1975), sections 1.2 to 1.4.
 
@@ -34,18 +34,17 @@ def mann_whitney(base: Sequence[float], head: Sequence[float]) -> float:
     """
     ranks = doubled_midranks([*base, *head])
     found = sum(ranks[len(base) :])
-    if len(ranks) > MOST_EXACT:
+    if len(ranks) > MAX_EXACT:
         return _normal_p(ranks, len(base), len(head), found)
     step = math.gcd(*(rank - 2 for rank in ranks)) or 1
-    places = [(rank - 2) // step for rank in ranks]
-    counts = sums_of_choices(places, len(head))
+    counts = sums_of_choices([(rank - 2) // step for rank in ranks], len(head))
     return sum(counts[(found - 2 * len(head)) // step :]) / math.comb(len(ranks), len(head))
 
 
 def hodges_lehmann(base: Sequence[float], head: Sequence[float]) -> float:
-    """Give the shift from base to head: the median of all differences ``head - base``.
+    """Return the shift from base to head: the median of all differences ``head - base``.
 
-    Of logarithms it is the logarithm of a ratio.
+    The shift of logarithms is the logarithm of a ratio.
 
     Source: Hodges and Lehmann, "Estimates of Location Based on Rank Tests" (1963).
 
@@ -66,11 +65,12 @@ def hodges_lehmann(base: Sequence[float], head: Sequence[float]) -> float:
 def shift_interval(
     base: Sequence[float], head: Sequence[float], confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Give the interval of :func:`hodges_lehmann`: from the k-th least to the k-th greatest difference.
+    """Return the confidence interval of :func:`hodges_lehmann`.
 
-    k is the greatest number with ``P(U < k) <= (1 - confidence) / 2``, where U is the statistic of Mann and
-    Whitney: exact for up to :data:`MOST_EXACT` samples together, by the normal approximation beyond. Where
-    there are too few samples for the confidence, the interval has no ends. Ties only make it cover more.
+    Its ends are the k-th smallest and the k-th largest difference. k is the largest number with
+    ``P(U < k) <= (1 - confidence) / 2`` for the statistic U of Mann and Whitney: exact for up to
+    :data:`MAX_EXACT` samples in all, else by the normal approximation. The interval is infinite if there are
+    too few samples for the confidence. Ties only increase its coverage.
 
     Source: Lehmann, "Nonparametrics: Statistical Methods Based on Ranks" (1975), section 2.6; Moses's method.
 
@@ -87,7 +87,7 @@ def shift_interval(
         (7, 13)
     """
     ordered = sorted(_differences(base, head))
-    k = _least_place(len(base), len(head), (1 - confidence) / 2)
+    k = _smallest_index(len(base), len(head), (1 - confidence) / 2)
     if k < 1:
         return -math.inf, math.inf
     return ordered[k - 1], ordered[-k]
@@ -96,25 +96,24 @@ def shift_interval(
 def smallest_detectable(
     base: Sequence[float], head: Sequence[float], floor: float = 0.0, alpha: float = 0.05
 ) -> float:
-    """Give the smallest slow-down that samples with this spread could have shown.
+    """Return the smallest slow-down that samples with this spread can show.
 
-    A slow-down is judged regressed where the shift of logarithms is past ``log(1 + floor)`` and the
-    one-sided rank test gives ``p <= alpha``. Moving every sample of the head moves the shift and its
-    interval alike, so the test first trips where the lower end of the interval with confidence ``1 - 2 *
-    alpha`` leaves 0: at a shift of its distance from the shift found. What was found itself does not enter,
-    its spread alone does.
+    A slow-down is a regression if the shift of logarithms exceeds ``log(1 + floor)`` and the one-sided rank
+    test gives ``p <= alpha``. Moving all head samples moves the shift and its interval equally, so the test
+    first trips when the lower end of the interval with confidence ``1 - 2 * alpha`` leaves 0: at a shift of
+    its distance from the observed shift. The result depends on the spread, not on the observed shift.
 
-    Source: the rank test and its interval are one by inversion: Lehmann, "Nonparametrics: Statistical
+    Source: the interval is the inversion of the rank test: Lehmann, "Nonparametrics: Statistical
     Methods Based on Ranks" (1975), section 2.6.
 
     Args:
         base: at least one sample above 0, in any unit.
         head: at least one sample above 0, in the same unit.
-        floor: the least slow-down that counts, as a fraction: 0.1 is 10 %.
+        floor: the smallest slow-down that counts, as a fraction: 0.1 is 10 %.
         alpha: the level of the test, above 0 and under 0.5.
 
     Returns:
-        A slow-down in percent; infinite where so few samples can never give such a p.
+        A slow-down in percent; infinite if there are too few samples for such a p value.
 
     Example:
         >>> round(smallest_detectable([10.0, 10.1, 10.2, 10.3, 10.4], [10.0, 10.1, 10.2, 10.3, 10.4]), 1)
@@ -128,10 +127,9 @@ def smallest_detectable(
 
 
 def hochberg(p_values: Sequence[float]) -> list[float]:
-    """Adjust p values by Holm's levels, from the largest down: where many are small, fewer are lost.
+    """Adjust p values for multiple tests: Holm's levels, applied from the largest value down.
 
-    It holds for tests that do not depend on each other, or grow and shrink together, as rows do that were
-    measured in the same processes.
+    Valid for tests that are independent or positively dependent, as are rows measured in the same processes.
 
     Source: Hochberg, "A Sharper Bonferroni Procedure for Multiple Tests of Significance" (1988); dependence:
     Sarkar, "Some Probability Inequalities for Ordered MTP2 Random Variables" (1998).
@@ -140,22 +138,22 @@ def hochberg(p_values: Sequence[float]) -> list[float]:
         p_values: each from 0 to 1; may be none.
 
     Returns:
-        The adjusted values, in the order given: none is above that of Holm's own procedure.
+        The adjusted values, in the same order: none exceeds that of Holm's procedure.
 
     Example:
         >>> hochberg([0.25, 0.125]), hochberg([0.25, 0.25])
         ([0.25, 0.25], [0.25, 0.25])
     """
     adjusted = [0.0] * len(p_values)
-    least = 1.0
-    for place, i in enumerate(sorted(range(len(p_values)), key=lambda i: -p_values[i])):
-        least = min(least, (place + 1) * p_values[i])
-        adjusted[i] = least
+    smallest = 1.0
+    for factor, i in enumerate(sorted(range(len(p_values)), key=lambda i: -p_values[i]), 1):
+        smallest = min(smallest, factor * p_values[i])
+        adjusted[i] = smallest
     return adjusted
 
 
 def doubled_midranks(values: Sequence[float]) -> list[int]:
-    """Rank values from 1; equal ones share the mean of their ranks. Doubled, so that all are whole numbers.
+    """Return twice the ranks of values, from 1: equal values share the mean of their ranks.
 
     Example:
         >>> doubled_midranks([10, 30, 20, 20])
@@ -165,34 +163,34 @@ def doubled_midranks(values: Sequence[float]) -> list[int]:
     ranks = [0] * len(values)
     start = 0
     for _, tied in itertools.groupby(order, key=lambda i: values[i]):
-        places = list(tied)
-        for place in places:
-            ranks[place] = 2 * start + len(places) + 1
-        start += len(places)
+        indices = list(tied)
+        for i in indices:
+            ranks[i] = 2 * start + len(indices) + 1
+        start += len(indices)
     return ranks
 
 
 def sums_of_choices(ranks: Sequence[int], size: int) -> list[int]:
-    """Count in how many ways ``size`` of the ranks add up to each sum.
+    """Count the choices of ``size`` ranks by their sum.
 
-    The counts of a size are kept in one whole number, a field of bits for each sum, so that adding a rank to
-    all of them is one shift.
+    The counts of a size are packed into one integer, with a field of bits for each sum, so that adding a rank
+    to all of them is one shift.
 
     Args:
-        ranks: whole numbers of at least 0.
-        size: how many are chosen.
+        ranks: integers of at least 0.
+        size: number of ranks to choose.
 
     Returns:
-        At index s the number of choices whose sum is s.
+        The number of choices with sum s at index s.
 
     Example:
         >>> sums_of_choices([1, 2, 3], 2)
         [0, 0, 0, 1, 1, 1, 0]
     """
-    width = (len(ranks) + 7) // 8 + 1  # bytes: no count passes 2 ** len(ranks)
+    width = (len(ranks) + 7) // 8 + 1  # bytes: no count exceeds 2 ** len(ranks)
     chosen = [1] + [0] * size
-    for taken, rank in enumerate(ranks):
-        for k in range(min(size, taken + 1), 0, -1):
+    for count, rank in enumerate(ranks, 1):
+        for k in range(min(size, count), 0, -1):
             chosen[k] += chosen[k - 1] << (8 * width * rank)
     total = sum(ranks) + 1
     packed = chosen[size].to_bytes(width * total, "little")
@@ -201,7 +199,7 @@ def sums_of_choices(ranks: Sequence[int], size: int) -> list[int]:
 
 @functools.lru_cache(maxsize=32)
 def mann_whitney_counts(base: int, head: int) -> tuple[int, ...]:
-    """Count the orders of untied samples that give each U: how many pairs have the head's sample above.
+    """Count the orders of untied samples by U, the number of pairs with the head's sample above.
 
     Source: Mann and Whitney, "On a Test of Whether one of Two Random Variables is Stochastically Larger
     than the Other" (1947).
@@ -211,14 +209,14 @@ def mann_whitney_counts(base: int, head: int) -> tuple[int, ...]:
         head: number of samples.
 
     Returns:
-        At index u, from 0 to ``base * head``, the number of orders.
+        The number of orders at index u, from 0 to ``base * head``.
 
     Example:
         >>> mann_whitney_counts(2, 2)
         (1, 1, 2, 1, 1)
     """
-    least = head * (head + 1) // 2
-    return tuple(sums_of_choices(range(1, base + head + 1), head)[least : least + base * head + 1])
+    smallest = head * (head + 1) // 2
+    return tuple(sums_of_choices(range(1, base + head + 1), head)[smallest : smallest + base * head + 1])
 
 
 def _differences(base: Sequence[float], head: Sequence[float]) -> list[float]:
@@ -237,9 +235,9 @@ def _normal_p(ranks: Sequence[int], base: int, head: int, found: int) -> float:
     return max(math.erfc(z / math.sqrt(2)) / 2, math.ulp(0.0))
 
 
-def _least_place(base: int, head: int, tail: float) -> int:
-    """Give the greatest k with ``P(U < k) <= tail``; 0 where there is none above."""
-    if base + head > MOST_EXACT:
+def _smallest_index(base: int, head: int, tail: float) -> int:
+    """Return the largest k with ``P(U < k) <= tail``; 0 if there is no larger one."""
+    if base + head > MAX_EXACT:
         deviation = math.sqrt(base * head * (base + head + 1) / 12)
         # P(U <= k - 1) with the correction for continuity.
         return max(0, math.floor(base * head / 2 + 0.5 + NormalDist().inv_cdf(tail) * deviation))
