@@ -17,14 +17,14 @@ from pytest_dtdispatch.replay.call import dtype_text, shape_text
 from pytest_dtdispatch.replay.replay import RandomState
 from pytest_dtdispatch.torchapi.ops import without_outer_modes
 from pytest_dtdispatch.torchapi.tensors import (
-    KnownPart,
+    LocalPart,
     ask_tensor,
     common,
     flatten,
     is_group_fake,
     is_local_mode_open,
     is_tensor,
-    known_part,
+    local_part,
     tree_unflatten,
 )
 
@@ -58,11 +58,11 @@ class Snapshot:
         return cls(label, copied, spec)
 
 
-def _copy(label: str, tensor: torch.Tensor) -> KnownPart:
+def _copy(label: str, tensor: torch.Tensor) -> LocalPart:
     if ask_tensor(attrgetter("is_meta"), tensor, False):
         raise MeasurementError(f"{label!r} returned a tensor on meta, without contents: count steps")
     try:
-        part = known_part(tensor)
+        part = local_part(tensor)
     except DtDispatchError:
         raise
     except Exception as error:  # of a layout or a subclass that torch cannot copy to plain memory
@@ -105,7 +105,7 @@ def _check_equal(variants: Variants, first: Snapshot, other: Snapshot) -> None:
         why_not = _judged(variants.equal, first, other) if variants.equal else difference(first, other)
     if why_not:
         pair = escape_controls(f"{other.label!r} and {first.label!r}")
-        has_tensors = any(type(leaf) is KnownPart for leaf in other.leaves.values())
+        has_tensors = any(type(leaf) is LocalPart for leaf in other.leaves.values())
         hint = FAKE_HINT if has_tensors and is_group_fake() else ""
         raise UnequalError(f"compare {variants.name!r}: the results of {pair} are not equal: {why_not}{hint}")
 
@@ -130,10 +130,10 @@ def _plain(first: Snapshot, other: Snapshot) -> list[Any]:
     results = [dict(first.leaves), dict(other.leaves)]
     for path, one in first.leaves.items():
         another = other.leaves.get(path)
-        if type(one) is type(another) is KnownPart and one.shape == another.shape:
+        if type(one) is type(another) is LocalPart and one.shape == another.shape:
             results[0][path], results[1][path] = common(one, another)
     return [
-        tree_unflatten([leaf.values if type(leaf) is KnownPart else leaf for leaf in leaves.values()], spec)
+        tree_unflatten([leaf.values if type(leaf) is LocalPart else leaf for leaf in leaves.values()], spec)
         for leaves, spec in zip(results, (first.spec, other.spec), strict=True)
     ]
 
@@ -149,7 +149,7 @@ def difference(first: Snapshot, other: Snapshot) -> str:
 
 
 def _leaf_difference(first: Any, other: Any) -> str:
-    are_tensors = [type(leaf) is KnownPart for leaf in (first, other)]
+    are_tensors = [type(leaf) is LocalPart for leaf in (first, other)]
     if all(are_tensors):
         return _tensor_difference(first, other)
     try:
@@ -159,13 +159,13 @@ def _leaf_difference(first: Any, other: Any) -> str:
     except Exception as error:  # what the users' own classes raise
         return f"a {type(first).__name__} cannot be compared ({type(error).__name__}): give equal="
     texts = [
-        f"a tensor {shape_text(leaf.shape)}" if type(leaf) is KnownPart else shown(leaf)
+        f"a tensor {shape_text(leaf.shape)}" if type(leaf) is LocalPart else shown(leaf)
         for leaf in (other, first)
     ]
     return "" if is_equal else " is not ".join(texts)
 
 
-def _tensor_difference(first: KnownPart, other: KnownPart) -> str:
+def _tensor_difference(first: LocalPart, other: LocalPart) -> str:
     kinds = [f"{dtype_text(part.values.dtype)}{shape_text(part.shape)}" for part in (other, first)]
     if kinds[0] != kinds[1]:
         return " is not ".join(kinds)

@@ -78,7 +78,7 @@ class CompileRounds:
         self._compiled: Callable[..., Any] = subject.fn
         self._compiles_before: list[Any] = []
         self._why_no_program = NO_GRAPH
-        self._warm_look_ups = [0, 0]
+        self._warm_cache_lookups = [0, 0]
         self._rounds = 0
 
     def rehearse(self) -> tuple[Any, ...]:
@@ -107,10 +107,10 @@ class CompileRounds:
                     self._rounds += 1
         except Exception as error:  # the first compile succeeded: the program must not see this
             notes = (f"repeating it raised {first_line(error)}",)
-        hits, misses = self._warm_look_ups
+        hits, misses = self._warm_cache_lookups
         if not hits and self._recorder.recorded(State.COMPILE_WARM):
-            look_ups = f"{misses} look-ups found nothing" if misses else "none was asked"
-            notes = (f"compile-warm: no cache of compiled code answered: {look_ups}", *notes)
+            cache_lookups = f"{misses} look-ups found nothing" if misses else "none was asked"
+            notes = (f"compile-warm: no cache of compiled code answered: {cache_lookups}", *notes)
         samples = samples_of(self._recorder)
         if self.gave_up:
             notes = (f"{UNCOMPILED}: {self.gave_up}", *notes)
@@ -142,7 +142,7 @@ class CompileRounds:
                 self._compiled_calls()
         if not is_exact:
             with compilerapi.cache_folder(self._folder):
-                figure, _, *self._warm_look_ups = self._compile(self._forget)
+                figure, _, *self._warm_cache_lookups = self._compile(self._forget)
                 self._recorder.record(State.COMPILE_WARM, figure, self._why_no_program)
                 self._compiled_calls()
         self._calls(State.EAGER, self._subject.fn)
@@ -173,8 +173,8 @@ class CompileRounds:
                 return args
 
             self._synchronize()
-            subject, look_ups = replace(self._subject, fn=self._first_call), compilerapi.look_ups
-            [(figure, before, after)] = time_row(subject, self._plan.sampler.meter, prepare, look_ups, 1)
+            subject, cache_lookups = replace(self._subject, fn=self._first_call), compilerapi.cache_lookups
+            [(figure, before, after)] = time_row(subject, self._plan.sampler.meter, prepare, cache_lookups, 1)
         graphs, hits, misses = (new - old for old, new in zip(before, after, strict=True))
         self._why_no_program = "" if graphs else NO_GRAPH
         return [figure, graphs, hits, misses]

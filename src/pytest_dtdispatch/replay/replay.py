@@ -22,7 +22,7 @@ from pytest_dtdispatch.torchapi.tensors import (
     bytes_of,
     cuda_generator,
     has_graph,
-    place_in_memory,
+    memory_key,
     random_tracker_states,
     set_spec,
     set_version,
@@ -222,7 +222,7 @@ def _uncopyable_kind(plain: torch.Tensor) -> str:
         return str(plain.layout).removeprefix("torch.").lstrip("_")
     if plain.is_nested:
         return "nested"
-    return "" if place_in_memory(plain) else "wrapped"
+    return "" if memory_key(plain) else "wrapped"
 
 
 def layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -528,7 +528,7 @@ class Replay:
         refuse_uncopyable(tensor)
         if self._storages:
             self.note_version(tensor)
-        places = {place_in_memory(plain) for plain in storages_of(tensor)}
+        places = {memory_key(plain) for plain in storages_of(tensor)}
         is_new = not places <= self._places
         self._places |= places
         return is_new

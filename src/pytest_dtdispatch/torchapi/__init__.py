@@ -1,1 +1,1 @@
-"""Every private name of torch that we use, found by probing; nothing else of ours spells one."""
+"""All private names of torch that the package uses, found by probing."""

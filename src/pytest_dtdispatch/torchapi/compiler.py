@@ -1,6 +1,6 @@
-"""Torch's compiler: its caches, its counters, what it says of graph breaks and recompiles.
+"""Torch's compiler: caches, counters, graph breaks and recompiles.
 
-What an older torch lacks is None, and is reported as not counted.
+A value that an older torch lacks is None, and is reported as not counted.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ INSTALL = "install one (apt install g++, dnf install gcc-c++), or name one in th
 NO_REASON = "this torch does not report why"
 MOST_REASON = 200
 EXPLANATION = "Explanation: "
-PGO_WARNING = "dynamo_pgo force disabled"  # which caches are off is what was asked for
-LOOK_UP, PROGRAM = "TorchDynamo Cache Lookup", "Torch-Compiled Region"  # events of torch's profiler
+PGO_WARNING = "dynamo_pgo force disabled"  # disabling caches is intended
+LOOKUP, PROGRAM = "TorchDynamo Cache Lookup", "Torch-Compiled Region"  # events of torch's profiler
 _left_uncompiled: set[str] = set()
 
 
-class LookUps(NamedTuple):
-    """Torch's counters, at one moment: only differences mean something.
+class CacheLookups(NamedTuple):
+    """Values of torch's counters; use differences of them.
 
     Args:
-        graphs: compiled.
-        hits: look-ups of caches of compiled code that were answered.
-        misses: those that were not.
+        graphs: compiled graphs.
+        hits: hits of caches of compiled code.
+        misses: misses of these caches.
     """
 
     graphs: int
@@ -51,8 +51,8 @@ def is_tracing() -> bool:
     return context.try_get() is not None
 
 
-def look_ups() -> LookUps:
-    """Read torch's counters of graphs and of caches of compiled code."""
+def cache_lookups() -> CacheLookups:
+    """Read the counters of graphs and of caches of compiled code."""
     counters = _utils().counters
     graphs = counters.get("stats", {}).get("unique_graphs", 0)
     hits = misses = 0
@@ -60,40 +60,40 @@ def look_ups() -> LookUps:
         for name, count in counters.get(category, {}).items():
             hits += count * name.endswith("cache_hit")
             misses += count * name.endswith("cache_miss")
-    return LookUps(graphs, hits, misses)
+    return CacheLookups(graphs, hits, misses)
 
 
 def graphs_compiled() -> tuple[int]:
-    """Read the counter of compiled graphs alone: it is read around every call."""
+    """Read only the counter of compiled graphs, which is read around each call."""
     return (int(_utils().counters["stats"]["unique_graphs"]),)
 
 
 def graph_breaks() -> tuple[str, ...]:
-    """Return place and reason of each graph break since the last reset."""
+    """Return source line and reason of each graph break since the last reset."""
     reasons = _utils().graph_break_reasons
-    return tuple(f"{_place(each.user_stack)}: {_one_line(each.reason)}" for each in reasons)
+    return tuple(f"{_source_line(each.user_stack)}: {_one_line(each.reason)}" for each in reasons)
 
 
 def break_of(error: BaseException) -> str:
-    """Return place and reason of the graph break that an error is about; empty where it is about none."""
+    """Return source line and reason of the graph break that an error reports; empty if it reports none."""
     if not isinstance(error, importlib.import_module("torch._dynamo.exc").Unsupported):
         return ""
-    return f"{_place(getattr(error, 'real_stack', ()))}: {_one_line(getattr(error, 'msg', str(error)))}"
+    return f"{_source_line(getattr(error, 'real_stack', ()))}: {_one_line(getattr(error, 'msg', str(error)))}"
 
 
 def compilations() -> list[Any]:
-    """Return what torch keeps of its latest compiles, the last one last."""
+    """Return torch's records of its latest compiles, in order."""
     return list(_utils().get_compilation_metrics())
 
 
 def guards_since(seen: Sequence[Any]) -> int | None:
-    """Count the guards of compiles that were not seen before; None where torch does not keep all of these."""
+    """Count the guards of compiles after those in ``seen``; None if torch has not kept all their records."""
     compiles = _compilations_since(seen)
     return None if compiles is None else sum(compiled.guard_count or 0 for compiled in compiles)
 
 
 def recompiles_since(seen: Sequence[Any]) -> tuple[str, ...] | None:
-    """Return name, place and reason of each later compile of a function that had been compiled before."""
+    """Return function, source line and reason of each recompile after the compiles in ``seen``."""
     compiles = _compilations_since(seen)
     if compiles is None:
         return None
@@ -106,9 +106,9 @@ def recompiles_since(seen: Sequence[Any]) -> tuple[str, ...] | None:
 
 
 def failure_since(seen: Sequence[Any]) -> str:
-    """Return why torch gave up compiling since then; empty if it did not, or if it is not recorded.
+    """Return why torch gave up compiling after the compiles in ``seen``; empty if unknown or if it did not.
 
-    A frame that cannot be traced is a graph break, and is recorded with its name; one over a limit without.
+    A frame that cannot be traced, a graph break, is recorded with its name; a frame over a limit without.
     """
     for compiled in reversed(_compilations_since(seen) or ()):
         kind = getattr(compiled, "fail_type", None)
@@ -118,9 +118,9 @@ def failure_since(seen: Sequence[Any]) -> str:
 
 
 def runs_uncompiled(call: Callable[[], object]) -> bool:
-    """Make a call, and return whether a frame that torch has programs for runs uncompiled, or every frame.
+    """Make a call and return whether any frame with compiled programs, or every frame, runs uncompiled.
 
-    No counter of torch moves where it gave up: it shows a profiler each look-up, and each program that runs.
+    No counter changes if torch gives up, but a profiler shows each lookup and each program that runs.
     """
     if is_profiling():
         call()
@@ -133,20 +133,20 @@ def runs_uncompiled(call: Callable[[], object]) -> bool:
             return False
         call()
     programs = sum(event.name.startswith(PROGRAM) for event in events)
-    return not programs or sum(event.name == LOOK_UP for event in events) > programs
+    return not programs or sum(event.name == LOOKUP for event in events) > programs
 
 
 def _compilations_since(seen: Sequence[Any]) -> list[Any] | None:
     metrics = getattr(_utils(), "_compilation_metrics", None)
     if metrics is None:
         return None
-    known = {id(each) for each in seen}
-    new = [each for each in compilations() if id(each) not in known]
+    ids = {id(each) for each in seen}
+    new = [each for each in compilations() if id(each) not in ids]
     return None if len(new) == metrics.maxlen else new
 
 
 def leave_uncompiled(package: str) -> None:
-    """Let the compiler, where it is loaded, pass over code of a package that runs among compiled code."""
+    """Let the compiler, if it is loaded, skip code of a package that runs among compiled code."""
     rules = sys.modules.get("torch._dynamo.trace_rules")
     add = getattr(rules, "add", None)
     if add is not None and package not in _left_uncompiled:
@@ -155,20 +155,20 @@ def leave_uncompiled(package: str) -> None:
 
 
 def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a function, and all that it calls, run as it is where compiled code is entered."""
+    """Disable compilation of a function and of all its callees."""
     if "torch._dynamo" not in sys.modules:
         return function
     disabled: Callable[..., Any] = torch.compiler.disable(function)
     return disabled
 
 
-def observe_compiled_code(note: Callable[[], None]) -> AbstractContextManager[None]:
-    """Note when compiled code is entered; nothing is noted on a torch without the function that is hooked."""
+def observe_compiled_code(callback: Callable[[], None]) -> AbstractContextManager[None]:
+    """Call a function when compiled code is entered; a no-op if this torch lacks the patched function."""
 
-    def entered(enter: Callable[..., Any], callback: Any) -> Any:
-        if callback is not None:  # else code is entered that is not to be compiled
-            note()
-        return enter(callback)
+    def entered(enter: Callable[..., Any], compiler: Any) -> Any:
+        if compiler is not None:  # else compilation is disabled
+            callback()
+        return enter(compiler)
 
     return observe.around({"compiled code": entered})
 
@@ -179,7 +179,7 @@ def fake_tensor_counts() -> Any:
 
 
 def fake_tensor_cache(is_on: bool) -> AbstractContextManager[Any]:
-    """Switch the FakeTensor cache on or off for a while."""
+    """Temporarily enable or disable the FakeTensor cache."""
     config = importlib.import_module("torch._dynamo.config")
     patched: AbstractContextManager[Any] = config.patch(fake_tensor_cache_enabled=is_on)
     return patched
@@ -187,7 +187,7 @@ def fake_tensor_cache(is_on: bool) -> AbstractContextManager[Any]:
 
 @contextmanager
 def caches_disabled() -> Iterator[None]:
-    """Switch off every cache of compiled code that torch can switch off, on disk and elsewhere."""
+    """Temporarily disable all caches of compiled code that torch can disable."""
     config = importlib.import_module("torch._inductor.config")
     with warnings.catch_warnings(), config.patch(force_disable_caches=True):
         warnings.filterwarnings("ignore", message=PGO_WARNING)
@@ -196,7 +196,7 @@ def caches_disabled() -> Iterator[None]:
 
 @contextmanager
 def cache_folder(path: Path) -> Iterator[None]:
-    """Keep caches of compiled code in a folder, and nothing of them in memory, neither before nor after."""
+    """Use a folder for caches of compiled code, and clear their memory before and after."""
     utils = importlib.import_module("torch._inductor.utils")
     clear = getattr(utils, "clear_caches", None) or utils.clear_inductor_caches
     folders = {"TORCHINDUCTOR_CACHE_DIR": str(path), "TRITON_CACHE_DIR": str(path / "triton")}
@@ -210,9 +210,9 @@ def cache_folder(path: Path) -> Iterator[None]:
 
 @contextmanager
 def own_trace_alone() -> Iterator[None]:
-    """Temporarily detach handlers that are not torch's from its structured trace.
+    """Temporarily detach foreign handlers from torch's structured trace.
 
-    pytest 9.1 attaches some: a failing test showed 472 lines of trace, and compiling included writing them.
+    pytest 9.1 attaches some: a failing test showed 472 lines of trace, and compile times included the writes.
     """
     log = logging.getLogger("torch.__trace")
     others = [each for each in log.handlers if not type(each).__module__.startswith("torch.")]
@@ -226,7 +226,7 @@ def own_trace_alone() -> Iterator[None]:
 
 
 def check_backend(backend: str | Callable[..., Any]) -> None:
-    """Look whether a backend is there."""
+    """Check that a backend is available."""
     __tracebackhide__ = True
     valid = torch.compiler.list_backends(exclude_tags=())
     if isinstance(backend, str) and backend not in valid:
@@ -250,12 +250,12 @@ def _utils() -> Any:
 
 
 def _one_line(text: str) -> str:
-    """Take the first line, which names the thing, and the explanation where one follows."""
+    """Join the first line of a text with the explanation that follows, if any."""
     first, *others = text.strip().splitlines() or [""]
     explained = (line.strip() for line in others if line.strip().startswith(EXPLANATION))
     line = " ".join(": ".join((first, *(each.removeprefix(EXPLANATION) for each in explained))).split())
     return line if len(line) <= MOST_REASON else f"{line[:MOST_REASON]}..."
 
 
-def _place(stack: Sequence[Any]) -> str:
-    return f"{stack[-1].filename}:{stack[-1].lineno}" if stack else "no place is known"
+def _source_line(stack: Sequence[Any]) -> str:
+    return f"{stack[-1].filename}:{stack[-1].lineno}" if stack else "an unknown line"

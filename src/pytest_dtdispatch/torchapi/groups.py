@@ -1,4 +1,4 @@
-"""Process groups: fake ones, simulated ranks, RPC between real ones."""
+"""Process groups, simulated ranks, and RPC."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pytest_dtdispatch.torchapi.ops import TorchDispatchMode, open_modes
 def init_group(backend: str, **how: Any) -> None:
     """Start a process group, and restore ``sys.excepthook``.
 
-    Each group wraps it, for a prefix such as ``[rank0]:``, and stays on it when the group ends: after 1,200
-    groups a traceback was a RecursionError.
+    Each group wraps it, to print a prefix such as ``[rank0]:``, and does not unwrap it when it is destroyed:
+    after 1,200 groups a traceback raised RecursionError.
     """
     hook = sys.excepthook
     try:
@@ -32,23 +32,23 @@ def init_group(backend: str, **how: Any) -> None:
 
 
 def init_fake_group(world_size: int) -> None:
-    """Start a process group of any size in this one process, in which every collective is a fake."""
+    """Start a fake process group of any size in this process."""
     fake = importlib.import_module("torch.testing._internal.distributed.fake_pg")
     init_group("fake", store=fake.FakeStore(), rank=0, world_size=world_size)
 
 
 def forget_group_that_failed() -> None:
-    """Let the next process group have the name that it has on ranks where none failed: torch numbers them."""
+    """Reset the number of the next group after a failed start, so that its name is equal on all ranks."""
     world = getattr(torch.distributed.distributed_c10d, "_world", None)
     if not torch.distributed.is_initialized() and hasattr(world, "group_count"):
         setattr(world, "group_count", 0)  # noqa: B010 (no stub of torch has it)
 
 
 def keep_backends_while_groups_end() -> None:
-    """Let the backends of all process groups live a moment longer than their groups, whoever holds these.
+    """Keep backends of process groups alive until their groups are destroyed.
 
-    Up to torch 2.7 a gloo group ends with the GIL held and waits for its threads, one of which may need the
-    GIL to free a tensor: both wait for ever. A backend that Python holds longer ends without the GIL.
+    Up to torch 2.7 the destructor of a gloo group holds the GIL and waits for its threads, which may need the
+    GIL to free a tensor: a deadlock. A backend that Python releases later is destroyed without the GIL.
     """
     world = getattr(torch.distributed.distributed_c10d, "_world", None)
     for group in getattr(world, "pg_map", ()):
@@ -58,24 +58,24 @@ def keep_backends_while_groups_end() -> None:
 
 
 def has_real_group() -> bool:
-    """Return whether collectives of this process reach other ranks."""
+    """Return whether collectives of this process communicate with other ranks."""
     dist = torch.distributed
     return dist.is_initialized() and str(dist.get_backend()) != "fake"
 
 
 def has_local_mode() -> bool:
-    """Return whether this torch can simulate all ranks in one process, results included."""
+    """Return whether this torch can simulate all ranks, with their results, in one process."""
     return local_mode_type() is not None
 
 
 def local_mode(world_size: int) -> AbstractContextManager[Any]:
-    """Return the mode in which every tensor of a fake process group has the values of every rank."""
+    """Return the mode in which each tensor of a fake process group has the values of all ranks."""
     mode: AbstractContextManager[Any] = local_mode_type()(world_size)
     return mode
 
 
 def collectives_write() -> bool:
-    """Return whether every collective of the open group writes its output: older fake ones leave it."""
+    """Return whether all collectives of the open group write their output; older fake groups do not."""
     dist = torch.distributed
     ranks = dist.get_world_size()
     written = torch.full((ranks,), 7.0)
@@ -84,9 +84,9 @@ def collectives_write() -> bool:
 
 
 def print_stacks_on_fatal_signals() -> None:
-    """Print C++ stacks to standard error if this process ends by SIGABRT, SIGSEGV and the like.
+    """Print C++ stacks to standard error if this process dies of a signal such as SIGABRT or SIGSEGV.
 
-    The handler takes SIGUSR2, by which it visits the other threads, and SIGINT, which is restored.
+    Torch installs handlers for SIGUSR2, to visit the other threads, and for SIGINT, which is restored.
     """
     enable = getattr(torch._C, "_set_print_stack_traces_on_fatal_signal", None)
     if enable is None or sys.platform != "linux":
@@ -97,10 +97,10 @@ def print_stacks_on_fatal_signals() -> None:
 
 
 def start_rpc(rank: int, world_size: int, store: Any, timeout_s: float) -> None:
-    """Start RPC between ranks that meet in a store that is open.
+    """Start RPC between ranks that share an open store.
 
-    A ``tcp://`` meeting point would hang under torchrun, whose setting for its own store makes every rank of
-    it a client.
+    A ``tcp://`` rendezvous would hang under torchrun, whose variable for its own store makes every rank a
+    client.
     """
     rpc, scheme = importlib.import_module("torch.distributed.rpc"), f"dtdispatch-{secrets.token_hex(8)}"
 
@@ -114,22 +114,22 @@ def start_rpc(rank: int, world_size: int, store: Any, timeout_s: float) -> None:
         init_method=f"{scheme}://", rpc_timeout=timeout_s, _transports=["uv"]
     )
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "You are using a Backend", UserWarning)  # it does, not its user
+        warnings.filterwarnings("ignore", "You are using a Backend", UserWarning)  # torch does, not the user
         rpc.init_rpc(f"worker{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
     handlers = getattr(importlib.import_module("torch.distributed.rendezvous"), "_rendezvous_handlers", {})
-    handlers.pop(scheme, None)  # it would hold the store
+    handlers.pop(scheme, None)  # it keeps the store alive
 
 
 def stop_rpc(graceful: bool, timeout_s: float) -> None:
-    """Stop RPC; gracefully, when every rank has come to do so."""
+    """Stop RPC; if gracefully, wait until all ranks stop it."""
     rpc = importlib.import_module("torch.distributed.rpc")
     rpc.shutdown(graceful=graceful, timeout=timeout_s)
 
 
 def innermost_in_local_mode(mode: TorchDispatchMode) -> AbstractContextManager[None]:
-    """Keep a mode the innermost where a program simulates all ranks inside of it, which would hide DTensors.
+    """Keep a mode innermost while a program opens a simulation of all ranks, which would hide DTensors.
 
-    Where the mode is the innermost as the simulation begins or ends, it is closed and opened anew.
+    A mode that is innermost when the simulation starts or ends is closed and opened again.
     """
 
     def moved(inner: Callable[..., Any], local_mode: Any, *args: Any) -> Any:

@@ -257,7 +257,7 @@ def _on_slow_path(observer: Any, slow_path: Any, *args: Any) -> Any:
     return slow_path(*args) if try_python_cache else observer.on_native_miss(slow_path, *args)
 
 
-class _LookedUp:
+class _LookupObserver:
     """Replacement of a method of a class that calls a function when the method is looked up on an object."""
 
     def __init__(self, note: Callable[[], None], method: Any) -> None:
@@ -283,5 +283,5 @@ def observe_propagations(note: Callable[[str], None]) -> Iterator[None]:
         methods = [(propagator, name) for name in TENSOR_META if name in vars(propagator)]
     with ExitStack() as stack:
         for owner, name in methods:
-            stack.enter_context(patched(owner, name, partial(_LookedUp, partial(note, name))))
+            stack.enter_context(patched(owner, name, partial(_LookupObserver, partial(note, name))))
         yield

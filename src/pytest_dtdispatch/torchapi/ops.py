@@ -1,4 +1,4 @@
-"""What torch dispatches: ops and their schemas, and the modes that see them."""
+"""Ops and their schemas, and dispatch modes."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from torch.utils._pytree import tree_leaves as tree_leaves
 
 from pytest_dtdispatch.core.events import OptimizerStep
 
-# Some overloads of batch normalisation update these, and their schema does not say so.
+# Updated by some overloads of batch normalization whose schema does not declare it.
 UNDECLARED_WRITES = ("running_mean", "running_var")
 
 
 def is_op(func: Any) -> bool:
-    """Return whether it is an op overload, which has a schema; a higher-order operator has none."""
+    """Return whether a callable is an op overload; a higher-order operator, without a schema, is not."""
     return isinstance(func, torch._ops.OpOverload)
 
 
 def below_modes(func: Any) -> AbstractContextManager[Any]:
-    """Return a context in which a dispatch mode calls an op whose kernels count as if no mode were open.
+    """Return a context in which a dispatch mode calls an op with the autograd and versions of a plain call.
 
-    Torch excludes autograd and version counters below a mode. Kernels of aten exclude both themselves. Those
-    of collectives count: a gathered tensor has as many versions as ranks. Those of users' libraries may have
-    no other autograd than that of the ops which they call.
+    Below a mode, torch excludes autograd and version counters. Kernels of aten exclude both themselves.
+    Kernels of collectives count versions: a gathered tensor has as many versions as ranks. Kernels of users'
+    libraries may have no autograd but that of the ops they call.
     """
     keys = () if torch.is_inference_mode_enabled() else _keys_of_kernel(func)
     if not keys:
@@ -45,7 +45,7 @@ def below_modes(func: Any) -> AbstractContextManager[Any]:
 
 @functools.cache
 def _keys_of_kernel(func: Any) -> tuple[Any, ...]:
-    """Return the dispatch keys that the kernels of an op do not exclude by themselves."""
+    """Return the dispatch keys that the kernels of an op do not exclude themselves."""
     if not is_op(func) or func.namespace in ("aten", "prim", "prims"):
         return ()
     keys = torch._C.DispatchKey
@@ -55,47 +55,47 @@ def _keys_of_kernel(func: Any) -> tuple[Any, ...]:
 
 
 def is_collective(func: Any) -> bool:
-    """Return whether it is a functional collective, whose output must be waited for."""
+    """Return whether an op is a functional collective, whose output must be awaited."""
     return str(getattr(func, "namespace", "")).startswith("_c10d_functional")
 
 
 def op_name(func: Any) -> str:
-    """Name an op as tables do: ``add.Tensor``, and with its namespace where that is not ``aten``."""
+    """Return the name of an op in tables: ``add.Tensor``, with its namespace unless that is ``aten``."""
     namespace = getattr(func, "namespace", "aten")
     return str(func.__name__) if namespace == "aten" else f"{namespace}.{func.__name__}"
 
 
 def arguments_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """Pair the arguments of a call with the op's schema, those given and no others."""
+    """Pair the arguments that a call passes with those of the op's schema."""
     declared = {each.name: each for each in schema_of(func)}
     values = {**kwargs, **dict(zip(declared, args, strict=False))}
     return [(argument, values[name]) for name, argument in declared.items() if name in values]
 
 
 def leaves_of(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """Return every argument of an op call, lists of tensors flattened."""
+    """Return the flattened arguments of an op call."""
     values = [*args, *kwargs.values()]
     if any(isinstance(value, (list, tuple, dict)) for value in values):
         return tree_leaves(values)
-    return values  # of most ops, and torch's own function takes ten times as long
+    return values  # most ops; torch's tree_leaves takes ten times as long
 
 
-@functools.lru_cache(maxsize=1024)  # asked for every captured op, and slow to read
+@functools.lru_cache(maxsize=1024)  # read for every captured op, and slow to create
 def schema_of(func: Any) -> tuple[Any, ...]:
-    """Return the arguments that an op's schema declares, as torch describes them."""
+    """Return the arguments of an op's schema."""
     return tuple(func._schema.arguments)
 
 
 def is_written(argument: Any) -> bool:
-    """Return whether an op writes to an argument of its schema, also where that does not say so."""
+    """Return whether an op writes to an argument of its schema, declared or not."""
     alias = argument.alias_info
     return (alias is not None and alias.is_write) or argument.name in UNDECLARED_WRITES
 
 
 def ops_with_a_rule() -> dict[str, Any]:
-    """Return every op that DTensor's propagator or dispatcher has a rule for, by name, in the order of names.
+    """Return the ops for which DTensor's propagator or dispatcher has a rule, by name, sorted.
 
-    Registries that this torch does not have hold no op. Variants that write to ``out=`` are left out.
+    Registries that this torch lacks are skipped, and so are ``out=`` variants.
     """
     dispatcher = DTensor._op_dispatcher
     propagator = dispatcher.sharding_propagator
@@ -111,7 +111,7 @@ def ops_with_a_rule() -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1024)
 def takes_tensor(func: Any, name: str) -> bool:
-    """Return whether an overload of an op takes a tensor as this argument, and DTensor has a rule for it."""
+    """Return whether an overload of an op with a DTensor rule takes a tensor as this argument."""
     with_a_rule = ops_with_a_rule()
     overloads = (getattr(func.overloadpacket, each) for each in func.overloadpacket.overloads())
     arguments = (each for op in overloads if op_name(op) in with_a_rule for each in schema_of(op))
@@ -119,7 +119,7 @@ def takes_tensor(func: Any, name: str) -> bool:
 
 
 def describe_optimizer(optimizer: torch.optim.Optimizer) -> OptimizerStep | None:
-    """Describe an optimizer that is about to step; None if its class is not torch's."""
+    """Describe an optimizer before its step; return None if its class is not torch's."""
     name = type(optimizer).__name__
     if getattr(torch.optim, name, None) is not type(optimizer):
         return None
@@ -138,13 +138,13 @@ def describe_optimizer(optimizer: torch.optim.Optimizer) -> OptimizerStep | None
 
 
 def returns_of(func: Any) -> Sequence[Any]:
-    """Return what an op's schema says of each of its results."""
+    """Return the results that an op's schema declares."""
     results: Sequence[Any] = func._schema.returns
     return results
 
 
 def without_outer_modes() -> AbstractContextManager[Any]:
-    """Keep the modes that the program itself has open from seeing what is repeated."""
+    """Hide repeated calls from the modes that the program has open."""
     if not torch._C._len_torch_dispatch_stack():
         return nullcontext()
     disabled: AbstractContextManager[Any] = _python_dispatch._disable_current_modes()
@@ -153,31 +153,31 @@ def without_outer_modes() -> AbstractContextManager[Any]:
 
 @contextmanager
 def unnoticed() -> Iterator[None]:
-    """Hide work of this plugin from modes of the program and from ``__torch_function__`` of its classes."""
+    """Hide calls of this plugin from modes of the program and from ``__torch_function__`` of its classes."""
     with without_outer_modes(), torch._C.DisableTorchFunction():
         yield
 
 
 @contextmanager
 def own_warnings() -> Iterator[Callable[[Callable[[float], float]], Any]]:
-    """Give what calls a function, which returns its argument, with the C++ code's warnings before it returns.
+    """Yield a caller of functions ``float -> float`` that flushes warnings of C++ code when it returns.
 
-    Torch keeps them until the outermost of its functions that the program called returns, which may be a
-    whole backward. A function that calls back, here for the only element, keeps them no longer than itself.
+    Torch buffers such warnings until the outermost torch function that the program called returns, which may
+    be a whole backward. ``apply_``, here on a single element, calls back and has a buffer of its own.
     """
-    unseen = torch._C.DisableTorchFunction if torch._C._len_torch_function_stack() else nullcontext
-    with unseen():
+    hidden = torch._C.DisableTorchFunction if torch._C._len_torch_function_stack() else nullcontext
+    with hidden():
         yield torch.zeros(1, device="cpu").apply_
 
 
 def open_modes() -> list[Any]:
-    """Return the dispatch modes that are open in this thread, outermost first."""
+    """Return the open dispatch modes of this thread, outermost first."""
     modes: list[Any] = _python_dispatch._get_current_dispatch_mode_stack()
     return modes
 
 
 def close_modes_opened_since(outer: Sequence[Any]) -> list[str]:
-    """Close every mode that was not open then, the innermost first, and return the names of their types."""
+    """Close all modes but the outer ones, innermost first, and return the names of their types."""
     inside = [mode for mode in reversed(open_modes()) if not any(mode is other for other in outer)]
     for mode in inside:
         _close(mode)
@@ -185,11 +185,11 @@ def close_modes_opened_since(outer: Sequence[Any]) -> list[str]:
 
 
 def _close(mode: Any) -> None:
-    """Close a mode, also one of torch's that a signal interrupted as it was opened or closed."""
+    """Close a mode, even if a signal interrupted its opening or closing."""
     for close in (type(mode).__exit__, TorchDispatchMode.__exit__):
         try:
             close(mode, None, None, None)
-        except IndexError:  # it noted nothing yet of what was open before, or has taken it back already
+        except IndexError:  # its record of outer modes is not written yet, or already popped
             continue
         return
     _python_dispatch._pop_mode(getattr(mode, "_mode_key", None))
@@ -197,7 +197,7 @@ def _close(mode: Any) -> None:
 
 @contextmanager
 def hidden_from_debug_mode(ours: type) -> Iterator[None]:
-    """Let torch's DebugMode find the next mode that is not ours: else it records the ops of propagation."""
+    """Let torch's DebugMode find the next mode but ours; else it records ops of propagation."""
     name = "_get_current_dispatch_mode"
     homes = map(sys.modules.get, ("torch.utils._debug_mode._mode", "torch.utils._debug_mode"))
     home = next((each for each in homes if hasattr(each, name)), None)
@@ -210,7 +210,7 @@ def hidden_from_debug_mode(ours: type) -> Iterator[None]:
 
 
 def is_mode_of_program(mode: Any) -> bool:
-    """Return whether a program opened a dispatch mode, and not the compiler for itself."""
+    """Return whether a dispatch mode was opened by the program, and not by the compiler."""
     if not isinstance(mode, TorchDispatchMode) or type(mode).__module__.startswith("torch._functorch"):
         return False
     is_infra = getattr(mode, "is_infra_mode", None)

@@ -1,4 +1,4 @@
-"""Torch's own profiler: what ran, from when to when, and ranges of our own among it."""
+"""Torch's profiler: recorded events, and ranges of our own among them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ __tracebackhide__ = True  # a test that fails here shows its own line
 Function = Callable[..., Any]
 
 PROFILING_CODE = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}")
-is_profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled  # one that sees this thread
-# Makes a range that a profiler shows. The fast one runs no op; where torch has none, the public one does.
+is_profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled  # for this thread
+# Creates a range that profilers show. The fast class calls no op; the public one, its fallback, does.
 new_range: Any = getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)
 
 
 class ProfilerRange:
-    """A piece of a program that a profiler shows, where one runs.
+    """A range of a program that is shown if a profiler runs.
 
     Args:
-        kind: what it is.
-        name: gives the rest of its name, asked for where a profiler runs.
+        kind: first word of its name.
+        name: returns the rest of its name; called only if a profiler runs.
     """
 
     __slots__ = ("_kind", "_name", "_range")
@@ -53,47 +53,47 @@ class ProfilerRange:
         self.end()
 
     def show(self) -> None:
-        """Begin it, where a profiler runs and sees this thread."""
+        """Begin the range if a profiler runs in this thread."""
         if is_profiling() and self._range is None:
             self._range = new_range(f"{self._kind} {self._name()}")
             self._range.__enter__()
 
     def end(self) -> None:
-        """End it, whether the profiler still runs or not."""
+        """End the range, whether or not the profiler still runs."""
         if self._range is not None:
             self._range.__exit__(None, None, None)
             self._range = None
 
 
 LOG_LEVEL, SILENT = "KINETO_LOG_LEVEL", "6"
-USER_SCOPE = 7  # of torch's RecordScope
-GLOO = "gloo:"  # begins the name of what a thread of gloo runs
+USER_SCOPE = 7  # in torch's RecordScope
+GLOO = "gloo:"  # prefix of events in threads of gloo
 
 
 @contextmanager
 def profiling() -> Iterator[list[Event]]:
-    """Profile ops of the CPU, as ``torch.autograd.profiler.profile`` does.
+    """Profile CPU ops with ``torch.autograd.profiler.profile``.
 
-    At the end the list is filled: by the time that events began, each before those that ran inside of it.
-    Gloo's threads are left out: they run beside the program, which waits for them in events of its own.
+    The list is filled on exit, sorted by the begin of events, outer events first. Events in gloo's threads
+    are excluded: these run concurrently with the program, which waits for them in events of its own.
     """
     events: list[Event] = []
     profile = torch.autograd.profiler.profile(use_cpu=True, use_kineto=False)
     with _quiet_start(), _only_profiler(profile, "a budget") as profiler:
         yield events
     found = profiler.kineto_results.events()
-    beside = {one.start_thread_id() for one in found if one.name().startswith(GLOO)}
-    own = (_event(one) for one in found if one.start_thread_id() not in beside)
+    gloo = {one.start_thread_id() for one in found if one.name().startswith(GLOO)}
+    own = (_event(one) for one in found if one.start_thread_id() not in gloo)
     events += sorted(own, key=lambda event: (event.begin_ns, -event.end_ns))
 
 
 @contextmanager
 def recording_trace(name: str, keep: Callable[[str], None]) -> Iterator[None]:
-    """Let torch's profiler record a region.
+    """Record a region with torch's profiler.
 
     Args:
-        name: of the region, which is a range in its trace.
-        keep: is given the trace, as the JSON that torch writes, unless the region raises.
+        name: name of the region, a range in the trace.
+        keep: receives the trace, as JSON by torch, unless the region raises.
     """
     refuse_another_profiler("a trace")
     profile = torch.profiler.profile(acc_events=True)
@@ -106,10 +106,10 @@ def recording_trace(name: str, keep: Callable[[str], None]) -> Iterator[None]:
 
 
 def _quiet_start() -> AbstractContextManager[None]:
-    """Keep the profiler from writing lines about itself: some builds write two whenever it starts and stops.
+    """Silence the profiler's log: some builds write two lines at each start and stop.
 
-    Where the first profile is taken is where its library reads how much it is to say. A program may have set
-    a level for profiles of its own, as torchtitan does, which still writes lines.
+    Its library reads the log level at the first profile. A program may have set a level that is not silent,
+    as torchtitan does.
     """
     return environment_with({LOG_LEVEL: SILENT})
 
@@ -117,25 +117,25 @@ def _quiet_start() -> AbstractContextManager[None]:
 def _event(one: Any) -> Event:
     if hasattr(one, "start_ns"):
         begin_ns, length_ns = one.start_ns(), one.duration_ns()
-    else:  # of torch 2.5 and older
+    else:  # torch 2.5 and older
         begin_ns, length_ns = one.start_us() * 1000, one.duration_us() * 1000
     return Event(one.name(), begin_ns, begin_ns + length_ns, one.sequence_nr(), one.scope() == USER_SCOPE)
 
 
-def refuse_another_profiler(what: str) -> None:
-    """Refuse to profile where a profiler of torch runs already: torch has one at a time."""
+def refuse_another_profiler(purpose: str) -> None:
+    """Raise an error if a profiler runs: torch supports one at a time."""
     if is_profiling():
-        raise MeasurementError(f"a profiler of torch runs already, and {what} needs it: close it first")
+        raise MeasurementError(f"a profiler of torch runs already, and {purpose} needs it: close it first")
 
 
 @contextmanager
 def _only_profiler(profile: Any, purpose: str) -> Iterator[Any]:
-    """Run a profiler of ours, until the program opens one: torch has one at a time.
+    """Run a profiler until the program opens another one: torch supports one at a time.
 
-    If both ran, ours would lose its events, and exporting it would crash (torch 2.13).
+    If both ran, ours would lose its events, and its export would crash (torch 2.13).
 
     Raises:
-        MeasurementError: at the end, if the program opened one; at the beginning, if ours cannot start.
+        MeasurementError: on entry, if the profiler cannot start; on exit, if the program opened another.
     """
     opened_at: list[str] = []
     with ExitStack() as ours:
@@ -144,13 +144,13 @@ def _only_profiler(profile: Any, purpose: str) -> Iterator[Any]:
             if profiler.enabled and not opened_at:
                 opened_at.append(_opening_line())
                 ours.close()
-                if inner.__name__ == "_start_trace":  # one prepared before ours began lost that to it
-                    profiler._prepare_trace()  # torch 2.9 prepares none twice
+                if inner.__name__ == "_start_trace":  # starting ours discarded what was prepared
+                    profiler._prepare_trace()  # torch 2.9 does not prepare twice
             return inner(profiler, *args, **kwargs)
 
         try:
             profiler = ours.enter_context(profile)
-        except RuntimeError as error:  # of torch 2.9, where the program has prepared one
+        except RuntimeError as error:  # torch 2.9, if the program has prepared a profiler
             refused = (
                 f"no profiler of torch starts, and {purpose} needs the only one: close one that is prepared"
             )
@@ -175,14 +175,14 @@ OURS = "dtdispatch::"
 
 
 class Marks:
-    """Puts ranges around functions of torch: ``dtdispatch::redistribution 3``, with the number of its note.
+    """Ranges around functions of torch: ``dtdispatch::redistribution 3``, with an index into the notes.
 
     Args:
-        new_range: makes a range of a name, to be entered: by default one that a profiler of torch shows.
+        new_range: creates a range by name; by default one that torch's profiler shows.
 
     Attributes:
-        notes: of each range that has a number, what is known of it: of a redistribution the specs before and
-            after, of a look-up in the Python cache whether it missed.
+        notes: details of ranges: the specs before and after a redistribution, and whether a lookup in the
+            Python cache missed.
     """
 
     def __init__(self, new_range: Function = new_range) -> None:
@@ -190,42 +190,42 @@ class Marks:
         self._new_range = new_range
 
     def marked(self, name: str) -> Any:
-        """Make a range of ours, to be entered."""
+        """Create a range, to be entered."""
         return self._new_range(f"{OURS}{name}")
 
     def _ranged(self, name: str, inner: Function, *args: Any, **kwargs: Any) -> Any:
-        """Run a function in a range of a name."""
+        """Call a function in a range."""
         with self.marked(name):
             return inner(*args, **kwargs)
 
     def on_conversion(self, converter: Converter, function: Function, *args: Any, **kwargs: Any) -> Any:
-        """Mark a wrap or an unwrap; of what is redistributed the inner function is marked."""
+        """Mark a wrap or an unwrap."""
         return self._ranged(f"wrapping {converter.name}", function, *args, **kwargs)
 
     @contextmanager
     def in_place(self) -> Iterator[Marks]:
-        """Put the ranges in place for a while."""
+        """Temporarily patch the functions with ranges."""
         methods: dict[str, Function] = {
             "native miss": partial(self._ranged, "propagation"),
             "propagation": partial(self._ranged, "propagation"),
-            "python cache": self._look_up,
+            "python cache": self._python_lookup,
             "planning": partial(self._ranged, "planning"),
             "redistribution": self._redistribution,
             "backward": partial(self._ranged, "backward"),
             "async tensor": partial(self._ranged, "async tensor"),
         }
-        if hasattr(DTensor._op_dispatcher, "dispatch"):  # in Python; of what C++ dispatches there is an event
+        if hasattr(DTensor._op_dispatcher, "dispatch"):  # in Python; native dispatch has events of its own
             methods["dispatch"] = partial(self._ranged, "dispatch")
         with observe_conversions(self, (Conversion.WRAP, Conversion.UNWRAP)), around(methods):
             yield self
 
     def _redistribution(self, inner: Function, *args: Any, **kwargs: Any) -> Any:
-        """Mark a redistribution, and keep its specs, of which a text is made later."""
+        """Mark a redistribution, and record its specs, which are formatted later."""
         self.notes.append(args[1:3])
         return self._ranged(f"redistribution {len(self.notes) - 1}", inner, *args, **kwargs)
 
-    def _look_up(self, cache: Any, schema: Any) -> Any:
-        """Mark a look-up in the propagator's Python cache, and note whether it missed."""
+    def _python_lookup(self, cache: Any, schema: Any) -> Any:
+        """Mark a lookup in the propagator's Python cache, and record whether it missed."""
         info, number = cache.cache.cache_info, len(self.notes)
         self.notes.append(False)
         before = info().misses

@@ -1,4 +1,4 @@
-"""The sharding propagator of DTensor: its caches, and the caches that feed it."""
+"""The sharding propagator of DTensor: its caches, and the caches that it uses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def redistribute_module() -> Any:
 
 @dataclass(frozen=True)
 class NamedCache:
-    """A cache of torch that is not part of a miss: how to empty it, and how many entries it has."""
+    """A cache of torch that can be cleared and counted."""
 
     name: str
     clear: Callable[[], Any]
@@ -32,9 +32,9 @@ class NamedCache:
 
 
 class ShardingCaches:
-    """The sharding-propagation caches of this torch, as the thread that calls sees them.
+    """The sharding-propagation caches of the calling thread.
 
-    Both caches are per thread: clear and read in the thread that runs the op.
+    Both caches are per thread: clear and read them in the thread that runs the op.
     """
 
     def __init__(self) -> None:
@@ -42,41 +42,40 @@ class ShardingCaches:
         self._python = _python_cache(self._propagator)
         self._native_clear, self._native_stats = _native_cache()
         self._meta = _tensor_meta_cache(self._propagator)
-        # Plans of redistribution hold placements of sharding plans, and go with them where torch takes one
-        # masked partial placement for another.
+        # Redistribution plans store placements of sharding plans, and are cleared with them if this torch
+        # confuses masked partial placements.
         plans = _transform_plans() if _masks_are_confused() else None
-        self._besides = [cache.clear for cache in (self._meta, plans) if cache]
+        self._others = [cache.clear for cache in (self._meta, plans) if cache]
         self._cold = cold_caches()
-        told = (self._meta, *self._cold) if self._meta else self._cold
-        self._sizes = {cache.name: cache.size for cache in told}
+        sized = (self._meta, *self._cold) if self._meta else self._cold
+        self._sizes = {cache.name: cache.size for cache in sized}
 
     @property
     def interface(self) -> str:
-        """Which caches this torch has: ``native+python`` or ``python``."""
+        """Caches that this torch has: ``native+python`` or ``python``."""
         return "native+python" if self.has_native else "python"
 
     def clear(self) -> None:
-        """Empty every sharding-propagation cache of this thread, and the tensor-meta cache."""
-        # The native cache alone is not enough: some ops are answered by the Python cache. The Python cache
-        # alone is not either: on torch 2.10 and later most ops never ask it.
+        """Clear the sharding-propagation caches of this thread, and the tensor-meta cache."""
+        # Neither is enough alone: some ops hit the Python cache, which most ops bypass since torch 2.10.
         self._python.cache.cache_clear()
         if self._native_clear:
             self._native_clear()
-        for clear in self._besides:
+        for clear in self._others:
             clear()
 
     def clear_cold(self) -> None:
-        """Empty the caches that feed propagation too; they belong to the whole process."""
+        """Clear the caches that propagation uses, which are shared by all threads."""
         for cache in self._cold:
             cache.clear()
 
     def clear_all(self) -> None:
-        """Forget everything about every mesh: what must happen when a process group comes or goes."""
+        """Clear all caches, as is needed when a process group is created or destroyed."""
         self.clear()
         self.clear_cold()
 
     def cold_entries(self) -> int:
-        """How many entries are left in the caches that feed propagation."""
+        """Count the entries of the caches that propagation uses."""
         return sum(cache.size() for cache in self._cold)
 
     @property
@@ -85,26 +84,26 @@ class ShardingCaches:
         return self._native_stats is not None
 
     def native_stats(self) -> tuple[int, int]:
-        """Hits and misses of this thread's native cache; none of either where torch has no such cache."""
+        """Return hits and misses of this thread's native cache; zeros if torch has none."""
         return self._native_stats() if self._native_stats else (0, 0)
 
     def entries(self) -> dict[str, int]:
-        """How many entries each cache has that tells: all but the native one."""
+        """Return the number of entries of all caches that expose it: all but the native one."""
         entries = {name: size() for name, size in self._sizes.items()}
         entries["python"] = self._python.cache.cache_info().currsize
         return entries
 
     def readers(self) -> tuple[Callable[[], Sequence[Any]], ...]:
-        """Readers of this thread's counters, the cache that is asked first in front."""
+        """Return readers of this thread's counters, in the order in which caches are queried."""
         python = self._python.cache.cache_info
         return (self._native_stats, python) if self._native_stats else (python,)
 
     @contextmanager
     def counting_uncached(self) -> Iterator[list[int]]:
-        """Count this thread's calls of the propagator's uncached entry, in the one element of the list.
+        """Count this thread's calls of the uncached propagation, in the only element of the list.
 
-        Tracing and some modes propagate on every call without asking a cache, and no counter shows it.
-        The propagator's own cache holds the entry as it was bound at start, and does not pass here.
+        Tracing and some modes propagate on every call without a query of a cache, and no counter shows it.
+        The propagator's own cache calls the method as it was bound at start, which is not patched.
         """
         count = [0]
 
@@ -116,7 +115,7 @@ class ShardingCaches:
 
 
 def _python_cache(propagator: Any) -> Any:
-    """Find the per-thread cache of the propagator; its ``cache`` is this thread's ``lru_cache``."""
+    """Return the per-thread cache of the propagator; its ``cache`` is this thread's ``lru_cache``."""
     python_cache = follow(propagator, "propagate_op_sharding")
     for name in ("cache_clear", "cache_info"):
         if follow(python_cache, f"cache.{name}") is None:
@@ -127,7 +126,7 @@ def _python_cache(propagator: Any) -> Any:
 
 
 def _native_cache() -> tuple[Callable[[], None] | None, Callable[[], tuple[int, int]] | None]:
-    """Find what empties the cache of the native dispatcher, and what counts its hits and misses."""
+    """Return the functions that clear the native cache, and read its hits and misses."""
     clear = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
     stats = getattr(torch._C, "_get_DTensor_sharding_propagator_cache_stats", None)
     if (clear is None) != (stats is None):
@@ -136,13 +135,13 @@ def _native_cache() -> tuple[Callable[[], None] | None, Callable[[], tuple[int, 
             f"the native sharding-propagation cache's {lack} function beside its {have} function"
         )
     if clear is None and follow(DTensor, f"_op_dispatcher.{SLOW_PATH}") is not None:
-        # It answers ops all the same: none would seem to propagate.
+        # The cache works without them: no op would seem to propagate.
         raise _unsupported(f"what clears and counts the native cache, on whose misses it calls {SLOW_PATH}")
     return clear, stats
 
 
 def _tensor_meta_cache(propagator: Any) -> NamedCache | None:
-    """Find the tensor-meta cache, which old dispatchers ask on a miss, where torch has one."""
+    """Return the tensor-meta cache, which old dispatchers query on a miss, if torch has one."""
     names = ("_propagate_tensor_meta_cached", "_propagate_tensor_meta")
     return next(filter(None, (_lru_cache("tensor meta", type(propagator), name) for name in names)), None)
 
@@ -160,14 +159,14 @@ def _lru_cache(name: str, owner: Any, path: str) -> NamedCache | None:
 
 @functools.cache
 def _masks_are_confused() -> bool:
-    """Return whether masked partial placements are equal though each keeps a mask of its own."""
+    """Return whether masked partial placements compare equal though each has its own mask."""
     home = importlib.import_module("torch.distributed.tensor._ops._embedding_ops")
     kind = getattr(home, "_MaskPartial", None) or getattr(home, "MaskPartial", None)
     return kind is not None and kind() == kind()
 
 
 def cold_caches() -> tuple[NamedCache, ...]:
-    """Find the caches that feed propagation: FakeTensor results, redistribution plans, mesh topology."""
+    """Return the caches that propagation uses: FakeTensor results, redistribution plans, mesh topology."""
     fake_tensor = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
     collectives = importlib.import_module("torch.distributed.tensor._collective_utils")
     found = [
@@ -178,7 +177,7 @@ def cold_caches() -> tuple[NamedCache, ...]:
 
 
 def plan_caches() -> tuple[NamedCache, ...]:
-    """Find the caches of redistribution: plans, and the planners that make them."""
+    """Return the caches of redistribution: plans, and the planners that create them."""
     found = [_transform_plans()]
     planner_clear = follow(redistribute_module(), "clear_redistribute_planner_cache")
     planners = follow(redistribute_module(), "_planner_cache")
@@ -188,20 +187,21 @@ def plan_caches() -> tuple[NamedCache, ...]:
 
 
 def dispatch_loggers() -> Sequence[logging.Logger]:
-    """Return the loggers whose DEBUG level slows the dispatcher down."""
+    """Return the loggers whose DEBUG level slows the dispatcher."""
     return [logging.getLogger(f"torch.distributed.tensor.{name}") for name in ("_dispatch", "_sharding_prop")]
 
 
-def _unsupported(what: str) -> UnsupportedTorchError:
+def _unsupported(missing: str) -> UnsupportedTorchError:
     return UnsupportedTorchError(
-        f"torch {torch.__version__} cannot be measured: it lacks {what}; torch 2.5 to 2.15 have it"
+        f"torch {torch.__version__} cannot be measured: it lacks {missing}; torch 2.5 to 2.15 have it"
     )
 
 
 class PlanCaches(ShardingCaches):
-    """Plans of redistribution, and the planners that make them: they belong to the whole process.
+    """Plans of redistribution, and the planners that create them, shared by all threads.
 
-    A redistribution asks for its plan alone. It is made by a planner, which torch keeps too where it has any.
+    A redistribution queries only the cache of plans. On a miss, a planner creates the plan; newer versions of
+    torch cache planners too.
     """
 
     def __init__(self) -> None:
@@ -209,16 +209,16 @@ class PlanCaches(ShardingCaches):
         self._plans = plan_caches()
 
     def clear(self) -> None:
-        """Forget every plan, and every planner."""
+        """Clear plans and planners."""
         for cache in self._plans:
             cache.clear()
 
     def readers(self) -> tuple[Callable[[], Sequence[Any]], ...]:
-        """Return the reader of the counters of plans; none where this torch does not count them."""
+        """Return the reader of the plans' counters; none if this torch does not count them."""
         info = follow(redistribute_module(), "_gen_transform_infos.cache_info")
         return (info,) if info else ()
 
     @contextmanager
     def counting_uncached(self) -> Iterator[list[int]]:
-        """Count plans that are made without asking the cache: none is, but where torch traces."""
+        """Count plans that are created without a query of the cache: none, except while torch traces."""
         yield [0]

@@ -1,4 +1,4 @@
-"""What tensors are and hold: DTensors, specs, local shards, storages, versions, results of collectives."""
+"""Tensors of the program: DTensors, specs, local shards, storages, versions, results of collectives."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from pytest_dtdispatch.torchapi.ops import open_modes, without_outer_modes
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 UNKNOWN: Any = "?"
-_OWN = torch.empty(0)  # nobody else's, to try functions of torch on
+_OWN = torch.empty(0)  # for trial calls of torch functions
 
 
 def ask_tensor(question: Callable[[Any], Answer], tensor: Any, unknown: Answer) -> Answer:
-    """Return the answer to a question about a tensor of the program, or ``unknown`` if it raises.
+    """Return ``question(tensor)`` for a tensor of the program, or ``unknown`` if it raises.
 
     Stale views have no ``grad_fn``; nested, sparse and wrapped tensors have no shape, stride, storage or
-    version. No ``__torch_function__`` of a mode or of a subclass sees the question.
+    version. The question is hidden from ``__torch_function__`` of modes and subclasses.
     """
     with torch._C.DisableTorchFunction():
         return ask(question, tensor, unknown)
 
 
 def is_tensor(value: object) -> bool:
-    """Return whether a value of the program is a tensor, by its type alone: its ``__class__`` may raise."""
+    """Return whether a value is a tensor, by its type alone: its ``__class__`` may raise."""
     return issubclass(type(value), torch.Tensor)
 
 
 def is_dtensor(value: object) -> bool:
-    """Return whether a value of the program is a DTensor, by its type alone."""
+    """Return whether a value is a DTensor, by its type alone."""
     return issubclass(type(value), DTensor)
 
 
 def tensors_in(result: Any) -> list[torch.Tensor]:
-    """Return the tensors in a nested value of the program; none if it cannot be flattened."""
+    """Return the tensors in a nested value; none if it cannot be flattened."""
     return [leaf for leaf in ask_tensor(tree_leaves, result, list[Any]()) if is_tensor(leaf)]
 
 
 class TensorTraits(NamedTuple):
-    """What the caches know of a tensor: ``placements`` is empty for a plain one.
+    """Properties of a tensor that are part of cache keys; a plain tensor has no placements.
 
-    ``is_async``: the local shard comes from a collective that was not waited for; an op takes a longer way.
+    ``is_async``: the local shard is the result of a collective that is not awaited; ops on it take longer.
     """
 
     dtype: torch.dtype
@@ -64,7 +64,7 @@ class TensorTraits(NamedTuple):
 
 
 def tensor_traits(value: Any) -> TensorTraits | None:
-    """Describe a tensor, a DTensor, or the spec that stands for one in propagation; nothing else."""
+    """Return the traits of a tensor, or of the spec that replaces it in propagation, else None."""
     if is_tensor(value):
         placements = value.placements if is_dtensor(value) else ()
         is_async = issubclass(type(local_of(value)), _async_type())
@@ -75,7 +75,7 @@ def tensor_traits(value: Any) -> TensorTraits | None:
 
 
 def stride_of(value: Any) -> Sequence[int]:
-    """Return the strides of a tensor, or of a spec that stands for one; none of a tensor without strides."""
+    """Return the strides of a tensor or a spec; empty for a tensor without strides."""
     if is_tensor(value):
         return ask_tensor(torch.Tensor.stride, value, ())
     stride: Sequence[int] = value.tensor_meta.stride
@@ -92,7 +92,7 @@ def _async_type() -> Any:
 
 
 def wraps_dtensors(value: Any) -> bool:
-    """Return whether a tensor is of a subclass that keeps DTensors in its attributes, as a pair may."""
+    """Return whether a tensor is of a subclass with DTensors in its attributes."""
     visited: dict[int, Any] = {}
     pending = [] if is_dtensor(value) else [value]
     while pending:
@@ -106,7 +106,7 @@ def wraps_dtensors(value: Any) -> bool:
 
 
 def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors that a tensor of a subclass consists of; none of any other."""
+    """Return the inner tensors of a tensor subclass; none for plain tensors."""
     return [] if type(tensor) in PLAIN else ask_tensor(_flattened, tensor, [])
 
 
@@ -118,67 +118,67 @@ def _flattened(tensor: Any) -> list[torch.Tensor]:
 
 
 def mesh_among(leaves: Sequence[Any]) -> Any:
-    """Find the mesh of the first DTensor, or of the first spec that stands for one; None if none."""
+    """Return the mesh of the first DTensor or spec, or None."""
     for leaf in leaves:
         if is_dtensor(leaf):
             return leaf.device_mesh
         if type(leaf) is spec_type():
-            return getattr(leaf.mesh, "real_obj", leaf.mesh)  # traced programs hold a stand-in for it
+            return getattr(leaf.mesh, "real_obj", leaf.mesh)  # traced programs have a wrapper
     return None
 
 
 def are_on_meta(values: Iterable[Any]) -> bool:
-    """Tell whether the local tensor of any DTensor has a shape, and no memory."""
+    """Return whether the local tensor of any DTensor is on meta: it has a shape but no memory."""
     return any(is_dtensor(value) and ask_tensor(attrgetter("is_meta"), value, False) for value in values)
 
 
 @functools.cache
 def spec_type() -> Any:
-    """Return the class of the objects that say where a DTensor lives."""
+    """Return the class ``DTensorSpec``."""
     return importlib.import_module("torch.distributed.tensor._dtensor_spec").DTensorSpec
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the local shard of a DTensor, itself and no view of it; any other tensor as it is."""
+    """Return the local shard of a DTensor, not a view of it; return any other tensor unchanged."""
     local: torch.Tensor = tensor._local_tensor if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
     return local
 
 
 def wrapped_with(context: Any) -> Sequence[Placement]:
-    """Return the placements that autograd's context of ``from_local`` keeps, for its gradient."""
+    """Return the placements that autograd's context of ``from_local`` stores for the gradient."""
     names = ("grad_placements", "forward_input_placements", "previous_placement")
     return next((value for name in names if (value := getattr(context, name, None)) is not None), ())
 
 
 def wait_for(result: Any) -> None:
-    """Wait for the collectives that fill the tensors of a result, where the program has not yet.
+    """Wait for pending collectives of the tensors of a result.
 
-    Torch keeps each of them until somebody waits for it, and counts those that nobody did at its end.
+    Torch registers each collective until it is awaited, and reports those that remain at exit.
     """
     for tensor in _unwaited(tensors_in(result)):
         tensor.trigger_wait()
 
 
 def unwaited() -> int:
-    """Count the collectives that torch keeps until somebody waits; 0 on a torch that does not count them."""
+    """Count the registered collectives that are not awaited; 0 if this torch does not count them."""
     count = getattr(getattr(torch._C, "_distributed_c10d", None), "_get_work_registry_size", None)
     return int(count()) if count else 0
 
 
 def wait_for_all(outputs: list[torch.Tensor], result: Any = None) -> None:
-    """Wait for the collectives that fill these tensors, which it takes from the list, and a result."""
+    """Wait for pending collectives of a result and of a list of tensors, which is emptied."""
     wait_for(result)
     while outputs:
         _collectives().wait_tensor(outputs.pop())
 
 
 def release_of(result: Any) -> Callable[[Any], None] | None:
-    """Return what results like this one must be given to before they are dropped; None if nothing."""
+    """Return the function to call with results like this one before they are dropped, or None."""
     return wait_for if next(_unwaited(tensors_in(result)), None) is not None else None
 
 
 def _unwaited(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
-    """Find tensors that a collective may not have filled yet, also inside of other tensors."""
+    """Yield tensors that a collective may not have written yet, inner tensors too."""
     for tensor in tensors:
         if issubclass(type(tensor), _async_type()):
             yield tensor
@@ -187,50 +187,50 @@ def _unwaited(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
 
 
 def shards_of_simulated_ranks(local: torch.Tensor) -> list[torch.Tensor]:
-    """Return what each rank has where all are simulated in this process; else the tensor alone."""
+    """Return the shards of all ranks if they are simulated in this process, else the tensor alone."""
     return list(ask_tensor(attrgetter("_local_tensors"), local, {0: local}).values())
 
 
 def storages_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the plain tensors that hold what a tensor shows: local shards, inner tensors of a subclass."""
+    """Return the plain tensors with the storages of a tensor: local shards, inner tensors of a subclass."""
     local = local_of(tensor)
     return [plain for inner in inner_tensors(local) for plain in storages_of(inner)] or [local]
 
 
-def place_in_memory(plain: torch.Tensor) -> tuple[Any, ...] | None:
-    """Return a key that tensors share if they show the same elements of one storage; None if unknown."""
-    return ask_tensor(_place_in_memory, plain, None)
+def memory_key(plain: torch.Tensor) -> tuple[Any, ...] | None:
+    """Return a key that is equal for tensors of the same elements of one storage; None if unknown."""
+    return ask_tensor(_memory_key, plain, None)
 
 
-def _place_in_memory(plain: torch.Tensor) -> tuple[Any, ...]:
+def _memory_key(plain: torch.Tensor) -> tuple[Any, ...]:
     key = (plain.untyped_storage()._cdata, plain.storage_offset(), *plain.shape, plain.stride(), plain.dtype)
     hash(key)  # raises if sizes are symbolic
     return key
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """Return the storage of a tensor, of its own class or a subclass; None of one that has no storage."""
+    """Return the storage of a tensor or a tensor subclass; None if it has none."""
     return ask_tensor(torch.Tensor.untyped_storage, tensor, None)
 
 
 class Heap:
-    """What the garbage collector knows: all of it at first, and then what may have come since.
+    """Objects tracked by the garbage collector; after the first query, only those that may be new.
 
-    To look through all takes 60 ms where torch is imported.
+    A query of all objects takes 60 ms once torch is imported.
     """
 
     def __init__(self) -> None:
         self._collections: list[int] = []
 
     def instances(self, *classes: type) -> list[Any]:
-        """Find instances of classes and of their subclasses."""
+        """Return instances of classes and of their subclasses."""
         kinds = {id(each) for each in subclasses(*classes)}
         return [each for each in self._objects() if id(type(each)) in kinds]
 
     def _objects(self) -> list[Any]:
         young = gc.get_objects(generation=0) + gc.get_objects(generation=1)
         before, self._collections = self._collections, [each["collections"] for each in gc.get_stats()[1:]]
-        # Where there was no collection since that makes objects old, all that is new is young.
+        # Without a collection that moves objects to the oldest generation, all new objects are young.
         return young if before == self._collections else gc.get_objects()
 
 
@@ -242,27 +242,27 @@ def subclasses(*classes: type) -> Iterator[type]:
 
 
 def has_graph(tensor: torch.Tensor) -> bool:
-    """Return whether autograd has a graph behind a tensor; true of a stale view, whose base has one."""
+    """Return whether a tensor has an autograd graph; true for a stale view, whose base has one."""
     return ask_tensor(lambda each: each.requires_grad and not each.is_leaf, tensor, True)
 
 
 class StorageReference(StorageWeakRef):
-    """A weak reference to a storage, which an interrupt may leave half made without a word."""
+    """A weak reference to a storage that may be interrupted while it is created."""
 
     __slots__ = ()
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
-        """Refer to a storage."""
+        """Create the reference."""
         super().__init__(storage)  # type: ignore[no-untyped-call]
 
     def __del__(self) -> None:
-        """Free what was made: the last thing that torch sets is what frees it."""
+        """Free the reference if it is complete: torch sets this attribute last."""
         if hasattr(self, "_free_weak_ref"):
             super().__del__()  # type: ignore[no-untyped-call]
 
 
 def storage_behind(reference: StorageReference) -> torch.UntypedStorage | None:
-    """Return the storage that a weak reference stands for, or None where nothing has it any more."""
+    """Return the storage of a weak reference, or None if it is freed."""
     storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
     return storage
 
@@ -274,60 +274,59 @@ def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 class TensorNumbers:
-    """Numbers tensors: those that show the same elements of one storage have the same number.
+    """Numbers of tensors, equal for tensors of the same elements of one storage.
 
-    A weak reference to a storage keeps its address from being given to another one.
+    A weak reference to a storage prevents the reuse of its address.
     """
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[Any, ...], int] = {}
 
     def of_memory(self, tensor: torch.Tensor, *versions: int | None) -> int:
-        """Return the number of a tensor, by what it shows and how often it was written to; 0 if unknown."""
+        """Return the number of a tensor by its memory and versions; 0 if unknown."""
         plain = storages_of(tensor)[0]
-        storage, region = storage_of(plain), place_in_memory(plain)
+        storage, region = storage_of(plain), memory_key(plain)
         if storage is None or region is None or None in versions:
             return 0
         key = (StorageReference(storage), *region[1:], *versions)
         return self._numbers.setdefault(key, len(self._numbers) + 1)
 
     def of_contents(self, local: torch.Tensor, *versions: int | None) -> int:
-        """Return the number of a local shard, another one once it, or its DTensor, was written to."""
+        """Return the number of a local shard, which changes with each write to it or to its DTensor."""
         return self.of_memory(local, version_of(storages_of(local)[0]), *versions)
 
 
 def version_of(tensor: torch.Tensor) -> int | None:
-    """Return how often a tensor was written to, as autograd counts; None of an inference tensor."""
+    """Return autograd's version of a tensor; None for an inference tensor."""
     return ask_tensor(lambda each: int(each._version), tensor, None)
 
 
 @functools.cache
 def _version_setter() -> Callable[[torch.Tensor, int], None]:
-    """Return what sets a version, found on a tensor of ours: torch prints what it refuses, freed or not."""
+    """Return the version setter, probed with a tensor of ours: torch prints rejected arguments."""
     set_counter: Any = torch._C._autograd._unsafe_set_version_counter
     try:
         set_counter((_OWN,), (0,))
-    except TypeError:  # up to torch 2.6 it took one tensor
+    except TypeError:  # up to torch 2.6 its argument is one tensor
         return set_counter  # type: ignore[no-any-return]
     return lambda tensor, version: set_counter((tensor,), (version,))
 
 
 def set_version(tensor: torch.Tensor, version: int) -> None:
-    """Make autograd count another number of writes."""
+    """Set autograd's version of a tensor."""
     _version_setter()(tensor, version)
 
 
 def spec_of(tensor: DTensor) -> tuple[Any, Any]:
-    """Return what says where a DTensor lives, and what it is made of there.
+    """Return the spec of a DTensor, and the spec's tensor metadata.
 
-    An op that writes to the DTensor may give it another; up to torch 2.9 a miss may give the one that it has
-    another shape.
+    An op that writes to the DTensor may replace its spec; up to torch 2.9 a miss may replace the metadata.
     """
     return tensor._spec, tensor._spec.tensor_meta
 
 
 def set_spec(tensor: DTensor, spec: tuple[Any, Any]) -> None:
-    """Set what says where a DTensor lives."""
+    """Set the spec of a DTensor, and the spec's tensor metadata."""
     own, meta = spec
     if tensor._spec is not own:
         tensor._spec = own
@@ -336,9 +335,9 @@ def set_spec(tensor: DTensor, spec: tuple[Any, Any]) -> None:
 
 
 def share_masks(buffers: dict[tuple[Any, ...], list[Any]], call: Any, result: Any) -> None:
-    """Let an embedding sharded by rows use the mask buffer that an earlier call with the same plan used.
+    """Let a row-sharded embedding reuse the mask buffer of an earlier call with an equal plan.
 
-    All results of a plan share one buffer. Measuring clears plans, and a new plan has a new buffer.
+    All results of a plan share one buffer, but measuring clears plans, and a new plan has a new buffer.
     """
     placements = result.placements if is_dtensor(result) else ()
     if masked := [placement for placement in placements if hasattr(placement, "mask_buffer")]:
@@ -351,9 +350,9 @@ def share_masks(buffers: dict[tuple[Any, ...], list[Any]], call: Any, result: An
 
 
 def random_tracker_states() -> dict[str, torch.Tensor]:
-    """Return the states that DTensor's random tracker keeps, to read and to write.
+    """Return the mutable states of DTensor's random tracker.
 
-    Older trackers keep their own; newer ones use the device's generator and give an empty dictionary.
+    It is empty for newer trackers, which use the generator of the device.
     """
     tracker = importlib.import_module("torch.distributed.tensor._random")._rng_tracker
     states = getattr(tracker, "rng_states", None)
@@ -361,7 +360,7 @@ def random_tracker_states() -> dict[str, torch.Tensor]:
 
 
 def cuda_generator(device: torch.device) -> torch.Generator:
-    """Return the generator that random ops on a CUDA device draw from."""
+    """Return the default generator of a CUDA device."""
     torch.cuda.init()
     index = torch.cuda.current_device() if device.index is None else device.index
     generator: torch.Generator = torch.cuda.default_generators[index]
@@ -369,13 +368,13 @@ def cuda_generator(device: torch.device) -> torch.Generator:
 
 
 @dataclass(frozen=True)
-class KnownPart:
-    """What this rank knows of a tensor: all of it, but of a sharded DTensor on a fake process group.
+class LocalPart:
+    """The part of a tensor that this rank has: the local shard on a fake process group, else all.
 
     Args:
-        shape: of the whole tensor.
-        values: of the part, a plain tensor of its own memory.
-        offset: of the part in the whole.
+        shape: shape of the whole tensor.
+        values: copy of the part, a plain tensor.
+        offset: offset of the part in the whole.
     """
 
     shape: tuple[int, ...]
@@ -384,13 +383,13 @@ class KnownPart:
 
 
 def flatten(result: Any) -> tuple[list[tuple[str, Any]], Any]:
-    """Take a nested result apart: its leaves with where they stand, and what puts them together again."""
+    """Flatten a nested result into its leaves with their paths, and the spec to unflatten them."""
     leaves, spec = tree_flatten_with_path(result)
     return [(_keystr(path), leaf) for path, leaf in leaves], spec
 
 
-def known_part(tensor: torch.Tensor) -> KnownPart:
-    """Copy what this rank knows of a tensor."""
+def local_part(tensor: torch.Tensor) -> LocalPart:
+    """Copy the part of a tensor that this rank has."""
     wait_for(tensor)
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         if not isinstance(tensor, DTensor):
@@ -398,13 +397,13 @@ def known_part(tensor: torch.Tensor) -> KnownPart:
         region = _region(tensor) if is_group_fake() else None
         if region is None:
             return _whole(tensor.full_tensor())
-        return KnownPart(tuple(tensor.shape), _copy(tensor.to_local()), region)
+        return LocalPart(tuple(tensor.shape), _copy(tensor.to_local()), region)
 
 
-def common(first: KnownPart, other: KnownPart) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what is known of both of two tensors of one shape."""
+def common(first: LocalPart, other: LocalPart) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the overlap of parts of two tensors of the same shape."""
 
-    def cut(part: KnownPart, against: KnownPart) -> torch.Tensor:
+    def cut(part: LocalPart, against: LocalPart) -> torch.Tensor:
         dims = zip(part.offset, against.offset, against.values.shape, strict=True)
         spans = (slice(max(low - begin, 0), max(low + length - begin, 0)) for begin, low, length in dims)
         return part.values[tuple(spans)]
@@ -412,13 +411,13 @@ def common(first: KnownPart, other: KnownPart) -> tuple[torch.Tensor, torch.Tens
     return cut(first, other), cut(other, first)
 
 
-def _whole(tensor: torch.Tensor) -> KnownPart:
+def _whole(tensor: torch.Tensor) -> LocalPart:
     values = _copy(tensor)
-    return KnownPart(tuple(values.shape), values, (0,) * values.ndim)
+    return LocalPart(tuple(values.shape), values, (0,) * values.ndim)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy a tensor to the memory of the host, of the first rank where all are simulated."""
+    """Copy a tensor to the host; if all ranks are simulated, the shard of the first."""
     wait_for(tensor)
     with without_outer_modes():
         plain = shards_of_simulated_ranks(tensor)[0].detach()
@@ -426,7 +425,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _region(tensor: DTensor) -> tuple[int, ...] | None:
-    """Find where the local shard lies in the whole; None where it is no region of it."""
+    """Return the offset of the local shard in the whole tensor; None if it is not a contiguous region."""
     if any(type(placement) not in (Shard, Replicate, Partial) for placement in tensor.placements):
         return None
     utils = importlib.import_module("torch.distributed.tensor._utils")
@@ -437,12 +436,12 @@ def _region(tensor: DTensor) -> tuple[int, ...] | None:
 
 
 def is_group_fake() -> bool:
-    """Return whether collectives of this process move no data: a fake group does, unless it is simulated."""
+    """Return whether collectives of this process move no data: those of a fake group, unless simulated."""
     dist = torch.distributed
     return dist.is_initialized() and str(dist.get_backend()) == "fake" and not is_local_mode_open()
 
 
 def is_local_mode_open() -> bool:
-    """Return whether all ranks are simulated in this process now."""
+    """Return whether a mode that simulates all ranks is open."""
     kind = local_mode_type()
     return kind is not None and any(isinstance(mode, kind) for mode in open_modes())
