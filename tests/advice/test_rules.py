@@ -177,7 +177,11 @@ def miss(
 @pytest.mark.parametrize(
     ("cause", "remedy", "cure"),
     [
-        ("value of max", Remedy.NUMBER, "give the number as a 0-dim tensor: its value is no part of the key"),
+        (
+            "value of max",
+            Remedy.NUMBER,
+            "give the number as a 0-dim tensor: its value is not part of the key",
+        ),
         ("shape of self", Remedy.SHAPE, "pad to a few sizes: each new shape propagates once"),
         (
             "an equal call missed before: its plan is not kept",

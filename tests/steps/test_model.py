@@ -17,7 +17,7 @@ from pytest_dtdispatch.steps.events import (
     Wrapping,
     by_cause,
     by_layer,
-    ranged,
+    merge_texts,
 )
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 
@@ -167,6 +167,6 @@ def test_shapes_that_vary_from_step_to_step_are_one_range_for_all_layers() -> No
 
 
 def test_numbers_inside_of_names_are_no_ranges() -> None:
-    assert ranged(["mesh ('dp3',), were ('dp2',)", "mesh ('dp4',), were ('dp3',)"]) == (
+    assert merge_texts(["mesh ('dp3',), were ('dp2',)", "mesh ('dp4',), were ('dp3',)"]) == (
         "mesh ('dp3',), were ('dp2',) ... ('dp4',), were ('dp3',)"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_dtdispatch.steps.reasons import Called, CallPlace, Seen, Trait, Traits
+from pytest_dtdispatch.steps.reasons import Called, CallPosition, Seen, Trait, Traits
 
 pytestmark = pytest.mark.torch
 
@@ -25,11 +25,11 @@ def tensors(of: str, count: int) -> dict[Trait, str]:
 
 
 def note(seen: Seen, op: str, traits: Traits, **at: int) -> None:
-    seen.note(Called(op, traits, CallPlace(**at)))
+    seen.note(Called(op, traits, CallPosition(**at)))
 
 
 def why(seen: Seen, op: str, traits: Traits, **at: int) -> str:
-    return seen.why(Called(op, traits, CallPlace(**at))).text
+    return seen.why(Called(op, traits, CallPosition(**at))).text
 
 
 def mesh(names: str = "None", ranks: str = "0,1,2,3") -> dict[Trait, str]:
@@ -104,7 +104,7 @@ def test_cause_is_equal_in_another_place() -> None:
     """Where a mode adds ops to autograd, calls of the last warm-up have other places than later ones."""
     seen, call = Seen(), tensor("self", shape="[12,8]")
     note(seen, "sum", tensor("self"), call=4)
-    causes = {seen.why(Called("sum", call, CallPlace(call=number))).without_values for number in (3, 4)}
+    causes = {seen.why(Called("sum", call, CallPosition(call=number))).without_values for number in (3, 4)}
     assert causes == {"shape of self"}
 
 

@@ -18,7 +18,7 @@ def found(live: Callable[[int], int]) -> tuple[list[str], str]:
     growth = Growth(0, lambda: Counter({SPECS: live(now)}))
     told = []
     for now in range(1, 101):
-        if text := growth.look(now):
+        if text := growth.check(now):
             told.append(f"{now}: {text}")
     return told, growth.so_far(100)
 

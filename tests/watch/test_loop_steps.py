@@ -92,12 +92,12 @@ def test_a_line_names_what_missed_what_it_cost_and_what_is_usual() -> None:
 def test_a_line_stays_a_line_where_very_much_missed_and_has_no_time_where_more_was_done() -> None:
     steps = LoopSteps()
     counts = StepCounts(events=tuple(miss(rows) for rows in range(5, 25)))
-    step = LoopStep(1, counts, is_looked_at=True)
+    step = LoopStep(1, counts, has_transfers=True)
     steps.add(step)
     line = disturbed_line(step, steps)
     assert line.startswith("step 1: 20 misses: add")
     assert line.endswith("; and 17 more")
-    assert (len(steps.disturbed.times), steps.looked_at) == (0, step)
+    assert (len(steps.disturbed.times), steps.with_transfers) == (0, step)
 
 
 def test_a_step_is_written_by_its_calls_and_what_it_moves() -> None:

@@ -121,14 +121,14 @@ def test_a_growing_list_of_dtensors_is_told_of_and_garbage_is_not(
             assert all(count <= len(kept) for count in grown)
 
 
-def test_what_a_step_moves_is_looked_at_again(mesh: DeviceMesh) -> None:
+def test_what_a_step_moves_has_transfers_again(mesh: DeviceMesh) -> None:
     a, seen = on_mesh(mesh), list[tuple[int, int]]()
     with silent() as watch:
         for number in range(1, 71):
             for _ in range(1 if number < 30 else 2):
                 a.redistribute(placements=[Replicate()])
             watch.step()
-            looked_at = watch.steps.looked_at
+            looked_at = watch.steps.with_transfers
             if looked_at and (not seen or looked_at.number > seen[-1][0]):
                 seen.append((looked_at.number, len(looked_at.counts.redistributions)))
     first, *others = seen

@@ -31,7 +31,7 @@ from pytest_dtdispatch.replay.call import (
 )
 from pytest_dtdispatch.replay.guard import MeasurementLock
 from pytest_dtdispatch.steps.events import (
-    ASKED,
+    EXPLICIT,
     AnyEvent,
     Collective,
     Miss,
@@ -43,7 +43,7 @@ from pytest_dtdispatch.steps.events import (
     change_text,
 )
 from pytest_dtdispatch.steps.model import StepCounts
-from pytest_dtdispatch.steps.reasons import Called, CallPlace, Reason, Seen, describe
+from pytest_dtdispatch.steps.reasons import Called, CallPosition, Reason, Seen, describe
 from pytest_dtdispatch.torchapi.collectives import observe_transfers
 from pytest_dtdispatch.torchapi.observe import Conversion, Converter, observe_ops
 from pytest_dtdispatch.torchapi.ops import leaves_of, op_name, open_modes, takes_tensor
@@ -111,17 +111,17 @@ class ThreadState(threading.local):
         hits, misses = self._caches.native_stats()
         return hits - self._before[0], misses - self._before[1]
 
-    def note_call(self, lap: int) -> CallPlace:
+    def note_call(self, lap: int) -> CallPosition:
         """Note a call that was no hit of the native cache; return where it was made."""
         self._enter(lap)
         self._other_calls += 1
         return self.last_call(lap)
 
-    def last_call(self, lap: int) -> CallPlace:
+    def last_call(self, lap: int) -> CallPosition:
         """Return where the latest call was made."""
         self._enter(lap)
         self._stats = self._caches.native_stats()
-        return CallPlace(self.key, self._stats[0] - self._before[0] + self._other_calls - 1, self.clears)
+        return CallPosition(self.key, self._stats[0] - self._before[0] + self._other_calls - 1, self.clears)
 
     def cleared(self) -> None:
         """Note that the native cache is about to be cleared, and what it counts with it."""
@@ -262,7 +262,7 @@ class TransferWatch:
         ):
             result = redistribute(*args, **kwargs)
             handled = running.collective_bytes
-        op = running.implied_by or (is_observed and running.converting) or ASKED
+        op = running.implied_by or (is_observed and running.converting) or EXPLICIT
         numbers = number, self._numbers.of_contents(result, 0, running.has_gradient)
         tensor = _tensor_text(source)
         operands = running.operands
@@ -383,7 +383,7 @@ class _Propagated(NamedTuple):
     schema: Any  # holds specs: it must not outlive the lap, at whose end live specs are counted
     queried: QueriedCache
     error: str
-    at: CallPlace
+    at: CallPosition
     place: CodePlace
     is_direct: bool
 
@@ -664,12 +664,12 @@ class LoopCounter(StepCounter):
     def __init__(self) -> None:
         super().__init__()
         self._look = ExitStack()
-        self.is_looking = False
+        self.records_transfers = False
 
     def _put_in(self, stack: ExitStack) -> None:
         stack.enter_context(self._places)
         stack.enter_context(observe_ops(self))
-        stack.callback(self.look_away)
+        stack.callback(self.skip_transfers)
         stack.callback(self.end_notes)
 
     def lap(self) -> StepCounts:
@@ -682,7 +682,13 @@ class LoopCounter(StepCounter):
         It is what most steps are: a watch must not cost what they take.
         """
         hits, misses = self._thread.native()
-        if self._log or self.is_looking or misses or hits < 0 or self._caches.entries() != self._entries:
+        if (
+            self._log
+            or self.records_transfers
+            or misses
+            or hits < 0
+            or self._caches.entries() != self._entries
+        ):
             return None
         calls = hits + self._python_hits + self._unpropagated
         self._begin()
@@ -691,7 +697,7 @@ class LoopCounter(StepCounter):
     def note(self, call: OpCall) -> Any:
         """Make a call and note it: not for ever, where a program ends no step."""
         if len(self._log) >= MOST_NOTED:
-            self.look_away()
+            self.skip_transfers()
             self.end_notes()
         return super().note(call)
 
@@ -699,12 +705,12 @@ class LoopCounter(StepCounter):
         """Count the calls of each op in this lap, as far as every op is noted."""
         return Counter(entry.op for entry in self._log if isinstance(entry, Called))
 
-    def look(self) -> None:
+    def record_transfers(self) -> None:
         """Look at transfers from now on."""
         self._look.enter_context(observe_transfers(self._transfers))
-        self.is_looking = True
+        self.records_transfers = True
 
-    def look_away(self) -> None:
+    def skip_transfers(self) -> None:
         """Look at transfers no more."""
-        self.is_looking = False
+        self.records_transfers = False
         self._look.close()

@@ -1,4 +1,4 @@
-"""What may happen in a step, with where in the program it happened; and lists of it, a line a cause."""
+"""Events of a step with their source lines, and lists of events with one line for each cause."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import groupby, takewhile
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from pytest_dtdispatch.core.events import CodePlace
 from pytest_dtdispatch.core.text import fold_layers
 
-ASKED = "redistribute"  # stands for the op where a program asked for a redistribution
+EXPLICIT = "redistribute"  # the op of explicit redistributions
 
 
 class QueriedCache(str, Enum):
@@ -30,7 +30,7 @@ class Remedy(str, Enum):
     """What avoids a miss; empty if no remedy is sure."""
 
     NONE = ""
-    NUMBER = "give the number as a 0-dim tensor: its value is no part of the key"
+    NUMBER = "give the number as a 0-dim tensor: its value is not part of the key"
     SHAPE = "pad to a few sizes: each new shape propagates once"
     LENGTH = "give lists of one length"
     UNCACHED = "torch does not cache this op: run it on local tensors"
@@ -41,40 +41,40 @@ class Remedy(str, Enum):
 
 @dataclass(frozen=True)
 class StepEvent:
-    """Something that happened in a step.
+    """An event of a step.
 
     Args:
-        place: where in the program; None if it is not known.
+        place: its source line; None if unknown.
     """
 
-    verb: ClassVar[str]  # what a step did
-    common: ClassVar[tuple[str, ...]]  # what it shares with others that may differ in size alone
+    verb: ClassVar[str]
+    common: ClassVar[tuple[str, ...]]  # attributes that are equal in events of the same cause
     place: CodePlace | None = field(default=None, compare=False, kw_only=True)
 
     @property
     def origin(self) -> Hashable:
-        """What it has in common with others of the same cause."""
+        """Key that is equal for events of the same cause."""
         return *(getattr(self, name) for name in self.common), self.place
 
-    def _at_place(self, text: str) -> str:
+    def _with_line(self, text: str) -> str:
         return f"{text}, at {self.place}" if self.place else text
 
 
 @dataclass(frozen=True)
 class Miss(StepEvent):
-    """One call whose sharding was propagated.
+    """A call whose sharding was propagated.
 
     Args:
-        signature: the call.
-        reason: what in it was not seen before, or why no cache could answer.
-        queried: the cache that was asked.
-        cause: the reason without the values that may differ from step to step.
-        call: calls that its thread made before it in the step.
-        elsewhere: whether another thread made it than the one that runs the step.
+        signature: of the call.
+        reason: what differs from earlier calls, or why no cache could answer.
+        queried: the cache that was queried.
+        cause: the reason without values that may differ from step to step.
+        call: number of earlier calls of its thread in the step.
+        elsewhere: whether it ran in another thread than the step.
         remedy: what avoids it.
         values: the first value that differs, now and before.
-        is_direct: whether the program called the op itself, and neither torch's Python code nor autograd.
-        place: where in the program it was made; None if it is not known.
+        is_direct: whether the program called the op itself, not torch's Python code or autograd.
+        place: its source line; None if unknown.
     """
 
     verb = "missed"
@@ -91,28 +91,28 @@ class Miss(StepEvent):
 
     @property
     def op(self) -> str:
-        """The op that was called."""
+        """The op."""
         return self.signature.partition("(")[0]
 
     def __str__(self) -> str:
-        return self._at_place(f"{self.signature}: {self.reason}")
+        return self._with_line(f"{self.signature}: {self.reason}")
 
 
 @dataclass(frozen=True)
 class Redistribution(StepEvent):
-    """One DTensor whose placements were changed, asked for or implied by an op.
+    """A redistribution of a DTensor, explicit or implied by an op.
 
     Args:
-        op: the op that implied it, or ``redistribute`` if the program asked for it.
+        op: the op that implied it, or ``redistribute`` if it is explicit.
         tensor: dtype and global shape.
         source: placements before, one for each mesh dimension.
         target: placements after.
-        bytes: that its collectives handled on this rank, by shape: for each the larger of input and output,
-            as in nccl-tests (its doc/PERFORMANCE.md); 0 if nothing is sent.
-        tensor_number: equal for one tensor that nothing was written to in between; 0 if it is not known.
+        bytes: handled by its collectives on this rank: for each the larger of input and output by shape, as
+            in nccl-tests (doc/PERFORMANCE.md); 0 if nothing is sent.
+        tensor_number: equal for the same tensor if nothing was written to it in between; 0 if unknown.
         result_number: that of the result.
-        operands: tensors that the op which implied it takes; 0 if it is explicit.
-        place: where in the program it was made; None where that is not known.
+        operands: number of tensors that the op takes which implied it; 0 if it is explicit.
+        place: its source line; None if unknown.
     """
 
     verb = "redistributed"
@@ -128,23 +128,23 @@ class Redistribution(StepEvent):
 
     @property
     def is_implied(self) -> bool:
-        """Whether an op made it by itself, and nobody asked for it."""
-        return self.op != ASKED
+        """Whether an op implied it."""
+        return self.op != EXPLICIT
 
     def __str__(self) -> str:
         change = change_text(self.source, self.target)
-        return self._at_place(f"{self.op}: {self.tensor} {change}, {self.bytes:,} bytes")
+        return self._with_line(f"{self.op}: {self.tensor} {change}, {self.bytes:,} bytes")
 
 
 @dataclass(frozen=True)
 class Collective(StepEvent):
-    """One collective that ran, whoever called it.
+    """A collective, regardless of its caller.
 
     Args:
-        kind: by the name of torch's function: ``all_gather``.
-        bytes: that it handled on this rank, by shape, as in a redistribution; not compared by ``==``.
-        elsewhere: what torch runs in its place on a mesh of another device; empty if it runs the same.
-        place: where in the program it was called; None if it is not known.
+        kind: name of torch's function, such as ``all_gather``.
+        bytes: handled on this rank, as in a redistribution; not compared by ``==``.
+        elsewhere: what torch runs instead on a mesh of another device; empty if it runs the same.
+        place: its source line; None if unknown.
     """
 
     verb = "ran"
@@ -155,22 +155,22 @@ class Collective(StepEvent):
 
     def __str__(self) -> str:
         elsewhere = f" ({self.elsewhere})" if self.elsewhere else ""
-        return self._at_place(f"{self.kind}: {self.bytes:,} bytes{elsewhere}")
+        return self._with_line(f"{self.kind}: {self.bytes:,} bytes{elsewhere}")
 
 
 @dataclass(frozen=True)
 class Wrapping(StepEvent):
-    """One DTensor that was made of a local tensor.
+    """A conversion of a local tensor to a DTensor.
 
     Args:
-        name: of the function: ``from_local``, ``distribute_tensor``, ``to_local``, or ``DTensor`` if it was
-            constructed; in backward that of the forward function.
+        name: of the function: ``from_local``, ``distribute_tensor``, ``to_local``, or ``DTensor`` for its
+            constructor; in backward that of the forward function.
         tensor: dtype and global shape.
         placements: of the DTensor, one for each mesh dimension.
-        tensor_number: equal for one local tensor, or one whole tensor that nothing was written to; 0 in
-            backward, or if it is not known.
-        is_parameter: whether it was made of a parameter.
-        place: where in the program it was made or unwrapped; None if it is not known.
+        tensor_number: equal for the same local or full tensor if nothing was written to it in between; 0 in
+            backward, or if unknown.
+        is_parameter: whether the tensor is a parameter.
+        place: its source line; None if unknown.
     """
 
     verb = "wrapped"
@@ -182,12 +182,12 @@ class Wrapping(StepEvent):
     is_parameter: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
-        return self._at_place(f"{self.name}: {self.tensor} {' '.join(self.placements)}")
+        return self._with_line(f"{self.name}: {self.tensor} {' '.join(self.placements)}")
 
 
 @dataclass(frozen=True)
 class Unwrapping(Wrapping):
-    """One DTensor that was unwrapped into its local tensor."""
+    """A conversion of a DTensor to its local tensor."""
 
     verb = "unwrapped"
 
@@ -196,7 +196,7 @@ AnyEvent: TypeAlias = Miss | Redistribution | Collective | Wrapping | Unwrapping
 
 
 def change_text(source: Iterable[str], target: Iterable[str]) -> str:
-    """Write placements before and after a redistribution.
+    """Format the placements before and after a redistribution.
 
     Example:
         >>> change_text(["P", "S0"], ["R", "S0"])
@@ -205,32 +205,40 @@ def change_text(source: Iterable[str], target: Iterable[str]) -> str:
     return f"{' '.join(source)} -> {' '.join(target)}"
 
 
-# A number that stands alone: those of f32, S0 and dp7 are parts of names.
+# A separate number: those in f32, S0 and dp7 are parts of names.
 NUMBER = re.compile(r"(?<![\w.#])(?:\d{1,3}(?:,\d{3})+(?= bytes)|\d+)(?![\w.])")
 
 
-MODULE = "\0"  # stands in a text for the name of the module
-Told = tuple[str, str]  # such a text, and the name
+MODULE = "\0"  # placeholder for the name of the module
 
 
-def told(one: StepEvent) -> Told:
-    """Write an event without the name of its module, and give the name."""
+class EventText(NamedTuple):
+    """The text of an event with a placeholder for its module, and the module."""
+
+    text: str
+    module: str
+
+
+def event_text(one: StepEvent) -> EventText:
+    """Format an event with a placeholder for its module."""
     if one.place is None or not one.place.module:
-        return str(one), ""
-    return str(replace(one, place=replace(one.place, module=MODULE))), one.place.module
+        return EventText(str(one), "")
+    text = str(replace(one, place=replace(one.place, module=MODULE)))
+    return EventText(text, one.place.module)
 
 
-def named(events: Sequence[Told]) -> list[str]:
-    """Put names of modules into texts."""
+def insert_modules(events: Sequence[EventText]) -> list[str]:
+    """Insert the modules into texts."""
     return [text.replace(MODULE, module) for text, module in events]
 
 
-def folded(events: Sequence[Told]) -> list[str]:
-    """Put names of modules into texts: those that differ by the index of a layer alone become equal.
+def insert_folded_modules(events: Sequence[EventText]) -> list[str]:
+    """Insert the modules into texts: names that differ only by the index of a layer become equal.
 
     Example:
         >>> mm, add = f"mm in {MODULE}", f"add in {MODULE}"
-        >>> folded([(mm, "layers.0"), (mm, "layers.1"), (add, "layers.1")])
+        >>> texts = EventText(mm, "layers.0"), EventText(mm, "layers.1"), EventText(add, "layers.1")
+        >>> insert_folded_modules(texts)
         ['mm in layers.*', 'mm in layers.*', 'add in layers.1']
     """
     modules: defaultdict[str, list[str]] = defaultdict(list)
@@ -241,40 +249,45 @@ def folded(events: Sequence[Told]) -> list[str]:
 
 
 def by_cause(steps: Sequence[Iterable[StepEvent]]) -> list[str]:
-    """List what happened in each of some steps, a line for each cause, and one for all layers of a cause.
+    """List the events of steps, with one line for each cause over all layers.
 
     Example:
         >>> by_cause([[], []])
         []
     """
-    return _lines(steps, folded)
+    return _lines(steps, insert_folded_modules)
 
 
 def by_layer(steps: Sequence[Iterable[StepEvent]]) -> list[str]:
-    """List the same, where each layer has a line of its own."""
-    return _lines(steps, named)
+    """List the events of steps, with one line for each cause and layer."""
+    return _lines(steps, insert_modules)
 
 
-def _lines(steps: Sequence[Iterable[StepEvent]], write: Callable[[Sequence[Told]], list[str]]) -> list[str]:
-    causes: defaultdict[Hashable, list[tuple[int, Told]]] = defaultdict(list)
+def _lines(
+    steps: Sequence[Iterable[StepEvent]], render: Callable[[Sequence[EventText]], list[str]]
+) -> list[str]:
+    causes: defaultdict[Hashable, list[tuple[int, EventText]]] = defaultdict(list)
     for number, of_step in enumerate(steps, 1):
-        met: Counter[Hashable] = Counter()
+        earlier: Counter[Hashable] = Counter()
         for one in of_step:
-            # Two of the same origin in one step are two causes.
-            causes[one.origin, met[one.origin]].append((number, told(one)))
-            met[one.origin] += 1
-    texts = write([(ranged([text for _, (text, _) in of]), of[0][1][1]) for of in causes.values()])
+            # Two events of the same origin in one step are two causes.
+            causes[one.origin, earlier[one.origin]].append((number, event_text(one)))
+            earlier[one.origin] += 1
+    merged = (
+        EventText(merge_texts([each.text for _, each in same]), same[0][1].module) for same in causes.values()
+    )
+    texts = render(list(merged))
     lines: defaultdict[str, Counter[int]] = defaultdict(Counter)
-    for text, alike in zip(texts, causes.values(), strict=True):
-        lines[text].update(number for number, _ in alike)
+    for text, same in zip(texts, causes.values(), strict=True):
+        lines[text].update(number for number, _ in same)
     return [f"{text}{_when(counts, len(steps))}" for text, counts in lines.items()]
 
 
-def ranged(texts: Sequence[str]) -> str:
-    """Write texts as one: where they differ in numbers alone each as a range, else the first and the last.
+def merge_texts(texts: Sequence[str]) -> str:
+    """Merge texts that differ only in numbers, each as a range; else the first and the last text.
 
     Example:
-        >>> ranged(["f32[8,9]R, was 8", "f32[8,10]R, was 9", "f32[8,11]R, was 10"])
+        >>> merge_texts(["f32[8,9]R, was 8", "f32[8,10]R, was 9", "f32[8,11]R, was 10"])
         'f32[8,9-11]R, was 8-10'
     """
     low, high = extremes(texts)
@@ -284,12 +297,12 @@ def ranged(texts: Sequence[str]) -> str:
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         return f"{low} ... {' '.join(words[shared:])}"
     pairs = zip(NUMBER.findall(low), NUMBER.findall(high), strict=True)
-    ranges = iter([least if least == most else f"{least}-{most}" for least, most in pairs])
+    ranges = iter([lowest if lowest == highest else f"{lowest}-{highest}" for lowest, highest in pairs])
     return NUMBER.sub(lambda _: next(ranges), low)
 
 
 def extremes(texts: Sequence[str]) -> tuple[str, str]:
-    """Return texts that differ in numbers alone with the least of each and with the greatest, else two ends.
+    """Return the text with all minima and the one with all maxima; the first and the last if words differ.
 
     Example:
         >>> extremes(["9 of 2", "10 of 3", "8 of 4"])
@@ -298,8 +311,8 @@ def extremes(texts: Sequence[str]) -> tuple[str, str]:
     if len({NUMBER.sub("", text) for text in texts}) > 1:
         return texts[0], texts[-1]
     numbers = [sorted(each, key=_number) for each in zip(*map(NUMBER.findall, texts), strict=True)]
-    least, most = iter([each[0] for each in numbers]), iter([each[-1] for each in numbers])
-    return NUMBER.sub(lambda _: next(least), texts[0]), NUMBER.sub(lambda _: next(most), texts[0])
+    minima, maxima = iter([each[0] for each in numbers]), iter([each[-1] for each in numbers])
+    return NUMBER.sub(lambda _: next(minima), texts[0]), NUMBER.sub(lambda _: next(maxima), texts[0])
 
 
 def _number(text: str) -> int:
@@ -307,7 +320,7 @@ def _number(text: str) -> int:
 
 
 def _when(counts: Counter[int], steps: int) -> str:
-    """Say how often something happened, and where there are several steps, in which of them."""
+    """Format how often an event happened, and in which of several steps."""
     often = sorted(set(counts.values()))
     if steps == 1:
         return f" ({often[0]}x)" if often[0] > 1 else ""
@@ -318,6 +331,6 @@ def _when(counts: Counter[int], steps: int) -> str:
 
 
 def _numbers(numbers: Sequence[int]) -> str:
-    """Write step numbers, neighbours as a range: ``1-3, 5``."""
+    """Format step numbers, with consecutive ones as a range: ``1-3, 5``."""
     runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

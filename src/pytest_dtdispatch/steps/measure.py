@@ -1,4 +1,4 @@
-"""Run a step several times, and count each time; and count what processes do that a program starts anew."""
+"""Count repeated steps, and steps of processes that a program spawns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def run_and_count(calls: StepCalls) -> Steps:
-    """Run a step as its calls say, first to warm up, and count each call."""
+    """Run the calls of a step, and count each."""
     __tracebackhide__ = True
     with StepCounter(run_and_count) as counter:
         counted: list[StepCounts] = []
@@ -36,28 +36,28 @@ def run_and_count(calls: StepCalls) -> Steps:
         for arguments in calls.arguments():
             if calls.inputs is not None:
                 shapes.append(shape_of(*arguments))
-                counter.lap()  # what making the input took is no part of the step
+                counter.lap()  # creating the input is not part of the step
             is_warm = len(counted) < calls.warmup
             number = len(counted) + 1 - (0 if is_warm else calls.warmup)
             with ProfilerRange("step", partial(_step_title, number, calls.name, is_warm)):
                 with CallNotes(counter) if is_warm else nullcontext():
                     result = calls.step(*arguments)
                 wait_for(result)
-            del result  # it is not left alive
+            del result  # or it counts as growth
             counted.append(counter.lap())
     return Steps(calls.name, tuple(counted[: calls.warmup]), tuple(counted[calls.warmup :]), tuple(shapes))
 
 
 def shape_of(value: Any) -> str:
-    """Format the dtypes, shapes and placements of the tensors in an input; of what holds none, its repr."""
+    """Format dtypes, shapes and placements of the tensors in an input, and other values by their repr."""
     return shorten(ask(_text, value, f"<{type(value).__name__} that cannot be shown>"))
 
 
 def _text(value: Any) -> str:
     if (tensor := tensor_traits(value)) is not None:
         mesh = mesh_among([value])
-        place = "" if mesh is None else f"@{place_text(mesh.shape, mesh.device_type)}"
-        return f"{tensor_text(tensor)}{place}"
+        at = "" if mesh is None else f"@{place_text(mesh.shape, mesh.device_type)}"
+        return f"{tensor_text(tensor)}{at}"
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key}: {_text(each)}' for key, each in value.items())}}}"
     if is_dataclass(value) and not isinstance(value, type):
@@ -75,7 +75,7 @@ def _step_title(number: int, name: str, is_warm: bool) -> str:
 
 
 def run_counted(target: Callable[..., object], path: Path, *args: Any, **kwargs: Any) -> None:
-    """Run what a process runs, counted as one step; the counts of what ends early are those up to there."""
+    """Run the target of a process, counted as one step; if it raises, the counts up to there are written."""
     with StepCounter() as counter:
         try:
             target(*args, **kwargs)
@@ -84,9 +84,9 @@ def run_counted(target: Callable[..., object], path: Path, *args: Any, **kwargs:
 
 
 class ProcessCounts:
-    """Counts of processes: those that were started so far, and what those of them found that have ended.
+    """Counts of spawned processes that have ended.
 
-    A process that was forked, or that was killed, leaves no counts.
+    A process that was forked or killed leaves no counts.
     """
 
     def __init__(self, folder: str) -> None:
@@ -94,7 +94,7 @@ class ProcessCounts:
         self.started = 0
 
     def start(self, start: Callable[[Any], Any], process: Any) -> Any:
-        """Start a process that counts."""
+        """Start a process so that it counts."""
         self.started += 1
         target = getattr(process, "_target", None)
         if target is None or not isinstance(process, SpawnProcess):
@@ -104,16 +104,16 @@ class ProcessCounts:
             return start(process)
 
     def found(self) -> Iterator[tuple[int, StepCounts]]:
-        """Yield the number of each process that left counts, and what it counted."""
+        """Yield the number and the counts of each process that wrote counts."""
         for number in range(1, self.started + 1):
-            with suppress(OSError, ValueError):  # it was killed, before it wrote or as it did
+            with suppress(OSError, ValueError):  # it was killed before or while it wrote
                 text = (self._folder / str(number)).read_text(encoding="utf-8")
                 yield number, decode(StepCounts, json.loads(text))
 
 
 @contextmanager
 def counting_in_processes() -> Iterator[ProcessCounts]:
-    """Count in every process that the program starts."""
+    """Count in all processes that the program spawns."""
     with tempfile.TemporaryDirectory(prefix="dtdispatch-processes-") as folder:
         counts = ProcessCounts(folder)
         with watching_processes(counts.start):

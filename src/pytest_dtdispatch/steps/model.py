@@ -1,4 +1,4 @@
-"""What was counted while a step ran: exact numbers, and what each of them consists of."""
+"""Counts of a step: exact numbers, and the events that each consists of."""
 
 from __future__ import annotations
 
@@ -29,55 +29,55 @@ E = TypeVar("E", bound=StepEvent)
 
 
 class EventLists:
-    """What follows from the list of what happened, in a step or in several."""
+    """Counts derived from a list of events, of one or several steps."""
 
     @property
     def events(self) -> tuple[AnyEvent, ...]:
-        """What happened, in order."""
+        """All events, in order."""
         raise NotImplementedError
 
     def of(self, kind: type[E]) -> tuple[E, ...]:
-        """Return what happened of one kind, in order."""
+        """Return the events of one kind, in order."""
         return tuple(event for event in self.events if type(event) is kind)
 
     @property
     def missed(self) -> tuple[Miss, ...]:
-        """Every call that propagated."""
+        """Calls that propagated."""
         return self.of(Miss)
 
     @property
     def misses(self) -> int:
-        """Calls that propagated."""
+        """Number of calls that propagated."""
         return len(self.missed)
 
     @property
     def redistributions(self) -> tuple[Redistribution, ...]:
-        """Every redistribution, asked for or implied."""
+        """All redistributions, explicit or implicit."""
         return self.of(Redistribution)
 
     @property
     def implied(self) -> tuple[Redistribution, ...]:
-        """Every implicit redistribution: an op made it, and nobody asked for it."""
+        """Implicit redistributions: those that an op implied."""
         return tuple(one for one in self.redistributions if one.is_implied)
 
     @property
     def collective_runs(self) -> tuple[Collective, ...]:
-        """Every collective, FSDP's and the program's own too."""
+        """All collectives, including those of FSDP and of the program."""
         return self.of(Collective)
 
     @property
     def collectives(self) -> dict[str, int]:
-        """Collectives by kind, with how many there were."""
+        """Number of collectives by kind."""
         return dict(sorted(Counter(one.kind for one in self.collective_runs).items()))
 
     @property
     def wraps(self) -> tuple[Wrapping, ...]:
-        """Every DTensor that was made of a local tensor."""
+        """Conversions of local tensors to DTensors."""
         return self.of(Wrapping)
 
     @property
     def unwraps(self) -> tuple[Wrapping, ...]:
-        """Every DTensor that was taken apart."""
+        """Conversions of DTensors to local tensors."""
         return self.of(Unwrapping)
 
 
@@ -86,14 +86,14 @@ class StepCounts(EventLists):
     """Counts of one step.
 
     Args:
-        hits: calls that a sharding-propagation cache answered.
-        unpropagated: calls that never ask the propagator, such as ``is_same_size``.
-        events: what missed, what moved data and what wrapped it, in the order it happened.
-        cache_growth: entries that each cache gained.
-        spec_growth: ``DTensorSpec`` objects gained, garbage having been collected.
-        dtensor_growth: ``DTensor`` objects gained, likewise.
-        kept: dtype, shape and placements of the DTensors of which the step left more, at most three kinds.
-        called: every call of a warm-up step, equal ones once, each with its source line.
+        hits: number of calls answered by a sharding-propagation cache.
+        unpropagated: number of calls that never query the propagator, such as ``is_same_size``.
+        events: misses, redistributions, collectives and conversions, in order.
+        cache_growth: number of entries that each cache gained.
+        spec_growth: number of ``DTensorSpec`` objects gained, after garbage collection.
+        dtensor_growth: number of ``DTensor`` objects gained, likewise.
+        kept: dtype, shape and placements of the DTensors gained, at most three kinds.
+        called: distinct calls of a warm-up step with their source lines.
     """
 
     hits: int = 0
@@ -107,12 +107,12 @@ class StepCounts(EventLists):
 
     @property
     def calls(self) -> int:
-        """Calls of ops on DTensors."""
+        """Number of calls of ops on DTensors."""
         return self.hits + self.misses + self.unpropagated
 
 
 def most_growth(step: StepCounts) -> int:
-    """Return the entries that the fastest growing cache gained."""
+    """Return the number of entries that the fastest-growing cache gained."""
     return max((count for _, count in step.cache_growth), default=0)
 
 
@@ -127,12 +127,12 @@ METRICS: dict[str, Callable[[StepCounts], int]] = {
     GROWTH: lambda step: step.dtensor_growth,
     "calls": lambda step: step.calls,
 }
-# What moves data or wraps it.
+# Events that move or convert data.
 TRANSFERS = Redistribution, Collective, Wrapping, Unwrapping
 
 
 class Steady(NamedTuple):
-    """After how many distinct inputs, and after how many counted steps, no step missed any more."""
+    """Number of distinct inputs and of counted steps up to the last step that missed."""
 
     shapes: int
     steps: int
@@ -148,7 +148,7 @@ class Steps(EventLists, NoRows):
         name: of the step.
         warmup: counts of each step of the warm-up.
         steps: counts of each step after it.
-        inputs: the shape of each input, those of the warm-up first; empty where none were given.
+        inputs: shape of each input, including the warm-up; empty without inputs.
         advice: what to change in the step, the largest saving first.
 
     Example:
@@ -167,34 +167,34 @@ class Steps(EventLists, NoRows):
     advice: tuple[Advice, ...] = ()
 
     def metrics(self) -> Iterator[tuple[str, int]]:
-        """Every metric, from the step with the highest count, as in limits."""
+        """Yield each metric, from the step with the highest count, as in limits."""
         for metric, count in METRICS.items():
             if self.steps and not (metric == GROWTH and self.is_cold):
                 yield metric, max(0, *map(count, self.steps))
 
     @property
     def is_cold(self) -> bool:
-        """Whether it is one step without a warm-up, whose first calls fill caches: that is no growth."""
+        """Whether it is one step without a warm-up, whose first calls fill caches, which is not growth."""
         return not self.warmup and len(self.steps) == 1
 
     @property
     def events(self) -> tuple[AnyEvent, ...]:
-        """What happened, step by step."""
+        """All events, step by step."""
         return tuple(event for step in self.steps for event in step.events)
 
     @property
     def calls(self) -> int:
-        """Calls of ops on DTensors, in all steps."""
+        """Number of calls of ops on DTensors, in all steps."""
         return sum(step.calls for step in self.steps)
 
     @property
     def hits(self) -> int:
-        """Calls that a cache answered, in all steps."""
+        """Number of calls answered by a cache, in all steps."""
         return sum(step.hits for step in self.steps)
 
     @property
     def cache_growth(self) -> dict[str, int]:
-        """Entries that each cache gained over all steps."""
+        """Number of entries that each cache gained over all steps."""
         summed: Counter[str] = Counter()
         for step in self.steps:
             summed.update(dict(step.cache_growth))
@@ -202,42 +202,42 @@ class Steps(EventLists, NoRows):
 
     @property
     def spec_growth(self) -> int:
-        """``DTensorSpec`` objects gained over all steps."""
+        """Number of ``DTensorSpec`` objects gained over all steps."""
         return sum(step.spec_growth for step in self.steps)
 
     @property
     def dtensor_growth(self) -> int:
-        """``DTensor`` objects gained over all steps."""
+        """Number of ``DTensor`` objects gained over all steps."""
         return sum(step.dtensor_growth for step in self.steps)
 
     @property
     def misses_per_step(self) -> float:
-        """Calls that propagated, a step; lists what missed and why."""
+        """Misses a step, with a list of their causes."""
         return self._per_step([step.missed for step in self.steps])
 
     @property
     def redistributes_per_step(self) -> float:
-        """Redistributions a step; lists them."""
+        """Redistributions a step, with a list."""
         return self._per_step([step.redistributions for step in self.steps])
 
     @property
     def implicit_per_step(self) -> float:
-        """Implicit redistributions a step, which nobody asked for; lists them."""
+        """Implicit redistributions a step, with a list."""
         return self._per_step([step.implied for step in self.steps])
 
     @property
     def collectives_per_step(self) -> float:
-        """Collectives a step; lists them."""
+        """Collectives a step, with a list."""
         return self._per_step([step.collective_runs for step in self.steps])
 
     @property
     def wraps_per_step(self) -> float:
-        """DTensors made of local tensors, a step; lists them."""
+        """Conversions of local tensors to DTensors a step, with a list."""
         return self._per_step([step.wraps for step in self.steps])
 
     @property
     def unwraps_per_step(self) -> float:
-        """DTensors taken apart, a step; lists them."""
+        """Conversions of DTensors to local tensors a step, with a list."""
         return self._per_step([step.unwraps for step in self.steps])
 
     def _per_step(self, events: Sequence[Sequence[AnyEvent]]) -> Count:
@@ -245,7 +245,7 @@ class Steps(EventLists, NoRows):
 
     @property
     def cache_growth_per_step(self) -> float:
-        """Entries a step that the fastest growing cache gained; lists every cache that grew."""
+        """Entries a step that the fastest-growing cache gained, with a list of all caches that grew."""
         grown, steps = self.cache_growth, plural(len(self.steps), "step")
         details = [f"{cache}: {count:+,} over {steps}" for cache, count in grown.items() if count]
         return Count(max(grown.values(), default=0), len(self.steps), details)
@@ -257,13 +257,13 @@ class Steps(EventLists, NoRows):
 
     @property
     def dtensor_growth_per_step(self) -> float:
-        """``DTensor`` objects gained a step; lists them."""
+        """``DTensor`` objects gained a step, with a list."""
         details = dict.fromkeys(step.kept for step in self.steps if step.kept)
         return Count(self.dtensor_growth, len(self.steps), details)
 
     @property
     def steady_after(self) -> Steady | None:
-        """After how many distinct inputs and steps no step missed any more; None if the last one did."""
+        """Number of inputs and steps up to the last step that missed; None if that is the last one."""
         last = max((number for number, step in enumerate(self.steps, 1) if step.misses), default=0)
         if last and last == len(self.steps):
             return None
@@ -279,14 +279,14 @@ class Steps(EventLists, NoRows):
 
 @dataclass(frozen=True)
 class StepCalls:
-    """What a step is called with, and how often.
+    """The calls of a step.
 
     Args:
         name: of the step.
-        step: is called.
-        warmup: calls that run first, and do not count.
-        steps: calls after them; without a meaning where there are inputs.
-        inputs: one for each call; None where the step takes no argument.
+        step: the callable.
+        warmup: number of calls that are not counted.
+        steps: number of calls after the warm-up; ignored if there are inputs.
+        inputs: one for each call; None if the step takes no argument.
     """
 
     name: str
@@ -296,7 +296,7 @@ class StepCalls:
     inputs: Iterable[Any] | None = None
 
     def arguments(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the arguments of each call; refuse inputs of which none would be counted."""
+        """Yield the arguments of each call; reject inputs that the warm-up uses up."""
         if self.inputs is None:
             yield from itertools.repeat((), self.warmup + self.steps)
             return
@@ -309,7 +309,7 @@ class StepCalls:
             raise MeasurementError(f"steps(): inputs has {number or 'no'} item{'s' * (number != 1)}: {rest}")
 
     def run_once(self) -> Steps:
-        """Call the step where nothing is measured: once, or once with each input."""
+        """Call the step once, or once with each input, without counting."""
         for arguments in [()] if self.inputs is None else self.arguments():
             self.step(*arguments)
         return Steps(self.name, (), ())
@@ -322,7 +322,7 @@ def read_calls(
     inputs: Iterable[Any] | None,
     name: str | None,
 ) -> StepCalls:
-    """Read what ``steps()`` was given, and refuse what cannot be counted."""
+    """Validate the arguments of ``steps()``."""
     if inputs is None:
         warmup, steps = WARMUP if warmup is None else warmup, STEPS if steps is None else steps
         check_steps(step, warmup, steps, name)

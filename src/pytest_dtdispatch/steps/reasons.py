@@ -1,4 +1,4 @@
-"""Why a call missed: what the caches may tell calls apart by, and what in one was not seen before."""
+"""Why a call missed: compare its cache-relevant properties with those of earlier calls."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pytest_dtdispatch.steps.events import Remedy
 from pytest_dtdispatch.torchapi.ops import arguments_of, leaves_of, op_name
 from pytest_dtdispatch.torchapi.tensors import mesh_among, stride_of, tensor_traits
 
-MOST_SHOWN = 3
-# What is remembered of a loop that never ends: calls of an op in a thread, and those of one place.
-MOST_CALLS, MOST_PLACED = 4096, 32
+MAX_SHOWN = 3
+# Calls stored in a loop that never ends: of an op in a thread, and at one position in the step.
+MAX_CALLS, MAX_AT_POSITION = 4096, 32
 
 
-class CallPlace(NamedTuple):
-    """Where a call was made.
+class CallPosition(NamedTuple):
+    """The position of a call in a step.
 
     Args:
-        thread: its number, 0 for the one that runs the step; caches are per thread.
-        call: how many calls the thread made before it in this step.
-        clears: how often the caches of the thread had been cleared by then.
+        thread: number of the thread, 0 for the one that runs the step; caches are per thread.
+        call: number of earlier calls of the thread in this step.
+        clears: number of times that the thread's caches were cleared before.
     """
 
     thread: int = 0
@@ -34,43 +34,43 @@ class CallPlace(NamedTuple):
 
 
 class Trait(NamedTuple):
-    """One thing that may tell two calls of an op apart.
+    """A property that may distinguish two calls of an op in a cache.
 
     Args:
-        of: an argument, ``self`` or ``tensors[3]``, or ``mesh``.
-        what: ``type``, which every argument has, ``shape``, ``placements``, ...
+        of: an argument, such as ``self`` or ``tensors[3]``, or ``mesh``.
+        kind: ``type``, which every argument has, ``shape``, ``placements``, ...
     """
 
     of: str
-    what: str
+    kind: str
 
 
-# What a call looks like to the caches, as texts.
+# The cache-relevant properties of a call, as texts.
 Traits = Mapping[Trait, str]
 _Call = tuple[tuple[Trait, str], ...]
 T = TypeVar("T")
-# These follow from others, or need not be part of a cache's key: named where nothing else differs.
+# These follow from others, or may not be part of a cache's key: reported only if nothing else differs.
 WEAK = ("stride", "value")
 REMEDIES = {"shape": Remedy.SHAPE, "length": Remedy.LENGTH, "value": Remedy.NUMBER}
 
 
 class Called(NamedTuple):
-    """A call, whether it propagated or not, and where it was made."""
+    """A call and its position, whether it propagated or not."""
 
     op: str
     traits: Traits
-    at: CallPlace = CallPlace()
+    at: CallPosition = CallPosition()
     text: tuple[str, str] = ("", "")  # signature and source line, if calls are listed
 
 
 class Reason(NamedTuple):
-    """Why a call missed, in full, and without the values that may differ from step to step.
+    """Why a call missed.
 
     Args:
-        text: in full.
-        without_values: likewise.
-        remedy: what avoids it, as far as the call tells.
-        arguments: that differ, of the first difference.
+        text: the reason.
+        without_values: the reason without values that may differ from step to step.
+        remedy: what avoids the miss.
+        arguments: of the first difference.
         values: of these, now and before.
     """
 
@@ -81,8 +81,8 @@ class Reason(NamedTuple):
     values: tuple[str, ...] = ()
 
 
-def describe(func: Any, args: Sequence[Any], kwargs: dict[str, Any], at: CallPlace) -> Called:
-    """Describe a call on DTensors, or on the specs that stand for them in propagation."""
+def describe(func: Any, args: Sequence[Any], kwargs: dict[str, Any], at: CallPosition) -> Called:
+    """Describe a call on DTensors, or on their specs in propagation."""
     mesh = mesh_among(leaves_of(args, kwargs))
     traits = {} if mesh is None else {**_mesh_traits(mesh)}
     for argument, value in arguments_of(func, args, kwargs):
@@ -94,7 +94,7 @@ def _add(traits: dict[Trait, str], of: str, value: Any, mesh: Any) -> None:
     tensor = tensor_traits(value)
     if tensor is not None:
         traits[Trait(of, "type")] = "tensor"
-        replicated = "R" * (mesh.ndim if mesh is not None else 1)  # as torch takes a plain tensor
+        replicated = "R" * (mesh.ndim if mesh is not None else 1)  # as torch treats a plain tensor
         traits[Trait(of, "dtype")] = dtype_text(tensor.dtype)
         traits[Trait(of, "shape")] = shape_text(tensor.shape)
         traits[Trait(of, "placements")] = placements_text(tensor.placements) or replicated
@@ -121,57 +121,57 @@ def _mesh_traits(mesh: Any) -> dict[Trait, str]:
 
 
 class Seen:
-    """Calls that were seen: of each thread by op, and by the place in the step at which they were made."""
+    """Earlier calls: of each thread by op, and by position in the step."""
 
     def __init__(self) -> None:
-        # Of each call, how often the caches of its thread had been cleared when it was last made.
+        # By call, the number of times that the thread's caches were cleared before it last ran.
         self._clears: defaultdict[tuple[int, str], dict[_Call, int]] = defaultdict(dict)
-        self._placed: defaultdict[tuple[int, str, int], dict[_Call, None]] = defaultdict(dict)
+        self._at_position: defaultdict[tuple[int, str, int], dict[_Call, None]] = defaultdict(dict)
 
     def note(self, called: Called) -> None:
-        """Note a call."""
+        """Record a call."""
         call, at = tuple(called.traits.items()), called.at
-        _put_last(self._clears[at.thread, called.op], call, at.clears, MOST_CALLS)
-        _put_last(self._placed[at.thread, called.op, at.call], call, None, MOST_PLACED)
+        _put_last(self._clears[at.thread, called.op], call, at.clears, MAX_CALLS)
+        _put_last(self._at_position[at.thread, called.op, at.call], call, None, MAX_AT_POSITION)
 
     def why(self, called: Called) -> Reason:
-        """Say why a call missed, before it is noted itself."""
+        """Return why a call missed, before it is recorded itself."""
         op, traits, at, _ = called
-        known = self._clears.get((at.thread, op))
-        if not known:
+        earlier = self._clears.get((at.thread, op))
+        if not earlier:
             elsewhere = bool(at.thread) or any(other == op for _, other in self._clears)
             return Reason(f"first call of this op{' in this thread; caches are per thread' * elsewhere}")
-        before = known.get(tuple(traits.items()))
+        before = earlier.get(tuple(traits.items()))
         if before is not None and before < at.clears:
             return Reason("the caches were cleared since its last call", remedy=Remedy.CLEARED)
         if before is not None:
             return Reason("an equal call missed before: its plan is not kept", remedy=Remedy.UNCACHED)
-        placed = self._placed.get((at.thread, op, at.call))
-        # Of those equally near, the last is what a reader remembers.
-        latest_first = islice(reversed(placed or known), MOST_PLACED)
+        same_position = self._at_position.get((at.thread, op, at.call))
+        # Of equally similar calls the reader remembers the last.
+        latest_first = islice(reversed(same_position or earlier), MAX_AT_POSITION)
         differences = (_differences(traits, dict(other)) for other in latest_first)
         kinds, strong, weak = min(differences, key=lambda each: tuple(map(len, each)))
         changes = [*kinds, *strong] or weak or [Reason("")]
         text = _joined([change.text for change in changes], ", ")
         cause = _joined([change.without_values for change in changes], ", ")
-        if not placed:
+        if not same_position:
             return Reason(f"{text} in another place", cause)
         return changes[0]._replace(text=text, without_values=cause)
 
 
-def _put_last(calls: dict[_Call, T], call: _Call, value: T, most: int) -> None:
-    """Remember a call as the last that was made; the first is forgotten where there are too many."""
+def _put_last(calls: dict[_Call, T], call: _Call, value: T, limit: int) -> None:
+    """Store a call as the latest; drop the first if there are too many."""
     calls.pop(call, None)
     calls[call] = value
-    if len(calls) > most:
+    if len(calls) > limit:
         del calls[next(iter(calls))]
 
 
 def _differences(traits: Traits, other: Traits) -> tuple[list[Reason], list[Reason], list[Reason]]:
-    """Compare two calls, what weighs most first; equal differences of several arguments are one."""
-    # Of items of a list its length says it.
+    """Compare two calls; equal differences of several arguments are merged."""
+    # A difference in the length of a list covers its items.
     new, old = (
-        [trait.of for trait in each if trait.what == "type" and "[" not in trait.of]
+        [trait.of for trait in each if trait.kind == "type" and "[" not in trait.of]
         for each in (traits, other)
     )
     texts = [f"{of} is given, and was not" for of in new if of not in old]
@@ -181,17 +181,17 @@ def _differences(traits: Traits, other: Traits) -> tuple[list[Reason], list[Reas
     changed: dict[tuple[str, str, str], list[str]] = {}
     for trait, value in traits.items():
         if trait in other and other[trait] != value:
-            changed.setdefault((trait.what, value, other[trait]), []).append(trait.of)
-    for (what, value, before), of in changed.items():
-        values = f"{value}, {'were' if what.endswith('s') else 'was'} {before}"
-        subject = f"another mesh: {what}" if of == ["mesh"] else f"{what} of {_joined(of, ' and ')}"
-        remedy = Remedy.NONE if of == ["mesh"] else REMEDIES.get(what, Remedy.NONE)
+            changed.setdefault((trait.kind, value, other[trait]), []).append(trait.of)
+    for (kind, value, before), of in changed.items():
+        values = f"{value}, {'were' if kind.endswith('s') else 'was'} {before}"
+        subject = f"another mesh: {kind}" if of == ["mesh"] else f"{kind} of {_joined(of, ' and ')}"
+        remedy = Remedy.NONE if of == ["mesh"] else REMEDIES.get(kind, Remedy.NONE)
         reason = Reason(f"{subject} {values}", subject, remedy, tuple(of), (value, before))
-        (weak if what in WEAK else strong).append(reason)
+        (weak if kind in WEAK else strong).append(reason)
     return [Reason(text, text) for text in texts], strong, weak
 
 
 def _joined(texts: Sequence[str], joint: str) -> str:
-    if len(texts) > MOST_SHOWN:
-        return f"{', '.join(texts[:MOST_SHOWN])} and {len(texts) - MOST_SHOWN} more"
+    if len(texts) > MAX_SHOWN:
+        return f"{', '.join(texts[:MAX_SHOWN])} and {len(texts) - MAX_SHOWN} more"
     return joint.join(texts)

@@ -1,4 +1,4 @@
-"""The table of what was counted, a line for each step, and the limits of a step: exact, without noise."""
+"""The table of counts, with a line for each step, and limits of counts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from pytest_dtdispatch.steps.model import GROWTH, METRICS, StepCounts, Steps, mo
 
 
 class CountColumn(NamedTuple):
-    """What is counted of a step.
+    """A count of a step.
 
     Args:
         title: of its column.
-        number: reads it.
-        limit: the name of the limit that it may have; empty where there is none.
-        events: that it counts; None where it counts none.
+        number: returns the count.
+        limit: name of its limit; empty if it has none.
+        events: returns the events that it counts; None if it does not count events.
     """
 
     title: str
@@ -39,11 +39,11 @@ class CountColumn(NamedTuple):
 
 
 def of_events(title: str, events: Callable[[StepCounts], Sequence[StepEvent]]) -> CountColumn:
-    """Return the column that counts some events, whose limit has its title."""
+    """Return a column that counts events, with a limit of the same name."""
     return CountColumn(title, lambda step: len(events(step)), title, events)
 
 
-IMPLICIT = "implicit"  # its column is there where some step has one
+IMPLICIT = "implicit"  # shown only if a step has one
 COLUMNS = (
     CountColumn("calls", lambda step: step.calls, "calls"),
     CountColumn("hits", lambda step: step.hits),
@@ -71,11 +71,11 @@ MEANINGS = {
     "missed": "steps with inputs of that shape that missed",
 }
 SHAPE_COLUMNS = tuple(map(Column, ("steps", "missed", "misses", "cache+")))
-MOST_SHAPES = 10
+MAX_SHAPES = 10
 
 
 def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
-    """Lay out what was counted."""
+    """Render the counts of each test."""
     has_implied = any(steps.implied for of_test in counted.values() for steps in of_test)
     shown = [column for column in COLUMNS if has_implied or column.title != IMPLICIT]
     groups = tuple(
@@ -97,7 +97,7 @@ def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
 
 
 def _worst_text(counted: Mapping[str, Sequence[Steps]]) -> str:
-    """Name the step that misses most, else the one that redistributes most."""
+    """Name the step with most misses, else the one with most redistributions."""
     every = [
         (f"{steps.name} in {test}", step)
         for test, of_test in counted.items()
@@ -115,7 +115,7 @@ def _worst_text(counted: Mapping[str, Sequence[Steps]]) -> str:
 
 
 def state_of(steps: Steps) -> str:
-    """Return in a word or two whether a step is steady: no misses, no growth, as many calls each time."""
+    """Return the state of a step: steady without misses and growth, and with the same number of calls."""
     if steps.inputs and (steady := steps.steady_after):
         after = f" after {plural(steady.shapes, 'shape')}" if steady.steps else ""
         grows = ", grows" if _grows(replace(steps, steps=steps.steps[steady.steps :])) else ""
@@ -159,12 +159,12 @@ def _notes(steps: Steps, view: View) -> Sequence[str]:
 
 
 def _shape_lines(steps: Steps, view: View) -> tuple[Line, ...]:
-    """Lay out a line for each shape in the order they came; of many shapes the rest is one line."""
+    """Return a line for each shape, in order of appearance, and one line for the rest of many shapes."""
     of_shape: dict[str, list[StepCounts]] = {}
     for shape, counts in zip(steps.inputs[len(steps.warmup) :], steps.steps, strict=True):
         of_shape.setdefault(shape, []).append(counts)
     shapes = list(of_shape)
-    alone = len(shapes) if view.verbose else MOST_SHAPES
+    alone = len(shapes) if view.verbose else MAX_SHAPES
     lines = [_shape_line(shape, of_shape[shape]) for shape in shapes[:alone]]
     if rest := shapes[alone:]:
         title = f"{plural(len(rest), 'more shape')}; -v lists them"
@@ -191,8 +191,8 @@ def _details(steps: Steps, causes: Callable[[list[Sequence[StepEvent]]], list[st
 
 
 def _range(counts: Sequence[int]) -> str:
-    least, most = min(counts), max(counts)
-    return f"{least:,}" if least == most else f"{least:,}-{most:,}"
+    lowest, highest = min(counts), max(counts)
+    return f"{lowest:,}" if lowest == highest else f"{lowest:,}-{highest:,}"
 
 
 def _consists_of(step: StepCounts, column: CountColumn) -> Sequence[str]:
@@ -204,15 +204,15 @@ def _consists_of(step: StepCounts, column: CountColumn) -> Sequence[str]:
 
 
 def judge(counted: Steps, limits: Mapping[str, int]) -> Iterator[RowVerdict]:
-    """Hold the worst step against each limit."""
+    """Compare the worst step with each limit."""
     steps = counted.steps
     for column in COLUMNS:
         limit = column.limit
         if limit in limits and steps:
             worst = max(steps, key=column.number)
             found = 0 if limit == GROWTH and counted.is_cold else column.number(worst)
-            what = f"step {steps.index(worst) + 1} has {found:,}"
-            yield judge_count(counted.name, limit, limits[limit], found, what, _consists_of(worst, column))
+            text = f"step {steps.index(worst) + 1} has {found:,}"
+            yield judge_count(counted.name, limit, limits[limit], found, text, _consists_of(worst, column))
 
 
 KIND = Kind(

@@ -1,4 +1,4 @@
-"""What a watched loop did: totals, and the steps in which something happened. Its size has a bound."""
+"""Results of a watched loop: totals, and disturbed steps. Its size is bounded."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_dtdispatch.core.results import Count
-from pytest_dtdispatch.steps.events import Miss, Told, extremes, folded, ranged, told
+from pytest_dtdispatch.steps.events import (
+    EventText,
+    Miss,
+    event_text,
+    extremes,
+    insert_folded_modules,
+    merge_texts,
+)
 from pytest_dtdispatch.steps.model import StepCounts
 
-MOST_CAUSES, MOST_STEPS, MOST_TIMES = 1000, 500, 500
+MAX_CAUSES, MAX_STEPS, MAX_TIMES = 1000, 500, 500
 
 
 @dataclass(frozen=True)
@@ -20,19 +27,19 @@ class LoopStep:
 
     Args:
         number: from 1.
-        counts: of it. Redistributions, collectives, wraps and unwraps are there if it was looked at.
-        took_ns: wall time from the end of the step before to its own; None where more was done than counting.
-        is_looked_at: whether it is known what it moved.
+        counts: of the step; without transfers unless they were recorded.
+        took_ns: wall time from the end of the previous step; None if more was measured than counts.
+        has_transfers: whether redistributions, collectives, wraps and unwraps were recorded.
     """
 
     number: int
     counts: StepCounts
     took_ns: int | None = None
-    is_looked_at: bool = False
+    has_transfers: bool = False
 
     @property
     def new_entries(self) -> dict[str, int]:
-        """Entries that caches gained, by cache; one that was emptied gained none."""
+        """Number of entries gained by each cache that grew."""
         grown = self.counts.cache_growth
         return {name: count for name, count in grown if count > 0} if grown else {}
 
@@ -44,12 +51,12 @@ class LoopStep:
 
 @dataclass
 class Cause:
-    """Misses of one cause: the op, its place, and what differed; as a text with ranges for what varied.
+    """Misses of one cause: the op, its line and the difference, with ranges for values that vary.
 
     Args:
-        first_step: in which it happened first.
-        last_step: in which it happened last.
-        times: how often it happened.
+        first_step: the first step that missed.
+        last_step: the last step that missed.
+        times: number of misses.
     """
 
     first_step: int
@@ -59,24 +66,24 @@ class Cause:
     _module: str = ""
 
     def add(self, miss: Miss, number: int) -> None:
-        """Add one that happened in a step."""
+        """Add a miss of a step."""
         self.times, self.last_step = self.times + 1, number
-        text, self._module = told(miss)
+        text, self._module = event_text(miss)
         self._ends = extremes([*self._ends, text])
 
     def join(self, other: Cause) -> Cause:
-        """Add another that has the same text."""
+        """Return the sum with another cause of the same text."""
         first, last = min(self.first_step, other.first_step), max(self.last_step, other.last_step)
         return Cause(first, last, self.times + other.times)
 
     @property
-    def told(self) -> Told:
-        """What happened, and in which module."""
-        return ranged(self._ends), self._module
+    def text(self) -> EventText:
+        """Text of all misses."""
+        return EventText(merge_texts(self._ends), self._module)
 
     @property
     def when(self) -> str:
-        """How often, and in which steps."""
+        """Number of misses, and in which steps."""
         where = f"step {self.first_step}"
         if self.last_step > self.first_step:
             where = f"steps {self.first_step} to {self.last_step}"
@@ -85,21 +92,21 @@ class Cause:
 
 @dataclass
 class Total:
-    """What several steps did, added up.
+    """Sums over several steps.
 
     Args:
-        steps: how many.
-        calls: of ops on DTensors.
-        misses: of those, how many propagated.
-        new_entries: that caches gained.
-        times: wall times of the latest of them that were timed, in nanoseconds.
+        steps: number of steps.
+        calls: number of calls of ops on DTensors.
+        misses: number of calls that propagated.
+        new_entries: number of entries that caches gained.
+        times: wall times of the latest timed steps, in nanoseconds.
     """
 
     steps: int = 0
     calls: int = 0
     misses: int = 0
     new_entries: int = 0
-    times: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_TIMES))
+    times: deque[int] = field(default_factory=lambda: deque(maxlen=MAX_TIMES))
 
     def add(self, step: LoopStep) -> None:
         """Add a step."""
@@ -108,7 +115,7 @@ class Total:
         self.new_entries += sum(step.new_entries.values())
 
     def add_calls(self, calls: int, took_ns: int | None) -> None:
-        """Add a step of hits alone."""
+        """Add a step with hits only."""
         self.steps += 1
         self.calls += calls
         if took_ns is not None:
@@ -116,35 +123,35 @@ class Total:
 
     @property
     def median_ns(self) -> float:
-        """Median wall time of the latest of them; 0 where none was timed."""
+        """Median wall time of the latest steps; 0 if none was timed."""
         return statistics.median(self.times) if self.times else 0.0
 
     @property
-    def most_of_them_ns(self) -> tuple[float, float]:
-        """Between which wall times eight of ten of the latest lie."""
+    def range_ns(self) -> tuple[float, float]:
+        """Range of wall times that contains eight of ten of the latest steps."""
         ordered = sorted(self.times)
         cut = len(ordered) // 10
         return (ordered[cut], ordered[-1 - cut]) if ordered else (0.0, 0.0)
 
 
 class LoopSteps:
-    """What the steps of a loop did so far.
+    """The steps of a loop so far.
 
     Attributes:
-        warmup: those at the beginning, in which misses belong there.
-        steady: those after it in which nothing missed, and no cache gained an entry.
-        disturbed: the others after it.
-        looked_at: the latest step after the warm-up that was looked at, a steady one if there was any.
-        after: counts of what came after the last step, once the watch is closed.
-        disturbed_steps: the disturbed ones; only the latest, where there are very many.
-        unlisted: disturbed steps that no line is due for, since the last one that has a line.
+        warmup: total of the first steps, where misses are expected.
+        steady: total of later steps without misses and cache growth.
+        disturbed: total of the other later steps.
+        with_transfers: the latest step after the warm-up with recorded transfers, a steady one if possible.
+        after: counts after the last step, once the watch is closed.
+        disturbed_steps: the latest disturbed steps.
+        unlisted: total of disturbed steps since the last one that was printed.
     """
 
     def __init__(self) -> None:
         self.warmup, self.steady, self.disturbed = Total(), Total(), Total()
-        self.looked_at: LoopStep | None = None
+        self.with_transfers: LoopStep | None = None
         self.after = StepCounts()
-        self.disturbed_steps: deque[LoopStep] = deque(maxlen=MOST_STEPS)
+        self.disturbed_steps: deque[LoopStep] = deque(maxlen=MAX_STEPS)
         self.unlisted = Total()
         self._steps_of = Counter[Hashable]()
         self._totals = self.warmup, self.steady, self.disturbed
@@ -152,31 +159,31 @@ class LoopSteps:
         self._more_misses = 0
 
     def __len__(self) -> int:
-        return self.warmup.steps + self.steady.steps + self.disturbed.steps  # asked in every step
+        return self.warmup.steps + self.steady.steps + self.disturbed.steps  # runs in every step
 
     @property
     def calls(self) -> int:
-        """Calls of ops on DTensors, in all steps."""
+        """Number of calls of ops on DTensors, in all steps."""
         return sum(total.calls for total in self._totals)
 
     @property
     def misses(self) -> int:
-        """Calls that propagated, in all steps."""
+        """Number of misses, in all steps."""
         return sum(total.misses for total in self._totals)
 
     @property
     def misses_per_step(self) -> float:
-        """Calls that propagated, a step after the warm-up; lists what missed and why."""
+        """Misses a step after the warm-up, with a list of their causes."""
         return Count(self.disturbed.misses, self.steady.steps + self.disturbed.steps, self.causes)
 
     @property
     def causes(self) -> Sequence[str]:
-        """What missed after the warm-up and why, a line for each cause, the most frequent first.
+        """Causes of misses after the warm-up, the most frequent first.
 
-        Causes that differ by the index of a layer alone are one.
+        Causes that differ only by the index of a layer are merged.
         """
         every, lines = [*self._causes.values()], dict[str, Cause]()
-        for text, cause in zip(folded([each.told for each in every]), every, strict=True):
+        for text, cause in zip(insert_folded_modules([each.text for each in every]), every, strict=True):
             lines[text] = lines[text].join(cause) if text in lines else cause
         by_times = sorted(lines.items(), key=lambda item: -item[1].times)
         more = [f"{self._more_misses:,} more misses of other causes"] * bool(self._more_misses)
@@ -184,8 +191,8 @@ class LoopSteps:
 
     def add(self, step: LoopStep) -> None:
         """Add a step after the warm-up."""
-        if step.is_looked_at and (step.is_steady or self.looked_at is None):
-            self.looked_at = step
+        if step.has_transfers and (step.is_steady or self.with_transfers is None):
+            self.with_transfers = step
         if step.is_steady:
             self.steady.add(step)
             return
@@ -193,7 +200,7 @@ class LoopSteps:
         self.disturbed_steps.append(step)
         for miss in step.counts.missed:
             cause = self._causes.get(miss.origin)
-            if cause is None and len(self._causes) < MOST_CAUSES:
+            if cause is None and len(self._causes) < MAX_CAUSES:
                 cause = self._causes[miss.origin] = Cause(step.number)
             if cause is None:
                 self._more_misses += 1
@@ -201,10 +208,10 @@ class LoopSteps:
                 cause.add(miss, step.number)
 
     def is_due(self, step: LoopStep) -> bool:
-        """Return whether a disturbed step has a line: the first with a cause, the second, the fourth, ..."""
+        """Return whether to print a disturbed step: the first with a cause, the second, the fourth, ..."""
         causes = {miss.origin for miss in step.counts.missed} or {tuple(step.new_entries)}
         for cause in causes:
-            if cause in self._steps_of or len(self._steps_of) < MOST_CAUSES:
+            if cause in self._steps_of or len(self._steps_of) < MAX_CAUSES:
                 self._steps_of[cause] += 1
         is_due = any(self._steps_of[cause].bit_count() == 1 for cause in causes)
         if not is_due:
@@ -212,8 +219,8 @@ class LoopSteps:
         return is_due
 
     @property
-    def telling(self) -> list[list[StepCounts]]:
-        """Steps that advice is for: one whose transfers are counted, and the last two if each one misses."""
-        looked_at = [[self.looked_at.counts]] if self.looked_at else []
+    def for_advice(self) -> list[list[StepCounts]]:
+        """Steps for advice: one with recorded transfers, and the last two if both miss."""
+        recorded = [[self.with_transfers.counts]] if self.with_transfers else []
         last = [step for step in [*self.disturbed_steps][-2:] if step.number > len(self) - 2]
-        return [*looked_at, *[[step.counts for step in last]] * (len(last) == 2)]
+        return [*recorded, *[[step.counts for step in last]] * (len(last) == 2)]

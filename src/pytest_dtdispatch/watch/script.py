@@ -1,4 +1,4 @@
-"""``dtdispatch watch``: a program runs as Python runs it, and the steps of its optimizer end the steps."""
+"""``dtdispatch watch``: run a program as Python does; each step of its optimizer ends a step."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ MARKING = "To mark steps, run it by python with a StepWatch, and call watch.step
 
 
 def watch_script(name: str, arguments: Sequence[str], budget_steps: int = 0) -> int:
-    """Run a script as ``python SCRIPT.py`` does, watch its steps, and print a summary however it ends.
+    """Run a script as ``python SCRIPT.py`` does, watch its steps, and print a summary.
 
     Args:
         name: of its file.
         arguments: of the script.
-        budget_steps: undisturbed steps of a budget, taken once the warm-up is over; 0 for no budget.
+        budget_steps: undisturbed steps of a budget, which begins after the warm-up; 0 for no budget.
 
     Returns:
-        The status that Python would exit with.
+        The exit status of the program.
 
     Raises:
-        MeasurementError: it cannot be read, or it ended well and called no op on DTensors.
+        MeasurementError: it cannot be read, or it succeeded without calling an op on DTensors.
     """
     path = os.path.abspath(name)  # noqa: PTH100 (links are not followed, as Python follows none)
     try:
@@ -55,28 +55,28 @@ def watch_module(name: str, arguments: Sequence[str], budget_steps: int = 0) -> 
     Args:
         name: of the module, as ``import`` takes it.
         arguments: of the module.
-        budget_steps: undisturbed steps of a budget, taken once the warm-up is over; 0 for no budget.
+        budget_steps: undisturbed steps of a budget, which begins after the warm-up; 0 for no budget.
 
     Returns:
-        The status that Python would exit with.
+        The exit status of the program.
 
     Raises:
-        MeasurementError: there is no such module to run, or it ended well and called no op on DTensors.
+        MeasurementError: the module cannot be run, or it succeeded without calling an op on DTensors.
     """
-    _set_up("-m", arguments, Path.cwd())  # runpy puts the file's name in place of it, as Python does
+    _set_up("-m", arguments, Path.cwd())  # runpy replaces it by the file's name, as Python does
     run = partial(runpy.run_module, name, run_name="__main__", alter_sys=True)
     return _watched(name, run, budget_steps)
 
 
 def _set_up(program: str, arguments: Sequence[str], folder: Path) -> None:
-    """Give a program the arguments and the first folder to import from that Python gives it."""
+    """Set the arguments and the first import folder as Python does."""
     sys.argv[:] = [program, *arguments]
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = str(folder)
 
 
 def _watched(name: str, run: Callable[[], object], budget_steps: int) -> int:
-    """Run a program, and print what its steps did; return the status that Python would exit with."""
+    """Run a program, and print a summary of its steps; return its exit status."""
     with StepWatch() as watch:
         ends = _StepEnds(watch, budget_steps)
         hook = register_optimizer_step_post_hook(ends.after_step)
@@ -85,7 +85,7 @@ def _watched(name: str, run: Callable[[], object], budget_steps: int) -> int:
         finally:
             hook.remove()
         if len(watch.steps):
-            ends.take_budget()  # of a program that did not warm up: closing says how many steps it takes
+            ends.begin_budget()  # the program did not warm up: closing prints how many steps a budget needs
     steps = watch.steps
     if not steps.calls and not steps.after.calls:
         nothing = "called no op on DTensors; processes that it starts are not watched"
@@ -104,10 +104,10 @@ def _watched(name: str, run: Callable[[], object], budget_steps: int) -> int:
 
 
 class _StepEnds:
-    """Ends a step of a watch with each step of the optimizer that leads: the first that steps.
+    """Ends a step of a watch with each step of the leading optimizer, the first that steps.
 
-    Another one that steps twice while the leader does not takes its place, as the leader may be done. So
-    each iteration of a loop with several optimizers ends once.
+    An optimizer that steps twice while the leader does not becomes the leader, because the other one may be
+    finished. So each iteration of a loop with several optimizers is one step.
     """
 
     def __init__(self, watch: StepWatch, budget_steps: int) -> None:
@@ -118,7 +118,7 @@ class _StepEnds:
         self._others: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Note a step of an optimizer; what is compiled stays as it is."""
+        """Handle a step of an optimizer; no-op in compiled code."""
         if torch.compiler.is_compiling() or threading.current_thread() is not self._thread:
             return
         leader = self._leader() if self._leader else None
@@ -129,10 +129,10 @@ class _StepEnds:
         self._others.clear()
         self._watch.step()
         if self._watch.is_warm:
-            self.take_budget()
+            self.begin_budget()
 
-    def take_budget(self) -> None:
-        """Begin the budget, if it is requested and was not begun; other ranks would disturb the first."""
+    def begin_budget(self) -> None:
+        """Begin the requested budget once, on the first rank: other ranks would disturb it."""
         steps, self._budget_steps = self._budget_steps, 0
         if steps and is_first_rank():
             try:
@@ -146,7 +146,7 @@ def _owner(frame: FrameType) -> str:
 
 
 def _run(name: str, run: Callable[[], object]) -> int:
-    """Run a program to its end; return the status that Python would exit with."""
+    """Run a program to its end; return its exit status."""
     try:
         run()
     except SystemExit as left:

@@ -1,4 +1,4 @@
-"""Watch a training loop, step by step, from inside of the program."""
+"""Watch a training loop step by step, from inside the program."""
 
 from __future__ import annotations
 
@@ -37,49 +37,49 @@ from pytest_dtdispatch.watch.text import (
     transfers_text,
 )
 
-FIRST_LOOK = 8  # steps after the loop became steady; every look is twice as far as the one before
-MOVED_EVERY = 4  # times as far is every step that is looked at for what it moves
+FIRST_CHECK = 8  # steps after the loop became steady; each later check is twice as far away
+TRANSFERS_EVERY = 4  # transfers are recorded in a step whose number is this many times that of the last one
 
 
 class Growth:
-    """Follow live objects from when a loop became steady.
+    """Detects growth of live objects once a loop is steady.
 
-    They grow if the lowest count since a look is above the lowest count before it, twice in a row. Objects
-    that come and go do not. Garbage is collected only if the count is higher.
+    Objects grow if their minimum count since a check exceeds the minimum before it, twice in a row. Temporary
+    objects do not. Garbage is collected only if the count is higher.
 
     Args:
         since: the step in which the loop became steady.
-        live: counts live objects, with garbage.
+        live: counts live objects, including garbage.
 
     Attributes:
-        next_look: the step after which they are compared next.
+        next_check: the step of the next check.
     """
 
     def __init__(self, since: int, live: Callable[[], Counter[str]]) -> None:
-        self.next_look = since + FIRST_LOOK
+        self.next_check = since + FIRST_CHECK
         self._since = since
         self._live = live
         self._base = self._last = live()
-        self._fewest: Counter[str] | None = None  # since the last look
+        self._minimum: Counter[str] | None = None  # since the last check
         self._grew_before = False
 
-    def look(self, step: int) -> str:
-        """Return what grew, garbage being collected; empty where nothing did, or between looks."""
+    def check(self, step: int) -> str:
+        """Return which objects grew; empty if none, or between checks."""
         live = self._live()
-        fewest = self._fewest = live if self._fewest is None else live & self._fewest
-        if step < self.next_look:
+        minimum = self._minimum = live if self._minimum is None else live & self._minimum
+        if step < self.next_check:
             return ""
-        self.next_look = self._since + 2 * (step - self._since)
-        if fewest - self._last:
+        self.next_check = self._since + 2 * (step - self._since)
+        if minimum - self._last:
             gc.collect()
             live = self._live()
-            fewest &= live
-        grew, again = bool(fewest - self._last), self._grew_before
-        self._last, self._fewest, self._grew_before = fewest, None, grew
+            minimum &= live
+        grew, again = bool(minimum - self._last), self._grew_before
+        self._last, self._minimum, self._grew_before = minimum, None, grew
         return self._text(live) if grew and again else ""
 
     def so_far(self, step: int) -> str:
-        """Return for a summary what grew in every second step, garbage being collected; else nothing."""
+        """Return which objects grew in at least every second step, for the summary."""
         gc.collect()
         live = self._live()
         most = max((live - self._base).values(), default=0)
@@ -120,29 +120,29 @@ class BudgetRequest(NamedTuple):
         return f"the loop ended after {plural(completed, 'step')}, and one takes about {needed:,}"
 
 
-MOST_WARMUP = 10  # steps
-RECORDED_STEPS = 3  # steps in which every op is noted
-LOOK_EVERY = 8  # steps: of those that are steady, live objects are counted in so many
+MAX_WARMUP = 10  # steps
+RECORDED_STEPS = 3  # steps that record every op
+CHECK_EVERY = 8  # steady steps between two counts of live objects
 
 
 class StepWatch:
-    """Watch a loop, and write a line for each step that misses the caches or makes them grow.
+    """Watch a loop, and print a line for each step that misses or adds to the sharding caches.
 
     It is open until :meth:`close`, or until the end of a ``with`` block. Use it in one thread. Nothing is
     cleared or repeated.
 
     Args:
-        print: takes each line. By default the first rank writes to standard error, and other ranks write
+        print: prints a line. By default the first rank writes to standard error, and other ranks write
             nothing.
 
     Attributes:
-        steps: what the steps did so far.
-        budgets: all that are complete.
+        steps: the steps so far.
+        budgets: all complete budgets.
         is_warm: whether the warm-up is over.
-        ops_after: once closed, calls by op after the last step, if every call was noted.
+        ops_after: once closed, calls by op after the last step, if all calls were recorded.
 
     Raises:
-        DtDispatchError: something is measured already, in this thread or in another one.
+        DtDispatchError: something else is being measured, in any thread.
 
     Example:
         >>> with StepWatch(print) as watch:
@@ -165,12 +165,12 @@ class StepWatch:
         self.is_warm = False
         self._thread = threading.current_thread()
         self._growth: Growth | None = None
-        self._next_moved = 0
+        self._next_transfers = 0
         refuse_inside("StepWatch()")
         self._counter = counter = LoopCounter()
         counter.__enter__()
         self._finish = weakref.finalize(self, counter.__exit__)
-        counter.look()
+        counter.record_transfers()
         counter.begin_notes()
         self._began_ns = time.perf_counter_ns()
 
@@ -194,18 +194,18 @@ class StepWatch:
             self._end_step(ended_ns)
         else:
             self.steps.steady.add_calls(calls, ended_ns - self._began_ns)
-            if len(self.steps) % LOOK_EVERY == 0:
-                self._look_on(len(self.steps))
+            if len(self.steps) % CHECK_EVERY == 0:
+                self._plan_next(len(self.steps))
         self._began_ns = time.perf_counter_ns()
 
     def _end_step(self, ended_ns: int) -> None:
         if self._budget is not None:
             self._budget.end_step()
-        is_looked_at = self._counter.is_looking
-        took_ns = None if is_looked_at or self._request else ended_ns - self._began_ns
-        step = LoopStep(len(self.steps) + 1, self._counter.lap(), took_ns, is_looked_at)
+        has_transfers = self._counter.records_transfers
+        took_ns = None if has_transfers or self._request else ended_ns - self._began_ns
+        step = LoopStep(len(self.steps) + 1, self._counter.lap(), took_ns, has_transfers)
         counts = step.counts
-        if not self.is_warm and counts.misses and step.number <= MOST_WARMUP:
+        if not self.is_warm and counts.misses and step.number <= MAX_WARMUP:
             self.steps.warmup.add(step)
             if step.number >= RECORDED_STEPS:
                 self._counter.end_notes()
@@ -216,35 +216,35 @@ class StepWatch:
             self._begin_budget_step(self._request)
 
     def budget(self, steps: int = 20) -> None:
-        """Take the budget of the next steps: where their wall time goes.
+        """Measure the budget of the next steps: where their wall time goes.
 
-        Some steps are followed line by line. Then undisturbed and profiled steps alternate. A step is what
-        lies between two calls of :meth:`step`. The result is printed when enough steps ran, and kept in
+        Some steps are traced line by line. Then undisturbed and profiled steps alternate. A step is the code
+        between two calls of :meth:`step`. The result is printed once enough steps ran, and stored in
         ``budgets``.
 
         Args:
-            steps: undisturbed steps, and as many of each other kind. With 20 the budget takes 103 steps, or
+            steps: number of undisturbed steps, and of each other kind. With 20 the budget takes 103 steps, or
                 more if they are shorter than 20 ms.
 
         Raises:
-            DtDispatchError: a budget is being taken, or a profiler of torch runs.
+            DtDispatchError: a budget is being measured, or a profiler of torch is running.
         """
         self._check("budget()")
         if self._request is not None:
             raise MeasurementError("budget(): a budget is being measured; it is printed after enough steps")
         check_count("steps", steps, 1, "budget")
         refuse_another_profiler("a budget")
-        self._counter.look_away()
+        self._counter.skip_transfers()
         self._counter.end_notes()
         self._request = BudgetRequest(steps, len(self.steps), time.perf_counter_ns())
 
     def __str__(self) -> str:
-        """Return a table of what the loop did so far."""
+        """Return a table of the steps so far."""
         notes = [self._growth.so_far(len(self.steps))] if self._growth else []
         notes += [f"after the last step: {calls_text(self.steps.after)}"] if self.steps.after.calls else []
-        found = [one for steps in self.steps.telling for one in advise(steps)] if not self.budgets else []
+        found = [one for steps in self.steps.for_advice for one in advise(steps)] if not self.budgets else []
         notes += [line for advice in found for line in advice.lines]
-        return _laid_out(document("StepWatch", self.steps, notes))
+        return _rendered(document("StepWatch", self.steps, notes))
 
     def close(self) -> None:
         """Remove all hooks; the counts stay."""
@@ -268,7 +268,7 @@ class StepWatch:
             name = f"steps {request.first:,} to {len(self.steps):,}"
             budget = replace(with_advice(self._budget.result()), name=name)
             self.budgets.append(budget)
-            self._say(_laid_out(budget_document({"StepWatch": [budget]}, View())))
+            self._say(_rendered(budget_document({"StepWatch": [budget]}, View())))
         except DtDispatchError as error:
             self._write(f"no budget: {error}")
         self._end_budget()
@@ -300,23 +300,23 @@ class StepWatch:
         self._counter.end_notes()
         if self._growth is None and step.is_steady:
             self._growth = Growth(step.number, live_objects)
-            self._next_moved = self._growth.next_look
-        self._look_on(step.number)
+            self._next_transfers = self._growth.next_check
+        self._plan_next(step.number)
 
-    def _look_on(self, number: int) -> None:
-        """Choose what is looked at in the next step, and look whether live objects grow."""
+    def _plan_next(self, number: int) -> None:
+        """Choose whether the next step records transfers, and check whether live objects grow."""
         counter, growth = self._counter, self._growth
-        if counter.is_looking:
-            counter.look_away()
-        elif growth and number >= self._next_moved and self._request is None:
-            self._next_moved = MOVED_EVERY * number
-            counter.look()
-        if growth and self._request is None and (grown := growth.look(number)):  # a budget holds specs
+        if counter.records_transfers:
+            counter.skip_transfers()
+        elif growth and number >= self._next_transfers and self._request is None:
+            self._next_transfers = TRANSFERS_EVERY * number
+            counter.record_transfers()
+        if growth and self._request is None and (grown := growth.check(number)):  # a budget holds specs
             self._write(f"step {number}: {grown}")
 
     def _write(self, line: str) -> None:
         self._say(f"dtdispatch: {escape_controls(line)}")
 
 
-def _laid_out(document: Document) -> str:
+def _rendered(document: Document) -> str:
     return plain_text(document, page_width(sys.stderr.isatty(), shutil.get_terminal_size().columns))

@@ -1,4 +1,4 @@
-"""What a watched loop says: where its lines go, a line about a step, and the summary. Imports no torch."""
+"""Output of a watched loop: lines about steps, and the summary. Without torch."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ Say = Callable[[str], object]
 
 
 def say_on_first_rank(text: str) -> None:
-    """Write to standard error, on the first of all ranks alone."""
+    """Write to standard error, on the first rank only."""
     if is_first_rank():
         print(text, file=sys.stderr, flush=True)
 
 
 def is_first_rank() -> bool:
-    """Ask the process group, if there is one of real ranks, whether this is its first; else a launcher."""
+    """Return whether this is the first rank: of the process group, or by the variables of a launcher."""
     dist: Any = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized() and dist.get_backend() != "fake":
         return bool(dist.get_rank() == 0)
     return read_world(os.environ).is_first
 
 
-MOST_LISTED, MOST_OPS = 3, 6
-LEAST_TIMES = 5  # steady steps, before it is said what they take
+MAX_LISTED, MAX_OPS = 3, 6
+MIN_TIMES = 5  # steady steps, before their times are printed
 
 
 def transfers_text(counts: StepCounts) -> str:
-    """Say how many calls a step has, and how much it moves.
+    """Format the number of calls and of transfers of a step.
 
     Example:
         >>> from pytest_dtdispatch.steps.events import Collective
@@ -54,9 +54,9 @@ def transfers_text(counts: StepCounts) -> str:
 
 
 def disturbed_line(step: LoopStep, steps: LoopSteps) -> str:
-    """Say what happened in a step that was not steady: what missed and why, and what it cost."""
+    """Format a step that was not steady: misses with their causes, cache growth and time."""
     missed = by_cause([step.counts.missed])
-    listed = "; ".join(first_of(missed, MOST_LISTED))
+    listed = "; ".join(first_of(missed, MAX_LISTED))
     parts = [f"{plural(step.counts.misses, 'miss', 'es')}: {listed}"] * bool(missed)
     entries = ", ".join(f"{name} {count:+,}" for name, count in step.new_entries.items())
     parts += [f"cache entries: {entries}"] * bool(entries)
@@ -69,29 +69,29 @@ def disturbed_line(step: LoopStep, steps: LoopSteps) -> str:
 
 
 def calls_text(counts: StepCounts) -> str:
-    """Say how many calls there were, and how many of them missed."""
+    """Format the number of calls and of misses."""
     return f"{plural(counts.calls, 'call')}, {plural(counts.misses, 'miss', 'es')}"
 
 
 def ops_text(ops: Mapping[str, int], calls: int) -> str:
-    """List the ops that were called most often, of so many calls in all.
+    """List the most frequent ops among a number of calls.
 
     Example:
         >>> ops_text({"mm.default": 12, "t.default": 8}, 20), ops_text({"mm.default": 12}, 30)
         ('12 mm.default, 8 t.default', '12 mm.default, 18 other')
     """
-    listed = sorted(ops.items(), key=lambda item: -item[1])[:MOST_OPS]
+    listed = sorted(ops.items(), key=lambda item: -item[1])[:MAX_OPS]
     rest = calls - sum(count for _, count in listed)
     return ", ".join(f"{count:,} {op}" for op, count in [*listed, *[("other", rest)] * (rest > 0)])
 
 
 def _beside(steady: Total) -> str:
-    least, most = steady.most_of_them_ns
-    return f", steady steps {ms(least)} to {ms(most)} ms" if len(steady.times) >= LEAST_TIMES else ""
+    low, high = steady.range_ns
+    return f", steady steps {ms(low)} to {ms(high)} ms" if len(steady.times) >= MIN_TIMES else ""
 
 
 def ms(ns: float) -> str:
-    """Write a time in milliseconds with three digits.
+    """Format a time in milliseconds with three digits.
 
     Example:
         >>> ms(1234567), ms(123456789)
@@ -101,12 +101,12 @@ def ms(ns: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-MOST_CAUSES, MOST_MOVED = 10, 3  # that are listed
+MAX_CAUSES_LISTED, MAX_TRANSFERS_LISTED = 10, 3
 COLUMNS = (*map(Column, ("steps", "calls", "misses", "cache+", "ms")), Column("p10-p90", "ms"))
 
 
 def document(name: str, steps: LoopSteps, notes: Sequence[str]) -> Document:
-    """Lay out what a loop did."""
+    """Render the steps of a loop."""
     title = f"{name}: {len(steps):,} steps, {steps.disturbed.steps:,} disturbed"
     rows = (("warm-up", steps.warmup), ("steady", steps.steady), ("disturbed", steps.disturbed))
     lines = tuple(_line(label, total) for label, total in rows if total.steps)
@@ -116,21 +116,21 @@ def document(name: str, steps: LoopSteps, notes: Sequence[str]) -> Document:
 
 
 def _line(label: str, total: Total) -> Line:
-    least, most = total.most_of_them_ns
+    low, high = total.range_ns
     calls = f"{total.calls / total.steps:,.0f}"
     numbers = f"{total.steps:,}", calls, f"{total.misses:,}", f"{total.new_entries:,}"
-    times = (ms(total.median_ns), f"{ms(least)}-{ms(most)}") if total.times else ("-", "-")
+    times = (ms(total.median_ns), f"{ms(low)}-{ms(high)}") if total.times else ("-", "-")
     return Line(label, (*numbers, *times))
 
 
 def _notes(steps: LoopSteps, notes: Sequence[str]) -> Iterator[tuple[str, Tone]]:
-    for cause in first_of(steps.causes, MOST_CAUSES):
+    for cause in first_of(steps.causes, MAX_CAUSES_LISTED):
         yield f"missed {cause}", Tone.BAD
-    if (one := steps.looked_at) is not None:
+    if (one := steps.with_transfers) is not None:
         state = "steady" if one.is_steady else "disturbed"
         yield f"step {one.number}, {state}: {transfers_text(one.counts)}", Tone.PLAIN
         for kind in TRANSFERS:
-            for text in first_of(by_cause([one.counts.of(kind)]), MOST_MOVED):
+            for text in first_of(by_cause([one.counts.of(kind)]), MAX_TRANSFERS_LISTED):
                 yield f"{kind.verb} {text}", Tone.PLAIN
     for note in filter(None, notes):
         yield note, Tone.NOTICE
