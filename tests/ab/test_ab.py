@@ -282,7 +282,7 @@ def test_a_profile_that_cannot_be_taken_takes_no_verdict_away(
     path = tmp_path / "ab.json"
     assert compare(base, head, "--metric", "instructions", "--json", str(path)) == 1
     out, err = capsys.readouterr()
-    assert "functions are not known: head " in err
+    assert "functions are unknown: head " in err
     assert "find what grew" in out
     assert main(["ab", "--judge", str(path)]) == 1
 

@@ -93,7 +93,7 @@ def test_an_interpreter_that_cannot_measure(
         ("print('ImportError: broken'); sys.exit(3)", "exit status 3: ImportError: broken"),
         ("sys.exit(5)", "no test was collected"),
         ("print('FAILED t.py::test_add - boom'); sys.exit(1)", "tests failed: FAILED t.py::test_add - boom"),
-        ("sys.exit(0)", "measured nothing, and said last: "),
+        ("sys.exit(0)", "measured nothing; its last output: "),
         ("open(os.environ['DTDISPATCH_AB_OUTPUT'], 'w').write('{'); sys.exit(0)", "wrote something else"),
         ("told['only'] = {'values': {}}", "measured nothing: no test of it makes calls on DTensors"),
         ("told['only'] = {'values': {'x': 'fast'}}", "something else"),

@@ -9,7 +9,7 @@ import pytest
 from pytest_dtdispatch.ab.process import Versions
 from pytest_dtdispatch.ab.report import run_document
 from pytest_dtdispatch.ab.rule import Values
-from pytest_dtdispatch.ab.run import ProcessSample, Request, Run, judge_run
+from pytest_dtdispatch.ab.run import ProcessSample, Request, Run, judge_pairs
 from pytest_dtdispatch.core.row_id import RowId
 from tests.rendered import lines_of
 
@@ -31,7 +31,7 @@ def shown(base: Sequence[Values], head: Sequence[Values], width: int = 140) -> l
         for each in of_side
     )
     run = Run(Request(("old", "new"), ("v1", "v2")), {"base": VERSIONS, "head": VERSIONS}, samples)
-    return lines_of(run_document(run, judge_run(run)), width)
+    return lines_of(run_document(run, judge_pairs(run)), width)
 
 
 def test_a_row_has_its_state_shift_interval_p_and_what_could_be_seen() -> None:

@@ -16,9 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.ab.report import exit_status
-from pytest_dtdispatch.ab.run import BASE, HEAD
-from pytest_dtdispatch.ab.run import judge_run as judge_ab_run
-from pytest_dtdispatch.ab.run import read_run as read_ab_run
+from pytest_dtdispatch.ab.run import BASE, HEAD, judge_pairs, read_ab_run
 from pytest_dtdispatch.core.measurement import Samples, State
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.row_id import RowId
@@ -225,4 +223,4 @@ def test_a_file_to_judge(file: tuple[str, list[Any]], tmp_path_factory: pytest.T
     assert min(rule.pairs, rule.confirm, run.request.passes) >= 1
     is_other = any(not place or place[0] == "request" for place in changes)  # floors of 1000 % let all pass
     if len(run.processes) == 30 and not is_other:
-        assert exit_status(judge_ab_run(run)) != 0
+        assert exit_status(judge_pairs(run)) != 0

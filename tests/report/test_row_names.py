@@ -13,7 +13,7 @@ import pytest
 
 from pytest_dtdispatch.ab.process import Versions
 from pytest_dtdispatch.ab.report import run_document
-from pytest_dtdispatch.ab.run import ProcessSample, Request, Run, judge_run
+from pytest_dtdispatch.ab.run import ProcessSample, Request, Run, judge_pairs
 from pytest_dtdispatch.compare.model import COUNTS
 from pytest_dtdispatch.core.measurement import Contains, Samples, State
 from pytest_dtdispatch.core.results import MetricValue
@@ -84,7 +84,7 @@ def test_parts_of_names_come_back_from_ab(test: str, label: str) -> None:
     sides = ("base", "head")
     samples = tuple(ProcessSample({row: 7.0}, stage="screen", side=side) for side in sides for _ in range(5))
     run = Run(Request(("old", "new")), dict.fromkeys(sides, versions), samples)
-    found = judge_run(run)
+    found = judge_pairs(run)
     assert lines_of(run_document(run, found)) == [row]
     assert [one.row for compared in found.values() for one in compared.verdicts] == [row]
 

@@ -1,4 +1,4 @@
-"""Which modules of a process belong to a repository, and whether they come from one checkout of it."""
+"""Modules of a process that belong to a repository, and checks that they come from one checkout of it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Checkout:
         return ""
 
     def is_foreign(self, name: str, file: str) -> bool:
-        """Return whether a module belongs to the repository, and comes from elsewhere than this checkout."""
+        """Return whether a module belongs to the repository but was not imported from this checkout."""
         real = os.path.realpath(file)
         if self._is_own(real):
             return False
@@ -57,7 +57,7 @@ class Checkout:
             return True
         last = name.rpartition(".")[2]
         if name.partition(".")[0] in sys.stdlib_module_names or last == "conftest" or last[:5] == "test_":
-            return False  # tests go by path alone
+            return False  # tests are identified by path alone
         return any(_has_module(folder, name) for folder in self._package_folders)
 
     def _is_own(self, file: str) -> bool:
@@ -65,7 +65,7 @@ class Checkout:
 
     @cached_property
     def _package_folders(self) -> tuple[Path, ...]:
-        """Folders that hold packages of the repository, whether or not they are on the import path."""
+        """Folders with packages of the repository, on the import path or not."""
         tops = {
             path.parent for name in PROJECTS for depth in DEPTHS for path in Path(self.top).glob(depth + name)
         }
@@ -80,7 +80,7 @@ DEPTHS = ("", "*/", "*/*/")
 
 
 def module_files(modules: Mapping[str, ModuleType]) -> dict[str, str]:
-    """Return the files of loaded modules; a lazy module may have any value for one."""
+    """Return the files of loaded modules; the ``__file__`` of a lazy module may be any value."""
     return {
         name: file
         for name, each in modules.items()
@@ -91,20 +91,20 @@ def module_files(modules: Mapping[str, ModuleType]) -> dict[str, str]:
 
 
 class InstalledFinder:
-    """Import the packages of a folder from there, whatever hooks and paths come before it."""
+    """A finder that imports packages from a folder, with precedence over other hooks and paths."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Find a module; a namespace package has parts elsewhere, and is left to the path."""
+        """Find a module, but no namespace package, which may have parts elsewhere."""
         folders = [self._folder] if path is None else [each for each in path if _is_below(each, self._folder)]
         spec = PathFinder.find_spec(name, folders, target)
         return spec if spec and spec.loader else None
 
 
 def _root(name: str, file: Path) -> Path:
-    """Return the folder of the import path from which a module was found.
+    """Return the folder of the import path in which a module was found.
 
     Example:
         >>> _root("a.b", Path("/x/a/b.py")).as_posix(), _root("a.b", Path("/x/a/b/__init__.py")).as_posix()
@@ -115,7 +115,7 @@ def _root(name: str, file: Path) -> Path:
 
 
 def _has_module(folder: Path, name: str) -> bool:
-    """Whether a folder has the first regular package or module of a dotted name."""
+    """Return whether a folder has the first regular package or module of a dotted name."""
     parts = name.split(".")
     paths = (folder.joinpath(*parts[:end]) for end in range(1, len(parts) + 1))
     return any((path / "__init__.py").is_file() or path.with_suffix(".py").is_file() for path in paths)
@@ -126,6 +126,6 @@ def _is_below(file: str, folder: str) -> bool:
 
 
 def _is_of_interpreter(file: str, folder: str) -> bool:
-    """Whether a file belongs to an environment that lies in a folder."""
+    """Return whether a file belongs to a Python environment inside a folder."""
     prefixes = {os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix)}
     return any(_is_below(prefix, folder) and _is_below(file, prefix) for prefix in prefixes)

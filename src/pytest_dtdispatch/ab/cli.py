@@ -1,4 +1,4 @@
-"""``dtdispatch ab``: what is typed, and what it ends with."""
+"""``dtdispatch ab``: command line and exit status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from pytest_dtdispatch.ab.process import stopping_handled_by
 from pytest_dtdispatch.ab.report import exit_status, pasted_document, run_document
 from pytest_dtdispatch.ab.rule import COUNTS, INSTRUCTIONS, METRICS, PAIRS, TIME, Rule
-from pytest_dtdispatch.ab.run import MOST_SHARE, TIME_LIMITS_S, Request, judge_run, measure_run, read_run
+from pytest_dtdispatch.ab.run import MOST_SHARE, TIME_LIMITS_S, Request, judge_pairs, measure_run, read_ab_run
 from pytest_dtdispatch.core.parsing import read_choice, read_count, read_decimal, read_file, read_seconds
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import DtDispatchError
@@ -22,14 +22,14 @@ from pytest_dtdispatch.report.document import Document, Verbatim
 from pytest_dtdispatch.report.markdown import document_text
 from pytest_dtdispatch.report.screen import show
 
-# What is for one metric alone, by field.
-OF_METRIC = {"floor_hit": TIME, "floor_miss": TIME, "passes": TIME, "threshold": INSTRUCTIONS}
-OF_RULE = ("control", "threshold", "floor_hit", "floor_miss")  # what a file may be judged by anew
+# Options that apply to one metric only, by field.
+METRIC_OF = {"floor_hit": TIME, "floor_miss": TIME, "passes": TIME, "threshold": INSTRUCTIONS}
+RULE_OPTIONS = ("control", "threshold", "floor_hit", "floor_miss")  # may be changed by --judge
 HELP = "compare interpreters or commits, in fresh processes"
 
 
 def read_percent(text: str) -> float:
-    """Read a percentage as a fraction."""
+    """Parse a percentage into a fraction."""
     try:
         fraction = read_decimal(text.removesuffix("%")) / 100 if text.endswith("%") else 0.0
     except ValueError:
@@ -40,7 +40,7 @@ def read_percent(text: str) -> float:
 
 
 def read_floors(text: str) -> dict[str, float]:
-    """Read ``hit=7.5%,miss=10%``, as fields of a rule."""
+    """Parse ``hit=7.5%,miss=10%`` into fields of a rule."""
     floors: dict[str, float] = {}
     for part in text.split(","):
         state, equals, value = part.partition("=")
@@ -54,7 +54,7 @@ def read_floors(text: str) -> dict[str, float]:
 
 
 def read_control(text: str) -> float:
-    """Read a percentage, or ``off``."""
+    """Parse a percentage or ``off``."""
     try:
         return 0.0 if text == "off" else read_percent(text)
     except ValueError as error:
@@ -62,7 +62,7 @@ def read_control(text: str) -> float:
 
 
 def argument_type(reader: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Let argparse report what a reader says is wrong."""
+    """Return a reader whose errors argparse reports."""
 
     def read(text: str) -> Any:
         try:
@@ -74,7 +74,7 @@ def argument_type(reader: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 read_metric = partial(read_choice, choices=METRICS)
-# Each a flag, what reads it, its metavar, its help.
+# Flag, reader, metavar, help.
 FLAGS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
     ("--base", str, "PYTHON", "interpreter of the base"),
     ("--head", str, "PYTHON", "interpreter of the head"),
@@ -116,56 +116,56 @@ exit status:
 
 
 def add_ab_parser(commands: Any) -> None:
-    """Declare the subcommand."""
+    """Add the subcommand."""
     texts = {"usage": USAGE, "description": ABOUT, "epilog": EXAMPLE}
     parser = commands.add_parser("ab", help=HELP, argument_default=argparse.SUPPRESS, **texts)
     for flag, reader, metavar, meaning in FLAGS:
         parser.add_argument(flag, type=argument_type(reader), metavar=metavar, help=meaning)
-    what = "end with a Markdown table to paste into a pull request"
-    parser.add_argument("--markdown", action="store_true", help=what)
-    what = "install each commit with pip into a folder of its own, and import it from there"
-    parser.add_argument("--install", action="store_true", help=what)
-    what = "an interpreter; repeat it: each is compared with the first"
-    parser.add_argument("--python", action="append", metavar="PYTHON", help=what)
+    meaning = "end with a Markdown table to paste into a pull request"
+    parser.add_argument("--markdown", action="store_true", help=meaning)
+    meaning = "install each commit with pip into a folder of its own, and import it from there"
+    parser.add_argument("--install", action="store_true", help=meaning)
+    meaning = "an interpreter; repeat it: each is compared with the first"
+    parser.add_argument("--python", action="append", metavar="PYTHON", help=meaning)
 
 
 def compare_sides(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-    """Compare what was typed, print what was found, and return the exit status."""
+    """Run the comparison, print the result, and return the exit status."""
     typed = {name: value for name, value in vars(options).items() if name not in ("command", "version")}
     typed |= typed.pop("floor", {})
-    is_pasted = typed.pop("markdown", False)
+    adds_markdown = typed.pop("markdown", False)
     if arguments:
         typed["arguments"] = tuple(arguments)
     with stopping_handled_by(signal.default_int_handler):  # as Ctrl-C is
         if path := typed.pop("judge", None):
-            run = read_run(path)
+            run = read_ab_run(path)
             run = replace(run, request=replace(run.request, rule=_other_rule(run.request.rule, path, typed)))
-            found = judge_run(run)
+            found = judge_pairs(run)
         else:
             request = _request(typed)
             time_limit_s = typed.get("time_limit", TIME_LIMITS_S[request.rule.metric])
             run, found = measure_run(request, time_limit_s, typed.get("json"))
     show(run_document(run, found))
-    if is_pasted:
+    if adds_markdown:
         lines = document_text(pasted_document(run, found)).splitlines()
         show(Document((Verbatim(("", *lines)),)))
     return exit_status(found)
 
 
 def _other_rule(rule: Rule, path: Path, typed: dict[str, Any]) -> Rule:
-    others = [name for name in typed if name not in OF_RULE]
+    others = [name for name in typed if name not in RULE_OPTIONS]
     if others:
         flag = f"--{others[0].replace('_', '-')}" if others[0] != "arguments" else "--"
         raise DtDispatchError(f"--judge {path}: nothing is measured: leave {flag} out")
-    _refuse_of_another_metric(rule.metric, typed)
+    _check_options(rule.metric, typed)
     return replace(rule, **typed)
 
 
 def _request(typed: dict[str, Any]) -> Request:
     metric = typed.get("metric", TIME)
-    _refuse_of_another_metric(metric, typed)
+    _check_options(metric, typed)
     pairs, confirm = PAIRS[metric]
-    fields = {name: typed[name] for name in (*OF_RULE, "pairs", "confirm") if name in typed}
+    fields = {name: typed[name] for name in (*RULE_OPTIONS, "pairs", "confirm") if name in typed}
     rule = Rule(**{"metric": metric, "pairs": pairs, "confirm": confirm, **fields})
     passes = typed.get("passes", 5 if metric == TIME else 1)
     revisions = tuple(typed[name] for name in ("base_rev", "head_rev") if name in typed)
@@ -178,7 +178,7 @@ def _request(typed: dict[str, Any]) -> Request:
 
 
 def _interpreters(typed: dict[str, Any], revisions: Sequence[str]) -> tuple[str, ...]:
-    """Check that all sides are named, by interpreters or by commits; commits may share one interpreter."""
+    """Return the interpreter of each side; commits may share one."""
     base, head = typed.get("base"), typed.get("head")
     if pythons := typed.get("python"):
         if base or head or revisions:
@@ -198,11 +198,11 @@ def _interpreters(typed: dict[str, Any], revisions: Sequence[str]) -> tuple[str,
     return (base, head)
 
 
-def _refuse_of_another_metric(metric: str, typed: dict[str, Any]) -> None:
-    """Refuse what means nothing of this metric."""
+def _check_options(metric: str, typed: dict[str, Any]) -> None:
+    """Raise an error for options that do not apply to a metric."""
     for name in typed:
-        if OF_METRIC.get(name, metric) != metric:
+        if METRIC_OF.get(name, metric) != metric:
             flag = f"--{name.partition('_')[0]}"
-            raise DtDispatchError(f"{flag} is for --metric {OF_METRIC[name]}, and this compares {metric}")
+            raise DtDispatchError(f"{flag} is for --metric {METRIC_OF[name]}, and this compares {metric}")
     if metric == COUNTS and "control" in typed:
         raise DtDispatchError("--control is for --metric time and instructions: counts are exact")

@@ -1,6 +1,6 @@
-"""The processes of an A/B run: what runs each side, how one is started, how it ends, and what it answers.
+"""Processes of an A/B run: interpreters, start, end, and the answers they return.
 
-A process leaves no children behind, whether it ends by itself, at its time limit, or with us.
+A process leaves no children behind, whether it exits, reaches its time limit, or this process is killed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 
 STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 PROBE_SECONDS = 120.0
-# The import path has the folders of packages that setuptools installs editable by name, too.
+# The import path includes folders of packages that setuptools installed editable through a finder.
 PROBE = """
 import importlib.metadata, importlib.util, json, platform, sys, urllib.parse
 path = [folder for folder in sys.path if folder]
@@ -48,12 +48,12 @@ print("dtdispatch-probe", json.dumps({**found, "path": path, "sources": sources}
 """
 PROBED = "dtdispatch-probe "
 MOST_READ, MOST_SHOWN, MOST_BYTES = 64 * 1024, 200, 64 * 2**20
-# It reads our pipe, which closes when we are killed, and then ends the group of the measuring process.
-END_WITH_US = 'read -r _; kill -9 "-$0"'
+# Its pipe closes when this process is killed: then it kills the group of the measuring process.
+KILL_GROUP_AT_EOF = 'read -r _; kill -9 "-$0"'
 PLUGINS = ("-p", "pytest_dtdispatch.plugin.ab_process", "-p", "no:cacheprovider")
-# By exit status what it means, and how the line begins that says more; else the last line does.
+# By exit status: its meaning, and the prefixes of the line with details; else the last line has them.
 FAILURES = {
-    0: ("measured nothing, and said last", ()),
+    0: ("measured nothing; its last output", ()),
     1: ("tests failed", ("FAILED ", "ERROR ")),
     5: ("no test was collected", ()),
 }
@@ -61,13 +61,13 @@ FAILURES = {
 
 @dataclass(frozen=True)
 class Arm:
-    """One side, as ``base`` or ``python-2``: which interpreter runs its processes, and in which folder."""
+    """A side, such as ``base`` or ``python-2``: interpreter and working folder of its processes."""
 
     name: str
     python: str
     folder: Path
-    import_path: tuple[Path, ...] = ()  # folders that it imports from first
-    checkout: Checkout | None = None  # of its commit
+    import_path: tuple[Path, ...] = ()  # prepended to the import path
+    checkout: Checkout | None = None  # worktree of its commit
 
     def __str__(self) -> str:
         return f"{self.name} {self.python}"
@@ -75,7 +75,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Versions:
-    """What measures one side, as the interpreter says it before the first process."""
+    """Versions on one side, as its interpreter reports them before the first process."""
 
     python: str
     plugin: str
@@ -85,12 +85,12 @@ class Versions:
 
 
 class Probed(NamedTuple):
-    """What an interpreter answers.
+    """What an interpreter reports.
 
     Args:
-        versions: of what measures.
-        path: folders that it imports from.
-        sources: local folders that its distributions were installed from.
+        versions: versions of Python and packages.
+        path: its import path.
+        sources: local folders from which its distributions were installed.
     """
 
     versions: Versions
@@ -99,9 +99,9 @@ class Probed(NamedTuple):
 
 
 def interpreter(side: str, typed: str) -> str:
-    """Find the interpreter of a side: a path, or a command on the search path.
+    """Return the absolute path of an interpreter, given as a path or a command.
 
-    The path is made absolute and no link is followed: a virtual environment is known by its link.
+    Links are not resolved: the link identifies a virtual environment.
     """
     found = shutil.which(typed)
     if found is None:
@@ -110,7 +110,7 @@ def interpreter(side: str, typed: str) -> str:
 
 
 def probe(arm: Arm, workspace: Path) -> Probed:
-    """Ask an interpreter what it has; refuse one that cannot measure."""
+    """Query the versions and paths of an interpreter; raise an error if it cannot measure."""
     log = workspace / f"{arm.name}-probe.log"
     status = run_to_end(arm, ["-c", PROBE], {}, log, PROBE_SECONDS)
     if status is None:
@@ -122,7 +122,7 @@ def probe(arm: Arm, workspace: Path) -> Probed:
         path, sources = found.pop("path", []), found.pop("sources", [])
         versions = Versions(cpu=cpu_model(), **found)
     except (StopIteration, ValueError, TypeError):
-        how = lines[-1][:MOST_SHOWN] if lines else f"exit status {status}, and not a word"
+        how = lines[-1][:MOST_SHOWN] if lines else f"exit status {status} without output"
         raise DtDispatchError(f"{arm}: is not a python that runs: {how}") from None
     if versions.plugin != (ours := version("pytest-dtdispatch")):
         needs = f"needs pytest-dtdispatch {ours} to measure as this one does, and has"
@@ -141,12 +141,12 @@ def run_pytest(
     Args:
         arm: the side.
         words: flags and arguments of pytest.
-        variables: of its environment, beside those that all have.
-        workspace: folder of its log and its answer.
-        time_limit_s: seconds after which it is ended.
+        variables: additional environment variables.
+        workspace: folder for its log and its answer.
+        time_limit_s: seconds after which it is killed.
 
     Raises:
-        ProcessError: it has no answer; the message names its log.
+        ProcessError: it returns no valid answer; the message names its log.
     """
     log, output = workspace / f"{arm.name}.log", workspace / "answer.json"
     output.unlink(missing_ok=True)
@@ -172,17 +172,17 @@ def run_pytest(
 
 
 def _failure(status: int, lines: Sequence[str]) -> str:
-    """Say why a process has no answer: by its status, and by what it said last."""
+    """Describe why a process has no answer, by its exit status and its last output."""
     if status < 0:
         names = {int(number): number.name for number in signal.Signals}
         return f"died of {names.get(-status, f'signal {-status}')}"
     last = next((line for line in reversed(lines) if not line.startswith("=")), "")
-    what, marks = FAILURES.get(status, (f"exit status {status}", ("ERROR: ", "E   ")))
-    return f"{what}: {next((line for line in lines if line.startswith(marks)), last)[:MOST_SHOWN]}"
+    meaning, prefixes = FAILURES.get(status, (f"exit status {status}", ("ERROR: ", "E   ")))
+    return f"{meaning}: {next((line for line in lines if line.startswith(prefixes)), last)[:MOST_SHOWN]}"
 
 
 def last_lines(log: Path) -> list[str]:
-    """Read the last lines of a log that say something."""
+    """Return the last non-empty lines of a log."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - MOST_READ))
         text = file.read().decode("utf-8", "replace")
@@ -192,19 +192,19 @@ def last_lines(log: Path) -> list[str]:
 def run_to_end(
     arm: Arm, words: Sequence[str], variables: Mapping[str, str], log: Path, time_limit_s: float
 ) -> int | None:
-    """Run a process in a group of its own, and end the whole group when it is over, however it ended.
+    """Run a process in its own process group, and kill the group when the process ends for any reason.
 
     Returns:
-        Its exit status, below 0 the signal that ended it; None where it was ended at its time limit.
+        Its exit status, negative for a signal; None if it reached its time limit.
 
     Raises:
-        DtDispatchError: it cannot be run.
+        DtDispatchError: the process cannot be started.
     """
     process: subprocess.Popen[bytes] | None = None
     watcher: subprocess.Popen[bytes] | None = None
     with log.open("wb") as out:
         try:
-            with signals_deferred():  # no interrupt between the start of a process and our knowing of it
+            with signals_deferred():  # no interrupt between the start of a process and the assignment
                 process = subprocess.Popen(
                     [arm.python, *words],
                     cwd=arm.folder,
@@ -214,7 +214,7 @@ def run_to_end(
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-                command = ["sh", "-c", END_WITH_US, str(process.pid)]
+                command = ["sh", "-c", KILL_GROUP_AT_EOF, str(process.pid)]
                 watcher = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,
@@ -238,10 +238,10 @@ def run_to_end(
 
 
 def _environment(arm: Arm, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process: ours, with a hash seed of its own and one thread.
+    """Return the environment of a process: ours, with a random hash seed and one thread.
 
-    A fixed seed would hide what the seed does, and not take it away. What is measured is dispatch: a local op
-    must not wait for a second thread.
+    A fixed seed would hide the effect of the seed, not remove it. Dispatch is measured, so local ops must not
+    wait for a second thread.
     """
     ours = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
     folders = [*map(str, arm.import_path), ours.get("PYTHONPATH", "")]
@@ -252,25 +252,25 @@ def _environment(arm: Arm, variables: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Hold back Ctrl-C and its like while a block runs; one that came is obeyed at the end of the block."""
-    came: list[int] = []
-    with stopping_handled_by(lambda number, frame: came.append(number)):
+    """Defer Ctrl-C and similar signals to the end of a block."""
+    received: list[int] = []
+    with stopping_handled_by(lambda number, frame: received.append(number)):
         yield
-    if came:
-        signal.raise_signal(came[0])
+    if received:
+        signal.raise_signal(received[0])
 
 
 @contextlib.contextmanager
 def stopping_handled_by(handler: Callable[[int, Any], object]) -> Iterator[None]:
-    """Handle what ends this process, or closes its terminal, while a block runs."""
+    """Temporarily install a handler for signals that terminate this process."""
     before = {number: signal.signal(number, handler) for number in STOPPING}
     try:
         yield
     finally:
-        for number, theirs in before.items():
-            signal.signal(number, theirs)
+        for number, original in before.items():
+            signal.signal(number, original)
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # it is empty: all have ended
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # no process is left
         os.killpg(process.pid, signal.SIGKILL)

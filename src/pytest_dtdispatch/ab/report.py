@@ -1,4 +1,4 @@
-"""What an A/B run found, laid out: a table for each pair of sides, and which side regressed first."""
+"""Report of an A/B run: a table for each pair of sides, and the side that regressed first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_dtdispatch.ab.rule import (
     Stage,
     percent,
 )
-from pytest_dtdispatch.ab.run import CHANGED, Compared, Found, Pair, Run
+from pytest_dtdispatch.ab.run import CHANGED, Pair, PairResult, Results, Run
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import MICROSECONDS, first_of, plural
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
@@ -39,7 +39,7 @@ from pytest_dtdispatch.report.document import (
 from pytest_dtdispatch.report.judgements import LONGEST_ROW, gravity, verdict_counts
 
 GOOD = (Verdict.PASSED, Verdict.IMPROVED, Verdict.CHANGED, Verdict.NEW)
-STATUS = (  # the first that a row has is that of the run
+STATUS = (  # exit status by verdicts; the first match applies
     ({Verdict.REGRESSED, Verdict.MISSING}, 1),
     ({Verdict.CONTAMINATED}, 4),
     ({Verdict.INCONCLUSIVE}, 3),
@@ -60,18 +60,18 @@ NO_CONTROL = {
     INSTRUCTIONS: "no plain tensors were counted, so a change may be the build or the code",
 }
 EXPENDABLE = {TIME: ("base", "head", "p", "interval"), COUNTS: (), INSTRUCTIONS: ("interval",)}
-# As a process writes it; another commit is in another folder, and has the function at another line.
+# A line of a profile. Folder and line number are ignored: they differ between commits.
 FUNCTION = re.compile(r"(\d+) (\S+ \()(?:.*/)?([^/:]+)(?::\d+)?\)")
-MOST_FUNCTIONS, LEAST_PART = 3, 0.05  # of the greatest difference: what is less may be chance
+MOST_FUNCTIONS, LEAST_PART = 3, 0.05  # of the largest difference: smaller ones may be noise
 MOST_FOLDERS = 3
-MOST_PASTED = 100  # rows; whatever is regressed comes first
+MOST_PASTED = 100  # rows; regressed ones come first
 Figures = Mapping[str, float]
 
 
-def exit_status(found: Found) -> int:
-    """Return the status of the worst verdict; nothing compared is no success.
+def exit_status(found: Results) -> int:
+    """Return the exit status of the worst verdict; an empty comparison is inconclusive.
 
-    Of several interpreters, what one of them lacks is listed, and fails nothing.
+    With several interpreters, missing rows are listed but do not fail.
     """
     verdicts = {one.verdict for compared in found.values() for one in compared.verdicts}
     has_compared = any(one.figures for compared in found.values() for one in compared.verdicts)
@@ -82,8 +82,8 @@ def exit_status(found: Found) -> int:
     return next((status for worst, status in STATUS if verdicts & worst), 0)
 
 
-def run_document(run: Run, found: Found) -> Document:
-    """Lay out what a run found."""
+def run_document(run: Run, found: Results) -> Document:
+    """Return the document of a run."""
     metric = run.request.rule.metric
     blocks: list[Block] = [*_side_lines(run)]
     legend = [paragraph(LEGENDS[metric], indent=1)]
@@ -92,37 +92,37 @@ def run_document(run: Run, found: Found) -> Document:
             blocks.append(one_line(Span(f"{pair[1]} against {pair[0]}:", Tone.STRONG)))
         if table := _table(run, pair, compared.verdicts):
             blocks += [table, *legend]
-            legend = []  # once
+            legend = []  # printed once
         blocks += _lines_below(run, pair, compared)
     if len(found) > 1:
         blocks.append(_first_regressed(run, found))
     return Document(tuple(blocks))
 
 
-def _lines_below(run: Run, pair: Pair, compared: Compared) -> Iterator[Paragraph]:
+def _lines_below(run: Run, pair: Pair, compared: PairResult) -> Iterator[Paragraph]:
     for name, stage in compared.stages.items():
         yield one_line(_stage_text(run, pair, name, stage))
-    yield summary(compared.verdicts, "number" if run.request.rule.metric == COUNTS else "row")
+    yield verdict_summary(compared.verdicts, "number" if run.request.rule.metric == COUNTS else "row")
 
 
-def summary(verdicts: Sequence[RowVerdict], what: str = "row") -> Paragraph:
-    """Count the verdicts."""
+def verdict_summary(verdicts: Sequence[RowVerdict], noun: str = "row") -> Paragraph:
+    """Return a line with the number of each verdict."""
     if not verdicts:
-        return one_line(Span(f"no {what}s: nothing was compared", Tone.NOTICE))
-    return one_line(f"{plural(len(verdicts), what)}: ", *verdict_counts(verdicts))
+        return one_line(Span(f"no {noun}s: nothing was compared", Tone.NOTICE))
+    return one_line(f"{plural(len(verdicts), noun)}: ", *verdict_counts(verdicts))
 
 
 def _side_lines(run: Run) -> Iterator[Paragraph]:
     revisions = dict(zip(run.request.sides, run.request.revisions, strict=False))
     for name, python in zip(run.request.sides, run.request.pythons, strict=True):
-        what = f"{revisions[name]} ({python})" if name in revisions else python
+        source = f"{revisions[name]} ({python})" if name in revisions else python
         versions = run.sides[name]
         folders = next((each.folders for each in run.processes if each.side == name), ())
         imports = f"; imports from {', '.join(first_of(folders, MOST_FOLDERS))}" if folders else ""
-        yield one_line(f"{name}: {what}: Python {versions.python}, torch {versions.torch}{imports}")
+        yield one_line(f"{name}: {source}: Python {versions.python}, torch {versions.torch}{imports}")
 
 
-def _first_regressed(run: Run, found: Found) -> Paragraph:
+def _first_regressed(run: Run, found: Results) -> Paragraph:
     for (_, head), compared in found.items():
         regressed = sum(one.verdict is Verdict.REGRESSED for one in compared.verdicts)
         if regressed:
@@ -133,7 +133,7 @@ def _first_regressed(run: Run, found: Found) -> Paragraph:
 
 
 def _table(run: Run, pair: Pair, verdicts: Sequence[RowVerdict]) -> Table | None:
-    """Lay out every row; of counts, and of several interpreters, those that did not just pass."""
+    """Return the table of a pair; for counts, or several interpreters, without rows that passed."""
     metric = run.request.rule.metric
     lists_all = metric != COUNTS and len(run.sides) == 2
     groups: dict[str, list[Line]] = {}
@@ -157,7 +157,7 @@ def _columns(metric: str, first: str) -> tuple[Column, ...]:
 
 
 def _line(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, Line]:
-    """Lay out a row, with the name of its test."""
+    """Return the test and the table line of a row."""
     metric = run.request.rule.metric
     test, label, state = one.row
     figures = dict(one.figures)
@@ -167,8 +167,8 @@ def _line(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, Line]:
     return test, Line(label, (state, *cells), str(one.verdict), _notes(run, pair, one), tone)
 
 
-def pasted_document(run: Run, found: Found) -> Document:
-    """Lay out the same as one table to paste into a pull request, the gravest rows first."""
+def pasted_document(run: Run, found: Results) -> Document:
+    """Return one table of all rows for a pull request, worst verdicts first."""
     metric = run.request.rule.metric
     rows = [(pair, one) for pair, compared in found.items() for one in compared.verdicts]
     rows.sort(key=lambda each: (each[1].verdict is Verdict.PASSED, gravity(each[1])))
@@ -187,9 +187,9 @@ def pasted_document(run: Run, found: Found) -> Document:
 
 
 def _notes(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, ...]:
-    """List what a count that grew consists of in the head alone, or why a row is not there, or what to do."""
+    """Return items that only the head has, the reason why a row is absent, or the remedy."""
     base, head = pair
-    if one.verdict is Verdict.CONTAMINATED:  # told once, below the table
+    if one.verdict is Verdict.CONTAMINATED:  # explained once, below the table
         return ()
     if one.verdict in CHANGED and (differing := _differing(run, pair, one)):
         return tuple(View().listed(differing))
@@ -201,27 +201,29 @@ def _notes(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, ...]:
         for row, reason in process.absent.items()
         if row.contains(one.row)
     )
-    why = next(reasons, one.remedy)
-    return (why,) if why else ()
+    note = next(reasons, one.remedy)
+    return (note,) if note else ()
 
 
 def _differing(run: Run, pair: Pair, one: RowVerdict) -> list[str]:
-    told = [(process.side, process.details.get(one.row, ())) for process in run.processes]
-    base, head = (dict.fromkeys(line for of, lines in told if of == side for line in lines) for side in pair)
+    details = [(process.side, process.details.get(one.row, ())) for process in run.processes]
+    base, head = (
+        dict.fromkeys(line for of, lines in details if of == side for line in lines) for side in pair
+    )
     if run.request.rule.metric == INSTRUCTIONS:
         return _functions(base, head)
-    if one.verdict is Verdict.CHANGED:  # another line of the source is no other call
+    if one.verdict is Verdict.CHANGED:  # equal calls on other source lines are not new
         calls = {line.partition(", at ")[0] for line in base}
         return [line for line in head if line.partition(", at ")[0] not in calls]
     return [line for line in head if line not in base] if one.verdict is Verdict.REGRESSED else []
 
 
 def _functions(*sides: Iterable[str]) -> list[str]:
-    """List the functions that differ most; one that a profile leaves out had less than all that it lists."""
+    """List the functions that differ most; a function absent from a profile had fewer than those in it."""
     base, head = counted = Counter[str](), Counter[str]()
     for counts, lines in zip(counted, sides, strict=True):
         for found in filter(None, map(FUNCTION.fullmatch, lines)):
-            counts[f"{found[2]}{found[3]})"] += int(found[1])  # two lambdas of a file may have one name
+            counts[f"{found[2]}{found[3]})"] += int(found[1])  # lambdas of a file share a name
     floor = max(min(counts.values(), default=math.inf) for counts in counted)
     grown = {name: max(head[name], floor) - max(base[name], floor) for name in {**base, **head}}
     most = sorted(grown, key=lambda name: -abs(grown[name]))[:MOST_FUNCTIONS]
@@ -230,11 +232,11 @@ def _functions(*sides: Iterable[str]) -> list[str]:
 
 
 def _stage_text(run: Run, pair: Pair, name: str, stage: Stage) -> str:
-    """Say what a stage took, and how far plain tensors shifted in it."""
+    """Describe the processes of a stage, their duration, and the shift of plain tensors."""
     rule = run.request.rule
     is_time = rule.metric == TIME
     ran = {(one.side, one.stage) for one in run.processes}
-    # Numbers are judged on all processes.
+    # Counts and instructions are judged on all processes.
     stages = {name, CONFIRM} if not is_time and (pair[1], CONFIRM) in ran else {name}
     processes = [one for one in run.processes if one.side in pair and one.stage in stages]
     took = f"in {sum(one.seconds for one in processes):.0f} s"
@@ -267,7 +269,7 @@ def _interval(found: Figures, form: str = "+.1f") -> str:
     return " to ".join(_percent(found, end, form) for end in ("low", "high"))
 
 
-# Beside the state of a row, each with its title, its unit, and what it shows of the figures of a verdict.
+# Columns after the state: title, unit, and a formatter of the figures of a verdict.
 COLUMNS: Mapping[str, Sequence[tuple[str, str, Callable[[Figures], str]]]] = {
     TIME: (
         ("base", MICROSECONDS.name, lambda found: MICROSECONDS.text(found["base_ns"])),

@@ -1,7 +1,7 @@
-"""The rule of an A/B run, by metric: what is compared on two sides, what trips, and the verdict of each row.
+"""The rule of an A/B run, by metric: comparison of two sides, rows that trip, and verdicts.
 
-Times are screened, and what trips is judged on fresh processes alone. Counts and instructions hardly differ
-from process to process: where one trips, all processes are judged together.
+Times are screened, and rows that trip are judged on fresh processes only. Counts and instructions hardly vary
+between processes: if a row trips, all processes are judged together.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ METRICS = (TIME, COUNTS, INSTRUCTIONS)
 SCREEN, CONFIRM, PROFILE = "screen", "confirm", "profile"
 SCREEN_LEVEL, CONFIRM_LEVEL = 0.05, 0.005
 MISSES = {State.MISS, State.COLD}
-# Pairs of the screen, and fresh ones. A number that is the same in every process needs no second one; a count
-# of instructions hardly scatters, and takes minutes under callgrind.
+# Pairs of the screen, and fresh ones. An exact count needs one process; a count of instructions hardly
+# scatters, and takes minutes under callgrind.
 PAIRS = {TIME: (5, 10), COUNTS: (1, 1), INSTRUCTIONS: (1, 2)}
 
 RUN_AGAIN = "run again, or --control off where the builds differ"
@@ -53,16 +53,16 @@ Sides = tuple[Sequence[Values], Sequence[Values]]  # the processes of the base, 
 
 @dataclass(frozen=True)
 class Rule:
-    """What is compared, and from when on a difference counts.
+    """Metric, number of processes, and the smallest differences that count; all shares are fractions.
 
     Args:
         metric: times, counts or instructions.
-        pairs: of processes in the screen.
-        confirm: fresh pairs, where something tripped.
-        floor_hit: the least shift that counts of a hit, and of a call that never propagates, as a fraction.
-        floor_miss: of a miss, and of a cold call.
-        control: shift of plain tensors past which nothing is judged, as a fraction; 0 to judge anyway.
-        threshold: the least shift of a count of instructions that counts, as a fraction.
+        pairs: pairs of processes in the screen.
+        confirm: fresh pairs, if a row trips.
+        floor_hit: smallest shift of a hit, or of a call that never propagates, that is a change.
+        floor_miss: smallest shift of a miss, or of a cold call, that is a change.
+        control: largest shift of plain tensors with which rows are judged; 0 judges always.
+        threshold: smallest shift of a count of instructions that is a change.
     """
 
     metric: str = TIME
@@ -76,13 +76,13 @@ class Rule:
 
 @dataclass(frozen=True)
 class Difference:
-    """One row on both sides.
+    """Difference of a row between two sides.
 
     Args:
-        figures: what a verdict is shown with.
-        verdict: regressed or improved where the difference counts, if it is no chance; else passed.
-        p: of the rank test, one-sided in the direction in which the head shifted; 0 where nothing is chance.
-        is_undecided: whether it must not pass, where it is not called regressed or improved.
+        figures: figures of the verdict, by name.
+        verdict: regressed or improved if the difference is large enough, else passed.
+        p: of the rank test, one-sided in the direction of the shift; 0 for numbers without noise.
+        is_undecided: whether the row is inconclusive unless it is called regressed or improved.
     """
 
     figures: tuple[tuple[str, float], ...]
@@ -92,15 +92,15 @@ class Difference:
 
     @property
     def is_tripped(self) -> bool:
-        """Whether fresh processes must look at it.
+        """Whether fresh processes must measure the row.
 
-        No p is asked for here. One disturbed process of five spoils it, and fresh processes either confirm
-        the row or clear it: their p keeps false alarms out.
+        This ignores p: one disturbed process of five spoils it. The p of the fresh processes prevents false
+        alarms.
         """
         return self.verdict is not Verdict.PASSED or self.is_undecided
 
     def judged(self, adjusted_p: float) -> Verdict:
-        """Return the verdict of its row, with p adjusted for all rows that are judged."""
+        """Return the verdict of the row, for a p that is adjusted for all judged rows."""
         if self.verdict is not Verdict.PASSED and adjusted_p <= CONFIRM_LEVEL:
             return self.verdict
         return Verdict.INCONCLUSIVE if self.is_undecided else Verdict.PASSED
@@ -108,15 +108,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class Stage:
-    """Both sides compared on the processes of one stage, or of both.
+    """Comparison of both sides on the processes of one stage, or of both stages.
 
     Args:
-        rows: each row that every process measured.
-        absent: what is said of rows that some processes, or all of one side, did not measure.
+        rows: differences of rows that all processes measured.
+        absent: verdicts of rows that some processes, or all processes of a side, did not measure.
         control: shift of plain tensors, in logarithms, if any were measured.
-        is_contaminated: whether it is past its floor.
-        processes: of the side that has fewer.
-        has_control: whether that is the shift of the control, and not of local rows, as in older files.
+        is_contaminated: whether that shift exceeds its limit.
+        processes: number of processes, of the side that has fewer.
+        has_control: whether the shift is that of control rows, and not of local rows, as in older files.
     """
 
     rows: Mapping[RowId, Difference]
@@ -127,17 +127,17 @@ class Stage:
     has_control: bool = False
 
     def tripped(self) -> list[RowId]:
-        """Rows that fresh processes must look at."""
+        """Return the rows that fresh processes must measure."""
         return [row for row, difference in self.rows.items() if difference.is_tripped]
 
 
 def compare_times(base: Sequence[float], head: Sequence[float], floor: float, level: float) -> Difference:
-    """Compare one row on logarithms: a shift is a ratio.
+    """Compare times of a row by their logarithms, so that a shift is a ratio.
 
-    Undecided is a slow-down past the floor, or one that fits into an interval wider than the floor.
+    A slowdown past the floor is undecided, and so is one within an interval that is wider than the floor.
 
-    Source: the shift of Hodges and Lehmann (1963) for its size, the rank test of Mann and Whitney (1947) for
-    chance; both are asked, as a rank test alone calls differences that matter to nobody.
+    Source: the shift of Hodges and Lehmann (1963) for size, the rank test of Mann and Whitney (1947) for
+    chance. A rank test alone would report negligible differences.
     """
     before, after = [math.log(value) for value in base], [math.log(value) for value in head]
     shift, (low, high) = hodges_lehmann(before, after), shift_interval(before, after)
@@ -157,10 +157,10 @@ def compare_times(base: Sequence[float], head: Sequence[float], floor: float, le
 
 
 def compare_numbers(base: Sequence[float], head: Sequence[float], threshold: float | None) -> Difference:
-    """Compare one number of every process; less is better.
+    """Compare numbers of all processes; less is better.
 
-    Exact numbers, which have no threshold, cannot be told apart where they differ and overlap. Instructions
-    are compared by the least of each side: accidents only ever add.
+    Exact numbers, which have no threshold, are undecided if they differ but overlap. Instructions are
+    compared by the minimum of each side, as disturbances only add.
     """
     figures = {
         "base_least": min(base),
@@ -179,8 +179,8 @@ def compare_numbers(base: Sequence[float], head: Sequence[float], threshold: flo
     return Difference(tuple(figures.items()), _direction(growth, 0.0), is_undecided=is_undecided)
 
 
-def _direction(growth: float, least: float) -> Verdict:
-    if abs(growth) <= least:
+def _direction(growth: float, floor: float) -> Verdict:
+    if abs(growth) <= floor:
         return Verdict.PASSED
     return Verdict.REGRESSED if growth > 0 else Verdict.IMPROVED
 
@@ -232,9 +232,9 @@ def _compare_row(
 
 
 def control_shift(base: Sequence[Values], head: Sequence[Values], metric: str, state: str) -> float | None:
-    """Return the shift of all rows of a state from base to head, in logarithms, if any were measured.
+    """Return the shift of the rows of a state from base to head, in logarithms, if any were measured.
 
-    Of control rows it is the median, which a commit that changes one of these ops does not move.
+    For control rows it is the median, which a commit that changes one of these ops does not affect.
     """
     rows = [row for row in {**base[0], **head[0]} if row.state == state]
     if state != CONTROL:
@@ -244,7 +244,7 @@ def control_shift(base: Sequence[Values], head: Sequence[Values], metric: str, s
 
 
 def floor_of(rule: Rule, row: RowId) -> float:
-    """Return the smallest shift of a row that counts, as a fraction."""
+    """Return the smallest shift of a row that is a change, as a fraction."""
     if rule.metric == INSTRUCTIONS:
         return rule.threshold
     return rule.floor_miss if row.state in MISSES else rule.floor_hit
@@ -253,10 +253,9 @@ def floor_of(rule: Rule, row: RowId) -> float:
 def local_shift(
     base: Sequence[Values], head: Sequence[Values], metric: str, rows: Sequence[RowId]
 ) -> float | None:
-    """Return the shift of rows from base to head, in logarithms, over those that every process measured.
+    """Return the shift of rows that all processes measured from base to head, in logarithms.
 
-    Of times a process has one value, the mean of its logarithms; of instructions a row has one, the minimum
-    of each side.
+    Times are averaged in each process, as logarithms. Instructions are the minimum of each side, by row.
     """
     controls = [row for row in rows if all(row in one for one in (*base, *head))]
     if not controls:
@@ -269,7 +268,7 @@ def local_shift(
 
 
 def is_suspect(screen: Stage, rule: Rule) -> bool:
-    """Tell whether fresh processes must look at anything."""
+    """Return whether any row must be measured by fresh processes."""
     if screen.tripped() or rule.metric == TIME:
         return bool(screen.tripped())
     is_partial = any(one.verdict is Verdict.INCONCLUSIVE for one in screen.absent)
@@ -277,14 +276,14 @@ def is_suspect(screen: Stage, rule: Rule) -> bool:
 
 
 def compare_stages(rule: Rule, processes: Callable[..., Sides]) -> dict[str, Stage]:
-    """Compare a screen, and fresh processes where anything tripped.
+    """Compare the processes of the screen, and fresh processes if any row trips.
 
     Args:
-        rule: what is compared.
-        processes: returns those of both sides, in the stages that it is called with.
+        rule: the rule.
+        processes: returns the processes of both sides in given stages.
 
     Returns:
-        By stage; of numbers the screen has the fresh processes too.
+        Comparisons by stage; for counts and instructions the screen includes the fresh processes.
     """
     screen = compare_sides(*processes(SCREEN), rule)
     if not is_suspect(screen, rule):
@@ -292,16 +291,16 @@ def compare_stages(rule: Rule, processes: Callable[..., Sides]) -> dict[str, Sta
     if rule.metric != TIME:
         return {SCREEN: compare_sides(*processes(SCREEN, CONFIRM), rule)}
     fresh = processes(CONFIRM)
-    if not all(fresh):  # a file that is judged by another rule has none of what trips now
+    if not all(fresh):  # in a file that is judged by another rule, no fresh process ran
         return {SCREEN: screen}
     return {SCREEN: screen, CONFIRM: compare_sides(*fresh, rule, CONFIRM_LEVEL, screen.tripped())}
 
 
 def judge(rule: Rule, stages: Mapping[str, Stage]) -> list[RowVerdict]:
-    """Judge every row of a run.
+    """Judge all rows of a run.
 
-    A time that tripped is judged on the fresh processes of the confirmation, with its p values adjusted by
-    Hochberg's method over all that tripped. Every other row is judged on the screen.
+    Times that tripped are judged on the fresh processes of the confirmation, with p values adjusted by
+    Hochberg's method over all rows that tripped. All other rows are judged on the screen.
     """
     screen = stages[SCREEN]
     last = stages.get(CONFIRM) if rule.metric == TIME else screen
@@ -323,7 +322,7 @@ def judge(rule: Rule, stages: Mapping[str, Stage]) -> list[RowVerdict]:
 
 
 def _explained(rule: Rule, verdicts: Mapping[RowId, RowVerdict], one: RowVerdict) -> RowVerdict:
-    """Pass a row that regressed no more than its op on plain tensors, up to its floor; both name the op."""
+    """Pass a row whose local op regressed, if its overhead grew by at most its floor; both name the op."""
     local = verdicts.get(one.row._replace(state=State.LOCAL))
     if not local or not local.verdict is one.verdict is Verdict.REGRESSED:
         return one
@@ -338,7 +337,7 @@ def _explained(rule: Rule, verdicts: Mapping[RowId, RowVerdict], one: RowVerdict
 
 
 def _row_verdict(rule: Rule, row: RowId, stage: Stage, verdict: Verdict, tripped: int = 0) -> RowVerdict:
-    """Return what a stage found of a row, and the remedy; a contaminated one has found nothing."""
+    """Return the verdict of a row in a stage, with a remedy; in a contaminated stage, contaminated."""
     remedy = ""
     if stage.is_contaminated and stage.control is not None:
         verdict = Verdict.CONTAMINATED
@@ -347,15 +346,15 @@ def _row_verdict(rule: Rule, row: RowId, stage: Stage, verdict: Verdict, tripped
     elif verdict is Verdict.REGRESSED:
         remedy = FIND_IT[rule.metric]
     elif verdict is Verdict.INCONCLUSIVE:
-        remedy = _what_would_decide(tripped, stage.processes) if rule.metric == TIME else VARIES
+        remedy = _remedy_for_noise(tripped, stage.processes) if rule.metric == TIME else VARIES
     return RowVerdict(row, verdict, stage.rows[row].figures, remedy)
 
 
-def _what_would_decide(rows: int, processes: int) -> str:
-    """Say what would decide what these processes leave open: more of them, where chance could do as much.
+def _remedy_for_noise(rows: int, processes: int) -> str:
+    """Return the remedy for inconclusive rows: more processes, if so few could never confirm a row.
 
-    The least p that a rank test can give is one way of all ways to choose one side of both; Hochberg's method
-    multiplies it by at most the number of rows.
+    The smallest p of a rank test is 1 / C(2n, n) for n processes per side; Hochberg's method multiplies it by
+    at most the number of rows.
     """
     needed = next(n for n in itertools.count(1) if rows / math.comb(2 * n, n) <= CONFIRM_LEVEL)
     if processes >= needed:
@@ -364,5 +363,5 @@ def _what_would_decide(rows: int, processes: int) -> str:
 
 
 def percent(shift: float) -> float:
-    """Turn a shift of logarithms into percent; an infinite one stays infinite."""
+    """Convert a shift of logarithms to percent; an infinite shift stays infinite."""
     return 100 * math.expm1(shift) if math.isfinite(shift) else shift

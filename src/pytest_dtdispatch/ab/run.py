@@ -1,4 +1,4 @@
-"""A run of ``dtdispatch ab``: what was asked for, what its processes measured, and the file that keeps it."""
+"""A run of ``dtdispatch ab``: the request, samples of its processes, verdicts, and the file of a run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from pytest_dtdispatch.report.screen import is_watched, say, shown_progress
 
 BASE, HEAD = "base", "head"
 TIME_LIMITS_S = {TIME: 300.0, COUNTS: 300.0, INSTRUCTIONS: 1800.0}  # of each process
-# Of a sample, one after the other. Counting repeats nothing, so another run proves which calls hit.
+# Pytest runs of one sample. Counting repeats no call, so a second run proves which calls hit.
 PYTEST_RUNS: Mapping[str, Mapping[AnswerKind, tuple[str, ...]]] = {
     TIME: {AnswerKind.TIMES: ("--dtdispatch-rounds=20", "--dtdispatch-repeat=30")},
     COUNTS: {
@@ -54,9 +54,9 @@ PYTEST_RUNS: Mapping[str, Mapping[AnswerKind, tuple[str, ...]]] = {
     },
     INSTRUCTIONS: {AnswerKind.INSTRUCTIONS: ("--dtdispatch-metric=instructions",)},
 }
-# 10 signatures, in each pass 20 misses and 600 hits of each, and their plain tensors.
+# 10 signatures, each with 20 misses, 600 hits, and plain ops in each pass.
 DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core")
-# Of rows whose instructions differ: a profile of one takes some ten seconds, and no count of it is judged.
+# For rows whose instructions differ: a profile of one takes about 10 s, and its counts are not judged.
 PROFILING = ("-odtdispatch_profile=true", "--dtdispatch-rounds=1", "--dtdispatch-repeat=1")
 MOST_PROFILED = 3
 STEP_BYTES = 136
@@ -69,15 +69,15 @@ Pair = tuple[str, str]  # names of the sides that are compared
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for.
+    """Arguments of a run.
 
     Args:
-        pythons: interpreters; two are a base and a head, and of more each is compared with the first.
-        revisions: commits of the base and of the head, where these are compared.
-        arguments: of pytest; the default ones where empty.
-        passes: over all tests, in each process.
-        rule: what is compared, and how.
-        install: whether each commit is installed into a folder of its own.
+        pythons: interpreters: a base and a head, or several; all others are compared with the first.
+        revisions: commits of the base and the head; empty if interpreters are compared.
+        arguments: arguments of pytest; the built-in suite if empty.
+        passes: passes over all tests in each process.
+        rule: metric, number of processes and thresholds.
+        install: whether each commit is installed into its own folder.
     """
 
     pythons: tuple[str, ...]
@@ -89,7 +89,7 @@ class Request:
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """Their names.
+        """Names of the sides.
 
         Example:
             >>> Request(("old", "new")).sides, Request(("a", "b", "c")).sides
@@ -101,23 +101,23 @@ class Request:
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
-        """The sides that are compared: the first with each other one."""
+        """Pairs of sides that are compared: the first with each of the others."""
         first, *others = self.sides
         return tuple((first, other) for other in others)
 
 
 @dataclass(frozen=True)
 class ProcessSample(Answer):
-    """A sample of a side for a stage: what fresh processes, mostly one, measured."""
+    """A sample of a side in a stage, measured by one fresh process, or one for each pytest run."""
 
     stage: str = ""
     side: str = ""
-    seconds: float = 0.0  # their start included
+    seconds: float = 0.0  # including process start
 
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that is known of a run, at any time of it; processes in the order they ran."""
+    """State of a run: processes are in the order in which they ran."""
 
     request: Request
     sides: Mapping[str, Versions]
@@ -131,20 +131,20 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Compared:
-    """What a run found of two sides: by stages, and row by row."""
+class PairResult:
+    """Result of comparing two sides: stages, and a verdict for each row."""
 
     stages: Mapping[str, Stage]
     verdicts: Sequence[RowVerdict]
 
 
-Found = Mapping[Pair, Compared]
+Results = Mapping[Pair, PairResult]
 
 
 def interleaved(sides: Sequence[str], rounds: int) -> tuple[str, ...]:
-    """Return the side of each process: all sides in each round, and each second round turned round.
+    """Return the side of each process: all sides in each round, in reverse order every second round.
 
-    A machine that grows slower at a steady rate then slows all sides by the same amount.
+    A machine that slows down at a constant rate then slows all sides equally.
 
     Example:
         >>> interleaved(("base", "head"), 3)
@@ -153,41 +153,41 @@ def interleaved(sides: Sequence[str], rounds: int) -> tuple[str, ...]:
     return tuple(side for turn in range(rounds) for side in (sides if turn % 2 == 0 else sides[::-1]))
 
 
-def judge_run(run: Run) -> Found:
-    """Judge what was measured, as far as it goes."""
+def judge_pairs(run: Run) -> Results:
+    """Judge the samples of a complete or partial run."""
     rule = run.request.rule
     stages = {pair: compare_stages(rule, partial(run.values, pair)) for pair in run.request.pairs}
-    return {pair: Compared(of_pair, judge(rule, of_pair)) for pair, of_pair in stages.items()}
+    return {pair: PairResult(of_pair, judge(rule, of_pair)) for pair, of_pair in stages.items()}
 
 
-def measure_run(request: Request, time_limit_s: float, output: Path | None) -> tuple[Run, Found]:
-    """Measure all sides in fresh processes, and judge them.
+def measure_run(request: Request, time_limit_s: float, output: Path | None) -> tuple[Run, Results]:
+    """Measure all sides in fresh processes, and judge the samples.
 
     Raises:
-        DtDispatchError: what was asked for cannot be obeyed.
+        DtDispatchError: the request is invalid.
         ProcessError: a process measured nothing; the message names its log.
     """
     rule = request.rule
     with _workplace(request, output) as (arms, folder):
-        imported = {(arm.python, arm.import_path): arm for arm in arms}  # each is asked once what it is
+        imported = {(arm.python, arm.import_path): arm for arm in arms}  # each is probed once
         probed = {imports: probe(arm, folder) for imports, arm in imported.items()}
         of_arms = [(arm, probed[arm.python, arm.import_path]) for arm in arms]
         sides = {arm.name: each.versions for arm, each in of_arms}
         arms = [import_from_checkout(*each, folder, request.install) for each in of_arms]
-        measuring = Measuring(Run(request, sides), arms, folder, time_limit_s, output)
-        measuring.run_stage(SCREEN, request.sides, rule.pairs)
-        screens = {pair: compare_sides(*measuring.run.values(pair, SCREEN), rule) for pair in request.pairs}
+        runner = Runner(Run(request, sides), arms, folder, time_limit_s, output)
+        runner.run_stage(SCREEN, request.sides, rule.pairs)
+        screens = {pair: compare_sides(*runner.run.values(pair, SCREEN), rule) for pair in request.pairs}
         suspects = {side for pair, screen in screens.items() if is_suspect(screen, rule) for side in pair}
-        measuring.run_stage(CONFIRM, [side for side in request.sides if side in suspects], rule.confirm)
-        found = judge_run(measuring.run)
+        runner.run_stage(CONFIRM, [side for side in request.sides if side in suspects], rule.confirm)
+        found = judge_pairs(runner.run)
         if rows := _changed(found) if rule.metric == INSTRUCTIONS else ():
-            measuring.profile(rows, [side for side in request.sides if side in suspects])
-        measuring.write(found)
-        return measuring.run, found
+            runner.profile(rows, [side for side in request.sides if side in suspects])
+        runner.write(found)
+        return runner.run, found
 
 
-def _changed(found: Found) -> list[RowId]:
-    """Choose the rows that differ most, with their functions to be found."""
+def _changed(found: Results) -> list[RowId]:
+    """Return the rows with the largest changes, which are profiled."""
     every = (one for compared in found.values() for one in compared.verdicts if one.verdict in CHANGED)
     by_shift = sorted(every, key=lambda one: -abs(dict(one.figures)["shift_percent"]))
     return [one.row for one in by_shift[:MOST_PROFILED]]
@@ -197,8 +197,8 @@ def _changed(found: Found) -> list[RowId]:
 def _workplace(request: Request, output: Path | None) -> Iterator[tuple[Sequence[Arm], Path]]:
     """Prepare all sides, and a folder for logs and answers.
 
-    Tests of the user's run in the current folder, or in a checkout of it; the built-in suite runs in an empty
-    folder, where no ini file and no module of anybody's gets in its way.
+    The user's tests run in the current folder or a worktree of it. The built-in suite runs in an empty
+    folder, without ini files and modules of others.
     """
     pythons = {
         side: interpreter(side, typed) for side, typed in zip(request.sides, request.pythons, strict=True)
@@ -218,13 +218,13 @@ def _arm(
     folder = project if request.arguments else empty
     if checkout is None:
         return Arm(side, python, folder)
-    around = (project / "src", project, Path(checkout.top, "src"), Path(checkout.top))
-    return Arm(side, python, folder, tuple(dict.fromkeys(each for each in around if each.is_dir())), checkout)
+    roots = (project / "src", project, Path(checkout.top, "src"), Path(checkout.top))
+    return Arm(side, python, folder, tuple(dict.fromkeys(each for each in roots if each.is_dir())), checkout)
 
 
 @dataclass
-class Measuring:
-    """Runs the processes of a run, and keeps every sample, in a file where one was asked for."""
+class Runner:
+    """Runs the processes of a run, and writes each sample to the output file, if any."""
 
     run: Run
     arms: Sequence[Arm]
@@ -234,16 +234,16 @@ class Measuring:
     profiled: Sequence[RowId] = ()
 
     def profile(self, rows: Sequence[RowId], sides: Sequence[str]) -> None:
-        """Find the functions of some rows on some sides; a run that cannot has its verdicts all the same."""
+        """Profile rows on some sides; a failure of profiling leaves the verdicts of the run."""
         self.profiled, judged = rows, self.run
         try:
             self.run_stage(PROFILE, sides, 1)
         except ProcessError as error:
             self.run = judged
-            say(f"functions are not known: {error}", stream=sys.stderr)
+            say(f"functions are unknown: {error}", stream=sys.stderr)
 
     def run_stage(self, stage: str, sides: Sequence[str], rounds: int) -> None:
-        """Run the processes of a stage; the file has each before the next one starts."""
+        """Run the processes of a stage; the file contains each before the next one starts."""
         order = interleaved(sides, rounds)
         arms = {arm.name: arm for arm in self.arms}
         seconds: list[float] = []
@@ -251,15 +251,15 @@ class Measuring:
         with shown_progress():
             for number, side in enumerate(order, 1):
                 self.write({})
-                what = f"{stage}: process {number} of {len(order)} ({side})"
-                show_progress("{}{}", what, left)
+                process = f"{stage}: process {number} of {len(order)} ({side})"
+                show_progress("{}{}", process, left)
                 sample = self._sample(arms[side], stage)
                 self.run = replace(self.run, processes=(*self.run.processes, sample))
                 seconds.append(sample.seconds)
                 remaining = statistics.mean(seconds) * (len(order) - number)
                 left = f", about {remaining:.0f} s left" if remaining else ""
                 if not is_watched(sys.stderr.isatty()):
-                    say(f"{what} took {sample.seconds:.1f} s{left}", stream=sys.stderr)
+                    say(f"{process} took {sample.seconds:.1f} s{left}", stream=sys.stderr)
 
     def _sample(self, arm: Arm, stage: str) -> ProcessSample:
         request, variables = self.run.request, self._variables(arm.name)
@@ -272,26 +272,26 @@ class Measuring:
             for name, values in merged.items():
                 values |= getattr(answer, name)
         seconds = time.monotonic() - start
-        # What a test measured before it failed was measured in fewer passes than elsewhere.
+        # Values of a test that failed are from fewer passes than on other sides.
         absent = [row for row in merged["absent"] if row.state is None]
         values = merged.pop("values")
         rows = [row for row in values if not any(each.contains(row) for each in absent)]
         values = {row: values[row] for row in rows}
         if not values:
             no_calls = "no test of it makes calls on DTensors through the dtdispatch fixture"
-            why = next(("{}: {}".format(*each) for each in merged["absent"].items()), no_calls)
-            raise ProcessError(f"{arm}: measured nothing: {why}; log: {self.folder / f'{arm.name}.log'}")
+            reason = next(("{}: {}".format(*each) for each in merged["absent"].items()), no_calls)
+            raise ProcessError(f"{arm}: measured nothing: {reason}; log: {self.folder / f'{arm.name}.log'}")
         return ProcessSample(
             values, **merged, folders=answer.folders, stage=stage, side=arm.name, seconds=seconds
         )
 
     def _variables(self, side: str) -> dict[str, str]:
-        """Return what a process finds in its environment, beside what all have.
+        """Return the environment variables of a process of a side.
 
-        Of many versions some lack what a test needs: it is left out there, and the others are compared. Each
-        round that counts instructions lies differently in memory, by how many samples a side has: all else is
-        the same in every process, so that one that lies badly would lie badly each time (Mytkowicz et al.,
-        2009, https://doi.org/10.1145/1508244.1508275).
+        With more than two versions, a test that fails on one is excluded there, and the others are compared.
+        Counts of instructions depend on the memory layout, which is otherwise equal in all processes, so the
+        size of the environment varies with the sample (Mytkowicz et al., 2009,
+        https://doi.org/10.1145/1508244.1508275).
         """
         passes, tests = str(self.run.request.passes), json.dumps([row.test for row in self.profiled])
         variables: dict[str, str] = {Variable.PASSES: passes, Variable.ONLY: tests}
@@ -302,8 +302,8 @@ class Measuring:
             variables[Variable.PADDING] = "x" * (STEP_BYTES * samples)
         return variables
 
-    def write(self, found: Found) -> None:
-        """Write all of it; an interval without an end is no number of JSON's."""
+    def write(self, found: Results) -> None:
+        """Write the file of the run; JSON has no infinite numbers, so these are null."""
         if self.output is None:
             return
         verdicts = [
@@ -325,11 +325,11 @@ class Measuring:
         write_atomic(self.output, json.dumps(content, indent=1) + "\n")
 
 
-def read_run(path: Path) -> Run:
-    """Read the file of a run, which may come from anywhere.
+def read_ab_run(path: Path) -> Run:
+    """Read and validate the file of a run.
 
     Raises:
-        DtDispatchError: it cannot be read, is something else, or is not whole.
+        DtDispatchError: the file cannot be read, has another format, or is incomplete.
     """
     try:
         content = read_json(path)
@@ -342,14 +342,14 @@ def read_run(path: Path) -> Run:
         raise DtDispatchError(f"{path}: {saved}: compare again, or judge with the version that wrote it")
     try:
         run: Run = decode(Run, {name: content[name] for name in content.keys() - NOT_OF_RUN})
-        _check_whole(run)
+        _check_complete(run)
     except (ValueError, OverflowError, RecursionError) as error:
         raise DtDispatchError(f"{path}: not whole: {brief(error)}") from None
     return run
 
 
-def _check_whole(run: Run) -> None:
-    """Check that all processes of a run are there, in the order in which they are run, and can be judged."""
+def _check_complete(run: Run) -> None:
+    """Check that the values of a run are valid, and that it has all its processes, in order."""
     rule, sides = run.request.rule, run.request.sides
     if rule.metric not in METRICS:
         raise ValueError(f"a metric {rule.metric!r}")
@@ -368,9 +368,9 @@ def _check_whole(run: Run) -> None:
     suspects = [side for side in sides if side in fresh]
     stages = [(SCREEN, sides, rule.pairs), *([(CONFIRM, suspects, rule.confirm)] if suspects else ())]
     stages += [(PROFILE, suspects, 1)] if any(each.stage == PROFILE for each in run.processes) else []
-    # What is not as many may be a number that fills the memory.
-    is_whole = len(run.processes) == sum(len(of_stage) * rounds for _, of_stage, rounds in stages)
-    if not is_whole or [(process.stage, process.side) for process in run.processes] != [
+    # Compare numbers first: a corrupt one might need more memory than there is.
+    is_complete = len(run.processes) == sum(len(of_stage) * rounds for _, of_stage, rounds in stages)
+    if not is_complete or [(process.stage, process.side) for process in run.processes] != [
         (stage, side) for stage, of_stage, rounds in stages for side in interleaved(of_stage, rounds)
     ]:
         rounds_text = f"{rule.pairs} pairs, and of {rule.confirm} fresh ones where something tripped"

@@ -1,4 +1,4 @@
-"""Worktrees of the commits of an A/B run: their import paths, and what killed runs left."""
+"""Worktrees of the commits of an A/B run, their import paths, and cleanup after killed runs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ COMPILED = ("*.so", "*.pyd", "*.dylib")
 
 @contextlib.contextmanager
 def workspace() -> Iterator[Path]:
-    """Create a folder for a run, and remove those of runs that were killed: nobody holds their lock.
+    """Create a folder for a run, and remove those of killed runs, whose lock is free.
 
-    After a ProcessError it stays, as the message names a log in there.
+    After a ProcessError the folder stays: the message names a log in it.
     """
     for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
         with contextlib.suppress(OSError), lock.open("rb") as file:  # another user's, or in use
@@ -35,7 +35,7 @@ def workspace() -> Iterator[Path]:
     folder, stays = Path(tempfile.mkdtemp(prefix=PREFIX)), False
     with (folder / "new").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        lock = (folder / "new").rename(folder / LOCK)  # no other run finds it unlocked
+        lock = (folder / "new").rename(folder / LOCK)  # other runs never see it unlocked
         try:
             yield folder
         except ProcessError:
@@ -51,50 +51,50 @@ def workspace() -> Iterator[Path]:
 def worktrees(
     revisions: Mapping[str, str], project: Path, folder: Path, installs: bool
 ) -> Iterator[dict[str, tuple[Path, Checkout]]]:
-    """Check commits out, if there are any, and remove the checkouts again.
+    """Check out commits temporarily.
 
     Args:
-        revisions: by side.
+        revisions: commits by side; may be empty.
         project: folder of the repository in which the run was started.
-        folder: for the checkouts.
-        installs: whether they are installed, so that compiled files need not be there.
+        folder: folder for the worktrees.
+        installs: whether the commits are installed, so that their compiled files need not exist.
 
     Yields:
-        By side that folder of the worktree, and the worktree.
+        By side, the counterpart of ``project`` in the worktree, and the worktree.
     """
     if not revisions:
         yield {}
         return
-    top = Path(_git(project, "rev-parse", "--show-toplevel", what="--base-rev"))
+    top = Path(_git(project, "rev-parse", "--show-toplevel", option="--base-rev"))
     inside = project.resolve().relative_to(top.resolve())
-    made: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     try:
         _git(project, "worktree", "prune")  # after a run that was killed
         for side, revision in revisions.items():
             verified = ("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
-            commit = _git(project, *verified, what=f"--{side}-rev {revision}")
-            made[side] = Path(os.path.realpath(folder)) / side
-            add = ("worktree", "add", "--quiet", "--detach", str(made[side]), commit)
-            _git(project, *add, what=f"--{side}-rev")
-            if not (made[side] / inside).is_dir():
+            commit = _git(project, *verified, option=f"--{side}-rev {revision}")
+            paths[side] = Path(os.path.realpath(folder)) / side
+            add = ("worktree", "add", "--quiet", "--detach", str(paths[side]), commit)
+            _git(project, *add, option=f"--{side}-rev")
+            if not (paths[side] / inside).is_dir():
                 raise DtDispatchError(f"--{side}-rev {revision}: it has no folder {inside}")
             if not installs:
-                _refuse_ignored_builds(top, side, made[side])
+                _refuse_ignored_builds(top, side, paths[side])
         listed = _git(project, "worktree", "list", "--porcelain").splitlines()
         tops = [os.path.realpath(line[9:]) for line in listed if line.startswith("worktree ")]
         yield {
             side: (path / inside, Checkout(str(path), tuple(each for each in tops if each != str(path))))
-            for side, path in made.items()
+            for side, path in paths.items()
         }
     finally:
         with signals_deferred():
-            for path in made.values():
+            for path in paths.values():
                 _git(project, "worktree", "remove", "--force", str(path))
             _git(project, "worktree", "prune")
 
 
 def _refuse_ignored_builds(top: Path, side: str, worktree: Path) -> None:
-    """Refuse a commit whose packages have compiled files in the checkout alone: git ignores them."""
+    """Raise an error if git ignores compiled files of a commit's packages, which a worktree lacks."""
     listed = _git(top, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--", *COMPILED)
     for name in filter(None, listed.split("\0")):
         if (worktree / name).parent.is_dir():
@@ -104,23 +104,23 @@ def _refuse_ignored_builds(top: Path, side: str, worktree: Path) -> None:
             )
 
 
-def _git(project: Path, *words: str, what: str = "") -> str:
-    """Run git, and return what it prints; where it fails, that is an error in what is named."""
+def _git(project: Path, *words: str, option: str = "") -> str:
+    """Run git and return its output; a failure is an error in ``option``, and ignored without one."""
     command = ["git", "-C", str(project), *words]
-    try:  # Ctrl-C is for us: git must finish what it began
+    try:  # without Ctrl-C, which git must not receive
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=GIT_SECONDS, check=False, start_new_session=True
         )
     except OSError as error:
         raise DtDispatchError(f"git cannot be run: {error.strerror}") from None
-    if done.returncode and what:
+    if done.returncode and option:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["git failed"]
-        raise DtDispatchError(f"{what}: {lines[-1].removeprefix('fatal: ')} (git in {project})")
+        raise DtDispatchError(f"{option}: {lines[-1].removeprefix('fatal: ')} (git in {project})")
     return done.stdout.strip()
 
 
 def import_from_checkout(arm: Arm, probed: Probed, folder: Path, installs: bool) -> Arm:
-    """Let an arm import its commit: install it, or map the import path of its interpreter to the worktree."""
+    """Return an arm that imports its commit, installed or by an import path mapped to the worktree."""
     checkout = arm.checkout
     if checkout is None:
         return arm
@@ -135,7 +135,7 @@ def import_from_checkout(arm: Arm, probed: Probed, folder: Path, installs: bool)
 
 
 def _mapped(paths: Iterable[str], checkout: Checkout) -> Iterator[Path]:
-    """Yield the folders of the worktree that have the same place in other worktrees."""
+    """Yield the counterparts in the worktree of paths in other worktrees."""
     for real in map(os.path.realpath, paths):
         for other in checkout.others:
             folder = Path(checkout.top, os.path.relpath(real, other))
@@ -144,24 +144,24 @@ def _mapped(paths: Iterable[str], checkout: Checkout) -> Iterator[Path]:
 
 
 def _own_project(arm: Arm, checkout: Checkout) -> list[Path]:
-    """Return the innermost project around the folder in which the run was started, if there is one."""
+    """Return the innermost project that contains the folder in which the run was started, if any."""
     folder = arm.import_path[-1]
     around = [each for each in (folder, *folder.parents) if each.is_relative_to(checkout.top)]
     return [each for each in around if any((each / name).is_file() for name in PROJECTS)][:1]
 
 
 def _install(arm: Arm, projects: Sequence[Path], target: Path, folder: Path) -> None:
-    """Install projects into a folder: with the build tools of the interpreter, else with pip's own."""
+    """Install projects into a folder, with the build tools of the interpreter, or else in isolation."""
     if not projects:
         raise DtDispatchError(
             f"{arm}: --install: there is no {' or '.join(PROJECTS)} in {arm.import_path[-1]}"
         )
     log = folder / f"{arm.name}-install.log"
     words: list[Any] = ["-m", "pip", "install", "--no-deps", "--target", target, *dict.fromkeys(projects)]
-    for more in (["--no-build-isolation"], []):
-        if run_to_end(arm, [*map(str, words), *more], {}, log, INSTALL_SECONDS) == 0:
+    for isolation in (["--no-build-isolation"], []):
+        if run_to_end(arm, [*map(str, words), *isolation], {}, log, INSTALL_SECONDS) == 0:
             return
         shutil.rmtree(target, ignore_errors=True)
     lines = last_lines(log) or ["pip failed"]
-    why = next((line for line in lines if line.lower().startswith("error")), lines[-1])
-    raise DtDispatchError(f"{arm}: --install: {why}: {' '.join(map(str, words))}")
+    cause = next((line for line in lines if line.lower().startswith("error")), lines[-1])
+    raise DtDispatchError(f"{arm}: --install: {cause}: {' '.join(map(str, words))}")
