@@ -30,7 +30,7 @@ def said(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) 
         ([], "name both sides: --base PYTHON --head PYTHON"),
         (["--python", "x"], "name two interpreters or more: --python PYTHON --python PYTHON ..."),
         (["--python", "x", "--base", "y"], "--python names every side: leave --base, --head and commits out"),
-        (["--python", sys.executable, "--python", "/nowhere"], "head /nowhere: is not a program"),
+        (["--python", sys.executable, "--python", "/nowhere"], "head /nowhere: is not an executable"),
         (["--base-rev", "HEAD"], "--base-rev and --head-rev go together"),
         (["--pairs", "0"], "argument --pairs: '0' is not a whole number of at least 1"),
         (["--floor", "hit=abc"], "argument --floor: 'hit=abc' is not floors: 'abc' is not a percentage"),
@@ -38,10 +38,10 @@ def said(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) 
         (["--floor", "hit=3_0%"], "'3_0%' is not a percentage above 0%"),
         (["--floor", "hit=5"], "'5' is not a percentage above 0%, such as 7.5%"),
         (["--control", "much"], "'much' is not a percentage above 0%, such as 7.5%, or off"),
-        (["--base", "/nowhere/python", "--head", "x"], "base /nowhere/python: is not a program"),
+        (["--base", "/nowhere/python", "--head", "x"], "base /nowhere/python: is not an executable"),
         (
             ["--base", __file__, "--head", sys.executable],
-            "is not a program: give the python of an environment",
+            "is not an executable: pass the python of an environment",
         ),
         (["--base-rev", "nonsense^^", "--head-rev", "HEAD"], "--base-rev nonsense^^: "),
         (["--metric", "speed"], "'speed' is not one of time, counts, instructions"),
@@ -51,8 +51,8 @@ def said(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) 
         ),
         (["--metric", "counts", "--control", "off"], "counts are exact"),
         (["--judge=--"], "argument --judge: expected one argument, and -- is none"),
-        (["--base", "a\udcff", "--head", "x"], r"base a\udcff: is not a program"),
-        (["--base", "\x1b[31m\r", "--head", "x"], r"base \x1b[31m\r: is not a program"),
+        (["--base", "a\udcff", "--head", "x"], r"base a\udcff: is not an executable"),
+        (["--base", "\x1b[31m\r", "--head", "x"], r"base \x1b[31m\r: is not an executable"),
         (["--judge", "a" * 300], "cannot be read: File name too long"),
         (["--time-limit", "1e300"], "'1e300' is not a number of seconds above 0, and at most 1,000,000,000"),
         (["--pairs", "9" * 5000], "9..."),
@@ -68,10 +68,13 @@ def test_an_invalid_command_line(words: list[str], line: str, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("probe", "line"),
     [
-        ({"plugin": ""}, " to measure as this one does, and has none: pip install pytest-dtdispatch=="),
+        (
+            {"plugin": ""},
+            ": has no pytest-dtdispatch, but both sides need the version of this process: pip install pytest",
+        ),
         ({"plugin": "0.0.1"}, ", and has 0.0.1: pip install pytest-dtdispatch=="),
         ({"torch": ""}, "has no torch"),
-        (None, "is not a python that runs: I am a teapot"),
+        (None, "is not a working Python interpreter: I am a teapot"),
     ],
 )
 def test_an_interpreter_that_cannot_measure(
@@ -94,10 +97,10 @@ def test_an_interpreter_that_cannot_measure(
         ("sys.exit(5)", "no test was collected"),
         ("print('FAILED t.py::test_add - boom'); sys.exit(1)", "tests failed: FAILED t.py::test_add - boom"),
         ("sys.exit(0)", "measured nothing; its last output: "),
-        ("open(os.environ['DTDISPATCH_AB_OUTPUT'], 'w').write('{'); sys.exit(0)", "wrote something else"),
+        ("open(os.environ['DTDISPATCH_AB_OUTPUT'], 'w').write('{'); sys.exit(0)", "its answer is invalid"),
         ("told['only'] = {'values': {}}", "measured nothing: no test of it makes calls on DTensors"),
-        ("told['only'] = {'values': {'x': 'fast'}}", "something else"),
-        ("time.sleep(600)", "not over after 0.5 s, and was ended: --time-limit"),
+        ("told['only'] = {'values': {'x': 'fast'}}", "its answer is invalid"),
+        ("time.sleep(600)", "killed after 0.5 s: raise --time-limit"),
     ],
 )
 def test_a_process_that_does_not_measure_ends_the_run_and_its_log_is_named(

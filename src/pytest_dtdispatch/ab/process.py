@@ -105,7 +105,7 @@ def interpreter(side: str, typed: str) -> str:
     """
     found = shutil.which(typed)
     if found is None:
-        raise DtDispatchError(f"{side} {typed}: is not a program: give the python of an environment")
+        raise DtDispatchError(f"{side} {typed}: is not an executable: pass the python of an environment")
     return str(Path(found).absolute())
 
 
@@ -114,7 +114,7 @@ def probe(arm: Arm, workspace: Path) -> Probed:
     log = workspace / f"{arm.name}-probe.log"
     status = run_to_end(arm, ["-c", PROBE], {}, log, PROBE_SECONDS)
     if status is None:
-        raise DtDispatchError(f"{arm}: gave no answer in {PROBE_SECONDS:g} s")
+        raise DtDispatchError(f"{arm}: did not respond within {PROBE_SECONDS:g} s")
     lines = last_lines(log)
     try:
         answer = "" if status else next(line for line in reversed(lines) if line.startswith(PROBED))
@@ -123,11 +123,13 @@ def probe(arm: Arm, workspace: Path) -> Probed:
         versions = Versions(cpu=cpu_model(), **found)
     except (StopIteration, ValueError, TypeError):
         how = lines[-1][:MOST_SHOWN] if lines else f"exit status {status} without output"
-        raise DtDispatchError(f"{arm}: is not a python that runs: {how}") from None
+        raise DtDispatchError(f"{arm}: is not a working Python interpreter: {how}") from None
     if versions.plugin != (ours := version("pytest-dtdispatch")):
-        needs = f"needs pytest-dtdispatch {ours} to measure as this one does, and has"
+        found = f"pytest-dtdispatch {versions.plugin}" if versions.plugin else "no pytest-dtdispatch"
         remedy = f"pip install pytest-dtdispatch=={ours}"
-        raise DtDispatchError(f"{arm}: {needs} {versions.plugin or 'none'}: {remedy}")
+        raise DtDispatchError(
+            f"{arm}: has {found}, but both sides need the version of this process: {remedy}"
+        )
     if not versions.torch:
         raise DtDispatchError(f"{arm}: has no torch")
     return Probed(versions, path, sources)
@@ -156,18 +158,18 @@ def run_pytest(
         variables[Variable.CHECKOUT] = json.dumps(encode(arm.checkout))
     status = run_to_end(arm, words, variables, log, time_limit_s)
     if status is None:
-        limit = f"not over after {time_limit_s:g} s, and was ended: --time-limit"
+        limit = f"killed after {time_limit_s:g} s: raise --time-limit"
         raise ProcessError(f"{arm}: {limit}; log: {log}")
     if status or not output.exists():
         raise ProcessError(f"{arm}: {_failure(status, last_lines(log))}; log: {log}")
     try:
         answer: Answer = decode(Answer, read_json(output))
     except (ValueError, OverflowError, RecursionError) as error:
-        raise ProcessError(f"{arm}: wrote something else than its rows: {error}; log: {log}") from None
+        raise ProcessError(f"{arm}: its answer is invalid: {error}; log: {log}") from None
     if answer.refusal:
         raise DtDispatchError(f"{arm}: {answer.refusal}")
     if arm.checkout and not answer.folders:
-        raise DtDispatchError(f"{arm}: imports nothing of this repository: name tests of it after --")
+        raise DtDispatchError(f"{arm}: imports no module of this repository: name tests of it after --")
     return answer
 
 
@@ -226,7 +228,7 @@ def run_to_end(
         except subprocess.TimeoutExpired:
             return None
         except OSError as error:
-            raise DtDispatchError(f"{arm}: cannot be run: {error.strerror or error}") from None
+            raise DtDispatchError(f"{arm}: cannot be started: {error.strerror or error}") from None
         finally:
             if process is not None:
                 with signals_deferred():

@@ -374,4 +374,4 @@ def _check_complete(run: Run) -> None:
         (stage, side) for stage, of_stage, rounds in stages for side in interleaved(of_stage, rounds)
     ]:
         rounds_text = f"{rule.pairs} pairs, and of {rule.confirm} fresh ones where something tripped"
-        raise ValueError(f"it was cut off or changed: its processes are not those of {rounds_text}")
+        raise ValueError(f"it is incomplete or modified: its processes are not those of {rounds_text}")

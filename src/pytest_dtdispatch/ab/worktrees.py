@@ -112,7 +112,7 @@ def _git(project: Path, *words: str, option: str = "") -> str:
             command, capture_output=True, text=True, timeout=GIT_SECONDS, check=False, start_new_session=True
         )
     except OSError as error:
-        raise DtDispatchError(f"git cannot be run: {error.strerror}") from None
+        raise DtDispatchError(f"git cannot be started: {error.strerror}") from None
     if done.returncode and option:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["git failed"]
         raise DtDispatchError(f"{option}: {lines[-1].removeprefix('fatal: ')} (git in {project})")
