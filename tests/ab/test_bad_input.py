@@ -72,7 +72,7 @@ def test_an_invalid_command_line(words: list[str], line: str, capsys: pytest.Cap
             {"plugin": ""},
             ": has no pytest-dtdispatch, but both sides need the version of this process: pip install pytest",
         ),
-        ({"plugin": "0.0.1"}, ", and has 0.0.1: pip install pytest-dtdispatch=="),
+        ({"plugin": "0.0.1"}, ": has pytest-dtdispatch 0.0.1, but both sides need the version of this"),
         ({"torch": ""}, "has no torch"),
         (None, "is not a working Python interpreter: I am a teapot"),
     ],
