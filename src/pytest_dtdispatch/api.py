@@ -218,7 +218,7 @@ class DtDispatch:
         from pytest_dtdispatch.compare.equality import call_variants
 
         call_variants(requested)
-        return Compared(requested.name, tuple(requested.functions), why_not=NOT_MEASURED)
+        return Compared(requested.name, tuple(requested.functions), reason=NOT_MEASURED)
 
     def scaling(
         self,

@@ -1,4 +1,4 @@
-"""How the cost of a callable grows with a size: measured at each, fitted, held against a limit, and shown."""
+"""Growth of the cost of a callable with a size: measured, fitted, compared with a limit, and rendered."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ PASSES = 7  # odd, so that the median of their exponents is one of them
 MIN_PASSES = 5  # their interval covers the median with 94 %
 Make = Callable[[int], Callable[[], Any]]
 # The worst first.
-JUDGED = {
+VERDICT_TEXTS = {
     Verdict.REGRESSED: (Tone.BAD, "above {}"),
-    Verdict.MISSING: (Tone.BAD, "cannot be held against {}"),
+    Verdict.MISSING: (Tone.BAD, "cannot be compared with {}"),
     Verdict.INCONCLUSIVE: (Tone.NOTICE, "inconclusive: {} lies in between"),
     Verdict.PASSED: (Tone.GOOD, "below {}"),
 }
@@ -39,12 +39,12 @@ class Fit:
 
     Args:
         state: of the samples; ``call`` if the callable never asks the sharding propagator.
-        exponent: median over passes. If nothing could be fitted it is NaN, so no comparison with it is true.
+        exponent: median over passes; NaN if nothing was fitted, so that no comparison with it is true.
         low: the smallest exponent of a pass. The interval to ``high`` has the true median of n independent
             passes with probability ``1 - 2**(1-n)`` (David and Nagaraja, Order Statistics, 2003, 7.1).
         high: the largest.
-        growths: cost at each size over that at the size before, median of the passes.
-        passes: that gave an exponent.
+        growths: cost at each size over that at the previous size, median over passes.
+        passes: number of passes with an exponent.
         why_not: why nothing was fitted; empty if it was.
         is_absent: whether the callable has no sample in this state, at any size.
     """
@@ -59,7 +59,7 @@ class Fit:
     is_absent: bool = False
 
     def verdict(self, limit: float) -> Verdict:
-        """Hold the whole interval against a limit; one that holds the limit is inconclusive."""
+        """Compare the whole interval with a limit; an interval that contains the limit is inconclusive."""
         if self.why_not:
             return Verdict.MISSING
         if self.low > limit:
@@ -78,17 +78,17 @@ class Fit:
 
 @dataclass(frozen=True)
 class Scaling(NoRows):
-    """How the cost of a callable grows with a size, on a miss and on a hit.
+    """Growth of the cost of a callable with a size, on a miss and on a hit.
 
-    The call at each size is a result of its own. If nothing is measured, there are no sizes, and both
+    The call at each size has its own row. If nothing is measured, there are no sizes, and both
     exponents are 0, so that an assertion on them passes.
 
     Args:
         name: of its rows, which are ``name[8]`` and so on.
-        sizes: that were measured, the smallest first.
-        miss: how a miss grows.
-        hit: how a hit grows; any call, if the callable never propagates.
-        max_exponent: the limit that was given.
+        sizes: measured sizes, the smallest first.
+        miss: growth of a miss.
+        hit: growth of a hit, or of any call if the callable never propagates.
+        max_exponent: the limit, if any.
     """
 
     kind: ClassVar[str] = "scaling"
@@ -105,12 +105,13 @@ class Scaling(NoRows):
 
 
 def run_sizes(make: Make, sizes: Sequence[int], name: str | None) -> Scaling:
-    """Make and call a callable at each size, the largest first, and measure nothing."""
+    """Create and call a callable at each size, the largest first, without measuring."""
     __tracebackhide__ = True
     for size in reversed(sizes):
         callable_at(make, size)()
-    why_not = "nothing is measured"
-    miss, hit = (Fit(state, 0.0, 0.0, 0.0, why_not=why_not) for state in (State.MISS, State.HIT))
+    miss, hit = (
+        Fit(state, 0.0, 0.0, 0.0, why_not="nothing is measured") for state in (State.MISS, State.HIT)
+    )
     return Scaling(name or own_name(make), (), miss, hit)
 
 
@@ -121,20 +122,20 @@ def run_and_measure_sizes(
     caches: ShardingCaches,
     plan: Plan,
 ) -> tuple[dict[int, list[Figures]], dict[int, str]]:
-    """Make and run a callable at each size for the program, the largest first; then measure them in turn.
+    """Create and run a callable at each size for the program, the largest first; then measure them in passes.
 
-    Each pass goes through all sizes, every second one from the smallest: a machine that drifts makes the
-    passes differ, and not all of them slope the same way.
+    Each pass measures all sizes, every second one in reverse order, so that a drift of the machine adds
+    scatter and not slope.
 
     Args:
-        run: makes a call, and returns its result with what repeats and measures it.
-        make: what is called at each size.
+        run: runs a call, and returns its result and a repeatable call.
+        make: creates the callable of a size.
         sizes: in any order.
         caches: of sharding propagation.
-        plan: how much is measured in all passes.
+        plan: of all passes together.
 
     Returns:
-        The figures of each pass, and the mesh as text, of each size, the smallest first.
+        By size, the smallest first: the figures of each pass, and the mesh as text.
     """
     __tracebackhide__ = True
     from pytest_dtdispatch.torchapi.tensors import wait_for
@@ -157,10 +158,10 @@ def run_and_measure_sizes(
 def fit_scaling(
     name: str, measured: Mapping[int, Sequence[Figures]], max_exponent: float | None = None
 ) -> Scaling:
-    """Fit the growth of a miss and of a hit to the figures of each pass at each size."""
+    """Fit the growth of a miss and of a hit to the figures of all passes."""
     merged = {size: merge(measured[size]) for size in sorted(measured)}
     states = {samples.state for figures in merged.values() for samples in figures.samples if samples.ns}
-    # Calls, where no size has a hit and there are calls that ask no propagator.
+    # Calls, if no size has a hit and some calls do not query the propagator.
     steady = State.CALL if State.CALL in states and State.HIT not in states else State.HIT
     miss, hit = (_fit_state(state, measured, merged) for state in (State.MISS, steady))
     return Scaling(name, tuple(merged), miss, hit, max_exponent)
@@ -173,7 +174,7 @@ def _fit_state(state: State, measured: Mapping[int, Sequence[Figures]], merged: 
     if len(complete) >= MIN_PASSES:
         return fit_power(state, [*merged], complete)
     of_state = [each for figures in merged.values() for each in figures.samples if each.state is state]
-    # Misses that were all refused are missing, and not absent: the callable propagates.
+    # If all misses were refused they are missing, not absent: the callable propagates.
     is_absent = not any(each.ns or (state is State.MISS and each.refused) for each in of_state)
     few = f"only {len(complete)} of {len(passes)} passes measured a {state} at every size"
     reasons = [note for one in merged.values() for note in (*one.notes, *one.remarks)]
@@ -199,9 +200,9 @@ def _median_ns(figures: Figures, state: State) -> float | None:
 
 
 def judge(scaling: Scaling, limits: Mapping[str, int] | None = None) -> Iterator[RowVerdict]:
-    """Hold the exponents of a scaling against its own limit, if it has one.
+    """Compare the exponents of a scaling with its limit, if it has one.
 
-    Nothing was judged if nothing could be fitted, or if some sizes were not measured in a state.
+    The verdict is ``missing`` if nothing was fitted, or if a state was not measured at all sizes.
     """
     limit = scaling.max_exponent
     if limit is None:
@@ -215,11 +216,13 @@ def judge(scaling: Scaling, limits: Mapping[str, int] | None = None) -> Iterator
     ]
     criterion = f"max_exponent={limit:g}"
     details = (f"{criterion}: {'; '.join(failures)}",) if failures else ()
-    yield RowVerdict(RowId("", scaling.name), min(verdicts, key=[*JUDGED].index), (), "", criterion, details)
+    yield RowVerdict(
+        RowId("", scaling.name), min(verdicts, key=[*VERDICT_TEXTS].index), (), "", criterion, details
+    )
 
 
 def document(scalings: Mapping[str, Sequence[Scaling]], view: View) -> Document:
-    """Lay out what was fitted in each test; it is as much in every view."""
+    """Render the fits of each test, equally in every view."""
     every = [(test, scaling) for test, of_test in scalings.items() for scaling in of_test]
     fitted = [
         (fit.exponent, f"worst: {scaling.name}, {fit}")
@@ -238,7 +241,7 @@ def _paragraphs(test: str, scaling: Scaling) -> Iterator[Paragraph]:
         growths = ", ".join(f"x{growth:.2f}" for growth in fit.growths)
         text, tone = f"{fit}, from size to size {growths}" if growths else str(fit), Tone.PLAIN
         if scaling.max_exponent is not None:
-            tone, judged = JUDGED[fit.verdict(scaling.max_exponent)]
+            tone, judged = VERDICT_TEXTS[fit.verdict(scaling.max_exponent)]
             tone = Tone.NOTICE if fit.is_absent else tone
             text += f"; {judged.format(f'max_exponent={scaling.max_exponent:g}')}"
         yield paragraph(text, tone, indent=1, hanging=1)

@@ -81,7 +81,7 @@ def test_a_claim_is_true_or_false_and_says_why() -> None:
 
 
 def test_where_nothing_is_measured_a_variant_is_faster_and_none_is_slower() -> None:
-    found = Compared("it", ("a", "b"), why_not=NOT_MEASURED)
+    found = Compared("it", ("a", "b"), reason=NOT_MEASURED)
     assert found["b"].faster_than("a", by=0.5)
     assert not found["b"].slower_than("a")
     assert repr(found["b"].faster_than("a")) == "b against a: nothing is measured in this run"
@@ -93,7 +93,7 @@ def test_where_nothing_is_measured_a_variant_is_faster_and_none_is_slower() -> N
     ("found", "why"),
     [
         (Compared("it", ("a", "b"), (variant("a", BASE), variant("b", (), ("b: once",)))), "b: once"),
-        (Compared("it", ("a", "b"), why_not="latencies are not taken", is_gate=True), "latencies are not"),
+        (Compared("it", ("a", "b"), reason="latencies are not taken", is_gate=True), "latencies are not"),
         (compared(a=BASE[:10], b=BASE[:10]), "too few rounds"),
     ],
 )
@@ -113,7 +113,7 @@ def test_labels_that_no_other_variant_has() -> None:
     for ask in (lambda: found["c"], lambda: found["a"].faster_than("c")):
         with pytest.raises(MeasurementError, match="has no variant 'c'; valid: a, b"):
             ask()
-    with pytest.raises(MeasurementError, match="'a' is held against itself"):
+    with pytest.raises(MeasurementError, match="'a' is compared with itself"):
         found["a"].slower_than("a")
 
 
@@ -124,7 +124,7 @@ def one() -> None:
     pytest.fail("a variant ran though another is none")
 
 
-NO_NAME = "of a variant is no text, is empty, or begins or ends with"
+NO_NAME = "of a variant is not a text, is empty, or begins or ends with"
 
 
 @pytest.mark.parametrize(

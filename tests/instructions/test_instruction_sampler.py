@@ -12,9 +12,9 @@ from pytest_dtdispatch.instructions.instruction_sampler import (
     AFFORDABLE,
     AFFORDABLE_MISSES,
     IN_ONE_LAYOUT,
-    LEAST_CALLS,
-    MOST_BLOCKS,
-    MOST_LAYOUTS,
+    MAX_BLOCKS,
+    MAX_LAYOUTS,
+    MIN_CALLS,
     WARMUP_CALLS,
     WARMUP_MISSES,
     InstructionSampler,
@@ -110,7 +110,7 @@ def test_each_round_counts_hits_after_methods_were_forgotten_and_called_again(be
         (SHORT, WARMUP_MISSES, 5, 10),
         (AFFORDABLE_MISSES // 30, 30 - 5, 1, 9),
         (AFFORDABLE // (WARMUP_CALLS * 3), WARMUP_MISSES, 2, 10),
-        (AFFORDABLE * 10, LEAST_CALLS, 1, LEAST_CALLS),
+        (AFFORDABLE * 10, MIN_CALLS, 1, MIN_CALLS),
     ],
 )
 def test_what_is_not_counted_is_bound_by_instructions(
@@ -129,8 +129,8 @@ def test_more_rounds_take_no_more_blocks_than_make_a_count_steady(bench: Bench) 
     script = Script(bench)
     taken = script.take(rounds=12, repeat=3)
     assert len(script.calls_of(taken, State.MISS)) == 12
-    assert len(script.forgotten_at) == MOST_BLOCKS
-    assert len(script.calls_of(taken, State.HIT)) == 12 * 3 // MOST_BLOCKS * MOST_BLOCKS
+    assert len(script.forgotten_at) == MAX_BLOCKS
+    assert len(script.calls_of(taken, State.HIT)) == 12 * 3 // MAX_BLOCKS * MAX_BLOCKS
 
 
 def test_hits_are_counted_in_one_block_where_lookups_are_not_counted(bench: Bench) -> None:
@@ -230,20 +230,20 @@ def test_methods_are_found_as_before_and_a_class_that_changes_is_still_noticed()
 
 
 def test_it_ends_before_cpython_runs_out_of_versions() -> None:
-    cache = MethodCache(most_layouts=2)
+    cache = MethodCache(max_layouts=2)
     assert [cache.forget() for _ in range(4)] == [True, True, False, False]
-    assert 0 < MOST_LAYOUTS < 1000
+    assert 0 < MAX_LAYOUTS < 1000
 
 
 @pytest.mark.parametrize(("searched", "counts"), [(3_000, False), (3_300, False), (5_900, True)])
 def test_it_is_found_out_whether_a_meter_counts_lookups(searched: int, counts: bool) -> None:
-    script = iter([3_000] * LEAST_CALLS + [searched] * LEAST_CALLS + [3_000] * LEAST_CALLS)
+    script = iter([3_000] * MIN_CALLS + [searched] * MIN_CALLS + [3_000] * MIN_CALLS)
     assert counts_lookups(Meter(lambda: 0, lambda: next(script))) is counts
 
 
 def test_hits_have_more_blocks_where_lookups_are_counted(bench: Bench) -> None:
     script = Script(bench)
-    costs = iter([3_000] * LEAST_CALLS + [5_900] * LEAST_CALLS + [3_000] * LEAST_CALLS)
+    costs = iter([3_000] * MIN_CALLS + [5_900] * MIN_CALLS + [3_000] * MIN_CALLS)
     script.sampler = InstructionSampler(
         lambda: (Meter(lambda: 0, lambda: next(costs, None) or script.end()), None)
     )

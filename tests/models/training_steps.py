@@ -86,7 +86,7 @@ def compared(build: Build) -> Iterator[Training]:
         returned: dict[str, torch.Tensor] = {}
         steps = {label: partial(_first_result, label, one, returned) for label, one in both.items()}
         with (
-            patch.object(compare_measure, "LEAST_ROUNDS", 1),
+            patch.object(compare_measure, "MIN_ROUNDS", 1),
             patch.object(compare_measure, "ROUNDS_EACH", 1),
         ):
             run_and_measure_variants(Variants("steps", steps), ShardingCaches(), PLAN)

@@ -1,1 +1,1 @@
-"""Several ways to do the same, held against each other: what each gives, and what each costs."""
+"""Comparison of variants of a call: their results and their cost."""

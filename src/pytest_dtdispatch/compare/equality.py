@@ -1,4 +1,4 @@
-"""Whether variants return the same: results compared with that of the first, leaf by leaf."""
+"""Equality of results: each is compared with the first one, leaf by leaf."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ FAKE_HINT = (
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a variant returned, as it was right after its call.
+    """Copy of the result of a variant, right after its call.
 
     Args:
         label: of the variant.
-        leaves: by their paths; of a tensor what this rank knows of it.
-        spec: puts leaves together again.
+        leaves: by their paths; tensors as the part that this rank holds.
+        spec: pytree spec of the result.
     """
 
     label: str
@@ -65,7 +65,7 @@ def _copy(label: str, tensor: torch.Tensor) -> LocalPart:
         part = local_part(tensor)
     except DtDispatchError:
         raise
-    except Exception as error:  # of a layout or a subclass that torch cannot copy to plain memory
+    except Exception as error:  # torch cannot copy this layout or subclass to plain memory
         reason = first_line(error)
     else:
         if type(part.values) is torch.Tensor:
@@ -77,11 +77,11 @@ def _copy(label: str, tensor: torch.Tensor) -> LocalPart:
 
 
 def call_variants(variants: Variants, call: Callable[[str, Callable[[], Any]], Any] | None = None) -> None:
-    """Call each variant once, from the same random state, and compare what they return.
+    """Call each variant once, from the same random state, and compare their results.
 
     Args:
-        variants: that are compared.
-        call: calls one, for those who keep more than its result.
+        variants: to compare.
+        call: calls a variant; by default without arguments.
     """
     cuda = [torch.device("cuda", torch.cuda.current_device())] if torch.cuda.is_initialized() else []
     random, first = RandomState(cuda), None
@@ -90,7 +90,7 @@ def call_variants(variants: Variants, call: Callable[[str, Callable[[], Any]], A
             random.settle()
             random.rewind()
         result = call(label, fn) if call else fn()
-        # Simulated ranks need their mode; any other of the program would see what is read here.
+        # Simulated ranks need their mode; other modes of the program would see the reads below.
         with nullcontext() if is_local_mode_open() else without_outer_modes():
             snapshot = Snapshot.of(label, result)
         del result
@@ -102,16 +102,16 @@ def call_variants(variants: Variants, call: Callable[[str, Callable[[], Any]], A
 
 def _check_equal(variants: Variants, first: Snapshot, other: Snapshot) -> None:
     with without_outer_modes():
-        why_not = _judged(variants.equal, first, other) if variants.equal else difference(first, other)
-    if why_not:
+        reason = _call_equal(variants.equal, first, other) if variants.equal else difference(first, other)
+    if reason:
         pair = escape_controls(f"{other.label!r} and {first.label!r}")
         has_tensors = any(type(leaf) is LocalPart for leaf in other.leaves.values())
         hint = FAKE_HINT if has_tensors and is_group_fake() else ""
-        raise UnequalError(f"compare {variants.name!r}: the results of {pair} are not equal: {why_not}{hint}")
+        raise UnequalError(f"compare {variants.name!r}: the results of {pair} are not equal: {reason}{hint}")
 
 
-def _judged(equal: Callable[[Any, Any], object], first: Snapshot, other: Snapshot) -> str:
-    """Ask the function of the user; empty where it says that both are equal."""
+def _call_equal(equal: Callable[[Any, Any], object], first: Snapshot, other: Snapshot) -> str:
+    """Call the user's function; return why results are not equal, or an empty string."""
     try:
         verdict: Any = equal(*_plain(first, other))
     except AssertionError as error:
@@ -126,7 +126,7 @@ def _judged(equal: Callable[[Any, Any], object], first: Snapshot, other: Snapsho
 
 
 def _plain(first: Snapshot, other: Snapshot) -> list[Any]:
-    """Return two results with plain tensors, cut to what is known of both where one is known in part."""
+    """Return both results with plain tensors, reduced to the parts that this rank holds of both."""
     results = [dict(first.leaves), dict(other.leaves)]
     for path, one in first.leaves.items():
         another = other.leaves.get(path)
@@ -139,7 +139,7 @@ def _plain(first: Snapshot, other: Snapshot) -> list[Any]:
 
 
 def difference(first: Snapshot, other: Snapshot) -> str:
-    """Say where two results differ first, and by how much; empty where they are equal bit for bit."""
+    """Describe the first difference of two results; empty if they are equal bit for bit."""
     if [*first.leaves] != [*other.leaves]:
         return f"it has values at {shown([*other.leaves])}, and not at {shown([*first.leaves])}"
     for path, leaf in first.leaves.items():
@@ -156,7 +156,7 @@ def _leaf_difference(first: Any, other: Any) -> str:
         is_equal = not any(are_tensors) and (
             first is other or bool(first == other) or bool(first != first and other != other)
         )
-    except Exception as error:  # what the users' own classes raise
+    except Exception as error:  # raised by a class of the user
         return f"a {type(first).__name__} cannot be compared ({type(error).__name__}): give equal="
     texts = [
         f"a tensor {shape_text(leaf.shape)}" if type(leaf) is LocalPart else shown(leaf)
@@ -170,7 +170,7 @@ def _tensor_difference(first: LocalPart, other: LocalPart) -> str:
     if kinds[0] != kinds[1]:
         return " is not ".join(kinds)
     expected, actual = common(first, other)
-    # The bytes first: assert_close takes -0.0 and 0.0 for equal.
+    # Compare bytes first: assert_close treats -0.0 and 0.0 as equal.
     ours, theirs = (each.contiguous().reshape(-1, 1).view(torch.uint8) for each in (expected, actual))
     if torch.equal(ours, theirs):
         return ""

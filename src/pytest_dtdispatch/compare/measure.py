@@ -1,4 +1,4 @@
-"""Call every variant for the program, then repeat them in turn, one block of calls each in every round."""
+"""Call each variant for the program, then repeat them alternately, with a block of calls each in a round."""
 
 from __future__ import annotations
 
@@ -39,42 +39,42 @@ from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import wait_for
 
-# With 15 rounds the interval leaves out one at each end: one disturbed round decides nothing.
-LEAST_ROUNDS = 15
-ROUNDS_EACH = 5  # for each round that was asked for: 100 by default
-BLOCK_NS = 3_000_000  # short, so that what slows the machine down slows both of two blocks
+# With 15 rounds the interval excludes one at each end: a single disturbed round decides nothing.
+MIN_ROUNDS = 15
+ROUNDS_EACH = 5  # for each requested round: 100 by default
+BLOCK_NS = 3_000_000  # short, so that a slow machine slows down both of two blocks
 BLOCK_CALLS = (3, 100)
-LONG_NS = 10_000_000  # calls that are a block of their own
-MOST_WARMUP = 20  # calls
+LONG_NS = 10_000_000  # a call that is this long is a block
+MAX_WARMUP = 20  # calls
 REHEARSAL_CALLS = 3
 
 
 def calls_of_block(call_ns: int) -> int:
-    """Return how many calls of this length a variant makes in a round.
+    """Return the number of calls of this length in a round.
 
     Example:
         >>> calls_of_block(12_000), calls_of_block(1_300_000), calls_of_block(60_000_000)
         (100, 3, 1)
     """
-    fewest, most = BLOCK_CALLS
-    return 1 if call_ns >= LONG_NS else min(max(BLOCK_NS // max(call_ns, 1), fewest), most)
+    lowest, highest = BLOCK_CALLS
+    return 1 if call_ns >= LONG_NS else min(max(BLOCK_NS // max(call_ns, 1), lowest), highest)
 
 
 def warmup_of_block(calls: int) -> int:
-    """Return how many calls are discarded before them: a miss makes the first hits after it slower."""
-    return min(calls // 3 + 1, MOST_WARMUP) if calls > 1 else 0
+    """Return the number of calls to discard before them: the first hits after a miss are slower."""
+    return min(calls // 3 + 1, MAX_WARMUP) if calls > 1 else 0
 
 
 class Turns:
-    """Takes rounds of several variants, in which each has a turn.
+    """Measures rounds in which each variant has a turn.
 
-    At the begin of a turn the sharding caches are cleared, and the variant fills them: it finds then what it
-    would find alone. An entry answers the tensor that made it up to a fifth faster than one that is equal,
-    so that of two equal variants the one would be faster that filled the caches for both.
+    At the beginning of a turn the sharding caches are cleared, and the variant fills them as if it ran alone.
+    A cache entry answers the tensor that created it up to a fifth faster than an equal tensor: of two equal
+    variants, the one that filled shared caches would be faster.
 
     Attributes:
         recorders: of each variant, with the median of each of its blocks.
-        at: label of the variant that runs.
+        at: label of the variant that is running.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class Turns:
         self._plan = plan
         self._signals = signals
         self._synchronize = synchronizer()
-        self._most = max(LEAST_ROUNDS, ROUNDS_EACH * plan.rounds)
+        self._max_rounds = max(MIN_ROUNDS, ROUNDS_EACH * plan.rounds)
 
     def take(self) -> None:
-        """Take as many rounds as there is time for."""
+        """Measure as many rounds as the time allows."""
         budget_ns = min(self._plan.max_time_s, 1e9) * 1e9 * len(self._subjects)
         began = time.perf_counter_ns()
         took = {label: self._rehearse(label) for label in self._subjects}
@@ -100,16 +100,16 @@ class Turns:
             fill_ns + (self.calls[label] + warmup_of_block(self.calls[label])) * call_ns
             for label, (fill_ns, call_ns) in took.items()
         )
-        agreed = self._agreed(min(self._most, max(LEAST_ROUNDS, int(budget_ns / max(round_ns, 1)))))
+        agreed = self._agreed(min(self._max_rounds, max(MIN_ROUNDS, int(budget_ns / max(round_ns, 1)))))
         with core_waits() as waits:
-            for done in range(agreed or self._most):
-                if not agreed and done >= LEAST_ROUNDS and time.perf_counter_ns() - began > budget_ns:
+            for done in range(agreed or self._max_rounds):
+                if not agreed and done >= MIN_ROUNDS and time.perf_counter_ns() - began > budget_ns:
                     break
                 for label in order_of_round(done, [*self._subjects]):
-                    self._take_block(label, waits)
+                    self._measure_block(label, waits)
 
     def _rehearse(self, label: str) -> tuple[int, int]:
-        """Fill the caches, and make a few calls more; give how long the one took, and the shortest other."""
+        """Time the call that fills the caches, and a few more; return its time and the shortest other."""
         began = time.perf_counter_ns()
         self._fill(label)
         fill_ns, call_ns = time.perf_counter_ns() - began, sys.maxsize
@@ -122,7 +122,7 @@ class Turns:
         return fill_ns, call_ns
 
     def _agreed(self, rounds: int) -> int:
-        """Settle rounds and calls with other ranks; 0 where there is nobody to settle them with."""
+        """Agree on rounds and calls with other ranks; return 0 if there are none."""
         agreement = self._plan.agreement
         numbers = (rounds, *self.calls.values())
         settled = agreement.minimum(f"the rounds of {[*self.calls]}", numbers) if agreement else None
@@ -132,7 +132,7 @@ class Turns:
         self.calls = dict(zip(self.calls, calls, strict=True))
         return agreed
 
-    def _take_block(self, label: str, waits: CoreWaits) -> None:
+    def _measure_block(self, label: str, waits: CoreWaits) -> None:
         show_progress("comparing: {}", label)
         calls = self.calls[label]
         warmup = warmup_of_block(calls)
@@ -147,7 +147,7 @@ class Turns:
         self.recorders[label].record_block(State.CALL, off_core_ns, wall_ns)
 
     def _fill(self, label: str) -> None:
-        """Clear the caches, and make the call that fills them."""
+        """Clear the caches, and run the call that fills them."""
         subject = self._subjects[label]
 
         def cleared() -> tuple[Any, ...]:
@@ -158,7 +158,7 @@ class Turns:
         self._calls(label, 1, cleared)
 
     def _calls(self, label: str, calls: int, prepare: Prepare | None = None) -> list[int]:
-        """Time calls one after the other; no counter is read between them."""
+        """Time consecutive calls; no counter is read between them."""
         self.at, subject = label, self._subjects[label]
         try:
             self._signals.let_in()
@@ -168,7 +168,7 @@ class Turns:
         return [sample for sample, _, _ in timed]
 
     def count(self, label: str) -> CallCounts:
-        """Count one call, without its preparation, on caches that only calls of this variant filled."""
+        """Count one call, without its preparation, on caches that only this variant filled."""
         self._fill(label)
         self._calls(label, max(REHEARSAL_CALLS, self.calls[label] + warmup_of_block(self.calls[label])))
         subject, counter = self._subjects[label], StepCounter()
@@ -181,7 +181,7 @@ class Turns:
 
 
 def order_of_round(number: int, labels: Sequence[str]) -> list[str]:
-    """Give whose turn it is when: each is first as often as any other, and each pair as often either way.
+    """Return the order of variants in a round: each is first equally often, and each pair balanced.
 
     Example:
         >>> ["".join(order_of_round(number, "abc")) for number in range(6)]
@@ -193,7 +193,7 @@ def order_of_round(number: int, labels: Sequence[str]) -> list[str]:
 
 
 def run_and_measure_variants(variants: Variants, caches: ShardingCaches, plan: Plan) -> Compared:
-    """Call each variant for the program, hold results against each other, then measure them in turn."""
+    """Call each variant for the program and compare their results, then measure them alternately."""
     __tracebackhide__ = True
     ran: dict[str, RanCall] = {}
 
@@ -218,14 +218,14 @@ def run_and_measure_variants(variants: Variants, caches: ShardingCaches, plan: P
 def _measured(
     ran: Mapping[str, RanCall], caches: ShardingCaches, plan: Plan
 ) -> tuple[dict[str, Figures], dict[str, CallCounts]]:
-    """Repeat what can be repeated; say of what cannot why."""
+    """Measure the variants that can be repeated; note for the others why they cannot."""
     figures = {
-        label: Figures(notes=(f"{label}: {why_not}",))
+        label: Figures(notes=(f"{label}: {reason}",))
         for label, one in ran.items()
-        if (why_not := one.why_not_measured(plan))
+        if (reason := one.why_not_measured(plan))
     }
     again = {label: one for label, one in ran.items() if label not in figures}
-    # All variants in as many threads: torch compiles again where the number is another.
+    # All variants run with the same number of threads: torch recompiles if it changes.
     compiled, threads = any(one.is_compiled for one in again.values()), torch.get_num_threads()
     notes = (threads_note(threads),) if compiled and plan.one_thread and threads > 1 else ()
     counts: dict[str, CallCounts] = {}

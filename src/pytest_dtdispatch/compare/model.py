@@ -1,4 +1,4 @@
-"""Variants of one call: what each took and did, and which is faster, to assert on."""
+"""Results of a comparison of variants, and claims on them to assert."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from pytest_dtdispatch.stats.intervals import paired_ratio
 
 __tracebackhide__ = True  # a test that fails here shows its own line
 
-# Two variants are told apart where the whole interval of their ratio is farther from 1 than this. Of equal
-# functions it never was: see benchmarks/compare.py.
+# Two variants differ if the whole interval of their ratio is farther from 1 than this. The interval of equal
+# functions never was: see benchmarks/compare.py.
 FLOOR = 0.03
 NOT_MEASURED = "nothing is measured in this run"
 USAGE = 'dtdispatch.compare({"dtensor": f, "plain": g})'
-CONFIDENCE = 0.999
+RATIO_CONFIDENCE = 0.999
 FASTER, SLOWER, NOT_APART = "faster", "slower", "not told apart"
 Equal = Callable[[Any, Any], object]
 
 
 @dataclass(frozen=True)
 class Variants:
-    """What is compared.
+    """Callables to compare.
 
     Args:
         name: of the comparison.
-        functions: by the users' labels; the others are compared with the first.
-        equal: says whether two results are equal; None to compare them bit for bit.
+        functions: by label; the others are compared with the first.
+        equal: returns whether two results are equal; None to compare them bit for bit.
     """
 
     name: str
@@ -48,13 +48,13 @@ class Variants:
 
 @dataclass(frozen=True)
 class CallCounts:
-    """What one call makes the dispatcher do.
+    """Counts of one call.
 
     Args:
         misses: ops whose sharding was propagated.
-        redistributes: DTensors whose placements were changed, asked for or implied.
-        collectives: of every kind.
-        wraps: DTensors that were made of local tensors.
+        redistributes: redistributions, explicit or implied.
+        collectives: of all kinds.
+        wraps: conversions of local tensors to DTensors.
     """
 
     misses: int = 0
@@ -74,7 +74,7 @@ class Ratio:
         ratio: median of the ratios of all rounds.
         low: lower end of its 99.9 % interval.
         high: upper end.
-        rounds: in which both variants were taken.
+        rounds: number of rounds.
     """
 
     ratio: float
@@ -83,7 +83,7 @@ class Ratio:
     rounds: int
 
     def outcome(self, by: float = FLOOR) -> str:
-        """Return ``faster`` or ``slower`` if the whole interval says so by this share, else neither."""
+        """Return ``faster`` or ``slower`` if the whole interval is beyond this share, else neither."""
         if self.high < 1 - by:
             return FASTER
         return SLOWER if self.low > 1 + by else NOT_APART
@@ -94,14 +94,14 @@ class Ratio:
 
 @dataclass(frozen=True)
 class ComparedVariant(OneRow):
-    """One variant, as it is kept with the results of the test.
+    """Result of one variant.
 
     Args:
         name: of its row, ``mlp[plain]``.
-        label: that the user gave it, ``plain``.
+        label: given by the user, ``plain``.
         base_name: of the comparison, ``mlp``.
         measurement: its row; a sample is the median of a block of calls, one block a round.
-        counts: of one call; None where it could not be repeated to count.
+        counts: of one call; None if it cannot be repeated.
     """
 
     kind: ClassVar[str] = "compared"
@@ -112,28 +112,28 @@ class ComparedVariant(OneRow):
     counts: CallCounts | None = None
 
     def metrics(self) -> Iterator[tuple[str, int]]:
-        """Every count."""
+        """Yield each count."""
         if self.counts is not None:
             for name in COUNTS:
                 yield f"{name}_per_call", getattr(self.counts, name)
 
     @property
     def samples(self) -> Samples | None:
-        """Its samples, one a round; None where there are none."""
+        """Its samples, one a round; None if there are none."""
         return self.measurement.of(State.CALL)
 
 
 def ratio_of(one: ComparedVariant, other: ComparedVariant) -> Ratio | None:
-    """Return the time of one over that of the other; None if it is not known."""
+    """Return the time of one over that of the other; None if unknown."""
     if not (one.samples and other.samples):
         return None
-    found = paired_ratio(other.samples.values, one.samples.values, CONFIDENCE)
+    found = paired_ratio(other.samples.values, one.samples.values, RATIO_CONFIDENCE)
     return None if found is None else Ratio(*found, rounds=len(one.samples.values))
 
 
 @dataclass(frozen=True, repr=False)
 class Claim:
-    """Whether one variant is faster, or slower, than another; it is true or false, and its text says why."""
+    """A claim that one variant is faster or slower than another: true or false, with its figures as text."""
 
     holds: bool
     text: str
@@ -147,19 +147,19 @@ class Claim:
 
 @dataclass(frozen=True)
 class Compared:
-    """What ``dtdispatch.compare`` returns: one entry for each variant, by its label.
+    """Result of ``dtdispatch.compare``: one entry for each variant, by label.
 
     If nothing is measured, it has no variants, ``faster_than`` is true, and ``slower_than`` is false.
 
     Args:
         name: of the comparison.
-        labels: of the variants, in the order given.
-        variants: what was measured of them; empty if nothing was.
-        why_not: why nothing was measured.
+        labels: of the variants, in order.
+        variants: their results; empty if nothing was measured.
+        reason: why nothing was measured.
         is_gate: whether a claim fails the test if nothing was measured, in a run that measures.
 
     Example:
-        >>> compared = Compared("mlp", ("dtensor", "plain"), why_not=NOT_MEASURED)
+        >>> compared = Compared("mlp", ("dtensor", "plain"), reason=NOT_MEASURED)
         >>> compared["plain"].faster_than("dtensor", by=0.2)
         plain against dtensor: nothing is measured in this run
         >>> bool(compared["plain"].slower_than("dtensor"))
@@ -169,7 +169,7 @@ class Compared:
     name: str
     labels: tuple[str, ...]
     variants: tuple[ComparedVariant, ...] = field(default=(), repr=False)
-    why_not: str = ""
+    reason: str = ""
     is_gate: bool = False
 
     def __getitem__(self, label: str) -> VariantResult:
@@ -184,11 +184,11 @@ class Compared:
 
 @dataclass(frozen=True)
 class VariantResult:
-    """One variant beside the others that it was compared with.
+    """One variant of a comparison.
 
     Args:
-        compared: all of them.
-        label: which of them it is.
+        compared: the comparison.
+        label: of the variant.
     """
 
     compared: Compared = field(repr=False)
@@ -196,12 +196,12 @@ class VariantResult:
 
     @property
     def measured(self) -> ComparedVariant | None:
-        """What was measured of it; None if nothing was."""
+        """Its result; None if nothing was measured."""
         return next((one for one in self.compared.variants if one.label == self.label), None)
 
     @property
     def counts(self) -> CallCounts:
-        """What one call makes the dispatcher do; all 0 if nothing was counted."""
+        """Counts of one call; all 0 if nothing was counted."""
         return (self.measured and self.measured.counts) or CallCounts()
 
     @property
@@ -210,7 +210,7 @@ class VariantResult:
         return self.measured.measurement.median_ns(State.CALL) if self.measured else None
 
     def ratio_to(self, other: str) -> Ratio | None:
-        """Return its time over that of another variant; None if it is not known.
+        """Return its time over that of another variant; None if unknown.
 
         Args:
             other: label of the other variant.
@@ -223,11 +223,11 @@ class VariantResult:
         """
         one, against = self.measured, self.compared[other].measured
         if other == self.label:
-            raise MeasurementError(f"{self.label!r} is held against itself: name another variant")
+            raise MeasurementError(f"{self.label!r} is compared with itself: name another variant")
         return ratio_of(one, against) if one and against else None
 
     def faster_than(self, other: str, by: float = 0.0) -> Claim:
-        """Say whether it is faster than another variant, by the whole interval of their ratio.
+        """Return whether it is faster than another variant, by the whole interval of their ratio.
 
         Args:
             other: label of the other variant.
@@ -238,13 +238,13 @@ class VariantResult:
             measured, it is true.
 
         Raises:
-            MeasurementError: there is no such variant, or ``by`` is no share.
+            MeasurementError: there is no such variant, or ``by`` is not a share.
             GateError: the run measures, and these two were not measured.
         """
         return self._claim(FASTER, other, by)
 
     def slower_than(self, other: str, by: float = 0.0) -> Claim:
-        """Say whether it is slower than another variant, by the whole interval of their ratio.
+        """Return whether it is slower than another variant, by the whole interval of their ratio.
 
         Args:
             other: label of the other variant.
@@ -255,13 +255,13 @@ class VariantResult:
             measured, it is false.
 
         Raises:
-            MeasurementError: there is no such variant, or ``by`` is no share.
+            MeasurementError: there is no such variant, or ``by`` is not a share.
             GateError: the run measures, and these two were not measured.
         """
         return self._claim(SLOWER, other, by)
 
     def _claim(self, claimed: str, other: str, by: float) -> Claim:
-        """Judge the whole interval; the ratio is missing only where the run does not measure."""
+        """Judge the whole interval. The ratio is missing only if the run does not measure."""
         is_faster = claimed == FASTER
         if (
             isinstance(by, bool)
@@ -273,24 +273,24 @@ class VariantResult:
         ratio, compared, share = self.ratio_to(other), self.compared, max(by, FLOOR)
         pair = escape_controls(f"{self.label} against {other}")
         if ratio is None and (compared.variants or compared.is_gate):
-            what = f"{self.label} {claimed}_than({other!r}, by={by:g})"
-            raise GateError(f"{compared.name!r}: {what} is disabled: {self._why_not_measured(other)}")
+            claim = f"{self.label} {claimed}_than({other!r}, by={by:g})"
+            raise GateError(f"{compared.name!r}: {claim} is disabled: {self._reason(other)}")
         if ratio is None:
-            return Claim(is_faster, f"{pair}: {compared.why_not}")
+            return Claim(is_faster, f"{pair}: {compared.reason}")
         wanted = f"below {1 - share:g}" if is_faster else f"above {1 + share:g}"
         found = f"{ratio.outcome()}, {ratio} times as long in {ratio.rounds} rounds"
         return Claim(
             ratio.outcome(share) == claimed, f"{pair}: {found}; {claimed} needs the whole interval {wanted}"
         )
 
-    def _why_not_measured(self, other: str) -> str:
+    def _reason(self, other: str) -> str:
         either = (self.measured, self.compared[other].measured)
         notes = [note for one in either if one and not one.samples for note in one.measurement.figures.notes]
-        return self.compared.why_not or "; ".join(dict.fromkeys(notes)) or "there are too few rounds"
+        return self.compared.reason or "; ".join(dict.fromkeys(notes)) or "there are too few rounds"
 
 
 def check_variants(variants: object, equal: object, name: object) -> None:
-    """Refuse what cannot be compared."""
+    """Validate the arguments of ``compare()``."""
     if not isinstance(variants, Mapping):
         raise MeasurementError(
             f"compare({shown(variants)}): it takes callables by their names, as in {USAGE}"
@@ -302,7 +302,7 @@ def check_variants(variants: object, equal: object, name: object) -> None:
     for label, fn in variants.items():
         if not isinstance(label, str) or not label or label != label.strip():
             raise MeasurementError(
-                f"compare(): the name {shown(label)} of a variant is no text, is empty, or "
+                f"compare(): the name {shown(label)} of a variant is not a text, is empty, or "
                 "begins or ends with a space"
             )
         check_callable(f"compare: {label!r}", fn, None)

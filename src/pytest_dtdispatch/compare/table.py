@@ -1,4 +1,4 @@
-"""The table of what was compared: a line for each variant, the first one first."""
+"""The table of a comparison: a line for each variant, in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TONES = {FASTER: Tone.GOOD, SLOWER: Tone.NOTICE, NOT_APART: Tone.PLAIN}
 
 
 def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> Document:
-    """Lay out what was compared, a group for each comparison."""
+    """Render comparisons, with a group for each."""
     every = [variant for of_test in compared.values() for variant in of_test]
     counts = COUNTS if any(variant.counts for variant in every) else ()
     groups = []

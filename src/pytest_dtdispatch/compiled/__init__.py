@@ -1,1 +1,1 @@
-"""Compiled functions: what it costs to compile them, and to call them."""
+"""Compiled functions: the cost of compiling and of calling them."""

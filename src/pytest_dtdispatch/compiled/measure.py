@@ -1,4 +1,4 @@
-"""A function compiled by torch.compile: cold and warm compiles, calls, and what torch's counters prove."""
+"""Measure a function compiled by torch.compile: cold and warm compiles, calls, and torch's counters."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ temporary_folder = partial(tempfile.TemporaryDirectory[str], prefix="dtdispatch-
 
 
 class CompileRounds:
-    """Take rounds of one function, and count what its first cold compile did.
+    """Measures rounds of one function, and counts its first cold compile.
 
     Args:
-        compilation: what is compiled.
-        subject: the same function, as it is called uncompiled.
+        compilation: the function and its options.
+        subject: the uncompiled function.
         caches: of sharding propagation, and those that feed it.
-        plan: how much is compiled.
-        folder: where caches of compiled code are for warm compiles; the rehearsal fills them.
+        plan: number of compiles and calls.
+        folder: of the code caches of warm compiles; the rehearsal fills them.
 
     Attributes:
         counts: of the first cold compile.
@@ -82,7 +82,7 @@ class CompileRounds:
         self._rounds = 0
 
     def rehearse(self) -> tuple[Any, ...]:
-        """Compile once and discard the figure: it pays for imports, and fills the caches of warm compiles."""
+        """Compile once and discard the time, which includes imports; fill the caches of warm compiles."""
         show_progress("compiling")
         try:
             with compilerapi.cache_folder(self._folder):
@@ -97,15 +97,15 @@ class CompileRounds:
         return results
 
     def take(self) -> Figures:
-        """Take rounds, and note what ended them early."""
+        """Measure rounds, and note an early end."""
         notes: tuple[str, ...] = ()
         try:
-            with nothing_warned():  # the first compile has warned of what there is to warn of
+            with nothing_warned():  # the first compile has already warned
                 for number in range(self._plan.rounds):
                     show_progress("compiling: round {} of {}", number + 1, self._plan.rounds)
-                    self._take_round()
+                    self._measure_round()
                     self._rounds += 1
-        except Exception as error:  # the first compile succeeded: the program must not see this
+        except Exception as error:  # the first compile succeeded: hide this from the program
             notes = (f"repeating it raised {first_line(error)}",)
         hits, misses = self._warm_cache_lookups
         if not hits and self._recorder.recorded(State.COMPILE_WARM):
@@ -117,8 +117,8 @@ class CompileRounds:
             samples = tuple(_refused(one) if one.state is State.CALL else one for one in samples)
         return Figures(self._rounds, samples, notes, is_traced=is_traced())
 
-    def _take_round(self) -> None:
-        """Compile cold, compile warm, call."""
+    def _measure_round(self) -> None:
+        """Compile cold, compile warm, and call."""
         is_exact, entries_left = self._plan.sampler.is_exact, list[int]()
         with (
             temporary_folder() as folder,
@@ -163,7 +163,7 @@ class CompileRounds:
         return tuple(self._compiled(*other) for other in self._compilation.others)
 
     def _compile(self, forget: Callable[[], None]) -> list[int]:
-        """Time one compile; return its figure, its graphs, hits and misses of caches of compiled code."""
+        """Time one compile; return its time, graphs, and hits and misses of code caches."""
         with gc_paused() as collect:
 
             def prepare() -> tuple[Any, ...]:
@@ -180,14 +180,14 @@ class CompileRounds:
         return [figure, graphs, hits, misses]
 
     def _count(self, graphs: int, uncached: int) -> None:
-        """Count what a compile did, then call with the other arguments, and count recompiles."""
+        """Count a compile, then call with the other arguments, and count recompiles."""
         *_, python = self._caches.readers()
         fake = compilerapi.fake_tensor_counts()
         counts = CompileCounts(
             graphs=graphs,
             graph_breaks=compilerapi.graph_breaks(),
             guards=compilerapi.guards_since(self._compiles_before),
-            # The Python cache holds the propagator's entry as it was bound at start.
+            # The Python cache wraps the method of the propagator that was bound at start.
             propagations=uncached + python()[1],
             fake_tensor_hits=fake and fake.hits,
             fake_tensor_misses=fake and fake.misses,
@@ -197,13 +197,13 @@ class CompileRounds:
         self.gave_up = compilerapi.failure_since(self._compiles_before)
 
     def _compiled_calls(self) -> None:
-        """Call compiled code, and check that it still runs compiled: no counter moves if torch gave up."""
+        """Call compiled code, and check that it runs compiled: no counter moves if torch gave up."""
         before = self._compiles_before
-        self._compiles_before = compilerapi.compilations()  # those were counted at the cold compile
+        self._compiles_before = compilerapi.compilations()  # earlier ones were counted at the cold compile
         self._calls(State.CALL, self._compiled, self._why_no_program)
         if not self._rounds:
-            known, new = self.counts.recompiles, compilerapi.recompiles_since(self._compiles_before)
-            recompiles = None if known is None or new is None else known + new
+            cold, new = self.counts.recompiles, compilerapi.recompiles_since(self._compiles_before)
+            recompiles = None if cold is None or new is None else cold + new
             self.counts = replace(self.counts, recompiles=recompiles)
         uncompiled = not self._why_no_program and compilerapi.runs_uncompiled(self._call_once)
         why = compilerapi.failure_since(before) or "a call runs uncompiled" * uncompiled
@@ -214,18 +214,18 @@ class CompileRounds:
         if self._subject.release is not None:
             self._subject.release(result)
 
-    def _calls(self, state: State, fn: Callable[..., Any], why_not: str = "") -> None:
+    def _calls(self, state: State, fn: Callable[..., Any], refused: str = "") -> None:
         subject, meter = replace(self._subject, fn=fn), self._plan.sampler.meter
         with gc_paused():
             for calls in (WARMUP_HITS, self._plan.calls):
                 self._synchronize()
                 timed = time_row(subject, meter, subject.prepare, compilerapi.graphs_compiled, calls)
             for figure, before, after in timed:
-                self._recorder.record(state, figure, why_not or COMPILED_AGAIN * (after != before))
+                self._recorder.record(state, figure, refused or COMPILED_AGAIN * (after != before))
 
 
 def _refused(samples: Samples) -> Samples:
-    """Refuse all samples: some calls ran uncompiled, and no counter says which."""
+    """Refuse all samples: some calls ran uncompiled, but no counter identifies them."""
     refused = (*samples.refused, Refused(UNCOMPILED, len(samples.values)))
     return replace(samples, values=(), refused=refused, profile=None)
 
@@ -233,12 +233,12 @@ def _refused(samples: Samples) -> Samples:
 def run_and_measure_compile(
     compilation: Compilation, name: str, caches: ShardingCaches, plan: CompilePlan
 ) -> Compiled:
-    """Call a function for the program, uncompiled, then measure compiles; leave what its own call left."""
+    """Call a function for the program, uncompiled, then measure compiles and restore its effects."""
     backend = compilation.backend
     compilerapi.check_backend(backend)
     eager_results, ran = run_call(compilation.call_all, compilation.args, compilation.setup, plan.agreement)
     release = release_of(eager_results)
-    wait_for(eager_results)  # nobody need look at them: without us they would not have been made
+    wait_for(eager_results)  # the program may not use them: only this plugin requested them
 
     def compiled(
         figures: Figures,
@@ -258,11 +258,11 @@ def run_and_measure_compile(
         subject = Subject(compilation.fn, prepare, release=release)
         folder = stack.enter_context(temporary_folder())
         stack.enter_context(compilerapi.own_trace_alone())
-        stack.callback(torch.compiler.reset)  # what was compiled for us must not answer the program
+        stack.callback(torch.compiler.reset)  # the program must not get our compiled code
         rounds = CompileRounds(compilation, subject, caches, plan, folder)
         try:
             results = rounds.rehearse()
-        except NoCopyError as error:  # another thread freed what the function writes to
+        except NoCopyError as error:  # another thread freed a tensor that the function writes to
             return compiled(Figures(notes=(str(error),)))
         figures = rounds.take()
     return compiled(figures, results, rounds.counts, rounds.gave_up)

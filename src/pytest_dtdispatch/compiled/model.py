@@ -1,4 +1,4 @@
-"""What is compiled, what compiling it did, and what that gave: graphs, breaks, guards, recompiles, rows."""
+"""Compilations and their results: graphs, breaks, guards, recompiles, rows."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ METRICS = ("graphs", "graph_breaks", "recompiles")
 
 @dataclass(frozen=True)
 class CompilePlan:
-    """How much is compiled, and by what, where a test does not say.
+    """Number of compiles and calls.
 
     Args:
-        rounds: cold compiles, and as many warm ones.
+        rounds: number of cold compiles, and of warm ones.
         calls: of the compiled function in each round, and of the uncompiled one.
-        sampler: reads each call; where all read alike there are no warm compiles.
-        one_thread: compile for, and call in, one intra-op thread.
+        sampler: measures each call; without warm compiles if it is exact.
+        one_thread: whether to compile for, and call in, one intra-op thread.
         agreement: of ranks that compile together.
     """
 
@@ -41,16 +41,16 @@ class CompilePlan:
 
 @dataclass(frozen=True)
 class Compilation:
-    """What is compiled, and how.
+    """A function to compile, with its options.
 
     Args:
         fn: the function.
         args: of its first call.
         others: arguments of further calls, a tuple each.
-        setup: called before each call; what it returns, if anything, are the arguments.
-        backend: of torch.compile: a name, or a function that compiles a graph.
-        dynamic: as torch.compile takes it.
-        fullgraph: as torch.compile takes it.
+        setup: called before each call; may return the arguments.
+        backend: of torch.compile, a name or a function.
+        dynamic: of torch.compile.
+        fullgraph: of torch.compile.
     """
 
     fn: Callable[..., Any]
@@ -74,24 +74,24 @@ class Compilation:
                 raise MeasurementError(f"compile(): {keyword}={shown(getattr(self, keyword))} is not {valid}")
 
     def call_all(self, *args: Any) -> tuple[Any, ...]:
-        """Make the first call, with these arguments, and every further one, uncompiled."""
+        """Run the first call, with these arguments, and all further calls, uncompiled."""
         __tracebackhide__ = True
         return (self.fn(*args), *(self.fn(*other) for other in self.others))
 
 
 @dataclass(frozen=True)
 class CompileCounts:
-    """Torch's own counters of one cold compile; None for what this torch does not count.
+    """Torch's counters of one cold compile; None if this torch has no such counter.
 
     Args:
-        graphs: that were compiled.
-        graph_breaks: place and reason of each.
-        guards: that every later call checks.
-        recompiles: function, place and reason of each further compile, because no program fitted the
-            arguments: in the first call, in calls with other arguments, in timed calls.
-        propagations: of DTensor's sharding, while the function was traced.
-        fake_tensor_hits: look-ups that the FakeTensor cache answered.
-        fake_tensor_misses: look-ups that it did not answer.
+        graphs: number of compiled graphs.
+        graph_breaks: source line and reason of each.
+        guards: number of guards that every later call checks.
+        recompiles: function, source line and reason of each recompile, in the first call, in calls with other
+            arguments, and in timed calls.
+        propagations: number of sharding propagations while the function was traced.
+        fake_tensor_hits: hits of the FakeTensor cache.
+        fake_tensor_misses: misses of the FakeTensor cache.
     """
 
     graphs: int | None = None
@@ -103,20 +103,20 @@ class CompileCounts:
     fake_tensor_misses: int | None = None
 
     def number(self, name: str) -> int | None:
-        """Return a count by its name, or how long a list is."""
+        """Return a count by its name, or the length of a list."""
         found: tuple[str, ...] | int | None = getattr(self, name)
         return len(found) if isinstance(found, tuple) else found
 
 
 @dataclass(frozen=True)
 class CompiledFunction(OneRow):
-    """What is kept of a compiled function.
+    """Result of a compiled function.
 
     Args:
         name: of its rows.
         backend: that compiled it.
-        counts: what its compile did.
-        measurement: its compiles and calls.
+        counts: of its first cold compile.
+        measurement: of its compiles and calls.
         gave_up: why torch gave up compiling it, so that calls run uncompiled; empty if it did not.
     """
 
@@ -128,7 +128,7 @@ class CompiledFunction(OneRow):
     gave_up: str = ""
 
     def metrics(self) -> Iterator[tuple[str, int]]:
-        """Every count that this torch gives; none of a function that torch gave up compiling."""
+        """Yield each available count, unless torch gave up compiling the function."""
         for metric in () if self.gave_up else METRICS:
             if (value := self.counts.number(metric)) is not None:
                 yield metric, value
@@ -136,15 +136,15 @@ class CompiledFunction(OneRow):
 
 @dataclass(frozen=True)
 class Compiled:
-    """What ``dtdispatch.compile`` returns: results to compare with eager ones, and counts to assert on.
+    """Result of ``dtdispatch.compile``: compiled and eager results, and counts to assert on.
 
     If nothing is measured, the function runs uncompiled: both results are the same, and every count is 0.
-    A count that this torch does not have is NaN, which equals nothing.
+    A count that this torch does not provide is NaN, which equals nothing.
 
     Args:
         results: of the compiled function: its first call, then one for each of ``others``.
         eager_results: of the same calls uncompiled.
-        function: what was measured; None if nothing was.
+        function: its measurement; None if nothing was measured.
 
     Example:
         >>> compiled = Compiled((4,), (4,))
@@ -168,27 +168,27 @@ class Compiled:
 
     @property
     def graphs(self) -> float:
-        """Graphs that were compiled."""
+        """Number of compiled graphs."""
         return self._count("graphs")
 
     @property
     def guards(self) -> float:
-        """Guards that every later call checks."""
+        """Number of guards that every later call checks."""
         return self._count("guards")
 
     @property
     def graph_breaks(self) -> float:
-        """Graph breaks; lists where and why."""
+        """Number of graph breaks, with a list of their lines and reasons."""
         return self._count("graph_breaks")
 
     @property
     def recompiles(self) -> float:
-        """Recompiles; lists what and why."""
+        """Number of recompiles, with a list of functions and reasons."""
         return self._count("recompiles")
 
     @property
     def propagations(self) -> float:
-        """Propagations of DTensor's sharding while the function was traced."""
+        """Number of sharding propagations while the function was traced."""
         return self._count("propagations")
 
     def _count(self, name: str) -> float:

@@ -1,4 +1,4 @@
-"""The table of compiled functions, and limits on what compiling them did."""
+"""The table of compiled functions, and limits of their counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_dtdispatch.core.verdicts import RowVerdict, judge_count, unjudged
 from pytest_dtdispatch.report.document import Block, Column, Document, Group, Kind, Line, Table, Tone, View
 from pytest_dtdispatch.report.notes import mark, proved, title_of
 
-LIMITS = ("recompiles", "graph_breaks")  # each names what it limits
+LIMITS = ("recompiles", "graph_breaks")  # each is the name of a count
 NOT_COUNTED = "?"
 TIMES = {
     "cold": (State.COMPILE_COLD, Scale("s", 1e9, 3)),
@@ -46,7 +46,7 @@ MEANINGS = {
 
 
 def judge(function: CompiledFunction, limits: Mapping[str, int]) -> Iterator[RowVerdict]:
-    """Hold a compiled function against each limit."""
+    """Compare a compiled function with each limit."""
     for limit in LIMITS:
         if limit in limits:
             found = getattr(function.counts, limit)
@@ -55,17 +55,17 @@ def judge(function: CompiledFunction, limits: Mapping[str, int]) -> Iterator[Row
                 why = gave_up or "this torch does not count them"
                 yield unjudged(RowId("", function.name), f"{limit}={limits[limit]}", why)
             else:
-                what = f"there are {len(found):,}"
-                yield judge_count(function.name, limit, limits[limit], len(found), what, found)
+                text = f"there are {len(found):,}"
+                yield judge_count(function.name, limit, limits[limit], len(found), text, found)
 
 
 def document(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> Document:
-    """Lay out what was compiled."""
+    """Render compiled functions."""
     return Document(tuple(_table(compiled, view)), LEGEND, MEANINGS, _worst_text(compiled, view))
 
 
 def _worst_text(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> str:
-    """Name the function whose cold compile costs most."""
+    """Name the function with the most expensive cold compile."""
     scale, unit = (Scale("", 1, 0), f" {view.counted}") if view.counted else (TIMES["cold"][1], " s")
     costs = [
         (cost, function.name)

@@ -1,9 +1,9 @@
-"""What counts the instructions of this process: callgrind, if it runs under that, or the processor.
+"""Meters of instructions: callgrind, if the process runs under it, or the processor's counter.
 
-Under callgrind it also finds which functions of Python the instructions of a call go to.
+Under callgrind a call can also be profiled by Python function.
 
-Run as a module it says why the processor's counter cannot be used here, or nothing where it can: torch prints
-to the error stream where there is none, and a user need not see that.
+Run as a module, it prints why the processor's counter cannot be used: torch prints to standard error if there
+is none, which users need not see.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ Request = Callable[[], int]
 
 
 def why_no_requests() -> str:
-    """Return why this machine cannot make requests; empty where it can."""
+    """Return why this machine cannot send client requests; empty if it can."""
     here = f"{sys.platform} on {platform.machine()}"
     return "" if here == "linux on x86_64" else f"callgrind can be asked on Linux on x86-64 alone, not {here}"
 
 
 class ClientRequests:
-    """Requests of a process to its valgrind, by instructions that do nothing elsewhere.
+    """Requests of a process to its valgrind, by instructions that are a no-op elsewhere.
 
-    C macros hold them; here they are written into memory and called, without a compiler and without root.
+    C macros contain them. Here they are written to memory and called, without a compiler and without root.
     Source: ``valgrind.h`` and ``callgrind.h``, "client requests".
 
     Example:
@@ -53,14 +53,14 @@ class ClientRequests:
     """
 
     def __init__(self) -> None:
-        if why_not := why_no_requests():
-            raise MeterError(why_not)
+        if reason := why_no_requests():
+            raise MeterError(reason)
         self._memory = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
         self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._alive: list[object] = []
 
     def prepared(self, *requests: tuple[int, ...]) -> Request:
-        """Write requests, each a number and its arguments; to call what is returned makes them at once."""
+        """Write requests, each a number and its arguments; return a function that sends all of them."""
         blocks = [(ctypes.c_uint64 * 6)(*request) for request in requests]
         self._alive.append(blocks)
         address = self._start + self._memory.tell()
@@ -70,21 +70,21 @@ class ClientRequests:
         return request
 
     def text(self, text: str) -> int:
-        """Keep a text, and return its address."""
+        """Store a text, and return its address."""
         buffer = ctypes.create_string_buffer(text.encode())
         self._alive.append(buffer)
         return ctypes.addressof(buffer)
 
 
 def _code(blocks: Iterable[int]) -> bytes:
-    """Instructions of x86-64 that make the requests in blocks of six numbers, and return the last answer."""
+    """Return x86-64 code that sends the requests in blocks of six numbers, and returns the last answer."""
     requests = b"".join(
         b"\x48\xb8"
         + block.to_bytes(8, "little")  # mov rax, block
-        + b"\x31\xd2"  # xor edx, edx: the answer where no valgrind runs
+        + b"\x31\xd2"  # xor edx, edx: the answer without valgrind
         + b"\x48\xc1\xc7\x03\x48\xc1\xc7\x0d"  # rol rdi, 3; rol rdi, 13
         + b"\x48\xc1\xc7\x3d\x48\xc1\xc7\x33"  # rol rdi, 61; rol rdi, 51: 128 in all
-        + b"\x48\x87\xdb"  # xchg rbx, rbx: here valgrind looks at rax, and answers in rdx
+        + b"\x48\x87\xdb"  # xchg rbx, rbx: here valgrind reads rax, and answers in rdx
         for block in blocks
     )
     return requests + b"\x48\x89\xd0\xc3"  # mov rax, rdx; ret
@@ -92,17 +92,17 @@ def _code(blocks: Iterable[int]) -> bytes:
 
 CALLGRIND, HARDWARE = "callgrind", "the hardware counter"
 LOG, OUTPUT = "valgrind.log", "callgrind.out"
-# Where CPython looks a method up in a type's classes, left out of all counts: what that takes depends on
-# addresses. A name that this one calls must not be given too: it would switch the collection on again.
+# CPython's method lookup in the classes of a type, excluded from all counts: its cost depends on addresses.
+# Do not add a function that this one calls: it would switch the collection on again.
 LOOKUP = "_PyType_LookupRef" if hasattr(ctypes.pythonapi, "_PyType_LookupRef") else "_PyType_Lookup"
-EVENTS = re.compile(rb"events-\d+: *(\d+)")  # of each thread; what begins with plain letters is found fast
+EVENTS = re.compile(rb"events-\d+: *(\d+)")  # of each thread; a pattern that begins with letters is fast
 
 
 class Callgrind:
-    """The callgrind that runs this process. To make one switches its instrumentation on.
+    """The callgrind that runs this process. Its constructor switches instrumentation on.
 
-    A lookup of a method switches the collection, so between two counts it collects just those: a count
-    begins with zeroing, and ends by one request.
+    A method lookup toggles the collection, so that only lookups are collected between two counts: a count
+    begins with zeroing, and ends with one request.
 
     Attributes:
         meter: counts instructions of this process.
@@ -119,16 +119,16 @@ class Callgrind:
         self._stop = requests.prepared((STOP_INSTRUMENTATION,))
         self.zero, self.toggle = requests.prepared((ZERO_STATS,)), requests.prepared((TOGGLE_COLLECT,))
         begin = requests.prepared((ZERO_STATS,), (TOGGLE_COLLECT,))
-        self.meter = Meter(begin, self._end)  # no function of Python's at the beginning: it would count
+        self.meter = Meter(begin, self._end)  # begins without a Python function, which would be counted
         check(self.meter, CALLGRIND)
 
     def total(self) -> int:
-        """Read how many instructions were collected since the last zeroing."""
+        """Return the number of instructions since the last zeroing."""
         self._ask()
         return self._answered()
 
     def stop(self) -> None:
-        """Switch its instrumentation off: what still runs is not counted, and runs faster."""
+        """Switch instrumentation off: later code is not counted, and runs faster."""
         self._stop()
 
     def _end(self) -> int:
@@ -144,11 +144,11 @@ class Callgrind:
 
 
 def command(valgrind: str, folder: Path) -> list[str]:
-    """Write what goes in front of a command line, so that it runs under callgrind and is not counted yet."""
+    """Return the prefix of a command line that runs it under callgrind, without counting yet."""
     return [
         valgrind,
         "--tool=callgrind",
-        "--instr-atstart=no",  # 11 s for `import torch`, in place of 40 s
+        "--instr-atstart=no",  # 11 s for `import torch`, instead of 40 s
         "--collect-atstart=no",
         f"--toggle-collect={LOOKUP}",
         f"--callgrind-out-file={folder / OUTPUT}",
@@ -193,12 +193,12 @@ class CallProfiler:
     def __call__(
         self, fn: Callable[..., Any], prepare: Callable[[], tuple[Any, ...]], kwargs: dict[str, Any]
     ) -> Profile:
-        """Make a call once more, and list the functions that most of its instructions go to."""
-        costs = self._by_function(partial(fn, *prepare(), **kwargs))  # no function of Python is added
-        return Profile(greatest(costs), sum(costs.values()))
+        """Run a call once more, and list the functions with most instructions."""
+        costs = self._by_function(partial(fn, *prepare(), **kwargs))  # adds no Python function
+        return Profile(largest(costs), sum(costs.values()))
 
     def _by_function(self, call: Callable[[], Any]) -> Counter[str]:
-        """Read the meter wherever Python enters or leaves a function, its own part of the count left out."""
+        """Read the meter whenever Python enters or leaves a function, excluding the cost of reading."""
         toggle, total, zero = self._callgrind.toggle, self._callgrind.total, self._callgrind.zero
         costs: Counter[str] = Counter()
         stack = [OUTSIDE]
@@ -238,8 +238,8 @@ def _code_name(code: CodeType) -> str:
     return f"{name} ({'/'.join(path.parts[-2:])}:{code.co_firstlineno})"
 
 
-def greatest(costs: Mapping[str, int]) -> tuple[Share, ...]:
-    """Pick the functions with most instructions, the greatest first."""
+def largest(costs: Mapping[str, int]) -> tuple[Share, ...]:
+    """Return the functions with most instructions, the largest first."""
     shares = [Share(function, count) for function, count in costs.items() if count > 0]
     return tuple(sorted(shares, key=lambda share: (-share.instructions, share.function))[:LISTED])
 

@@ -267,7 +267,7 @@ class Recorder(api.DtDispatch):
         self._begin("compare", requested.name, *requested.row_names)
         if not self._takes_times:  # a claim that cannot be judged fails
             call_variants(requested, count if self._counts else None)
-            return Compared(requested.name, tuple(requested.functions), why_not=NOT_TIMED, is_gate=True)
+            return Compared(requested.name, tuple(requested.functions), reason=NOT_TIMED, is_gate=True)
         with self._measuring("compare", requested.name):
             compared = run_and_measure_variants(requested, ShardingCaches(), self._plan)
         self.record(*compared.variants)
