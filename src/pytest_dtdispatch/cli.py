@@ -12,7 +12,7 @@ from importlib.metadata import version
 from itertools import takewhile
 from typing import Any, NoReturn
 
-from pytest_dtdispatch.ab.cli import add_ab_parser, argument_type, compare_sides
+from pytest_dtdispatch.ab.cli import add_ab_parser, argument_type, run_ab
 from pytest_dtdispatch.core.parsing import read_count, read_exports, read_file
 from pytest_dtdispatch.core.text import nearest
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
@@ -64,7 +64,7 @@ def _run(words: list[str]) -> int:
         names = "ab, expected, report, watch"
         raise DtDispatchError(f"a command is needed: {names}; to measure tests: pytest --dtdispatch")
     if options.command == "ab":
-        return compare_sides(options, arguments)
+        return run_ab(options, arguments)
     if arguments:
         raise DtDispatchError(f"{options.command} takes no arguments of pytest: {shlex.join(arguments)}")
     return _report(options) if options.command == "report" else _update_expected(options)

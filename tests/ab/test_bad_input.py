@@ -168,7 +168,7 @@ NAN = float("nan")
             "nan in place of a number up to 2**63 (floor_hit of a Rule)",
         ),
         (("request", "rule"), {"threshold": 0.0}, "threshold of 0.0"),
-        (("request", "rule"), {"metric": "speed"}, "a metric 'speed'"),
+        (("request", "rule"), {"metric": "speed"}, "'speed' is not a valid Metric (metric of a Rule)"),
         (("request", "rule"), {"pairs": 0}, "pairs, confirm and passes are at least 1"),
         (("request", "rule"), {"pairs": 10**12}, "its processes are not those of"),
         (("request", "passes"), 2.7, "no int: 2.7"),

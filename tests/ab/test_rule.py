@@ -9,10 +9,9 @@ import pytest
 
 from pytest_dtdispatch.ab.rule import (
     CONFIRM,
-    COUNTS,
-    INSTRUCTIONS,
     SCREEN,
     SCREEN_LEVEL,
+    Metric,
     Rule,
     Sides,
     Stage,
@@ -124,8 +123,8 @@ def test_the_control_has_a_floor_in_either_direction(factor: float) -> None:
     assert not compare_sides(base, head, Rule(control=0.0)).is_contaminated
 
 
-@pytest.mark.parametrize("metric", ["time", COUNTS])
-def test_rows_that_some_processes_have_are_missing_new_or_inconclusive(metric: str) -> None:
+@pytest.mark.parametrize("metric", [Metric.TIME, Metric.COUNTS])
+def test_rows_that_some_processes_have_are_missing_new_or_inconclusive(metric: Metric) -> None:
     same, gone_row, new_row, some_row = (RowId("a", "t", state) for state in ("x", "gone", "new", "some"))
     base = [{same: 1.0, gone_row: 1.0, some_row: 1.0}, {same: 1.0, gone_row: 1.0}]
     head = [{same: 1.0, new_row: 1.0, some_row: 1.0}] * 2
@@ -136,7 +135,7 @@ def test_rows_that_some_processes_have_are_missing_new_or_inconclusive(metric: s
     assert "1 of 2 and 2 of 2 processes" in some.remedy
 
 
-def with_control(metric: str, **factor: float) -> Sides:
+def with_control(metric: Metric, **factor: float) -> Sides:
     """Script both sides with control rows: in the head add is slower by ``one``, all ops by ``every``."""
     base, head = processes(10, 1, 0.001), processes(10, 2, 0.001, **factor)
     for name in ("add", "mul", "mm", "relu", "sum", "clone"):
@@ -149,7 +148,7 @@ def with_control(metric: str, **factor: float) -> Sides:
     return base, head
 
 
-@pytest.mark.parametrize("metric", ["time", INSTRUCTIONS])
+@pytest.mark.parametrize("metric", [Metric.TIME, Metric.INSTRUCTIONS])
 @pytest.mark.parametrize(
     ("factor", "hit", "local"),
     [
@@ -164,7 +163,7 @@ def with_control(metric: str, **factor: float) -> Sides:
     ],
 )
 def test_op_and_dispatch_are_judged_apart(
-    metric: str, factor: dict[str, float], hit: Verdict, local: Verdict
+    metric: Metric, factor: dict[str, float], hit: Verdict, local: Verdict
 ) -> None:
     stages = compare_stages(rule := Rule(metric=metric), lambda *_: with_control(metric, **factor))
     found = {one.row: one for one in judge(rule, stages)}
@@ -231,24 +230,24 @@ def test_one_disturbed_process_does_not_hide_a_slow_down_from_the_screen() -> No
 @pytest.mark.parametrize(
     ("metric", "base", "head", "verdict"),
     [
-        (COUNTS, [0], [0], PASSED),
-        (COUNTS, [0], [1], REGRESSED),
-        (COUNTS, [2], [1], IMPROVED),
-        (COUNTS, [2.0], [2.25], REGRESSED),
-        (COUNTS, [0, 0], [1, 1], REGRESSED),
-        (COUNTS, [0, 3], [4, 5], REGRESSED),
-        (COUNTS, [0, 1], [1, 1], INCONCLUSIVE),  # what varies from process to process
-        (COUNTS, [0, 1], [0, 0], INCONCLUSIVE),
-        (COUNTS, [1, 1], [0, 2], INCONCLUSIVE),
-        (INSTRUCTIONS, [60_000], [61_199], PASSED),
-        (INSTRUCTIONS, [60_000], [61_201], REGRESSED),
-        (INSTRUCTIONS, [60_000], [58_799], IMPROVED),
-        (INSTRUCTIONS, [60_000, 60_100], [63_000, 60_300], PASSED),  # the least stands for a side
-        (INSTRUCTIONS, [64_000, 60_000], [63_000, 63_000], REGRESSED),
+        (Metric.COUNTS, [0], [0], PASSED),
+        (Metric.COUNTS, [0], [1], REGRESSED),
+        (Metric.COUNTS, [2], [1], IMPROVED),
+        (Metric.COUNTS, [2.0], [2.25], REGRESSED),
+        (Metric.COUNTS, [0, 0], [1, 1], REGRESSED),
+        (Metric.COUNTS, [0, 3], [4, 5], REGRESSED),
+        (Metric.COUNTS, [0, 1], [1, 1], INCONCLUSIVE),  # what varies from process to process
+        (Metric.COUNTS, [0, 1], [0, 0], INCONCLUSIVE),
+        (Metric.COUNTS, [1, 1], [0, 2], INCONCLUSIVE),
+        (Metric.INSTRUCTIONS, [60_000], [61_199], PASSED),
+        (Metric.INSTRUCTIONS, [60_000], [61_201], REGRESSED),
+        (Metric.INSTRUCTIONS, [60_000], [58_799], IMPROVED),
+        (Metric.INSTRUCTIONS, [60_000, 60_100], [63_000, 60_300], PASSED),  # the least stands for a side
+        (Metric.INSTRUCTIONS, [64_000, 60_000], [63_000, 63_000], REGRESSED),
     ],
 )
 def test_a_count_is_exact_and_instructions_are_held_to_a_threshold(
-    metric: str, base: list[float], head: list[float], verdict: Verdict
+    metric: Metric, base: list[float], head: list[float], verdict: Verdict
 ) -> None:
     rule = Rule(metric=metric)
     [one] = judge(rule, {SCREEN: compare_sides(*sides({HIT: base}, {HIT: head}), rule)})
@@ -256,7 +255,7 @@ def test_a_count_is_exact_and_instructions_are_held_to_a_threshold(
 
 
 def test_plain_tensors_that_count_otherwise_contaminate_instructions() -> None:
-    rule = Rule(metric=INSTRUCTIONS)
+    rule = Rule(metric=Metric.INSTRUCTIONS)
     stage = compare_sides([{HIT: 6e4, LOCAL: 12e3}], [{HIT: 6e4, LOCAL: 13e3}], rule)
     [one] = judge(rule, {SCREEN: stage})
     assert one.verdict is CONTAMINATED

@@ -7,14 +7,13 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pytest_dtdispatch.ab.process import stopping_handled_by
 from pytest_dtdispatch.ab.report import exit_status, pasted_document, run_document
-from pytest_dtdispatch.ab.rule import COUNTS, INSTRUCTIONS, METRICS, PAIRS, TIME, Rule
-from pytest_dtdispatch.ab.run import MOST_SHARE, TIME_LIMITS_S, Request, judge_pairs, measure_run, read_ab_run
+from pytest_dtdispatch.ab.rule import PAIRS, Metric, Rule
+from pytest_dtdispatch.ab.run import MAX_SHARE, TIME_LIMITS_S, Request, judge_pairs, measure_run, read_ab_run
 from pytest_dtdispatch.core.parsing import read_choice, read_count, read_decimal, read_file, read_seconds
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import DtDispatchError
@@ -23,7 +22,12 @@ from pytest_dtdispatch.report.markdown import document_text
 from pytest_dtdispatch.report.screen import show
 
 # Options that apply to one metric only, by field.
-METRIC_OF = {"floor_hit": TIME, "floor_miss": TIME, "passes": TIME, "threshold": INSTRUCTIONS}
+METRIC_OF = {
+    "floor_hit": Metric.TIME,
+    "floor_miss": Metric.TIME,
+    "passes": Metric.TIME,
+    "threshold": Metric.INSTRUCTIONS,
+}
 RULE_OPTIONS = ("control", "threshold", "floor_hit", "floor_miss")  # may be changed by --judge
 HELP = "compare interpreters or commits, in fresh processes"
 
@@ -34,7 +38,7 @@ def read_percent(text: str) -> float:
         fraction = read_decimal(text.removesuffix("%")) / 100 if text.endswith("%") else 0.0
     except ValueError:
         fraction = 0.0
-    if not 0 < fraction <= MOST_SHARE:
+    if not 0 < fraction <= MAX_SHARE:
         raise ValueError("a percentage above 0%, such as 7.5%")
     return fraction
 
@@ -73,7 +77,11 @@ def argument_type(reader: Callable[[str], Any]) -> Callable[[str], Any]:
     return read
 
 
-read_metric = partial(read_choice, choices=METRICS)
+def read_metric(text: str) -> Metric:
+    """Parse the name of a metric."""
+    return Metric(read_choice(text, [each.value for each in Metric]))
+
+
 # Flag, reader, metavar, help.
 FLAGS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
     ("--base", str, "PYTHON", "interpreter of the base"),
@@ -129,7 +137,7 @@ def add_ab_parser(commands: Any) -> None:
     parser.add_argument("--python", action="append", metavar="PYTHON", help=meaning)
 
 
-def compare_sides(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+def run_ab(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Run the comparison, print the result, and return the exit status."""
     typed = {name: value for name, value in vars(options).items() if name not in ("command", "version")}
     typed |= typed.pop("floor", {})
@@ -162,12 +170,12 @@ def _other_rule(rule: Rule, path: Path, typed: dict[str, Any]) -> Rule:
 
 
 def _request(typed: dict[str, Any]) -> Request:
-    metric = typed.get("metric", TIME)
+    metric = typed.get("metric", Metric.TIME)
     _check_options(metric, typed)
     pairs, confirm = PAIRS[metric]
     fields = {name: typed[name] for name in (*RULE_OPTIONS, "pairs", "confirm") if name in typed}
     rule = Rule(**{"metric": metric, "pairs": pairs, "confirm": confirm, **fields})
-    passes = typed.get("passes", 5 if metric == TIME else 1)
+    passes = typed.get("passes", 5 if metric == Metric.TIME else 1)
     revisions = tuple(typed[name] for name in ("base_rev", "head_rev") if name in typed)
     pythons, installs = _interpreters(typed, revisions), typed.get("install", False)
     if installs and not revisions:
@@ -198,11 +206,11 @@ def _interpreters(typed: dict[str, Any], revisions: Sequence[str]) -> tuple[str,
     return (base, head)
 
 
-def _check_options(metric: str, typed: dict[str, Any]) -> None:
+def _check_options(metric: Metric, typed: dict[str, Any]) -> None:
     """Raise an error for options that do not apply to a metric."""
     for name in typed:
         if METRIC_OF.get(name, metric) != metric:
             flag = f"--{name.partition('_')[0]}"
             raise DtDispatchError(f"{flag} is for --metric {METRIC_OF[name]}, and this compares {metric}")
-    if metric == COUNTS and "control" in typed:
+    if metric == Metric.COUNTS and "control" in typed:
         raise DtDispatchError("--control is for --metric time and instructions: counts are exact")

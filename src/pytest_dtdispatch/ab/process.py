@@ -47,7 +47,7 @@ if importlib.util.find_spec("torch"):
 print("dtdispatch-probe", json.dumps({**found, "path": path, "sources": sources}))
 """
 PROBED = "dtdispatch-probe "
-MOST_READ, MOST_SHOWN, MOST_BYTES = 64 * 1024, 200, 64 * 2**20
+MAX_LOG_BYTES, MAX_LINE_LENGTH = 64 * 1024, 200
 # Its pipe closes when this process is killed: then it kills the group of the measuring process.
 KILL_GROUP_AT_EOF = 'read -r _; kill -9 "-$0"'
 PLUGINS = ("-p", "pytest_dtdispatch.plugin.ab_process", "-p", "no:cacheprovider")
@@ -122,7 +122,7 @@ def probe(arm: Arm, workspace: Path) -> Probed:
         path, sources = found.pop("path", []), found.pop("sources", [])
         versions = Versions(cpu=cpu_model(), **found)
     except (StopIteration, ValueError, TypeError):
-        how = lines[-1][:MOST_SHOWN] if lines else f"exit status {status} without output"
+        how = lines[-1][:MAX_LINE_LENGTH] if lines else f"exit status {status} without output"
         raise DtDispatchError(f"{arm}: is not a working Python interpreter: {how}") from None
     if versions.plugin != (ours := version("pytest-dtdispatch")):
         found = f"pytest-dtdispatch {versions.plugin}" if versions.plugin else "no pytest-dtdispatch"
@@ -180,13 +180,13 @@ def _failure(status: int, lines: Sequence[str]) -> str:
         return f"died of {names.get(-status, f'signal {-status}')}"
     last = next((line for line in reversed(lines) if not line.startswith("=")), "")
     meaning, prefixes = FAILURES.get(status, (f"exit status {status}", ("ERROR: ", "E   ")))
-    return f"{meaning}: {next((line for line in lines if line.startswith(prefixes)), last)[:MOST_SHOWN]}"
+    return f"{meaning}: {next((line for line in lines if line.startswith(prefixes)), last)[:MAX_LINE_LENGTH]}"
 
 
 def last_lines(log: Path) -> list[str]:
     """Return the last non-empty lines of a log."""
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - MOST_READ))
+        file.seek(max(0, log.stat().st_size - MAX_LOG_BYTES))
         text = file.read().decode("utf-8", "replace")
     return [line.strip() for line in text.splitlines() if line.strip()]
 

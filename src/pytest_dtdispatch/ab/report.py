@@ -9,12 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from pytest_dtdispatch.ab.rule import (
     CONFIRM,
-    COUNTS,
-    INSTRUCTIONS,
     OTHER_BUILD,
     RUN_AGAIN,
     SCREEN,
-    TIME,
+    Metric,
     Stage,
     percent,
 )
@@ -47,25 +45,29 @@ STATUS = (  # exit status by verdicts; the first match applies
 INCONCLUSIVE = 3
 PLAIN = "plain: the change of the same op on plain tensors."
 LEGENDS = {
-    TIME: "base, head: median of the processes; each counts by its lowest block median. "
+    Metric.TIME: "base, head: median of the processes; each counts by its lowest block median. "
     "change: the Hodges-Lehmann shift, with its 95 % interval. p: of the one-sided rank test, unadjusted. "
     "sees: the smallest slow-down that this comparison can call regressed. "
     f"{PLAIN}",
-    COUNTS: "base, head: the number per step, minimum to maximum over processes.",
-    INSTRUCTIONS: "base, head: instructions, the minimum over processes. change: from base to head. "
+    Metric.COUNTS: "base, head: the number per step, minimum to maximum over processes.",
+    Metric.INSTRUCTIONS: "base, head: instructions, the minimum over processes. change: from base to head. "
     f"interval: the changes between any two processes of base and head. {PLAIN}",
 }
 NO_CONTROL = {
-    TIME: "no plain tensors were measured, so a change may be the machine or the code",
-    INSTRUCTIONS: "no plain tensors were counted, so a change may be the build or the code",
+    Metric.TIME: "no plain tensors were measured, so a change may be the machine or the code",
+    Metric.INSTRUCTIONS: "no plain tensors were counted, so a change may be the build or the code",
 }
-EXPENDABLE = {TIME: ("base", "head", "p", "interval"), COUNTS: (), INSTRUCTIONS: ("interval",)}
+EXPENDABLE = {
+    Metric.TIME: ("base", "head", "p", "interval"),
+    Metric.COUNTS: (),
+    Metric.INSTRUCTIONS: ("interval",),
+}
 # A line of a profile. Folder and line number are ignored: they differ between commits.
 FUNCTION = re.compile(r"(\d+) (\S+ \()(?:.*/)?([^/:]+)(?::\d+)?\)")
-MOST_FUNCTIONS, LEAST_PART = 3, 0.05  # of the largest difference: smaller ones may be noise
-MOST_FOLDERS = 3
-MOST_PASTED = 100  # rows; regressed ones come first
-Figures = Mapping[str, float]
+MAX_FUNCTIONS, MIN_FUNCTION_SHARE = 3, 0.05  # of the largest difference: smaller ones may be noise
+MAX_FOLDERS = 3
+MAX_PASTED_ROWS = 100  # rows; regressed ones come first
+VerdictFigures = Mapping[str, float]
 
 
 def exit_status(found: Results) -> int:
@@ -102,7 +104,7 @@ def run_document(run: Run, found: Results) -> Document:
 def _lines_below(run: Run, pair: Pair, compared: PairResult) -> Iterator[Paragraph]:
     for name, stage in compared.stages.items():
         yield one_line(_stage_text(run, pair, name, stage))
-    yield verdict_summary(compared.verdicts, "number" if run.request.rule.metric == COUNTS else "row")
+    yield verdict_summary(compared.verdicts, "number" if run.request.rule.metric == Metric.COUNTS else "row")
 
 
 def verdict_summary(verdicts: Sequence[RowVerdict], noun: str = "row") -> Paragraph:
@@ -118,7 +120,7 @@ def _side_lines(run: Run) -> Iterator[Paragraph]:
         source = f"{revisions[name]} ({python})" if name in revisions else python
         versions = run.sides[name]
         folders = next((each.folders for each in run.processes if each.side == name), ())
-        imports = f"; imports from {', '.join(first_of(folders, MOST_FOLDERS))}" if folders else ""
+        imports = f"; imports from {', '.join(first_of(folders, MAX_FOLDERS))}" if folders else ""
         yield one_line(f"{name}: {source}: Python {versions.python}, torch {versions.torch}{imports}")
 
 
@@ -135,7 +137,7 @@ def _first_regressed(run: Run, found: Results) -> Paragraph:
 def _table(run: Run, pair: Pair, verdicts: Sequence[RowVerdict]) -> Table | None:
     """Return the table of a pair; for counts, or several interpreters, without rows that passed."""
     metric = run.request.rule.metric
-    lists_all = metric != COUNTS and len(run.sides) == 2
+    lists_all = metric != Metric.COUNTS and len(run.sides) == 2
     groups: dict[str, list[Line]] = {}
     for one in verdicts:
         if lists_all or one.verdict is not Verdict.PASSED:
@@ -144,7 +146,7 @@ def _table(run: Run, pair: Pair, verdicts: Sequence[RowVerdict]) -> Table | None
     if not groups:
         return None
     return Table(
-        _columns(metric, "count" if metric == COUNTS else "state"),
+        _columns(metric, "count" if metric == Metric.COUNTS else "state"),
         tuple(Group(test, tuple(lines)) for test, lines in groups.items()),
         label_title="row",
         proof_title="verdict",
@@ -152,7 +154,7 @@ def _table(run: Run, pair: Pair, verdicts: Sequence[RowVerdict]) -> Table | None
     )
 
 
-def _columns(metric: str, first: str) -> tuple[Column, ...]:
+def _columns(metric: Metric, first: str) -> tuple[Column, ...]:
     return (Column(first), *(Column(title, unit) for title, unit, _ in COLUMNS[metric]))
 
 
@@ -162,7 +164,7 @@ def _line(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, Line]:
     test, label, state = one.row
     figures = dict(one.figures)
     cells = [text(figures) if figures else "-" for _, _, text in COLUMNS[metric]]
-    state = str(state).replace("_", " ") if metric == COUNTS else str(state)
+    state = str(state).replace("_", " ") if metric == Metric.COUNTS else str(state)
     tone = Tone.GOOD if one.verdict in GOOD else Tone.BAD
     return test, Line(label, (state, *cells), str(one.verdict), _notes(run, pair, one), tone)
 
@@ -173,13 +175,13 @@ def pasted_document(run: Run, found: Results) -> Document:
     rows = [(pair, one) for pair, compared in found.items() for one in compared.verdicts]
     rows.sort(key=lambda each: (each[1].verdict is Verdict.PASSED, gravity(each[1])))
     last, lines = ("verdict", "test", "side")[: 2 + (len(found) > 1)], []
-    for pair, one in rows[:MOST_PASTED]:
+    for pair, one in rows[:MAX_PASTED_ROWS]:
         test, line = _line(run, pair, one)
         verdict = ": ".join(filter(None, (line.proof, "; ".join(line.notes))))
         op, test = (cut_name(name, LONGEST_ROW) for name in (line.label, test))
         cells = (verdict, (Span(test, Tone.CODE),), pair[1])[: len(last)]
         lines.append(Line(op, (*line.cells, *cells)))
-    more = f"and {len(rows) - MOST_PASTED:,} rows more" if len(rows) > MOST_PASTED else ""
+    more = f"and {len(rows) - MAX_PASTED_ROWS:,} rows more" if len(rows) > MAX_PASTED_ROWS else ""
     columns = (*_columns(metric, "path"), *map(Column, last))
     table = Table(columns, (Group("", tuple(lines), more),), label_title="op", proof_title="")
     below = [line for pair, compared in found.items() for line in _lines_below(run, pair, compared)]
@@ -210,7 +212,7 @@ def _differing(run: Run, pair: Pair, one: RowVerdict) -> list[str]:
     base, head = (
         dict.fromkeys(line for of, lines in details if of == side for line in lines) for side in pair
     )
-    if run.request.rule.metric == INSTRUCTIONS:
+    if run.request.rule.metric == Metric.INSTRUCTIONS:
         return _functions(base, head)
     if one.verdict is Verdict.CHANGED:  # equal calls on other source lines are not new
         calls = {line.partition(", at ")[0] for line in base}
@@ -226,21 +228,21 @@ def _functions(*sides: Iterable[str]) -> list[str]:
             counts[f"{found[2]}{found[3]})"] += int(found[1])  # lambdas of a file share a name
     floor = max(min(counts.values(), default=math.inf) for counts in counted)
     grown = {name: max(head[name], floor) - max(base[name], floor) for name in {**base, **head}}
-    most = sorted(grown, key=lambda name: -abs(grown[name]))[:MOST_FUNCTIONS]
-    least = LEAST_PART * max(map(abs, grown.values()), default=0)
+    most = sorted(grown, key=lambda name: -abs(grown[name]))[:MAX_FUNCTIONS]
+    least = MIN_FUNCTION_SHARE * max(map(abs, grown.values()), default=0)
     return [f"{name}: {grown[name]:+,.0f} instructions" for name in most if abs(grown[name]) > least]
 
 
 def _stage_text(run: Run, pair: Pair, name: str, stage: Stage) -> str:
     """Describe the processes of a stage, their duration, and the shift of plain tensors."""
     rule = run.request.rule
-    is_time = rule.metric == TIME
+    is_time = rule.metric == Metric.TIME
     ran = {(one.side, one.stage) for one in run.processes}
     # Counts and instructions are judged on all processes.
     stages = {name, CONFIRM} if not is_time and (pair[1], CONFIRM) in ran else {name}
     processes = [one for one in run.processes if one.side in pair and one.stage in stages]
     took = f"in {sum(one.seconds for one in processes):.0f} s"
-    if rule.metric == COUNTS:
+    if rule.metric == Metric.COUNTS:
         return f"{len(processes)} samples {took}; exact: any difference is one"
     text = f"{len(processes)} samples {took}; threshold {100 * rule.threshold:g} %"
     if is_time:
@@ -255,23 +257,23 @@ def _stage_text(run: Run, pair: Pair, name: str, stage: Stage) -> str:
     return text
 
 
-def _percent(found: Figures, name: str, form: str = "+.1f") -> str:
+def _percent(found: VerdictFigures, name: str, form: str = "+.1f") -> str:
     value = found.get(f"{name}_percent", math.nan)
     return format(value, form) if math.isfinite(value) else "-"
 
 
-def _range(found: Figures, side: str) -> str:
+def _range(found: VerdictFigures, side: str) -> str:
     least, most = found[f"{side}_least"], found[f"{side}_most"]
     return f"{least:,g}" if least == most else f"{least:,g} to {most:,g}"
 
 
-def _interval(found: Figures, form: str = "+.1f") -> str:
+def _interval(found: VerdictFigures, form: str = "+.1f") -> str:
     return " to ".join(_percent(found, end, form) for end in ("low", "high"))
 
 
 # Columns after the state: title, unit, and a formatter of the figures of a verdict.
-COLUMNS: Mapping[str, Sequence[tuple[str, str, Callable[[Figures], str]]]] = {
-    TIME: (
+COLUMNS: Mapping[Metric, Sequence[tuple[str, str, Callable[[VerdictFigures], str]]]] = {
+    Metric.TIME: (
         ("base", MICROSECONDS.name, lambda found: MICROSECONDS.text(found["base_ns"])),
         ("head", MICROSECONDS.name, lambda found: MICROSECONDS.text(found["head_ns"])),
         ("change", "%", lambda found: _percent(found, "shift")),
@@ -280,12 +282,12 @@ COLUMNS: Mapping[str, Sequence[tuple[str, str, Callable[[Figures], str]]]] = {
         ("p", "", lambda found: f"{found['p']:.4f}"),
         ("sees", "%", lambda found: _percent(found, "smallest", ".1f")),
     ),
-    COUNTS: (
+    Metric.COUNTS: (
         ("base", "", lambda found: _range(found, "base")),
         ("head", "", lambda found: _range(found, "head")),
         ("change", "", lambda found: f"{found['head_least'] - found['base_least']:+,g}"),
     ),
-    INSTRUCTIONS: (
+    Metric.INSTRUCTIONS: (
         ("base", "", lambda found: f"{found['base_least']:,.0f}"),
         ("head", "", lambda found: f"{found['head_least']:,.0f}"),
         ("change", "%", lambda found: _percent(found, "shift", "+.2f")),

@@ -12,6 +12,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 
 from pytest_dtdispatch.ab.answer import CALLS_PER_STEP, CONTROL
@@ -27,24 +28,33 @@ from pytest_dtdispatch.stats.rank_sums import (
     smallest_detectable,
 )
 
-TIME, COUNTS, INSTRUCTIONS = "time", "counts", "instructions"
-METRICS = (TIME, COUNTS, INSTRUCTIONS)
+
+class Metric(str, Enum):
+    """What an A/B run compares."""
+
+    TIME = "time"
+    COUNTS = "counts"
+    INSTRUCTIONS = "instructions"
+
+    __str__ = str.__str__
+
+
 SCREEN, CONFIRM, PROFILE = "screen", "confirm", "profile"
 SCREEN_LEVEL, CONFIRM_LEVEL = 0.05, 0.005
 MISSES = {State.MISS, State.COLD}
 # Pairs of the screen, and fresh ones. An exact count needs one process; a count of instructions hardly
 # scatters, and takes minutes under callgrind.
-PAIRS = {TIME: (5, 10), COUNTS: (1, 1), INSTRUCTIONS: (1, 2)}
+PAIRS = {Metric.TIME: (5, 10), Metric.COUNTS: (1, 1), Metric.INSTRUCTIONS: (1, 2)}
 
 RUN_AGAIN = "run again, or --control off where the builds differ"
 OTHER_BUILD = "another build, Python or meter on one side; --control off judges anyway"
-VARIES = "it varies from process to process: fix what is random, or --confirm more"
-GONE = "the head did not measure it: restore the test"
 OP_ITSELF = "the op itself, not its dispatch"
 FIND_IT = {
-    TIME: "find what slowed it: compare --base-rev and --head-rev commit by commit",
-    COUNTS: "find what made it grow; --dtdispatch-metric counts lists what each count consists of, and where",
-    INSTRUCTIONS: "find what grew: --dtdispatch-metric instructions -o dtdispatch_profile=true on both sides",
+    Metric.TIME: "find what slowed it: compare --base-rev and --head-rev commit by commit",
+    Metric.COUNTS: "find what made it grow; --dtdispatch-metric counts lists what each count consists of, "
+    "and where",
+    Metric.INSTRUCTIONS: "find what grew: --dtdispatch-metric instructions -o dtdispatch_profile=true "
+    "on both sides",
 }
 
 Values = Mapping[RowId, float]  # of one process
@@ -65,7 +75,7 @@ class Rule:
         threshold: smallest shift of a count of instructions that is a change.
     """
 
-    metric: str = TIME
+    metric: Metric = Metric.TIME
     pairs: int = 5
     confirm: int = 10
     floor_hit: float = 0.075
@@ -204,14 +214,15 @@ def compare_sides(
         if before[row] == len(base) and after[row] == len(head):
             rows[row] = _compare_row(base, head, row, rule, level)
         elif row not in after:
-            absent.append(RowVerdict(row, Verdict.MISSING, (), GONE))
+            remedy = "the head did not measure it: restore the test"
+            absent.append(RowVerdict(row, Verdict.MISSING, (), remedy))
         elif row not in before:
             absent.append(RowVerdict(row, Verdict.NEW))
         else:
             measured = f"{before[row]} of {len(base)} and {after[row]} of {len(head)} processes"
             absent.append(RowVerdict(row, Verdict.INCONCLUSIVE, (), f"measured in {measured}: see the log"))
     absent.sort(key=lambda one: one.verdict is not Verdict.INCONCLUSIVE)
-    control = None if rule.metric == COUNTS else control_shift(base, head, rule.metric, of_control)
+    control = None if rule.metric == Metric.COUNTS else control_shift(base, head, rule.metric, of_control)
     is_contaminated = 0 < math.log1p(rule.control) < abs(control or 0.0)
     return Stage(rows, tuple(absent), control, is_contaminated, min(len(base), len(head)), has_control)
 
@@ -220,9 +231,9 @@ def _compare_row(
     base: Sequence[Values], head: Sequence[Values], row: RowId, rule: Rule, level: float
 ) -> Difference:
     before, after = ([one[row] for one in side] for side in (base, head))
-    if rule.metric == COUNTS:
+    if rule.metric == Metric.COUNTS:
         return compare_numbers(before, after, None)
-    if rule.metric == INSTRUCTIONS:
+    if rule.metric == Metric.INSTRUCTIONS:
         found = compare_numbers(before, after, rule.threshold)
     else:
         found = compare_times(before, after, floor_of(rule, row), level)
@@ -231,7 +242,7 @@ def _compare_row(
     return replace(found, figures=(*found.figures, *shift))
 
 
-def control_shift(base: Sequence[Values], head: Sequence[Values], metric: str, state: str) -> float | None:
+def control_shift(base: Sequence[Values], head: Sequence[Values], metric: Metric, state: str) -> float | None:
     """Return the shift of the rows of a state from base to head, in logarithms, if any were measured.
 
     For control rows it is the median, which a commit that changes one of these ops does not affect.
@@ -245,13 +256,13 @@ def control_shift(base: Sequence[Values], head: Sequence[Values], metric: str, s
 
 def floor_of(rule: Rule, row: RowId) -> float:
     """Return the smallest shift of a row that is a change, as a fraction."""
-    if rule.metric == INSTRUCTIONS:
+    if rule.metric == Metric.INSTRUCTIONS:
         return rule.threshold
     return rule.floor_miss if row.state in MISSES else rule.floor_hit
 
 
 def local_shift(
-    base: Sequence[Values], head: Sequence[Values], metric: str, rows: Sequence[RowId]
+    base: Sequence[Values], head: Sequence[Values], metric: Metric, rows: Sequence[RowId]
 ) -> float | None:
     """Return the shift of rows that all processes measured from base to head, in logarithms.
 
@@ -260,7 +271,7 @@ def local_shift(
     controls = [row for row in rows if all(row in one for one in (*base, *head))]
     if not controls:
         return None
-    if metric != TIME:
+    if metric != Metric.TIME:
         logs = [math.log(min(p[row] for p in head) / min(p[row] for p in base)) for row in controls]
         return statistics.fmean(logs)
     means = [statistics.fmean(math.log(one[row]) for row in controls) for one in (*base, *head)]
@@ -269,7 +280,7 @@ def local_shift(
 
 def is_suspect(screen: Stage, rule: Rule) -> bool:
     """Return whether any row must be measured by fresh processes."""
-    if screen.tripped() or rule.metric == TIME:
+    if screen.tripped() or rule.metric == Metric.TIME:
         return bool(screen.tripped())
     is_partial = any(one.verdict is Verdict.INCONCLUSIVE for one in screen.absent)
     return is_partial or bool(screen.is_contaminated and screen.rows)
@@ -288,7 +299,7 @@ def compare_stages(rule: Rule, processes: Callable[..., Sides]) -> dict[str, Sta
     screen = compare_sides(*processes(SCREEN), rule)
     if not is_suspect(screen, rule):
         return {SCREEN: screen}
-    if rule.metric != TIME:
+    if rule.metric != Metric.TIME:
         return {SCREEN: compare_sides(*processes(SCREEN, CONFIRM), rule)}
     fresh = processes(CONFIRM)
     if not all(fresh):  # in a file that is judged by another rule, no fresh process ran
@@ -303,7 +314,7 @@ def judge(rule: Rule, stages: Mapping[str, Stage]) -> list[RowVerdict]:
     Hochberg's method over all rows that tripped. All other rows are judged on the screen.
     """
     screen = stages[SCREEN]
-    last = stages.get(CONFIRM) if rule.metric == TIME else screen
+    last = stages.get(CONFIRM) if rule.metric == Metric.TIME else screen
     found = [row for row in screen.tripped() if last and row in last.rows]
     adjusted = dict(zip(found, hochberg([last.rows[row].p for row in found] if last else []), strict=True))
     verdicts = []
@@ -328,7 +339,7 @@ def _explained(rule: Rule, verdicts: Mapping[RowId, RowVerdict], one: RowVerdict
         return one
     if one is local:
         return replace(one, remedy=OP_ITSELF)
-    ends = ("base_ns", "head_ns") if rule.metric == TIME else ("base_least", "head_least")
+    ends = ("base_ns", "head_ns") if rule.metric == Metric.TIME else ("base_least", "head_least")
     before, after = ([dict(each.figures)[end] for each in (one, local)] for end in ends)
     overhead = (after[0] - after[1]) - (before[0] - before[1])
     if overhead > floor_of(rule, one.row) * before[0]:
@@ -341,12 +352,14 @@ def _row_verdict(rule: Rule, row: RowId, stage: Stage, verdict: Verdict, tripped
     remedy = ""
     if stage.is_contaminated and stage.control is not None:
         verdict = Verdict.CONTAMINATED
-        because = RUN_AGAIN if rule.metric == TIME else OTHER_BUILD
+        because = RUN_AGAIN if rule.metric == Metric.TIME else OTHER_BUILD
         remedy = f"plain tensors shifted by {percent(stage.control):+.1f} %: {because}"
     elif verdict is Verdict.REGRESSED:
         remedy = FIND_IT[rule.metric]
     elif verdict is Verdict.INCONCLUSIVE:
-        remedy = _remedy_for_noise(tripped, stage.processes) if rule.metric == TIME else VARIES
+        remedy = "it varies from process to process: fix what is random, or --confirm more"
+        if rule.metric == Metric.TIME:
+            remedy = _remedy_for_noise(tripped, stage.processes)
     return RowVerdict(row, verdict, stage.rows[row].figures, remedy)
 
 

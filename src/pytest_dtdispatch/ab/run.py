@@ -19,12 +19,9 @@ from pytest_dtdispatch.ab.checkout import Checkout
 from pytest_dtdispatch.ab.process import Arm, Versions, interpreter, probe, run_pytest
 from pytest_dtdispatch.ab.rule import (
     CONFIRM,
-    COUNTS,
-    INSTRUCTIONS,
-    METRICS,
     PROFILE,
     SCREEN,
-    TIME,
+    Metric,
     Rule,
     Sides,
     Stage,
@@ -44,23 +41,23 @@ from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.report.screen import is_watched, say, shown_progress
 
 BASE, HEAD = "base", "head"
-TIME_LIMITS_S = {TIME: 300.0, COUNTS: 300.0, INSTRUCTIONS: 1800.0}  # of each process
+TIME_LIMITS_S = {Metric.TIME: 300.0, Metric.COUNTS: 300.0, Metric.INSTRUCTIONS: 1800.0}  # of each process
 # Pytest runs of one sample. Counting repeats no call, so a second run proves which calls hit.
-PYTEST_RUNS: Mapping[str, Mapping[AnswerKind, tuple[str, ...]]] = {
-    TIME: {AnswerKind.TIMES: ("--dtdispatch-rounds=20", "--dtdispatch-repeat=30")},
-    COUNTS: {
+PYTEST_RUNS: Mapping[Metric, Mapping[AnswerKind, tuple[str, ...]]] = {
+    Metric.TIME: {AnswerKind.TIMES: ("--dtdispatch-rounds=20", "--dtdispatch-repeat=30")},
+    Metric.COUNTS: {
         AnswerKind.COUNTS: ("--dtdispatch-metric=counts",),
         AnswerKind.PROOFS: ("--dtdispatch-metric=time", "--dtdispatch-rounds=1", "--dtdispatch-repeat=2"),
     },
-    INSTRUCTIONS: {AnswerKind.INSTRUCTIONS: ("--dtdispatch-metric=instructions",)},
+    Metric.INSTRUCTIONS: {AnswerKind.INSTRUCTIONS: ("--dtdispatch-metric=instructions",)},
 }
 # 10 signatures, each with 20 misses, 600 hits, and plain ops in each pass.
 DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core")
 # For rows whose instructions differ: a profile of one takes about 10 s, and its counts are not judged.
 PROFILING = ("-odtdispatch_profile=true", "--dtdispatch-rounds=1", "--dtdispatch-repeat=1")
-MOST_PROFILED = 3
+MAX_PROFILED_ROWS = 3
 STEP_BYTES = 136
-MOST_SHARE = 10.0  # of floors and of the control: 1000 %
+MAX_SHARE = 10.0  # of floors and of the control: 1000 %
 NOT_OF_RUN = {"format", "version", "verdicts"}  # members of the file
 FORMAT, VERSION = "pytest-dtdispatch ab", 4
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.CHANGED)
@@ -180,7 +177,7 @@ def measure_run(request: Request, time_limit_s: float, output: Path | None) -> t
         suspects = {side for pair, screen in screens.items() if is_suspect(screen, rule) for side in pair}
         runner.run_stage(CONFIRM, [side for side in request.sides if side in suspects], rule.confirm)
         found = judge_pairs(runner.run)
-        if rows := _changed(found) if rule.metric == INSTRUCTIONS else ():
+        if rows := _changed(found) if rule.metric == Metric.INSTRUCTIONS else ():
             runner.profile(rows, [side for side in request.sides if side in suspects])
         runner.write(found)
         return runner.run, found
@@ -190,7 +187,7 @@ def _changed(found: Results) -> list[RowId]:
     """Return the rows with the largest changes, which are profiled."""
     every = (one for compared in found.values() for one in compared.verdicts if one.verdict in CHANGED)
     by_shift = sorted(every, key=lambda one: -abs(dict(one.figures)["shift_percent"]))
-    return [one.row for one in by_shift[:MOST_PROFILED]]
+    return [one.row for one in by_shift[:MAX_PROFILED_ROWS]]
 
 
 @contextlib.contextmanager
@@ -297,7 +294,7 @@ class Runner:
         variables: dict[str, str] = {Variable.PASSES: passes, Variable.ONLY: tests}
         if len(self.run.sides) > 2:
             variables[Variable.GO_ON] = "1"
-        if self.run.request.rule.metric == INSTRUCTIONS:
+        if self.run.request.rule.metric == Metric.INSTRUCTIONS:
             samples = sum(one.side == side for one in self.run.processes)
             variables[Variable.PADDING] = "x" * (STEP_BYTES * samples)
         return variables
@@ -351,18 +348,16 @@ def read_ab_run(path: Path) -> Run:
 def _check_complete(run: Run) -> None:
     """Check that the values of a run are valid, and that it has all its processes, in order."""
     rule, sides = run.request.rule, run.request.sides
-    if rule.metric not in METRICS:
-        raise ValueError(f"a metric {rule.metric!r}")
     if min(rule.pairs, rule.confirm, run.request.passes) < 1:
         raise ValueError("pairs, confirm and passes are at least 1")
     for name in ("floor_hit", "floor_miss", "control", "threshold"):
         share = getattr(rule, name)
-        if not (0 < share <= MOST_SHARE or (name == "control" and share == 0)):
+        if not (0 < share <= MAX_SHARE or (name == "control" and share == 0)):
             raise ValueError(f"{name} of {share!r}")
     if len(sides) < 2 or tuple(run.sides) != sides:
         raise ValueError(f"versions of {', '.join(run.sides) or 'no side'}, and interpreters of {len(sides)}")
     values = [value for process in run.processes for value in process.values.values()]
-    if rule.metric != COUNTS and not all(value > 0 for value in values):
+    if rule.metric != Metric.COUNTS and not all(value > 0 for value in values):
         raise ValueError(f"{rule.metric} of {min(values)!r}")
     fresh = {process.side for process in run.processes if process.stage == CONFIRM}
     suspects = [side for side in sides if side in fresh]

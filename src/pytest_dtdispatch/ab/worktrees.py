@@ -18,7 +18,7 @@ from pytest_dtdispatch.ab.process import Arm, Probed, last_lines, run_to_end, si
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 
 GIT_SECONDS, INSTALL_SECONDS = 600, 3600.0
-PREFIX, LOCK = "dtdispatch-ab-", "lock"
+FOLDER_PREFIX, LOCK = "dtdispatch-ab-", "lock"
 COMPILED = ("*.so", "*.pyd", "*.dylib")
 
 
@@ -28,11 +28,11 @@ def workspace() -> Iterator[Path]:
 
     After a ProcessError the folder stays: the message names a log in it.
     """
-    for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
+    for lock in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*/{LOCK}"):
         with contextlib.suppress(OSError), lock.open("rb") as file:  # another user's, or in use
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(lock.parent)
-    folder, stays = Path(tempfile.mkdtemp(prefix=PREFIX)), False
+    folder, stays = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX)), False
     with (folder / "new").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         lock = (folder / "new").rename(folder / LOCK)  # other runs never see it unlocked
