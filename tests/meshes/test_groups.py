@@ -90,7 +90,7 @@ def test_a_group_has_a_rank_for_each_place_in_a_mesh_or_room_for_more(group_owne
     assert large.mesh_dim_names == ("dp", "tp")
     assert large["tp"].size() == 4
     assert group_owner.group(fake(2, 4)) is dist.group.WORLD
-    with pytest.raises(MeshError, match=r"needs 16 ranks.* has 8: ask for the largest mesh of a test first"):
+    with pytest.raises(MeshError, match=r"needs 16 ranks.* has 8: open the largest mesh of a test first"):
         group_owner.mesh(fake(4, 4))
 
 
@@ -184,7 +184,7 @@ def test_a_group_of_the_user_is_used_and_never_destroyed(open_group: OpenGroup) 
     open_group(8)
     group, gloo = dist.group.WORLD, MeshSpec((1,), "cpu", "gloo")
     too_large = "mesh 4x4 needs 16 ranks, and the process group that is open has 8: it was open before"
-    other = "backend gloo was asked for, and the open process group is fake"
+    other = "backend gloo was requested, and the open process group is fake"
     owner = ProcessGroupOwner()
     for place, says in ((fake(4, 4), too_large), (gloo, other)):
         with pytest.raises(MeshError, match=rf"^{says}[^\n]*$"):

@@ -207,8 +207,8 @@ def test_is_alive(own_group):
 """
     result = measure_source(pytester, source, passed=2, errors=2)
     says = "mesh 2x4 needs 8 ranks, and the process group that is open has 4: it was open before the test; "
-    assert_says_once(result, f"{says}destroy it first, or ask for a smaller mesh")
-    assert_says_once(result, "backend gloo was asked for, and the open process group is fake")
+    assert_says_once(result, f"{says}destroy it first, or use a smaller mesh")
+    assert_says_once(result, "backend gloo was requested, and the open process group is fake")
 
 
 def test_a_test_may_destroy_the_group(pytester: pytest.Pytester) -> None:

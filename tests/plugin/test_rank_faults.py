@@ -157,7 +157,7 @@ def test_the_first_rank_that_hangs_is_named_by_the_next(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("def test_more(): pass", "ranks collected different tests: rank 1 has besides {}::test_more"),
+        ("def test_more(): pass", "ranks collected different tests: rank 1 also has {}::test_more"),
         ("import no_such_module", f"rank 1 could not collect {{}}: ModuleNotFoundError: {NO_MODULE}"),
     ],
     ids=["other tests", "no module"],

@@ -138,8 +138,8 @@ def test_ranks_that_failed_alike_are_named_in_one_line_and_one_that_expects_to_a
         (["a", "b", "c"], ""),
         (["a", "c"], "lacks b"),
         ([], "lacks a and 2 more"),
-        (["a", "b", "c", "d", "e"], "has besides d and 1 more"),
-        (["a", "b", "d"], "lacks c and has besides d"),
+        (["a", "b", "c", "d", "e"], "also has d and 1 more"),
+        (["a", "b", "d"], "lacks c and also has d"),
         (["a", "c", "b"], "has them in another order than rank 0"),
     ],
 )

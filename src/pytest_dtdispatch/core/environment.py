@@ -56,22 +56,22 @@ class Environment:
 
     @property
     def summary(self) -> str:
-        """One line: what differs most often between two runs on one machine.
+        """One line with the properties that differ most often between two runs on one machine.
 
         Example:
             >>> Environment("2.13.0+cpu", "abc", "", "cpu", "", "fake", 4, 2, "native+python").summary
             'torch 2.13.0+cpu, cpu, native+python caches, 2 threads'
         """
         parts = (self.device_name, self.driver and f"driver {self.driver}", self.nccl and f"NCCL {self.nccl}")
-        known = ", ".join(filter(None, parts))
-        device = f"{self.device} ({known})" if known else self.device
+        details = ", ".join(filter(None, parts))
+        device = f"{self.device} ({details})" if details else self.device
         caches, threads = f"{self.cache_interface} caches", plural(self.threads, "thread")
         return f"torch {self.torch_version}, {device}, {caches}, {threads}"
 
 
 @contextmanager
 def environment_with(variables: Mapping[str, str]) -> Iterator[None]:
-    """Give environment variables these values for a while; others are left to whoever sets them."""
+    """Temporarily set these environment variables; changes of others persist."""
     before = {name: os.environ.pop(name, None) for name in variables}
     os.environ.update(variables)
     try:
@@ -84,20 +84,20 @@ def environment_with(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def cpu_model() -> str:
-    """Name the CPU, as far as this system does."""
+    """Return the model of the CPU, if the system names it."""
     lines = CPU_INFO.read_text().splitlines() if CPU_INFO.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 
 
 def load_text() -> str:
-    """Say how many processes lately ran, or waited to, on how many cores, and whether that is busy."""
+    """Format the load average and the number of cores, and whether the machine is busy."""
     cores = os.cpu_count() or 1
     try:
         load = os.getloadavg()[0]
     except (AttributeError, OSError):
         return f"load unknown on {cores} cores"
-    # Two of what the system calls cores are often one core, and slow each other.
+    # Two logical cores are often one physical core, and slow each other.
     busy = ": the machine is busy, and figures may scatter" if load > cores / 2 else ""
     return f"load {load:.1f} on {plural(cores, 'core')}{busy}"
 
@@ -110,7 +110,7 @@ def is_traced() -> bool:
 
 
 def has_torch() -> bool:
-    """Tell whether torch is installed, without importing it."""
+    """Return whether torch is installed, without importing it."""
     try:
         return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
     except ModuleNotFoundError:  # something refuses to find it
@@ -118,7 +118,7 @@ def has_torch() -> bool:
 
 
 def require_torch() -> None:
-    """Refuse to go on without torch.
+    """Raise if torch is not installed.
 
     Raises:
         UnsupportedTorchError: in one line.
@@ -192,7 +192,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def group_ranks(values: Iterable[tuple[int, Any]]) -> dict[Any, list[int]]:
-    """Group ranks by what they say, in the order in which it was said first."""
+    """Group ranks by their values, in the order of first occurrence."""
     ranks: dict[Any, list[int]] = {}
     for rank, value in values:
         ranks.setdefault(value, []).append(rank)

@@ -1,4 +1,4 @@
-"""What happened in a step, and where: file and line, module, phase."""
+"""Events of a step, with their source line, module and phase."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_dtdispatch.core.plain_data import Size
 
 
 class Phase(str, Enum):
-    """What a step of training does at a moment."""
+    """Phase of a training step."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -26,10 +26,10 @@ class Phase(str, Enum):
 
 @dataclass(frozen=True)
 class CodePlace:
-    """A line of the user's program, the module that runs, and the phase of the step.
+    """A source line of the user's program, the running module, and the phase of the step.
 
     Args:
-        file: of the nearest line that is neither torch's nor this plugin's; empty where there is none.
+        file: of the nearest source line outside torch and this plugin; empty if there is none.
         line: its number.
         module: by its fully qualified name, the outermost one by its class; empty outside of modules.
         phase: of the step.
@@ -48,7 +48,7 @@ class CodePlace:
 
     @property
     def line_text(self) -> str:
-        """The line, as ``train.py:41`` below the current directory; empty where there is none."""
+        """Source line, as ``train.py:41`` below the current directory; empty if there is none."""
         if not self.file:
             return ""
         try:
@@ -79,14 +79,14 @@ class OptimizerStep(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Something that ran.
+    """An op, a node of autograd or a range, with its time.
 
     Args:
         name: of an op, ``aten::mm``, of a node of autograd, or of a range.
         begin_ns: when it began.
         end_ns: when it ended.
-        sequence: number of the node of autograd that an op made, or that ran; negative where there is none.
-        is_range: whether a program named it, as ``record_function`` does, and it is no op.
+        sequence: number of the autograd node that an op created, or that ran; negative without one.
+        is_range: whether it is a range of the program, such as a ``record_function``, and not an op.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Read a file of a bounded size; write a file whole, or leave the one that is there.
+"""Read files of a bounded size, and write files atomically.
 
-Only a file of the same form is written over; what a file is, is told by how it begins. Pipes and devices are
-written into.
+An existing file is overwritten only if it has the same format, detected from its first bytes. Pipes and
+devices are written to directly.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pytest_dtdispatch.errors import DtDispatchError
 
 MOST_BYTES = 256 * 2**20  # a thousand signatures with their samples are 25 MB
 MOST_HELD_BYTES = 2 * MOST_BYTES
-# What a list, a mapping, and a value behind another one take, read and copied.
+# Bytes of a list, a mapping and a further value, parsed and copied.
 HELD_BYTES = {"[": 64, "{": 200, ",": 80}
-BEGINNING = 2**16  # characters that tell what a file is
+BEGINNING = 2**16  # characters from which the format is detected
 _REFUSED = {stat.S_IFDIR: "folder", stat.S_IFSOCK: "socket", stat.S_IFBLK: "block device"}
 
 
 def read_text(path: Path) -> str:
-    """Read a file from anywhere; a ValueError says in one line which file it is and why it cannot be read."""
+    """Read an untrusted file; a ValueError names the file and the reason in one line."""
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
@@ -46,7 +46,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON as :func:`read_text` does, unless its values would take far more memory than its text."""
+    """Read JSON like :func:`read_text`, unless its values would take far more memory than its text."""
     text = read_text(path)
     if sum(text.count(sign) * size for sign, size in HELD_BYTES.items()) > MOST_HELD_BYTES:
         raise ValueError(f"{path} would take more than {MOST_HELD_BYTES // 2**20} MiB of memory")
@@ -59,7 +59,7 @@ def read_json(path: Path) -> Any:
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON, each of whose names is there once."""
+    """Return a JSON object; a name that occurs twice is an error."""
     members = dict(pairs)
     if len(members) < len(pairs):
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
@@ -69,7 +69,7 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Wait until no other process has locked a folder; a process that dies releases it.
+    """Lock a folder against other processes; a process that dies releases the lock.
 
     Windows has no such locks: two sessions there may choose one name.
     """
@@ -87,15 +87,15 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def checked_target(path: Path, begins: str = "") -> None:
-    """Check that a file can be written, before hours of work are lost on one that cannot.
+    """Check that a file can be written, before a long run whose results would be lost.
 
     Args:
         path: of the file.
-        begins: a regular expression that knows what it will hold: a file that begins in another way is
-            refused. Empty where the file is read before it is written.
+        begins: regular expression of the beginning of its format: an existing file that does not match is
+            rejected. Empty if the file is read before it is written.
 
     Raises:
-        DtDispatchError: in one line, what is there or why it cannot be written.
+        DtDispatchError: the file exists with another content, or cannot be written; one line.
     """
     try:
         status = _status(path)
@@ -106,7 +106,7 @@ def checked_target(path: Path, begins: str = "") -> None:
         if status is None:
             return
         if not (status.st_mode & 0o222 and os.access(path, os.W_OK)):
-            raise DtDispatchError(f"{path} is read-only")  # root too would overwrite it unasked
+            raise DtDispatchError(f"{path} is read-only")  # root could overwrite it without a warning
         if begins and stat.S_ISREG(status.st_mode) and status.st_size:
             with path.open(encoding="utf-8-sig", errors="replace") as file:
                 if not re.match(begins, file.read(BEGINNING)):
@@ -116,7 +116,7 @@ def checked_target(path: Path, begins: str = "") -> None:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write a file beside its place, and move it there: what was there is lost only when all is written."""
+    """Write a temporary file beside the path and rename it: an existing file is never left incomplete."""
     data = text.encode("utf-8", "backslashreplace")
     try:
         status = _status(path)
@@ -131,7 +131,7 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """Look what a path leads to, None where there is nothing; refuse what is no place for a file."""
+    """Return the status of a path, or None if nothing is there; reject folders, sockets and block devices."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -140,13 +140,13 @@ def _status(path: Path) -> os.stat_result | None:
         raise DtDispatchError(f"{path} is a {kind}: name a file")
     for printed in (1, 2) if stat.S_ISREG(status.st_mode) else ():
         with suppress(OSError):
-            if os.path.samestat(status, os.fstat(printed)):  # what is printed later would be lost with it
+            if os.path.samestat(status, os.fstat(printed)):  # later output would be lost
                 raise DtDispatchError(f"{path} is the file that this command prints to: name another file")
     return status
 
 
 def _check_folder(path: Path) -> None:
-    """Check that there is a folder, and that files can be made there."""
+    """Check that the folder exists and that files can be created in it."""
     folder = Path(os.path.realpath(path)).parent
     if not folder.is_dir():
         raise DtDispatchError(f"{path}: there is no folder {folder}")
@@ -157,7 +157,7 @@ def _check_folder(path: Path) -> None:
 
 
 def _replace(path: Path, status: os.stat_result | None, data: bytes) -> None:
-    """Move a file into place, with the mode of the one that it replaces, and its owner where we may."""
+    """Rename a new file to the path, with the mode of the old one, and its owner if permitted."""
     part = path.with_name(f".dtdispatch-{secrets.token_hex(8)}.part")
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
@@ -172,7 +172,7 @@ def _replace(path: Path, status: os.stat_result | None, data: bytes) -> None:
 
 
 def _stream(path: Path, data: bytes) -> None:
-    """Write into a pipe, a terminal or /dev/null; a pipe that nobody reads is an error, not a wait."""
+    """Write to a pipe, a terminal or /dev/null; a pipe without a reader is an error, not a wait."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY), "wb") as stream:
         os.set_blocking(stream.fileno(), True)
         stream.write(data)

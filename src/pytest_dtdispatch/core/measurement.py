@@ -149,7 +149,7 @@ class Samples:
             the statistic, or of the two between which it lies.
         refused: what was taken for this state and not recorded.
         unit: what they are in: nanoseconds, if not said.
-        profile: where the instructions of a call in this state went, if that was asked for.
+        profile: instructions of a call in this state by function, if requested.
         by_rank: on many ranks, each rank with its samples; else empty.
         stat: what stands for all ranks: the ``median`` of the rank medians, or the ``max``.
         waited: share of the time of all calls that the thread waited for a core, on the rank with the most.
@@ -178,8 +178,8 @@ class Samples:
     def __post_init__(self) -> None:
         for value in self.values:
             if not self.unit.holds(value):
-                what = "a latency of {0} ns" if self.unit.is_time else "no count of {1}: {0}"
-                raise ValueError(what.format(value, self.unit.name))
+                form = "a latency of {0} ns" if self.unit.is_time else "no count of {1}: {0}"
+                raise ValueError(form.format(value, self.unit.name))
 
     @property
     def ns(self) -> tuple[int, ...]:

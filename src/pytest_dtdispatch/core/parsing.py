@@ -1,4 +1,4 @@
-"""Read one value as flags, ini files and markers write it; a ValueError names what is valid."""
+"""Parse one value of a flag, ini file or marker; a ValueError names the valid values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 AUTO = "auto"
 MOST_RANKS = 1024
-LONGEST_S = 10**9  # some 30 years; clocks overflow soon after
+LONGEST_S = 10**9  # about 30 years; clocks overflow soon after
 WHOLE = re.compile("[+-]?[0-9]+")
 DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 THRESHOLD = re.compile(
@@ -29,11 +29,11 @@ THRESHOLDS = (
     "above 0% and at most 10000%, each for a different figure; "
     f"states: {', '.join(THRESHOLD_STATES)}; fields: {', '.join(THRESHOLD_FIELDS)}"
 )
-ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")  # as an ini file writes a switch
+ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")  # values of a switch in an ini file
 
 
 def read_argument(keyword: str, value: Any, read: Callable[[Any], T], wrong: type[Exception]) -> T:
-    """Read what a test gave for a keyword; what is not valid is an error of this type."""
+    """Parse a keyword argument of a test; an invalid value raises this type of error."""
     __tracebackhide__ = True
     try:
         return read(value)
@@ -41,22 +41,22 @@ def read_argument(keyword: str, value: Any, read: Callable[[Any], T], wrong: typ
         raise wrong(f"{keyword}={shown(value)} is not {error}") from None
 
 
-def _made(valid: str, make: Callable[[], T | None]) -> T:
-    """Return what is made of a value; where that is None, or raises, say what is valid."""
+def _parsed(valid: str, parse: Callable[[], T | None]) -> T:
+    """Return the parsed value; if it is None or parsing raises, raise a ValueError with the valid values."""
     try:
-        made = make()
+        value = parse()
     except Exception:  # the value is the user's, and can raise anything
-        made = None
-    if made is None:
+        value = None
+    if value is None:
         raise ValueError(valid)
-    return made
+    return value
 
 
 def read_decimal(text: str) -> float:
-    """Read a number as this package writes it, in ASCII digits: Python's own reader takes ``3_0`` for 30.
+    """Parse a number in ASCII digits: Python's ``float`` also accepts ``3_0``.
 
     Raises:
-        ValueError: the text is no such number.
+        ValueError: the text is not such a number.
 
     Example:
         >>> read_decimal("7.5"), read_decimal(" 1e-3 ")
@@ -68,7 +68,7 @@ def read_decimal(text: str) -> float:
 
 
 def _whole(value: Any, least: int = 1) -> int | None:
-    """Return a whole number of at least so many, as a number or in ASCII digits; None of all else."""
+    """Return a whole number, from a number or ASCII digits; None if it is smaller or anything else."""
     if isinstance(value, bool) or (isinstance(value, str) and not WHOLE.fullmatch(value.strip())):
         return None
     number = int(value) if isinstance(value, str) else operator.index(value)
@@ -81,96 +81,96 @@ def _positive(value: Any) -> float | None:
 
 
 def _listed(value: Any) -> tuple[str, ...] | None:
-    """Return one text, or several, of which none is empty; None of all else."""
+    """Return one or several nonempty texts as a tuple; None for anything else."""
     texts = (value,) if isinstance(value, str) else value
     is_listed = isinstance(texts, (tuple, list)) and all(isinstance(text, str) and text for text in texts)
     return tuple(texts) if is_listed else None
 
 
 def read_count(value: Any, least: int = 1) -> int:
-    """Read a whole number of at least 1, or 0."""
-    return _made(f"a whole number of at least {least}", lambda: _whole(value, least))
+    """Parse a whole number of at least 1, or of another minimum."""
+    return _parsed(f"a whole number of at least {least}", lambda: _whole(value, least))
 
 
 def read_ranks(value: Any) -> int:
-    """Read a number of ranks to start on one machine: each is a process."""
+    """Parse the number of ranks to start on one machine, each a process."""
     valid = f"a whole number from 1 to {MOST_RANKS:,}"
-    return _made(valid, lambda: ranks if (ranks := _whole(value)) and ranks <= MOST_RANKS else None)
+    return _parsed(valid, lambda: ranks if (ranks := _whole(value)) and ranks <= MOST_RANKS else None)
 
 
 def read_rounds(value: Any) -> int | str:
-    """Read a number of rounds, or ``auto`` for as many as are enough."""
+    """Parse a number of rounds, or ``auto``."""
     is_auto = isinstance(value, str) and value == AUTO
-    return AUTO if is_auto else _made(f"a whole number of at least 1, or {AUTO}", lambda: _whole(value))
+    return AUTO if is_auto else _parsed(f"a whole number of at least 1, or {AUTO}", lambda: _whole(value))
 
 
 def read_seconds(value: Any) -> float:
-    """Read a positive number of seconds, of which a clock can wait."""
+    """Parse a positive number of seconds that a clock can wait."""
     valid = f"a number of seconds above 0, and at most {LONGEST_S:,}"
-    return _made(valid, lambda: seconds if (seconds := _positive(value)) and seconds <= LONGEST_S else None)
+    return _parsed(valid, lambda: seconds if (seconds := _positive(value)) and seconds <= LONGEST_S else None)
 
 
 def read_limit(value: Any) -> float:
-    """Read a limit: a number above 0, and no text."""
-    return _made("a number above 0", lambda: None if isinstance(value, str) else _positive(value))
+    """Parse a limit: a number above 0, not a text."""
+    return _parsed("a number above 0", lambda: None if isinstance(value, str) else _positive(value))
 
 
 def read_sizes(value: Any) -> tuple[int, ...]:
-    """Read sizes, the smallest first."""
+    """Parse sizes, and sort them."""
 
     def sizes() -> tuple[int, ...] | None:
         each = [None if isinstance(size, str) else _whole(size) for size in value]
         differing = {size for size in each if size is not None}
         return tuple(sorted(differing)) if len(differing) == len(each) > 1 else None
 
-    return _made("two or more whole numbers of at least 1 that differ", sizes)
+    return _parsed("two or more whole numbers of at least 1 that differ", sizes)
 
 
 def read_switch(value: Any) -> bool:
-    """Read a switch: a bool, or as an ini file writes one."""
+    """Parse a switch: a bool, or a word of an ini file."""
     text = str(value).lower() if isinstance(value, (bool, str)) else ""
-    return _made("true or false", lambda: text in ON if text in ON + OFF else None)
+    return _parsed("true or false", lambda: text in ON if text in ON + OFF else None)
 
 
 def read_mesh(value: Any) -> tuple[int, ...]:
-    """Read a mesh shape: ``2x4``, ``4``, or in a marker a tuple of numbers."""
+    """Parse a mesh shape: ``2x4``, ``4``, or in a marker a tuple of numbers."""
 
     def shape() -> tuple[int, ...] | None:
         parts = value.split("x") if isinstance(value, str) else value
         extents = [_whole(part) for part in (parts if isinstance(parts, (tuple, list)) else (parts,))]
         return tuple(extent for extent in extents if extent) if extents and all(extents) else None
 
-    return _made("a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4", shape)
+    return _parsed("a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4", shape)
 
 
 def read_names(value: Any) -> tuple[str, ...]:
-    """Read names of mesh dimensions."""
+    """Parse names of mesh dimensions."""
 
     def names() -> tuple[str, ...] | None:
         texts = None if isinstance(value, str) else _listed(value)
         return texts if texts is not None and len(set(texts)) == len(texts) else None
 
-    return _made('a tuple of names that differ, such as ("dp", "tp")', names)
+    return _parsed('a tuple of names that differ, such as ("dp", "tp")', names)
 
 
 def read_globs(value: Any) -> tuple[str, ...]:
-    """Read globs of op names."""
-    return _made('globs of op names, such as "add*"', lambda: _listed(value))
+    """Parse globs of op names."""
+    return _parsed('globs of op names, such as "add*"', lambda: _listed(value))
 
 
 def read_file(value: Any) -> Path:
-    """Read the path of a file."""
-    return _made("the path of a file", lambda: Path(value) if value.strip() and "\0" not in value else None)
+    """Parse the path of a file."""
+    return _parsed("the path of a file", lambda: Path(value) if value.strip() and "\0" not in value else None)
 
 
 def read_files(value: Any) -> tuple[Path, ...]:
-    """Read the path of a file, or several."""
+    """Parse one or several paths of files."""
     files = value if isinstance(value, (tuple, list)) else (value,)
-    return _made("the path of a file", lambda: tuple(map(read_file, files)) or None)
+    return _parsed("the path of a file", lambda: tuple(map(read_file, files)) or None)
 
 
 class Export(NamedTuple):
-    """A file that is written in a format."""
+    """A file and its export format."""
 
     format: str
     path: Path
@@ -182,7 +182,7 @@ class Export(NamedTuple):
 
 
 def read_exports(value: Any, formats: Sequence[str]) -> tuple[Export, ...]:
-    """Read ``FORMAT:FILE``, or several of these.
+    """Parse one or several ``FORMAT:FILE``.
 
     Example:
         >>> read_exports("csv:out/rows.csv", ("csv", "html"))
@@ -191,19 +191,19 @@ def read_exports(value: Any, formats: Sequence[str]) -> tuple[Export, ...]:
 
     def exports() -> tuple[Export, ...] | None:
         parts = [text.strip().partition(":") for text in _listed(value) or ()]
-        are_known = parts and all(name in formats for name, _, _ in parts)
-        return tuple(Export(name, read_file(path)) for name, _, path in parts) if are_known else None
+        are_valid = parts and all(name in formats for name, _, _ in parts)
+        return tuple(Export(name, read_file(path)) for name, _, path in parts) if are_valid else None
 
-    return _made(f"FORMAT:FILE, with a format of {', '.join(formats)}", exports)
+    return _parsed(f"FORMAT:FILE, with a format of {', '.join(formats)}", exports)
 
 
 def read_choice(value: Any, choices: Sequence[str]) -> str:
-    """Read one of several words."""
-    return _made(f"one of {', '.join(choices)}", lambda: choices[choices.index(value)])
+    """Parse one of several words."""
+    return _parsed(f"one of {', '.join(choices)}", lambda: choices[choices.index(value)])
 
 
 def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
-    """Read limits by name: ``misses=0,collectives=4``, several such texts, or in Python a dict.
+    """Parse limits by name: ``misses=0,collectives=4``, several such texts, or in Python a dict.
 
     Example:
         >>> read_limits("misses=0, recompiles=1", ("misses", "recompiles"))
@@ -223,11 +223,11 @@ def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
         return read if len(read) == len(pairs) and read.keys() <= set(names) else None
 
     each_once = f"whole numbers from 0 to 2**63-1 by name, each once, of {', '.join(names)}"
-    return _made(f"a list of limits such as misses=0,collectives=4: {each_once}", limits)
+    return _parsed(f"a list of limits such as misses=0,collectives=4: {each_once}", limits)
 
 
 def read_thresholds(value: Any) -> tuple[Threshold, ...]:
-    """Read thresholds: ``median:10%``, ``hit=median:7.5%,strict``, or ``10%`` of the median; one or more."""
+    """Parse one or several thresholds: ``median:10%``, ``hit=median:7.5%,strict``, or ``10%`` (median)."""
 
     def thresholds() -> tuple[Threshold, ...] | None:
         found = [THRESHOLD.fullmatch(text) for text in _listed(value) or ()]
@@ -241,4 +241,4 @@ def read_thresholds(value: Any) -> tuple[Threshold, ...]:
         figures = {each.figure for each in read if 0 < each.fraction <= 100}
         return read if len(figures) == len(found) > 0 else None
 
-    return _made(THRESHOLDS, thresholds)
+    return _parsed(THRESHOLDS, thresholds)

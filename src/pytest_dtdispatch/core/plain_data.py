@@ -1,4 +1,4 @@
-"""Dataclasses as plain data for files, and back: by the names of their types, and nothing is evaluated."""
+"""Convert dataclasses to plain data and back, by the names of their types; nothing is evaluated."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 TYPE = "type"
 INFINITE = ("inf", "-inf")  # floats that JSON has no number for
-MOST = 2**63  # no counter or clock has more
-# Numbers of a smaller range than their type: the least and the greatest.
+MOST = 2**63  # above any counter or clock
+# Numbers with a smaller range than their type: minimum and maximum.
 Natural = Annotated[int, 0, MOST]
 Size = Annotated[float, 0, math.inf]
 Share = Annotated[float, 0, 2]  # of a whole, with room for rounding
 Indent = Annotated[int, 0, 99]
-# Of all else it is a list.
+# All other types are lists.
 JSON_TYPES: Mapping[Any, Any] = {str: str, int: int, float: (int, float), NoneType: NoneType}
 
 
 class _LocatedError(ValueError):
-    """A value that is not valid, with the innermost field it is in."""
+    """An invalid value, with its innermost field."""
 
 
 def encode(value: Any) -> Any:
-    """Make plain data of a value, which ``json`` writes.
+    """Convert a value to plain data for ``json``.
 
-    A dataclass has the name of its type, and the fields whose values are not their defaults.
+    A dataclass becomes the name of its type and the fields whose values differ from their defaults.
     """
     if is_dataclass(value):
         named = {field: getattr(value, field.name) for field in fields(value)}
@@ -53,14 +53,14 @@ def _default(field: Field[Any]) -> Any:
 
 
 def decode(kind: Any, plain: Any) -> Any:
-    """Read a value of a type from plain data, which may come from anywhere.
+    """Convert untrusted plain data to a value of a type.
 
     Args:
-        kind: as a field of a dataclass is annotated: what else is in the data is refused.
-        plain: what ``json`` read.
+        kind: type, as in the annotation of a dataclass field; data of another type is rejected.
+        plain: data from ``json``.
 
     Raises:
-        ValueError: in a few words, what is no value of the type.
+        ValueError: which part of the data is not a value of its type.
     """
     origin, of = get_origin(kind), get_args(kind)
     if origin is Annotated:
@@ -102,10 +102,10 @@ def _read_record(kind: Any, items: list[Any]) -> Any:
 
 
 def _read_dataclass(kind: Any, plain: Mapping[str, Any]) -> Any:
-    values, known = {}, _fields_of(kind)
-    if unknown := plain.keys() - known.keys() - {TYPE}:
-        raise ValueError(f"a {kind.__name__} with {min(unknown)[:40]!r}; valid: {', '.join(known)}")
-    for name, (of, is_needed) in known.items():
+    values, valid = {}, _fields_of(kind)
+    if unknown := plain.keys() - valid.keys() - {TYPE}:
+        raise ValueError(f"a {kind.__name__} with {min(unknown)[:40]!r}; valid: {', '.join(valid)}")
+    for name, (of, is_needed) in valid.items():
         if name in plain:
             try:
                 values[name] = decode(of, plain[name])
@@ -120,7 +120,7 @@ def _read_dataclass(kind: Any, plain: Mapping[str, Any]) -> Any:
 
 @functools.cache
 def _fields_of(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """Return the type of each field of a dataclass, and whether data must have it."""
+    """Return the type of each field of a dataclass, and whether it is required."""
     types = get_type_hints(kind, include_extras=True)
     return {
         field.name: (types[field.name], field.default is MISSING and field.default_factory is MISSING)
@@ -129,7 +129,7 @@ def _fields_of(kind: Any) -> dict[str, tuple[Any, bool]]:
 
 
 def _read_union(kinds: tuple[Any, ...], plain: Any) -> Any:
-    """Read a value of the first type that the data is of; dataclasses are told apart by their names."""
+    """Convert to the first type that fits; dataclasses are distinguished by their names."""
     name = plain.get(TYPE) if isinstance(plain, dict) else None
     for kind in kinds:
         if is_dataclass(kind):

@@ -1,4 +1,4 @@
-"""Signatures: how one op on tensors of given types is named, and how long names are cut."""
+"""Signatures: names of ops on tensors of given types, and how long names are shortened."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-# Row names stand in tables, files and command lines: an op on lists of tensors must not fill a page.
+# Row names appear in tables, files and command lines: an op on lists of tensors must not fill a page.
 MAX_LENGTH = 120
 DIGEST = re.compile(r"\.\.\.#[0-9a-f]{8}")
 DIGEST_LENGTH = 12
-PLACE = re.compile(r"@[\dx]*(:\w+)?$")
+MESH_SUFFIX = re.compile(r"@[\dx]*(:\w+)?$")
 
 
 @dataclass(frozen=True)
@@ -39,34 +39,34 @@ class Signature:
 
     @property
     def full(self) -> str:
-        """The whole text, however long."""
+        """The text without a limit of its length."""
         arguments = ", ".join(a if isinstance(a, str) else f"[{_runs(a)}]" for a in self.arguments)
         return f"{self.op}({arguments}){self.place}"
 
     @property
     def place(self) -> str:
         """Mesh and device: ``@4``, ``@2x4:cuda``."""
-        return f"@{place_text(self.mesh, self.device)}"
+        return f"@{mesh_device_text(self.mesh, self.device)}"
 
     def __str__(self) -> str:
         return cut_name(self.full)
 
 
 def mesh_text(shape: Sequence[int]) -> str:
-    """Write a mesh shape as the flags take it: ``(2, 4)`` is ``2x4``."""
+    """Format a mesh shape like the flags: ``(2, 4)`` is ``2x4``."""
     return "x".join(str(extent) for extent in shape)
 
 
-def place_text(shape: Sequence[int], device: str) -> str:
-    """Write a mesh with its device, which is left out where it is the CPU: ``4``, ``2x4:cuda``."""
+def mesh_device_text(shape: Sequence[int], device: str) -> str:
+    """Format a mesh with its device unless that is the CPU: ``4``, ``2x4:cuda``."""
     return mesh_text(shape) if device == "cpu" else f"{mesh_text(shape)}:{device}"
 
 
 def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
-    """Cut a name above a limit, of 12 at least, in the middle; a digest of the whole keeps it unique.
+    """Shorten a name to a limit of at least 12 characters, with a digest of the whole that keeps it unique.
 
-    So many characters of its end stay, as far as the limit has room for them. A row's name that was cut is
-    cut further with the digest that it has: wherever the row stands, it is found by one digest.
+    ``keep_end`` characters of its end stay, as far as the limit allows. A shortened name is shortened further
+    with the digest that it has, so that a row has one digest everywhere.
     """
     if len(text) <= limit:
         return text
@@ -80,12 +80,12 @@ def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
 
 
 def cut_name(name: str, limit: int = MAX_LENGTH) -> str:
-    """Cut the name of a call, or a signature, of which its end stays: mesh and device."""
-    place = PLACE.search(name)
-    return shorten(name, len(place[0]) if place else 0, limit)
+    """Shorten the name of a call or a signature, except for mesh and device at its end."""
+    suffix = MESH_SUFFIX.search(name)
+    return shorten(name, len(suffix[0]) if suffix else 0, limit)
 
 
 def _runs(texts: Sequence[str]) -> str:
-    """Write equal neighbours once: ``f32[8]R, f32[8]R`` is ``f32[8]R*2``."""
+    """Join equal neighbours: ``f32[8]R, f32[8]R`` is ``f32[8]R*2``."""
     counted = [(text, len(list(same))) for text, same in groupby(texts)]
     return ", ".join(text if count == 1 else f"{text}*{count}" for text, count in counted)

@@ -1,4 +1,4 @@
-"""Texts of values, of times, of names that anybody may have given, and of what takes long."""
+"""Texts of values, times and user-provided names, and progress messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ask(question: Callable[[Any], Answer], value: object, unknown: Answer) -> An
 
 
 def plural(number: int, noun: str, ending: str = "s") -> str:
-    """Write how many there are of something.
+    """Format a count with its noun.
 
     Example:
         >>> plural(1, "op"), plural(1200, "miss", "es")
@@ -50,7 +50,7 @@ def plural(number: int, noun: str, ending: str = "s") -> str:
 
 
 def escape_controls(text: str) -> str:
-    r"""Write letters that no terminal shows, such as ESC or a right-to-left mark, by their numbers.
+    r"""Escape characters that no terminal shows, such as ESC or a right-to-left mark.
 
     Example:
         >>> print(escape_controls("\x1b[31mred\r"))
@@ -64,7 +64,7 @@ def escape_controls(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Show a value that is not valid, in one line; one that cannot show itself is named by its type.
+    """Return the repr of an invalid value in one line, or its type if its repr raises.
 
     Example:
         >>> shown([1, "two"]), len(shown("9" * 5000))
@@ -79,23 +79,23 @@ def shown(value: object) -> str:
 
 
 def brief(error: object) -> str:
-    """Cut what an error says in its middle, where it quotes a long text.
+    """Shorten the message of an error in its middle, if it quotes a long text.
 
     Example:
-        >>> len(brief("x" * 10_000)), brief("it is no text")
-        (400, 'it is no text')
+        >>> len(brief("x" * 10_000)), brief("not a text")
+        (400, 'not a text')
     """
     text, half = str(error), LONGEST_ERROR // 2
     return text if len(text) <= LONGEST_ERROR else f"{text[: half - 3]}...{text[-half:]}"
 
 
 def listed(items: Sequence[object], most: int = MOST_LISTED) -> list[str]:
-    """List items below a line that speaks of them, and say how many are left out."""
+    """Return indented lines of the first items, and a line with the number of the others."""
     return [f"    {item}" for item in first_of(items, most)]
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Ask whether another name was meant, in the rest of a line; nothing where none comes near.
+    """Return a suggestion of similar valid names, or an empty text.
 
     Example:
         >>> nearest("--budjet", ("--budget", "--help")), nearest("--x", ["--budget"])
@@ -108,7 +108,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 def first_of(items: Sequence[object], most: int, how_all: str = "") -> list[str]:
-    """List the first items, and say how many are left out, and how all are listed.
+    """Return the first items as texts, and a text with the number of the others.
 
     Example:
         >>> first_of("abcd", 2, "; -v lists them")
@@ -119,7 +119,7 @@ def first_of(items: Sequence[object], most: int, how_all: str = "") -> list[str]
 
 
 def fold_layers(names: Iterable[str]) -> dict[str, str]:
-    """Give names that differ by indices of layers alone one name, with a star for each index that differs.
+    """Map names that differ only by indices of layers to one name, with a star for each index that differs.
 
     Example:
         >>> fold_layers(["layers.0.wq", "layers.1.wq", "layers.1.norm"])
@@ -141,7 +141,7 @@ def _shared_name(alike: Sequence[str]) -> str:
 
 
 def shorten_path(name: str) -> str:
-    """Cut the folders off a file that lies elsewhere or deep, all but the last.
+    """Omit all folders but the last of a file that is elsewhere or deeply nested.
 
     Example:
         >>> shorten_path("/opt/lib/torch/optim/adam.py:7"), shorten_path("train.py:7")
@@ -155,12 +155,12 @@ def shorten_path(name: str) -> str:
 
 
 def own_name(fn: Callable[..., Any]) -> str:
-    """Name a callable; what has no name of its own is named in angle brackets."""
+    """Return the name of a callable, in angle brackets if it has none."""
     return str(ask(attrgetter("__name__"), fn, "<unnamed>"))
 
 
 def step_name(step_fn: Callable[[], object]) -> str:
-    """Name a step: a lambda is a ``step``."""
+    """Return the name of a step function; a lambda is a ``step``."""
     name = own_name(step_fn)
     return "step" if name.startswith("<") else name
 
@@ -171,8 +171,8 @@ class Scale:
 
     Args:
         name: ``ns``, ``us``, ``ms`` or ``s``.
-        ns: how many nanoseconds it has.
-        decimals: digits after the point that a column in it shows.
+        ns: its length in nanoseconds.
+        decimals: digits after the decimal point in a column of this unit.
     """
 
     name: str
@@ -180,11 +180,11 @@ class Scale:
     decimals: int
 
     def text(self, ns: float | None) -> str:
-        """Write a time given in nanoseconds; a dash where there is none."""
+        """Format a time in nanoseconds; None is a dash."""
         return "-" if ns is None else f"{ns / self.ns:,.{self.decimals}f}"
 
 
-# One unit and as many digits in every run: two runs are read side by side.
+# Fixed unit and digits: two runs are read side by side.
 MILLISECONDS, MICROSECONDS = Scale("ms", 1e6, 3), Scale("us", 1e3, 2)
 
 
@@ -200,7 +200,7 @@ def column_scale(values_ns: Iterable[float | None]) -> Scale:
 
 
 def short(value: float, units: Sequence[tuple[str, float]]) -> str:
-    """Write a round time, in nanoseconds, or a round count shortly.
+    """Format a round time in nanoseconds, or a round count, with a short unit.
 
     Example:
         >>> short(1000, UNITS), short(2.5e8, UNITS), short(0.5, UNITS)
@@ -213,13 +213,13 @@ def short(value: float, units: Sequence[tuple[str, float]]) -> str:
 
 
 Listener = Callable[[str], object]
-NOTHING = ""  # what is told where nothing goes on that is worth a word
+NOTHING = ""  # the message that clears the progress line
 _listeners: list[Listener] = []
 
 
 @contextmanager
 def progress_to(listener: Listener) -> Iterator[None]:
-    """Let somebody hear what is going on, while a block runs."""
+    """Pass progress messages to a listener while a block runs."""
     _listeners.append(listener)
     try:
         yield
@@ -228,7 +228,7 @@ def progress_to(listener: Listener) -> Iterator[None]:
 
 
 def show_progress(form: str, *values: object) -> None:
-    """Say what begins now: a form, and what stands in its braces; it is written for a listener alone.
+    """Report progress: a format and its values. It is formatted only if there is a listener.
 
     Example:
         >>> with progress_to(print):

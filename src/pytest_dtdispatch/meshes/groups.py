@@ -1,4 +1,4 @@
-"""Process groups and device meshes: those of a test, one of fake ranks for scripts and notebooks."""
+"""Process groups and device meshes: for tests, and with fake ranks for scripts and notebooks."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 
 class ProcessGroupOwner:
-    """Opens a process group for a test, and closes it after; a group that the user made is only used.
+    """Opens a process group for a test and closes it afterwards; uses a group that the user opened as it is.
 
-    Both forget everything that torch cached about meshes: an equal mesh on a new group equals the old one,
-    and would be answered from entries that name the old group.
+    Opening and closing clear everything that torch cached about meshes: a mesh on a new group compares equal
+    to the old one, and cache entries that refer to the old group would answer it.
 
     Args:
-        exchange: by which ranks tell each other; none where there is one rank.
-        test: names the test, the same on every rank and another for each run of it.
+        exchange: through which ranks synchronize; None with one rank.
+        test: identifies the test, equal on all ranks and different for each run of it.
     """
 
     def __init__(self, exchange: Exchange | None = None, test: str = "") -> None:
@@ -49,7 +49,7 @@ class ProcessGroupOwner:
         self._has_rpc = False
 
     def group(self, spec: MeshSpec, backend_is_chosen: bool = True, world_size: int | None = None) -> Any:
-        """Open the process group, or use the one that is open."""
+        """Return the process group, opening it if none is open."""
         world = self._exchange.world
         if spec.device == "cuda" and world.is_many:
             torch.cuda.set_device(world.local_rank % torch.cuda.device_count())
@@ -66,14 +66,14 @@ class ProcessGroupOwner:
         backend_is_chosen: bool = True,
         world_size: int | None = None,
     ) -> DeviceMesh:
-        """Make a mesh, on the group that is open or on a new one. Arguments are those of :meth:`group`."""
+        """Create a mesh on the open group, or on a new one. Arguments are those of :meth:`group`."""
         if dim_names is not None and len(dim_names) != len(spec.mesh):
             raise MeshError(f"mesh {mesh_text(spec.mesh)} has {len(spec.mesh)} dimensions, not {dim_names}")
         self.group(spec, backend_is_chosen, world_size)
         return init_device_mesh(spec.device, spec.mesh, mesh_dim_names=dim_names)
 
     def start_rpc(self) -> None:
-        """Start RPC between the ranks of the group that is open: ``worker0``, ``worker1`` and so on."""
+        """Start RPC between the ranks of the open group: ``worker0``, ``worker1`` and so on."""
         if group_backend() not in REAL:
             raise MeshError(f"RPC needs backend gloo or nccl, and the process group is {group_backend()}")
         world = self._exchange.world
@@ -85,7 +85,7 @@ class ProcessGroupOwner:
         self._has_rpc = True
 
     def close(self) -> None:
-        """Destroy the group, if we made it and the test left it; every rank waits for the others first."""
+        """Destroy the group if this object opened it and it is still open; ranks synchronize first."""
         if self._ours is None:
             return
         self._local.close()
@@ -94,17 +94,17 @@ class ProcessGroupOwner:
         self._ours = None
         ShardingCaches().clear_all()
 
-    def _key(self, what: str) -> str:
-        return f"{what}/{self._test}/{self._opened}"
+    def _key(self, purpose: str) -> str:
+        return f"{purpose}/{self._test}/{self._opened}"
 
-    def _store(self, what: str) -> Any:
-        return self._exchange.group_store(self._key(what))
+    def _store(self, purpose: str) -> Any:
+        return self._exchange.group_store(self._key(purpose))
 
     def _sync_before_close(self) -> bool:
-        """Wait for the other ranks before a process group is closed; say whether all of them came."""
+        """Synchronize before a process group is closed; return whether all ranks arrived."""
         try:
             self._exchange.meet(self._key("close"), None, "close its process group")
-        except RanksError:  # who waits for that rank from now on is told, and fails the test
+        except RanksError:  # the next synchronization with that rank raises, and fails the test
             return False
         return not self._exchange.lost
 
@@ -145,16 +145,16 @@ class ProcessGroupOwner:
     def _check_open_group(self, spec: MeshSpec, backend_is_chosen: bool) -> None:
         size = dist.get_world_size()
         if spec.world_size > size:
-            advice = "it was open before the test; destroy it first, or ask for a smaller mesh"
+            advice = "it was open before the test; destroy it first, or use a smaller mesh"
             if dist.group.WORLD is self._ours:
-                advice = "ask for the largest mesh of a test first, or name it in the marker"
+                advice = "open the largest mesh of a test first, or name it in the marker"
             raise MeshError(
                 f"mesh {mesh_text(spec.mesh)} needs {spec.world_size} ranks, "
                 f"and the process group that is open has {size}: {advice}"
             )
         if backend_is_chosen and group_backend() != spec.backend:
             raise MeshError(
-                f"backend {spec.backend} was asked for, and the open process group is {group_backend()}"
+                f"backend {spec.backend} was requested, and the open process group is {group_backend()}"
             )
 
 
@@ -167,9 +167,9 @@ def fake_mesh(
 ) -> Iterator[DeviceMesh]:
     """Open a fake process group in this process, with a mesh on it, and close it at the end.
 
-    Ops on DTensors run on one rank's shards. Collectives send nothing, so results of a redistribution are no
-    real numbers. The process group is the default one meanwhile. At the end it is destroyed, and torch's
-    caches of it are cleared.
+    Ops on DTensors run on one rank's shards. Collectives send nothing, so the values of a redistributed
+    tensor are not meaningful. The process group is the default group inside the context. On exit it is
+    destroyed, and torch's caches of it are cleared.
 
     Args:
         mesh: the shape, ``(2, 4)``, ``"2x4"`` or ``4``.

@@ -1,4 +1,4 @@
-"""Whether two sharded tensors are equal, shard by shard, as this rank sees them."""
+"""Comparison of two sharded tensors, shard by shard, on this rank."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import torch
 
 
 def assert_sharded_tensor_equal(actual: Any, expected: Any) -> None:
-    """Compare two tensors of ``torch.distributed._shard.sharded_tensor``, and name the first difference.
+    """Compare two tensors of ``torch.distributed._shard.sharded_tensor``, and report the first difference.
 
-    Compared are the local shards with their metadata, bit for bit; how many shards which other ranks have, if
-    both tensors were made with ``init_rrefs=True``; the metadata of the whole; the sharding spec. Every rank
-    compares what it has: all of them must call this.
+    Compares the local shards and their metadata bit for bit, the number of shards on other ranks if both
+    tensors were created with ``init_rrefs=True``, the metadata of the whole tensor, and the sharding spec.
+    Every rank compares its own shards: all ranks must call this.
 
-    torch deprecates ``ShardedTensor``, and says so at every op on one; here it is silent.
+    torch deprecates ``ShardedTensor`` and warns at every op on one; these warnings are suppressed here.
 
     Args:
         actual: a ``ShardedTensor``.
         expected: another one.
 
     Raises:
-        AssertionError: they differ; says where, and how.
+        AssertionError: they differ; the message says where and how.
 
     Example:
         >>> assert_sharded_tensor_equal(restored, saved)  # doctest: +SKIP
@@ -57,7 +57,7 @@ def _differences(actual: Any, expected: Any) -> Iterator[str]:
 
 
 def _remote_shards(tensor: Any) -> Any:
-    """How many shards each other rank has, by rank; of a tensor made without references to them, that."""
+    """Return the number of shards by other rank, or a text if the tensor has no references to them."""
     try:
         return {rank: len(shards) for rank, shards in sorted(tensor.remote_shards().items())}
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Choose device and backend: what was asked for, against what this machine has."""
+"""Choose a device and a backend that were requested and that this machine supports."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import is_local_mode_open
 
 REAL = ("gloo", "nccl")  # backends that need a process for each rank
-MAX_RANKS = 2**20  # a mesh is a tensor of its ranks: a slip of the finger must not fill the memory
+MAX_RANKS = 2**20  # a mesh is a tensor of its ranks: a typing error must not fill the memory
 
 
 @dataclass(frozen=True)
 class MeshSpec:
-    """A mesh that can be had on this machine.
+    """A mesh that this machine supports.
 
     Args:
         mesh: extent of each mesh dimension, in ranks.
@@ -42,7 +42,7 @@ class MeshSpec:
 
 
 def choose_mesh(mesh: tuple[int, ...], device: str, backend: str, world: World | None = None) -> MeshSpec:
-    """Resolve ``auto``, and refuse what this machine cannot give."""
+    """Resolve ``auto``, and reject what this machine does not support."""
     world = world or read_world(os.environ)
     world_size = prod(mesh)
     if world_size > MAX_RANKS:
@@ -92,14 +92,14 @@ def _check_backend(backend: str, device: str) -> None:
 
 
 def group_backend() -> str:
-    """Name the backend of the process group that is open."""
+    """Return the backend of the open process group."""
     return "local" if is_local_mode_open() else str(dist.get_backend())
 
 
 def run_environment(
     mesh: tuple[int, ...], device: str, backend: str, rank_stat: str = "", one_thread: bool = True
 ) -> Environment:
-    """Describe where a run measures whose default mesh is this one."""
+    """Describe the environment of a run with this default mesh."""
     world = read_world(os.environ)
     try:
         spec = choose_mesh(mesh, device, backend)

@@ -1,4 +1,4 @@
-"""What ranks tell each other: JSON through the store of their launcher, with a timeout on every wait."""
+"""Communication between ranks: JSON through the store of their launcher, with a timeout on every wait."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pytest_dtdispatch.errors import RanksError, first_message
 __tracebackhide__ = True  # a test that fails here shows its own line
 
 PREFIX = "dtdispatch"  # the process group's own keys are elsewhere
-# A wait asks again and again: torch's own warns of each timeout, and cannot see that a rank has left.
+# Waits poll: torch's own wait warns at each timeout, and cannot detect that a rank has left.
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.0005, 0.02
 PORT_IN_USE = "EADDRINUSE"
 
 
 @contextmanager
-def _store_is_there() -> Iterator[None]:
+def _store_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
@@ -34,41 +34,44 @@ def _store_is_there() -> Iterator[None]:
 
 
 class Exchange:
-    """A place where every rank puts values under a key, and reads those of all."""
+    """A store in which every rank writes values under a key, and reads those of all ranks."""
 
-    LEFT = "left"  # key under which a rank says how its run ended: it takes part in nothing any more
+    LEFT = "left"  # key of a rank's exit status: it does not participate after that
 
     def __init__(self, store: Any, world: World, timeout_s: float) -> None:
         self.world = world
         self.timeout_s = timeout_s
-        self.lost: dict[int, str] = {}  # why ranks are not waited for any more
-        self.end_of_part = ""  # where each rank says how the part of the test at hand ended; empty outside
+        self.lost: dict[int, str] = {}  # the reason by rank, for ranks not waited for
+        self.end_of_part = ""  # key of each rank's outcome of the current phase; empty outside tests
         self._root = store
         self._store = PrefixStore(PREFIX, store)
 
-    @_store_is_there()
+    @_store_errors()
     def put(self, key: str, value: Any) -> None:
-        """Put this rank's value under a key; each key once."""
+        """Write this rank's value under a key, once per key."""
         data = zlib.compress(json.dumps(value).encode())  # torch refuses values of 8 MiB
         self._store.set(f"{key}/{self.world.rank}", data)  # type: ignore[arg-type]  # bytes do as well
 
-    def meet(self, key: str, value: Any, what: str) -> dict[int, Any]:
-        """Put a value in the middle of a test, and gather those of all ranks."""
+    def meet(self, key: str, value: Any, action: str) -> dict[int, Any]:
+        """Write a value in the middle of a test, and gather those of all ranks."""
         self.put(key, value)
-        return self.gather(key, what, unless=(self.end_of_part, self.LEFT))
+        return self.gather(key, action, unless=(self.end_of_part, self.LEFT))
 
-    @_store_is_there()
+    @_store_errors()
     def gather(
         self,
         key: str,
-        what: str,
+        action: str,
         timeout_s: float | None = None,
         among: Collection[int] | None = None,
         unless: Collection[str] = (LEFT,),
     ) -> dict[int, Any]:
-        """Wait until ranks have put a value under a key, and read them.
+        """Wait until ranks have written a value under a key, and return the values by rank.
 
-        A rank that has put one under another key (``unless``) in its place will not come any more.
+        A rank that has written under one of the ``unless`` keys instead will not write this key.
+
+        Raises:
+            RanksError: ``action``, which completes "rank 1 did not ...", was not done in time.
         """
         deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         waiting = {*(range(self.world.size) if among is None else among)} - self.lost.keys()
@@ -79,9 +82,9 @@ class Exchange:
             found |= {rank: self._read(key, rank) for rank in waiting if self._has(key, rank)}
             waiting -= found.keys()
             if early := sorted(gone & waiting):
-                raise RanksError(f"{ranks_text(early)} ended early and did not {what}")
+                raise RanksError(f"{ranks_text(early)} ended early and did not {action}")
             if waiting and time.monotonic() > deadline:
-                late = f"{ranks_text(sorted(waiting))} did not {what} within {self.timeout_s:g} s"
+                late = f"{ranks_text(sorted(waiting))} did not {action} within {self.timeout_s:g} s"
                 self.lost |= dict.fromkeys(waiting, late)
                 raise RanksError(late)
             time.sleep(pause if waiting else 0)
@@ -89,7 +92,7 @@ class Exchange:
         return dict(sorted(found.items()))
 
     def group_store(self, name: str) -> Any:
-        """Return a store for a process group of its own, which no other group has written to."""
+        """Return a store for one process group, separate from those of all other groups."""
         return PrefixStore(f"{PREFIX}-group/{name}", self._root)
 
     def _has(self, key: str, rank: int) -> bool:
@@ -100,7 +103,7 @@ class Exchange:
 
 
 class Lockstep:
-    """What ranks settle in one test, in the order they come to it; nothing without a real process group."""
+    """Agreements of ranks in one test, in their order; a no-op without a real process group."""
 
     def __init__(self, exchange: Exchange, test: str, has_real_group: Callable[[], bool]) -> None:
         self._exchange = exchange
@@ -139,7 +142,7 @@ class Lockstep:
 
 
 def join(world: World, timeout_s: float) -> Exchange:
-    """Open the store that the launcher named in the environment; one of our own where no others are."""
+    """Open the store that the launcher named in the environment, or a local one without other ranks."""
     if not world.is_many:
         return Exchange(HashStore(), world, timeout_s)
     try:

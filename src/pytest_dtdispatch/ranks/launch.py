@@ -1,4 +1,4 @@
-"""Start ranks on this machine with torch's own elastic launcher, and say how they ended."""
+"""Start ranks on this machine with torch's elastic launcher, and report how they ended."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pytest_dtdispatch.errors import RanksError
 
-LOOK_EVERY_S = 0.1
+POLL_S = 0.1
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # by the launcher
 
 
 def launch(
     ranks: int, command: Sequence[str], variables: Mapping[str, str], folder: str
 ) -> tuple[int, str] | None:
-    """Run a command once for each rank, and wait for all; when one fails, say how, and end the others.
+    """Run a command once for each rank and wait for all; if one fails, end the others.
 
     Raises:
-        RanksError: a signal told this process to stop; the ranks were told too, and are gone.
+        RanksError: this process received a signal to stop; it stopped the ranks.
     """
     config = LaunchConfig(
         min_nodes=1,
@@ -34,10 +34,10 @@ def launch(
         nproc_per_node=ranks,
         run_id=uuid.uuid4().hex,
         rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",  # a free port, for a store that this process keeps
+        rdzv_endpoint="localhost:0",  # a free port, for a store in this process
         local_addr="localhost",
         max_restarts=0,
-        monitor_interval=LOOK_EVERY_S,
+        monitor_interval=POLL_S,
         logs_specs=DefaultLogsSpecs(log_dir=folder),
     )
     environment = {"OMP_NUM_THREADS": "1", **os.environ, **variables}
@@ -57,7 +57,7 @@ def launch(
 
 @contextmanager
 def _silent_and_without_traces() -> Iterator[None]:
-    """Keep the launcher from saying in its own words what we say, and take its signal handlers away after."""
+    """Silence the launcher, whose failures are reported here, and remove its signal handlers afterwards."""
     handlers = {number: signal.getsignal(number) for number in HANDLED}
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""What ranks measured made one, and where they differ: in tests they collected, and in how a test ended."""
+"""Merge the results of ranks, and compare the tests that they collected and their outcomes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RankResults:
-    """What ranks send of a test, and what is made of it.
+    """Results of one test, of one rank or merged.
 
     Args:
-        rows: that were measured.
-        numbers: beside rows.
+        rows: measurements.
+        numbers: metrics beside rows.
         verdicts: of limits.
     """
 
@@ -33,9 +33,9 @@ class RankResults:
 
 
 def merge_results(by_rank: Mapping[int, RankResults], stat: str) -> RankResults:
-    """Merge what ranks found in one test, in the order of the first rank's.
+    """Merge the results of ranks in one test, in the order of the first rank.
 
-    Of numbers the largest stands, of verdicts on one limit the worst; where ranks differ, it names them.
+    Keeps the maximum of each number and the worst verdict on each limit, with the ranks if not all agree.
     """
     rows = _by_key({rank: found.rows for rank, found in by_rank.items()}, "full_label", "contains")
     numbers = _by_key({rank: found.numbers for rank, found in by_rank.items()}, "row", "metric")
@@ -48,7 +48,7 @@ def merge_results(by_rank: Mapping[int, RankResults], stat: str) -> RankResults:
 
 
 def _by_key(by_rank: Mapping[int, Sequence[T]], *names: str) -> list[dict[int, T]]:
-    """Put together what ranks have with the same attributes of these names."""
+    """Group values of ranks that are equal in these attributes."""
     found: dict[Any, dict[int, T]] = {}
     for rank, values in sorted(by_rank.items()):
         for value in values:
@@ -101,7 +101,7 @@ def _samples(ranks: Mapping[int, Measurement], stat: str) -> Iterator[Samples]:
 
 
 def representative(by_rank: Sequence[tuple[int, tuple[int, ...]]], stat: str) -> tuple[int, ...]:
-    """Choose the samples that stand for all ranks: every one of them was measured."""
+    """Return the samples of the rank, or of the two ranks, with the statistic over rank medians."""
     ordered = sorted(by_rank, key=lambda one: statistics.median(one[1]))
     if stat == "max":
         return ordered[-1][1]
@@ -110,7 +110,7 @@ def representative(by_rank: Sequence[tuple[int, tuple[int, ...]]], stat: str) ->
 
 
 def _texts(texts: Mapping[int, Sequence[str]]) -> tuple[str, ...]:
-    """List once what all ranks have, and of the rest which ranks have it."""
+    """List each text once, with its ranks if not all of them have it."""
     who = group_ranks((rank, text) for rank, of_rank in texts.items() for text in of_rank)
     return tuple(
         text if len(ranks) == len(texts) else f"{ranks_text(ranks)}: {text}" for text, ranks in who.items()
@@ -121,21 +121,21 @@ class PhaseOutcome(NamedTuple):
     """How one phase of a test ended on one rank."""
 
     label: str  # ``passed``, ``failed``, ``skipped``, ``xfailed``
-    why: str = ""  # one line, of what did not pass
-    details: str = ""  # traceback and output of what failed
+    why: str = ""  # one line, if it did not pass
+    details: str = ""  # traceback and output of a failure
 
 
 def collected_difference(first: Sequence[str], other: Sequence[str]) -> str:
-    """Name the first difference between the tests of two ranks, if there is one."""
+    """Describe the first difference between the tests of two ranks; empty if they are equal."""
     texts = []
-    for verb, names, others in (("lacks", first, other), ("has besides", other, first)):
+    for verb, names, others in (("lacks", first, other), ("also has", other, first)):
         if new := sorted({*names} - {*others}, key=names.index):
             texts.append(f"{verb} {new[0]}" + (f" and {len(new) - 1} more" if len(new) > 1 else ""))
     return " and ".join(texts) or ("" if first == other else "has them in another order than rank 0")
 
 
 def complaints(outcomes: Mapping[int, PhaseOutcome]) -> list[str]:
-    """Name the ranks that did not pass a test and with what, those that agree in one line."""
+    """Return a line for each outcome other than a pass, with its ranks."""
     running = [rank for rank, outcome in outcomes.items() if outcome.label in (PASSED, FAILED)]
     instead = f" what {ranks_text(running)} {'run' if len(running) > 1 else 'runs'}" if running else ""
     who = group_ranks((rank, (outcome.label, outcome.why)) for rank, outcome in outcomes.items())

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from pytest_dtdispatch.core.checks import Setup, call_arguments
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import repeated
-from pytest_dtdispatch.core.signatures import place_text
+from pytest_dtdispatch.core.signatures import mesh_device_text
 from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.errors import RanksError, first_line
 from pytest_dtdispatch.replay.call import ConversionCall, OpCall, UnnoticedMode, redistribution_text
@@ -511,7 +511,7 @@ def run_call(
 
     subject = Subject(fn, prepare, prepare_propagates=setup is not None, release=release_of(result))
     mesh = watch.mesh
-    place = place_text(tuple(mesh.shape), mesh.device_type) if mesh is not None else ""
+    place = mesh_device_text(tuple(mesh.shape), mesh.device_type) if mesh is not None else ""
     ran = RanCall(replay, subject, place=place, is_on_meta=watch.is_on_meta)
     replay.settle()
     replay.why_not_repeatable = agreed_reason(agreement, replay.why_not_repeatable)

@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from pytest_dtdispatch.core.plain_data import decode, encode
-from pytest_dtdispatch.core.signatures import place_text, shorten
+from pytest_dtdispatch.core.signatures import mesh_device_text, shorten
 from pytest_dtdispatch.core.text import ask, shown
 from pytest_dtdispatch.replay.call import shape_text, tensor_text
 from pytest_dtdispatch.replay.capture import watching_processes
@@ -56,7 +56,7 @@ def shape_of(value: Any) -> str:
 def _text(value: Any) -> str:
     if (tensor := tensor_traits(value)) is not None:
         mesh = mesh_among([value])
-        at = "" if mesh is None else f"@{place_text(mesh.shape, mesh.device_type)}"
+        at = "" if mesh is None else f"@{mesh_device_text(mesh.shape, mesh.device_type)}"
         return f"{tensor_text(tensor)}{at}"
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key}: {_text(each)}' for key, each in value.items())}}}"

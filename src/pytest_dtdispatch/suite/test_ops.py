@@ -68,17 +68,17 @@ def test_all_reduce(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
 
 
 def flattened_or_skip(mesh: DeviceMesh) -> Any:
-    """Flatten a mesh; skip the test where this torch cannot."""
-    made = flattened(mesh)
-    if made is None:
+    """Flatten a mesh, or skip the test if this torch cannot."""
+    flat = flattened(mesh)
+    if flat is None:
         pytest.skip(f"torch {torch.__version__} flattens no mesh: DeviceMesh has no _flatten")
-    return made
+    return flat
 
 
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=["f32", "i64"])
 def test_add_number(dtdispatch: DtDispatch, device_mesh: DeviceMesh, dtype: torch.dtype, number: str) -> None:
-    """Add a number to a DTensor, and count steps each of which adds another one."""
+    """Add a number to a DTensor, and count steps that each add a different number."""
     a = rows_split(device_mesh, 16, 16).to(dtype)
     numbers = (promoting(number, device_mesh.device_type, step) for step in itertools.count())
     first = next(numbers)

@@ -109,19 +109,19 @@ def test_llama(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
     "has_rpc", [False, pytest.param(True, marks=pytest.mark.dtdispatch(rpc=True))], ids=["alone", "RPC"]
 )
 def test_sharded_tensor(dtdispatch: DtDispatch, process_group: Any, has_rpc: bool) -> None:
-    """Measure the predecessor of DTensor: how long it takes to make one, and to copy it."""
+    """Measure creating and copying a ShardedTensor, the predecessor of DTensor."""
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     tensors, spec = sharded_tensors(), split_over_ranks(RANKS, device)
 
     def make(fill: Callable[..., Any]) -> Any:
         return fill(spec, ROWS, COLUMNS, init_rrefs=has_rpc)
 
-    made = dtdispatch.call(lambda: make(tensors.ones), name="create")
-    copied = dtdispatch.call(lambda: made.clone(), name="clone")
+    created = dtdispatch.call(lambda: make(tensors.ones), name="create")
+    copied = dtdispatch.call(lambda: created.clone(), name="clone")
     again, zeros = make(tensors.ones), make(tensors.zeros)
-    assert_sharded_tensor_equal(made, again)
-    assert torch.equal(copied.local_tensor(), made.local_tensor())
+    assert_sharded_tensor_equal(created, again)
+    assert torch.equal(copied.local_tensor(), created.local_tensor())
     with pytest.raises(AssertionError, match=r"local shard 0: .*Mismatched elements: 128 / 128"):
-        assert_sharded_tensor_equal(made, zeros)
-    [shard] = made.local_shards()
+        assert_sharded_tensor_equal(created, zeros)
+    [shard] = created.local_shards()
     assert torch.equal(shard.tensor, torch.ones(8, COLUMNS, device=shard.tensor.device))

@@ -46,11 +46,11 @@ ADAMW: Mapping[str, Callable[[str], dict[str, Any]]] = {
 
 
 def parameters(mesh: DeviceMesh) -> list[torch.nn.Parameter]:
-    """Make parameters, and a gradient of each."""
-    made = [torch.nn.Parameter(rows_split(mesh, ROWS, COLUMNS)) for _ in range(PARAMETERS)]
-    for parameter in made:
+    """Create parameters with gradients."""
+    created = [torch.nn.Parameter(rows_split(mesh, ROWS, COLUMNS)) for _ in range(PARAMETERS)]
+    for parameter in created:
         parameter.grad = rows_split(mesh, ROWS, COLUMNS)
-    return made
+    return created
 
 
 def adamw_step_or_skip(mesh: DeviceMesh, name: str) -> Work:

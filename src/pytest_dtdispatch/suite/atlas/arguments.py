@@ -38,7 +38,7 @@ class TensorText:
         shape: its global shape.
         is_transposed: whether its last two dimensions lie the other way round in memory.
         is_replicated: whether no layout splits it.
-        is_plain: whether it is no DTensor, wherever the others lie.
+        is_plain: whether it is a plain tensor, on any layout of the others.
     """
 
     dtype: torch.dtype
@@ -49,28 +49,28 @@ class TensorText:
 
     @classmethod
     def read(cls, text: str) -> TensorText:
-        """Read a tensor as the table of needs writes it: ``f32[8,4]``, ``f32[8]R``."""
+        """Parse a tensor of the table of needs: ``f32[8,4]``, ``f32[8]R``."""
         [(dtype, shape, transposed, place)] = _TENSOR.findall(text)
         extents = tuple(int(extent) for extent in shape.split(",") if extent)
         return cls(_dtype(dtype), extents, bool(transposed), place == "R", place == "L")
 
     def plain(self, shape: Sequence[int] | None = None) -> torch.Tensor:
-        """Make a plain tensor: a half everywhere and one on diagonals, or ones where it has no fractions.
+        """Create a plain tensor: 0.5 with ones on diagonals, or ones if its dtype has no fractions.
 
-        Square matrices are symmetric and positive definite, ones are valid indices of everything that has
-        two elements, and nothing here is outside the domain of a logarithm.
+        Square matrices are symmetric and positive definite, ones are valid indices into two elements, and all
+        values are in the domain of a logarithm.
         """
         shape = tuple(self.shape if shape is None else shape)
         if not (self.dtype.is_floating_point or self.dtype.is_complex):
             return torch.ones(shape, dtype=self.dtype)
-        made = torch.full(shape, 0.5)
-        if made.ndim >= 2:
-            made.diagonal(dim1=-2, dim2=-1).fill_(1.0)
-        made = made.to(self.dtype)
-        return made.mT.contiguous().mT if self.is_transposed else made
+        tensor = torch.full(shape, 0.5)
+        if tensor.ndim >= 2:
+            tensor.diagonal(dim1=-2, dim2=-1).fill_(1.0)
+        tensor = tensor.to(self.dtype)
+        return tensor.mT.contiguous().mT if self.is_transposed else tensor
 
     def placed(self, mesh: DeviceMesh, placements: str) -> DTensor:
-        """Make a DTensor whose local shard is filled as :meth:`plain` fills."""
+        """Create a DTensor whose local shard has the values of :meth:`plain`."""
         wanted = re.findall(r"S\d+|R|P", "R" * mesh.ndim if self.is_replicated else placements)
         local, placed = list(self.shape), list[Placement]()
         for extent, text in zip(mesh.shape, wanted, strict=True):

@@ -1,8 +1,8 @@
-"""What ops are tried with, as data: where their tensors lie, and arguments that generic ones are wrong for.
+"""Inputs of ops, as data: layouts of their tensors, and arguments for ops that generic ones do not suit.
 
-Of the arguments a tensor is written as in a signature: ``f32[8,4]``. Behind it, ``R`` says that no layout
-splits it, as the scale of a norm, ``L`` that it is no DTensor, and ``t`` that its last two dimensions lie the
-other way round in memory. Extents are such that a batch can be split over 8 ranks.
+A tensor argument is written as in a signature: ``f32[8,4]``. A suffix ``R`` means that no layout splits it,
+like the scale of a norm, ``L`` that it is a plain tensor, and ``t`` that its last two dimensions are
+transposed in memory. Extents allow splitting a batch over 8 ranks.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MATMUL = (*layouts(LINE, "R", "S0 R", "R S1", "S1 S0", "S1 R", "P R"), *layouts(
 BATCHED = (*MATMUL, *layouts(LINE, "S2 S1"))
 FUSED_MATMUL = layouts(LINE, "R S0 R", "R R S1", "S0 S0 R", "R S1 S0", "R", "P")
 
-# The first entry whose globs name an op gives what is taken of it beyond EVERY_OP.
+# The first entry with a matching glob adds layouts to those of EVERY_OP.
 COMMON = (
     ("mm.default", MATMUL),
     ("bmm.default", BATCHED),
