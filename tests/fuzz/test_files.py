@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.ab.report import exit_status
-from pytest_dtdispatch.ab.run import BASE, HEAD, judge_pairs, read_ab_run
+from pytest_dtdispatch.ab.run import judge_pairs, read_ab_run
 from pytest_dtdispatch.core.measurement import Samples, State
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.row_id import RowId
@@ -170,13 +170,13 @@ def test_a_saved_run(run: tuple[Any, list[Any]], slower: float, threshold: float
 
 def process(side: str, stage: str, number: int) -> dict[str, Any]:
     """One process, whose head is twice as slow; its plain tensors are not."""
-    factor = (2.0 if side == HEAD else 1.0) * (1 + number / 1000)
+    factor = (2.0 if side == "head" else 1.0) * (1 + number / 1000)
     values = {"hit": 7e3 * factor, "miss": 1e6 * factor, "local": 2e3 + number}
     rows = [[[TEST, LABEL, state], ns] for state, ns in values.items()]
     return {"stage": stage, "side": side, "seconds": 1.0, "values": rows}
 
 
-TURNS = [BASE, HEAD, HEAD, BASE]
+TURNS = ["base", "head", "head", "base"]
 RECORDED = {
     "format": "pytest-dtdispatch ab",
     "version": 4,
@@ -188,7 +188,8 @@ RECORDED = {
         },
     },
     "sides": {
-        side: {"python": "3", "plugin": "0", "torch": "2", "build": "x", "cpu": "y"} for side in (BASE, HEAD)
+        side: {"python": "3", "plugin": "0", "torch": "2", "build": "x", "cpu": "y"}
+        for side in ("base", "head")
     },
     "processes": [
         process((TURNS * 5)[number], stage, number)

@@ -14,8 +14,6 @@ from typing import Any
 
 from pytest_dtdispatch.core.text import ask
 
-REMEDY = "--install each commit, or compare environments: --base PYTHON --head PYTHON"
-
 
 @dataclass(frozen=True)
 class Checkout:
@@ -45,7 +43,8 @@ class Checkout:
                 file = Path(modules[name])
                 tail = file.relative_to(_root(name, file)).as_posix()
                 expected = next(Path(self.top).rglob(tail), Path(self.top))
-                return f"imports {name} from {file}, not from {expected}: {REMEDY}"
+                remedy = "--install each commit, or compare environments: --base PYTHON --head PYTHON"
+                return f"imports {name} from {file}, not from {expected}: {remedy}"
         return ""
 
     def is_foreign(self, name: str, file: str) -> bool:

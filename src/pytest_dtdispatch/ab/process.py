@@ -24,7 +24,6 @@ from pytest_dtdispatch.core.files import read_json
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 
-STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 PROBE_SECONDS = 120.0
 # The import path includes folders of packages that setuptools installed editable through a finder.
 PROBE = """
@@ -50,7 +49,6 @@ PROBED = "dtdispatch-probe "
 MAX_LOG_BYTES, MAX_LINE_LENGTH = 64 * 1024, 200
 # Its pipe closes when this process is killed: then it kills the group of the measuring process.
 KILL_GROUP_AT_EOF = 'read -r _; kill -9 "-$0"'
-PLUGINS = ("-p", "pytest_dtdispatch.plugin.ab_process", "-p", "no:cacheprovider")
 # By exit status: its meaning, and the prefixes of the line with details; else the last line has them.
 FAILURES = {
     0: ("measured nothing; its last output", ()),
@@ -152,7 +150,8 @@ def run_pytest(
     """
     log, output = workspace / f"{arm.name}.log", workspace / "answer.json"
     output.unlink(missing_ok=True)
-    words = ["-m", "pytest", *PLUGINS, "--dtdispatch", *words]
+    plugins = ("-p", "pytest_dtdispatch.plugin.ab_process", "-p", "no:cacheprovider")
+    words = ["-m", "pytest", *plugins, "--dtdispatch", *words]
     variables = {**variables, Variable.OUTPUT: str(output)}
     if arm.checkout:
         variables[Variable.CHECKOUT] = json.dumps(encode(arm.checkout))
@@ -265,7 +264,8 @@ def signals_deferred() -> Iterator[None]:
 @contextlib.contextmanager
 def stopping_handled_by(handler: Callable[[int, Any], object]) -> Iterator[None]:
     """Temporarily install a handler for signals that terminate this process."""
-    before = {number: signal.signal(number, handler) for number in STOPPING}
+    numbers = (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
+    before = {number: signal.signal(number, handler) for number in numbers if number is not None}
     try:
         yield
     finally:

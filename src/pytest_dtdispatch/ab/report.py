@@ -37,21 +37,20 @@ from pytest_dtdispatch.report.document import (
 from pytest_dtdispatch.report.judgements import LONGEST_ROW, gravity, verdict_counts
 
 GOOD = (Verdict.PASSED, Verdict.IMPROVED, Verdict.CHANGED, Verdict.NEW)
-STATUS = (  # exit status by verdicts; the first match applies
+EXIT_STATUSES = (  # exit status by verdicts; the first match applies
     ({Verdict.REGRESSED, Verdict.MISSING}, 1),
     ({Verdict.CONTAMINATED}, 4),
     ({Verdict.INCONCLUSIVE}, 3),
 )
-INCONCLUSIVE = 3
-PLAIN = "plain: the change of the same op on plain tensors."
+PLAIN_LEGEND = "plain: the change of the same op on plain tensors."
 LEGENDS = {
     Metric.TIME: "base, head: median of the processes; each counts by its lowest block median. "
     "change: the Hodges-Lehmann shift, with its 95 % interval. p: of the one-sided rank test, unadjusted. "
     "sees: the smallest slow-down that this comparison can call regressed. "
-    f"{PLAIN}",
+    f"{PLAIN_LEGEND}",
     Metric.COUNTS: "base, head: the number per step, minimum to maximum over processes.",
     Metric.INSTRUCTIONS: "base, head: instructions, the minimum over processes. change: from base to head. "
-    f"interval: the changes between any two processes of base and head. {PLAIN}",
+    f"interval: the changes between any two processes of base and head. {PLAIN_LEGEND}",
 }
 NO_CONTROL = {
     Metric.TIME: "no plain tensors were measured, so a change may be the machine or the code",
@@ -65,7 +64,6 @@ EXPENDABLE = {
 # A line of a profile. Folder and line number are ignored: they differ between commits.
 FUNCTION = re.compile(r"(\d+) (\S+ \()(?:.*/)?([^/:]+)(?::\d+)?\)")
 MAX_FUNCTIONS, MIN_FUNCTION_SHARE = 3, 0.05  # of the largest difference: smaller ones may be noise
-MAX_FOLDERS = 3
 MAX_PASTED_ROWS = 100  # rows; regressed ones come first
 VerdictFigures = Mapping[str, float]
 
@@ -80,8 +78,8 @@ def exit_status(found: Results) -> int:
     if len(found) > 1:
         verdicts.discard(Verdict.MISSING)
     if not has_compared and Verdict.MISSING not in verdicts:
-        return INCONCLUSIVE
-    return next((status for worst, status in STATUS if verdicts & worst), 0)
+        return 3
+    return next((status for worst, status in EXIT_STATUSES if verdicts & worst), 0)
 
 
 def run_document(run: Run, found: Results) -> Document:
@@ -120,7 +118,7 @@ def _side_lines(run: Run) -> Iterator[Paragraph]:
         source = f"{revisions[name]} ({python})" if name in revisions else python
         versions = run.sides[name]
         folders = next((each.folders for each in run.processes if each.side == name), ())
-        imports = f"; imports from {', '.join(first_of(folders, MAX_FOLDERS))}" if folders else ""
+        imports = f"; imports from {', '.join(first_of(folders, 3))}" if folders else ""
         yield one_line(f"{name}: {source}: Python {versions.python}, torch {versions.torch}{imports}")
 
 

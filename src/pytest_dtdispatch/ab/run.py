@@ -40,7 +40,6 @@ from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.report.screen import is_watched, say, shown_progress
 
-BASE, HEAD = "base", "head"
 TIME_LIMITS_S = {Metric.TIME: 300.0, Metric.COUNTS: 300.0, Metric.INSTRUCTIONS: 1800.0}  # of each process
 # Pytest runs of one sample. Counting repeats no call, so a second run proves which calls hit.
 PYTEST_RUNS: Mapping[Metric, Mapping[AnswerKind, tuple[str, ...]]] = {
@@ -56,9 +55,7 @@ DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core"
 # For rows whose instructions differ: a profile of one takes about 10 s, and its counts are not judged.
 PROFILING = ("-odtdispatch_profile=true", "--dtdispatch-rounds=1", "--dtdispatch-repeat=1")
 MAX_PROFILED_ROWS = 3
-STEP_BYTES = 136
 MAX_SHARE = 10.0  # of floors and of the control: 1000 %
-NOT_OF_RUN = {"format", "version", "verdicts"}  # members of the file
 FORMAT, VERSION = "pytest-dtdispatch ab", 4
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.CHANGED)
 Pair = tuple[str, str]  # names of the sides that are compared
@@ -93,7 +90,7 @@ class Request:
             (('base', 'head'), ('python-1', 'python-2', 'python-3'))
         """
         if len(self.pythons) == 2:
-            return (BASE, HEAD)
+            return ("base", "head")
         return tuple(f"python-{number}" for number, _ in enumerate(self.pythons, 1))
 
     @property
@@ -296,7 +293,7 @@ class Runner:
             variables[Variable.GO_ON] = "1"
         if self.run.request.rule.metric == Metric.INSTRUCTIONS:
             samples = sum(one.side == side for one in self.run.processes)
-            variables[Variable.PADDING] = "x" * (STEP_BYTES * samples)
+            variables[Variable.PADDING] = "x" * (136 * samples)
         return variables
 
     def write(self, found: Results) -> None:
@@ -338,7 +335,9 @@ def read_ab_run(path: Path) -> Run:
         saved = f"saved in format {brief(repr(content.get('version')))}; this version reads {VERSION}"
         raise DtDispatchError(f"{path}: {saved}: compare again, or judge with the version that wrote it")
     try:
-        run: Run = decode(Run, {name: content[name] for name in content.keys() - NOT_OF_RUN})
+        run: Run = decode(
+            Run, {name: content[name] for name in content.keys() - {"format", "version", "verdicts"}}
+        )
         _check_complete(run)
     except (ValueError, OverflowError, RecursionError) as error:
         raise DtDispatchError(f"{path}: not whole: {brief(error)}") from None

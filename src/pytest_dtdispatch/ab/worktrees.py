@@ -17,9 +17,7 @@ from pytest_dtdispatch.ab.checkout import PROJECTS, Checkout
 from pytest_dtdispatch.ab.process import Arm, Probed, last_lines, run_to_end, signals_deferred
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 
-GIT_SECONDS, INSTALL_SECONDS = 600, 3600.0
 FOLDER_PREFIX, LOCK = "dtdispatch-ab-", "lock"
-COMPILED = ("*.so", "*.pyd", "*.dylib")
 
 
 @contextlib.contextmanager
@@ -95,7 +93,8 @@ def worktrees(
 
 def _refuse_ignored_builds(top: Path, side: str, worktree: Path) -> None:
     """Raise an error if git ignores compiled files of a commit's packages, which a worktree lacks."""
-    listed = _git(top, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--", *COMPILED)
+    globs = ("*.so", "*.pyd", "*.dylib")
+    listed = _git(top, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--", *globs)
     for name in filter(None, listed.split("\0")):
         if (worktree / name).parent.is_dir():
             raise DtDispatchError(
@@ -109,7 +108,7 @@ def _git(project: Path, *words: str, option: str = "") -> str:
     command = ["git", "-C", str(project), *words]
     try:  # without Ctrl-C, which git must not receive
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=GIT_SECONDS, check=False, start_new_session=True
+            command, capture_output=True, text=True, timeout=600, check=False, start_new_session=True
         )
     except OSError as error:
         raise DtDispatchError(f"git cannot be started: {error.strerror}") from None
@@ -159,7 +158,7 @@ def _install(arm: Arm, projects: Sequence[Path], target: Path, folder: Path) -> 
     log = folder / f"{arm.name}-install.log"
     words: list[Any] = ["-m", "pip", "install", "--no-deps", "--target", target, *dict.fromkeys(projects)]
     for isolation in (["--no-build-isolation"], []):
-        if run_to_end(arm, [*map(str, words), *isolation], {}, log, INSTALL_SECONDS) == 0:
+        if run_to_end(arm, [*map(str, words), *isolation], {}, log, 3600.0) == 0:
             return
         shutil.rmtree(target, ignore_errors=True)
     lines = last_lines(log) or ["pip failed"]

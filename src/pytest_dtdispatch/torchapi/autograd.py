@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-UNNUMBERED = 2**63  # nodes that accumulate gradients have the maximum number
-
 
 @functools.cache  # called first before the function is patched: all patched functions share one code
 def engine_code() -> Any:
@@ -34,4 +32,4 @@ def running_node() -> Any:
 def number_of(node: Any) -> int | None:
     """Return the number of a node, unique in the thread that created it; None if it has none."""
     number = int(node._sequence_nr())
-    return number if number < UNNUMBERED else None
+    return number if number < 2**63 else None  # the number of nodes that accumulate gradients

@@ -25,9 +25,7 @@ OTHER_SPELLINGS = {
     "shard_dim_alltoall": "all_to_all",
     "monitored_barrier": "barrier",
 }
-NO_COLLECTIVES = ("check_for_nan",)
-FUNCTIONAL = "_c10d_functional"
-NAMESPACES = ("c10d", FUNCTIONAL, "_dtensor")
+FUNCTIONAL_OPS = "_c10d_functional"
 
 
 def collective_kind(op: str) -> str:
@@ -45,7 +43,8 @@ def collective_kind(op: str) -> str:
 
 def collective_of(func: Any) -> str:
     """Return the collective that an op runs; empty if none."""
-    kind = collective_kind(func.name()) if getattr(func, "namespace", "") in NAMESPACES else ""
+    has_collectives = getattr(func, "namespace", "") in ("c10d", FUNCTIONAL_OPS, "_dtensor")
+    kind = collective_kind(func.name()) if has_collectives else ""
     return kind if kind in _collective_kinds() else ""
 
 
@@ -60,7 +59,7 @@ def _collective_ops(space: str = "c10d") -> tuple[Any, ...]:
     for name in torch._C._dispatch_get_all_op_names():
         namespace, _, rest = name.partition("::")
         base, _, overload = rest.partition(".")
-        if namespace == space and base not in NO_COLLECTIVES:
+        if namespace == space and base != "check_for_nan":
             found.append(getattr(getattr(getattr(torch.ops, space), base), overload or "default"))
     return tuple(found)
 
@@ -96,8 +95,8 @@ def _observe_collectives(observer: Any) -> Iterator[None]:
         for op in _collective_ops():
             library.impl(op.name(), _kernel(op, below, observer), "BackendSelect", with_keyset=True)
         # On meta, functional collectives have kernels of their own, which do not call ops of c10d.
-        library = stack.enter_context(torch.library._scoped_library(FUNCTIONAL, "IMPL"))
-        for op in filter(collective_of, _collective_ops(FUNCTIONAL)):
+        library = stack.enter_context(torch.library._scoped_library(FUNCTIONAL_OPS, "IMPL"))
+        for op in filter(collective_of, _collective_ops(FUNCTIONAL_OPS)):
             kernel = _kernel(op, below, observer, _is_on_meta)
             library.impl(op.name(), kernel, "BackendSelect", with_keyset=True)
         for group in subclasses(torch.distributed.ProcessGroup):  # C++ classes have no Python functions

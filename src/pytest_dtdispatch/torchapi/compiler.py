@@ -22,12 +22,9 @@ from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.torchapi import observe
 from pytest_dtdispatch.torchapi.profiling import is_profiling, profiling
 
-INSTALL = "install one (apt install g++, dnf install gcc-c++), or name one in the environment variable CXX"
 NO_REASON = "this torch does not report why"
-MOST_REASON = 200
+MAX_REASON_LENGTH = 200
 EXPLANATION = "Explanation: "
-PGO_WARNING = "dynamo_pgo force disabled"  # disabling caches is intended
-LOOKUP, PROGRAM = "TorchDynamo Cache Lookup", "Torch-Compiled Region"  # events of torch's profiler
 _left_uncompiled: set[str] = set()
 
 
@@ -132,8 +129,8 @@ def runs_uncompiled(call: Callable[[], object]) -> bool:
             call()
             return False
         call()
-    programs = sum(event.name.startswith(PROGRAM) for event in events)
-    return not programs or sum(event.name == LOOKUP for event in events) > programs
+    programs = sum(event.name.startswith("Torch-Compiled Region") for event in events)
+    return not programs or sum(event.name == "TorchDynamo Cache Lookup" for event in events) > programs
 
 
 def _compilations_since(seen: Sequence[Any]) -> list[Any] | None:
@@ -190,7 +187,7 @@ def caches_disabled() -> Iterator[None]:
     """Temporarily disable all caches of compiled code that torch can disable."""
     config = importlib.import_module("torch._inductor.config")
     with warnings.catch_warnings(), config.patch(force_disable_caches=True):
-        warnings.filterwarnings("ignore", message=PGO_WARNING)
+        warnings.filterwarnings("ignore", message="dynamo_pgo force disabled")  # intended
         yield
 
 
@@ -238,10 +235,11 @@ def check_backend(backend: str | Callable[..., Any]) -> None:
         if find is not None:
             find()
     except Exception as error:
-        text = _one_line(str(error))
-        raise MeasurementError(
-            f"backend='inductor' needs a C++ compiler on a CPU: {text}; {INSTALL}"
-        ) from None
+        remedy = (
+            "install one (apt install g++, dnf install gcc-c++), or name one in the environment variable CXX"
+        )
+        needs = f"backend='inductor' needs a C++ compiler on a CPU: {_one_line(str(error))}"
+        raise MeasurementError(f"{needs}; {remedy}") from None
 
 
 @functools.cache
@@ -254,7 +252,7 @@ def _one_line(text: str) -> str:
     first, *others = text.strip().splitlines() or [""]
     explained = (line.strip() for line in others if line.strip().startswith(EXPLANATION))
     line = " ".join(": ".join((first, *(each.removeprefix(EXPLANATION) for each in explained))).split())
-    return line if len(line) <= MOST_REASON else f"{line[:MOST_REASON]}..."
+    return line if len(line) <= MAX_REASON_LENGTH else f"{line[:MAX_REASON_LENGTH]}..."
 
 
 def _source_line(stack: Sequence[Any]) -> str:

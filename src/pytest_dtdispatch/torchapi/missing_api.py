@@ -61,12 +61,6 @@ def flattened(mesh: Any) -> Any:
     return flatten("_".join(mesh.mesh_dim_names)) if flatten else None
 
 
-HOME = Path(__file__).parent
-LOOKUP_METHODS = ("__getattr__", "__getattribute__")  # modules and classes of torch may define them
-IMPORTLIB = Path(importlib.__file__).parent
-FROZEN = "<frozen importlib"
-
-
 def missing_name(error: BaseException | None) -> str:
     """Return a message for an error, or one of its causes, that this folder raised for lack of a torch name.
 
@@ -87,9 +81,10 @@ def missing_name(error: BaseException | None) -> str:
 
 def _is_from_torchapi(error: BaseException) -> bool:
     """Return whether the innermost frame is of this folder, ignoring attribute lookups and imports."""
+    importlib_folder = Path(importlib.__file__).parent
     for code in reversed([frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]):
         folder = Path(code.co_filename).parent
-        is_import = code.co_filename.startswith(FROZEN) or folder == IMPORTLIB
-        if not is_import and code.co_name not in LOOKUP_METHODS:
-            return folder == HOME
+        is_import = code.co_filename.startswith("<frozen importlib") or folder == importlib_folder
+        if not is_import and code.co_name not in ("__getattr__", "__getattribute__"):
+            return folder == Path(__file__).parent
     return False

@@ -26,7 +26,7 @@ TENSOR, API = "torch.distributed.tensor", "torch.distributed.tensor._api"
 REDISTRIBUTE = "torch.distributed.tensor._redistribute"
 FSDP = "torch.distributed.fsdp._fully_shard._fsdp_common"
 SIMULATION = "torch.distributed._local_tensor"
-COLLECTIVES = "torch.distributed._functional_collectives"
+FUNCTIONAL_COLLECTIVES = "torch.distributed._functional_collectives"
 PROFILER = "torch.autograd.profiler"
 DISPATCHER, PROPAGATOR = "DTensor._op_dispatcher", "DTensor._op_dispatcher.sharding_propagator"
 # Called by the native dispatcher on a miss, if torch has a native dispatcher.
@@ -109,7 +109,7 @@ POINTS = {
     ),
     # Receives the output of each collective that Python runs, or a list of outputs.
     "collective output": Point(
-        (COLLECTIVES,), "", ("_maybe_wrap_tensor", "_maybe_wrap_tensors", "_wrap_tensor_autograd")
+        (FUNCTIONAL_COLLECTIVES,), "", ("_maybe_wrap_tensor", "_maybe_wrap_tensors", "_wrap_tensor_autograd")
     ),
     # An embedding on a table that is sharded by rows returns a masked partial sum, whose placement stores the
     # mask of the ids until the sum is reduced. The placement is part of a cached plan that all results share:
@@ -120,7 +120,7 @@ POINTS = {
         ("materialize_mask", "release_mask"),
     ),
     "dispatch": Point((TENSOR,), "DTensor", ("__torch_dispatch__",)),
-    "async tensor": Point((COLLECTIVES,), "AsyncCollectiveTensor", ("__torch_dispatch__",)),
+    "async tensor": Point((FUNCTIONAL_COLLECTIVES,), "AsyncCollectiveTensor", ("__torch_dispatch__",)),
     "backward": Point(("torch.autograd.graph",), "", ("_engine_run_backward",), is_required=True),
     "compiled code": Point(("torch._dynamo.eval_frame",), "", ("_maybe_set_eval_frame",)),
     "profiler": Point((PROFILER,), "profile", ("_prepare_trace", "_start_trace")),

@@ -65,11 +65,6 @@ class ProfilerRange:
             self._range = None
 
 
-LOG_LEVEL, SILENT = "KINETO_LOG_LEVEL", "6"
-USER_SCOPE = 7  # in torch's RecordScope
-GLOO = "gloo:"  # prefix of events in threads of gloo
-
-
 @contextmanager
 def profiling() -> Iterator[list[Event]]:
     """Profile CPU ops with ``torch.autograd.profiler.profile``.
@@ -82,7 +77,7 @@ def profiling() -> Iterator[list[Event]]:
     with _quiet_start(), _only_profiler(profile, "a budget") as profiler:
         yield events
     found = profiler.kineto_results.events()
-    gloo = {one.start_thread_id() for one in found if one.name().startswith(GLOO)}
+    gloo = {one.start_thread_id() for one in found if one.name().startswith("gloo:")}
     own = (_event(one) for one in found if one.start_thread_id() not in gloo)
     events += sorted(own, key=lambda event: (event.begin_ns, -event.end_ns))
 
@@ -111,7 +106,7 @@ def _quiet_start() -> AbstractContextManager[None]:
     Its library reads the log level at the first profile. A program may have set a level that is not silent,
     as torchtitan does.
     """
-    return environment_with({LOG_LEVEL: SILENT})
+    return environment_with({"KINETO_LOG_LEVEL": "6"})
 
 
 def _event(one: Any) -> Event:
@@ -119,7 +114,8 @@ def _event(one: Any) -> Event:
         begin_ns, length_ns = one.start_ns(), one.duration_ns()
     else:  # torch 2.5 and older
         begin_ns, length_ns = one.start_us() * 1000, one.duration_us() * 1000
-    return Event(one.name(), begin_ns, begin_ns + length_ns, one.sequence_nr(), one.scope() == USER_SCOPE)
+    is_user_scope = one.scope() == 7  # in torch's RecordScope
+    return Event(one.name(), begin_ns, begin_ns + length_ns, one.sequence_nr(), is_user_scope)
 
 
 def refuse_another_profiler(purpose: str) -> None:
@@ -171,9 +167,6 @@ def _opening_line() -> str:
     return CodePlace(frame.f_code.co_filename, frame.f_lineno).line_text if frame else "an unknown line"
 
 
-OURS = "dtdispatch::"
-
-
 class Marks:
     """Ranges around functions of torch: ``dtdispatch::redistribution 3``, with an index into the notes.
 
@@ -191,7 +184,7 @@ class Marks:
 
     def marked(self, name: str) -> Any:
         """Create a range, to be entered."""
-        return self._new_range(f"{OURS}{name}")
+        return self._new_range(f"dtdispatch::{name}")
 
     def _ranged(self, name: str, inner: Function, *args: Any, **kwargs: Any) -> Any:
         """Call a function in a range."""

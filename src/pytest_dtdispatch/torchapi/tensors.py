@@ -21,8 +21,7 @@ from pytest_dtdispatch.core.text import Answer, ask
 from pytest_dtdispatch.torchapi.observe import local_mode_type
 from pytest_dtdispatch.torchapi.ops import open_modes, without_outer_modes
 
-PLAIN = (torch.Tensor, torch.nn.Parameter)
-UNKNOWN: Any = "?"
+PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _OWN = torch.empty(0)  # for trial calls of torch functions
 
 
@@ -68,7 +67,8 @@ def tensor_traits(value: Any) -> TensorTraits | None:
     if is_tensor(value):
         placements = value.placements if is_dtensor(value) else ()
         is_async = issubclass(type(local_of(value)), _async_type())
-        dtype, shape = (ask_tensor(attrgetter(name), value, UNKNOWN) for name in ("dtype", "shape"))
+        unknown: Any = "?"
+        dtype, shape = (ask_tensor(attrgetter(name), value, unknown) for name in ("dtype", "shape"))
         return TensorTraits(dtype, shape, placements, is_async)
     meta = value.tensor_meta if type(value) is spec_type() else None
     return None if meta is None else TensorTraits(meta.dtype, meta.shape, value.placements)
@@ -99,7 +99,7 @@ def wraps_dtensors(value: Any) -> bool:
         each = pending.pop()
         if is_dtensor(each):
             return True
-        if is_tensor(each) and type(each) not in PLAIN and id(each) not in visited:
+        if is_tensor(each) and type(each) not in PLAIN_TYPES and id(each) not in visited:
             visited[id(each)] = each
             pending += (*ask(attrgetter("__dict__"), each, {}).values(), *inner_tensors(each))
     return False
@@ -107,7 +107,7 @@ def wraps_dtensors(value: Any) -> bool:
 
 def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Return the inner tensors of a tensor subclass; none for plain tensors."""
-    return [] if type(tensor) in PLAIN else ask_tensor(_flattened, tensor, [])
+    return [] if type(tensor) in PLAIN_TYPES else ask_tensor(_flattened, tensor, [])
 
 
 def _flattened(tensor: Any) -> list[torch.Tensor]:
