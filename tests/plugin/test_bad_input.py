@@ -62,7 +62,7 @@ MISTAKES_IN_MESHES = {
     "(2, 2), backend='mpi'": "backend='mpi' is not one of auto, fake, gloo, nccl, local",
     "(2, 2), dim_names=('a',)": "mesh 2x2 has 2 dimensions, not ('a',)",
     "(2, 2), dim_names=5": "dim_names=5 is not a tuple of names",
-    "(8,)": "mesh 8 needs 8 ranks, and the process group that is open has 4: ask for the",
+    "(8,)": "mesh 8 needs 8 ranks, and the process group that is open has 4: open the",
     "(4,), backend='gloo', device='cpu'": "backend gloo needs a process for each of the 4 ranks of mesh 4",
 }
 MISTAKES_UNMEASURED_TOO = [
