@@ -131,7 +131,7 @@ def held(namespace: Mapping[Any, Any]) -> dict[Any, int]:
 @pytest.fixture
 def nothing_stays() -> Iterator[Callable[[], None]]:
     """Check that a test leaves no hook and no mode behind, and nothing frozen; it may check that itself."""
-    from pytest_dtdispatch.steps.counter import LEAST_FROZEN
+    from pytest_dtdispatch.steps.growth import MIN_FROZEN
     from pytest_dtdispatch.torchapi.ops import open_modes
 
     watched, frozen = namespaces(), gc.get_freeze_count()
@@ -140,7 +140,7 @@ def nothing_stays() -> Iterator[Callable[[], None]]:
     def check() -> None:
         assert [held(each) for each in watched] == before
         assert open_modes() == []
-        assert gc.get_freeze_count() < max(frozen + 1, LEAST_FROZEN)
+        assert gc.get_freeze_count() < max(frozen + 1, MIN_FROZEN)
 
     yield check
     check()

@@ -23,8 +23,9 @@ from torch.futures import Future
 from pytest_dtdispatch.errors import DtDispatchWarning
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
-from pytest_dtdispatch.steps.counter import LEAST_FROZEN, StepCounter
+from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.events import QueriedCache, by_cause
+from pytest_dtdispatch.steps.growth import MIN_FROZEN
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls, Steps
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
@@ -523,7 +524,7 @@ def test_what_a_program_froze_stays_frozen(mesh: DeviceMesh) -> None:
     gc.freeze()
     try:
         count(lambda: a + a)
-        assert gc.get_freeze_count() >= LEAST_FROZEN
+        assert gc.get_freeze_count() >= MIN_FROZEN
     finally:
         gc.unfreeze()
 

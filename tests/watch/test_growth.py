@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_dtdispatch.steps.counter import SPECS
+from pytest_dtdispatch.steps.growth import SPECS
 from pytest_dtdispatch.watch.step_watch import Growth
 
 pytestmark = pytest.mark.torch

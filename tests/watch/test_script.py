@@ -130,7 +130,7 @@ def test_a_script_without_an_optimizer_is_told(watch: Watch) -> None:
 def test_calls_of_a_script_without_steps_are_not_noted_for_ever(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_dtdispatch.steps.counter.MOST_NOTED", 10)
+    monkeypatch.setattr("pytest_dtdispatch.steps.counter.MAX_RECORDED", 10)
     calls = "x = distribute_tensor(torch.ones(4, 8), mesh, [Shard(0)])\nfor _ in range(30):\n    x * 2"
     _, _, error = watch(f"{MESH}{calls}\ndist.destroy_process_group()")
     [(noted, other)] = re.findall(r"in all 30 calls, 1 miss: (\d+) mul.Tensor, (\d+) other\.", error)

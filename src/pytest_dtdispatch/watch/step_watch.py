@@ -25,7 +25,8 @@ from pytest_dtdispatch.errors import DtDispatchError, MeasurementError
 from pytest_dtdispatch.replay.guard import refuse_inside
 from pytest_dtdispatch.report.document import Document, View
 from pytest_dtdispatch.report.terminal import page_width, plain_text
-from pytest_dtdispatch.steps.counter import LoopCounter, live_objects
+from pytest_dtdispatch.steps.counter import LoopCounter
+from pytest_dtdispatch.steps.growth import live_objects
 from pytest_dtdispatch.torchapi.profiling import refuse_another_profiler
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps, Total
 from pytest_dtdispatch.watch.text import (

@@ -1,0 +1,220 @@
+"""Record transfers: redistributions, collectives, wraps and unwraps, with their source lines."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from pytest_dtdispatch.core.events import CodePlace
+from pytest_dtdispatch.replay.call import dtype_text, placement_text, shape_text
+from pytest_dtdispatch.steps.events import (
+    EXPLICIT,
+    Collective,
+    Redistribution,
+    Unwrapping,
+    Wrapping,
+    change_text,
+)
+from pytest_dtdispatch.torchapi.observe import Conversion, Converter
+from pytest_dtdispatch.torchapi.ops import leaves_of, op_name
+from pytest_dtdispatch.torchapi.profiling import ProfilerRange
+from pytest_dtdispatch.torchapi.tensors import (
+    TensorNumbers,
+    ask_tensor,
+    has_graph,
+    is_group_fake,
+    is_local_mode_open,
+    is_tensor,
+    local_of,
+    shards_of_simulated_ranks,
+    spec_type,
+    tensor_traits,
+    version_of,
+)
+
+Function = Callable[..., Any]
+
+
+class Exchange(NamedTuple):
+    """An exchange of shards between two dimensions: an all_to_all, or a gather on a CPU mesh.
+
+    Args:
+        bytes: handled by an all_to_all on this rank.
+        is_real: whether its collective moves data between processes.
+        is_simulated: whether it runs on the CPU tensors of all simulated ranks, without a gather.
+    """
+
+    bytes: int
+    is_real: bool
+    is_simulated: bool
+
+    def as_counted(self, ran: Collective) -> Collective:
+        """Return the collective of a GPU mesh, or between real processes the one that ran."""
+        is_gathered = ran.kind == "all_gather"
+        if self.is_real:
+            return replace(ran, elsewhere="all_to_all on a GPU") if is_gathered else ran
+        fallback = "all_gather on a CPU mesh" if is_gathered or self.is_simulated else ""
+        return replace(ran, kind="all_to_all", bytes=self.bytes, elsewhere=fallback)
+
+
+class Running(threading.local):
+    """The redistribution, conversion and collective that a thread runs."""
+
+    implied_by = ""
+    operands = 0  # number of tensors that this op takes
+    redistributed: Any = None  # the DTensor whose redistribution is explicit
+    has_gradient = False  # whether autograd records it
+    collective_bytes = 0
+    is_in_collective = False
+    exchange: Exchange | None = None
+    place: CodePlace | None = None  # line of the redistribution
+    converting = ""  # name of the conversion
+    is_observed = False  # whether torch called the next redistribution implicit
+
+
+class TransferRecorder:
+    """Records transfers. Each method receives the torch function and must call it.
+
+    Args:
+        here: returns the current line of the calling thread.
+        log: list that events are appended to.
+    """
+
+    def __init__(self, here: Callable[[], CodePlace], log: list[Any]) -> None:
+        self._here = here
+        self._log = log
+        self._running = Running()
+        self._numbers = TensorNumbers()
+
+    def on_implied(self, redistribute: Function, info: Any, schema: Any, *args: Any, **kwargs: Any) -> Any:
+        """Note the op whose arguments are redistributed, and the number of tensors that it takes."""
+        leaves = leaves_of(schema.args_schema, schema.kwargs_schema)
+        operands = sum(isinstance(leaf, spec_type()) for leaf in leaves)
+        with patch.multiple(self._running, implied_by=op_name(schema.op), operands=operands):
+            return redistribute(info, schema, *args, **kwargs)
+
+    def on_redistribution(self, redistribute: Function, *args: Any, **kwargs: Any) -> Any:
+        """Record a redistribution that changes placements, with the bytes of its collectives."""
+        local, source, target, *_ = args
+        is_observed, self._running.is_observed = self._running.is_observed, False
+        if tuple(source.placements) == tuple(target.placements):
+            return redistribute(*args, **kwargs)
+        running, place = self._running, self._here()
+        number = 0
+        if running.redistributed is not None:
+            version = version_of(running.redistributed)
+            number = self._numbers.of_contents(local, version, running.has_gradient)
+        elif running.implied_by:
+            number = self._numbers.of_contents(local)
+        placements = _placements(source), _placements(target)
+        with (
+            patch.multiple(running, collective_bytes=0, place=place),
+            ProfilerRange("redistribution", lambda: change_text(*placements)),
+        ):
+            result = redistribute(*args, **kwargs)
+            handled = running.collective_bytes
+        op = running.implied_by or (is_observed and running.converting) or EXPLICIT
+        numbers = number, self._numbers.of_contents(result, 0, running.has_gradient)
+        tensor = _spec_text(source)
+        operands = running.operands
+        self._log.append(Redistribution(op, tensor, *placements, handled, *numbers, operands, place=place))
+        return result
+
+    def on_collective(self, kind: str, collective: Function, *args: Any, **kwargs: Any) -> Any:
+        """Record a collective; a nested one is part of the outer one."""
+        if self._running.is_in_collective:
+            return collective(*args, **kwargs)
+        place = self._running.place or self._here()
+        with patch.object(self._running, "is_in_collective", True), ProfilerRange("collective", lambda: kind):
+            result = collective(*args, **kwargs)
+        ran = Collective(kind, max(map(_bytes, (*args, *kwargs.values(), result))), place=place)
+        exchange = self._running.exchange
+        counted = exchange.as_counted(ran) if exchange else ran
+        self._log.append(counted)
+        self._running.collective_bytes += counted.bytes
+        return result
+
+    def on_observation(self, observe: Function, *args: Any, **kwargs: Any) -> None:
+        """Note that the next redistribution is implicit, by an op or in the backward of a conversion."""
+        observe(*args, **kwargs)
+        self._running.is_observed = True
+
+    def on_exchange(self, exchange: Function, shard: Any, *args: Any, **kwargs: Any) -> Any:
+        """Note that the next collective exchanges shards."""
+        is_simulated = is_local_mode_open()
+        observed = Exchange(
+            _bytes(shard),
+            is_real=not is_simulated and not is_group_fake(),
+            is_simulated=is_simulated and shard.device.type == "cpu",
+        )
+        with patch.object(self._running, "exchange", observed):
+            return exchange(shard, *args, **kwargs)
+
+    def on_conversion(self, converter: Converter, convert: Function, *args: Any, **kwargs: Any) -> Any:
+        """Record a wrap or an unwrap; a nested one is part of the outer one."""
+        __tracebackhide__ = True
+        # The autograd function has edges only if there will be a gradient.
+        has_gradient = bool(getattr(args[0], "next_functions", ()))
+        if converter.kind is Conversion.REDISTRIBUTE:
+            explicit = None if converter.is_backward else first_tensor(args)
+            with patch.multiple(self._running, redistributed=explicit, has_gradient=has_gradient):
+                return convert(*args, **kwargs)
+        if self._running.converting:
+            return convert(*args, **kwargs)
+        source = first_tensor(args)
+        has_number = source is not None and not converter.is_backward
+        number = self._number(converter, source, has_gradient) if has_number else 0
+        converting = patch.object(self._running, "converting", converter.name)
+        with converting, ProfilerRange(converter.kind, lambda: converter.name):
+            result = convert(*args, **kwargs)
+        results = result if isinstance(result, tuple) else (result,)
+        tensors = args if converter.kind is Conversion.UNWRAP else results
+        # Backward may have no DTensor.
+        wrapped = next((tensor for tensor in tensors if isinstance(tensor, DTensor)), None)
+        if wrapped is not None:
+            event = Wrapping if converter.kind is Conversion.WRAP else Unwrapping
+            text, placements = _spec_text(wrapped), _placements(wrapped)
+            is_parameter, place = isinstance(source, torch.nn.Parameter), self._here()
+            self._log.append(event(converter.name, text, placements, number, is_parameter, place=place))
+        return result
+
+    def _number(self, converter: Converter, tensor: Any, has_gradient: bool) -> int:
+        """Return the number of a converted tensor.
+
+        The result shares its memory, so a write does not change the number, unless it gives the tensor
+        another graph. A result without a gradient does not replace one with a gradient.
+        """
+        if converter.name == "distribute_tensor":
+            return self._numbers.of_contents(tensor)
+        local = local_of(tensor)
+        written = (version_of(local),) if has_graph(tensor) else ()
+        return self._numbers.of_memory(local, has_gradient, *written)
+
+
+def first_tensor(values: Sequence[Any]) -> torch.Tensor | None:
+    """Return the converted tensor, which follows the arguments that autograd adds."""
+    return next((value for value in values if isinstance(value, torch.Tensor)), None)
+
+
+def _placements(tensor: Any) -> tuple[str, ...]:
+    return tuple(map(placement_text, tensor.placements))
+
+
+def _spec_text(tensor: Any) -> str:
+    """Format dtype and global shape of a tensor or a spec."""
+    traits = tensor_traits(tensor)
+    return f"{dtype_text(traits.dtype)}{shape_text(traits.shape)}" if traits else ""
+
+
+def _bytes(argument: Any) -> int:
+    """Return the bytes of the tensors in an argument, on the first rank if ranks are simulated."""
+    if is_tensor(argument):
+        tensor = shards_of_simulated_ranks(argument)[0]
+        return ask_tensor(lambda each: int(each.numel() * each.element_size()), tensor, 0)
+    return sum(map(_bytes, argument)) if isinstance(argument, (list, tuple)) else 0
