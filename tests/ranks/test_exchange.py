@@ -47,7 +47,7 @@ def on_all(act: Callable[..., Any], *arguments: Sequence[Any]) -> list[Any]:
 def test_every_rank_reads_what_all_of_them_put(ranks: list[Exchange]) -> None:
     def act(rank: Exchange) -> Any:
         rank.put("a", {"rank": rank.world.rank, "long": "ü" * 1_500_000})  # torch takes 8 MiB
-        return [(each, len(value["long"])) for each, value in rank.gather("a", "put").items()]
+        return [(each, len(value["long"])) for each, value in rank.gather("a", "put", timeout_s=60).items()]
 
     assert on_all(act, ranks) == [[(rank, 1_500_000) for rank in range(3)]] * 3
 
