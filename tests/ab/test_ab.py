@@ -76,7 +76,7 @@ def test_equal_sides_pass_with_every_sample_kept(tmp_path: Path, capsys: pytest.
     assert {verdict["verdict"] for verdict in content["verdicts"]} == {"passed"}
 
 
-def test_a_run_leaves_no_folder_and_one_that_failed_its_log(tmp_path: Path, temporary_folders: Path) -> None:
+def test_only_a_failed_run_leaves_its_folder(tmp_path: Path, temporary_folders: Path) -> None:
     good = fake_python(tmp_path, "good")
     assert compare(good, good, "--pairs", "4") == 0
     assert list(temporary_folders.iterdir()) == []
@@ -129,7 +129,7 @@ def test_what_a_process_is_started_with(tmp_path: Path, monkeypatch: pytest.Monk
     assert compare(base, base, "--pairs", "4", "--", *tests) == 0
 
 
-def test_an_interrupt_leaves_no_process_and_a_file_of_what_was_measured(tmp_path: Path) -> None:
+def test_interrupted_run_saves_its_samples(tmp_path: Path) -> None:
     path = tmp_path / "ab.json"
     marker = tmp_path / "grandchild"
     waits = (
@@ -173,7 +173,7 @@ def is_gone(pid: int) -> bool:
 # Counts and instructions
 
 
-def test_a_count_that_grew_says_what_came_to_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_grown_count_lists_its_new_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A count that grew says what came to it and is judged again from its file."""
     name, before, after = f"{STEP}::misses_per_step", "mm at a.py:1", "add at a.py:2"
     one: Answers = {"counts": counted(misses=1.0), "proofs": {}, "details": {name: [before]}}
@@ -249,9 +249,7 @@ def profiled(name: str, folder: Path, count: int, *functions: str, **told: Any) 
     return fake_python(folder, name, does=checks + told.get("does", ""), numbers=numbers)
 
 
-def test_a_row_that_differs_names_the_functions_that_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_changed_row_lists_changed_functions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Another line, another folder, and what one profile leaves out make no difference."""
     same, rule = ("900000 A.same (base/a.py:7)", "500000 A.rule (base/a.py:9)")
     base = profiled("old", tmp_path, 5_000_000, same, rule, "50000 chance (b.py:5)", "40000 least (b.py:1)")
@@ -274,9 +272,7 @@ def test_a_row_that_differs_names_the_functions_that_do(
     assert main(["ab", "--judge", str(path), "--threshold", "60%"]) == 0
 
 
-def test_a_profile_that_cannot_be_taken_takes_no_verdict_away(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_profile_keeps_the_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = profiled("old", tmp_path, 5_000_000)
     head = profiled("new", tmp_path, 7_500_000, does="\nif asked: sys.exit(4)\n")
     path = tmp_path / "ab.json"
@@ -302,9 +298,7 @@ def pasted(out: str) -> list[list[str]]:
     return [[cell.strip() for cell in row] for row in (rows[0], *rows[2:])]
 
 
-def test_the_table_to_paste_has_the_numbers_of_the_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pasted_table_has_numbers_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "ab.json"
     base, head = fake_python(tmp_path, "old"), fake_python(tmp_path, "new", miss=1.5)
     assert compare(base, head, *FEW, "--json", str(path), "--markdown") == 1
@@ -328,7 +322,7 @@ def test_the_table_to_paste_has_the_numbers_of_the_file(
     assert capsys.readouterr().out == out
 
 
-def test_the_table_of_counts_begins_with_what_grew_and_has_what_did_not(
+def test_table_of_counts_starts_with_regressed_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hostile = "t.py::test_a[<b>|`x`]::a|`b`<script>@c&d\\|e::misses_per_step"
@@ -377,7 +371,7 @@ NAME = "t.py::test_<script>|`[\\x1b[31m]::" + "y" * 10_000 + "::misses_per_step"
     ],
     ids=["equal", "never hits", "any name", "missing", "nothing measured", "only new"],
 )
-def test_numbers_that_need_no_second_look_or_have_nothing_to_be_compared_with(
+def test_clear_or_missing_numbers_run_no_confirmation(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     metric: str,

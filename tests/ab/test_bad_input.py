@@ -77,7 +77,7 @@ def test_an_invalid_command_line(words: list[str], line: str, capsys: pytest.Cap
         (None, "is not a working Python interpreter: I am a teapot"),
     ],
 )
-def test_an_interpreter_that_cannot_measure(
+def test_unusable_interpreter_is_refused(
     tmp_path: Path, probe: dict[str, str] | None, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good, bad = fake_python(tmp_path, "good"), fake_python(tmp_path, "bad", probe=probe)
@@ -103,7 +103,7 @@ def test_an_interpreter_that_cannot_measure(
         ("time.sleep(600)", "killed after 0.5 s: raise --time-limit"),
     ],
 )
-def test_a_process_that_does_not_measure_ends_the_run_and_its_log_is_named(
+def test_failed_process_ends_the_run_with_its_log(
     tmp_path: Path, does: str, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     limit = "0.5" if "sleep" in does else "60"

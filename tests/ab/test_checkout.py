@@ -75,7 +75,7 @@ def test_linked_package_is_foreign_by_its_target(checkout: Checkout, tmp_path: P
     assert not checkout.is_foreign("own", str(site / "own/__init__.py"))
 
 
-def test_environment_in_the_repository_is_no_code_of_it(
+def test_environment_in_the_repository_is_not_its_code(
     checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "repository/.venv"))

@@ -34,7 +34,7 @@ def shown(base: Sequence[Values], head: Sequence[Values], width: int = 140) -> l
     return lines_of(run_document(run, judge_pairs(run)), width)
 
 
-def test_a_row_has_its_state_shift_interval_p_and_what_could_be_seen() -> None:
+def test_row_of_times_has_all_columns() -> None:
     lines = shown(processes(), processes(1.01))
     versions = "Python 3.12.3, torch 2.13.0"
     assert lines[:2] == [f"base: v1 (old): {versions}", f"head: v2 (new): {versions}"]

@@ -93,7 +93,7 @@ def test_fresh_processes_judge_what_tripped(confirmed: dict[str, float] | None, 
     assert found == {HIT: verdict, MISS: PASSED}
 
 
-def test_a_row_that_a_noisy_screen_cannot_clear_is_cleared_by_fresh_processes() -> None:
+def test_fresh_processes_clear_a_noisy_row() -> None:
     noisy = screened(noise=0.2)
     assert set(verdicts(noisy, fresh(noisy.tripped())).values()) == {PASSED}
 
@@ -108,7 +108,7 @@ def test_too_few_processes_say_how_many_would_confirm() -> None:
     assert all("commit by commit" in remedy for remedy in remedies(6))
 
 
-def test_a_control_that_moved_contaminates_every_row_of_its_stage() -> None:
+def test_shifted_control_contaminates_all_rows() -> None:
     screen = screened(local=1.1, hit=1.3)
     assert verdicts(screen) == {HIT: INCONCLUSIVE, MISS: CONTAMINATED}
     assert verdicts(screen, fresh([HIT], hit=1.3)) == {HIT: REGRESSED, MISS: CONTAMINATED}
@@ -124,7 +124,7 @@ def test_the_control_has_a_floor_in_either_direction(factor: float) -> None:
 
 
 @pytest.mark.parametrize("metric", [Metric.TIME, Metric.COUNTS])
-def test_rows_that_some_processes_have_are_missing_new_or_inconclusive(metric: Metric) -> None:
+def test_partly_measured_rows_have_verdicts(metric: Metric) -> None:
     same, gone_row, new_row, some_row = (RowId("a", "t", state) for state in ("x", "gone", "new", "some"))
     base = [{same: 1.0, gone_row: 1.0, some_row: 1.0}, {same: 1.0, gone_row: 1.0}]
     head = [{same: 1.0, new_row: 1.0, some_row: 1.0}] * 2
@@ -195,7 +195,7 @@ def sides(base: dict[RowId, list[float]], head: dict[RowId, list[float]]) -> Sid
 SLOW, SLOWER = [100.0, 101.0, 102.0, 103.0, 104.0], [120.0, 121.0, 122.0, 123.0, 124.0]
 
 
-def test_p_values_are_adjusted_for_the_number_of_rows_that_tripped() -> None:
+def test_p_values_are_adjusted_for_tripped_rows() -> None:
     """One row at the least p that five pairs can have: alone it would do, beside noisy ones not."""
     sure, *noisy = rows = [RowId(f"t.py::test_{i}", "add", "hit") for i in range(3)]
     base = {sure: SLOW} | {row: [*SLOW[:4], 130.0] for row in noisy}
@@ -207,21 +207,21 @@ def test_p_values_are_adjusted_for_the_number_of_rows_that_tripped() -> None:
     assert set(verdicts(screen, compare_sides(*values, RULE, 0.005, rows)).values()) == {INCONCLUSIVE}
 
 
-def test_rows_that_are_slow_together_do_not_hide_each_other() -> None:
+def test_many_slow_rows_all_regress() -> None:
     rows = [RowId(f"t.py::test_{i}", "add", "hit") for i in range(20)]
     values = sides(dict.fromkeys(rows, SLOW), dict.fromkeys(rows, SLOWER))
     every = compare_sides(*values, RULE, 0.005, rows)
     assert set(verdicts(compare_sides(*values, RULE), every).values()) == {REGRESSED}
 
 
-def test_a_shift_past_the_floor_that_may_be_chance_does_not_pass() -> None:
+def test_large_uncertain_shift_is_inconclusive() -> None:
     """However narrow its interval is: two processes a side give no p of 0.05 or less."""
     screen = compare_sides(*sides({HIT: [100.0, 100.1]}, {HIT: [120.0, 120.1]}), RULE)
     assert screen.tripped() == [HIT]
     assert verdicts(screen, screen) == {HIT: INCONCLUSIVE}
 
 
-def test_one_disturbed_process_does_not_hide_a_slow_down_from_the_screen() -> None:
+def test_screen_sees_slowdown_despite_one_disturbed_process() -> None:
     screen = compare_sides(*sides({HIT: [*SLOW[:3], 150.0, 160.0]}, {HIT: SLOWER}), RULE)
     assert screen.rows[HIT].p > SCREEN_LEVEL
     assert screen.tripped() == [HIT]
@@ -246,7 +246,7 @@ def test_one_disturbed_process_does_not_hide_a_slow_down_from_the_screen() -> No
         (Metric.INSTRUCTIONS, [64_000, 60_000], [63_000, 63_000], REGRESSED),
     ],
 )
-def test_a_count_is_exact_and_instructions_are_held_to_a_threshold(
+def test_numbers_are_judged_by_metric(
     metric: Metric, base: list[float], head: list[float], verdict: Verdict
 ) -> None:
     rule = Rule(metric=metric)

@@ -57,12 +57,12 @@ def test_a_side_imports_its_commit(project: Path, tmp_path: Path, capsys: pytest
     assert len(git(project, "worktree", "list").splitlines()) == 1
 
 
-def test_tests_of_the_project_run_in_its_folder_of_the_checkout(project: Path, tmp_path: Path) -> None:
+def test_tests_run_in_their_folder_of_the_checkout(project: Path, tmp_path: Path) -> None:
     does = SAYS_WHICH + "assert open('which.txt').read() == which; assert sys.argv[-1] == 'test_it.py'\n"
     assert run(tmp_path, "--", "test_it.py", does=does) == 0
 
 
-def test_a_folder_without_a_repository_is_told_in_one_line(
+def test_folder_without_a_repository_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -82,7 +82,7 @@ def complaints(found: dict[str, dict[str, Any]]) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_torch_without_a_name_is_measured_or_refused_in_one_line(tmp_path: Path) -> None:
+def test_torch_without_a_name_works_or_is_refused(tmp_path: Path) -> None:
     pair = "_clear_DTensor_sharding_propagator_cache+_get_DTensor_sharding_propagator_cache_stats"
     found = runs(tmp_path, [NONE_AT_ALL, *SAMPLE, pair])
     of_pair = found.pop(pair)
@@ -96,5 +96,5 @@ def test_a_torch_without_a_name_is_measured_or_refused_in_one_line(tmp_path: Pat
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("part", range(4))
-def test_so_it_is_without_any_of_them(tmp_path: Path, part: int) -> None:
+def test_torch_without_any_name_works_or_is_refused(tmp_path: Path, part: int) -> None:
     assert complaints(runs(tmp_path, [NONE_AT_ALL, *EVERY[part::4]])) == {}

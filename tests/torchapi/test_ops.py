@@ -45,7 +45,7 @@ def test_an_op_of_another_namespace_shows_it() -> None:
     assert op_name(torch.ops.prims.add.default) == "prims.add.default"
 
 
-def test_modes_of_the_program_are_told_from_those_of_the_compiler_and_do_not_see_what_is_repeated() -> None:
+def test_modes_of_the_program_are_recognized_and_hidden() -> None:
     assert not is_mode_of_program(FakeTensorMode())
     assert not is_mode_of_program(object())
     with NamingMode() as mode:
@@ -57,7 +57,7 @@ def test_modes_of_the_program_are_told_from_those_of_the_compiler_and_do_not_see
 
 
 @pytest.mark.parametrize("half_closed", [False, True])
-def test_modes_that_were_left_open_are_closed_though_they_were_interrupted(half_closed: bool) -> None:
+def test_interrupted_modes_are_closed(half_closed: bool) -> None:
     with NamingMode() as outer:
         left = FakeTensorMode()
         left.__enter__()

@@ -1,4 +1,4 @@
-"""Hooks of several users at one place: each is called, and nothing is left with the last of them."""
+"""Patches of one attribute by several users: each wraps it, and the last one restores it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plus(number: int) -> Any:
 
 
 @pytest.mark.parametrize("is_first_closed", [True, False])
-def test_users_come_and_go_in_any_order_and_leave_nothing(is_first_closed: bool) -> None:
+def test_patches_close_in_any_order(is_first_closed: bool) -> None:
     owner = Owner()
     first, second = ExitStack(), ExitStack()
     first.enter_context(patched(owner, "answer", plus(1)))
@@ -42,7 +42,7 @@ def test_users_come_and_go_in_any_order_and_leave_nothing(is_first_closed: bool)
     assert (owner.answer(), vars(owner)) == (42, {})
 
 
-def test_an_attribute_that_the_object_itself_has_is_put_back() -> None:
+def test_own_attribute_of_an_object_is_restored() -> None:
     owner = SimpleNamespace(answer=lambda: 1)
     own = owner.answer
     with patched(owner, "answer", plus(1)):
@@ -50,7 +50,7 @@ def test_an_attribute_that_the_object_itself_has_is_put_back() -> None:
     assert owner.answer is own
 
 
-def test_what_somebody_else_put_over_the_wrapper_stays() -> None:
+def test_value_set_over_the_wrapper_stays() -> None:
     owner: Any = Owner()
     with patched(owner, "answer", plus(1)):
         wrapper = owner.answer
@@ -58,14 +58,14 @@ def test_what_somebody_else_put_over_the_wrapper_stays() -> None:
     assert owner.answer() == 86
 
 
-def test_a_method_of_a_class_is_wrapped_where_it_is_defined() -> None:
+def test_method_is_patched_on_its_class() -> None:
     method = vars(Owner)["answer"]
     with patched(Owner, "answer", plus(1)):
         assert Owner().answer() == 43
     assert vars(Owner)["answer"] is method
 
 
-def test_threads_that_interleave_leave_nothing() -> None:
+def test_interleaved_threads_restore_the_attribute() -> None:
     owner = Owner()
 
     def use(_: int) -> set[int]:
@@ -88,7 +88,7 @@ def with_closure(number: int) -> Callable[[], int]:
 
 
 @pytest.mark.parametrize("inner", [lambda: 42, with_closure(41)], ids=["plain", "closure"])
-def test_every_reference_to_a_function_of_a_module_is_patched(inner: Callable[[], int]) -> None:
+def test_every_reference_to_a_function_is_patched(inner: Callable[[], int]) -> None:
     home, early = ModuleType("home"), ModuleType("early")
     vars(home)["inner"] = vars(early)["inner"] = inner
     holder = type("Holder", (), {"method": staticmethod(inner)})
@@ -105,7 +105,7 @@ def test_every_reference_to_a_function_of_a_module_is_patched(inner: Callable[[]
     assert late is inner
 
 
-def test_arguments_and_defaults_of_a_patched_function_stay() -> None:
+def test_patched_function_has_its_arguments_and_defaults() -> None:
     home = ModuleType("home")
 
     def inner(first: int, second: int = 2, *, third: int = 3) -> int:
@@ -147,13 +147,13 @@ def test_no_module_is_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def one_that_fails(owner: Owner) -> Iterator[None]:
+def failing_patches(owner: Owner) -> Iterator[None]:
     with patched(owner, "other", plus(1)), patched(owner, "nothing", plus(1)):
         yield
 
 
-def test_hooks_of_which_one_cannot_be_put_in_leave_nothing() -> None:
+def test_failing_patch_removes_the_others() -> None:
     owner = Owner()
-    with pytest.raises(AttributeError, match="'nothing'"), one_that_fails(owner):
+    with pytest.raises(AttributeError, match="'nothing'"), failing_patches(owner):
         pass
     assert (owner.answer(), vars(owner)) == (42, {})

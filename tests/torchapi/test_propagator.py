@@ -79,7 +79,7 @@ def test_a_thread_counts_and_clears_its_own_calls(shard: Shard) -> None:
     assert caches.interface == ("native+python" if has(NATIVE_CACHE) else "python")
 
 
-def test_propagation_past_the_caches_is_counted_and_the_propagator_left_as_it_was(shard: Shard) -> None:
+def test_uncached_propagation_is_counted(shard: Shard) -> None:
     propagator = DTensor._op_dispatcher.sharding_propagator
     before = dict(vars(propagator))
     caches, a = ShardingCaches(), shard(8, 8)
@@ -93,7 +93,7 @@ def test_propagation_past_the_caches_is_counted_and_the_propagator_left_as_it_wa
     assert vars(propagator).keys() == before.keys()
 
 
-def test_without_a_native_cache_the_python_cache_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_cache_is_measured_without_native_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch._C, CLEAR, raising=False)
     monkeypatch.delattr(torch._C, STATS, raising=False)
     monkeypatch.delattr(type(DTensor._op_dispatcher), SLOW_PATH, raising=False)
@@ -103,7 +103,7 @@ def test_without_a_native_cache_the_python_cache_is_measured(monkeypatch: pytest
     assert counters(caches) == [(0, 0)]
 
 
-def test_a_cold_cache_that_torch_does_not_have_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_cold_cache_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.distributed.tensor import _redistribute
 
     every = {cache.name for cache in cold_caches()}
@@ -127,7 +127,7 @@ BOTH = [f"torch._C.{CLEAR}", f"torch._C.{STATS}"]
         pytest.param(BOTH, "what clears and counts the native cache", marks=SLOW),
     ],
 )
-def test_a_torch_that_lacks_what_is_needed_is_refused_in_one_line(
+def test_missing_cache_function_is_an_error(
     monkeypatch: pytest.MonkeyPatch, gone: list[str], lacks: str
 ) -> None:
     for name in gone:
