@@ -22,7 +22,7 @@ import pytest
 import torch.distributed.tensor
 
 from pytest_dtdispatch.gates.expected import read_results
-from pytest_dtdispatch.plugin.gates import metric_names
+from pytest_dtdispatch.plugin.kinds import metric_names
 from pytest_dtdispatch.plugin.settings import EXPORTS
 from pytest_dtdispatch.report.run import read_run
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+from pytest_dtdispatch.budget.model import Budget
+from pytest_dtdispatch.core.events import Cell
 from pytest_dtdispatch.core.measurement import (
     INSTRUCTIONS,
     Contains,
@@ -14,10 +18,12 @@ from pytest_dtdispatch.core.measurement import (
     Share,
     State,
 )
-from pytest_dtdispatch.core.results import MetricValue
+from pytest_dtdispatch.core.results import Advice, MetricValue, NoRows
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
+from pytest_dtdispatch.report.document import Document, Kind, View
 from pytest_dtdispatch.report.run import ReportedRun
+from pytest_dtdispatch.steps.model import StepCounts, Steps
 from tests.row_ids import row_id
 
 MISSES, HITS = (900_000, 910_000, 905_000, 990_000, 902_000), (6_900, 7_100, 7_000, 7_050, 6_950, 9_000)
@@ -81,3 +87,32 @@ def profiled_run(*names: str) -> ReportedRun:
     """Make a run of one counted miss, whose functions have these names."""
     profile = Profile(tuple(Share(name, 10 + n) for n, name in enumerate(names)), 100)
     return run_of(row(ADD, Samples(State.MISS, (5_000,), unit=INSTRUCTIONS, profile=profile)))
+
+
+@dataclass(frozen=True)
+class Shown(NoRows):
+    """A result that its table shows as it is."""
+
+    kind: ClassVar[str] = "own"
+    name: str
+    document: Document
+
+
+def shown_as_it_is(found: Mapping[str, Sequence[Shown]], view: View) -> Document:
+    """Join the documents of results."""
+    blocks = (block for of_test in found.values() for one in of_test for block in one.document.blocks)
+    return Document(tuple(blocks))
+
+
+OWN = Kind(Shown.kind, shown_as_it_is, type=Shown)
+BUDGET = Budget("train", 5e6, (Cell("local", "mm", None, 1e6, 1.0), Cell("dispatch", "mm", None, 3e6, 1.0)))
+ADVICE = Advice("x redistributed 3 times", "do it once", "saves at most 2 redistributions", 2, 9e3, 0.1)
+COUNTED = Steps("step", (), (StepCounts(hits=3),), advice=(ADVICE,))
+
+
+def results_of(*results: Any, test: str = "t.py::test_b") -> dict[str, dict[str, tuple[Any, ...]]]:
+    """Return results of one test, as a run has them."""
+    found: dict[str, dict[str, tuple[Any, ...]]] = {}
+    for one in results:
+        found.setdefault(one.kind, {test: ()})[test] += (one,)
+    return found

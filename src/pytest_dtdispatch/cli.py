@@ -99,7 +99,7 @@ def _watch(words: list[str]) -> int:
 
 def _update_expected(options: argparse.Namespace) -> int:
     from pytest_dtdispatch.gates.expected import update_expected
-    from pytest_dtdispatch.plugin.gates import metric_names
+    from pytest_dtdispatch.plugin.kinds import metric_names
 
     names = metric_names()
     update = update_expected(options.file, options.results, options.reason, options.new_margin, names)
@@ -108,6 +108,7 @@ def _update_expected(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
+    import pytest_dtdispatch.plugin.kinds  # noqa: F401  results are read as their types
     from pytest_dtdispatch.budget.table import pairs_document
     from pytest_dtdispatch.report.exports import export_saved
     from pytest_dtdispatch.report.run import ReportedRun, read_run

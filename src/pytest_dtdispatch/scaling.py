@@ -247,4 +247,4 @@ def _paragraphs(test: str, scaling: Scaling) -> Iterator[Paragraph]:
         yield paragraph(text, tone, indent=1, hanging=1)
 
 
-KIND = Kind(Scaling.kind, document, judge=judge)
+KIND = Kind(Scaling.kind, document, judge=judge, title="Scaling", type=Scaling)

@@ -10,10 +10,11 @@ import pytest
 
 from pytest_dtdispatch.budget import model
 from pytest_dtdispatch.budget.model import Budget, cells_of, fold_shares, split_by_line
-from pytest_dtdispatch.budget.table import RAN_ONCE, document, pairs_document, step_parts
+from pytest_dtdispatch.budget.table import RAN_ONCE, document, pairs_document
 from pytest_dtdispatch.budget.timeline import Context, Slice
 from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase
 from pytest_dtdispatch.core.results import Advice
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.lines.traced_line import TracedLine
 from pytest_dtdispatch.report.document import Document, StackedBar, View
 from pytest_dtdispatch.report.markdown import document_text
@@ -329,8 +330,8 @@ EARLIER = budget(cells=MORE, measured_ns=200_000.0)
 
 
 def beside(before: Budget, after: Budget, test: str = "t.py::test") -> Document:
-    step = replace(step_parts(test, before), about="before: a.json")
-    return document({"t.py::test": [after]}, View(before={step.title: step}))
+    view = View(before={RowId(test, before.name): before}, about_before="before: a.json")
+    return document({"t.py::test": [after]}, view)
 
 
 def test_two_budgets_of_a_step_stand_side_by_side_part_by_part() -> None:
@@ -376,7 +377,7 @@ def test_without_a_budget_of_that_test_the_plain_one_stands_alone_and_one_that_r
 
 def test_two_saved_runs_have_their_common_budgets_side_by_side() -> None:
     runs = [
-        ReportedRun(where=f"{name}.json", taken=name, budgets=tuple(step_parts(test, one) for test in tests))
+        ReportedRun(where=f"{name}.json", taken=name, results={"budget": dict.fromkeys(tests, (one,))})
         for name, one, tests in (
             ("a", EARLIER, ("t.py::test", "gone")),
             ("b", budget(), ("t.py::test", "new")),

@@ -29,7 +29,7 @@ from pytest_dtdispatch.core.results import (
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.text import MOST_LISTED, listed
-from pytest_dtdispatch.plugin.gates import KINDS, metric_names
+from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
 from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache, Redistribution
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 from tests.reported_runs import measured

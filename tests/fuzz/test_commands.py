@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.gates.expected import read_expected
-from pytest_dtdispatch.plugin.gates import metric_names
+from pytest_dtdispatch.plugin.kinds import metric_names
 from tests.fuzz.inputs import assert_one_line, odd_texts, of_commands, spoiled
 
 NOWHERE = "/nowhere/python"

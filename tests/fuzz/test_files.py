@@ -31,10 +31,10 @@ from pytest_dtdispatch.gates.expected import (
     read_results,
 )
 from pytest_dtdispatch.gates.saved_run import StateRow, judge_run, state_rows
-from pytest_dtdispatch.plugin.gates import metric_names
+from pytest_dtdispatch.plugin.kinds import metric_names
 from pytest_dtdispatch.report.run import KEY, ReportedRun, decode_run, encode_run
 from tests.fuzz.inputs import assert_one_line, changed, fuzzed, odd_texts, spoiled
-from tests.reported_runs import measured
+from tests.reported_runs import BUDGET, COUNTED, measured, results_of
 from tests.row_ids import number
 
 METRICS = metric_names()
@@ -135,7 +135,8 @@ NS = tuple(10_000 + 10 * n for n in range(8))
 TEST, _, LABEL = NAME.rpartition("::")
 STATES = (State.HIT, State.MISS, State.LOCAL)
 MEASURED = measured(LABEL, *(Samples(state, NS) for state in STATES))
-SAVED = {"benchmarks": [], KEY: json.loads(json.dumps(encode_run(ReportedRun(measured={TEST: (MEASURED,)}))))}
+RUN = ReportedRun(measured={TEST: (MEASURED,)}, results=results_of(BUDGET, COUNTED))
+SAVED = {"benchmarks": [], KEY: json.loads(json.dumps(encode_run(RUN)))}
 
 
 @fuzzed
@@ -155,6 +156,7 @@ def test_a_saved_run(run: tuple[Any, list[Any]], slower: float, threshold: float
         StateRow(RowId(TEST, LABEL, state), tuple(round(ns * factor) for ns in NS), "4")
         for state, factor in zip(STATES, (slower, slower, 1.0), strict=True)
     ]
+    assert isinstance(base.documents(), dict)
     judgement = judge_run(then, now, lambda row: (Threshold("", "median", threshold),))
     passed = [one for one in judgement.verdicts if one.verdict in (Verdict.PASSED, Verdict.IMPROVED)]
     for one in passed:

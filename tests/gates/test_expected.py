@@ -15,7 +15,7 @@ from pytest_dtdispatch.core.measurement import TRACED
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.gates.expected import ExpectedRow, corrections, judge_results, read_expected, shortened
-from pytest_dtdispatch.plugin.gates import metric_names
+from pytest_dtdispatch.plugin.kinds import metric_names
 from tests import pytorch_reader
 from tests.row_ids import number
 

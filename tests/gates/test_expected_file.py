@@ -24,7 +24,7 @@ from pytest_dtdispatch.gates.expected import (
     read_results,
     results_text,
 )
-from pytest_dtdispatch.plugin.gates import metric_names
+from pytest_dtdispatch.plugin.kinds import metric_names
 from tests import pytorch_reader
 
 METRICS = metric_names()

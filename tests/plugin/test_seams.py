@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.core.measurement import UNITS
-from pytest_dtdispatch.plugin.gates import KINDS
-from pytest_dtdispatch.report.run import read_run
+from pytest_dtdispatch.plugin.kinds import KINDS
+from pytest_dtdispatch.report.run import encode_run, read_run
 from pytest_dtdispatch.rounds.sampler import SAMPLERS
 from tests.plugin_runs import (
     IMPORTS,
@@ -162,9 +163,9 @@ KIND = """
 
     def judge(number, limits):
         what = f"there are {number.value}"
-        yield judge_count(number.name, "blocks", number.most, number.value, what)
+        yield judge_count(number.name, "blocks", limits.get("blocks", number.most), number.value, what)
 
-    register_kind(Kind("number", document, ("blocks",), judge))
+    register_kind(Kind("number", document, ("blocks",), judge, ("blocks",), title="Numbers", type=Number))
 """
 NUMBER = "test_it.py::test_number::model"
 
@@ -191,12 +192,46 @@ def test_a_kind_of_result_goes_to_the_terminal_the_files_and_the_gates(pytester:
     pytester.makepyfile(test_mul=IMPORTS + TESTS)  # pytest-benchmark writes no file without a row
     judged = measure(pytester, "--dtdispatch-expected=expected.csv", "--benchmark-json=rows.json")
     assert judged.ret == pytest.ExitCode.OK
-    assert number(NUMBER, "blocks", 12) in read_run(Path("rows.json")).numbers
+    assert number(NUMBER, "blocks", 12) in read_run(Path("rows.json")).metrics()
     with_numbers(pytester, 'Number("model", 13)')
     result = measure(pytester, "--dtdispatch-expected=expected.csv", "-k", "number")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert f"regressed {NUMBER}" in text_of(result)
     assert "blocks 12 +-0 %: 12 -> 13" in text_of(result)
+
+
+@pytest.mark.parametrize("source", ["flag", "ini", "marker"])
+def test_limit_of_an_own_kind_is_accepted(pytester: pytest.Pytester, source: str) -> None:
+    with_numbers(pytester, 'Number("model", 12)')
+    flags = {"flag": ["--dtdispatch-max=blocks=8"], "ini": ["-odtdispatch_max=blocks=8"]}.get(source, [])
+    if source == "marker":
+        marker = "import pytest\n\npytestmark = pytest.mark.dtdispatch(max='blocks=8')\n"
+        path = pytester.path / "test_it.py"
+        path.write_text(marker + path.read_text())
+    assert "blocks=8, and there are 12" in text_of(measure(pytester, *flags, failed=1))
+    result = measure(pytester, "--dtdispatch-max=bricks=8")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "graph_breaks, blocks" in text_of(result)
+
+
+def test_results_of_an_unregistered_kind_are_preserved(
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_numbers(pytester, 'Number("model", 12)')
+    pytester.makepyfile(test_mul=IMPORTS + TESTS)
+    measure(pytester, "--benchmark-json=rows.json")
+    [result] = read_run(Path("rows.json")).results["number"]["test_it.py::test_number"]
+    assert (result.name, result.value) == ("model", 12)
+    del KINDS["number"]
+    run = read_run(Path("rows.json"))
+    assert run.results == {}
+    assert run.unknown == {
+        "number": {"test_it.py::test_number": [{"type": "Number", "name": "model", "value": 12}]}
+    }
+    assert encode_run(run)["run"]["results"] == run.unknown
+    assert main(["report", "rows.json", "--export=markdown:rows.md", "--export=html:rows.html"]) == 0
+    for name in ("rows.md", "rows.html"):
+        assert "is not registered here" in Path(name).read_text()
 
 
 def test_a_result_that_cannot_be_kept_is_told_in_one_line(pytester: pytest.Pytester) -> None:

@@ -15,7 +15,7 @@ import pytest
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.core.results import name_in_files
 from pytest_dtdispatch.gates.expected import read_results
-from pytest_dtdispatch.plugin.gates import KINDS, metric_names
+from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
 from pytest_dtdispatch.plugin.settings import EXPORTS
 from pytest_dtdispatch.report import exports
 from pytest_dtdispatch.report.page import html_page
@@ -107,7 +107,7 @@ def test_budget(dtdispatch, a):
 """
     )
     measure(pytester, "test_alone.py", "--benchmark-save=base", "--benchmark-json=run.json", passed=1)
-    assert read_run(pytester.path / "run.json").budgets
+    assert read_run(pytester.path / "run.json").results["budget"]
     text = text_of(measure(pytester, "test_alone.py", "--benchmark-compare=0001", passed=1))
     assert "test_alone.py::test_budget: train (budget): before and after\n" in text
 

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,12 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.core.events import Part, StepParts
+from pytest_dtdispatch.compare.model import ComparedVariant
+from pytest_dtdispatch.core.events import Part
 from pytest_dtdispatch.core.measurement import Contains, Samples, State
-from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.report import page as page_module
 from pytest_dtdispatch.report.document import (
     Column,
@@ -37,7 +39,21 @@ from pytest_dtdispatch.report.document import (
 )
 from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.run import ReportedRun
-from tests.reported_runs import ADD, HITS, HOSTILE, MISSES, hostile_run, profiled_run, row, run_of
+from tests.reported_runs import (
+    ADD,
+    BUDGET,
+    COUNTED,
+    HITS,
+    HOSTILE,
+    MISSES,
+    OWN,
+    Shown,
+    hostile_run,
+    profiled_run,
+    results_of,
+    row,
+    run_of,
+)
 from tests.row_ids import row_id
 
 VOID = {"meta", "link", "input"}
@@ -82,12 +98,20 @@ def page_of(run: ReportedRun) -> Page:
     return Page(html_page(run))
 
 
-def of_kind(kind: str, *blocks: Any) -> dict[str, Document]:
-    return {kind: Document(blocks or (BAR, paragraph(f"about {kind}", Tone.NOTICE)))}
+@pytest.fixture(autouse=True, scope="module")
+def own_kind() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(KINDS, "own", OWN)
+        yield
+
+
+def own(*blocks: Any) -> dict[str, Any]:
+    """Return results whose table has these blocks."""
+    return results_of(Shown("x", Document(blocks or (BAR, paragraph("about it", Tone.NOTICE)))))
 
 
 def test_sections_stand_in_their_order() -> None:
-    run = run_of(row(), documents=of_kind("budget") | of_kind("steps"), gates=(FAILED,))
+    run = run_of(row(), results=results_of(COUNTED, BUDGET), gates=(FAILED,))
     page = page_of(run)
     titles = re.findall(r"<h2>(.*?)</h2>", html_page(run))
     of_steps = ("Budget of each step", "Signatures and calls", "Counts of each step")
@@ -97,15 +121,21 @@ def test_sections_stand_in_their_order() -> None:
 
 
 def test_a_run_without_a_gate_begins_with_what_costs_most_and_with_advice() -> None:
-    advice = Advice("x redistributed 3 times", "do it once", "saves at most 2 redistributions", 2, 9e3, 0.1)
-    below = Table((), (Group("t.py::test_b", (Line("step", (), notes=advice.lines),)),))
-    budget = StepParts("t.py::test_b: train", 5e6, 0.0, {"local": 1e6, "dispatch": 3e6})
-    run = run_of(row(), row("mm(f32[8]R)@4", calls=9), budgets=(budget,), documents=of_kind("steps", below))
+    run = run_of(row(), row("mm(f32[8]R)@4", calls=9), results=results_of(BUDGET, COUNTED))
     first, _, rest = page_of(run).text.partition("Signatures and calls\n")
     assert "60% of 5 ms: dispatch of t.py::test_b: train" in first
     assert "9 calls of 7 us, 90% of all rows: mm(f32[8]R)@4 of t.py::test_a" in first
     assert "Advice: x redistributed 3 times: do it once; saves at most 2 redistributions, about 9 us" in first
     assert rest
+
+
+def test_advice_comes_from_results_alone() -> None:
+    run = run_of(row("seen, in each step"), results=own(paragraph("a"), paragraph("2 blocks, in each step")))
+    assert "Advice:" not in page_of(run).text
+
+
+def test_names_are_not_reworded() -> None:
+    assert "drift +-5% of mul" in page_of(run_of(row("drift +-5% of mul"))).text
 
 
 def test_a_gate_that_passed_says_so_above_all() -> None:
@@ -128,7 +158,7 @@ def test_a_table_with_many_columns_leaves_out_what_it_can_spare() -> None:
     titles = [f"c{n}" for n in range(13)]
     line = Line("l", tuple(f"cell {title}" for title in titles))
     table = Table(tuple(map(Column, titles)), (Group("", (line,)),), expendable=("c4", "none", "c2", "c1"))
-    page = page_of(ReportedRun(documents=of_kind("own", table)))
+    page = page_of(ReportedRun(results=own(table)))
     assert re.findall(r"cell (c\d+)", page.text) == [title for title in titles if title not in ("c4", "c2")]
 
 
@@ -163,7 +193,7 @@ def test_nothing_is_loaded_and_only_our_script_and_style_run() -> None:
         digest = base64.b64encode(hashlib.sha256(page.said[name].encode()).digest()).decode()
         assert f"{name}-src 'sha256-{digest}'" in str(policy)
     assert str(policy).startswith("default-src 'none';")
-    text = html_page(run_of(row(), documents=of_kind("budget"), gates=(FAILED,)))
+    text = html_page(run_of(row(), results=own(), gates=(FAILED,)))
     assert not re.findall(r"""(?:src|href)=["'](?!#|data:,)|https?://|url\(|@import""", text)
 
 
@@ -192,7 +222,7 @@ def every_block(text: str) -> tuple[Any, ...]:
 
 @given(st.text() | st.sampled_from(["<script>alert(1)</script>", "</td>&amp;\x1b[31m", "\" onload='x'"]))
 def test_no_block_of_others_is_markup(text: str) -> None:
-    page = page_of(ReportedRun(documents=of_kind("own", *every_block(text))))
+    page = page_of(ReportedRun(results=own(*every_block(text))))
     assert {tag for tag, _ in page.tags} >= {"pre", "table", "figure", "ul"}
     assert len(page.all("script")) == 1
     if text.isprintable():
@@ -200,7 +230,7 @@ def test_no_block_of_others_is_markup(text: str) -> None:
 
 
 def test_heads_and_charts_say_what_they_are() -> None:
-    run = run_of(row(), documents=of_kind("budget"), gates=(FAILED,))
+    run = run_of(row(), results=own(), gates=(FAILED,))
     page = page_of(run)
     assert page.all("html")[0]["lang"] == "en"
     assert all(head.get("scope") in ("col", "row") for head in page.all("th"))
@@ -224,7 +254,7 @@ def test_figures_stand_in_the_columns_of_the_terminal_with_a_bar() -> None:
 
 
 def test_a_run_of_numbers_alone_is_a_page() -> None:
-    page = page_of(ReportedRun(documents=of_kind("steps")))
+    page = page_of(ReportedRun(results=results_of(COUNTED)))
     assert "Counts of each step" in page.text
     assert "No signature or call was measured." not in page.text
     assert "No signature or call was measured." in page_of(ReportedRun()).text
@@ -232,7 +262,7 @@ def test_a_run_of_numbers_alone_is_a_page() -> None:
 
 def test_rows_of_other_kinds_are_not_among_signatures() -> None:
     compared = replace(row("x", Samples(State.CALL, HITS)), contains=Contains.COMPARED)
-    page = page_of(run_of(row(), compared, documents=of_kind("compared")))
+    page = page_of(run_of(row(), results=results_of(ComparedVariant("x", "x", "compare", compared))))
     assert len([body for body in page.all("tbody") if "data-marks" in body]) == 1
 
 

@@ -24,7 +24,7 @@ from pytest_dtdispatch.core.measurement import (
 )
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.text import column_scale
-from pytest_dtdispatch.plugin.gates import MEASURED
+from pytest_dtdispatch.plugin.kinds import MEASURED
 from pytest_dtdispatch.report.document import Document, View
 from pytest_dtdispatch.report.markdown import document_text
 from pytest_dtdispatch.report.rows import document, timed_document

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from pytest_dtdispatch.compare.model import CallCounts, ComparedVariant
+from pytest_dtdispatch.compiled.model import CompileCounts, CompiledFunction
 from pytest_dtdispatch.core import files
-from pytest_dtdispatch.core.events import StepParts
 from pytest_dtdispatch.core.measurement import Refused, Samples, State, Unit
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, Verdict
-from pytest_dtdispatch.report.document import Document, StackedBar, Verbatim, one_line
+from pytest_dtdispatch.report.document import Document, one_line
 from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.run import (
     KEY,
@@ -27,12 +28,17 @@ from pytest_dtdispatch.report.run import (
     encode_run,
     read_run,
 )
+from pytest_dtdispatch.scaling import Fit, Scaling
 from tests.fuzz.inputs import assert_one_line, changed, fuzzed
-from tests.reported_runs import HITS, hostile_run, measured, row, run_of
+from tests.reported_runs import BUDGET, COUNTED, HITS, hostile_run, measured, results_of, row, run_of
 from tests.row_ids import number, row_id
 
-BAR = StackedBar("train", "10 us", (("local 4 us", 0.4, 0), ("unexplained 6 us", 0.6, 11)), has_rest=True)
-BUDGET = Document((BAR, Verbatim(("x",))), "is", {"a": "b"})
+FITS = Fit(State.MISS, 1.5, 1.0, 2.0, (2.0,), 5), Fit(State.HIT, why_not="few passes")
+OTHERS = (
+    Scaling("scaled", (8, 16), *FITS),
+    CompiledFunction("f", "inductor", CompileCounts(1, ("a",)), row("f", Samples(State.COMPILE_COLD, (9,)))),
+    ComparedVariant("c[x]", "x", "c", row("c[x]", Samples(State.CALL, HITS)), CallCounts(1, 2, 3, 4)),
+)
 INFINITE = RowVerdict(
     row_id("t.py::test_a"), Verdict.PASSED, (("resolution_percent", float("inf")),), "", "10%"
 )
@@ -48,9 +54,11 @@ LIVE = ReportedRun(
     environment={"CPU": "a CPU", "threads": "1"},
     measured={"t.py::test_a": (UNMEASURED, row(), REFUSED, RANKS), "t.py::test_b": (row(calls=7),)},
     thresholds={"t.py::test_a": (Threshold("hit", "median", 0.3, is_strict=True),)},
-    documents={"budget": BUDGET},
+    results=results_of(BUDGET, COUNTED, *OTHERS),
+    earlier=results_of(BUDGET),
+    about_earlier="before: a.json",
+    unknown={"note": {"t.py::test_a": [{"type": "Note", "name": "model"}]}},
     numbers=(number("t.py::test_a::step", "collectives", 3),),
-    budgets=(StepParts("t.py::test_a: step (budget)", 9.5, 0.5, {"local": 4.0, "unexplained": 5.5}),),
     gates=(Judgement((INFINITE,), "base.json"),),
     notices=Document((one_line("one thing"),)),
 )

@@ -8,6 +8,7 @@ from itertools import groupby
 import pytest
 
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
+from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.report.document import Document, one_line
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import (
@@ -18,7 +19,7 @@ from pytest_dtdispatch.report.summary import (
     stopped_summary,
     summary,
 )
-from tests.reported_runs import HOSTILE, hostile_run, row, run_of
+from tests.reported_runs import BUDGET, COUNTED, HOSTILE, OWN, Shown, hostile_run, results_of, row, run_of
 from tests.row_ids import number, row_id
 
 # A pipe ends a cell unless a backslash stands before it that is not itself escaped: GitHub's cmark-gfm.
@@ -44,10 +45,11 @@ def folded_titles(text: str) -> list[str]:
     return re.findall("<summary>(.*)</summary>", text)
 
 
-def test_the_verdict_comes_first_and_what_changed_second() -> None:
-    documents = {kind: Document((one_line(kind),)) for kind in ("steps", "budget", "own")}
+def test_the_verdict_comes_first_and_what_changed_second(monkeypatch: pytest.MonkeyPatch) -> None:
     said = gate(PASSED, GONE, SLOWER)
-    text = summary(run_of(gates=(said,), environment={"torch": "2.13"}, documents=documents))
+    monkeypatch.setitem(KINDS, "own", OWN)
+    results = results_of(COUNTED, BUDGET, Shown("x", Document((one_line("own"),))))
+    text = summary(run_of(gates=(said,), environment={"torch": "2.13"}, results=results))
     lines = text.splitlines()
     assert lines[0] == "## dtdispatch: failed, 1 passed, 1 regressed, 1 missing"
     assert lines[2:6] == [

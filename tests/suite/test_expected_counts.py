@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.gates.expected import read_expected
-from pytest_dtdispatch.plugin.gates import metric_names
+from pytest_dtdispatch.plugin.kinds import metric_names
 from tests import pytorch_reader
 
 [FILE] = (Path(__file__).parents[2] / "benchmarks").glob("instructions_*.csv")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
 
 from pytest_dtdispatch.budget.model import Budget, CostShare, fold_shares
-from pytest_dtdispatch.core.events import Part, StepParts
-from pytest_dtdispatch.core.text import shorten_path
+from pytest_dtdispatch.core.events import Part
+from pytest_dtdispatch.core.row_id import RowId
+from pytest_dtdispatch.core.text import UNITS, short, shorten_path
 from pytest_dtdispatch.report.document import (
     Block,
     Column,
@@ -15,6 +18,8 @@ from pytest_dtdispatch.report.document import (
     Group,
     Kind,
     Line,
+    Paragraph,
+    Span,
     StackedBar,
     Table,
     Tone,
@@ -73,14 +78,14 @@ def _worst_text(budgets: Sequence[tuple[str, Budget]]) -> str:
 
 
 def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
-    step = step_parts(test, budget)
+    title = step_title(test, budget)
     if budget.is_noisy:
-        yield paragraph(f"{step.title} is {NOISY}", Tone.NOTICE)
-    if (before := view.before.get(step.title)) is not None:
-        yield from before_and_after(before, step)
+        yield paragraph(f"{title} is {NOISY}", Tone.NOTICE)
+    if (before := view.before.get(RowId(test, budget.name))) is not None:
+        yield from before_and_after(title, before, budget, view.about_before)
     elif budget.measured_ns > 0:
-        yield _bar(step.title, step, _whole_ns(step), UNEXPLAINED * budget.is_unexplained)
-    yield _parts(step.title, budget)
+        yield _bar(title, budget, _whole_ns(budget), UNEXPLAINED * budget.is_unexplained)
+    yield _parts(title, budget)
     yield paragraph(_profiling_text(budget), indent=1)
     for notice in (UNEXPLAINED * budget.is_unexplained, budget.note):
         if notice:
@@ -102,24 +107,36 @@ def _breakdowns(budget: Budget, view: View) -> Iterator[Table]:
             yield _breakdown(title, shares, nameless, budget, len(shares) if view.verbose else MAX_LINES)
 
 
-def step_parts(test: str, budget: Budget) -> StepParts:
-    """Return the parts of a budget, for comparison with a later one."""
-    parts = {**budget.parts, REST: budget.unexplained_ns}
-    scatter_ns = budget.scatter * budget.measured_ns
-    return StepParts(f"{test}: {budget.name} (budget)", budget.measured_ns, scatter_ns, parts)
+def step_title(test: str, budget: Budget) -> str:
+    """Return the title of a budget."""
+    return f"{test}: {budget.name} (budget)"
 
 
-def before_and_after(before: StepParts, after: StepParts) -> Iterator[Block]:
+def all_parts(budget: Budget) -> dict[str, float]:
+    """Return the nanoseconds of each part and of the unexplained rest."""
+    return {**budget.parts, REST: budget.unexplained_ns}
+
+
+def largest_part(test: str, budget: Budget) -> Iterator[Paragraph]:
+    """Render the largest part of a step in one line."""
+    part, ns = max(all_parts(budget).items(), key=lambda one: one[1])
+    if ns > 0 and budget.measured_ns:
+        share = f"{ns / budget.measured_ns:.0%} of {short(budget.measured_ns, UNITS)}: "
+        yield Paragraph((Span(share), Span(part, Tone.STRONG), Span(f" of {step_title(test, budget)}")), 1)
+
+
+def before_and_after(title: str, before: Budget, after: Budget, about_before: str) -> Iterator[Block]:
     """Render two budgets of a step side by side; differences are not judged."""
     whole_ns = max(_whole_ns(before), _whole_ns(after))
     if whole_ns > 0:
-        yield _bar(f"{before.title} before", before, whole_ns)
-        yield _bar(f"{after.title} after", after, whole_ns)
-    has_noise = before.scatter_ns > 0 and after.scatter_ns > 0
-    noise_ns = before.scatter_ns + after.scatter_ns if has_noise else -1.0
-    both = {**before.parts, **after.parts}
-    ordered = sorted(both, key=lambda part: ORDER.get(part, len(ORDER)))
-    pairs = [(part, before.parts.get(part, 0.0), after.parts.get(part, 0.0)) for part in ordered]
+        yield _bar(f"{title} before", before, whole_ns)
+        yield _bar(f"{title} after", after, whole_ns)
+    scatter_ns = [budget.scatter * budget.measured_ns for budget in (before, after)]
+    has_noise = min(scatter_ns) > 0
+    noise_ns = sum(scatter_ns) if has_noise else -1.0
+    then, now = all_parts(before), all_parts(after)
+    ordered = sorted({**then, **now}, key=lambda part: ORDER.get(part, len(ORDER)))
+    pairs = [(part, then.get(part, 0.0), now.get(part, 0.0)) for part in ordered]
     lines = []
     for part, then_ns, now_ns in (*pairs, ("measured", before.measured_ns, after.measured_ns)):
         by_ns = now_ns - then_ns
@@ -127,37 +144,44 @@ def before_and_after(before: StepParts, after: StepParts) -> Iterator[Block]:
         cells = us(then_ns), us(now_ns), f"{'+' * (by_ns > 0)}{us(by_ns)}", share
         lines.append(Line(part, cells, "yes" * (abs(by_ns) <= noise_ns)))
     columns = Column("before", "us"), Column("after", "us"), Column("change", "us"), Column("of step")
-    title = f"{after.title}: before and after"
-    yield Table(columns, (Group(title, tuple(lines)),), "part", "noise", expendable=("of step",))
-    both_ns = f"{us(before.scatter_ns)} us before and {us(after.scatter_ns)} us after"
+    group = Group(f"{title}: before and after", tuple(lines))
+    yield Table(columns, (group,), "part", "noise", expendable=("of step",))
+    both_ns = "{} us before and {} us after".format(*map(us, scatter_ns))
     scatter = f"Steps scatter by {both_ns}; noise: a change of at most both together"
     scatter = scatter if has_noise else RAN_ONCE
-    yield paragraph(f"{before.about}. {scatter}. {OF_STEP}", indent=1)
+    yield paragraph(f"{about_before}. {scatter}. {OF_STEP}", indent=1)
 
 
 def pairs_document(before: ReportedRun, after: ReportedRun) -> Document:
     """Render the budgets of two saved runs side by side, for each step that both have."""
-    earlier = before.budgets_before()
-    pairs = [(earlier[one.title], one) for one in after.budgets if one.title in earlier]
-    return Document(tuple(block for pair in pairs for block in before_and_after(*pair)))
+    then, now = (
+        {RowId(test, one.name): one for kind, test, one in run.each_result() if kind == Budget.kind}
+        for run in (before, after)
+    )
+    pairs = (
+        before_and_after(step_title(row.test, one), then[row], one, before.as_earlier())
+        for row, one in now.items()
+        if row in then
+    )
+    return Document(tuple(chain.from_iterable(pairs)))
 
 
-def _whole_ns(step: StepParts) -> float:
+def _whole_ns(budget: Budget) -> float:
     """Return the length of a bar: the whole step, or the sum of its parts if that is more."""
-    return max(step.measured_ns, step.measured_ns - step.parts.get(REST, 0.0))
+    return max(budget.measured_ns, budget.measured_ns - budget.unexplained_ns)
 
 
-def _bar(title: str, step: StepParts, whole_ns: float, note: str = "") -> StackedBar:
+def _bar(title: str, budget: Budget, whole_ns: float, note: str = "") -> StackedBar:
     """Render the parts of a step as a bar, each in its own color."""
-    rest_ns = step.parts.get(REST, 0.0)
+    rest_ns = budget.unexplained_ns
     over = f"the parts come to {us(-rest_ns)} us more than the step"
     parts = tuple(
-        (f"{part} {us(ns)} us, {_percent(ns, step)}", max(ns, 0.0) / whole_ns, ORDER.get(part, 0))
-        for part, ns in step.parts.items()
+        (f"{part} {us(ns)} us, {_percent(ns, budget)}", max(ns, 0.0) / whole_ns, ORDER.get(part, 0))
+        for part, ns in all_parts(budget).items()
         if part != REST or ns > 0
     )
     notes = "; ".join([note] * bool(note) + [over] * (rest_ns < 0))
-    return StackedBar(title, f"{us(step.measured_ns)} us", parts, notes, has_rest=rest_ns > 0)
+    return StackedBar(title, f"{us(budget.measured_ns)} us", parts, notes, has_rest=rest_ns > 0)
 
 
 def _parts(title: str, budget: Budget) -> Table:
@@ -221,7 +245,7 @@ def us(ns: float) -> str:
     return f"{ns / 1e3:,.0f}" if abs(ns) >= 1e5 else f"{ns / 1e3:.1f}"
 
 
-def _percent(ns: float, budget: Budget | StepParts) -> str:
+def _percent(ns: float, budget: Budget) -> str:
     return f"{ns / budget.measured_ns:.1%}" if budget.measured_ns else "-"
 
 
@@ -243,4 +267,12 @@ def _family(part: str) -> str:
     return part.partition(" ")[0]
 
 
-KIND = Kind(Budget.kind, document)
+KIND = Kind(
+    Budget.kind,
+    document,
+    title="Budget of each step",
+    type=Budget,
+    shows_earlier=True,
+    largest=largest_part,
+    advice=attrgetter("advice"),
+)

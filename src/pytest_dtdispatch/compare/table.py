@@ -70,4 +70,11 @@ def _line(variant: ComparedVariant, first: ComparedVariant, counts: Sequence[str
     return Line(variant.name, cells, text, notes_of(row, view), tone)
 
 
-KIND = Kind(ComparedVariant.kind, document, tuple(f"{name}_per_call" for name in COUNTS))
+KIND = Kind(
+    ComparedVariant.kind,
+    document,
+    tuple(f"{name}_per_call" for name in COUNTS),
+    title="Comparisons",
+    type=ComparedVariant,
+    has_own_table=True,
+)

@@ -132,5 +132,8 @@ KIND = Kind(
     METRICS,
     judge,
     LIMITS,
-    "nothing was compiled; call dtdispatch.compile(fn, *args) in the test",
+    title="Compiled functions",
+    type=CompiledFunction,
+    has_own_table=True,
+    nothing="nothing was compiled; call dtdispatch.compile(fn, *args) in the test",
 )

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from pytest_dtdispatch.core.plain_data import Size
-
 
 class Phase(str, Enum):
     """Phase of a training step."""
@@ -147,22 +145,3 @@ def ns_by_part(cells: Iterable[Cell]) -> Mapping[str, float]:
     for cell in cells:
         sums[str(cell.part)] += cell.ns
     return sums
-
-
-@dataclass(frozen=True)
-class StepParts:
-    """What a budget says of a step, for a later one to be held beside it.
-
-    Args:
-        title: of the budget: its test and its name.
-        measured_ns: wall time of the step.
-        scatter_ns: how far the true median may lie from it.
-        parts: nanoseconds of each, and of what is unexplained.
-        about: where it was taken, and how that differs from here.
-    """
-
-    title: str
-    measured_ns: Size
-    scatter_ns: Size
-    parts: Mapping[str, float]
-    about: str = ""

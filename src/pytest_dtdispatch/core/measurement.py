@@ -35,9 +35,6 @@ class State(str, Enum):
     EAGER = "eager"
 
     __str__ = str.__str__
-    __hash__ = (
-        str.__hash__
-    )  # equal texts are equal keys: a row that was read from a file has its state as text
 
 
 class Contains(str, Enum):

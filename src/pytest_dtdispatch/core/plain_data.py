@@ -33,7 +33,11 @@ def encode(value: Any) -> Any:
     """
     if is_dataclass(value):
         named = {field: getattr(value, field.name) for field in fields(value)}
-        differing = {field.name: encode(each) for field, each in named.items() if each != _default(field)}
+        differing = {
+            field.name: encode(each)
+            for field, each in named.items()
+            if each is not (default := _default(field)) and each != default
+        }
         return {TYPE: type(value).__name__, **differing}
     if isinstance(value, Enum):
         return value.value

@@ -18,8 +18,6 @@ from pytest_dtdispatch.errors import GateError
 
 FEW_SAMPLES = "few samples"  # begins the note of a row whose misses are too few to be judged
 LONGEST_NAME = 4000  # in files: with it, quoted, a line stays within what readers accept
-# Rows that are shown with the results they belong to, and not among signatures and calls.
-OWN_TABLES = (Contains.COMPILED, Contains.COMPARED)
 # Kinds whose results have no rows, and no metric that another kind has: their names meet those of no other.
 APART = frozenset({"steps", "budget"})
 
@@ -83,9 +81,6 @@ class Count(float):
     __str__ = __repr__
 
 
-IN_EACH_STEP = ", in each step"  # ends advice, wherever it is printed
-
-
 @dataclass(frozen=True)
 class Advice:
     r"""What to change in a step.
@@ -119,7 +114,7 @@ class Advice:
     def lines(self) -> tuple[str, str]:
         """What was seen and what to change; what that saves."""
         time = f", about {self.ns / 1e3:,.0f} us ({self.share:.1%})" if self.ns else ""
-        return f"{self.seen}: {self.change}", f"  {self.saves}{time}{IN_EACH_STEP}"
+        return f"{self.seen}: {self.change}", f"  {self.saves}{time}, in each step"
 
 
 def repeated(items: Iterable[object]) -> list[str]:
@@ -337,8 +332,15 @@ class TestResults:
         return sum(self._calls.values()) + self.calls_passed_over + len(self.of("steps"))
 
     def calls(self) -> tuple[Measurement, ...]:
-        """Every signature in the order of its first call, then named calls."""
-        return tuple(row for row in self.measurements() if row.contains not in OWN_TABLES)
+        """Return rows of signatures in the order of their first calls, then those of named calls."""
+        others = {
+            (row.full_label, row.contains)
+            for kind, found in self._found.items()
+            if kind != NamedCall.kind
+            for result in found.values()
+            for row in result.rows()
+        }
+        return tuple(row for row in self.measurements() if (row.full_label, row.contains) not in others)
 
     def measurements(self) -> tuple[Measurement, ...]:
         """Every row: signatures in the order of their first call, named calls, then rows of other results."""
@@ -377,8 +379,22 @@ class TestResults:
     def merged(
         self, rows: Sequence[Measurement], numbers: Sequence[MetricValue], verdicts: Sequence[RowVerdict]
     ) -> TestResults:
-        """Give the same results with rows, numbers and verdicts that stand for those of all ranks."""
-        return replace(self, _merged=tuple(rows), _numbers=numbers, verdicts=[*verdicts])
+        """Return these results with the rows, numbers and verdicts of all ranks."""
+        by_key = {(row.full_label, row.contains): row for row in rows}
+
+        def merge(result: Any) -> Any:
+            if not isinstance(result, OneRow):
+                return result
+            own = result.measurement
+            return replace(result, measurement=by_key.get((own.full_label, own.contains), own))  # type: ignore[type-var]
+
+        found = {kind: {name: merge(one) for name, one in of.items()} for kind, of in self._found.items()}
+        return replace(self, _found=found, _merged=tuple(rows), _numbers=tuple(numbers), verdicts=[*verdicts])
+
+    @property
+    def rank_numbers(self) -> tuple[MetricValue, ...]:
+        """Numbers of results, merged over ranks; empty if the test ran in one process."""
+        return tuple(self._numbers or ())
 
 
 def row_metrics(test: str, rows: Iterable[Measurement]) -> Iterator[MetricValue]:

@@ -101,6 +101,7 @@ def thresholds_of(state: str, thresholds: tuple[Threshold, ...]) -> tuple[Thresh
     return tuple(chosen.values())
 
 
+LIMITS = "limits"  # what the gate of limits compares with
 FAILING = {
     *(Verdict.REGRESSED, Verdict.MISSING, Verdict.DISABLED),
     *(Verdict.MISMATCHED, Verdict.CONTAMINATED),

@@ -24,7 +24,7 @@ from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import Count, TestResults
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import MOST_LISTED
-from pytest_dtdispatch.plugin.gates import KINDS
+from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.ranks import reason_of
 from pytest_dtdispatch.plugin.resolve import row_nodeid, run_settings
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, Sampler

@@ -11,16 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtdispatch.budget.table import KIND as BUDGET
-from pytest_dtdispatch.compare.table import KIND as COMPARED
-from pytest_dtdispatch.compiled.table import KIND as COMPILED
 from pytest_dtdispatch.core.environment import cpu_model
-from pytest_dtdispatch.core.events import StepParts
-from pytest_dtdispatch.core.measurement import UNITS, Measurement, State
-from pytest_dtdispatch.core.results import MetricNames, NamedCall, TestResults, row_key
+from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.core.results import TestResults, row_key
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.core.verdicts import (
+    LIMITS,
     MAX_BLOCKS,
     Judgement,
     Outlook,
@@ -47,18 +44,13 @@ from pytest_dtdispatch.gates.saved_run import (
 )
 from pytest_dtdispatch.gates.selection import EVERYTHING, Selection
 from pytest_dtdispatch.plugin import PluginObject, resolve
+from pytest_dtdispatch.plugin.kinds import KINDS, STEPS, metric_names
 from pytest_dtdispatch.plugin.resolve import row_nodeid
 from pytest_dtdispatch.plugin.settings import Settings
 from pytest_dtdispatch.report.document import Kind
-from pytest_dtdispatch.report.rows import document as rows_document
-from pytest_dtdispatch.report.run import NotComparableError, ReportedRun, read_run
+from pytest_dtdispatch.report.run import NotComparableError, ReportedRun, Results, read_run
 from pytest_dtdispatch.rounds.sampler import SAMPLERS
-from pytest_dtdispatch.scaling import KIND as SCALING
-from pytest_dtdispatch.steps.table import KIND as STEPS
 
-MEASURED = Kind(NamedCall.kind, rows_document)
-# In the order they are shown and written in.
-KINDS = {kind.name: kind for kind in (BUDGET, MEASURED, SCALING, STEPS, COMPILED, COMPARED)}
 # What a test may end with although a limit is broken: it fails by it, was told to fail, or the run ends.
 ENDS = (
     *(GateError, RanksError, pytest.fail.Exception, pytest.xfail.Exception),
@@ -67,17 +59,6 @@ ENDS = (
 ANY_MACHINE = "save a run on this machine, or compare all the same with --dtdispatch-any-machine"
 MAX_CONFIRMED = 10  # rows, 3.5 s each: by then the run fails, and other rows are not measured again
 NO_COMPARE = "--benchmark-compare of pytest-benchmark must name the saved run to compare with"
-
-
-def register_kind(kind: Kind) -> None:
-    """Add a kind of result, or replace the one of its name."""
-    KINDS[kind.name] = kind
-
-
-def metric_names() -> MetricNames:
-    """Return every metric that files of results may have."""
-    of_rows = {metric: False for unit in UNITS for metric in unit.metrics}
-    return of_rows | {metric: True for kind in KINDS.values() for metric in kind.metrics}
 
 
 @dataclass(eq=False)
@@ -261,17 +242,23 @@ class Gates(PluginObject):
             failed += over(of_test)
             verdicts += of_test
         if verdicts:
-            yield Judgement(tuple(verdicts), "limits", tuple(failed))
+            yield Judgement(tuple(verdicts), LIMITS, tuple(failed))
 
     # A saved run
 
-    @functools.cached_property
-    def budgets_before(self) -> dict[str, StepParts]:
-        """What the budgets of the saved run say, by their titles; empty where there is none."""
-        if self._base is None or not self._base.budgets:
-            return {}
+    def earlier(self, results: Results) -> tuple[Results, str]:
+        """Return results of the saved run that those of this one are shown beside, and when it was taken."""
+        if self._base is None:
+            return {}, ""
+        found = {}
+        for kind in KINDS.values():
+            before, now = (each.get(kind.name, {}) for each in (self._base.results, results))
+            if kind.shows_earlier and (of_kind := {test: before[test] for test in now if test in before}):
+                found[kind.name] = of_kind
+        if not found:
+            return {}, ""
         differ = environment_differences(self._base.environment, self._settings.environment_texts())
-        return self._base.budgets_before("".join(f"; {each}" for each in differ))
+        return found, self._base.as_earlier("".join(f"; {each}" for each in differ))
 
     @functools.cached_property
     def _saved_rows(self) -> list[StateRow]:
@@ -279,7 +266,7 @@ class Gates(PluginObject):
             return []
         return [
             row
-            for test, rows in self._base.measured.items()
+            for test, rows in self._base.rows_by_test().items()
             for row in state_rows(test, rows, self._base.thresholds.get(test, ()))
         ]
 

@@ -21,7 +21,7 @@ from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import own_name
 from pytest_dtdispatch.core.verdicts import RowVerdict, complaint, unjudged
 from pytest_dtdispatch.errors import GateError, MeasurementError
-from pytest_dtdispatch.plugin.gates import KINDS
+from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.replay.guard import MeasurementLock, refuse_elsewhere
 from pytest_dtdispatch.rounds.plan import FEWEST, Plan, RowGate
 from pytest_dtdispatch.scaling import Make, Scaling, fit_scaling, run_and_measure_sizes, run_sizes

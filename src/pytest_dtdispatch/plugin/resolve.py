@@ -230,6 +230,11 @@ def _read(setting: Setting, value: Any, where: str, name: str = "") -> Any:
 
 def _value(setting: Setting, value: Any) -> Any:
     """Read a value of one setting; a ValueError says what is valid."""
+    if setting.reader == "limits":  # those of built-in kinds of results, or of one that was registered
+        from pytest_dtdispatch.report.document import KINDS
+
+        of_kinds = (limit for kind in KINDS.values() for limit in kind.limits)
+        return parsing.read_limits(value, tuple(dict.fromkeys((*setting.choices, *of_kinds))))
     if setting.reader == "metric":  # a built-in one, or that of a sampler that was registered
         from pytest_dtdispatch.rounds.sampler import SAMPLERS
 

@@ -18,21 +18,20 @@ from unittest.mock import patch
 import pytest
 
 from pytest_dtdispatch import errors
-from pytest_dtdispatch.budget.table import KIND as BUDGET
-from pytest_dtdispatch.budget.table import step_parts
 from pytest_dtdispatch.core.environment import load_text, read_world, require_torch
 from pytest_dtdispatch.core.results import Count
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.text import NOTHING, first_of, progress_to, show_progress, shown
-from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict, over
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError, MeasurementError
 from pytest_dtdispatch.plugin import PluginObject, resolve
-from pytest_dtdispatch.plugin.gates import KINDS, MEASURED, Gates
+from pytest_dtdispatch.plugin.gates import Gates
+from pytest_dtdispatch.plugin.kinds import KINDS, MEASURED
 from pytest_dtdispatch.plugin.pytest_internals import add_to_last_line, terminal_file, terminal_width
 from pytest_dtdispatch.plugin.ranks import rank_of
 from pytest_dtdispatch.plugin.relaunch import METER
 from pytest_dtdispatch.plugin.settings import SETTINGS, UNMEASURED
-from pytest_dtdispatch.report.document import Document, Span, Tone, View, one_line, paragraph
+from pytest_dtdispatch.report.document import Document, Span, Tone, View, notice, one_line, paragraph
 from pytest_dtdispatch.report.judgements import comparison_blocks, judgement_document, worst_text
 from pytest_dtdispatch.report.notes import caveats, noise, proved
 from pytest_dtdispatch.report.run import ReportedRun
@@ -229,21 +228,25 @@ class Session(PluginObject):
         ranks = [self._ranks.document()] if self._ranks else []
         passed_over = notice(*first_of(self.gates.passed_over, MOST_NAMES))
         notices = (passed_over, caveats(found.values()), *ranks, noise(rows))
-        documents = self._tables(View(verbose=True))
-        documents.pop(MEASURED.name, None)
+        other_kinds = [kind for kind in KINDS if kind != MEASURED.name]
+        by_kind = {
+            kind: {test: of for test, results in found.items() if (of := results.of(kind))}
+            for kind in other_kinds
+        }
+        by_kind = {kind: of_kind for kind, of_kind in by_kind.items() if of_kind}
+        earlier, about_earlier = self.gates.earlier(by_kind)
         # Where nothing was measured, it may be because there is no such place.
         has_found = any(found.values())
         return ReportedRun(
             taken=self._taken,
             environment=settings.environment_texts() if has_found else {},
             build=asdict(settings.environment()) if has_found else {},
-            measured={test: results.measurements() for test, results in found.items() if results},
+            measured={test: results.calls() for test, results in found.items() if results},
+            results=by_kind,
+            earlier=earlier,
+            about_earlier=about_earlier,
             thresholds=self.gates.thresholds,
-            documents=documents,
-            numbers=tuple(number for results in found.values() for number in results.numbers(KINDS)),
-            budgets=tuple(
-                step_parts(test, one) for test, results in found.items() for one in results.of(BUDGET.name)
-            ),
+            numbers=tuple(number for results in found.values() for number in results.rank_numbers),
             gates=self.gates.reported,
             stopped=self.outputs.why_stopped(self._items) if self.outputs else "",
             traces=tuple(trace for results in found.values() for trace in results.traces),
@@ -300,7 +303,7 @@ class Session(PluginObject):
     def _documents(self, view: View, width: int, nothing: str) -> Iterator[Document]:
         """Lay out what was found, unless by ``-qq``, and what ranks and gates say; last what is worst."""
         verbosity, compared = self._config.get_verbosity(), self.gates.compared
-        shown = self._tables(view) if verbosity >= -1 and not nothing else {}
+        shown = self.reported.documents(view) if verbosity >= -1 and not nothing else {}
         unmatched = [*self._unmatched_globs()]
         if nothing:
             yield notice(f"nothing was measured: {self.why_not or '; '.join(unmatched) or nothing}")
@@ -332,18 +335,6 @@ class Session(PluginObject):
         free = [row for row in compared if not row.criterion]
         return Document((*comparison_blocks(free, view), *proved(rows)), COMPARISON, COMPARISON_MEANINGS)
 
-    def _tables(self, view: View) -> dict[str, Document]:
-        """Lay out every kind of result that was found, by the name of the kind."""
-        over_limits = (row.row for results in self.results.values() for row in over(results.verdicts))
-        view, tables = replace(view, over=frozenset(over_limits), before=self.gates.budgets_before), {}
-        for kind in KINDS.values():
-            if found := {test: of for test, results in self.results.items() if (of := results.of(kind.name))}:
-                try:
-                    tables[kind.name] = kind.document(found, view)
-                except Exception as error:  # of a registered kind: other tables and all files are written
-                    tables[kind.name] = notice(f"the table of {kind.name} raised {shown(error)}")
-        return tables
-
     def _legends(self, shown: Iterable[Document], view: View, width: int) -> Document:
         """Say on what figures stand, what the columns mean that are shown, and how to see more."""
         explained = [document for document in shown if document.legend_of()]
@@ -370,11 +361,6 @@ class Session(PluginObject):
             if ran and not any(fnmatchcase(op, glob) for op in ran):
                 names = ", ".join(first_of(sorted(ran), MOST_NAMES))
                 yield f"no op matches {glob!r} (--dtdispatch-ops, or ops of the marker); these ran: {names}"
-
-
-def notice(*texts: str) -> Document:
-    """Lay out lines that call for attention."""
-    return Document(tuple(one_line(Span(text, Tone.NOTICE)) for text in texts))
 
 
 def add_failures(reporter: Any, failures: Iterable[str]) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from pytest_dtdispatch.core.events import StepParts
 from pytest_dtdispatch.core.plain_data import Indent, Natural, Share
+from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import first_of
 from pytest_dtdispatch.core.verdicts import RowVerdict
@@ -37,7 +37,8 @@ class View:
         is_many: whether it ran on many ranks.
         over: results that are over their limits.
         each_layer: whether lines that differ by the index of a layer alone are not one.
-        before: what an earlier run's budgets say, by their titles.
+        before: results of an earlier run.
+        about_before: where and when that run was taken.
     """
 
     verbose: bool = False
@@ -45,7 +46,8 @@ class View:
     is_many: bool = False
     over: frozenset[RowId] = frozenset()
     each_layer: bool = False
-    before: Mapping[str, StepParts] = field(default_factory=dict)
+    before: Mapping[RowId, Any] = field(default_factory=dict)
+    about_before: str = ""
 
     def listed(self, notes: Sequence[str]) -> list[str]:
         """Choose the notes that are shown, and say how many are left out.
@@ -220,15 +222,21 @@ class Document:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of result, as it is registered.
+    """A kind of result: everything that tables, files and gates must know of it.
 
     Args:
-        name: as its results have it.
+        name: the ``kind`` of its results.
         document: lays out results by test.
         metrics: names of the numbers that its results have beside rows.
-        judge: holds a result against the limits of its test, by their names; gives a verdict for each.
-        limits: names of those that hold for it.
-        nothing: what is said where a limit judged nothing.
+        judge: compares a result with the limits of its test, by their names; yields a verdict for each.
+        limits: names of its limits, which ``--dtdispatch-max`` and the marker accept.
+        nothing: why a limit judged nothing, if there is no result.
+        title: of its section; the name if empty.
+        type: frozen dataclass of its results, as which a saved run is read; None if they are not read.
+        has_own_table: whether ``document`` shows its rows, and the table of signatures and calls does not.
+        shows_earlier: whether ``document`` shows a result beside that of the saved run it is compared with.
+        largest: names the largest part of a result of a test, for the top of a page.
+        advice: of a result.
     """
 
     name: str
@@ -237,6 +245,20 @@ class Kind:
     judge: Callable[[Any, Mapping[str, int]], Iterable[RowVerdict]] = lambda result, limits: ()
     limits: tuple[str, ...] = ()
     nothing: str = ""
+    title: str = ""
+    type: Any = None
+    has_own_table: bool = False
+    shows_earlier: bool = False
+    largest: Callable[[str, Any], Iterable[Paragraph]] = lambda test, result: ()
+    advice: Callable[[Any], Iterable[Advice]] = lambda result: ()
+
+
+KINDS: dict[str, Kind] = {}  # in the order of tables and files
+
+
+def register_kind(kind: Kind) -> None:
+    """Register a kind of result, or replace the one of its name."""
+    KINDS[kind.name] = kind
 
 
 def paragraph(text: str, tone: Tone = Tone.PLAIN, indent: int = 0, hanging: int = 0) -> Paragraph:
@@ -248,6 +270,11 @@ def one_line(*parts: str | Span, indent: int = 0) -> Paragraph:
     """Make a line that is never wrapped, plain where it is not said otherwise."""
     spans = tuple(part if isinstance(part, Span) else Span(part) for part in parts)
     return Paragraph(spans, indent, is_whole=True)
+
+
+def notice(*texts: str) -> Document:
+    """Return lines that call for attention."""
+    return Document(tuple(one_line(Span(text, Tone.NOTICE)) for text in texts))
 
 
 def spans_of(cell: Cell) -> tuple[Span, ...]:

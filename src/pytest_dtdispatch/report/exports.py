@@ -69,7 +69,7 @@ def github_benchmark(run: ReportedRun) -> tuple[str, int]:
             *["noisy: its samples scatter too far to judge"] * samples.is_noisy,
         ]
         entries.append({**entry, "extra": "\n".join(map(escape_controls, details))})
-    for number in run.numbers:
+    for number in run.result_numbers():
         unit = "ns" if number.metric.endswith("_ns") else number.metric.replace("_", " ")
         name = escape_controls(f"{name_in_files(number.row)}::{number.metric}")
         entries.append({"name": name, "unit": unit, "value": number.value})
@@ -93,7 +93,7 @@ def bencher(run: ReportedRun) -> tuple[str, int]:
         measure = time_measure if samples.unit.is_time else samples.unit.name
         benchmark = shorten(escape_controls(name), len(f"::{samples.state}"), LONGEST_BENCHMARK)
         found.setdefault(benchmark, {})[shorten(measure, limit=LONGEST_MEASURE)] = metric
-    for number in run.numbers:
+    for number in run.result_numbers():
         benchmark = shorten(name_in_files(number.row), limit=LONGEST_BENCHMARK)
         measure = shorten(number.metric, limit=LONGEST_MEASURE)
         found.setdefault(benchmark, {})[measure] = {"value": number.value}
@@ -123,14 +123,14 @@ def _read_trace(text: str) -> Any:
 
 def recorded_states(run: ReportedRun) -> Iterator[tuple[str, Measurement, Samples]]:
     """Yield every state of every row that has samples, under the name that it has in pytest-benchmark too."""
-    for test, rows in run.measured.items():
+    for test, rows in run.rows_by_test().items():
         for row in rows:
             for samples in row.recorded():
                 yield str(RowId(test, row.label, samples.state)), row, samples
 
 
 def _block_count(run: ReportedRun) -> int:
-    return sum(1 for _ in run.rows()) + len(run.documents) + len(run.numbers)
+    return sum(1 for _ in run.rows()) + sum(1 for _ in run.each_result()) + len(run.numbers)
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,13 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.core.results import IN_EACH_STEP
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import COUNT_UNITS, UNITS, escape_controls, plural, short, shorten_path
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import (
+    KINDS,
     Block,
-    Document,
     Line,
     Paragraph,
     Span,
@@ -124,7 +123,7 @@ def _policy(style: str, script: str) -> str:
 
 
 def _about(run: ReportedRun) -> Iterator[str]:
-    rows, tests = sum(1 for _ in run.rows()), sum(map(bool, run.measured.values()))
+    rows, tests = sum(1 for _ in run.rows()), sum(map(bool, run.rows_by_test().values()))
     where = f" from {run.where}" if run.where else ""
     taken = run.taken or "at an unknown time"
     measured = f"{plural(rows, 'row')} in {plural(tests, 'test')}, " if rows else ""
@@ -147,21 +146,19 @@ def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
         }
     yield {"title": "What costs most", "blocks": tuple(_dearest(run))}
     yield {"title": "To know first", "blocks": run.notices.blocks}
-    if not run.calls and not run.documents:
+    if not run:
         yield {"title": "Signatures and calls", "blocks": (paragraph("No signature or call was measured."),)}
     for section in run_sections(run):
         legend = (paragraph(_as_bound(section.legend)),) if section.legend else ()
         yield {"title": section.title, "blocks": (*section.blocks, *legend)}
-    yield {"title": "Profiles", "blocks": tuple(profiles(run.measured))}
+    yield {"title": "Profiles", "blocks": tuple(profiles(run.rows_by_test()))}
 
 
 def _dearest(run: ReportedRun) -> Iterator[Block]:
     """Name the largest part of each budget, the row that costs most, and what to change."""
-    for step in run.budgets:
-        part, ns = max(step.parts.items(), key=lambda one: one[1], default=("", 0.0))
-        if ns > 0 and step.measured_ns:
-            share = f"{ns / step.measured_ns:.0%} of {short(step.measured_ns, UNITS)}: "
-            yield Paragraph((Span(share), Span(part, Tone.STRONG), Span(f" of {step.title}")), 1)
+    results = [*run.each_result()]
+    for kind, test, result in results:
+        yield from KINDS[kind].largest(test, result)
     units = UNITS if run.unit.is_time else COUNT_UNITS
     tests = {id(row): test for test, rows in run.calls.items() for row in rows}
     for one in by_cost([row for rows in run.calls.values() for row in rows])[:DEAREST]:
@@ -171,19 +168,9 @@ def _dearest(run: ReportedRun) -> Iterator[Block]:
             )
             label, of = cut_name(one.row.label, LONGEST), f" of {tests[id(one.row)]}"
             yield Paragraph((Span(figures), Span(label, Tone.CODE), Span(of)), 1)
-    for document in run.documents.values():
-        for advised, saves in itertools.pairwise(_texts(document)):
-            if saves.endswith(IN_EACH_STEP):
-                yield Paragraph((Span("Advice: ", Tone.STRONG), Span(f"{advised}; {saves.strip()}")), 1)
-
-
-def _texts(document: Document) -> Iterator[str]:
-    """Yield running texts of a document, and the notes in its tables."""
-    for block in document.blocks:
-        if isinstance(block, Paragraph):
-            yield plain(block.spans)
-        elif isinstance(block, Table):
-            yield from (note for group in block.groups for line in group.lines for note in line.notes)
+    for kind, _, result in results:
+        for advised, saves in (advice.lines for advice in KINDS[kind].advice(result)):
+            yield Paragraph((Span("Advice: ", Tone.STRONG), Span(f"{advised}; {saves.strip()}")), 1)
 
 
 class Folded(NamedTuple):

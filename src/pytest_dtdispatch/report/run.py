@@ -6,17 +6,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from types import GenericAlias
 from typing import Any
 
-from pytest_dtdispatch.core.events import StepParts
 from pytest_dtdispatch.core.files import read_json
 from pytest_dtdispatch.core.measurement import TIME, Measurement, Unit
 from pytest_dtdispatch.core.parsing import read_argument, read_thresholds
 from pytest_dtdispatch.core.plain_data import decode, encode
-from pytest_dtdispatch.core.results import OWN_TABLES, MetricValue, row_metrics
+from pytest_dtdispatch.core.results import MetricValue, NamedCall, row_metrics
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import brief, shorten_path, shown
-from pytest_dtdispatch.core.verdicts import Judgement, Threshold
-from pytest_dtdispatch.report.document import Document, View
+from pytest_dtdispatch.core.verdicts import LIMITS, Judgement, Threshold, Verdict, over
+from pytest_dtdispatch.report.document import KINDS, Document, View, notice
 
 KEY = "dtdispatch"  # of the run in the file
 VERSION = 4
@@ -34,22 +35,27 @@ class OtherFormatError(ValueError):
     """Another version saved the run."""
 
 
+Results = Mapping[str, Mapping[str, tuple[Any, ...]]]  # by kind and test
+
+
 @dataclass(frozen=True)
 class ReportedRun:
-    """All that is reported of a run.
+    """Everything that is reported of a run.
 
     Args:
         where: the file it was read from; empty of a run that has just ended.
         taken: when, as ISO 8601 has it.
         environment: where it was taken, by name.
         build: the same, as records of databases have it.
-        measured: every row that was measured, those of compiles and comparisons too, by test.
+        measured: rows of signatures and named calls, by test; every test with a result has an item.
+        results: all other results.
+        earlier: results of the saved run that this run was compared with, if their kind shows them.
+        about_earlier: where and when that run was taken.
+        unknown: results of kinds that are not registered here, as plain data.
         thresholds: that the markers of tests had, by test.
-        documents: what is said of each other kind of result, by its name, in the order they are shown.
-        numbers: those that results have beside rows, such as counts of steps.
-        budgets: what each says of its step.
-        gates: what they said.
-        notices: what must be known beside the figures: what was not seen, what ranks said.
+        numbers: of many ranks, numbers of results merged over them; empty of one process.
+        gates: their judgements.
+        notices: what must be known beside the figures: what was not captured, how ranks differ.
         stopped: why it ended before its last test; empty of a whole run.
         traces: of its steps, each as torch's profiler writes it; a saved run has none.
     """
@@ -59,17 +65,19 @@ class ReportedRun:
     environment: Mapping[str, str] = field(default_factory=dict)
     build: Mapping[str, str | int] = field(default_factory=dict)
     measured: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
+    results: Results = field(default_factory=dict)
+    earlier: Results = field(default_factory=dict)
+    about_earlier: str = ""
+    unknown: Mapping[str, Any] = field(default_factory=dict)
     thresholds: Mapping[str, tuple[Threshold, ...]] = field(default_factory=dict)
-    documents: Mapping[str, Document] = field(default_factory=dict)
     numbers: tuple[MetricValue, ...] = ()
-    budgets: tuple[StepParts, ...] = ()
     gates: tuple[Judgement, ...] = ()
     notices: Document = field(default_factory=Document)
     stopped: str = ""
     traces: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(any(self.measured.values()) or self.documents or self.numbers)
+        return bool(any(self.measured.values()) or self.results or self.unknown or self.numbers)
 
     @property
     def has_failed(self) -> bool:
@@ -84,43 +92,85 @@ class ReportedRun:
 
     @property
     def view(self) -> View:
-        """How documents of its rows are laid out: whole."""
+        """How its documents are laid out: whole."""
         is_many = any(samples.by_rank for row in self.rows() for samples in row.figures.samples)
         return View(True, "" if self.unit.is_time else self.unit.name, is_many)
 
     @property
     def calls(self) -> dict[str, tuple[Measurement, ...]]:
-        """Rows of signatures and named calls, by test: those without a table of another kind."""
-        of_tests = {
-            test: tuple(row for row in rows if row.contains not in OWN_TABLES)
-            for test, rows in self.measured.items()
-        }
-        return {test: rows for test, rows in of_tests.items() if rows}
+        """Rows of signatures and named calls, and of kinds without a table of their own, by test."""
+        return {test: tuple(rows) for test, rows in self.rows_by_test(of_calls=True).items() if rows}
+
+    def rows_by_test(self, of_calls: bool = False) -> dict[str, list[Measurement]]:
+        """Return every row by test, or those of the table of calls."""
+        rows = {test: [*of_test] for test, of_test in self.measured.items()}
+        for kind, test, result in self.each_result():
+            if not (of_calls and KINDS[kind].has_own_table):
+                rows.setdefault(test, []).extend(result.rows())
+        return rows
+
+    def rows(self) -> Iterator[Measurement]:
+        """Yield every row."""
+        return chain.from_iterable(self.rows_by_test().values())
+
+    def each_result(self) -> Iterator[tuple[str, str, Any]]:
+        """Yield every result with its kind and test."""
+        for kind, of_kind in self.results.items():
+            for test, of_test in of_kind.items():
+                yield from ((kind, test, result) for result in of_test)
+
+    def as_earlier(self, differing: str = "") -> str:
+        """Return where and when it was taken, for results of a later run that are shown beside its own."""
+        return f"before: {shorten_path(self.where)}, taken {self.taken or 'at an unknown time'}{differing}"
 
     def order(self) -> tuple[str, str]:
         """Return what runs stand in order by: when they were taken."""
         return self.taken, self.where
 
-    def budgets_before(self, differing: str = "") -> dict[str, StepParts]:
-        """Give its budgets by their titles, for those of a later run to be held beside them."""
-        about = f"before: {shorten_path(self.where)}, taken {self.taken or 'at an unknown time'}{differing}"
-        return {budget.title: replace(budget, about=about) for budget in self.budgets}
-
-    def rows(self) -> Iterator[Measurement]:
-        """Every row."""
-        return (row for of_test in self.measured.values() for row in of_test)
+    def result_numbers(self) -> Iterator[MetricValue]:
+        """Yield the numbers that results have beside rows."""
+        if self.numbers:
+            yield from self.numbers
+            return
+        for _, test, result in self.each_result():
+            row = RowId(test, result.name)
+            yield from (MetricValue(row, *metric) for metric in result.metrics())
 
     def metrics(self) -> tuple[MetricValue, ...]:
         """Return every number, test by test: those of rows, then those of other results."""
-        found = {test: [*row_metrics(test, rows)] for test, rows in self.measured.items()}
-        for number in self.numbers:
+        found = {test: [*row_metrics(test, rows)] for test, rows in self.rows_by_test().items()}
+        for number in self.result_numbers():
             found.setdefault(number.row.test, []).append(number)
         return tuple(chain.from_iterable(found.values()))
 
+    def documents(self, view: View | None = None) -> dict[str, Document]:
+        """Lay out every kind of result, by its name; a kind that raises leaves a notice."""
+        of_limits = (row for gate in self.gates if gate.where == LIMITS for row in gate.verdicts)
+        over_limits = (one.row for one in of_limits if over([one]) or one.verdict is Verdict.QUARANTINED)
+        view = replace(view or self.view, over=frozenset(over_limits), about_before=self.about_earlier)
+        documents = {}
+        for kind in KINDS.values():
+            if results := self.calls if kind.name == NamedCall.kind else self.results.get(kind.name):
+                before = {
+                    RowId(test, result.name): result
+                    for test, of_test in self.earlier.get(kind.name, {}).items()
+                    for result in of_test
+                }
+                try:
+                    documents[kind.name] = kind.document(results, replace(view, before=before))
+                except Exception as error:  # of a registered kind: other tables and all files are written
+                    documents[kind.name] = notice(f"the table of {kind.name} raised {shown(error)}")
+        for name in self.unknown:
+            documents[name] = notice(f"results of the kind {shown(name)} are kept: it is not registered here")
+        return documents
+
 
 def encode_run(run: ReportedRun) -> dict[str, Any]:
-    """Make plain data of all that is reported of a run."""
-    return {"version": VERSION, "run": encode(replace(run, traces=()))}  # a trace is a file of its own
+    """Return all that is reported of a run as plain data."""
+    plain = encode(replace(run, traces=(), unknown={}))  # a trace is a file of its own
+    if run.unknown:
+        plain["results"] = {**plain.get("results", {}), **run.unknown}
+    return {"version": VERSION, "run": plain}
 
 
 def read_run(path: Path) -> ReportedRun:
@@ -156,7 +206,7 @@ def decode_run(members: Any) -> ReportedRun:
     if version != VERSION:
         raise OtherFormatError(OTHER_FORMAT.format(version, VERSION))
     try:
-        run: ReportedRun = decode(ReportedRun, plain.get("run"))
+        run = _decode(plain.get("run"))
     except RecursionError:
         raise ValueError(f"its {KEY} is nested too deeply") from None
     except (ValueError, TypeError) as error:
@@ -166,3 +216,33 @@ def decode_run(members: Any) -> ReportedRun:
     if not run:
         raise NotComparableError(NOTHING)
     return run
+
+
+def _decode(plain: Any) -> ReportedRun:
+    """Decode a run, its results by the types of their kinds; those of other kinds stay plain data."""
+    if not isinstance(plain, dict):
+        raise ValueError(f"no dict: {shown(plain)}")
+    members = {name: plain[name] for name in plain.keys() - {"results", "earlier"}}
+    run: ReportedRun = decode(ReportedRun, members)
+    results, unknown = _decode_results(plain.get("results", {}))
+    earlier, _ = _decode_results(plain.get("earlier", {}))
+    run = replace(run, results=results, earlier=earlier, unknown=unknown)
+    try:
+        run.metrics()
+    except Exception as error:
+        raise ValueError(f"results that no run can have: {shown(error)}") from None
+    return run
+
+
+def _decode_results(plain: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Decode results of registered kinds, and return those of others as they are."""
+    if not isinstance(plain, dict):
+        raise ValueError(f"no dict: {shown(plain)}")
+    results, unknown = {}, {}
+    for name, of_kind in plain.items():
+        if (kind := KINDS.get(name)) is not None and kind.type is not None:
+            by_test = GenericAlias(Mapping, (str, GenericAlias(tuple, (kind.type, ...))))
+            results[name] = decode(by_test, of_kind)
+        else:
+            unknown[name] = of_kind
+    return results, unknown

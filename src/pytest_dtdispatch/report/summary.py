@@ -8,9 +8,10 @@ from typing import NamedTuple
 from pytest_dtdispatch.core.results import MetricValue, row_key
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import escape_controls
+from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
+    KINDS,
     Block,
     Column,
     Document,
@@ -31,7 +32,6 @@ from pytest_dtdispatch.report.judgements import (
     verdict_counts,
 )
 from pytest_dtdispatch.report.markdown import document_text, escaped, folded
-from pytest_dtdispatch.report.rows import document as of_rows
 from pytest_dtdispatch.report.run import ReportedRun
 
 # Of the summary of one step: "Job summaries are isolated between steps and each step is restricted to a
@@ -41,14 +41,6 @@ KEPT_BYTES = 4096  # for the line that says what was left out
 MOST_ROWS = 100  # in the table of what changed
 LONGEST_ROW = 300
 CHANGES = tuple(verdict for verdict in Verdict if verdict not in (Verdict.PASSED, Verdict.NEW))
-BUDGET = "budget"
-TITLES = {
-    BUDGET: "Budget of each step",
-    "steps": "Counts of each step",
-    "scaling": "Scaling",
-    "compiled": "Compiled functions",
-    "compared": "Comparisons",
-}
 NOTHING = "nothing was measured"
 # How they are written, and that 10 errors a step are shown: "Workflow commands for GitHub Actions".
 MOST_SHOWN = 10
@@ -68,7 +60,9 @@ def summary(run: ReportedRun, room: int = MOST_BYTES) -> str:
     text = _head(run)
     left_out: list[str] = []
     title = "Full output of the gate"
-    of_gates = (_section(f"{title}: {cut_name(gate.where)}", judgement_document(gate)) for gate in run.gates)
+    of_gates = (
+        Section(f"{title}: {cut_name(gate.where)}", judgement_document(gate).blocks) for gate in run.gates
+    )
     for section in (*run_sections(run), *of_gates):
         written = folded(section.title, document_text(Document(section.blocks, section.legend)))
         if len(f"{text}\n{written}".encode("utf-8", "backslashreplace")) + KEPT_BYTES > room:
@@ -136,24 +130,15 @@ class Section(NamedTuple):
 
 
 def run_sections(run: ReportedRun) -> Iterator[Section]:
-    """Yield what there is of a run, a section a subject: budgets, rows, other kinds, environment."""
-    kinds = {
-        kind: _section(TITLES.get(kind, kind.capitalize()), each) for kind, each in run.documents.items()
-    }
-    yield from (section for kind, section in kinds.items() if kind == BUDGET)
-    if run.calls:
-        yield _section("Signatures and calls", of_rows(run.calls, run.view))
-    yield from (section for kind, section in kinds.items() if kind != BUDGET)
+    """Yield a section for each kind of result, and one for the environment."""
+    for name, document in run.documents().items():
+        title = KINDS[name].title if name in KINDS else ""
+        yield Section(title or name.capitalize(), document.blocks, document.legend_of())
     if run.environment:
         lines = tuple(Line(name, (value,)) for name, value in run.environment.items())
         about = Table((Column("value"),), (Group("", lines),), "", "", label_tone=Tone.PLAIN)
         taken = (paragraph(f"Taken {run.taken}."),) if run.taken else ()
         yield Section("Environment", (about, *taken))
-
-
-def _section(title: str, document: Document) -> Section:
-    """Return the section of a document."""
-    return Section(title, document.blocks, document.legend_of())
 
 
 def error_commands(run: ReportedRun, locations: Mapping[str, tuple[str, int]]) -> list[str]:
@@ -235,6 +220,8 @@ def _run_texts(runs: Sequence[ReportedRun]) -> Iterator[str]:
         text = f"{n}: {run.where}, taken {run.taken or 'at an unknown time'}"
         if differing:
             text += f"; may not compare with the newest: another {', '.join(differing)}"
+        if run.unknown:
+            text += f"; kinds of results that are not registered here: {', '.join(map(shown, run.unknown))}"
         yield text
 
 

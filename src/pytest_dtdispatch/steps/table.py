@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import NamedTuple
 
 from pytest_dtdispatch.core.row_id import RowId
@@ -221,6 +222,9 @@ KIND = Kind(
     tuple(METRICS),
     judge,
     LIMITS,
-    "no steps were counted; call dtdispatch.steps(fn) in the test, "
+    title="Counts of each step",
+    type=Steps,
+    advice=attrgetter("advice"),
+    nothing="no steps were counted; call dtdispatch.steps(fn) in the test, "
     "or count whole tests with --dtdispatch-all --dtdispatch-metric counts",
 )
