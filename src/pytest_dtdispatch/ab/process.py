@@ -234,7 +234,8 @@ def run_to_end(
                     if watcher is not None:
                         watcher.kill()
                         watcher.communicate()
-                    _end_group(process)
+                    with contextlib.suppress(ProcessLookupError, PermissionError):  # no process is left
+                        os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
 
 
@@ -271,8 +272,3 @@ def stopping_handled_by(handler: Callable[[int, Any], object]) -> Iterator[None]
     finally:
         for number, original in before.items():
             signal.signal(number, original)
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # no process is left
-        os.killpg(process.pid, signal.SIGKILL)

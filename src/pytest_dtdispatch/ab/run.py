@@ -174,13 +174,13 @@ def measure_run(request: Request, time_limit_s: float, output: Path | None) -> t
         suspects = {side for pair, screen in screens.items() if is_suspect(screen, rule) for side in pair}
         runner.run_stage(CONFIRM, [side for side in request.sides if side in suspects], rule.confirm)
         found = judge_pairs(runner.run)
-        if rows := _changed(found) if rule.metric == Metric.INSTRUCTIONS else ():
+        if rule.metric == Metric.INSTRUCTIONS and (rows := _most_changed(found)):
             runner.profile(rows, [side for side in request.sides if side in suspects])
         runner.write(found)
         return runner.run, found
 
 
-def _changed(found: Results) -> list[RowId]:
+def _most_changed(found: Results) -> list[RowId]:
     """Return the rows with the largest changes, which are profiled."""
     every = (one for compared in found.values() for one in compared.verdicts if one.verdict in CHANGED)
     by_shift = sorted(every, key=lambda one: -abs(dict(one.figures)["shift_percent"]))

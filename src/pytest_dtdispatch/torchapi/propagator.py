@@ -41,7 +41,10 @@ class ShardingCaches:
         self._propagator = follow(DTensor, "_op_dispatcher.sharding_propagator")
         self._python = _python_cache(self._propagator)
         self._native_clear, self._native_stats = _native_cache()
-        self._meta = _tensor_meta_cache(self._propagator)
+        # Old dispatchers query it on a miss.
+        names = ("_propagate_tensor_meta_cached", "_propagate_tensor_meta")
+        caches = (_lru_cache("tensor meta", type(self._propagator), name) for name in names)
+        self._meta = next(filter(None, caches), None)
         # Redistribution plans store placements of sharding plans, and are cleared with them if this torch
         # confuses masked partial placements.
         plans = _transform_plans() if _masks_are_confused() else None
@@ -138,12 +141,6 @@ def _native_cache() -> tuple[Callable[[], None] | None, Callable[[], tuple[int, 
         # The cache works without them: no op would seem to propagate.
         raise _unsupported(f"what clears and counts the native cache, on whose misses it calls {SLOW_PATH}")
     return clear, stats
-
-
-def _tensor_meta_cache(propagator: Any) -> NamedCache | None:
-    """Return the tensor-meta cache, which old dispatchers query on a miss, if torch has one."""
-    names = ("_propagate_tensor_meta_cached", "_propagate_tensor_meta")
-    return next(filter(None, (_lru_cache("tensor meta", type(propagator), name) for name in names)), None)
 
 
 def _transform_plans() -> NamedCache | None:
