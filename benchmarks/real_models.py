@@ -47,9 +47,10 @@ from torch.optim import AdamW
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
-from pytest_dtdispatch.replay.capture import SignatureCapture, TimeCaptureMode
+from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.rounds.plan import FEWEST, Plan
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
 from tests.models.watching import (
     CountedOps,
     Watch,

@@ -24,9 +24,9 @@ from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
-from pytest_dtdispatch.replay.capture import TimeCaptureMode
 from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
 
 # The test that the design's users start from.
 TEN_LINES = """

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.rounds.plan import Plan
-from pytest_dtdispatch.rounds.rounds import Reader, Rounds, Subject
+from pytest_dtdispatch.rounds.rounds import Rounds
 from pytest_dtdispatch.rounds.sampler import WallClock
+from pytest_dtdispatch.rounds.timing import Reader, Subject
 
 
 class CacheInfo(NamedTuple):

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.errors import DtDispatchWarning as DtDispatchWarning
     from pytest_dtdispatch.meshes.groups import fake_mesh as fake_mesh
     from pytest_dtdispatch.meshes.sharded import assert_sharded_tensor_equal as assert_sharded_tensor_equal
-    from pytest_dtdispatch.replay.capture import TimeCaptureMode as TimeCaptureMode
-    from pytest_dtdispatch.replay.capture import Timing as Timing
     from pytest_dtdispatch.watch.step_watch import StepWatch as StepWatch
+    from pytest_dtdispatch.watch.time_capture import TimeCaptureMode as TimeCaptureMode
+    from pytest_dtdispatch.watch.time_capture import Timing as Timing
 
 # Loaded on first use: `import torch` takes a second, and pytest imports this package at every start.
 _HOMES = {
@@ -21,8 +21,8 @@ _HOMES = {
     "DtDispatchError": "pytest_dtdispatch.errors",
     "DtDispatchWarning": "pytest_dtdispatch.errors",
     "StepWatch": "pytest_dtdispatch.watch.step_watch",
-    "TimeCaptureMode": "pytest_dtdispatch.replay.capture",
-    "Timing": "pytest_dtdispatch.replay.capture",
+    "TimeCaptureMode": "pytest_dtdispatch.watch.time_capture",
+    "Timing": "pytest_dtdispatch.watch.time_capture",
     "assert_sharded_tensor_equal": "pytest_dtdispatch.meshes.sharded",
     "fake_mesh": "pytest_dtdispatch.meshes.groups",
 }

@@ -144,15 +144,14 @@ def run_and_measure_sizes(
     for size in sorted(sizes, reverse=True):
         result, ran[size] = run(callable_at(make, size))
         wait_for(result)
-    for one in ran.values():
-        one.replay.settle_again()
+    ran = {size: one.settled_again() for size, one in ran.items()}
     share = replace(plan, rounds=math.ceil(plan.rounds / PASSES), max_time_s=plan.max_time_s / PASSES)
     figures: dict[int, list[Figures]] = {size: [] for size in sorted(ran)}
     for number in range(PASSES):
         for size in reversed(ran) if number % 2 else ran:
             show_progress("measuring size {}: pass {} of {}", size, number + 1, PASSES)
             figures[size].append(ran[size].measure(caches, share))
-    return figures, {size: ran[size].place for size in figures}
+    return figures, {size: ran[size].mesh for size in figures}
 
 
 def fit_scaling(

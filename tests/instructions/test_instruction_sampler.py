@@ -23,8 +23,10 @@ from pytest_dtdispatch.instructions.instruction_sampler import (
     counts_lookups,
 )
 from pytest_dtdispatch.rounds.plan import Plan
-from pytest_dtdispatch.rounds.rounds import NOT_COUNTED, Rounds, Subject
+from pytest_dtdispatch.rounds.recorder import NOT_COUNTED
+from pytest_dtdispatch.rounds.rounds import Rounds
 from pytest_dtdispatch.rounds.sampler import Meter, Profiler
+from pytest_dtdispatch.rounds.timing import Subject
 from tests.scripted_bench import Bench
 
 REHEARSAL = 4  # calls that are made before the first round

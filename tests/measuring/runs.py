@@ -13,7 +13,7 @@ from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.replay.repeat import run_and_measure_call
 from pytest_dtdispatch.rounds.plan import Plan
-from pytest_dtdispatch.rounds.rounds import nothing_to_do
+from pytest_dtdispatch.rounds.timing import no_op
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 Make = Callable[..., Any]
@@ -39,7 +39,7 @@ def captured(body: Callable[[], Any], *ops: str, plan: Plan = FEW) -> TestResult
 class NamingMode(TorchDispatchMode):
     """A mode that does nothing but name the ops that come by, and what is to be done before each."""
 
-    def __init__(self, before_each: Callable[[], object] = nothing_to_do) -> None:
+    def __init__(self, before_each: Callable[[], object] = no_op) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
         self._before_each = before_each

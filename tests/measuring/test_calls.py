@@ -16,8 +16,8 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, SparseAdam
 
 from pytest_dtdispatch.core.checks import Setup
 from pytest_dtdispatch.core.measurement import Figures, State
-from pytest_dtdispatch.replay.repeat import run_and_measure_call, run_call
-from pytest_dtdispatch.replay.replay import RandomState
+from pytest_dtdispatch.replay.repeat import RanCallable, run_and_measure_call, run_call
+from pytest_dtdispatch.replay.states import RandomState
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.rounds.rounds import PROPAGATED_AGAIN
 from pytest_dtdispatch.torchapi.ops import close_modes_opened_since, open_modes, tree_leaves
@@ -72,6 +72,7 @@ def test_a_mode_that_a_repetition_leaves_half_closed_is_closed_before_anything_i
     noted = NamingMode()  # one that a signal interrupted as it was closed
     total = torch.zeros(2)
     _, ran = run_call(lambda: total.add_(1))
+    assert isinstance(ran, RanCallable)
     with ran.repeating(one_thread=True) as prepare:
         assert prepare() == ()
         noted.__enter__()  # type: ignore[no-untyped-call]
@@ -282,7 +283,7 @@ def a_write_to_overlapping_memory_loses_no_other_write(shard: Make, call: Call) 
     return expanded, other
 
 
-NO_COPY = "it writes to a {} tensor, whose contents cannot be put back"
+NO_COPY = "it writes to a {} tensor, whose contents cannot be restored"
 
 
 @runs_once(NO_COPY.format("sparse_coo"))
@@ -418,7 +419,7 @@ def test_the_generator_of_a_cuda_device_is_watched(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "default_generators", (generator,))
     random = RandomState([])
-    random.watch([torch.device("cuda", 0)])
+    random.save_all([torch.device("cuda", 0)])
     first = torch.rand(3, generator=generator)
     random.settle()
     after = generator.get_state()

@@ -14,9 +14,10 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.replay.capture import SignatureCapture, TimeCaptureMode
+from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.torchapi.tensors import wait_for
+from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
 from tests.measuring.runs import FEW, Make, captured
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays", "young_heap")]

@@ -13,8 +13,9 @@ import pytest
 
 import pytest_dtdispatch
 from pytest_dtdispatch.rounds.plan import Plan
-from pytest_dtdispatch.rounds.rounds import Rounds, Subject
+from pytest_dtdispatch.rounds.rounds import Rounds
 from pytest_dtdispatch.rounds.sampler import WallClock
+from pytest_dtdispatch.rounds.timing import Subject
 from tests.scripted_bench import Bench
 
 

@@ -166,7 +166,7 @@ def test_nothing_that_is_free_is_read_or_written_and_no_model_of_fsdp2_ends_the_
     assert FREED in text
     assert "runs once: its repetition freed the storage of a tensor" in text
     assert "reads: runs once: a later call freed the storage of a tensor" in text
-    assert "not repeated: a tensor that it writes to was freed, resized or moved meanwhile" in text
+    assert "not repeated: a tensor that it writes to was freed, resized or moved after the first call" in text
 
 
 def free(tensor: torch.Tensor) -> None:

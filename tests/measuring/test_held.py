@@ -14,7 +14,8 @@ import pytest
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.replay.capture import SignatureCapture, TimeCaptureMode
+from pytest_dtdispatch.replay.capture import SignatureCapture
+from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
 from tests.measuring.runs import FEW, Make
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -96,7 +97,7 @@ def test_one_copy_at_most_is_held_of_what_an_op_writes_and_without_memory_it_run
     assert over.keys() == {"in place", "out", "foreach"}
     assert all(megabytes <= 110 for megabytes in over.values()), over
     assert [why, values] == [
-        "runs once: no copy could be made of the 524,288,000 bytes that it writes",
+        "runs once: no memory for a copy of the 524,288,000 bytes that it writes",
         "2.0 2.0",
     ]
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.rounds.plan import Plan
-from pytest_dtdispatch.rounds.rounds import Rounds, Subject
+from pytest_dtdispatch.rounds.rounds import Rounds
 from pytest_dtdispatch.rounds.sampler import WallClock
+from pytest_dtdispatch.rounds.timing import Subject
 from tests.scripted_bench import Bench
 
 MANY = 200_000

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401
 from torch.utils.checkpoint import checkpoint
 
 from pytest_dtdispatch.core.events import CodePlace
-from pytest_dtdispatch.lines.finder import ModuleNames, PlaceFinder
+from pytest_dtdispatch.lines.finder import LineFinder, ModuleNames
 from tests.measuring.test_guard import in_thread
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
@@ -111,8 +111,8 @@ def step(request: pytest.FixtureRequest) -> Step:
 
 
 @pytest.fixture
-def finder() -> Iterator[PlaceFinder]:
-    with PlaceFinder() as finder:
+def finder() -> Iterator[LineFinder]:
+    with LineFinder() as finder:
         yield finder
 
 
@@ -123,11 +123,11 @@ def places_of(step: Callable[[], Any], ask: Callable[[], CodePlace]) -> Places:
 
 
 @pytest.fixture
-def noted(finder: PlaceFinder, step: Step) -> Places:
+def noted(finder: LineFinder, step: Step) -> Places:
     """Places of a step, of which an earlier one was noted."""
     step()
     finder.begin_step()
-    noted = places_of(step, finder.note)
+    noted = places_of(step, finder.record)
     finder.begin_step()
     seen = places_of(step, finder.here)
     assert seen == noted
@@ -159,12 +159,12 @@ def test_each_op_of_a_step_has_its_line_its_module_and_its_phase(noted: Places) 
     assert found(noted, "add_")[-1] == ("optimizer", "", "optimizer")
 
 
-def test_without_notes_a_place_in_backward_is_its_call(finder: PlaceFinder, step: Step) -> None:
+def test_without_notes_a_place_in_backward_is_its_call(finder: LineFinder, step: Step) -> None:
     seen = places_of(step, finder.here)
     assert found(seen, "mse_loss_backward") == [("backward call", "", "backward")]
 
 
-def test_a_step_that_makes_other_nodes_is_not_taken_for_the_noted_one(finder: PlaceFinder) -> None:
+def test_a_step_that_makes_other_nodes_is_not_taken_for_the_noted_one(finder: LineFinder) -> None:
     x = torch.rand(4, requires_grad=True)
 
     def step(times: int) -> None:
@@ -173,12 +173,12 @@ def test_a_step_that_makes_other_nodes_is_not_taken_for_the_noted_one(finder: Pl
             y = y.sin()
         y.exp().sum().backward()  # times
 
-    places_of(lambda: step(1), finder.note)
+    places_of(lambda: step(1), finder.record)
     finder.begin_step()
     assert found(places_of(lambda: step(3), finder.here), "cos") == [("times", "", "backward")]
 
 
-def test_what_an_optimizer_calls_back_is_no_optimizer(finder: PlaceFinder) -> None:
+def test_what_an_optimizer_calls_back_is_no_optimizer(finder: LineFinder) -> None:
     x = torch.rand(4, requires_grad=True)
     optimizer = torch.optim.SGD([x], lr=0.1, foreach=False)
 
@@ -202,7 +202,7 @@ HOOKS: list[Callable[[Any, Any], Any]] = [
 
 @pytest.mark.parametrize("register", HOOKS)
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.LBFGS])
-def test_hook_of_an_optimizer_is_optimizer(finder: PlaceFinder, register: Any, kind: Any) -> None:
+def test_hook_of_an_optimizer_is_optimizer(finder: LineFinder, register: Any, kind: Any) -> None:
     x = torch.rand(4, requires_grad=True)
     optimizer = kind([x], lr=0.1)
 
@@ -230,14 +230,14 @@ class OwnSGD(torch.optim.Optimizer):
                 parameter.sub_(parameter.grad)  # own step
 
 
-def test_an_optimizer_of_the_user_is_one(finder: PlaceFinder) -> None:
+def test_an_optimizer_of_the_user_is_one(finder: LineFinder) -> None:
     x = torch.rand(4, requires_grad=True)
     optimizer = OwnSGD([x])
     x.sum().backward()
     assert found(places_of(optimizer.step, finder.here), "sub_") == [("own step", "", "optimizer")]
 
 
-def test_backward_in_a_thread_of_a_program_is_backward(finder: PlaceFinder) -> None:
+def test_backward_in_a_thread_of_a_program_is_backward(finder: LineFinder) -> None:
     seen: Places = []
     x = torch.rand(4, requires_grad=True)
     in_thread(lambda: seen.extend(places_of(lambda: x.sin().sum().backward(), finder.here)))
@@ -245,29 +245,29 @@ def test_backward_in_a_thread_of_a_program_is_backward(finder: PlaceFinder) -> N
     assert {phase for *_, phase in found(seen, "sin")} == {"forward"}
 
 
-def test_the_innermost_line_before_the_base_is_taken(finder: PlaceFinder) -> None:
+def test_the_innermost_line_before_the_base_is_taken(finder: LineFinder) -> None:
     def run(step: Callable[[], CodePlace]) -> CodePlace:
         return step()
 
-    with PlaceFinder(run) as based:
+    with LineFinder(run) as based:
         assert where(run(based.here)) == ("base", "", "forward")  # base
 
 
-def test_compiled_code_stays_compiled(finder: PlaceFinder) -> None:
+def test_compiled_code_stays_compiled(finder: LineFinder) -> None:
     graphs = CompileCounter()
     block = torch.compile(Block(), backend=graphs)
     x = torch.rand(4, 4)
     for _ in range(3):
         finder.begin_step()
         block(x).sum().backward()
-        finder.note()
+        finder.record()
     finder.__exit__(None, None, None)
     block(x).sum().backward()
     assert graphs.frame_count == 1
     torch._dynamo.reset()
 
 
-def test_a_compiled_module_has_the_names_that_the_program_gave(finder: PlaceFinder) -> None:
+def test_a_compiled_module_has_the_names_that_the_program_gave(finder: LineFinder) -> None:
     net = torch.compile(torch.nn.Sequential(Block()), backend="aot_eager")
     seen = places_of(lambda: net(torch.rand(4, 4)), finder.here)
     assert {module for _, module, _ in found(seen, "mm")} <= {"0.inner", "Sequential"}
@@ -294,8 +294,8 @@ def test_a_module_has_its_first_full_name_without_wrappers_and_the_outermost_tha
 def test_a_part_is_named_by_the_whole_that_is_known_and_one_that_no_whole_holds_by_the_next_one() -> None:
     net, other, names = Sequential(Sequential(Linear(2, 2))), Linear(2, 2), ModuleNames()
     part: Any = net[0]
-    assert names.known_name([part[0], part]) == "0"
+    assert names.name_in_backward([part[0], part]) == "0"
     assert names.name([other, part, net]) == "0"
     assert names.name([other, net]) == "Sequential"
-    assert names.known_name([other, part]) == "0"
-    assert names.known_name([part[0], part]) == "0.0"
+    assert names.name_in_backward([other, part]) == "0"
+    assert names.name_in_backward([part[0], part]) == "0.0"

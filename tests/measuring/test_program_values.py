@@ -18,8 +18,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.replay.replay import Replay, Storages
-from pytest_dtdispatch.rounds.rounds import nothing_to_do
+from pytest_dtdispatch.replay.replay import Before, NotRepeatable
+from pytest_dtdispatch.replay.storages import Storages
+from pytest_dtdispatch.rounds.timing import no_op
 from pytest_dtdispatch.steps.measure import run_and_count, shape_of
 from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -195,9 +196,11 @@ def test_module_without_hash_is_named(a: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("kind", ["symbolic", "of vmap", "without attributes", "uninitialized"])
 def test_write_to_undescribable_tensor_runs_once(kind: str) -> None:
-    replay = Replay([], Storages())
-    replay.save(KINDS[kind]())
-    assert "writes to a wrapped tensor" in replay.why_not_repeatable
+    before = Before([], Storages())
+    before.save(KINDS[kind]())
+    replay = before.settled()
+    assert isinstance(replay, NotRepeatable)
+    assert "writes to a wrapped tensor" in replay.reason
 
 
 class Naming(TorchFunctionMode):
@@ -283,7 +286,7 @@ def test_op_without_autograd_kernel_has_gradient(library: Any, mesh: DeviceMesh)
     assert x.grad.tolist() == [2.0, 2.0, 2.0]
 
 
-def embedded(mesh: DeviceMesh, between: Callable[[], object] = nothing_to_do) -> tuple[Any, Any]:
+def embedded(mesh: DeviceMesh, between: Callable[[], object] = no_op) -> tuple[Any, Any]:
     ids = distribute_tensor(torch.zeros(4, 2, dtype=torch.long), mesh, [Replicate()])
 
     def embed() -> Any:

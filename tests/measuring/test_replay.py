@@ -15,11 +15,12 @@ from torch.distributed.tensor.experimental import register_sharding
 
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.results import TestResults
-from pytest_dtdispatch.replay.capture import SignatureCapture, TimeCaptureMode
+from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.torchapi.ops import open_modes, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of
+from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
 from tests.conftest import Capture
 from tests.measuring.runs import FEW, Make, captured, measured_call
 from tests.sweep.observe import aliases, seen

@@ -22,16 +22,15 @@ from pytest_dtdispatch.rounds import rounds
 from pytest_dtdispatch.rounds.core_speed import CoreSpeed
 from pytest_dtdispatch.rounds.core_waits import CoreWaits
 from pytest_dtdispatch.rounds.plan import Plan, Propagation
+from pytest_dtdispatch.rounds.recorder import NOT_COUNTED, SampleRecorder
 from pytest_dtdispatch.rounds.rounds import (
     A_COUNTER_MOVED,
     NO_COUNTER_MOVED,
     NOT_COLD,
-    NOT_COUNTED,
     NOT_PROPAGATED,
     PROPAGATED_AGAIN,
-    SampleRecorder,
-    Subject,
 )
+from pytest_dtdispatch.rounds.timing import Subject
 from tests.scripted_bench import Bench, FakeOp
 
 REHEARSAL = 4  # calls that are made before the first round
@@ -362,7 +361,7 @@ def test_only_the_call_is_timed(bench: Bench, is_released: bool) -> None:
 def test_calls_are_timed_two_frames_below_their_caller(bench: Bench) -> None:
     """Torch walks the stack in each propagation: every frame more makes a miss slower."""
     depths = seen_in_calls(bench, lambda: len(inspect.stack(0)))
-    bench.rounds(Subject(bench.op, tuple), scripted(rounds=6, repeat=2)).run(0.0)
+    bench.rounds(Subject(bench.op, tuple), scripted(rounds=6, repeat=2)).run()
     run, time_row, op, effect, look = 1, 1, 1, 1, 1
     assert set(depths) == {len(inspect.stack(0)) + run + time_row + op + effect + look}
 

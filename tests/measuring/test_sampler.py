@@ -9,8 +9,9 @@ import pytest
 from pytest_dtdispatch.core.measurement import TIME, UNITS, State, Unit
 from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.rounds.plan import Plan
-from pytest_dtdispatch.rounds.rounds import Rounds, Subject
+from pytest_dtdispatch.rounds.rounds import Rounds
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, Sampler, WallClock, register_sampler, start_sampler
+from pytest_dtdispatch.rounds.timing import Subject
 from tests.scripted_bench import Bench
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pytest_dtdispatch.replay.replay import Copy, NoCopyError, refuse_uncopyable
+from pytest_dtdispatch.replay.storages import Copy, NoCopyError, refuse_uncopyable
 from pytest_dtdispatch.torchapi.tensors import StorageReference
 
 pytestmark = pytest.mark.torch

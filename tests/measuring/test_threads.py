@@ -16,12 +16,13 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.errors import DtDispatchWarning, MeasurementError
-from pytest_dtdispatch.replay.capture import SignatureCapture, TimeCaptureMode
+from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi import observe
 from pytest_dtdispatch.torchapi.observe import SLOW_PATH, observe_propagations
 from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
 from tests.measuring.runs import FEW, Make, captured
 from tests.measuring.test_guard import in_thread
 from tests.plugin_runs import measure_source, text_of

@@ -17,12 +17,13 @@ from torch.optim import AdamW
 from pytest_dtdispatch.core.results import TestResults
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
-from pytest_dtdispatch.replay.capture import SignatureCapture, TimeCaptureMode
+from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.suite.decode import decode_token
 from pytest_dtdispatch.suite.llama import BATCH, SEQUENCE, Sizes, llama, split
 from pytest_dtdispatch.torchapi.missing_api import fully_shard
 from pytest_dtdispatch.torchapi.tensors import local_of, shards_of_simulated_ranks
+from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
 from tests.models.watching import CountedOps, Watch, calls_by_op, differences, watched
 from tests.probes import FSDP_WITHOUT_CUDA, LOCAL_TENSOR, fake_group_writes, needs, why_no_product_of_heads
 

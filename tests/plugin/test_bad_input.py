@@ -268,7 +268,7 @@ def test_a_test_raises_its_own_and_an_open_capture_is_told_with_its_line(pyteste
 
 def test_a_mode_or_capture_that_a_test_under_all_opens(pytester: pytest.Pytester) -> None:
     source = f"""
-from pytest_dtdispatch.replay.capture import TimeCaptureMode
+from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
 
 def test_leaves_open():
     Passing().__enter__()

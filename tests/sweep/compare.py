@@ -17,7 +17,7 @@ from pytest_dtdispatch.plugin.recorder import Recorder
 from pytest_dtdispatch.plugin.settings import Settings
 from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.rounds.plan import Plan
-from pytest_dtdispatch.rounds.rounds import nothing_to_do
+from pytest_dtdispatch.rounds.timing import no_op
 from pytest_dtdispatch.torchapi.ops import tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measuring.runs import NamingMode
@@ -71,7 +71,7 @@ def observed(programs: Programs, number: int, way: Way, is_on_misses: bool = Fal
     gc.collect()
     gc.freeze()  # from here on the collector knows only what the program made
     seed(number)
-    seen, result = _watched(program, way, ShardingCaches().clear if is_on_misses else nothing_to_do)
+    seen, result = _watched(program, way, ShardingCaches().clear if is_on_misses else no_op)
     seen["random"] = observe.random_state()
     seen["alive"] = observe.living()
     seen.update(_seen_of(program, result))

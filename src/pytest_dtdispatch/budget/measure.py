@@ -45,7 +45,7 @@ from pytest_dtdispatch.replay.call import redistribution_text
 from pytest_dtdispatch.replay.guard import MeasurementLock
 from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
 from pytest_dtdispatch.rounds.plan import Agreement, agreed
-from pytest_dtdispatch.rounds.rounds import gc_paused, nothing_to_do
+from pytest_dtdispatch.rounds.timing import gc_paused, no_op
 from pytest_dtdispatch.stats.intervals import median_interval
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.model import StepCounts
@@ -133,7 +133,7 @@ class BudgetMeasurement:
         self,
         steps: int,
         name: str,
-        collect: Callable[[], object] = nothing_to_do,
+        collect: Callable[[], object] = no_op,
         agreement: Agreement | None = None,
     ) -> None:
         _leave_ours_uncompiled()
@@ -233,7 +233,7 @@ class BudgetMeasurement:
         timing_ns = sum(one.timing_ns for timeline in timelines for one in timeline) / len(timelines)
         events = statistics.median(root.count() for root in self._roots)
         off_core = "" if waits.is_counted else off_core_text(waits, off_core_ns, measured_ns)
-        collector = COLLECTOR * (self._collect is not nothing_to_do)
+        collector = COLLECTOR * (self._collect is not no_op)
         elsewhere = (one.elsewhere for step in self._counted for one in step.collective_runs)
         budget = Budget(
             self._name,

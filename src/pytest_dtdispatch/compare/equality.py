@@ -14,7 +14,7 @@ from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import DtDispatchError, MeasurementError, UnequalError, first_line
 from pytest_dtdispatch.replay.call import dtype_text, shape_text
-from pytest_dtdispatch.replay.replay import RandomState
+from pytest_dtdispatch.replay.states import RandomState
 from pytest_dtdispatch.torchapi.ops import without_outer_modes
 from pytest_dtdispatch.torchapi.tensors import (
     LocalPart,

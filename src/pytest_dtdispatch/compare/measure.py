@@ -17,24 +17,19 @@ from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, S
 from pytest_dtdispatch.core.results import row_name
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.replay.repeat import (
-    RanCall,
+    RanCallable,
     repeat_under,
     repetitions,
     run_call,
     synchronizer,
     threads_note,
 )
+from pytest_dtdispatch.replay.replay import NotRepeatable
 from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
 from pytest_dtdispatch.rounds.plan import Plan
-from pytest_dtdispatch.rounds.rounds import (
-    Prepare,
-    SampleRecorder,
-    Subject,
-    gc_paused,
-    samples_of,
-    time_row,
-)
+from pytest_dtdispatch.rounds.recorder import SampleRecorder
 from pytest_dtdispatch.rounds.signals import Signals
+from pytest_dtdispatch.rounds.timing import Prepare, Subject, gc_paused, time_row
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import wait_for
@@ -195,7 +190,7 @@ def order_of_round(number: int, labels: Sequence[str]) -> list[str]:
 def run_and_measure_variants(variants: Variants, caches: ShardingCaches, plan: Plan) -> Compared:
     """Call each variant for the program and compare their results, then measure them alternately."""
     __tracebackhide__ = True
-    ran: dict[str, RanCall] = {}
+    ran: dict[str, RanCallable | NotRepeatable] = {}
 
     def call(label: str, fn: Callable[[], Any]) -> Any:
         __tracebackhide__ = True
@@ -204,27 +199,28 @@ def run_and_measure_variants(variants: Variants, caches: ShardingCaches, plan: P
         return result
 
     call_variants(variants, call)
-    for one in ran.values():
-        one.replay.settle_again()
+    ran = {label: one.settled_again() for label, one in ran.items()}
     figures, counts = _measured(ran, caches, plan)
     compared: list[ComparedVariant] = []
     for label in variants.functions:
         own = row_name(variants.name, label)
-        row = Measurement(own, own, variants.name, ran[label].place, Contains.COMPARED, 1, figures[label])
+        row = Measurement(own, own, variants.name, ran[label].mesh, Contains.COMPARED, 1, figures[label])
         compared.append(ComparedVariant(own, label, variants.name, row, counts.get(label)))
     return Compared(variants.name, tuple(variants.functions), tuple(compared))
 
 
 def _measured(
-    ran: Mapping[str, RanCall], caches: ShardingCaches, plan: Plan
+    ran: Mapping[str, RanCallable | NotRepeatable], caches: ShardingCaches, plan: Plan
 ) -> tuple[dict[str, Figures], dict[str, CallCounts]]:
     """Measure the variants that can be repeated; note for the others why they cannot."""
     figures = {
         label: Figures(notes=(f"{label}: {reason}",))
         for label, one in ran.items()
-        if (reason := one.why_not_measured(plan))
+        if (reason := one.skip_reason(plan))
     }
-    again = {label: one for label, one in ran.items() if label not in figures}
+    again = {
+        label: one for label, one in ran.items() if isinstance(one, RanCallable) and label not in figures
+    }
     # All variants run with the same number of threads: torch recompiles if it changes.
     compiled, threads = any(one.is_compiled for one in again.values()), torch.get_num_threads()
     notes = (threads_note(threads),) if compiled and plan.one_thread and threads > 1 else ()
@@ -242,6 +238,6 @@ def _measured(
     for label in again:
         calls = turns.calls[label]
         remark = f"each sample is {f'the median of {calls} calls' if calls > 1 else 'one call'}"
-        samples = samples_of(turns.recorders[label])
+        samples = turns.recorders[label].samples()
         figures[label] = Figures(len(samples[0].values), samples, notes, (remark,), is_traced())
     return figures, counts

@@ -23,11 +23,13 @@ from pytest_dtdispatch.core.environment import is_traced
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import MeasurementError, first_line
-from pytest_dtdispatch.replay.repeat import agreed_reason, run_call, synchronizer
-from pytest_dtdispatch.replay.replay import NoCopyError
+from pytest_dtdispatch.replay.repeat import run_call, synchronizer
+from pytest_dtdispatch.replay.replay import NotRepeatable, agreed_reason
+from pytest_dtdispatch.replay.storages import NoCopyError
 from pytest_dtdispatch.rounds.plan import WARMUP_HITS
-from pytest_dtdispatch.rounds.rounds import SampleRecorder, Subject, gc_paused, samples_of, time_row
+from pytest_dtdispatch.rounds.recorder import SampleRecorder
 from pytest_dtdispatch.rounds.signals import nothing_warned
+from pytest_dtdispatch.rounds.timing import Subject, gc_paused, time_row
 from pytest_dtdispatch.torchapi import compiler as compilerapi
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import release_of, wait_for
@@ -111,7 +113,7 @@ class CompileRounds:
         if not hits and self._recorder.recorded(State.COMPILE_WARM):
             cache_lookups = f"{misses} look-ups found nothing" if misses else "none was asked"
             notes = (f"compile-warm: no cache of compiled code answered: {cache_lookups}", *notes)
-        samples = samples_of(self._recorder)
+        samples = self._recorder.samples()
         if self.gave_up:
             notes = (f"{UNCOMPILED}: {self.gave_up}", *notes)
             samples = tuple(_refused(one) if one.state is State.CALL else one for one in samples)
@@ -246,13 +248,14 @@ def run_and_measure_compile(
         counts: CompileCounts = NOTHING_COUNTED,
         gave_up: str = "",
     ) -> Compiled:
-        measurement = Measurement(name, name, name, ran.place, Contains.COMPILED, 1, figures)
+        measurement = Measurement(name, name, name, ran.mesh, Contains.COMPILED, 1, figures)
         backend_name = backend if isinstance(backend, str) else getattr(backend, "__name__", "custom")
         function = CompiledFunction(name, backend_name, counts, measurement, gave_up)
         return Compiled(results, eager_results, function)
 
-    if reason := agreed_reason(plan.agreement, ran.why_not_repeatable):
-        return compiled(Figures(notes=(reason,)))
+    reason = agreed_reason(plan.agreement, ran.reason if isinstance(ran, NotRepeatable) else None)
+    if isinstance(ran, NotRepeatable) or reason is not None:
+        return compiled(Figures(notes=(str(reason),)))
     with ExitStack() as stack:
         prepare = stack.enter_context(ran.repeating(plan.one_thread))
         subject = Subject(compilation.fn, prepare, release=release)

@@ -13,7 +13,8 @@ from typing import Any
 from torch.optim import Optimizer
 
 from pytest_dtdispatch.core.events import CodePlace, OptimizerStep, Phase
-from pytest_dtdispatch.lines.finder import NOTHING, ForwardPlaces, FrameOwner, look
+from pytest_dtdispatch.lines.finder import ForwardLines
+from pytest_dtdispatch.lines.frames import NOTHING, FrameOwner, view_stack
 from pytest_dtdispatch.lines.traced_line import TracedLine
 from pytest_dtdispatch.torchapi.compiler import uncompiled
 from pytest_dtdispatch.torchapi.ops import describe_optimizer
@@ -26,7 +27,7 @@ MANY_LINES = 200
 IMPORTLIB = "<frozen importlib._bootstrap>"
 
 
-class LineTracer(ForwardPlaces):
+class LineTracer(ForwardLines):
     """Record each line of the user's program and its module, in this thread.
 
     All code that an import runs is attributed to the importing line.
@@ -100,7 +101,7 @@ class LineTracer(ForwardPlaces):
         return max(shortest_ns, 0) // MANY_LINES
 
     def _owner(self, frame: FrameType) -> FrameOwner:
-        return self._frames.known.get(id(frame.f_code)) or self._frames.learn(frame.f_code)
+        return self._frames.owners.get(id(frame.f_code)) or self._frames.owner(frame.f_code)
 
     def _on_call(self, frame: FrameType, event: str, arg: Any) -> Any:
         if self._is_importing:
@@ -171,11 +172,11 @@ class LineTracer(ForwardPlaces):
     def _place(self) -> tuple[CodePlace, bool]:
         """Return the current line, and whether it is user code called by the autograd engine."""
         outwards = reversed(self._stack)
-        seen = look(outwards)
+        seen = view_stack(outwards)
         if not seen.is_in_engine:
             return self._forward(seen), self._is_in_engine()
-        at = seen if seen.file else look(outwards)  # the caller of backward
-        name = self._names.known_name(seen.running) if seen.running else ""
+        at = seen if seen.file else view_stack(outwards)  # the caller of backward
+        name = self._names.name_in_backward(seen.running) if seen.running else ""
         return CodePlace(at.file, at.line, name, Phase.BACKWARD), bool(seen.file or seen.running)
 
 

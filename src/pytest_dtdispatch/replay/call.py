@@ -1,4 +1,4 @@
-"""An op call, or a conversion, that a program makes: how it is named, and how it is made again."""
+"""Calls of ops and of conversions: their arguments and their signatures."""
 
 from __future__ import annotations
 
@@ -30,50 +30,50 @@ from pytest_dtdispatch.torchapi.tensors import TensorTraits, mesh_among, tensor_
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__tracebackhide__ = True  # a test that fails here shows its own line
+__tracebackhide__ = True  # a failing test shows its own line
 
 
 class OpCall(NamedTuple):
-    """An op with the arguments that a program called it with."""
+    """An op and the arguments of a call."""
 
     func: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     def run(self) -> Any:
-        """Make the call, as if no mode had been open."""
+        """Make the call below the mode that handles it."""
         with below_modes(self.func):
             return self.func(*self.args, **self.kwargs)
 
     def leaves(self) -> list[Any]:
-        """Every argument, lists of tensors flattened."""
+        """Return every argument, with lists of tensors flattened."""
         return leaves_of(self.args, self.kwargs)
 
     def written(self) -> list[torch.Tensor]:
-        """Tensors that the op's schema says it writes to."""
+        """Return the tensors that the op writes to, by its schema."""
         values = [value for argument, value in arguments_of(*self) if is_written(argument)]
         return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
-    def why_not_repeatable(self) -> str:
-        """Return why the call cannot be repeated, judged by its schema and tags; empty where it can."""
+    def skip_reason(self) -> str | None:
+        """Return why the call cannot be repeated, by its schema and tags; None if it can."""
         if not is_op(self.func):
             return "a higher-order operator runs once"
         if torch.Tag.inplace_view in self.func.tags:
             return "runs once: it changes a tensor's shape in place"
         if not returns_of(self.func) and not self.written():
             return "runs once: its effect is outside its tensors"
-        return ""
+        return None
 
 
 def has_dtensor(leaves: list[Any]) -> bool:
-    """Return whether there is a DTensor among the arguments of a call."""
+    """Return whether one of the arguments is a DTensor."""
     return any(isinstance(leaf, DTensor) for leaf in leaves)
 
 
 class UnnoticedMode(TorchDispatchMode):
-    """What our dispatch modes have in common: compiled code stays compiled, higher-order operators run.
+    """Base of our dispatch modes: compiled code stays compiled, higher-order operators run.
 
-    A signal that comes while one is opened or closed leaves none of them open.
+    A signal that arrives while a mode is opened or closed leaves none of them open.
     """
 
     supports_higher_order_operators = True
@@ -84,7 +84,7 @@ class UnnoticedMode(TorchDispatchMode):
 
     @classmethod
     def is_infra_mode(cls) -> bool:
-        """Leave compiled code compiled."""
+        """Return True: compiled code stays compiled under an infra mode."""
         return True
 
     def __enter__(self) -> Self:
@@ -101,7 +101,7 @@ class UnnoticedMode(TorchDispatchMode):
         try:
             with Signals():
                 left_open = self._close()
-        except BaseException:  # it may have come before signals were held back
+        except BaseException:  # a signal may arrive before they are deferred
             self._close()
             raise
         self._closed(left_open, exception[0] is not None)
@@ -110,10 +110,10 @@ class UnnoticedMode(TorchDispatchMode):
         super().__enter__()  # type: ignore[no-untyped-call]
 
     def _closed(self, left_open: list[str], has_raised: bool) -> None:
-        """Look at what was opened inside and left open, once it is closed."""
+        """Handle the names of modes that were opened inside and left open."""
 
     def _close(self) -> list[str]:
-        """Close it, and first what was opened inside and left open; return the names of that."""
+        """Close modes that were opened inside and left open, then this one; return the names of those."""
         if not any(mode is self for mode in open_modes()):
             return []
         left_open = close_modes_opened_since([*self._outer, self])
@@ -121,7 +121,7 @@ class UnnoticedMode(TorchDispatchMode):
         return left_open
 
 
-# How signatures write dtypes.
+# Abbreviations of dtypes in signatures.
 DTYPES = {
     torch.float64: "f64",
     torch.float32: "f32",
@@ -139,11 +139,11 @@ DTYPES = {
 
 
 def signature_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Signature:
-    """Describe an op call on DTensors, or on the specs that stand for them in propagation.
+    """Return the signature of an op call on DTensors, or on their specs in propagation.
 
     Tensors are shown by dtype, global shape and placements. Integers, flags and dtypes that differ from
-    the op's defaults are shown too, by name: they select another plan of propagation, so that without
-    them two different calls would share a row. Scalars are not: a learning rate is no other op.
+    the op's defaults are shown by name: they select another plan of propagation, and without them
+    different calls would share a row. Scalars are left out: a learning rate does not make another op.
     """
     mesh = mesh_among(leaves_of(args, kwargs))
     texts = (_argument_text(*each) for each in arguments_of(func, args, kwargs))
@@ -182,26 +182,26 @@ def dtype_text(dtype: torch.dtype) -> str:
 
 
 def tensor_text(tensor: TensorTraits) -> str:
-    """Write a tensor as dtype, global shape and, of a DTensor, placements: ``f32[512,512]S0``.
+    """Return dtype, global shape and, for a DTensor, placements: ``f32[512,512]S0``.
 
-    Where its local shard came from a collective that was not waited for, ``async`` follows.
+    ``async`` follows if its local shard is the output of a collective that nothing has waited for.
     """
     text = f"{dtype_text(tensor.dtype)}{shape_text(tensor.shape)}{placements_text(tensor.placements)}"
     return f"{text} async" if tensor.is_async else text
 
 
 def shape_text(shape: Sequence[Any]) -> str:
-    """Write a shape or a stride: ``[512,512]``."""
+    """Return a shape or a stride as text: ``[512,512]``."""
     return f"[{','.join(map(str, shape))}]"
 
 
 def placements_text(placements: Sequence[Any]) -> str:
-    """Write placements, one for each mesh dimension: ``S0R``."""
+    """Return placements as text, one for each mesh dimension: ``S0R``."""
     return "".join(map(placement_text, placements))
 
 
 def placement_text(placement: Any) -> str:
-    """Write a placement: ``S0`` for Shard(0), ``R`` for Replicate, ``P`` for a partial sum, ``P(max)``."""
+    """Return ``S0`` for Shard(0), ``R`` for Replicate, ``P`` for a partial sum, ``P(max)`` for a maximum."""
     if type(placement) is Shard:
         return f"S{placement.dim}"
     if type(placement) is Replicate:
@@ -212,20 +212,20 @@ def placement_text(placement: Any) -> str:
 
 
 def redistribution_text(source: Any, target: Any) -> str:
-    """Write how a redistribution changes a tensor, or a spec that stands for it: ``f32[8,8]S0 -> R``."""
+    """Return how a redistribution changes a tensor, or its spec, as text: ``f32[8,8]S0 -> R``."""
     traits = tensor_traits(source)
     before = tensor_text(traits) if traits else placements_text(source.placements)
     return f"{before} -> {placements_text(target.placements)}"
 
 
-# Arguments that make another call of it, beside its tensor, mesh and placements: by function, place and name.
+# Positional arguments that distinguish conversions in addition to tensor, mesh and placements, by function.
 NAMED_ARGUMENTS = {"from_local": {4: "run_check", 5: "shape"}, "redistribute": {4: "async_op"}}
 
 
-class ContextStandIn:
-    """Stands in for what autograd gives its functions to keep things in, in a repetition.
+class RepetitionContext:
+    """Replaces the context of an autograd function in a repetition.
 
-    It reads what the program's own call keeps there, and keeps what the repetition writes to itself.
+    It reads attributes of the context of the program's own call, and stores new ones in itself.
     """
 
     def __init__(self, context: Any) -> None:
@@ -234,15 +234,15 @@ class ContextStandIn:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
 
-    def _keep_nothing(self, *args: Any) -> None:
-        """Tell autograd nothing: the program's own call has."""
+    def _ignore(self, *args: Any) -> None:
+        """No-op: the program's own call already registered this with autograd."""
 
-    set_materialize_grads = save_for_backward = mark_dirty = mark_non_differentiable = _keep_nothing
+    set_materialize_grads = save_for_backward = mark_dirty = mark_non_differentiable = _ignore
 
 
 @dataclass(frozen=True)
 class ConversionCall:
-    """A function of torch that converts, with what it is called with."""
+    """A conversion function of torch and the arguments of a call."""
 
     converter: Converter
     function: Callable[..., Any]
@@ -251,40 +251,40 @@ class ConversionCall:
 
     @property
     def name(self) -> str:
-        """Name it as ops are named: ``redistribute``, ``to_local_backward``."""
+        """The name in signatures: ``redistribute``, ``to_local_backward``."""
         return f"{self.converter.name}{'_backward' * self.converter.is_backward}"
 
     @property
     def tensor(self) -> torch.Tensor | None:
-        """The tensor that is converted; None where autograd has no gradient for it."""
+        """The tensor that is converted; None if autograd has no gradient for it."""
         values = (*self.args, *self.kwargs.values())
         return next((each for each in values if isinstance(each, torch.Tensor)), None)
 
-    def again(self) -> tuple[Any, ...]:
-        """Return the arguments of a repetition."""
+    def arguments_of_repetition(self) -> tuple[Any, ...]:
+        """Return the positional arguments, with a context that leaves the program's unchanged."""
         if not self.args or isinstance(self.args[0], torch.Tensor):
             return self.args
-        return (ContextStandIn(self.args[0]), *self.args[1:])
+        return (RepetitionContext(self.args[0]), *self.args[1:])
 
     def signature(self, result: Any) -> Signature:
-        """Name what was converted to what, and where."""
+        """Return the signature: source, result and mesh."""
         source = self.tensor
-        made = result[0] if isinstance(result, tuple) else result
-        mesh = next(each.device_mesh for each in (made, source) if isinstance(each, DTensor))
+        target = result[0] if isinstance(result, tuple) else result
+        mesh = next(each.device_mesh for each in (target, source) if isinstance(each, DTensor))
         traits = tensor_traits(source)
         text = tensor_text(traits) if traits else ""
-        if target := self._target(source, made):
-            text = f"{text} -> {target}"
+        if placements := self._target_text(source, target):
+            text = f"{text} -> {placements}"
         named = NAMED_ARGUMENTS.get(self.name, {})
         values = [(named[number], value) for number, value in enumerate(self.args) if number in named]
         others = [f"{name}={shape_text(v) if isinstance(v, Sequence) else v}" for name, v in values if v]
         return Signature(self.name, (text, *others), tuple(mesh.shape), mesh.device_type)
 
-    def _target(self, source: Any, made: Any) -> str:
-        """Write where the result lives; nothing of a local tensor that is just taken out."""
-        if isinstance(made, DTensor):
-            dtype = f"{dtype_text(made.dtype)} " * (made.dtype != source.dtype)
-            return f"{dtype}{placements_text(made.placements)}"
+    def _target_text(self, source: Any, target: Any) -> str:
+        """Return the placements of the result; empty if a DTensor is unwrapped as it is."""
+        if isinstance(target, DTensor):
+            dtype = f"{dtype_text(target.dtype)} " * (target.dtype != source.dtype)
+            return f"{dtype}{placements_text(target.placements)}"
         if self.converter.kind is Conversion.UNWRAP and self.converter.is_backward:
             placements = wrapped_with(self.args[0])
             whole = (Replicate() if isinstance(each, Partial) else each for each in placements)

@@ -1,9 +1,7 @@
-"""Captures: DTensor ops of a region are measured as they come by."""
+"""Captures: dispatch modes that measure the DTensor ops of a region."""
 
 from __future__ import annotations
 
-import math
-import statistics
 import sys
 import threading
 from abc import abstractmethod
@@ -13,25 +11,21 @@ from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from logging import DEBUG
 from multiprocessing.process import BaseProcess
-from shutil import get_terminal_size
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.core.results import TestResults, Unseen
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import MeasurementError, warn
 from pytest_dtdispatch.replay.call import ConversionCall, OpCall, UnnoticedMode, has_dtensor, signature_of
 from pytest_dtdispatch.replay.guard import MeasurementLock, refuse_elsewhere
-from pytest_dtdispatch.replay.repeat import Found, run_conversion, run_op
-from pytest_dtdispatch.report.rows import timed_document
-from pytest_dtdispatch.report.terminal import page_width, plain_text
-from pytest_dtdispatch.rounds.plan import QUICK_WARMUP, Plan
+from pytest_dtdispatch.replay.repeat import run_conversion, run_op, settled_conversion
+from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.torchapi.compiler import is_tracing
-from pytest_dtdispatch.torchapi.groups import has_real_group, innermost_in_local_mode
+from pytest_dtdispatch.torchapi.groups import innermost_in_local_mode
 from pytest_dtdispatch.torchapi.observe import Converter, observe_conversions, observe_propagations
 from pytest_dtdispatch.torchapi.ops import (
     hidden_from_debug_mode,
@@ -47,19 +41,19 @@ from pytest_dtdispatch.torchapi.tensors import is_local_mode_open, share_masks, 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__tracebackhide__ = True  # a test that fails here shows its own line
+__tracebackhide__ = True  # a failing test shows its own line
 
 
-class UnseenOps:
-    """Notice DTensor ops that an open capture does not see.
+class UncapturedOps:
+    """Detects DTensor ops that an open capture does not receive.
 
-    Of a thread of the program's own propagations are noticed, so that a hit costs what it costs: a new thread
-    begins with empty caches, and its first ops propagate. Threads that torch runs for the thread with the
-    capture, as autograd does, have its modes, and are not meant.
+    In other threads of the program it records propagations, which leaves hits as fast as they are: a new
+    thread starts with empty caches, so its first ops propagate. Threads that torch runs for the thread with
+    the capture, as autograd does, have its modes and are not meant.
 
-    A mode that was opened inside the capture may decline DTensor ops and let their plain-tensor ops through:
-    a debug mode does. The proof is that a plain-tensor op comes through it after a propagation that no op of
-    the capture made.
+    A mode that is opened inside the capture may decline DTensor ops and let their plain-tensor ops through:
+    a debug mode does. The proof is a plain-tensor op that comes through it after a propagation that no op of
+    the capture caused.
     """
 
     def __init__(self, capture: object, caches: ShardingCaches) -> None:
@@ -70,12 +64,12 @@ class UnseenOps:
         self._counted: dict[int, list[tuple[int, int]]] = {}  # counters are per thread
         self._hiding: set[str] = set()
 
-    def note(self) -> None:
-        """Note the counters of this thread: an op that the capture saw has ended."""
+    def update(self) -> None:
+        """Read the counters of this thread: an op of the capture has ended."""
         self._counted[threading.get_ident()] = self._counters()
 
-    def look(self) -> None:
-        """Look for a mode that hides the DTensor op to which the plain-tensor op at hand belongs."""
+    def check_modes(self) -> None:
+        """Record the mode that hides the DTensor op to which the current plain-tensor op belongs."""
         if self._counted.get(threading.get_ident(), now := self._counters()) == now:
             return
         if (mode := next(filter(is_mode_of_program, _dispatching()), None)) is not None:
@@ -87,7 +81,7 @@ class UnseenOps:
         return Unseen(len(self._propagated), ops, modes=tuple(sorted(self._hiding)))
 
     def warn(self) -> None:
-        """Warn of what was noticed."""
+        """Warn of the ops that were detected."""
         found = self.found()
         messages = [
             f"{mode} was opened inside the capture and hides DTensor ops from it: "
@@ -106,21 +100,21 @@ class UnseenOps:
     def _counters(self) -> list[tuple[int, int]]:
         return [(read[0], read[1]) for read in (reader() for reader in self._caches.readers())]
 
-    def note_propagation(self, looked_up: str) -> None:
-        """Note a propagation in another thread than the one that the capture is opened in."""
+    def on_propagation(self, kind: str) -> None:
+        """Record a propagation in another thread than that of the capture."""
         ident = threading.get_ident()
-        # In this thread too the capture may be open, or be handling an op of it right now.
+        # The capture may be open in this thread too, or be handling an op of it right now.
         if ident != self._home and all(one is not self._capture for one in (*open_modes(), *_dispatching())):
-            self._propagated[ident, threading.current_thread().name][looked_up] += 1
+            self._propagated[ident, threading.current_thread().name][kind] += 1
 
 
 def watching_processes(on_start: Callable[[Callable[[Any], Any], Any], Any]) -> AbstractContextManager[None]:
-    """Hand over what starts a process that is to run a function of the program, and the process."""
+    """Route starts of processes through ``on_start``, which receives the original method and the process."""
     return patched(BaseProcess, "start", calling(on_start))
 
 
 def _dispatching() -> Iterator[Any]:
-    """Return what is handling an op in this thread right now, the innermost first."""
+    """Yield the modes and subclasses that handle an op in this thread right now, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "__torch_dispatch__":
@@ -129,9 +123,9 @@ def _dispatching() -> Iterator[Any]:
 
 
 class DispatchCapture(UnnoticedMode):
-    """A dispatch mode that is asked for every op, and hands those on DTensors to :meth:`on_op`.
+    """A dispatch mode that passes the ops on DTensors to :meth:`on_op`.
 
-    It starts below autograd, where torch asks dispatch modes.
+    Like every dispatch mode, it runs below autograd.
     """
 
     def __init__(self, ops: Sequence[str] = (), results: TestResults | None = None) -> None:
@@ -140,7 +134,7 @@ class DispatchCapture(UnnoticedMode):
         self._results = TestResults() if results is None else results
         self._caches = ShardingCaches()
         self._masks: dict[tuple[Any, ...], list[Any]] = {}
-        self._measuring = MeasurementLock("a capture is open")
+        self._lock = MeasurementLock("a capture is open")
 
     def __enter__(self) -> Self:
         refuse_elsewhere()
@@ -151,30 +145,30 @@ class DispatchCapture(UnnoticedMode):
         return super().__enter__()
 
     def _open(self) -> None:
-        warn_of_debug_logging()  # here a signal cannot leave the lock of logging behind
-        self._measuring.__enter__()
-        self._unseen = UnseenOps(self, self._caches)
-        self._measuring.contexts.enter_context(observe_propagations(self._unseen.note_propagation))
-        self._measuring.contexts.enter_context(innermost_in_local_mode(self))
-        self._measuring.contexts.enter_context(hidden_from_debug_mode(UnnoticedMode))
+        warn_of_debug_logging()  # signals are deferred here: none can leave the lock of logging behind
+        self._lock.__enter__()
+        self._uncaptured = UncapturedOps(self, self._caches)
+        self._lock.contexts.enter_context(observe_propagations(self._uncaptured.on_propagation))
+        self._lock.contexts.enter_context(innermost_in_local_mode(self))
+        self._lock.contexts.enter_context(hidden_from_debug_mode(UnnoticedMode))
         super()._open()
-        self._unseen.note()
+        self._uncaptured.update()
 
     def _close(self) -> list[str]:
         try:
-            return super()._close() if self._measuring.is_of_this_thread() else []
+            return super()._close() if self._lock.is_of_this_thread() else []
         finally:
-            self._measuring.__exit__()
+            self._lock.__exit__()
 
     def _closed(self, left_open: list[str], has_raised: bool) -> None:
-        self._results.unseen += self._unseen.found()
+        self._results.unseen += self._uncaptured.found()
         if has_raised:
             return
-        if not self._measuring.is_of_this_thread():
+        if not self._lock.is_of_this_thread():
             raise MeasurementError(
-                f"the capture was opened in thread {self._measuring.thread.name!r}: close it there"
+                f"the capture was opened in thread {self._lock.thread.name!r}: close it there"
             )
-        self._unseen.warn()
+        self._uncaptured.warn()
         if left_open:
             raise MeasurementError(f"{', '.join(left_open)} was opened inside the capture and never closed")
 
@@ -182,14 +176,14 @@ class DispatchCapture(UnnoticedMode):
         call = OpCall(func, args, kwargs or {})
         leaves = call.leaves()
         if types != (DTensor,) and any(map(wraps_dtensors, leaves)):
-            return NotImplemented  # its own dispatch comes down to ops on the DTensors inside, seen here
+            return NotImplemented  # it dispatches to ops on the DTensors inside, which come here
         on_dtensors = has_dtensor(leaves)
         if not on_dtensors:
-            self._unseen.look()
+            self._uncaptured.check_modes()
         try:
             result = self.on_op(call) if on_dtensors and self._is_selected(op_name(func)) else call.run()
         finally:
-            self._unseen.note()
+            self._uncaptured.update()
         share_masks(self._masks, call, result)
         return result
 
@@ -202,11 +196,11 @@ class DispatchCapture(UnnoticedMode):
 
     @abstractmethod
     def on_op(self, call: OpCall) -> Any:
-        """Make the call for the program, once, and return its result."""
+        """Make the call once for the program, and return its result."""
 
 
 def warn_of_debug_logging() -> None:
-    """Warn when a logger of the dispatcher is at DEBUG, where torch formats every op it dispatches."""
+    """Warn if a logger of the dispatcher is at DEBUG: torch then formats every op that it dispatches."""
     at_debug = [logger.name for logger in dispatch_loggers() if logger.isEnabledFor(DEBUG)]
     if at_debug:
         warn(
@@ -216,87 +210,13 @@ def warn_of_debug_logging() -> None:
         )
 
 
-class Timing(NamedTuple):
-    """Latencies of one op call in microseconds; NaN if a state was not proved."""
-
-    dispatch_with_cache_miss: float
-    dispatch_with_cache_hit: float
-
-
-class TimeCaptureMode(DispatchCapture):
-    """Time every DTensor op of a region, call by call: one proved miss, and the median of proved hits.
-
-    It works without pytest, and clears the caches itself. An op that never asks the sharding propagator has
-    no miss; its latency is shown as a hit. Timed calls run local ops in one thread.
-
-    ``print(mode)`` writes a table with a line for each signature: calls, miss, hit, the scatter of both, and
-    a mark if something is not proved.
-
-    Args:
-        repeat_count: hits recorded for each call.
-        ops: globs of op names; every op if empty.
-
-    Attributes:
-        op_to_time: by op overload, such as ``add.Tensor``, one :class:`Timing` for each call.
-        time_list: samples of the last op in seconds, its miss first.
-
-    Raises:
-        MeasurementError: on entry, if a capture is open in this thread, or another thread measures.
-        UnsupportedTorchError: this torch has no caches that can be cleared and counted.
-
-    Example:
-        >>> with TimeCaptureMode() as mode:              # doctest: +SKIP
-        ...     a + a
-        >>> mode.op_to_time["add.Tensor"][-1]            # doctest: +SKIP
-        Timing(dispatch_with_cache_miss=1211.04, dispatch_with_cache_hit=6.92)
-    """
-
-    def __init__(self, repeat_count: int = 10, ops: Sequence[str] = ()) -> None:
-        super().__init__(ops)
-        if repeat_count < 1:
-            raise MeasurementError(
-                f"repeat_count={repeat_count}: at least 1 hit must be recorded for each call"
-            )
-        self.repeat_count = repeat_count
-        self.op_to_time: dict[str, list[Timing]] = {}
-        self.time_list: list[float] = []
-        self._timed: dict[Signature, list[Figures]] = {}
-
-    def __str__(self) -> str:
-        is_terminal = sys.stdout is not None and sys.stdout.isatty()
-        document = timed_document("TimeCaptureMode", self._timed)
-        return plain_text(document, page_width(is_terminal, get_terminal_size().columns))
-
-    __repr__ = __str__  # which notebooks show
-
-    def on_op(self, call: OpCall) -> Any:
-        """Make the call, and append one timing."""
-        signature = signature_of(call.func, call.args, call.kwargs)
-        # What is asked for is taken; ranks of a real group discard equally many hits.
-        quick_warmup = 0 if has_real_group() else QUICK_WARMUP
-        plan = Plan(1, self.repeat_count, max_time_s=math.inf, quick_warmup=quick_warmup)
-        result, ran = run_op(call)
-        if signature in self._timed:  # what it comes down to, and what that takes, its first call told
-            found = Found(ran.subject)  # no cycle: the garbage collector is to find nothing
-            ran.look = lambda signals: found
-        figures = ran.measure(self._caches, plan)
-        self._timed.setdefault(signature, []).append(figures)
-        ns = {samples.state: samples.ns for samples in figures.samples if samples.ns}
-        misses, hits = ns.get(State.MISS, ()), ns.get(State.HIT) or ns.get(State.CALL, ())
-        self.time_list = [sample / 1e9 for sample in (*misses, *hits)]
-        self.op_to_time.setdefault(call.func.__name__, []).append(
-            Timing(_median_us(misses), _median_us(hits))
-        )
-        return result
-
-
 class SignatureCapture(DispatchCapture):
-    """Measure every signature of ops and conversions at its first call, and count its further calls.
+    """Measures each signature of ops and conversions at its first call, and counts its other calls.
 
     Args:
-        results: where measurements are kept; several captures of one test share it.
+        results: receives measurements; captures of one test share it.
         plan: how much is measured of each signature.
-        ops: globs of op names; every op where empty.
+        ops: globs of op names; every op if empty.
     """
 
     def __init__(self, results: TestResults, plan: Plan, ops: Sequence[str] = ()) -> None:
@@ -307,10 +227,10 @@ class SignatureCapture(DispatchCapture):
 
     def _open(self) -> None:
         super()._open()
-        self._measuring.contexts.enter_context(observe_conversions(self))  # which are no ops
+        self._lock.contexts.enter_context(observe_conversions(self))  # which are not ops
 
     def on_op(self, call: OpCall) -> Any:
-        """Make the call, and measure it where its signature is new."""
+        """Make the call, and measure it if its signature is new."""
         signature = signature_of(call.func, call.args, call.kwargs)
         if self._results.count(signature):
             return call.run()
@@ -323,9 +243,9 @@ class SignatureCapture(DispatchCapture):
     def on_conversion(
         self, converter: Converter, function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """Take a conversion that the thread of the capture asks for, and none that is part of another.
+        """Make a conversion that the thread of the capture calls and that is not part of another one.
 
-        What an op converts inside is part of that op: there the capture is not open, nor in a repetition.
+        A conversion inside an op is part of the op: the capture is not open there, nor in a repetition.
         """
         if getattr(self._converting, "is_inside", False):
             return function(*args, **kwargs)
@@ -339,9 +259,9 @@ class SignatureCapture(DispatchCapture):
             self._converting.is_inside = False
 
     def _on_conversion(self, call: ConversionCall) -> Any:
-        """Make a conversion, and measure it where its signature is new."""
-        result, ran = run_conversion(call)
-        self._unseen.note()
+        """Make a conversion, and measure it if its signature is new."""
+        result, before = run_conversion(call)
+        self._uncaptured.update()
         if not self._is_selected(call.name):
             return result
         with unnoticed():
@@ -349,19 +269,15 @@ class SignatureCapture(DispatchCapture):
         if self._results.count(signature):
             return result
         self._begin(signature)
-        ran.replay.settle()
+        ran = settled_conversion(call, result, before)
         figures = ran.measure(self._plans, self._plan, str(signature), signature.place[1:])
         self._results.enter(signature, figures)
-        self._unseen.note()
+        self._uncaptured.update()
         return result
 
     def _begin(self, signature: Signature) -> None:
-        """Show what is measured next, and meet the other ranks at it."""
+        """Show what is measured next, and synchronize ranks."""
         if self._plan.agreement is not None:
             self._plan.agreement.sync(signature.full)
         self._results.is_simulated |= is_local_mode_open()
         show_progress("measuring {}", signature)
-
-
-def _median_us(ns: Sequence[int]) -> float:
-    return round(statistics.median(ns) / 1e3, 2) if ns else float("nan")

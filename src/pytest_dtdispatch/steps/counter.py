@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from pytest_dtdispatch.core.events import CodePlace
 from pytest_dtdispatch.errors import warn
-from pytest_dtdispatch.lines.finder import PlaceFinder
+from pytest_dtdispatch.lines.finder import LineFinder
 from pytest_dtdispatch.replay.call import (
     OpCall,
     UnnoticedMode,
@@ -151,7 +151,7 @@ class StepCounter:
         self._lap = 0
         self._thread = ThreadState(itertools.count(), self._caches)
         self._home = self._thread.key
-        self._lines = PlaceFinder(base)
+        self._lines = LineFinder(base)
         self._log: list[Called | _Propagated | AnyEvent] = []
         self._transfers = TransferRecorder(self._lines.here, self._log)
         self._open = ExitStack()
@@ -181,7 +181,7 @@ class StepCounter:
 
     def note(self, call: OpCall) -> Any:
         """Run a call, and record it with its line, to explain later misses and locate backward."""
-        place = self._lines.note()
+        place = self._lines.record()
         result = call.run()
         if has_dtensor(call.leaves()):
             at = self._thread.last_call(self._lap)

@@ -1,0 +1,185 @@
+"""Frames of a thread's stack: whose code they run, and the user's line, modules and phase that they show."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sysconfig
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch.optim import Optimizer
+
+from pytest_dtdispatch.core.events import Phase
+from pytest_dtdispatch.torchapi.autograd import engine_code
+
+# Code without a file that a user typed. Other such code is generated, as "<string>" by dataclasses.
+TYPED = ("<stdin>", "<ipython-input", "<doctest", "<console>")
+INSTALLED = ("site-packages", "dist-packages")
+# Parts of paths: of packages that run a test, and of code that the compiler writes.
+HIDDEN = (f"{os.sep}_pytest{os.sep}", f"{os.sep}pluggy{os.sep}", "torchinductor_")
+
+# Between the line that calls an op and its propagation: folders of ours, and files of torch.
+BETWEEN = ("rounds", "replay", "lines", "steps", "torchapi")
+CALLING = ("distributed/tensor/", "_tensor.py", "functional.py", "_ops.py", "_compile.py")
+
+
+class FrameOwner(Enum):
+    """Whose code a stack frame belongs to."""
+
+    USER = "code of the user"
+    MODULE = "the call of a module"
+    ENGINE = "autograd's engine"
+    BACKWARD = "a caller of the engine"
+    CLIPPING = "clipping of gradients"
+    OPTIMIZER = "an optimizer"
+    OPTIMIZER_HOOKS = "the step of an optimizer, which calls hooks before and after it"
+    NOTHING = "code of torch, of Python, of pytest or of this plugin"
+
+
+# Module constants: looking up a member of an enum takes long.
+NOTHING, USER, MODULE = FrameOwner.NOTHING, FrameOwner.USER, FrameOwner.MODULE
+ENGINE, OPTIMIZER, OPTIMIZER_HOOKS = FrameOwner.ENGINE, FrameOwner.OPTIMIZER, FrameOwner.OPTIMIZER_HOOKS
+PHASES = {
+    FrameOwner.ENGINE: Phase.BACKWARD,
+    FrameOwner.BACKWARD: Phase.BACKWARD,
+    FrameOwner.CLIPPING: Phase.CLIPPING,
+    FrameOwner.OPTIMIZER: Phase.OPTIMIZER,
+    FrameOwner.OPTIMIZER_HOOKS: Phase.OPTIMIZER,
+}
+
+OwnedFrames = Iterable[tuple[FrameOwner, FrameType]]
+
+
+class Frames:
+    """Owners of frames, computed once for each code object.
+
+    Attributes:
+        owners: by the id of a code object, as hashing it takes longer than the rest of a look-up. Callers
+            that run for each frame read it themselves: a call of :meth:`owner` would take as long again.
+    """
+
+    def __init__(self) -> None:
+        ours = Path(__file__).parents[1]
+        installed = Path(torch.__file__).parents[1]
+        self._suite = _folder(ours / "suite")  # written as users write
+        self._hidden = tuple(map(_folder, (ours, installed / "torch", installed / "functorch")))
+        self._python = _folders_of_python()
+        self._optimizers = _folder(Path(torch.optim.__file__).parent)
+        self._clipping = str(Path(torch.nn.utils.__file__).parent / "clip_grad.py")
+        self.owners: dict[int, FrameOwner] = {}
+        self._codes: list[CodeType] = []  # references, so that no other code object gets their ids
+        of_torch = (f"{_folder(installed / 'torch')}{file}" for file in CALLING)
+        self._between = (*(_folder(ours / room) for room in BETWEEN), *of_torch)
+        self._cache(engine_code(), FrameOwner.ENGINE)
+        for function, owner in (
+            (torch.nn.Module.__call__, FrameOwner.MODULE),
+            (torch.nn.Module.zero_grad, FrameOwner.OPTIMIZER),
+            (torch.autograd.backward, FrameOwner.BACKWARD),
+            (torch.autograd.grad, FrameOwner.BACKWARD),
+        ):
+            self._cache(inspect.unwrap(function).__code__, owner)
+        self._cache(Optimizer.profile_hook_step(len).__code__, OPTIMIZER_HOOKS)
+
+    def owner(self, code: CodeType) -> FrameOwner:
+        """Return the owner of a code object."""
+        return self.owners.get(id(code)) or self._cache(code, self._of_file(code.co_filename))
+
+    def outwards(self, frame: FrameType | None, base: CodeType | None = None) -> OwnedFrames:
+        """Walk the stack from a frame, and yield owned frames and frames of ``base``, with their owners."""
+        owners, owner_of = self.owners, self.owner
+        while frame is not None:
+            code = frame.f_code
+            owner = owners.get(id(code)) or owner_of(code)
+            if owner is not NOTHING or code is base:
+                yield owner, frame
+            frame = frame.f_back
+
+    def is_called_directly(self, frame: FrameType | None) -> bool:
+        """Return whether the user's code called an op, with only code of DTensor and of ours in between."""
+        while frame is not None and frame.f_code.co_filename.startswith(self._between):
+            frame = frame.f_back
+        return frame is not None and self.owner(frame.f_code) is USER
+
+    def _cache(self, code: CodeType, owner: FrameOwner) -> FrameOwner:
+        self._codes.append(code)
+        self.owners[id(code)] = owner
+        return owner
+
+    def _of_file(self, file: str) -> FrameOwner:
+        if file.startswith("<"):
+            return FrameOwner.USER if file.startswith(TYPED) else FrameOwner.NOTHING
+        if file == self._clipping:
+            return FrameOwner.CLIPPING
+        if file.startswith(self._optimizers):
+            return FrameOwner.OPTIMIZER
+        is_hidden = file.startswith(self._hidden) and not file.startswith(self._suite)
+        is_python = file.startswith(self._python) and not any(folder in file for folder in INSTALLED)
+        if is_hidden or is_python or any(part in file for part in HIDDEN):
+            return FrameOwner.NOTHING
+        return FrameOwner.USER
+
+
+def _folder(path: str | Path) -> str:
+    return f"{path}{os.sep}"
+
+
+@functools.cache  # it takes as long as a step
+def _folders_of_python() -> tuple[str, ...]:
+    return tuple(_folder(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
+
+
+class StackView(NamedTuple):
+    """What the stack shows, from the innermost frame out to the engine or to the caller of the step.
+
+    Args:
+        file: of the innermost frame of the user's code.
+        line: its number.
+        running: modules, the innermost first.
+        phase: that a function of torch implies; None if there is none.
+        is_in_engine: whether the engine called all these frames.
+    """
+
+    file: str = ""
+    line: int = 0
+    running: Sequence[Any] = ()
+    phase: Phase | None = None
+    is_in_engine: bool = False
+
+
+def view_stack(frames: OwnedFrames, base: CodeType | None = None) -> StackView:
+    """Inspect frames from the innermost out; continue beyond ``base`` if no frame inside is the user's."""
+    file, line, running, phase, user, caller = "", 0, list[Any](), None, None, None
+    for owner, frame in frames:
+        if frame.f_code is base:
+            if file:
+                break
+        elif owner is USER:
+            user, caller = frame, None
+            if not file:
+                file, line = frame.f_code.co_filename, frame.f_lineno
+        elif owner is MODULE:
+            running.append(frame.f_locals["self"])
+        elif phase is None:
+            caller = caller or owner
+            phase = _phase(owner, user, caller)
+            if owner is ENGINE:
+                return StackView(file, line, running, phase, is_in_engine=True)
+        if file and phase:
+            break
+    return StackView(file, line, running, phase)
+
+
+def _phase(owner: FrameOwner, user: FrameType | None, caller: FrameOwner) -> Phase | None:
+    """Return the phase that a function of torch begins; None for a closure that an optimizer calls.
+
+    Hooks of an optimizer belong to it: the wrapper of its step calls them, not its algorithm.
+    """
+    if owner not in (OPTIMIZER, OPTIMIZER_HOOKS) or caller is OPTIMIZER_HOOKS or user is None:
+        return PHASES[owner]
+    return PHASES[owner] if issubclass(type(user.f_locals.get("self")), Optimizer) else None

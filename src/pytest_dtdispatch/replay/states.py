@@ -1,0 +1,185 @@
+"""State that a call may change, other than the contents of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from pytest_dtdispatch.torchapi.tensors import (
+    ask_tensor,
+    cuda_generator,
+    random_tracker_states,
+    set_spec,
+    set_version,
+    spec_of,
+    version_of,
+)
+
+
+class SavedState:
+    """One property of several objects, before the program's call and after it.
+
+    Args:
+        read: returns the property of an object.
+        write: sets it.
+        kind: class of the objects; others are ignored.
+    """
+
+    def __init__(
+        self, read: Callable[[Any], Any], write: Callable[[Any, Any], None], kind: type = object
+    ) -> None:
+        self._read = read
+        self._write = write
+        self._kind = kind
+        self._before: dict[int, tuple[Any, Any]] = {}
+        self._after: list[tuple[Any, Any]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._before)
+
+    def save(self, owner: Any) -> None:
+        """Save the property of an object, once."""
+        if id(owner) not in self._before and issubclass(type(owner), self._kind):
+            self._before[id(owner)] = (owner, self._read(owner))
+
+    def settle(self) -> None:
+        """Save what the program's call left, for all objects saved so far."""
+        self._after = [(owner, self._read(owner)) for owner, _ in self._before.values()]
+
+    def rewind(self) -> None:
+        """Restore the first saved values."""
+        for owner, value in reversed(self._before.values()):  # a later view has the version of its base
+            self._write(owner, value)
+
+    def restore(self) -> None:
+        """Restore what the program's call left. Objects saved later get the value that they had then."""
+        self.rewind()
+        for owner, value in reversed(self._after):
+            self._write(owner, value)
+
+
+def random_states(generator: torch.Generator | None) -> dict[str, torch.Tensor]:
+    """Read the state of a generator, or those of DTensor's own tracker if it is None."""
+    if generator is not None:
+        return {"": generator.get_state()}
+    return {name: state.clone() for name, state in random_tracker_states().items()}
+
+
+def set_random_states(generator: torch.Generator | None, states: dict[str, torch.Tensor]) -> None:
+    """Write the state of a generator, or those of DTensor's own tracker if it is None."""
+    if generator is not None:
+        generator.set_state(states[""])
+        return
+    tracked = random_tracker_states()
+    tracked.update({name: state.clone() for name, state in states.items() if name in tracked})
+
+
+class RandomState(SavedState):
+    """Every state that random ops advance: of devices, of generators in arguments, of DTensor's tracker."""
+
+    def __init__(self, leaves: Sequence[Any]) -> None:
+        super().__init__(random_states, set_random_states)
+        self._has_advanced = False
+        self.save(None)  # DTensor's tracker
+        self.save_all((torch.default_generator, *leaves))
+
+    def save_all(self, leaves: Sequence[Any]) -> None:
+        """Save the states of generators, and of the devices of tensors."""
+        for leaf in leaves:
+            device = leaf if type(leaf) is torch.device else ask_tensor(attrgetter("device"), leaf, None)
+            if issubclass(type(leaf), torch.Generator):
+                self.save(leaf)
+            elif type(device) is torch.device and device.type == "cuda":
+                self.save(cuda_generator(device))
+
+    def settle(self) -> None:
+        """Save the states that the program's call left."""
+        super().settle()
+        pairs = zip(self._before.values(), self._after, strict=True)
+        self._has_advanced = any(
+            before.keys() != after.keys() or not all(map(torch.equal, before.values(), after.values()))
+            for (_, before), (_, after) in pairs
+        )
+
+    def rewind(self) -> None:
+        """Restore the states before the call, if it advanced one."""
+        if self._has_advanced:
+            super().rewind()
+
+
+class Gradients(SavedState):
+    """Gradients of leaves, also of leaves that the call's ops reach only after their backward.
+
+    FSDP2 sets the gradients of its parameters, which no op reads before the optimizer does.
+
+    Args:
+        before: leaves that are alive before the call, and their gradients, by the id of the leaf.
+    """
+
+    def __init__(self, before: dict[int, tuple[Any, Any]]) -> None:
+        super().__init__(attrgetter("grad"), lambda leaf, grad: setattr(leaf, "grad", grad))
+        self._alive = before
+
+    def save(self, owner: Any) -> None:
+        """Save the gradient of a leaf, once."""
+        if id(owner) in self._alive:
+            self._before.setdefault(id(owner), self._alive[id(owner)])
+        super().save(owner)
+
+    def settle(self) -> None:
+        """Save what the program's call left, also for leaves that no op reached."""
+        for leaf, gradient in self._alive.values():
+            if leaf.grad is not gradient:
+                self.save(leaf)
+        self._alive = {}
+        super().settle()
+
+
+def set_mask(buffer: Any, mask: tuple[Any, int]) -> None:
+    """Set the mask of the buffer of a masked partial sum, and how many results still need it."""
+    buffer.data, buffer.refcount = mask
+
+
+class States:
+    """All state that a call may change, other than the contents of tensors.
+
+    Args:
+        leaves: of the call's arguments.
+        gradients: of leaves that are alive, by the id of the leaf.
+    """
+
+    def __init__(self, leaves: Sequence[Any], gradients: dict[int, tuple[Any, Any]]) -> None:
+        self.masks = SavedState(attrgetter("data", "refcount"), set_mask)
+        self.optimizers = SavedState(dict, dict.update, dict)
+        self.versions = SavedState(version_of, set_version)
+        self.specs = SavedState(spec_of, set_spec, DTensor)
+        self.gradients = Gradients(gradients)
+        self.random = RandomState(leaves)
+
+    def settle(self) -> None:
+        """Save what the program's call left."""
+        for state in (self.masks, self.optimizers, self.versions, self.specs, self.gradients, self.random):
+            state.settle()
+
+
+def leaves_behind(tensor: torch.Tensor, visited: dict[int, Any]) -> Iterator[torch.Tensor]:
+    """Walk the autograd graph from a tensor to leaves, without nodes that were visited before.
+
+    A tensor that retains its gradient is treated as a leaf. Nothing is found behind a stale view, which no op
+    can use while gradients are recorded.
+    """
+    if ask_tensor(lambda each: each.requires_grad and (each.is_leaf or each.retains_grad), tensor, False):
+        yield tensor
+    nodes = [ask_tensor(attrgetter("grad_fn"), tensor, None)]
+    while nodes:
+        node = nodes.pop()
+        if node is None or id(node) in visited:
+            continue
+        visited[id(node)] = node  # a reference, so that no other node gets its id
+        if hasattr(node, "variable"):
+            yield node.variable
+        nodes.extend(parent for parent, _ in node.next_functions)

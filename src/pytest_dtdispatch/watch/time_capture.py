@@ -1,0 +1,98 @@
+"""Times of single op calls, without pytest."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from collections.abc import Sequence
+from shutil import get_terminal_size
+from typing import Any, NamedTuple
+
+from pytest_dtdispatch.core.measurement import Figures, State
+from pytest_dtdispatch.core.signatures import Signature
+from pytest_dtdispatch.errors import MeasurementError
+from pytest_dtdispatch.replay.call import OpCall, signature_of
+from pytest_dtdispatch.replay.capture import DispatchCapture
+from pytest_dtdispatch.replay.repeat import run_op
+from pytest_dtdispatch.report.rows import timed_document
+from pytest_dtdispatch.report.terminal import page_width, plain_text
+from pytest_dtdispatch.rounds.plan import QUICK_WARMUP, Plan
+from pytest_dtdispatch.torchapi.groups import has_real_group
+
+__tracebackhide__ = True  # a failing test shows its own line
+
+
+class Timing(NamedTuple):
+    """Latencies of one op call in microseconds; NaN if a state was not proved."""
+
+    dispatch_with_cache_miss: float
+    dispatch_with_cache_hit: float
+
+
+class TimeCaptureMode(DispatchCapture):
+    """Times every DTensor op of a region, call by call: one proved miss, and the median of proved hits.
+
+    It works without pytest, and clears the caches itself. An op that never queries the sharding propagator
+    has no miss; its latency is shown as a hit. Timed calls run local ops in one thread.
+
+    ``print(mode)`` writes a table with a line for each signature: calls, miss, hit, the scatter of both, and
+    a mark if something is not proved.
+
+    Args:
+        repeat_count: hits recorded for each call.
+        ops: globs of op names; every op if empty.
+
+    Attributes:
+        op_to_time: by op overload, such as ``add.Tensor``, one :class:`Timing` for each call.
+        time_list: samples of the last op in seconds, its miss first.
+
+    Raises:
+        MeasurementError: on entry, if a capture is open in this thread, or another thread measures.
+        UnsupportedTorchError: this torch has no caches that can be cleared and counted.
+
+    Example:
+        >>> with TimeCaptureMode() as mode:              # doctest: +SKIP
+        ...     a + a
+        >>> mode.op_to_time["add.Tensor"][-1]            # doctest: +SKIP
+        Timing(dispatch_with_cache_miss=1211.04, dispatch_with_cache_hit=6.92)
+    """
+
+    def __init__(self, repeat_count: int = 10, ops: Sequence[str] = ()) -> None:
+        super().__init__(ops)
+        if repeat_count < 1:
+            raise MeasurementError(
+                f"repeat_count={repeat_count}: at least 1 hit must be recorded for each call"
+            )
+        self.repeat_count = repeat_count
+        self.op_to_time: dict[str, list[Timing]] = {}
+        self.time_list: list[float] = []
+        self._timed: dict[Signature, list[Figures]] = {}
+
+    def __str__(self) -> str:
+        is_terminal = sys.stdout is not None and sys.stdout.isatty()
+        document = timed_document("TimeCaptureMode", self._timed)
+        return plain_text(document, page_width(is_terminal, get_terminal_size().columns))
+
+    __repr__ = __str__  # which notebooks show
+
+    def on_op(self, call: OpCall) -> Any:
+        """Make the call, and append one timing."""
+        signature = signature_of(call.func, call.args, call.kwargs)
+        # Exactly as many hits as requested; ranks of a real group discard equally many.
+        quick_warmup = 0 if has_real_group() else QUICK_WARMUP
+        plan = Plan(1, self.repeat_count, max_time_s=math.inf, quick_warmup=quick_warmup)
+        result, ran = run_op(call)
+        figures = ran.measure(self._caches, plan, inspects=signature not in self._timed)
+        self._timed.setdefault(signature, []).append(figures)
+        ns = {samples.state: samples.ns for samples in figures.samples if samples.ns}
+        misses, hits = ns.get(State.MISS, ()), ns.get(State.HIT) or ns.get(State.CALL, ())
+        self.time_list = [sample / 1e9 for sample in (*misses, *hits)]
+        self.op_to_time.setdefault(call.func.__name__, []).append(
+            Timing(_median_us(misses), _median_us(hits))
+        )
+        return result
+
+
+def _median_us(ns: Sequence[int]) -> float:
+    return round(statistics.median(ns) / 1e3, 2) if ns else float("nan")
