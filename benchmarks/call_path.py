@@ -29,7 +29,7 @@ import torch.testing._internal.distributed.fake_pg  # noqa: F401  (to follow wha
 import pytest_dtdispatch
 
 FOLDER = str(Path(pytest_dtdispatch.__file__).parent) + os.sep
-OP = {"OpOverload", "OpCall", "Signature", "Subject", "RanCall", "Samples", "Figures", "Measurement", "Table"}
+OP = {"OpOverload", "OpCall", "Signature", "Subject", "RanOp", "Samples", "Figures", "Measurement", "Table"}
 VERDICT = {"StateRow", "RowVerdict", "Judgement"}
 UNCOUNTED = ("core", "torchapi", "plugin/pytest_benchmark")
 LOOKED_AT = 4  # of a list, a tuple or a dictionary: what else is in it is alike

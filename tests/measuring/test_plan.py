@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.rounds.plan import FEWEST, MIN_ROUNDS, SLOW_NS, Effort, fitted, is_known
+from pytest_dtdispatch.rounds.plan import FEWEST, MIN_ROUNDS, SLOW_NS, Effort, fitted, is_precise
 
 ASKED = Effort(20, 20, 10, 10)
 SECOND, MS = 10**9, 10**6
@@ -53,10 +53,10 @@ def test_what_is_cut_fits_or_is_the_least(asked: Effort, miss_ns: int, hit_ns: i
 
 
 @given(st.integers(1, 10**9), st.integers(0, 40))
-def test_the_median_of_equal_samples_is_known_once_it_has_an_interval(value: int, count: int) -> None:
-    assert is_known([value] * count) is (count >= FEWEST)
+def test_the_median_of_equal_samples_is_precise_once_it_has_an_interval(value: int, count: int) -> None:
+    assert is_precise([value] * count) is (count >= FEWEST)
 
 
 @pytest.mark.parametrize(("farthest", "is_near"), [(110, True), (111, False)])
-def test_a_median_is_known_to_a_tenth(farthest: int, is_near: bool) -> None:
-    assert is_known([*[100] * 7, farthest]) is is_near
+def test_a_median_is_precise_to_a_tenth(farthest: int, is_near: bool) -> None:
+    assert is_precise([*[100] * 7, farthest]) is is_near

@@ -68,7 +68,7 @@ def propagation_of(taken: Figures) -> Propagation:
     if taken.notes == ("never hits: torch does not cache this op, and each call propagates",):
         return Propagation.NEVER_CACHED
     said = (taken.notes, taken.remarks)
-    if said == ((), ("unpropagated: it never asks the sharding propagator, so it has no miss",)):
+    if said == ((), ("unpropagated: it never queries the sharding propagator, so it has no miss",)):
         return Propagation.NONE
     assert said == ((), ())
     return Propagation.CACHED

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Contains, Refused, Samples, State
-from pytest_dtdispatch.core.results import TestResults, Unseen
+from pytest_dtdispatch.core.results import TestResults, Uncaptured
 from pytest_dtdispatch.report.document import Tone, plain
 from pytest_dtdispatch.report.notes import caveats, mark, noise, proved
 from tests.rendered import lines_of
@@ -63,10 +63,10 @@ def test_rows_of_a_slow_core_are_counted() -> None:
 
 
 def test_each_way_not_to_be_seen_is_one_line_with_its_number_of_tests() -> None:
-    threads, process = Unseen(threads=4, ops=8), Unseen(processes=1)
-    modes = Unseen(modes=("CommDebugMode", "DebugMode"))
-    unseen = (threads, threads + process, modes, Unseen(modes=("DebugMode",)))
-    tests = [*(TestResults(unseen=each) for each in unseen), TestResults(is_simulated=True)]
+    threads, process = Uncaptured(threads=4, ops=8), Uncaptured(processes=1)
+    modes = Uncaptured(modes=("CommDebugMode", "DebugMode"))
+    uncaptured = (threads, threads + process, modes, Uncaptured(modes=("DebugMode",)))
+    tests = [*(TestResults(uncaptured=each) for each in uncaptured), TestResults(is_simulated=True)]
     lines = lines_of(caveats(tests), 400)
     assert [line.partition(",")[0].partition("; ")[0] for line in lines] == [
         "not measured: 2 tests ran DTensor ops (at least 16) in 8 threads of their own",

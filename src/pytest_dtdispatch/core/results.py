@@ -203,7 +203,7 @@ class NamedCall(OneRow):
 
 
 @dataclass(frozen=True)
-class Unseen:
+class Uncaptured:
     """What a capture does not see.
 
     Args:
@@ -214,8 +214,8 @@ class Unseen:
         notes: what else slows down or hides what is measured.
 
     Example:
-        >>> Unseen(threads=1, ops=2) + Unseen(threads=1, ops=3)
-        Unseen(threads=2, ops=5, processes=0, modes=(), notes=())
+        >>> Uncaptured(threads=1, ops=2) + Uncaptured(threads=1, ops=3)
+        Uncaptured(threads=2, ops=5, processes=0, modes=(), notes=())
     """
 
     threads: int = 0
@@ -224,11 +224,11 @@ class Unseen:
     modes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def __add__(self, other: Unseen) -> Unseen:
+    def __add__(self, other: Uncaptured) -> Uncaptured:
         modes = tuple(dict.fromkeys((*self.modes, *other.modes)))
         notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
         processes = self.processes + other.processes
-        return Unseen(self.threads + other.threads, self.ops + other.ops, processes, modes, notes)
+        return Uncaptured(self.threads + other.threads, self.ops + other.ops, processes, modes, notes)
 
 
 @dataclass(eq=False, repr=False)
@@ -237,7 +237,7 @@ class TestResults:
 
     Args:
         test: name of the test in its rows.
-        unseen: what ran and was not seen.
+        uncaptured: DTensor ops and processes that no capture received.
         is_simulated: whether figures hold the work of all ranks, simulated in one process.
         passed_over: ops on DTensors that captures saw and did not measure, as they were not asked for.
         calls_passed_over: how many calls these were.
@@ -256,7 +256,7 @@ class TestResults:
     __test__ = False  # pytest collects classes by such names
 
     test: str = ""
-    unseen: Unseen = field(default_factory=Unseen)
+    uncaptured: Uncaptured = field(default_factory=Uncaptured)
     is_simulated: bool = False
     passed_over: set[str] = field(default_factory=set)
     calls_passed_over: int = 0

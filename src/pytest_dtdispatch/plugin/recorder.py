@@ -16,7 +16,7 @@ from pytest_dtdispatch.compare.model import Compared, Variants
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
 from pytest_dtdispatch.core.checks import Setup, call_arguments
 from pytest_dtdispatch.core.measurement import Figures, merge
-from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults, Unseen, row_key, row_name
+from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults, Uncaptured, row_key, row_name
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import own_name
 from pytest_dtdispatch.core.verdicts import RowVerdict, complaint, unjudged
@@ -143,18 +143,18 @@ class Recorder(api.DtDispatch):
             with self._running("test", is_timed=True), budgeted_region("test", record):
                 yield
             return
-        from pytest_dtdispatch.replay.capture import watching_processes
+        from pytest_dtdispatch.torchapi.patches import around_start
 
-        processes = self._counting_processes() if self._counts else watching_processes(self._notice_process)
+        processes = self._counting_processes() if self._counts else around_start(self._notice_process)
         with processes, self.capture():
             yield
 
     def note(self, message: str) -> None:
         """Keep a warning, to print it with the results."""
-        self.results.unseen += Unseen(notes=(message,))
+        self.results.uncaptured += Uncaptured(notes=(message,))
 
     def _notice_process(self, start: Callable[[Any], Any], process: Any) -> Any:
-        self.results.unseen += Unseen(processes=1)
+        self.results.uncaptured += Uncaptured(processes=1)
         return start(process)
 
     @contextmanager
@@ -165,7 +165,7 @@ class Recorder(api.DtDispatch):
         with counting_in_processes() as processes:
             yield
             counted = dict(processes.found())
-        self.results.unseen += Unseen(processes=processes.started - len(counted))
+        self.results.uncaptured += Uncaptured(processes=processes.started - len(counted))
         for number, counts in counted.items():
             if next(first for first, others in counted.items() if others == counts) == number:
                 self._record_ops(Steps(f"process {number}", (), (counts,)))

@@ -7,16 +7,14 @@ import threading
 from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from logging import DEBUG
-from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.core.results import TestResults, Unseen
+from pytest_dtdispatch.core.results import TestResults, Uncaptured
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import MeasurementError, warn
@@ -34,7 +32,6 @@ from pytest_dtdispatch.torchapi.ops import (
     open_modes,
     unnoticed,
 )
-from pytest_dtdispatch.torchapi.patches import calling, patched
 from pytest_dtdispatch.torchapi.propagator import PlanCaches, ShardingCaches, dispatch_loggers
 from pytest_dtdispatch.torchapi.tensors import is_local_mode_open, share_masks, wraps_dtensors
 
@@ -75,10 +72,10 @@ class UncapturedOps:
         if (mode := next(filter(is_mode_of_program, _dispatching()), None)) is not None:
             self._hiding.add(type(mode).__name__)
 
-    def found(self) -> Unseen:
+    def found(self) -> Uncaptured:
         """Return how many threads ran ops, at least how many ops, and which modes hid some."""
         ops = sum(max(propagated.values()) for propagated in self._propagated.values())
-        return Unseen(len(self._propagated), ops, modes=tuple(sorted(self._hiding)))
+        return Uncaptured(len(self._propagated), ops, modes=tuple(sorted(self._hiding)))
 
     def warn(self) -> None:
         """Warn of the ops that were detected."""
@@ -106,11 +103,6 @@ class UncapturedOps:
         # The capture may be open in this thread too, or be handling an op of it right now.
         if ident != self._home and all(one is not self._capture for one in (*open_modes(), *_dispatching())):
             self._propagated[ident, threading.current_thread().name][kind] += 1
-
-
-def watching_processes(on_start: Callable[[Callable[[Any], Any], Any], Any]) -> AbstractContextManager[None]:
-    """Route starts of processes through ``on_start``, which receives the original method and the process."""
-    return patched(BaseProcess, "start", calling(on_start))
 
 
 def _dispatching() -> Iterator[Any]:
@@ -161,7 +153,7 @@ class DispatchCapture(UnnoticedMode):
             self._lock.__exit__()
 
     def _closed(self, left_open: list[str], has_raised: bool) -> None:
-        self._results.unseen += self._uncaptured.found()
+        self._results.uncaptured += self._uncaptured.found()
         if has_raised:
             return
         if not self._lock.is_of_this_thread():

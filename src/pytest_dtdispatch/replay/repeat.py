@@ -167,9 +167,7 @@ class RanCall:
     is_compiled: bool = field(default=False, init=False)
     collectives: list[torch.Tensor] | None = field(default=None, init=False)
 
-    called: ClassVar[Callable[..., AbstractContextManager[Callable[[], object]]]] = staticmethod(
-        call_from_torch
-    )
+    called: ClassVar[Callable[..., Any]] = staticmethod(call_from_torch)
 
     def inspect(self, signals: Signals) -> Inspection:
         """Repeat the call once, and return which local ops and collectives it runs."""
@@ -346,21 +344,17 @@ def restoring(calls: Sequence[RanCall], one_thread: bool) -> Iterator[None]:
             if call.replay.states.masks:  # the call changed one: those of new plans are saved too
                 afterwards.enter_context(call.replay.recording_masks())
             if call.collectives is not None:
-                record = partial(_recorded, call.collectives)
-                afterwards.enter_context(observe.patch({"collective output": record}))
+                record = partial(_record, call.collectives)
+                afterwards.enter_context(observe.around({"collective output": record}))
                 afterwards.callback(wait_for_all, call.collectives)
         afterwards.callback(close_modes_opened_since, open_modes())
         yield
 
 
-def _recorded(collectives: list[torch.Tensor], wrap: Callable[..., Any]) -> Callable[..., Any]:
-    """Record collectives that repetitions leave running and that their results do not show."""
-
-    def recorded(output: Any) -> Any:
-        collectives.extend(tree_leaves(output))
-        return wrap(output)
-
-    return recorded
+def _record(collectives: list[torch.Tensor], wrap: Callable[..., Any], output: Any) -> Any:
+    """Record a collective that a repetition leaves running and that its result does not show."""
+    collectives.extend(tree_leaves(output))
+    return wrap(output)
 
 
 @dataclass

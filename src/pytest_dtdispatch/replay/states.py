@@ -162,7 +162,7 @@ class States:
 
     def settle(self) -> None:
         """Save what the program's call left."""
-        for state in (self.masks, self.optimizers, self.versions, self.specs, self.gradients, self.random):
+        for state in vars(self).values():
             state.settle()
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_dtdispatch.core.measurement import MIN_WAITED, NOISY, SLOWED, TRACED, Contains, Measurement, State
-from pytest_dtdispatch.core.results import TestResults, Unseen
+from pytest_dtdispatch.core.results import TestResults, Uncaptured
 from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.report.document import (
     Document,
@@ -81,14 +81,14 @@ def noise(everything: Sequence[Measurement]) -> Document:
 def caveats(tests: Iterable[TestResults]) -> Document:
     """Say of how many tests something was not seen, in a line for each way, and how many simulate ranks."""
     found = list(tests)
-    lines = list(_unseen_lines([test.unseen for test in found]))
+    lines = list(_uncaptured_lines([test.uncaptured for test in found]))
     if simulated := sum(test.is_simulated for test in found):
         of = plural(simulated, "test")
         lines.append(f"figures of {of} hold the work of all ranks, which LocalTensorMode simulates")
     return Document(tuple(paragraph(line, Tone.NOTICE, hanging=1) for line in lines))
 
 
-def _unseen_lines(tests: list[Unseen]) -> Iterator[str]:
+def _uncaptured_lines(tests: list[Uncaptured]) -> Iterator[str]:
     if in_threads := [test for test in tests if test.threads]:
         threads, ops = sum(test.threads for test in in_threads), sum(test.ops for test in in_threads)
         yield (

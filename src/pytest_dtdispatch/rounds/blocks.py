@@ -1,4 +1,4 @@
-"""Blocks of samples: a row takes more until its gate is decided, and is measured again before it fails."""
+"""Blocks of samples: more until the gate of the row is decided, and again before it fails. Without torch."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from time import sleep
 from pytest_dtdispatch.core.measurement import SLOWED, Contains, Figures, Measurement, Samples, State, merge
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.core.verdicts import MAX_BLOCKS, Outlook
-from pytest_dtdispatch.rounds.plan import Plan, agreed, is_known
+from pytest_dtdispatch.rounds.plan import Plan, agreed, is_precise
 
 # Seconds before each repetition of a row that would fail. In 240 s on a quiet machine a spin loop had 39
 # moments of 50 ms and more, the longest 1.9 s, in which everything took 1.2 times as long.
 PAUSES_S: tuple[float, ...] = tuple(0.5 * 2**number for number in range(MAX_BLOCKS - 1))
 MAX_EXTENSIONS = 3  # of a block: with more than four times its samples the baseline's decide the interval
-CLOSELY = 0.05  # how far the median of a saved row must be known for a gate of 20 % to decide by it
+CLOSELY = 0.05  # precision of the median of a saved row by which a gate of 20 % can decide
 STEADY = (State.HIT, State.CALL)
 
 
 class Blocks:
     """Blocks of one row: one without a gate.
 
-    With a gate, a block is extended until each state of the row is decided, or known closely if the gate does
-    not compare it, or its time is over. While a state would fail, or the core was slow, another block follows
-    after a pause. Such a state is judged by its quietest block. Measurements of one block that the core took
-    at different speeds are not mixed: those of the faster ones stay.
+    With a gate, a block is extended until each state of the row is decided, or precise if the gate does not
+    compare it, or its time is over. While a state would fail, or the core was slow, another block follows
+    after a pause. Such a state is judged by its quietest block. Samples of one block from different speeds of
+    the core are not mixed: the faster ones remain.
 
     Args:
         plan: how much is measured, and the gate.
@@ -44,7 +44,7 @@ class Blocks:
         self._began = plan.sampler.clock() if self._gate else 0
 
     def wants_more(self) -> bool:
-        """Return whether the row is to be measured once more; sleep if that begins another block."""
+        """Return whether the row is measured again; sleep before another block."""
         if not self._blocks or self._gate is None:
             return not self._blocks
         row = replace(self._row, figures=self.figures)
@@ -69,15 +69,15 @@ class Blocks:
         return PAUSES_S[len(self._blocks) - 1]
 
     def _without_gate(self, samples: Samples) -> Outlook:
-        """Return what a state needs that no gate compares: a core at its speed, and a known median."""
+        """Return what a state needs that no gate compares: a core at full speed, and a precise median."""
         if samples.state is State.LOCAL:
             return Outlook.DECIDED
         if self._plan.speed.is_slow(samples.speed_ns):
             return Outlook.SLOW
-        return Outlook.DECIDED if is_known(samples.values, CLOSELY) else Outlook.OPEN
+        return Outlook.DECIDED if is_precise(samples.values, CLOSELY) else Outlook.OPEN
 
     def _agreed(self, outlooks: Mapping[State, Outlook]) -> dict[State, Outlook]:
-        """Settle with other ranks what is extended and repeated: whatever one rank needs, in its time."""
+        """Return what all ranks extend and repeat: what any rank needs and has time for."""
         took_s = (self._plan.sampler.clock() - self._began) / 1e9
         another_s = took_s / (1 + self._extensions)
         is_in_time = self._extensions < MAX_EXTENSIONS and took_s + another_s <= self._plan.max_time_s
@@ -92,7 +92,7 @@ class Blocks:
         return {state: Outlook(-least) for state, least in zip(State, settled, strict=True)}
 
     def add(self, figures: Figures) -> None:
-        """Add another measurement, to the last block or as the next."""
+        """Add a measurement, to the last block or as another one."""
         if not self._open:
             self._blocks.append(figures)
             return
@@ -116,7 +116,7 @@ class Blocks:
             quietest = min(blocks, key=lambda of: of[state].median_ns)
             slow = sum(of[state].speed_ns > SLOWED * quietest[state].speed_ns for of in blocks)
             chosen[state] = replace(quietest[state], blocks=len(blocks), slow_blocks=slow)
-            if state in STEADY and State.LOCAL in quietest:  # what the overhead is counted from
+            if state in STEADY and State.LOCAL in quietest:  # from which the overhead is computed
                 chosen[State.LOCAL] = quietest[State.LOCAL]
         samples = tuple(chosen.get(each.state, each) for each in first.samples)
         notes = [f"not measured again: {note}" for of in others if not of.samples for note in of.notes]
@@ -124,7 +124,7 @@ class Blocks:
 
 
 def _faster(old: Samples, new: Samples, both: Samples) -> Samples:
-    """Return the samples that a faster core took, or those of both measurements if its speed was the same."""
+    """Return the samples of the faster core, or all samples if its speed was the same."""
     if new.speed_ns > SLOWED * old.speed_ns:
         return old
     return new if old.speed_ns > SLOWED * new.speed_ns else both

@@ -1,4 +1,4 @@
-"""How much is measured of one subject: what is enough, and what fits into the time. Without torch."""
+"""How many calls of one subject are measured: as many as are enough and fit into the time. Without torch."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ WITHIN = 0.1  # of the median, on both sides
 FEWEST = 6  # samples that have an interval with 95 %
 
 
-def is_known(values: Sequence[float], within: float = WITHIN) -> bool:
-    """Return whether the median is known: whether its interval lies within a tenth of it, or another share.
+def is_precise(values: Sequence[float], within: float = WITHIN) -> bool:
+    """Return whether the interval of the median lies within a share of it, by default a tenth.
 
     Example:
-        >>> is_known([100, 109, 92, 100, 102, 100]), is_known([100] * 5)
+        >>> is_precise([100, 109, 92, 100, 102, 100]), is_precise([100] * 5)
         (True, False)
     """
     if (interval := median_interval(values)) is None:
@@ -36,27 +36,27 @@ def is_known(values: Sequence[float], within: float = WITHIN) -> bool:
 
 
 MIN_ROUNDS = 5
-LONG_S = 2.0  # nothing is said of what takes less
+LONG_S = 2.0  # rows that take longer announce it
 WARMUP_HITS = 10  # the second call after a miss costs 3 to 6 times a steady hit
 # A hit of 8 us is 3 % slower until what reads the counters between calls is warm too, after some 200 calls.
 QUICK_WARMUP, QUICK_WARMUP_NS = 200, 2_000_000
-ROUNDS_TOGETHER = 10  # on ranks that repeat a collective, where rounds are to be enough: they stop as one
+ROUNDS_TOGETHER = 10  # on ranks that repeat collectives and stop together once samples are precise
 SLOW_NS = 3_000_000  # hits of less are never cut: 20 rounds of them fit into a second
-# The first hit after a miss takes up to 0.5 ms more, however many ops it runs, and later ones do not: where
-# a hit takes 50 ms that is 1 %, and no hit is discarded.
+# The first hit after a miss takes up to 0.5 ms more, however many ops it runs, and later ones do not: of a
+# hit of 50 ms that is 1 %, and no hit is discarded.
 WARMUP_NS = 50_000_000
-SHARE_OF_HITS = 0.1  # of the time, where misses alone take more than there is
+SHARE_OF_HITS = 0.1  # of the time, if misses alone would take more than all of it
 
 
 class Effort(NamedTuple):
-    """Calls that are made of one subject.
+    """Numbers of calls of one subject.
 
     Args:
-        rounds: the most that are taken.
-        in_a_row: rounds that take their misses one after the other.
+        rounds: maximum.
+        in_a_row: rounds whose misses follow each other.
         repeat: hits recorded for each round.
         warmup: hits discarded before those of a row.
-        is_paced: whether a round that would end too late is not begun.
+        is_paced: whether a round that would end too late does not begin.
     """
 
     rounds: int
@@ -72,10 +72,10 @@ class Effort(NamedTuple):
 
 
 def fitted(planned: Effort, miss_ns: int, hit_ns: int, left_ns: float, budget_ns: float) -> Effort:
-    """Cut what is planned so that it ends in time, where it can: the warm-up, then hits, then rounds.
+    """Reduce a plan so that it ends in time, if it can: the warm-up, then hits, then rounds.
 
-    Five rounds are left in any case, with one hit each. What has fast hits is left as it is: there misses
-    take the time, and the rounds look at the clock.
+    At least five rounds remain, with one hit each. A plan with fast hits is unchanged: its misses take the
+    time, and rounds check the clock.
 
     Example:
         >>> fitted(Effort(20, 20, 10, 10), 145_000_000, 140_000_000, 715e6, 1e9)
@@ -96,10 +96,10 @@ def fitted(planned: Effort, miss_ns: int, hit_ns: int, left_ns: float, budget_ns
 
 
 class Agreement(Protocol):
-    """How ranks that repeat collectives together settle numbers."""
+    """Numbers that ranks which repeat collectives together agree on."""
 
     def sync(self, subject: str) -> None:
-        """Meet the other ranks at the next subject."""
+        """Wait until all ranks have reached the next subject."""
 
     def minimum(self, step: str, numbers: Sequence[int]) -> tuple[int, ...] | None:
         """Return the minimum of each number over all ranks; None without a real process group."""
@@ -127,30 +127,30 @@ def agreed(agreement: Agreement | None, step: str, *numbers: int) -> tuple[int, 
     return numbers if settled is None else settled
 
 
-# Judges states of a row while its call can be repeated; none if it does not compare the row.
+# Judges states of a row while its call can be repeated; empty if the gate does not compare the row.
 RowGate = Callable[[Measurement], dict[State, Outlook]]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured, and of what.
+    """How much is measured, and how.
 
     Args:
         rounds: proved misses for each signature.
         repeat: hits recorded after each miss.
-        max_time_s: seconds after which no round is added, once five are done. Of what has slow hits fewer are
-            recorded and discarded, so that it ends in time.
-        cold: also take cold calls.
-        in_a_row: rounds that take their misses one after the other, each of a cleared cache, before their
-            hits, where that takes no more than a tenth of the time; else five. Hits between two misses
-            make the second one up to 20 % slower, as its code has gone cold.
+        max_time_s: seconds after which no round is added, once five are done. If hits are slow, fewer are
+            recorded and discarded, so that the subject ends in time.
+        cold: also measure cold calls.
+        in_a_row: rounds whose misses follow each other, each of a cleared cache, before their hits, if that
+            takes no more than a tenth of the time; otherwise five. Hits between two misses make the second
+            one up to 20 % slower, as its code has gone cold.
         sampler: reads each call.
-        agreement: settles rounds with other ranks, where there are any.
-        fewest: samples, after which no round is added once the median of each state is known to a tenth; None
-            takes all rounds.
+        agreement: agrees with other ranks on numbers; None without other ranks.
+        fewest: samples after which no round is added once the median of each state is precise; None runs all
+            rounds.
         warmup: hits discarded before those of a row.
-        quick_warmup: the most that are discarded where they take no time.
-        one_thread: run repetitions in one intra-op thread, and not in as many as the program has set.
+        quick_warmup: maximum of discarded hits if they are fast.
+        one_thread: run repetitions in one intra-op thread, not in as many as the program has set.
         gate: judges rows while they are measured; None if figures are neither saved nor judged.
         speed: reads how fast the core runs, beside each measurement.
     """
@@ -171,18 +171,18 @@ class Plan:
 
 
 class Schedule:
-    """Decides how many calls are made of one subject, by what its rehearsal took.
+    """Decides how many calls of one subject run, by the duration of its rehearsal.
 
     Attributes:
-        plan: what was asked for; without an end in time where a sampler reads every call alike.
-        effort: the calls that are made.
-        pace: how they are made steady, where times' own warm-ups are not enough.
-        fewest: samples of a known median that end the rounds; None where all are taken.
+        plan: as requested, but without a time limit if the sampler is exact.
+        effort: numbers of calls.
+        pace: how calls become steady, if the sampler needs more warm-up than times do.
+        fewest: samples with a precise median that end the rounds; None if all rounds run.
     """
 
     def __init__(self, plan: Plan, has_local: bool) -> None:
         if plan.sampler.is_exact:
-            # A number of rounds that depended on the time would move the least count.
+            # The minimum of a count would depend on a number of rounds that depends on the time.
             plan = replace(plan, max_time_s=math.inf, in_a_row=plan.rounds)
         self.plan = plan
         self.clock = plan.sampler.clock
@@ -191,12 +191,12 @@ class Schedule:
         self.fewest = plan.fewest
         self._has_local = has_local
         self._affordable = self._planned = plan.rounds
-        self._miss_ns = self._hit_ns = 0  # of the rehearsal, with all that is done around a call
+        self._miss_ns = self._hit_ns = 0  # of the rehearsal, with everything around a call
         self._began = self.clock()
         self._deadline = self._began + self.plan.max_time_s * 1e9
 
     def rehearsed_miss(self, began: int) -> None:
-        """Note how long the first miss took, and say how long the row takes, where that is long."""
+        """Record the duration of the first miss, and show the duration of the row if it is long."""
         self._miss_ns = max(self.clock() - began, 1)
         in_time = min(self.plan.max_time_s * 1e9 / self._miss_ns, self.plan.rounds)
         rounds = 1 if in_time < 1 else max(int(in_time), min(self.plan.rounds, MIN_ROUNDS))
@@ -206,15 +206,15 @@ class Schedule:
             )
 
     def has_time_to_rehearse(self, began: int) -> bool:
-        """Note how long a call after the first took, and tell whether there is time for another."""
+        """Record the duration of a warm call; return whether another one fits."""
         self._hit_ns = min(self.clock() - began, self._hit_ns or sys.maxsize)
         least_ns = MIN_ROUNDS * (self._miss_ns + self._hit_ns)
-        # Ranks must make the same number of calls, whatever the time each of them takes.
+        # Ranks must make the same number of calls, whatever time they take.
         is_free = self.plan.agreement is not None or self._hit_ns < SLOW_NS
         return is_free or least_ns <= self.plan.max_time_s * 1e9
 
     def rehearsed(self, miss: int, hit: int) -> None:
-        """Plan by what was read of a first miss and a later call."""
+        """Plan by the samples of a first miss and of a later call."""
         plan = self.plan
         self.pace = plan.sampler.pace(miss, hit, plan.rounds, plan.repeat)
         if self.pace is not None:
@@ -230,7 +230,7 @@ class Schedule:
         self.effort = self.effort._replace(in_a_row=min(plan.in_a_row, in_a_row), warmup=warmup)
 
     def settle(self, propagation: Propagation) -> None:
-        """Cut what is planned where it would not end in time; with other ranks take what all can."""
+        """Reduce the effort to what fits into the time, and to what all ranks can do."""
         has_miss, has_hit = propagation is not Propagation.NONE, propagation is not Propagation.NEVER_CACHED
         miss_ns = self._miss_ns * has_miss * (2 if self.plan.cold else 1)
         hit_ns = self._hit_ns * has_hit * (2 if self._has_local else 1)
@@ -252,9 +252,9 @@ class Schedule:
         self._began = self.clock()
 
     def next_rounds(self, done: int) -> int:
-        """How many rounds are taken next; 0 where there is no time for more."""
+        """Return how many rounds run next; 0 if there is no time for more."""
         count = min(self.effort.in_a_row, self._planned - done)
-        # Where the first miss took too long it is seen from the second whether they all do.
+        # If the first miss took too long, the second one shows whether all do.
         is_slow = self.effort.rounds == 1 and self.clock() - self._began >= done * self.plan.max_time_s * 1e9
         if done < (1 if is_slow else MIN_ROUNDS):
             return count
@@ -265,36 +265,36 @@ class Schedule:
         return min(count, int((self._deadline - now) * done / max(now - self._began, 1)))
 
     def notes(self, done: int) -> tuple[str, ...]:
-        """Return why a row has fewer rounds than any other; nothing where it has as many."""
+        """Return why a row has fewer rounds than others; empty if it has as many."""
         if done >= min(self.plan.rounds, MIN_ROUNDS):
             return ()
         took_s, most_s = self._miss_ns / 1e9, self.plan.max_time_s
-        here = f" ({took_s:.1f} s here)" * (took_s > most_s)  # else on another rank
+        here = f" ({took_s:.1f} s here)" * (took_s > most_s)  # otherwise on another rank
         return (f"{FEW_SAMPLES}: a miss takes longer{here} than the {most_s:g} s allowed",)
 
     def warmup_misses(self, count: int) -> int:
-        """Discard the first of a long row, which are slow; a short one has calls that take long anyway."""
+        """Return how many misses are discarded at the start of a row: they are slow, except in short rows."""
         if self.pace is not None:
             return self.pace.warmup_misses
         return count // 4 if self.effort.in_a_row == self.plan.in_a_row else 0
 
-    def at_first(self, count: int, taken: int) -> int:
-        """How many of so many samples are taken before it is looked whether they are enough."""
-        return count if self.fewest is None else min(count, max(self.fewest - taken, 1))
+    def at_first(self, count: int, recorded: int) -> int:
+        """Return how many of ``count`` samples are recorded before the first check of their precision."""
+        return count if self.fewest is None else min(count, max(self.fewest - recorded, 1))
 
     def is_enough(self, samples: Sequence[int]) -> bool:
-        """Whether the median of a state is known closely enough, where that ends the rounds."""
-        return self.fewest is not None and len(samples) >= self.fewest and is_known(samples)
+        """Return whether the median of a state is precise, if that ends the rounds."""
+        return self.fewest is not None and len(samples) >= self.fewest and is_precise(samples)
 
 
 class Propagation(Enum):
-    """How a subject uses the sharding propagator, as its rehearsal showed."""
+    """How a subject uses the sharding propagator, found in its rehearsal."""
 
     CACHED = "cached"
     NEVER_CACHED = "never cached"
     NONE = "none"
 
 
-# What every reader of the figures must know of a propagation, and what explains them to who asks.
+# Notes are shown beside figures, remarks in details.
 NOTES = {Propagation.NEVER_CACHED: ("never hits: torch does not cache this op, and each call propagates",)}
-REMARKS = {Propagation.NONE: ("unpropagated: it never asks the sharding propagator, so it has no miss",)}
+REMARKS = {Propagation.NONE: ("unpropagated: it never queries the sharding propagator, so it has no miss",)}

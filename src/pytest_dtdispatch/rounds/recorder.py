@@ -92,12 +92,11 @@ class SampleRecorder:
         """Return recorded and refused samples by state, with a profile of each recorded state."""
         samples = []
         for state in State:
-            recorded, refused = tuple(self.recorded(state)), self.refused(state)
-            if recorded or refused:
-                of_state = profile(state) if recorded else None
+            values, refused = tuple(self.recorded(state)), self.refused(state)
+            if values or refused:
+                shown = profile(state) if values else None
                 waited = self.off_core(state) * self.counts_waits
-                speed_ns = round(fmean(self._speeds[state] or [0]))
-                samples.append(
-                    Samples(state, recorded, refused, self.unit, of_state, waited=waited, speed_ns=speed_ns)
-                )
+                speed = round(fmean(self._speeds[state] or [0]))
+                of_state = Samples(state, values, refused, self.unit, shown, waited=waited, speed_ns=speed)
+                samples.append(of_state)
         return tuple(samples)

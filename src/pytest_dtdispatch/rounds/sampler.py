@@ -1,4 +1,4 @@
-"""What a sample is: what is read right before and right after a call. Without torch."""
+"""Samplers: what is read right before and right after a call. Without torch."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pytest_dtdispatch.core.measurement import TIME, UNITS, Profile, Unit
 from pytest_dtdispatch.errors import MeterError
 
 Clock = Callable[[], int]
-# Tells where the instructions of a call went, given what is called, what prepares it, and its keywords.
+# Returns where the instructions of a call went. Arguments: the callable, its preparation, its keywords.
 Profiler = Callable[[Callable[..., Any], Callable[[], "tuple[Any, ...]"], "dict[str, Any]"], Profile]
 
 
 class Meter(NamedTuple):
-    """What is asked right before and right after each call; the difference is the call's sample.
+    """Readings right before and right after each call; the difference is the call's sample.
 
     Args:
-        begin: begins to count, and returns what to subtract.
-        end: ends it, and returns what was counted.
+        begin: begins to count, and returns the number to subtract.
+        end: ends counting, and returns the count.
     """
 
     begin: Clock
@@ -27,12 +27,12 @@ class Meter(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """How calls are made steady, where a sampler asks for more than times do.
+    """How calls become steady, if a sampler needs more warm-up than times do.
 
     Args:
         warmup_misses: misses that are discarded before those of a row.
-        blocks: parts that the hits are taken in, the sampler refreshed between them.
-        warmup: calls in front of each block, which are not even read.
+        blocks: parts of the hits, between which the sampler is refreshed.
+        warmup: calls before each block, which are not read.
         repeat: calls recorded in each block.
     """
 
@@ -43,21 +43,21 @@ class Pace(NamedTuple):
 
 
 class Sampler:
-    """What ``--dtdispatch-metric NAME`` reads of each call.
+    """What ``--dtdispatch-metric NAME`` reads for each call.
 
-    One of your own has a name, a unit, ``begin`` and ``end``; register an instance of it. ``begin`` and
-    ``end`` take nothing and return whole numbers: what runs in them inside the call is part of the sample.
+    Your own sampler has a name, a unit, ``begin`` and ``end``; register an instance of it. ``begin`` and
+    ``end`` take no arguments and return integers: their own work inside the call is part of the sample.
 
     Attributes:
         name: of the metric, on the command line.
         unit: of the samples.
-        begin: asked right before a call.
-        end: asked right after it.
-        clock: nanoseconds by which rounds keep to their time.
-        is_exact: whether a call reads alike every time. Rounds are then not cut to a time, and no warm
-            compile is taken.
-        why_not_on_ranks: why it works in one process alone, in one line; empty where it does on many ranks.
-        profiler: tells where the instructions of a call went, where that was asked for.
+        begin: read right before a call.
+        end: read right after it.
+        clock: nanoseconds by which rounds are limited.
+        is_exact: whether equal calls have equal samples. Rounds then have no time limit, and no compile is
+            warm.
+        why_not_on_ranks: why it works in one process only, in one line; empty if it works on many ranks.
+        profiler: returns where the instructions of a call went; None if profiles are not requested.
 
     Example:
         >>> class ThreadTime(Sampler):
@@ -79,26 +79,26 @@ class Sampler:
 
     @property
     def meter(self) -> Meter:
-        """What reads calls, on DTensors and on plain tensors, which are the control of every comparison."""
+        """Meter of calls on DTensors, and on plain tensors, which are the control of comparisons."""
         return Meter(self.begin, self.end)
 
     def why_not(self) -> str:
-        """Return in one line why it cannot be had here; empty where it can."""
+        """Return why it cannot run here, in one line; empty if it can."""
         return ""
 
     def start(self) -> None:
-        """Get ready, before the first test that is measured."""
+        """Prepare, before the first test that is measured."""
 
     def refresh(self) -> None:
-        """Undo what earlier calls left in the interpreter, before each subject and each block."""
+        """Reset what earlier calls left in the interpreter, before each subject and each block."""
 
     def pace(self, miss: int, hit: int, rounds: int, repeat: int) -> Pace | None:
-        """Plan warm-ups by what a first miss and a later call read; None where times' own are enough."""
+        """Plan warm-ups by samples of a first miss and a later call; None if those of times are enough."""
         del miss, hit, rounds, repeat
         return None
 
     def remarks(self) -> tuple[str, ...]:
-        """What explains the figures to who asks."""
+        """Return remarks on the figures."""
         return ()
 
 
@@ -115,14 +115,14 @@ SAMPLERS: dict[str, Sampler] = {}
 
 
 def register_sampler(sampler: Sampler) -> None:
-    """Let ``--dtdispatch-metric`` name a sampler; one of the same name is replaced."""
+    """Register a sampler for ``--dtdispatch-metric``; it replaces one of the same name."""
     SAMPLERS[sampler.name] = sampler
     if sampler.unit not in UNITS:
         UNITS.append(sampler.unit)
 
 
 def start_sampler(name: str) -> Sampler:
-    """Make the sampler of a name ready."""
+    """Start the sampler with this name, and return it."""
     sampler = SAMPLERS.get(name)
     if sampler is None:
         raise MeterError(f"--dtdispatch-metric {name}: no sampler of this name is registered in this process")

@@ -1,8 +1,8 @@
-"""Signals and warnings while an op is repeated, which the program must see only as if it were not.
+"""Signals and warnings while an op is repeated: the program must see them as if it were not.
 
-Signals are let in where the op runs, and held back where state is put back. A handler that raises must reach
-the program, at the place of its own call: never as a failure of a repetition, and never between two things
-that are put back.
+Signals are handled while the op runs, and deferred while state is restored. The exception of a handler must
+reach the program at its own call: never as a failure of a repetition, and never in the middle of a
+restoration.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SIGNALS = tuple(signal.valid_signals())
 
 
 class Signals:
-    """Stands between the program's signal handlers and what is repeated, as a context manager.
+    """Defers signals to the program's handlers, as a context manager.
 
-    Python runs signal handlers in the main thread alone; in any other this does nothing.
+    Python runs signal handlers in the main thread alone; in any other thread this is a no-op.
 
     Attributes:
-        is_open: whether a signal that comes is handled at once. Set it to false in the first statement of a
-            ``finally``: Python looks for signals where functions begin and end, not before an assignment.
+        is_open: whether signals are handled at once. Set it to false in the first statement of a ``finally``:
+            Python handles signals where functions begin and end, not before an assignment.
     """
 
     def __init__(self) -> None:
@@ -38,23 +38,23 @@ class Signals:
         self._raised: BaseException | None = None
 
     def __enter__(self) -> Signals:
-        if threading.current_thread() is threading.main_thread() and not _are_held_back():
-            self._change(SIGNALS, self._take_over)
+        if threading.current_thread() is threading.main_thread() and not _are_deferred():
+            self._change(SIGNALS, self._replace)
         return self
 
     def __exit__(self, *exception: Any) -> None:
         __tracebackhide__ = True
         self.is_open = False
-        self._change(self._handlers, self._give_back)
+        self._change(self._handlers, self._restore)
         raised, self._raised = self._raised, None
         if raised is not None:
             raise raised.with_traceback(None)
         self._deliver()
 
     def let_in(self) -> None:
-        """Handle signals at once from now on, those that were held back first."""
+        """Handle deferred signals, and from now on each signal at once."""
         self.is_open = True
-        if self._raised is not None:  # one came before its handler was replaced
+        if self._raised is not None:  # by a handler that was not replaced yet
             raise self._raised
         self._deliver()
 
@@ -74,43 +74,41 @@ class Signals:
             signal.raise_signal(self._deferred.pop(0))
 
     def _change(self, numbers: Iterable[int], change: Callable[[int], None]) -> None:
-        """Change the handler of each signal, also where one of them is called meanwhile and raises."""
+        """Change the handler of each signal, even if one of them is called during that and raises."""
         pending = list(numbers)
         while pending:
             try:
                 while pending:
                     change(pending[-1])
                     pending.pop()
-            except BaseException as error:  # it came before the handler was set: it is set again
+            except BaseException as error:  # of a signal that arrived before the change: change again
                 self._raised = error
 
-    def _take_over(self, number: int) -> None:
+    def _replace(self, number: int) -> None:
         handler = signal.getsignal(number)
         if callable(handler) and handler != self._on_signal:
             self._handlers[number] = handler
             signal.signal(number, self._on_signal)
 
-    def _give_back(self, number: int) -> None:
-        if signal.getsignal(number) == self._on_signal:  # else the program has set another
+    def _restore(self, number: int) -> None:
+        if signal.getsignal(number) == self._on_signal:  # otherwise the program has set another one
             signal.signal(number, self._handlers[number])
 
 
-def _are_held_back() -> bool:
-    """Whether one around it holds signals back already, as the handler of an interrupt tells."""
+def _are_deferred() -> bool:
+    """Return whether an outer instance defers signals, by the handler of interrupts."""
     owner = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
     return isinstance(owner, Signals) and not owner.is_open
 
 
 @contextmanager
 def nothing_warned() -> Iterator[None]:
-    """Ignore every warning of this thread, and leave what Python knows of warnings as it was.
+    """Ignore warnings of this thread, which the program's own call has shown; keep Python's records of them.
 
-    The program's own call has given them already.
-
-    ``warnings.catch_warnings`` would not do: leaving it makes Python forget which warnings it has shown.
-    Where torch leaves one, they are remembered, but for modules that warned after that, as in the program.
+    ``warnings.catch_warnings`` makes Python forget which warnings it has shown. If torch leaves such a block,
+    they are remembered here, except for modules that warned after that, as in the program.
     """
-    filters: list[Any] = warnings.filters  # type: ignore[assignment]  # a list; others may hold it
+    filters: list[Any] = warnings.filters  # type: ignore[assignment]  # a list, which others may reference
     this_thread = threading.get_ident()
     in_this_thread = SimpleNamespace(match=lambda message: threading.get_ident() == this_thread)
     ours = ("ignore", in_this_thread, Warning, None, 0)
@@ -129,7 +127,7 @@ def nothing_warned() -> Iterator[None]:
 
 
 def _version() -> int:
-    """Number of times that filters were changed; a record with another number is void."""
+    """Return how often filters were changed; records of shown warnings with another number are void."""
     registry: dict[Any, Any] = {}
     warnings.warn_explicit("", Warning, "", 0, registry=registry)
     return int(registry["version"])

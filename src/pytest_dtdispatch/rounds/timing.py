@@ -102,8 +102,8 @@ time_row: Callable[[Subject, Meter, Prepare, Reader, int], TimedCalls] = Functio
 
 
 def keep_sources() -> None:
-    """Keep Python from checking on disk the files of this package that are on the stack."""
-    frame: FrameType | None = sys._getframe(1)
+    """Keep Python from checking on disk the files of this package that are on the stack, and this one."""
+    frame: FrameType | None = sys._getframe()  # of this file, as time_row
     while frame is not None:
         file = frame.f_code.co_filename
         if str(frame.f_globals.get("__name__")).startswith(f"{__package__.partition('.')[0]}."):

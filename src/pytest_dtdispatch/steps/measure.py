@@ -18,9 +18,9 @@ from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.signatures import mesh_device_text, shorten
 from pytest_dtdispatch.core.text import ask, shown
 from pytest_dtdispatch.replay.call import shape_text, tensor_text
-from pytest_dtdispatch.replay.capture import watching_processes
 from pytest_dtdispatch.steps.counter import CallNotes, StepCounter
 from pytest_dtdispatch.steps.model import StepCalls, StepCounts, Steps
+from pytest_dtdispatch.torchapi.patches import around_start
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.tensors import mesh_among, tensor_traits, wait_for
 
@@ -116,5 +116,5 @@ def counting_in_processes() -> Iterator[ProcessCounts]:
     """Count in all processes that the program spawns."""
     with tempfile.TemporaryDirectory(prefix="dtdispatch-processes-") as folder:
         counts = ProcessCounts(folder)
-        with watching_processes(counts.start):
+        with around_start(counts.start):
             yield counts

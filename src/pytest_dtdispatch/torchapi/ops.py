@@ -165,8 +165,8 @@ def call_from_torch(fn: Callable[[], None]) -> Iterator[Callable[[], object]]:
     Torch buffers such warnings until the outermost torch function that the program called returns, which may
     be a whole backward. ``apply_``, here on a single element, calls back and has a buffer of its own.
     """
-    ignored = torch._C.DisableTorchFunction if torch._C._len_torch_function_stack() else nullcontext
-    with ignored():
+    hidden = torch._C.DisableTorchFunction if torch._C._len_torch_function_stack() else nullcontext
+    with hidden():
         # `iter` and `next` drop the element without a Python frame, which would make each miss 0.3 % longer.
         yield partial(torch.zeros(1, device="cpu").apply_, partial(next, iter(fn, None)))
 

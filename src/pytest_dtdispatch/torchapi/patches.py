@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from multiprocessing.process import BaseProcess
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -141,3 +142,8 @@ def calling(method: Callable[..., Any]) -> Wrap:
         return run if hasattr(inner, "__code__") else Proxy(inner, method)
 
     return wrap
+
+
+def around_start(on_start: Callable[..., Any]) -> AbstractContextManager[None]:
+    """Route starts of processes through ``on_start``, which receives the original method and the process."""
+    return patched(BaseProcess, "start", calling(on_start))
