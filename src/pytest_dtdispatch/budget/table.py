@@ -47,7 +47,7 @@ NOISY = "noisy: its steps scatter by more than 15 %; run it again on a quieter m
 UNEXPLAINED = "unexplained: the parts miss the step by more than noise; a profiled step runs other code"
 LEGEND = (
     "Budget: measured is the median of undisturbed steps. Parts come from profiled steps, run alternately "
-    "with plain ones; the profiler's own cost (off) is subtracted, or added if it is below 0. "
+    "with plain ones; profiler is the profiler's own cost, already subtracted, or added if it is below 0. "
     "modelled: more than a tenth of the part was subtracted. unexplained: measured less all parts."
 )
 OF_STEP = "of step: the change in percent of the step before"
@@ -197,8 +197,8 @@ def _parts(title: str, budget: Budget) -> Table:
         lines.append(Line(REST, _cells(budget.unexplained_ns, budget)))
     spread = f"+-{budget.scatter:.0%}" if budget.steps else ""
     lines.append(Line("measured", _cells(budget.measured_ns, budget), spread))
-    columns = Column("us"), Column("share"), Column("off", "us")
-    return Table(columns, (Group(title, tuple(lines)),), "part", "known", expendable=("off",))
+    columns = Column("us"), Column("share"), Column("profiler", "us")
+    return Table(columns, (Group(title, tuple(lines)),), "part", "known", expendable=("profiler",))
 
 
 def _profiling_text(budget: Budget) -> str:
@@ -208,7 +208,7 @@ def _profiling_text(budget: Budget) -> str:
     if budget.event_ns < 0:
         return f"Profiling had no visible cost{steps}"
     cost = f"{budget.events:,.0f} events x {budget.event_ns:,.0f} ns were subtracted"
-    return f"Profiling made the step {slower:.2f}x slower; {cost}{steps}"
+    return f"Profiled steps took {slower:.2f}x the time of undisturbed ones; {cost}{steps}"
 
 
 def _breakdown(
