@@ -85,10 +85,20 @@ def test_a_long_list_of_misses_is_cut_unless_it_is_asked_for() -> None:
     assert text_of(steps, verbose=True).count("missed op") == 9
 
 
+def test_worst_line_names_test_and_count_per_step() -> None:
+    def worst(*steps: StepCounts, name: str = "step") -> str:
+        return document({TEST: (Steps(name, (), steps),)}, View()).worst
+
+    assert worst(MISSING, MISSING) == f"worst: {TEST}: 1 miss per step"
+    assert worst(STEADY, MISSING, name="train") == f"worst: {TEST}::train: up to 1 miss per step"
+    assert worst(StepCounts(events=(GATHER,))) == f"worst: {TEST}: 1 redistribution per step"
+    assert worst(StepCounts()) == ""
+
+
 def test_verbose_lists_redistributions_collectives_and_the_warm_up() -> None:
     step = StepCounts(events=(GATHER, RAN[0]))
     text = text_of(Steps("train", (MISSING, STEADY), (step, step)), verbose=True)
-    for ran in ("redistributed mm.default: f32[8,8] S0 -> R, 256 bytes", "ran all_gather: 64 bytes"):
+    for ran in ("mm.default: f32[8,8] S0 -> R, 256 bytes", "ran all_gather: 64 bytes"):
         assert f"    {ran} (once in each of steps 1-2)" in text
     assert "    misses of each step of the warm-up: 1, 0" in text
 
@@ -142,8 +152,8 @@ def test_layers_are_one_line_in_a_failure_and_in_notes_unless_each_is_asked_for(
     of_each = document({TEST: (steps,)}, View(verbose=True, each_layer=True))
     for count, of in (1, whole), (12, of_each):
         lines = lines_of(of, 200)
-        for verb in ("missed", "redistributed"):
-            assert sum(line.startswith(f"    {verb} ") for line in lines) == count
+        for event in (f"missed {MISS}", GATHER):
+            assert sum(line.startswith(f"    {event}") for line in lines) == count
 
 
 def test_an_excess_lists_what_it_consists_of_up_to_a_length() -> None:

@@ -10,7 +10,8 @@ from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps
-from pytest_dtdispatch.watch.text import disturbed_line, transfers_text
+from pytest_dtdispatch.watch.text import disturbed_line, document, transfers_text
+from tests.rendered import lines_of
 
 
 def miss(rows: int, cause: str = "shape of self") -> Miss:
@@ -71,6 +72,15 @@ def test_a_million_steps_take_the_memory_of_some() -> None:
     assert len(steps.causes) <= 1_001
     assert steps.causes[-1] == "2,000 more misses of other causes"
     assert steps.misses == 3_000
+
+
+def test_summary_counts_causes_that_it_does_not_list() -> None:
+    steps = LoopSteps()
+    for number in range(1, 13):
+        steps.add(missing(number, miss(number, cause=f"cause {number}")))
+    lines = "\n".join(lines_of(document("loop", steps, ()), 200))
+    assert lines.count("  missed ") == 10
+    assert lines.endswith("  2 more misses")
 
 
 def test_a_cache_that_grows_without_a_miss_disturbs_and_one_that_was_emptied_does_not() -> None:

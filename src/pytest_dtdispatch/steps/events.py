@@ -47,7 +47,8 @@ class StepEvent:
         place: its source line; None if unknown.
     """
 
-    verb: ClassVar[str]
+    prefix: ClassVar[str]  # of its line in a list of all kinds of events
+    plural: ClassVar[str]
     common: ClassVar[tuple[str, ...]]  # attributes that are equal in events of the same cause
     place: CodePlace | None = field(default=None, compare=False, kw_only=True)
 
@@ -77,7 +78,7 @@ class Miss(StepEvent):
         place: its source line; None if unknown.
     """
 
-    verb = "missed"
+    prefix, plural = "missed ", "misses"
     common = ("op", "call", "elsewhere", "cause")
     signature: str
     reason: str
@@ -115,7 +116,7 @@ class Redistribution(StepEvent):
         place: its source line; None if unknown.
     """
 
-    verb = "redistributed"
+    prefix, plural = "", "redistributions"  # its text begins with the op, or ``redistribute``
     common = ("op", "source", "target")
     op: str
     tensor: str
@@ -147,7 +148,7 @@ class Collective(StepEvent):
         place: its source line; None if unknown.
     """
 
-    verb = "ran"
+    prefix, plural = "ran ", "collectives"
     common = ("kind",)
     kind: str
     bytes: int = field(default=0, compare=False)
@@ -173,7 +174,7 @@ class Wrapping(StepEvent):
         place: its source line; None if unknown.
     """
 
-    verb = "wrapped"
+    prefix, plural = "wrapped ", "wraps"
     common = ("name", "placements")
     name: str
     tensor: str
@@ -189,7 +190,7 @@ class Wrapping(StepEvent):
 class Unwrapping(Wrapping):
     """A conversion of a DTensor to its local tensor."""
 
-    verb = "unwrapped"
+    prefix, plural = "unwrapped ", "unwraps"
 
 
 AnyEvent: TypeAlias = Miss | Redistribution | Collective | Wrapping | Unwrapping

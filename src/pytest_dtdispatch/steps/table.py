@@ -98,21 +98,22 @@ def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
 
 
 def _worst_text(counted: Mapping[str, Sequence[Steps]]) -> str:
-    """Name the step with most misses, else the one with most redistributions."""
+    """Name the step with most misses, else with most redistributions; empty if no step has any."""
     every = [
-        (f"{steps.name} in {test}", step)
+        (RowId(test, "" if steps.name == "step" else steps.name), steps.steps)
         for test, of_test in counted.items()
         for steps in of_test
-        for step in steps.steps
     ]
     for noun, ending, number in (
         ("miss", "es", lambda step: step.misses),
         ("redistribution", "s", lambda step: len(step.redistributions)),
     ):
-        name, step = max(every, key=lambda one: number(one[1]), default=("", StepCounts()))
-        if most := number(step):
-            return f"worst: {plural(most, noun, ending)} in a step of {name}"
-    return "worst: no step misses or redistributes"
+        found = [(row, sorted(map(number, steps))) for row, steps in every if steps]
+        row, numbers = max(found, key=lambda one: one[1][-1], default=(None, [0]))
+        if numbers[-1]:
+            up_to = "up to " * (numbers[0] < numbers[-1])
+            return f"worst: {row}: {up_to}{plural(numbers[-1], noun, ending)} per step"
+    return ""
 
 
 def state_of(steps: Steps) -> str:
@@ -182,7 +183,7 @@ def _shape_line(label: str, steps: Sequence[StepCounts]) -> Line:
 
 def _details(steps: Steps, causes: Callable[[list[Sequence[StepEvent]]], list[str]]) -> Sequence[str]:
     notes = [
-        f"{kind.verb} {text}"
+        f"{kind.prefix}{text}"
         for kind in (Redistribution, Wrapping, Unwrapping, Collective)
         for text in causes([step.of(kind) for step in steps.steps])
     ]

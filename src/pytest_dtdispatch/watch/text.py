@@ -10,7 +10,7 @@ from typing import Any
 from pytest_dtdispatch.core.environment import read_world
 from pytest_dtdispatch.core.text import first_of, plural
 from pytest_dtdispatch.report.document import Block, Column, Document, Group, Line, Table, Tone, paragraph
-from pytest_dtdispatch.steps.events import by_cause
+from pytest_dtdispatch.steps.events import Miss, StepEvent, by_cause
 from pytest_dtdispatch.steps.model import TRANSFERS, StepCounts
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps, Total
 
@@ -123,14 +123,21 @@ def _line(label: str, total: Total) -> Line:
     return Line(label, (*numbers, *times))
 
 
+def _listed(kind: type[StepEvent], items: Sequence[object], most: int) -> Iterator[str]:
+    """List the first items, one per line, and count the others."""
+    yield from (f"{kind.prefix}{item}" for item in items[:most])
+    if len(items) > most:
+        yield f"{len(items) - most:,} more {kind.plural}"
+
+
 def _notes(steps: LoopSteps, notes: Sequence[str]) -> Iterator[tuple[str, Tone]]:
-    for cause in first_of(steps.causes, MAX_CAUSES_LISTED):
-        yield f"missed {cause}", Tone.BAD
+    for line in _listed(Miss, steps.causes, MAX_CAUSES_LISTED):
+        yield line, Tone.BAD
     if (one := steps.with_transfers) is not None:
         state = "steady" if one.is_steady else "disturbed"
         yield f"step {one.number}, {state}: {transfers_text(one.counts)}", Tone.PLAIN
         for kind in TRANSFERS:
-            for text in first_of(by_cause([one.counts.of(kind)]), MAX_TRANSFERS_LISTED):
-                yield f"{kind.verb} {text}", Tone.PLAIN
+            for line in _listed(kind, by_cause([one.counts.of(kind)]), MAX_TRANSFERS_LISTED):
+                yield line, Tone.PLAIN
     for note in filter(None, notes):
         yield note, Tone.NOTICE
