@@ -89,6 +89,12 @@ def test_rows_without_a_threshold_are_faster_slower_or_neither() -> None:
     assert worst_text([]) == ""
 
 
+def test_passed_rows_have_no_worst_line() -> None:
+    passed = [row for row in judged(1.0, 1.05).verdicts if row.verdict is Verdict.PASSED]
+    assert len(passed) == 2
+    assert worst_text(passed) == ""
+
+
 def test_what_could_not_be_judged_says_why() -> None:
     assert said_of(not_judged(Verdict.MISMATCHED, "threads: 2 then, 4 now", "save one")) == [
         "gate: failed against base.json: 1 mismatched",

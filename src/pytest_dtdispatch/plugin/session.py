@@ -325,8 +325,9 @@ class Session(PluginObject):
         yield from (judgement_document(gate, view) for gate in self.gates.reported)
         if self.outputs is not None:
             yield self.outputs.document()
-        worst = worst_text(compared or [row for gate in self.gates.reported for row in gate.verdicts])
-        if text := worst or next((document.worst for document in shown.values() if document.worst), ""):
+        judged = compared or [row for gate in self.gates.reported for row in gate.verdicts]
+        of_tables = next((document.worst for document in shown.values() if document.worst), "")
+        if text := worst_text(judged) if judged else of_tables:
             yield Document((paragraph(text, Tone.STRONG, hanging=1),))
 
     def _comparison(self, compared: Sequence[RowVerdict], view: View) -> Document:

@@ -158,9 +158,9 @@ def _badness(row: RowVerdict) -> tuple[int, float]:
 
 
 def worst_text(rows: Iterable[RowVerdict]) -> str:
-    """Name the row that failed worst, else the one that grew most; empty where there is none."""
+    """Name the row with the worst verdict; empty if all rows passed."""
     worst = min(rows, key=_badness, default=None)
-    if worst is None:
+    if worst is None or worst.verdict is Verdict.PASSED:
         return ""
     change = f", {change_text(worst)}" if change_text(worst) else ""
     return f"worst: {cut_name(name_in_files(worst.row))}{change}, {_verdict_word(worst)[0]}"
