@@ -74,7 +74,7 @@ def test_workers_of_xdist_are_refused_on_ranks(
     flags = ("--dtdispatch-nproc=2",) * (flag != "torchrun")
     result = pytester.runpytest_subprocess(*PLAIN, *MEASURED, *flags)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert text_of(result).strip() == f"ERROR: -n 2 (pytest-xdist): not with {flag}: add -n 0"
+    assert text_of(result).strip() == f"ERROR: -n 2 (pytest-xdist) does not work with {flag}: add -n 0"
 
 
 RAISES = """

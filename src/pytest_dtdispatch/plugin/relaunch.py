@@ -46,7 +46,7 @@ def refuse_questions(config: pytest.Config, because: str) -> None:
     """Refuse flags that would ask at the terminal, which other processes do not have."""
     for dest, flag in (("usepdb", "--pdb"), ("trace", "--trace")):
         if config.getoption(dest, False):
-            raise pytest.UsageError(f"{flag}: not with {because}: run without either")
+            raise pytest.UsageError(f"{flag} does not work with {because}: drop one of them")
 
 
 def _refuse_workers(config: pytest.Config) -> None:
@@ -55,7 +55,7 @@ def _refuse_workers(config: pytest.Config) -> None:
     is_launched = settings is not None and settings.measure and settings.nproc > 1
     if workers and (is_launched or rank_of(config)) and not resolve.runs_nothing(config.option):
         flag = "--dtdispatch-nproc" if is_launched else "torchrun"
-        raise pytest.UsageError(f"-n {workers} (pytest-xdist): not with {flag}: add -n 0")
+        raise pytest.UsageError(f"-n {workers} (pytest-xdist) does not work with {flag}: add -n 0")
 
 
 def _refuse_moved_rootdir(config: pytest.Config) -> None:
