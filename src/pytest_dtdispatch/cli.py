@@ -29,13 +29,13 @@ BUDGET_STEPS, DEFAULT_STEPS = "--budget-steps", 20
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that says what is wrong in one line, and prints texts of its help as they are written."""
+    """A parser with one-line errors and preformatted help texts."""
 
     def __init__(self, prog: str, **more: Any) -> None:
         super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **more)
 
     def error(self, message: str) -> NoReturn:
-        """Leave, in one line."""
+        """Exit with a one-line error."""
         raise DtDispatchError(message)
 
 
@@ -57,7 +57,7 @@ def _run(words: list[str]) -> int:
     cut = words.index("--") if "--" in words else len(words)
     own, arguments = words[:cut], words[cut + 1 :]
     for word in own:
-        if word.startswith("--") and word.endswith("=--"):  # argparse takes it for no value at all
+        if word.startswith("--") and word.endswith("=--"):  # argparse reads it as an empty value
             raise DtDispatchError(f"argument {word[:-3]}: expected one argument, and -- is none")
     options = _read(own)
     if options.command is None:
@@ -71,7 +71,7 @@ def _run(words: list[str]) -> int:
 
 
 def _read(words: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line; a flag that its command has not is refused first, with those that come near."""
+    """Parse a command line; an unknown flag is rejected first, with similar valid ones."""
     parser, of_commands = _parsers()
     name = next((name for name in of_commands if [*words[: len(name)]] == [*name]), None)
     if name:
@@ -88,7 +88,7 @@ def _watch(words: list[str]) -> int:
     values = {i + 1 for i, word in enumerate(words, 1) if word == BUDGET_STEPS}
     names = (i for i, word in enumerate(words, 1) if not word.startswith("-") and i not in values)
     cut = next(names, len(words))
-    if "--" in words[:cut]:  # before a name that begins with a dash
+    if "--" in words[:cut]:  # before a name with a leading dash
         cut = words.index("--") + 2
     options = _read(["watch", *words[:cut]])
     from pytest_dtdispatch.watch.script import watch_module, watch_script
@@ -133,7 +133,7 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _parsers() -> tuple[Parser, dict[tuple[str, ...], Parser]]:
-    """Declare the command line; return what parses all of it, and each command's own flags by its words."""
+    """Declare the command line; return its parser, and the flags of each command."""
     about = (
         "Compare, print and export measurements of DTensor dispatch. To measure tests: pytest --dtdispatch"
     )
@@ -162,16 +162,16 @@ exit status:
   that of the script
   2    invalid command line, or a script that ended well and called no op on DTensors
   130  interrupted"""
-    what = "run a script, and report where its steps miss the caches"
+    text = "run a script, and report where its steps miss the caches"
     usage = "dtdispatch watch [--budget] [--budget-steps N] (SCRIPT.py | -m MODULE) [ARGUMENT ...]"
-    watch = commands.add_parser("watch", help=what, description=about, epilog=example, usage=usage)
-    what = "report too where the wall time of a step goes: 103 steps after the warm-up, or more"
-    watch.add_argument("--budget", action="store_true", help=what)
-    what = f"the budget of N undisturbed steps in place of {DEFAULT_STEPS}: 5 take 43 steps, or more"
-    watch.add_argument(BUDGET_STEPS, type=argument_type(read_count), metavar="N", help=what)
+    watch = commands.add_parser("watch", help=text, description=about, epilog=example, usage=usage)
+    text = "report too where the wall time of a step goes: 103 steps after the warm-up, or more"
+    watch.add_argument("--budget", action="store_true", help=text)
+    text = f"the budget of N undisturbed steps in place of {DEFAULT_STEPS}: 5 take 43 steps, or more"
+    watch.add_argument(BUDGET_STEPS, type=argument_type(read_count), metavar="N", help=text)
     program = watch.add_mutually_exclusive_group(required=True)
-    what = "a Python file; each step of its optimizer ends a step"
-    program.add_argument("script", nargs="?", metavar="SCRIPT.py", help=what)
+    text = "a Python file; each step of its optimizer ends a step"
+    program.add_argument("script", nargs="?", metavar="SCRIPT.py", help=text)
     program.add_argument("-m", dest="module", metavar="MODULE", help="a module instead, as for python -m")
     watch.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="of the script or the module")
 
@@ -181,14 +181,14 @@ def _add_report(commands: Any) -> None:
     example = "example:\n  dtdispatch report run.json --export html:run.html\n\n" + STATUS.format(
         "printed or written"
     )
-    what = "print the numbers of saved runs, or export one"
-    report = commands.add_parser("report", help=what, description=about, epilog=example)
-    what = "a run saved by --benchmark-json, --benchmark-save or --benchmark-autosave"
-    report.add_argument("saved", type=argument_type(read_file), nargs="+", metavar="SAVED.json", help=what)
-    what = f"write the run to FILE; may be repeated. Formats: {', '.join(EXPORTS)}"
+    text = "print the numbers of saved runs, or export one"
+    report = commands.add_parser("report", help=text, description=about, epilog=example)
+    text = "a run saved by --benchmark-json, --benchmark-save or --benchmark-autosave"
+    report.add_argument("saved", type=argument_type(read_file), nargs="+", metavar="SAVED.json", help=text)
+    text = f"write the run to FILE; may be repeated. Formats: {', '.join(EXPORTS)}"
     read = argument_type(partial(read_exports, formats=EXPORTS))
     report.add_argument(
-        "--export", dest="exports", type=read, action="append", metavar="FORMAT:FILE", help=what
+        "--export", dest="exports", type=read, action="append", metavar="FORMAT:FILE", help=text
     )
 
 
@@ -205,10 +205,10 @@ def _add_expected(commands: Any) -> Parser:
     update: Parser = actions.add_parser("update", help="accept results that a run found", **texts)
     file = argument_type(read_file)
     update.add_argument("file", type=file, metavar="FILE", help="the expected results; it is rewritten")
-    what = "what pytest wrote with --dtdispatch-export csv:FILE"
-    update.add_argument("--results", type=file, required=True, metavar="RESULTS.csv", help=what)
-    what = "why they changed; kept in their rows"
-    update.add_argument("--reason", required=True, metavar="TEXT", help=what)
-    what = "also add results that FILE lacks, with this margin: 0.1 is 10 %%; counts get 0"
-    update.add_argument("--new-margin", metavar="FRACTION", help=what)
+    text = "what pytest wrote with --dtdispatch-export csv:FILE"
+    update.add_argument("--results", type=file, required=True, metavar="RESULTS.csv", help=text)
+    text = "why they changed; kept in their rows"
+    update.add_argument("--reason", required=True, metavar="TEXT", help=text)
+    text = "also add results that FILE lacks, with this margin: 0.1 is 10 %%; counts get 0"
+    update.add_argument("--new-margin", metavar="FRACTION", help=text)
     return update

@@ -1,4 +1,4 @@
-"""What fixtures give: imported when the first of them is used. Torch is imported where a mesh is made."""
+"""Implementation of the fixtures, imported on first use; torch is imported with the first mesh."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GROUPS: pytest.StashKey[ProcessGroupOwner] = pytest.StashKey()
 
 
 def measuring(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
-    """Give what a test measures with."""
+    """Return the recorder of a test."""
     session: Session | None = request.config.pluginmanager.get_plugin("dtdispatch-session")
     if session is None or session.why_not:
         from pytest_dtdispatch.api import DtDispatch
@@ -40,7 +40,7 @@ def measuring(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
 
 
 def open_group(request: pytest.FixtureRequest) -> ProcessGroup:
-    """Open the process group of a test, or use the one that is open."""
+    """Return the process group of a test, opening it if none is open."""
     settings, groups = resolve.test_settings(request.node), _groups(request)
     from pytest_dtdispatch.meshes.spec import choose_mesh
 
@@ -53,7 +53,7 @@ def open_group(request: pytest.FixtureRequest) -> ProcessGroup:
 
 
 def factory(request: pytest.FixtureRequest) -> MeshFactory:
-    """Give what makes the meshes of a test."""
+    """Return the mesh factory of a test."""
     settings, groups = resolve.test_settings(request.node), _groups(request)
     from pytest_dtdispatch.meshes.spec import choose_mesh
 
@@ -82,7 +82,7 @@ def factory(request: pytest.FixtureRequest) -> MeshFactory:
 
 
 def _groups(request: pytest.FixtureRequest) -> ProcessGroupOwner:
-    """Own the process group of a test, until the first fixture that asked for it ends."""
+    """Own the process group of a test until the first fixture that requested it ends."""
     stash: pytest.Stash = request.node.stash
     if _GROUPS not in stash:
         with resolve.plain_errors():
@@ -97,7 +97,7 @@ def _groups(request: pytest.FixtureRequest) -> ProcessGroupOwner:
 
 
 def _exchange(config: pytest.Config) -> Exchange:
-    """Give what the ranks of a real process group find each other by."""
+    """Return the exchange through which ranks of a real process group synchronize."""
     rank = rank_of(config)
     exchange = rank.exchange if rank else config.stash.get(_EXCHANGE, None)
     if exchange is None:
@@ -105,6 +105,6 @@ def _exchange(config: pytest.Config) -> Exchange:
 
         world = read_world(os.environ)
         exchange = join(world, resolve.run_settings(config).timeout)
-        if world.is_many:  # else no test meets what another one left there
+        if world.is_many:  # with one process each test gets a store of its own
             config.stash[_EXCHANGE] = exchange
     return exchange

@@ -31,13 +31,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None]:
-    """Take part in a run of many ranks, if a launcher started this process; refuse flags that no one has."""
+    """Join a run of many ranks if a launcher started this process, and reject unknown flags."""
     if "RANK" in os.environ:
         from pytest_dtdispatch.plugin.ranks import take_part
 
         take_part(early_config)
     result = yield
-    # Flags of conftest files are known only now.
+    # Flags of conftest files are registered only now.
     unknown = parser.parse_known_and_unknown_args(args)[1] if settings.strange_flag(args) else []
     if strange := settings.strange_flag(unknown):
         raise pytest.UsageError(strange)
@@ -59,7 +59,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Check the flags, and load what measures only when it was asked for."""
+    """Check the flags, and load the measuring plugins if requested."""
     config.addinivalue_line("markers", settings.marker_line())
     selects = config.getoption("benchmark_only", False) or config.getoption("benchmark_skip", False)
     if selects or settings.has_settings(config):
@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Check every marker before anything runs."""
+    """Check all markers before any test runs."""
     if not hasattr(config, "workerinput"):
         for item in items:
             _check_markers(item)
@@ -77,7 +77,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Count tests, and check markers in a worker of pytest-xdist, whose usage errors are lost before."""
+    """Count tests; in a worker of pytest-xdist also check markers, whose errors would be lost earlier."""
     if "RANK" in os.environ:
         from pytest_dtdispatch.plugin.ranks import count_test
 
@@ -116,7 +116,7 @@ def dtdispatch(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
 
 @pytest.fixture
 def process_group(request: pytest.FixtureRequest) -> ProcessGroup:
-    """A process group with a rank for each place in the mesh; if one is open already, it is used."""
+    """A process group with a rank for each coordinate of the mesh, or the one that is already open."""
     from pytest_dtdispatch.plugin.fixtures import open_group
 
     return open_group(request)
@@ -130,7 +130,7 @@ def device_mesh(mesh_factory: MeshFactory) -> DeviceMesh:
 
 @pytest.fixture
 def mesh_factory(request: pytest.FixtureRequest) -> MeshFactory:
-    """Make meshes: ``mesh_factory((2, 4), dim_names=("dp", "tp"), backend=..., device=...)``."""
+    """Create meshes: ``mesh_factory((2, 4), dim_names=("dp", "tp"), backend=..., device=...)``."""
     from pytest_dtdispatch.plugin.fixtures import factory
 
     return factory(request)

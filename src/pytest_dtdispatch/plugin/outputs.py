@@ -1,4 +1,4 @@
-"""What is written when all of a run is measured: files, properties of JUnit's file, annotations."""
+"""Output at the end of a run: files, properties of the JUnit file, annotations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Write = Callable[[Export, ReportedRun, str], str]
 
 
 class Outputs(PluginObject):
-    """The plugin object that writes when all of a run is measured.
+    """The plugin object that writes the output of a run at its end.
 
     Args:
         config: of pytest.
@@ -63,20 +63,20 @@ class Outputs(PluginObject):
         self._annotations: list[str] = []
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """Remember which tests came to their end, however that was."""
+        """Record finished tests, whatever their outcome."""
         self._ended.add(nodeid)
 
     @pytest.hookimpl(tryfirst=True)  # before pytest writes its file
     def pytest_sessionfinish(self) -> None:
-        """Add properties to the suite of JUnit's file."""
+        """Add properties to the suite in the JUnit file."""
         if (xml := junit_xml(self._config)) is not None:
             with self.refusing(f"our part of {self._config.getoption('xmlpath')}"):
                 for name, value in [*properties(self._report())]:
                     xml.add_global_property(name, value)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)  # below all that is said for people
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # below the output for people
     def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, object, object]:
-        """Annotate rows that failed: the runner of GitHub Actions reads what a line begins with."""
+        """Print annotations of failed rows; the runner of GitHub Actions parses the beginnings of lines."""
         try:
             return (yield)
         finally:
@@ -84,18 +84,18 @@ class Outputs(PluginObject):
                 terminalreporter.ensure_newline()
                 terminalreporter.write_line(line)
 
-    def write(self, items: Sequence[pytest.Item], why_not: str) -> None:
+    def write(self, items: Sequence[pytest.Item], skip_reason: str) -> None:
         """Write the requested files; an incomplete run never overwrites a complete file."""
         if os.environ.get("GITHUB_ACTIONS") == "true" and self._annotates:
             with self.refusing("the list of annotations"):
                 self._annotations = error_commands(self._report(), self._code_lines(items))
         if self._config.getoption("collectonly"):
             return
-        why_not = why_not or self.why_stopped(items)
+        skip_reason = skip_reason or self.why_stopped(items)
         for export, write in self._targets:
             with self.refusing(str(export.path)):
-                run = ReportedRun() if why_not else self._report()
-                message = write(export, run, why_not or ("" if run else "nothing was measured"))
+                run = ReportedRun() if skip_reason else self._report()
+                message = write(export, run, skip_reason or ("" if run else "nothing was measured"))
                 self._notes.append(Span(message))
 
     def why_stopped(self, items: Sequence[pytest.Item]) -> str:
@@ -115,21 +115,21 @@ class Outputs(PluginObject):
             self._notes.append(Span(f"failed: {reason}", Tone.BAD))
 
     def _code_lines(self, items: Sequence[pytest.Item]) -> dict[str, tuple[str, int]]:
-        """Find where tests begin, by paths that GitHub knows."""
+        """Return the first lines of tests, with paths relative to the repository."""
         repository = Path(os.environ.get("GITHUB_WORKSPACE") or self._config.rootpath)
         return {
             row_nodeid(item): (item.path.relative_to(repository).as_posix(), (item.location[1] or 0) + 1)
             for item in items
-            if item.path.is_relative_to(repository)  # else it is of an installed suite
+            if item.path.is_relative_to(repository)  # others belong to an installed suite
         }
 
     def document(self) -> Document:
-        """Say what was written, and what was not."""
+        """Report which files were written, and which were not."""
         return Document(tuple(map(one_line, self._notes)))
 
 
 def properties(run: ReportedRun) -> Iterator[tuple[str, Any]]:
-    """Name every number of a run, how its gates ended, and where it was taken, for JUnit's file.
+    """Yield every number of a run, the outcomes of its gates, and its environment, for the JUnit file.
 
     They belong to the suite: ``junit-10.xsd`` of Jenkins' xunit plugin has properties nowhere else.
 
@@ -146,21 +146,21 @@ def properties(run: ReportedRun) -> Iterator[tuple[str, Any]]:
         yield f"dtdispatch.{number.metric}.{name_in_files(number.row)}", number.value
 
 
-def _write_whole(export: Export, run: ReportedRun, why_not: str) -> str:
-    if why_not:
-        raise DtDispatchError(f"{export.path} was not written: {why_not}")
+def _write_whole(export: Export, run: ReportedRun, skip_reason: str) -> str:
+    if skip_reason:
+        raise DtDispatchError(f"{export.path} was not written: {skip_reason}")
     text, message = FORMATS[export.format].render(run, export.path)
     write_atomic(export.path, text)
     return message
 
 
-def _append_summary(export: Export, run: ReportedRun, why_not: str) -> str:
-    """Append what fits to the summary of a job: also why there is nothing else to say."""
+def _append_summary(export: Export, run: ReportedRun, skip_reason: str) -> str:
+    """Append the sections that fit to the summary of a job, or the reason for an empty one."""
     path = export.path
     try:
         there = path.stat().st_size if path.exists() else 0
-        has_results = not why_not or run.gates  # which say why they judged nothing
-        text = summary(run, MOST_BYTES - there) if has_results else stopped_summary(why_not)
+        has_results = not skip_reason or run.gates  # which report why they judged nothing
+        text = summary(run, MOST_BYTES - there) if has_results else stopped_summary(skip_reason)
         with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"\n{text}" if there else text)
     except OSError as error:
@@ -169,7 +169,7 @@ def _append_summary(export: Export, run: ReportedRun, why_not: str) -> str:
 
 
 def _checked_target(export: Export) -> tuple[Export, Write] | None:
-    """Check that a file can be written, before hours of work are lost, and choose how it is written.
+    """Check that a file can be written, before a long run whose results would be lost, and choose its writer.
 
     The path is whole, as a test may change the directory.
 
@@ -186,7 +186,7 @@ def _checked_target(export: Export) -> tuple[Export, Write] | None:
 
 
 def _check_that_files_differ(settings: Settings) -> None:
-    """Refuse to write one file twice, or over one that the run reads."""
+    """Reject writing one file twice, or over a file that the run reads."""
     files = [("--dtdispatch-expected", path) for path in settings.expected]
     for export in settings.export:
         files += [] if export.is_auto else [(f"--dtdispatch-export {export.format}", export.path)]

@@ -1,4 +1,4 @@
-"""A run of many ranks: a process meets the others, keeps what it prints, and ends tests and run with them."""
+"""A run of many ranks: processes synchronize, save their output, and end tests and the run together."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.ranks.exchange import Exchange, Lockstep
 
 PLUGIN = "dtdispatch-rank"
-FOLDER = "DTDISPATCH_RANKS"  # set for ranks that we start: where each says what it does
-# Files there: the exit status of the run, the test of each rank, what each rank but the first printed.
+FOLDER = "DTDISPATCH_RANKS"  # environment variable of ranks that we start: a folder for their state
+# Files in it: the exit status of the run, the test of each rank, the output of each rank but the first.
 STATUS, AT, PRINTED = "status", "at", "printed"
-LAUNCHER = "launcher"  # there: a pipe that the launcher holds open for as long as it lives
-DONE, BYE = "done", "bye"  # keys of the end: what the first rank's status is, and who has read it
-WRITES = (  # flags of other plugins that write files, or judge by files
+LAUNCHER = "launcher"  # in it: a pipe that the launcher keeps open while it runs
+DONE, BYE = "done", "bye"  # keys of the end: the status of the first rank, and who has read it
+WRITES = (  # flags of other plugins that write or compare files
     *("benchmark_json", "benchmark_save", "benchmark_autosave", "benchmark_save_data"),
     *("benchmark_compare", "benchmark_compare_fail", "benchmark_histogram", "benchmark_cprofile_dump"),
     *("xmlpath", "log_file", "report_log"),
 )
-NEXT = {"setup": "call", "call": "teardown", "teardown": ""}  # parts of a test
-GRACE = 0.25  # of the timeout: for ranks whose own wait began later
-FAREWELL_S = 10.0  # for what takes milliseconds
-STACK_SIGNAL, WRITES_STACK_S = signal.SIGUSR1, 0.3  # torch takes SIGUSR2 for its own stacks
-LONGEST_REASON, TAIL = 300, 4000  # characters: of one line, of a failure or of what a rank printed
+NEXT = {"setup": "call", "call": "teardown", "teardown": ""}  # phases of a test
+GRACE = 0.25  # of the timeout: for ranks that began to wait later
+FAREWELL_S = 10.0  # for an exchange of milliseconds
+STACK_SIGNAL, WRITES_STACK_S = signal.SIGUSR1, 0.3  # torch uses SIGUSR2 for its own stacks
+LONGEST_REASON, TAIL = 300, 4000  # characters: of one line, of a failure or the output of a rank
 _NUMBER = pytest.StashKey[int]()
 
 
 def take_part(config: pytest.Config) -> None:
-    """Take part in a run of many ranks, if this is one, before anything is printed."""
+    """Join a run of many ranks, if this process belongs to one, before anything is printed."""
     world, flags = read_world(os.environ), config.known_args_namespace
     switches = ("dtdispatch", "dtdispatch_all")
     values = [getattr(flags, name, None) or str(config.getini(name) or "").lower() for name in switches]
@@ -71,23 +71,23 @@ def take_part(config: pytest.Config) -> None:
 
 
 def rank_of(config: pytest.Config) -> Rank | None:
-    """Return what this process is among many ranks, if it is one of a run that measures."""
+    """Return the rank object of this process; None outside a measuring run of many ranks."""
     rank: Rank | None = config.pluginmanager.get_plugin(PLUGIN)
     return rank
 
 
 def count_test(config: pytest.Config) -> None:
-    """Count a test that is set up: each run of one has a number, the same on every rank."""
+    """Count test runs: each has a number that is equal on all ranks."""
     config.stash[_NUMBER] = test_number(config) + 1
 
 
 def test_number(config: pytest.Config) -> int:
-    """Return the number of the test at hand."""
+    """Return the number of the current test."""
     return config.stash.get(_NUMBER, 0)
 
 
 class Rank:
-    """The plugin object of a process that is one of many ranks, and keeps its tests together with theirs."""
+    """The plugin object of one rank of many, which synchronizes tests with the other ranks."""
 
     exchange: Exchange  # once ranks have met
     _settings: Settings
@@ -95,28 +95,28 @@ class Rank:
     def __init__(self, world: World) -> None:
         self.world = world
         self.has_met = False
-        self.why_stopped = ""  # the run was ended before its end, because of this
+        self.why_stopped = ""  # reason why the run stopped early
         self._folder = os.environ.get(FOLDER, "")
         if self._folder:
             threading.Thread(target=_end_with_launcher, args=(Path(self._folder),), daemon=True).start()
         if not world.is_first:
             self._keep_output()
         faulthandler.register(STACK_SIGNAL, os.dup(2), all_threads=False)
-        self._runs = False  # whether the test at hand was set up on every rank
+        self._runs = False  # whether the current test was set up on all ranks
         self._collect_errors: dict[str, str] = {}
-        self._processes: dict[int, tuple[str, int]] = {}  # host and number of each rank's
+        self._processes: dict[int, tuple[str, int]] = {}  # host and process id by rank
         self._complaints: list[str] = []
         self._differ: dict[tuple[RowId, str], str] = {}
 
     def _keep_output(self) -> None:
-        """Write in a file what this process prints; its errors are shown as they come."""
+        """Redirect the output of this process to a file; its errors are shown at once."""
         path = Path(self._folder, f"{PRINTED}-{self.world.rank}")
         sys.stdout.flush()
         with path.open("w+b") if self._folder else tempfile.TemporaryFile() as file:
             os.dup2(file.fileno(), 1)
 
     def join(self, config: pytest.Config) -> int | None:
-        """Meet the other ranks; return an exit status where they cannot be met."""
+        """Synchronize with the other ranks; return an exit status if that fails."""
         for dest in () if self.world.is_first else WRITES:
             if getattr(config.option, dest, None):
                 setattr(config.option, dest, None)
@@ -129,7 +129,7 @@ class Rank:
         try:
             self.exchange, self._settings = join(self.world, settings.timeout), settings
             self.has_met = True
-            # Where pytest-randomly gave each rank a seed of its own, all shuffle tests alike.
+            # pytest-randomly seeds each rank differently: use one seed, so that all shuffle tests equally.
             if getattr(config.option, "randomly_seed", None) == "default":
                 self.exchange.put("order", random.Random().getrandbits(32))
                 [seed] = self.exchange.gather("order", "choose an order of tests", among=[0]).values()
@@ -143,11 +143,11 @@ class Rank:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_cmdline_main(self) -> Generator[None, Any, Any]:
-        """End the run together: the first rank last of all, with the exit status of the run."""
+        """End the run together: the first rank last, with the exit status of the run."""
         try:
             status = int((yield) or 0)
         except pytest.UsageError as error:
-            # Of ranks that have met the first says it, with what others printed where they ended otherwise.
+            # Once ranks have met, the first reports it, with the output of ranks that ended differently.
             is_said = self.has_met and not self.world.is_first
             print(f"ERROR: {error}", file=sys.stdout if is_said else sys.stderr)
             status = int(pytest.ExitCode.USAGE_ERROR)
@@ -157,7 +157,7 @@ class Rank:
         return self._end_first(status) if self.world.is_first else self._end_other(status)
 
     def _end_first(self, status: int) -> int:
-        """Say how the other ranks ended, and let them end with the run."""
+        """Report how the other ranks ended, and let them exit with the run."""
         exchange, others = self.exchange, range(1, self.world.size)
         try:
             exchange.put(exchange.LEFT, [status, ""])
@@ -167,7 +167,7 @@ class Rank:
             if self._folder:
                 Path(self._folder, STATUS).write_text(str(status))
             exchange.put(DONE, status)
-            # The store may be this process's own: it stays until all have read from it.
+            # The store may be in this process: keep it until all ranks have read from it.
             exchange.gather(BYE, "read how the run ended", FAREWELL_S, others, unless=())
         except RanksError as error:
             if not status:
@@ -189,7 +189,7 @@ class Rank:
         ]
 
     def _end_other(self, status: int) -> int:
-        """Wait until the first rank has printed and written all; it shows what went wrong here."""
+        """Wait until the first rank has printed and written everything; it reports failures of this rank."""
         exchange = self.exchange
         printed = os.pread(1, TAIL, max(os.fstat(1).st_size - TAIL, 0))
         try:
@@ -199,22 +199,22 @@ class Rank:
             ends = exchange.gather(DONE, "end the run", 2 * exchange.timeout_s, among=[0], unless=())
             exchange.put(BYE, None)
         except RanksError as error:
-            if all(rank in exchange.lost for rank in range(self.world.rank)):  # else one of them says it
+            if all(rank in exchange.lost for rank in range(self.world.rank)):  # else one of them reports it
                 print(f"ERROR: rank {self.world.rank} could not go on: {error}", file=sys.stderr)
             return status or int(pytest.ExitCode.TESTS_FAILED)
-        # One status a machine: a launcher ends its other ranks as soon as one ends with another than 0.
+        # One nonzero status per machine: a launcher stops its other ranks as soon as one exits with it.
         return int(ends[0]) if self.world.local_rank == 0 else 0
 
     # Collecting
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note what this rank cannot collect."""
+        """Record collection errors of this rank."""
         if report.failed:
             self._collect_errors[report.nodeid] = reason_of(report)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
-        """Compare what ranks collected, before any of them runs a test."""
+        """Compare the collected tests of all ranks before any of them runs a test."""
         try:
             why = self._compare([item.nodeid for item in session.items])
         except RanksError as error:
@@ -224,7 +224,7 @@ class Rank:
             raise session.Failed(why)
 
     def _compare(self, tests: list[str]) -> str:
-        """Name how ranks differ in what they collected; empty where they do not."""
+        """Describe how the collected tests of ranks differ; empty if they are equal."""
         here = (socket.gethostname(), os.getpid())
         self.exchange.put("collected", [tests, self._collect_errors, here])
         found = self.exchange.gather("collected", "collect its tests")
@@ -243,22 +243,22 @@ class Rank:
 
     # Tests
 
-    # Not first: the test is counted before.
+    # Not first: the test has to be counted before.
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Note which test this rank comes to, for the launcher too."""
+        """Record the current test of this rank, for the launcher too."""
         self._runs = True
         self.exchange.end_of_part = _end_of("setup", item.config)
         if self._folder:
             Path(self._folder, f"{AT}-{self.world.rank}").write_text(item.nodeid, encoding="utf-8")
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around all that changes a report
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around all hooks that change a report
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """End each phase of a test together: it fails where it fails on any rank."""
         report = yield
         if call.excinfo is not None and isinstance(call.excinfo.value, RanksError):
-            report.longrepr = str(call.excinfo.value)  # no frame of torch or of ours tells more
+            report.longrepr = str(call.excinfo.value)  # frames of torch and of this plugin add nothing
         if not self.why_stopped:
             try:
                 self._end_phase(item, report, call.duration)
@@ -272,7 +272,7 @@ class Rank:
         key = _end_of(part, item.config)
         self.exchange.put(key, ours)
         self.exchange.end_of_part = _end_of(NEXT[part], item.config)
-        # What failed here may have waited for the others already.
+        # A failure here may have waited for the others already.
         waited = min(duration, self._settings.timeout) if ours.label == FAILED else 0.0
         found = self._gather(key, f"end the {part} of {item.nodeid}", waited)
         outcomes = {rank: PhaseOutcome(*theirs) for rank, theirs in found.items()}
@@ -301,13 +301,13 @@ class Rank:
             host, process = self._processes.get(rank, ("", 0))
             if host == socket.gethostname():
                 with suppress(OSError):  # it has ended
-                    os.kill(process, STACK_SIGNAL)  # it writes where it hangs
+                    os.kill(process, STACK_SIGNAL)  # it writes its stack
                     time.sleep(WRITES_STACK_S)
 
     # Results
 
     def agreement(self, config: pytest.Config) -> Lockstep | None:
-        """Return what settles rounds in the test at hand."""
+        """Return the agreement of ranks for the current test."""
         from pytest_dtdispatch.ranks.exchange import Lockstep
         from pytest_dtdispatch.torchapi.groups import has_real_group
 
@@ -316,7 +316,7 @@ class Rank:
         return Lockstep(self.exchange, str(test_number(config)), has_real_group)
 
     def merged(self, results: TestResults, kinds: Iterable[str], config: pytest.Config) -> TestResults:
-        """Send what this rank measured in the test at hand; on the first rank, make one of what all did."""
+        """Send the results of this rank in the current test; on the first rank, merge those of all."""
         if self.why_stopped or not self._runs:
             return results
         key = f"rows/{test_number(config)}"
@@ -338,12 +338,12 @@ class Rank:
 
     @property
     def summary(self) -> str:
-        """One line: how many ranks there are, and on how many machines."""
+        """One line with the numbers of ranks and machines."""
         machines = len({host for host, _ in self._processes.values()})
         return f"{self.world.size} ranks on {f'{machines} machines' if machines > 1 else '1 machine'}"
 
     def document(self) -> Document:
-        """Lay out what went wrong on which rank."""
+        """Lay out failures by rank."""
         failed = [*self._complaints, *filter(None, [self.why_stopped])]
         failures = [one_line(Span(f"failed: {text}", Tone.BAD)) for text in failed]
         notices = [one_line(Span(text, Tone.NOTICE)) for text in self._differ.values()]
@@ -374,7 +374,7 @@ def reason_of(report: pytest.CollectReport | pytest.TestReport) -> str:
         return report.longrepr[2].removeprefix("Skipped: ")[:LONGEST_REASON]
     crash = getattr(report.longrepr, "reprcrash", None)
     lines = str(crash.message if crash else report.longreprtext).strip().splitlines() or [report.outcome]
-    # Of a file the last line says it, of an exception the first.
+    # The reason is the last line for a file, the first for an exception.
     return lines[0 if crash else -1].removeprefix("E ").strip()[:LONGEST_REASON]
 
 
@@ -388,7 +388,7 @@ def _outcome(report: pytest.TestReport) -> PhaseOutcome:
 
 
 def _fail(report: pytest.TestReport, lines: Sequence[str]) -> None:
-    """Make a report one of a test that failed elsewhere."""
+    """Mark a report as failed because of another rank."""
     text = "\n".join(lines)
     if report.outcome == FAILED:
         report.sections.append(("all ranks", text))

@@ -1,4 +1,4 @@
-"""The command line of this process, and how it is run again where instructions are counted."""
+"""Run the command line of this process again, in ranks or where instructions can be counted."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from pytest_dtdispatch.plugin.settings import WITH_FLAG, Settings
 if TYPE_CHECKING:
     from pytest_dtdispatch.rounds.sampler import Meter, Profiler
 
-FOLDER = "DTDISPATCH_INSTRUCTIONS"  # set for the process that counts: where it finds what it needs
+FOLDER = "DTDISPATCH_INSTRUCTIONS"  # environment variable of the counting process: a folder
 HARDWARE_PROBE = "pytest_dtdispatch.instructions.meters"
 PROBE_TIMEOUT_S = 120
-METER = pytest.StashKey[str]()  # what counts instructions, for a reader of figures
-TOLD = "meter.txt"  # there: what METER is
+METER = pytest.StashKey[str]()  # text: the counter of instructions
+METER_FILE = "meter.txt"  # in FOLDER: the text of METER
 NAMES_NO_FUNCTIONS = "a profile needs the names of functions, which the hardware counter does not report"
 INSTALL = "install valgrind (apt install valgrind, dnf install valgrind)"
 
 
 def measuring_settings(config: pytest.Config) -> Settings | None:
-    """Return the settings of a run that measures and has no mistake: that is told when it is configured."""
+    """Return the settings of a run that measures; None if they are invalid, which is reported later."""
     if resolve.runs_nothing(config.option) or resolve.why_not_measured(config):
         return None
     settings = resolve.valid_settings(config)
@@ -43,14 +43,14 @@ def measuring_settings(config: pytest.Config) -> Settings | None:
 
 
 def refuse_questions(config: pytest.Config, because: str) -> None:
-    """Refuse flags that would ask at the terminal, which other processes do not have."""
+    """Reject flags that would prompt at the terminal, which other processes do not have."""
     for dest, flag in (("usepdb", "--pdb"), ("trace", "--trace")):
         if config.getoption(dest, False):
             raise pytest.UsageError(f"{flag} does not work with {because}: drop one of them")
 
 
 def _refuse_workers(config: pytest.Config) -> None:
-    """Refuse workers of pytest-xdist beside ranks: the workers would run the tests, and no rank."""
+    """Reject workers of pytest-xdist with ranks: workers would run the tests, and no rank would."""
     settings, workers = resolve.valid_settings(config), config.getoption("numprocesses", None)
     is_launched = settings is not None and settings.measure and settings.nproc > 1
     if workers and (is_launched or rank_of(config)) and not resolve.runs_nothing(config.option):
@@ -59,7 +59,7 @@ def _refuse_workers(config: pytest.Config) -> None:
 
 
 def _refuse_moved_rootdir(config: pytest.Config) -> None:
-    """Refuse a value of a flag of ours that changed the rootdir, and with it the ini file and names of rows.
+    """Reject a value of our flags that changed the rootdir, and with it the ini file and names of rows.
 
     Pytest looks for both before it knows our flags, and takes FILE of ``--flag FILE`` for a path of tests.
     """
@@ -72,7 +72,7 @@ def _refuse_moved_rootdir(config: pytest.Config) -> None:
 
 
 def same_command(config: pytest.Config) -> list[str]:
-    """Write the command line of this process anew, or where it is not pytest's own, one like it."""
+    """Return the command line of this process, or an equivalent one if it is not that of pytest."""
     started = Path(sys.argv[0])
     if started.name in ("pytest", "py.test") or started.parent.name == "pytest":
         return [sys.executable, *sys.orig_argv[1:]]
@@ -80,13 +80,13 @@ def same_command(config: pytest.Config) -> list[str]:
 
 
 def uncaptured(config: pytest.Config) -> AbstractContextManager[None]:
-    """Give other processes the terminal, or whatever stands in for it."""
+    """Suspend output capturing while other processes print."""
     manager: Any = config.pluginmanager.get_plugin("capturemanager")
     return manager.global_and_fixture_disabled() if manager else nullcontext()
 
 
 def run_elsewhere(config: pytest.Config) -> int | None:
-    """Meet other ranks; or run the command line again, in ranks or where instructions can be counted."""
+    """Join other ranks, or run the command line again in ranks or under a counter of instructions."""
     _refuse_moved_rootdir(config)
     _refuse_workers(config)
     if (rank := rank_of(config)) is not None and (status := rank.join(config)) is not None:
@@ -103,7 +103,7 @@ def _count_instructions(config: pytest.Config, settings: Settings | None) -> int
     from pytest_dtdispatch.rounds.sampler import register_sampler
 
     if folder := os.environ.pop(FOLDER, ""):
-        config.stash[METER] = Path(folder, TOLD).read_text(encoding="utf-8")
+        config.stash[METER] = Path(folder, METER_FILE).read_text(encoding="utf-8")
         profile = settings is not None and settings.profile
         register_sampler(InstructionSampler(lambda: _meter(config, Path(folder), profile)))
         return None
@@ -112,13 +112,13 @@ def _count_instructions(config: pytest.Config, settings: Settings | None) -> int
     refuse_questions(config, "--dtdispatch-metric instructions")
     valgrind, meter = choose(NAMES_NO_FUNCTIONS if settings.profile else why_no_hardware_counter())
     with tempfile.TemporaryDirectory(prefix="dtdispatch-") as folder, uncaptured(config):
-        Path(folder, TOLD).write_text(f"instructions are counted by {meter}", encoding="utf-8")
+        Path(folder, METER_FILE).write_text(f"instructions are counted by {meter}", encoding="utf-8")
         prefix = command(valgrind, Path(folder)) if valgrind else []
         return _run([*prefix, *same_command(config)], Path(folder))
 
 
 def choose(why_no_hardware: str) -> tuple[str, str]:
-    """Choose what counts: the path of valgrind where the hardware counter cannot, and both in words."""
+    """Choose the counter: return valgrind's path, empty for the hardware counter, and a description."""
     if not why_no_hardware:
         return "", "the hardware counter (callgrind is not needed)"
     path, why_not = find_callgrind()
@@ -131,7 +131,7 @@ def choose(why_no_hardware: str) -> tuple[str, str]:
 
 
 def why_no_hardware_counter() -> str:
-    """Say why the hardware counter cannot be used; empty where it counts two loops as it should."""
+    """Return why the hardware counter is not usable; empty if it counts two loops correctly."""
     command = [sys.executable, "-m", HARDWARE_PROBE]
     try:
         probe = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PROBE_TIMEOUT_S)
@@ -144,7 +144,7 @@ def why_no_hardware_counter() -> str:
 
 
 def find_callgrind() -> tuple[str, str]:
-    """Find valgrind: its path, and why it cannot be used."""
+    """Return the path of valgrind, and why it is not usable."""
     from pytest_dtdispatch.instructions.meters import why_no_requests
 
     path = shutil.which("valgrind") or ""
@@ -157,17 +157,17 @@ def _meter(config: pytest.Config, folder: Path, profile: bool) -> tuple[Meter, P
     if not (folder / LOG).exists():
         return hardware_meter(), None
     callgrind = Callgrind(folder)
-    config.add_cleanup(callgrind.stop)  # the end of Python and of torch's libraries is not counted
+    config.add_cleanup(callgrind.stop)  # the shutdown of Python and of torch's libraries is not counted
     return callgrind.meter, CallProfiler(callgrind) if profile else None
 
 
 def _run(command: list[str], folder: Path) -> int:
-    """Run what counts, where two runs count the same: kept byte code, no random hashes, one thread."""
+    """Run the counting process reproducibly: cached byte code, fixed hashes, one thread."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment = {**variables, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", FOLDER: str(folder)}
     with subprocess.Popen(command, env=environment) as process:
         while (status := process.poll()) is None:
-            with suppress(KeyboardInterrupt):  # the terminal told the other process too, which ends the run
+            with suppress(KeyboardInterrupt):  # the other process gets it too, and ends the run
                 process.wait()
     if status < 0:
         print(f"ERROR: the run under {command[0]} ended by signal {-status}", file=sys.stderr)
@@ -176,7 +176,7 @@ def _run(command: list[str], folder: Path) -> int:
 
 
 def _launch(config: pytest.Config, number: int) -> int:
-    """Run the command line again in ranks, and wait for them."""
+    """Run the command line in ranks, and wait for them."""
     refuse_questions(config, "--dtdispatch-nproc")
     from pytest_dtdispatch.ranks.launch import launch
 
@@ -184,16 +184,16 @@ def _launch(config: pytest.Config, number: int) -> int:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dtdispatch-ranks-"))
         stack.enter_context(uncaptured(config))
         os.mkfifo(pipe := Path(folder, ranks.LAUNCHER))
-        stack.callback(os.close, os.open(pipe, os.O_RDWR))  # closed, it ends every rank
+        stack.callback(os.close, os.open(pipe, os.O_RDWR))  # ranks end when it is closed
         try:
             end = launch(number, same_command(config), {ranks.FOLDER: folder}, folder)
             status = Path(folder, ranks.STATUS)
-            if status.exists():  # the first rank came to its end
+            if status.exists():  # the first rank ended regularly
                 return int(status.read_text())
             lines = _why_ended(end, Path(folder))
         except RanksError as stopped:
             lines = [str(stopped)]
-        # On lines of their own: the first rank was in the middle of one.
+        # On new lines: the first rank may have printed part of one.
         print("", *(f"ERROR: {line}" for line in lines), sep="\n", file=sys.stderr)
     return int(pytest.ExitCode.TESTS_FAILED)
 

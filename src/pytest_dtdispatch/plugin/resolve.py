@@ -1,4 +1,4 @@
-"""What flags, ini file and markers resolve to: of the run, and of one test."""
+"""Resolve flags, ini values and markers, for the run and for one test."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from pytest_dtdispatch.plugin.settings import (
 )
 
 RUNS_NOTHING = ("help", "version", "collectonly", "markers", "showfixtures", "show_fixtures_per_test")
-# Flags of pytest-benchmark that keep figures, or hold them against others.
+# Flags of pytest-benchmark that save figures or compare them.
 KEEPING = ("save", "autosave", "json", "compare", "compare_fail")
 _SETTINGS = pytest.StashKey[Settings]()
 
 
 def run_settings(config: pytest.Config) -> Settings:
-    """Resolve what holds for the whole run: flag beats ini beats default."""
+    """Resolve the settings of the run: flags take precedence over ini values and defaults."""
     if _SETTINGS not in config.stash:
         config.stash[_SETTINGS] = _resolve(config)
     return config.stash[_SETTINGS]
 
 
 def valid_settings(config: pytest.Config) -> Settings | None:
-    """Resolve what holds for the run; None where a mistake is to be named later."""
+    """Resolve the settings of the run; None if they are invalid, which is reported later."""
     try:
         return run_settings(config)
     except pytest.UsageError:
@@ -52,7 +52,7 @@ def valid_settings(config: pytest.Config) -> Settings | None:
 
 
 def test_settings(item: pytest.Item) -> Settings:
-    """Resolve what holds for one test: flag beats marker beats ini beats default."""
+    """Resolve the settings of a test: flags take precedence over markers, ini values and defaults."""
     settings, flagged = run_settings(item.config), flag_values(item.config)
     of_marker = {
         keyword: value
@@ -68,24 +68,24 @@ def test_settings(item: pytest.Item) -> Settings:
 
 
 def are_figures_kept(config: pytest.Config, settings: Settings) -> bool:
-    """Whether figures outlive the run, or a gate judges them, or they are only shown."""
+    """Return whether figures are saved or judged, and not only shown."""
     is_kept = any(getattr(config.known_args_namespace, f"benchmark_{name}", None) for name in KEEPING)
     return is_kept or bool(settings.threshold or settings.expected or settings.export)
 
 
 def flag_values(config: pytest.Config) -> dict[str, Any]:
-    """Read what flags give, by setting."""
+    """Return the values of flags by setting."""
     values = ((each, config.getoption(each.dest, None)) for each in WITH_FLAG)
     return {each.name: _read(each, value, each.flag) for each, value in values if value is not None}
 
 
 def marks(item: pytest.Item) -> list[pytest.Mark]:
-    """Return the markers of a test, the closest one first."""
+    """Return the markers of a test, closest first."""
     return [*item.iter_markers(MARKER)]
 
 
 def marker_values(item: pytest.Item) -> dict[str, Any]:
-    """Read the markers of a test; the closest one wins, and limits of all of them hold."""
+    """Read the markers of a test: the closest takes precedence, limits of all are merged."""
     values: dict[str, Any] = {}
     for mark in marks(item):
         where = f"{test_line(item)}: marker dtdispatch"
@@ -102,13 +102,13 @@ def marker_values(item: pytest.Item) -> dict[str, Any]:
 
 
 def checked(keyword: str, value: Any) -> Any:
-    """Read one value of a test's own code."""
+    """Read a value from the code of a test."""
     return read_argument(keyword, value, partial(_value, SETTINGS[keyword]), MeshError)
 
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Skip where devices are missing, and fail in one line where what was asked for makes no sense."""
+    """Skip a test without its devices, and fail an invalid request in one line."""
     try:
         yield
     except DevicesError as error:
@@ -118,17 +118,17 @@ def plain_errors() -> Iterator[None]:
 
 
 def requested_flags(config: pytest.Config, names: Collection[str]) -> list[str]:
-    """Write the flags of these settings that the command line has."""
+    """Return the flags of these settings that are on the command line."""
     return [SETTINGS[name].flag for name in flag_values(config) if name in names]
 
 
 def runs_nothing(flags: object) -> bool:
-    """Whether parsed flags ask for something else than to run tests."""
+    """Return whether parsed flags request something other than running tests."""
     return any(getattr(flags, dest, False) for dest in RUNS_NOTHING)
 
 
 def why_not_measured(config: pytest.Config) -> str:
-    """Say why nothing is measured in this run; empty where it is."""
+    """Return the reason why nothing is measured in this run; empty if it measures."""
     if hasattr(config, "workerinput") or config.getoption("dist", "no") != "no":
         return "pytest-xdist runs tests in parallel, where latencies mean nothing; run with -n0"
     codspeed = config.pluginmanager.get_plugin("codspeed_plugin")
@@ -141,7 +141,7 @@ def why_not_measured(config: pytest.Config) -> str:
 
 
 def row_nodeid(item: pytest.Item) -> str:
-    """Name a test in its rows: its node id, or with --pyargs its module, wherever that is installed.
+    """Return the name of a test in its rows: its node id, or with --pyargs its module.
 
     Rows of an installed suite must have one name in every environment, or no two runs compare.
     """
@@ -167,7 +167,7 @@ def _resolve(config: pytest.Config) -> Settings:
 
 
 def _of_ranks(settings: Settings) -> dict[str, Any]:
-    """Check what is requested of many ranks; return what is another default on them."""
+    """Check requests for many ranks; return their different defaults."""
     world, nproc = read_world(os.environ), settings.nproc
     if settings.measure and (why_not := why_no_world(os.environ)):
         raise pytest.UsageError(why_not)
@@ -181,7 +181,7 @@ def _of_ranks(settings: Settings) -> dict[str, Any]:
 
 
 def _why_no_metric(metric: str, is_many: bool) -> str:
-    """Say why a metric cannot be had in this run; empty where it can."""
+    """Return the reason why a metric is not available in this run; empty if it is."""
     if metric in ("time", "counts"):
         return ""
     if metric == "instructions":
@@ -195,7 +195,7 @@ def _why_no_metric(metric: str, is_many: bool) -> str:
 
 
 def _ini_values(config: pytest.Config) -> dict[str, Any]:
-    """Read what the ini file gives, by setting; files that it names stand beside it."""
+    """Return the ini values by setting; files are relative to the ini file."""
     flagged = flag_values(config).keys() - {"max"}
     values: dict[str, Any] = {}
     for each in WITH_INI:
@@ -207,21 +207,21 @@ def _ini_values(config: pytest.Config) -> dict[str, Any]:
 
 
 def _beside(file: Path | Export, folder: Path) -> Path | Export:
-    """Look for a file in a folder, unless its path is a whole one."""
+    """Resolve a relative path in a folder."""
     if isinstance(file, Path):
         return folder / file
     return file if file.is_auto else file._replace(path=folder / file.path)
 
 
 def _ini_place(config: pytest.Config, setting: Setting) -> str:
-    """Name the ini file, or the ``-o`` that beats it."""
+    """Return the name of the ini file, or the ``-o`` that overrides it."""
     name = setting.dest
     overridden = any(text.partition("=")[0] == name for text in config.getoption("override_ini") or ())
     return f"-o {name}" if overridden else f"{config.inipath}: {name}"
 
 
 def _read(setting: Setting, value: Any, where: str, name: str = "") -> Any:
-    """Read a value, or say in one line what is wrong with it, and where it stands."""
+    """Parse a value; an error names the value and its source in one line."""
     try:
         return _value(setting, value)
     except ValueError as error:
@@ -229,13 +229,13 @@ def _read(setting: Setting, value: Any, where: str, name: str = "") -> Any:
 
 
 def _value(setting: Setting, value: Any) -> Any:
-    """Read a value of one setting; a ValueError says what is valid."""
-    if setting.reader == "limits":  # those of built-in kinds of results, or of one that was registered
+    """Parse a value of a setting; a ValueError names the valid values."""
+    if setting.reader == "limits":  # of built-in and registered kinds of results
         from pytest_dtdispatch.report.document import KINDS
 
         of_kinds = (limit for kind in KINDS.values() for limit in kind.limits)
         return parsing.read_limits(value, tuple(dict.fromkeys((*setting.choices, *of_kinds))))
-    if setting.reader == "metric":  # a built-in one, or that of a sampler that was registered
+    if setting.reader == "metric":  # built-in, or of a registered sampler
         from pytest_dtdispatch.rounds.sampler import SAMPLERS
 
         return read_choice(value, tuple(dict.fromkeys((*setting.choices, *SAMPLERS))))
@@ -244,6 +244,6 @@ def _value(setting: Setting, value: Any) -> Any:
 
 
 def test_line(item: pytest.Item) -> str:
-    """Return file and line of a test."""
+    """Return the source line of a test."""
     path, line, _ = item.location
     return f"{path}:{(line or 0) + 1}"

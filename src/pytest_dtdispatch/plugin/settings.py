@@ -1,7 +1,7 @@
-"""The one table of settings: each with its default, what reads it, and every way to give it.
+"""The table of settings: each with its default, its reader, and every way to set it.
 
 A flag beats the marker, the marker beats the ini file, the ini file beats the default. Every start of pytest
-declares the table: what reads values is imported where one was given.
+declares the table: readers are imported when a value is set.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ LIMITS = (
     *("dtensor_growth", "calls"),
     *("recompiles", "graph_breaks"),
 )
-# Counts hardly differ from call to call, and callgrind is slow.
+# Counts barely vary between calls, and callgrind is slow.
 FEW = {"rounds": 12, "repeat": 3, "compile_rounds": 1}
-MOST_ROUNDS = 20  # where as many are taken as are enough
-# What means something in a run that measures nothing too: whether it does, and where ops run.
+MOST_ROUNDS = 20  # of automatic rounds
+# Settings that apply without measuring too: whether to measure, and the mesh.
 UNMEASURED = ("measure", "measure_all", "mesh", "backend", "device", "timeout")
-MARKER_WINS = ("max", "threshold")  # over the flag; limits are merged, and those of the flag stay
+MARKER_WINS = ("max", "threshold")  # markers take precedence; limits are merged, and those of flags stay
 FLAG, KEYWORD, EVERY_WAY = ("flag", "ini"), ("ini", "keyword"), ("flag", "ini", "keyword")
-LISTS = ("exports", "files", "globs", "limits", "thresholds")  # readers of what may be repeated
-FILES = ("files", "exports")  # readers of what an ini file names beside itself
+LISTS = ("exports", "files", "globs", "limits", "thresholds")  # readers of repeatable settings
+FILES = ("files", "exports")  # readers of paths relative to the ini file
 
 
 class Setting(NamedTuple):
@@ -47,40 +47,45 @@ class Setting(NamedTuple):
     name: str
     default: Any
     reader: str  # ``count`` is ``read_count`` in ``core/parsing.py``
-    what: str
+    description: str
     metavar: str
-    ways: Sequence[str]  # to give it: flag, ini, keyword of the marker
+    ways: Sequence[str]  # to set it: flag, ini, keyword of the marker
     choices: tuple[str, ...] = ()
-    dest: str = ""  # its ini name; its flag is made of it
+    dest: str = ""  # its ini name, from which its flag is derived
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether it is a list."""
+        """Whether its value is a list."""
         return self.reader in LISTS
 
     @property
     def flag(self) -> str:
-        """How the command line gives it."""
+        """The flag on the command line."""
         return f"--{self.dest.replace('_', '-')}"
 
     @property
     def help(self) -> str:
-        """What it means, and what is valid."""
-        return f"{self.what}: {', '.join(self.choices)}" if self.choices else self.what
+        """Description and valid values."""
+        return f"{self.description}: {', '.join(self.choices)}" if self.choices else self.description
 
 
 def setting(
-    default: Any, reader: str, what: str = "", metavar: str = "", ways: Sequence[str] = ("ini",), **more: Any
+    default: Any,
+    reader: str,
+    description: str = "",
+    metavar: str = "",
+    ways: Sequence[str] = ("ini",),
+    **more: Any,
 ) -> Any:
-    """Make a field of the settings, with its row of the table but for the name."""
+    """Create a field of the settings with its table row, except for the name."""
     metavar = metavar or "NAME" * ("choices" in more)
-    row = Setting("", default, reader, what, metavar, ways, **more)
+    row = Setting("", default, reader, description, metavar, ways, **more)
     return field(default=default, metadata={"row": row})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured in a test, and where."""
+    """Settings of a run or of a test."""
 
     measure: bool = setting(
         False, "switch", "measure tests that use the dtdispatch fixture", dest="dtdispatch", ways=FLAG
@@ -133,7 +138,7 @@ class Settings:
         choices=LIMITS,
         ways=EVERY_WAY,
     )
-    # How one function is compiled belongs to its test: the marker says it.
+    # How a function is compiled belongs to its test, so it is an argument of the marker.
     compile_rounds: int = setting(
         5, "count", "cold compiles of a function; as many warm ones follow", "N", ways=KEYWORD
     )
@@ -166,31 +171,31 @@ class Settings:
 
     @property
     def most_rounds(self) -> int:
-        """The most rounds that are taken of a signature."""
+        """Maximum number of rounds of a signature."""
         if isinstance(self.rounds, int):
             return self.rounds
-        # A count of instructions hardly differs from call to call: few are always enough.
+        # Counts of instructions barely vary between calls: few rounds suffice.
         return FEW["rounds"] if self.metric == "instructions" else MOST_ROUNDS
 
     @property
     def stops_when_enough(self) -> bool:
-        """Whether no round is added once the median is known closely."""
+        """Whether rounds end once the interval of the median is narrow."""
         return not isinstance(self.rounds, int) and self.metric not in ("counts", "instructions")
 
     @property
     def limits(self) -> Mapping[str, int]:
-        """Limits that are given, by their names."""
+        """Limits that are set, by name."""
         return self.max or {}
 
     def environment(self) -> Environment:
-        """Describe what the figures stand on."""
+        """Describe the environment of the figures."""
         from pytest_dtdispatch.meshes.spec import run_environment
 
         one_thread = self.threads == "one" and self.metric != "counts"
         return run_environment(self.mesh, self.device, self.backend, self.rank_stat, one_thread)
 
     def environment_texts(self) -> dict[str, str]:
-        """Name what the figures depend on, in texts."""
+        """Return the properties of the environment as texts."""
         import platform
         from importlib.metadata import version
 
@@ -218,8 +223,8 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("dtdispatch", "DTensor dispatch overhead")
     for each in WITH_INI:
         kind: Literal["linelist"] | None = "linelist" if each.is_repeatable else None
-        what = f"same as {each.flag}; the flag wins" if "flag" in each.ways else each.help
-        parser.addini(each.dest, what, kind, default=None)
+        description = f"same as {each.flag}; the flag wins" if "flag" in each.ways else each.help
+        parser.addini(each.dest, description, kind, default=None)
     for each in WITH_FLAG:
         if each.metavar:
             default = each.default
@@ -232,7 +237,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def strange_flag(words: Sequence[str]) -> str:
-    """Say which of the words that pytest does not know looks like a flag of ours; nothing where none does."""
+    """Return a message on an unknown word that resembles a flag of ours; empty if none does."""
     for word in words:
         if (flag := word.partition("=")[0]).startswith("--dtdispatch-"):
             from pytest_dtdispatch.core.text import nearest
@@ -242,7 +247,7 @@ def strange_flag(words: Sequence[str]) -> str:
 
 
 def has_settings(config: pytest.Config) -> bool:
-    """Whether any setting is given, as a flag or in the ini file."""
+    """Return whether any flag or ini value is set."""
     has_flag = any(getattr(config.option, each.dest, None) is not None for each in WITH_FLAG)
     return has_flag or any(config.getini(each.dest) for each in WITH_INI)
 
