@@ -222,9 +222,8 @@ class BudgetMeasurement:
         """Return the budget, after the last step."""
         waits, walls = self._waits, [step.wall_ns for step in self._undisturbed]
         measured_ns = statistics.median(walls)
-        off_core_ns = measured_ns - statistics.median(
-            step.wall_ns - step.off_core_ns for step in self._undisturbed
-        )
+        on_core_ns = statistics.median(step.wall_ns - step.off_core_ns for step in self._undisturbed)
+        off_core_ns = measured_ns - on_core_ns
         lengths = [
             [step.wall_ns - step.off_core_ns * waits.is_counted for step in times]
             for times in (self._undisturbed, self._marked, self._profiled)
@@ -373,9 +372,8 @@ def steps_among(events: Sequence[Event], marks: Marks) -> list[Node]:
 def _name_event(event: Event, marks: Marks) -> Event:
     """Add to a range of ours the note on it."""
     kind, _, number = event.name.partition(" ")
-    if kind not in (REDISTRIBUTION, CACHE_QUERY) or int(number) >= len(
-        marks.notes
-    ):  # not a range of these marks
+    has_note = kind in (REDISTRIBUTION, CACHE_QUERY) and int(number) < len(marks.notes)
+    if not has_note:  # not a range of these marks
         return event
     note = marks.notes[int(number)]
     if kind == CACHE_QUERY:
@@ -405,11 +403,8 @@ def clock_offset_ns(events: Sequence[Event], anchors: Sequence[tuple[int, int]])
 
 
 def _on_python_clock(events: Sequence[Event], anchors: Sequence[tuple[int, int]]) -> list[Event]:
-    offset_ns = clock_offset_ns(events, anchors)
-    return [
-        event._replace(begin_ns=event.begin_ns + offset_ns, end_ns=event.end_ns + offset_ns)
-        for event in events
-    ]
+    by_ns = clock_offset_ns(events, anchors)
+    return [one._replace(begin_ns=one.begin_ns + by_ns, end_ns=one.end_ns + by_ns) for one in events]
 
 
 def _leave_ours_uncompiled() -> None:

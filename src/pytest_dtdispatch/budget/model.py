@@ -129,9 +129,8 @@ class Budget(NoRows):
         return self._by(lambda cell: cell.place.line_text if cell.place else "")
 
     def _by(self, key: Callable[[Cell], str]) -> list[CostShare]:
-        return _sum_by_name(
-            CostShare(key(cell), cell.ns, cell.calls, {str(cell.part): cell.ns}) for cell in self.cells
-        )
+        shares = (CostShare(key(cell), cell.ns, cell.calls, {str(cell.part): cell.ns}) for cell in self.cells)
+        return _sum_by_name(shares)
 
 
 def _sum_by_name(shares: Iterable[CostShare]) -> list[CostShare]:
@@ -192,9 +191,8 @@ def split_by_line(lines: Sequence[TracedLine], begin_ns: int, end_ns: int) -> li
     if not inside:
         return []
     ends = [*(line.begin_ns for line in inside[1:]), end_ns]
-    lengths = [
-        max(0, min(end, end_ns) - max(line.at_ns, begin_ns)) for line, end in zip(inside, ends, strict=True)
-    ]
+    spans = zip(inside, ends, strict=True)
+    lengths = [max(0, min(end, end_ns) - max(line.at_ns, begin_ns)) for line, end in spans]
     total = sum(lengths)
     if not total:
         return [(inside[0], 1.0)]

@@ -262,11 +262,8 @@ def median_timelines(timelines: Sequence[Timeline]) -> list[Timeline]:
         return list(timelines)
     equal = [timeline for timeline in timelines if executed(timeline) == common]
     lengths = [statistics.median(one.length_ns for one in same) for same in zip(*equal, strict=True)]
-    return [
-        tuple(
-            one._replace(end_ns=one.begin_ns + round(ns)) for one, ns in zip(equal[0], lengths, strict=True)
-        )
-    ]
+    pairs = zip(equal[0], lengths, strict=True)
+    return [tuple(one._replace(end_ns=one.begin_ns + round(ns)) for one, ns in pairs)]
 
 
 def subtract_waits(timelines: Sequence[Timeline], waits_ns: Sequence[int]) -> list[Timeline]:
@@ -287,8 +284,7 @@ def subtract_waits(timelines: Sequence[Timeline], waits_ns: Sequence[int]) -> li
             cuts[number] = min(cuts[number], wait_ns)
             wait_ns -= cuts[number]
         share = min(wait_ns / max(sum(minima), 1), 1.0)
-        cut_slices = zip(timeline, cuts, minima, strict=True)
-        shortened.append(
-            tuple(one._replace(end_ns=one.end_ns - cut - round(share * ns)) for one, cut, ns in cut_slices)
-        )
+        cuts = [cut + round(share * ns) for cut, ns in zip(cuts, minima, strict=True)]
+        pairs = zip(timeline, cuts, strict=True)
+        shortened.append(tuple(one._replace(end_ns=one.end_ns - cut) for one, cut in pairs))
     return shortened

@@ -48,11 +48,9 @@ class LineTracer(ForwardLines):
         self._max_tracing = self._check_at_ns = math.inf
         self._is_importing = False
         self.optimizers: dict[int, OptimizerStep | None] = {}
-        self._enter: Callable[..., Any] = self._on_entry
         self._trace: Callable[..., Any] = self._on_event
         self._stack: list[tuple[FrameOwner, FrameType]] = []
-        self._quick_lines = 0
-        self._last_line_ns = 0
+        self._quick_lines = self._last_line_ns = 0
 
     @contextmanager
     def tracing(self, innermost: FrameType | None, max_tracing: float = math.inf) -> Iterator[None]:

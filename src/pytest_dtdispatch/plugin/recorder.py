@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dtdispatch import api
 from pytest_dtdispatch.advice import advise, with_advice
-from pytest_dtdispatch.budget.model import Budget, MeasuredBudget
+from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.compare.model import Compared, Variants
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
 from pytest_dtdispatch.core.checks import Setup, call_arguments
@@ -137,10 +137,8 @@ class Recorder(api.DtDispatch):
         if self._settings.budget:
             from pytest_dtdispatch.budget.measure import budgeted_region
 
-            def record(measured: MeasuredBudget) -> None:
-                self.record(with_advice(measured))
-
-            with self._running("test", is_timed=True), budgeted_region("test", record):
+            region = budgeted_region("test", lambda measured: self.record(with_advice(measured)))
+            with self._running("test", is_timed=True), region:
                 yield
             return
         from pytest_dtdispatch.torchapi.patches import around_start
