@@ -167,7 +167,7 @@ def call_from_torch(fn: Callable[[], None]) -> Iterator[Callable[[], object]]:
     """
     hidden = torch._C.DisableTorchFunction if torch._C._len_torch_function_stack() else nullcontext
     with hidden():
-        # `iter` and `next` drop the element without a Python frame, which would make each miss 0.3 % longer.
+        # `iter` and `next` drop the element without a Python frame (see `rounds/timing.py`).
         yield partial(torch.zeros(1, device="cpu").apply_, partial(next, iter(fn, None)))
 
 
