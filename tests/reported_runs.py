@@ -74,7 +74,7 @@ def run_of(*rows: Measurement, test: str = "t.py::test_a", **more: object) -> Re
 
 def hostile_run() -> ReportedRun:
     """Make a run with every hostile name, as a test, as a row, as a result and in what a gate said."""
-    verdicts = tuple(RowVerdict(row_id(name), Verdict.REGRESSED, (), name, name) for name in HOSTILE)
+    verdicts = tuple(RowVerdict(row_id(name), Verdict.REGRESSED, None, name, name) for name in HOSTILE)
     return ReportedRun(
         environment={name: name for name in HOSTILE},
         measured={f"t.py::{name}": (row(name),) for name in HOSTILE},

@@ -216,7 +216,7 @@ def judge(scaling: Scaling, limits: Mapping[str, int] | None = None) -> Iterator
     criterion = f"max_exponent={limit:g}"
     details = (f"{criterion}: {'; '.join(failures)}",) if failures else ()
     yield RowVerdict(
-        RowId("", scaling.name), min(verdicts, key=[*VERDICT_TEXTS].index), (), "", criterion, details
+        RowId("", scaling.name), min(verdicts, key=[*VERDICT_TEXTS].index), None, "", criterion, details
     )
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.verdicts import Judgement, Outlook, Threshold
+from pytest_dtdispatch.core.verdicts import Judgement, Outlook, Threshold, TimeChange
 from pytest_dtdispatch.gates.saved_run import (
     LEAST_SAMPLES,
     MIN_SAMPLES,
@@ -66,10 +66,10 @@ def test_traced_rows_are_not_judged(traced: str) -> None:
 def test_a_row_is_judged_by_its_whole_interval(factor: float, verdict: str) -> None:
     judgement = judge([row()], [row(factor=factor)])
     assert verdicts_of(judgement) == [verdict]
-    figures = dict(judgement.verdicts[0].figures)
-    change, low, high = (figures[f"change_{part}percent"] for part in ("", "low_", "high_"))
-    assert change == pytest.approx(100 * (factor - 1))
-    assert low <= change <= high
+    change = judgement.verdicts[0].change
+    assert isinstance(change, TimeChange)
+    assert change.change_percent == pytest.approx(100 * (factor - 1))
+    assert change.low_percent <= change.change_percent <= change.high_percent
     assert judgement.verdicts[0].criterion == "median:10%"
     assert bool(judgement.verdicts[0].remedy) == (verdict != "passed")
 
@@ -290,7 +290,9 @@ def test_many_samples_are_judged_in_seconds() -> None:
     many = replace(row(), ns=tuple(round(1e6 + 1e3 * math.sin(n)) for n in range(50 * MOST_SAMPLES)))
     judgement = judge([many], [replace(many, ns=tuple(round(1.5 * ns) for ns in many.ns))])
     assert verdicts_of(judgement) == ["regressed"]
-    assert dict(judgement.verdicts[0].figures)["head_samples"] == len(many.ns)
+    change = judgement.verdicts[0].change
+    assert isinstance(change, TimeChange)
+    assert change.head_samples == len(many.ns)
 
 
 SAVED_ON = {"CPU": "AMD EPYC", "Python": "CPython 3.11.8", "torch version": "2.13.0", "threads": "2"}

@@ -59,7 +59,7 @@ from tests.row_ids import row_id
 VOID = {"meta", "link", "input"}
 BAR = StackedBar("train", "10 us", (("local 4 us", 0.4, 0), ("unexplained 6 us", 0.6, 11)), has_rest=True)
 HIT = RowId("t.py::test_a", ADD, "hit")
-REGRESSED = RowVerdict(HIT, Verdict.REGRESSED, (), "find what slowed it", "median:10%")
+REGRESSED = RowVerdict(HIT, Verdict.REGRESSED, None, "find what slowed it", "median:10%")
 FAILED = Judgement((REGRESSED,), "base.json", (REGRESSED,))
 
 
@@ -145,7 +145,9 @@ def test_a_gate_that_passed_says_so_above_all() -> None:
 
 
 def test_what_comes_after_ten_is_folded_and_still_on_the_page() -> None:
-    verdicts = tuple(RowVerdict(row_id(f"row {n}"), Verdict.REGRESSED, (), f"remedy {n}") for n in range(12))
+    verdicts = tuple(
+        RowVerdict(row_id(f"row {n}"), Verdict.REGRESSED, None, f"remedy {n}") for n in range(12)
+    )
     gate = Judgement(verdicts, "base.json", verdicts, to_paste=("row 11,1",))
     page = page_of(run_of(*(row(f"add(f32[{n}]R)@4") for n in range(15)), gates=(gate,)))
     assert len(page.all("details")) == 2

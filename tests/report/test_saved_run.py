@@ -16,7 +16,7 @@ from pytest_dtdispatch.compare.model import CallCounts, ComparedVariant
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledFunction
 from pytest_dtdispatch.core import files
 from pytest_dtdispatch.core.measurement import Refused, Samples, State, Unit
-from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, Verdict
+from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, TimeChange, Verdict
 from pytest_dtdispatch.report.document import Document, one_line
 from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.run import (
@@ -40,7 +40,7 @@ OTHERS = (
     ComparedVariant("c[x]", "x", "c", row("c[x]", Samples(State.CALL, HITS)), CallCounts(1, 2, 3, 4)),
 )
 INFINITE = RowVerdict(
-    row_id("t.py::test_a"), Verdict.PASSED, (("resolution_percent", float("inf")),), "", "10%"
+    row_id("t.py::test_a"), Verdict.PASSED, TimeChange(1.0, 2.0, 100.0, 50.0, math.inf, 8, 8), "", "10%"
 )
 UNMEASURED = measured("mul.Tensor(f32[8]R)@4", calls=3, rounds=0, notes=("why not",))
 UNPROPAGATED = Samples(State.MISS, (), (Refused("nothing propagated (twice)", 4),))

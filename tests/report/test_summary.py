@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pytest
 
-from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
+from pytest_dtdispatch.core.verdicts import CountChange, Judgement, RowVerdict, TimeChange, Verdict
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.report.document import Document, one_line
 from pytest_dtdispatch.report.run import ReportedRun
@@ -24,11 +24,11 @@ from tests.row_ids import number, row_id
 
 # A pipe ends a cell unless a backslash stands before it that is not itself escaped: GitHub's cmark-gfm.
 CELL_END = re.compile(r"(?:\\.|[^\\|])*\|")
-PASSED = RowVerdict(row_id("t.py::ok"), Verdict.PASSED, (("expected", 4), ("found", 4)))
-DRIFTED = RowVerdict(row_id("t.py::up"), Verdict.PASSED, (("change_percent", 6.5),), "", "hits 100 +-10 %")
-SLOW = (("base_ns", 7000.0), ("head_ns", 8400.0), ("change_percent", 20.0))
+PASSED = RowVerdict(row_id("t.py::ok"), Verdict.PASSED, CountChange(4, 4))
+DRIFTED = RowVerdict(row_id("t.py::up"), Verdict.PASSED, CountChange(100, 106, 6.5), "", "hits 100 +-10 %")
+SLOW = TimeChange(7000.0, 8400.0, 20.0, 19.0, 21.0, 20, 20)
 SLOWER = RowVerdict(row_id("t.py::slow"), Verdict.REGRESSED, SLOW, "find what slowed it", "median:10%")
-GONE = RowVerdict(row_id("t.py::gone"), Verdict.MISSING, (), "restore the test", "misses 4 +-0 %")
+GONE = RowVerdict(row_id("t.py::gone"), Verdict.MISSING, None, "restore the test", "misses 4 +-0 %")
 
 
 def gate(*verdicts: RowVerdict) -> Judgement:
@@ -131,8 +131,8 @@ def unescaped(text: str) -> str:
 
 
 def regressed(name: str, percent: float) -> RowVerdict:
-    figures = (("expected", 100), ("found", 100 + percent), ("change_percent", percent))
-    return RowVerdict(row_id(name), Verdict.REGRESSED, figures, "find why", "misses 100 +-0 %")
+    change = CountChange(100, 100 + percent, percent)
+    return RowVerdict(row_id(name), Verdict.REGRESSED, change, "find why", "misses 100 +-0 %")
 
 
 def errors(*verdicts: RowVerdict, **places: tuple[str, int]) -> list[tuple[dict[str, str], str]]:

@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from pytest_dtdispatch.ab.rule import (
     CONFIRM,
@@ -65,7 +66,6 @@ EXPENDABLE = {
 FUNCTION = re.compile(r"(\d+) (\S+ \()(?:.*/)?([^/:]+)(?::\d+)?\)")
 MAX_FUNCTIONS, MIN_FUNCTION_SHARE = 3, 0.05  # of the largest difference: smaller ones may be noise
 MAX_PASTED_ROWS = 100  # rows; regressed ones come first
-VerdictFigures = Mapping[str, float]
 
 
 def exit_status(found: Results) -> int:
@@ -74,7 +74,7 @@ def exit_status(found: Results) -> int:
     With several interpreters, missing rows are listed but do not fail.
     """
     verdicts = {one.verdict for compared in found.values() for one in compared.verdicts}
-    has_compared = any(one.figures for compared in found.values() for one in compared.verdicts)
+    has_compared = any(one.change for compared in found.values() for one in compared.verdicts)
     if len(found) > 1:
         verdicts.discard(Verdict.MISSING)
     if not has_compared and Verdict.MISSING not in verdicts:
@@ -160,8 +160,7 @@ def _line(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, Line]:
     """Return the test and the table line of a row."""
     metric = run.request.rule.metric
     test, label, state = one.row
-    figures = dict(one.figures)
-    cells = [text(figures) if figures else "-" for _, _, text in COLUMNS[metric]]
+    cells = [text(one.change) if one.change else "-" for _, _, text in COLUMNS[metric]]
     state = str(state).replace("_", " ") if metric == Metric.COUNTS else str(state)
     tone = Tone.GOOD if one.verdict in GOOD else Tone.BAD
     return test, Line(label, (state, *cells), str(one.verdict), _notes(run, pair, one), tone)
@@ -255,39 +254,39 @@ def _stage_text(run: Run, pair: Pair, name: str, stage: Stage) -> str:
     return text
 
 
-def _percent(found: VerdictFigures, name: str, form: str = "+.1f") -> str:
-    value = found.get(f"{name}_percent", math.nan)
-    return format(value, form) if math.isfinite(value) else "-"
+def _percent(found: Any, name: str, form: str = "+.1f") -> str:
+    value = getattr(found, f"{name}_percent")
+    return "-" if value is None or not math.isfinite(value) else format(value, form)
 
 
-def _range(found: VerdictFigures, side: str) -> str:
-    least, most = found[f"{side}_least"], found[f"{side}_most"]
+def _range(found: Any, side: str) -> str:
+    least, most = getattr(found, f"{side}_least"), getattr(found, f"{side}_most")
     return f"{least:,g}" if least == most else f"{least:,g} to {most:,g}"
 
 
-def _interval(found: VerdictFigures, form: str = "+.1f") -> str:
+def _interval(found: Any, form: str = "+.1f") -> str:
     return " to ".join(_percent(found, end, form) for end in ("low", "high"))
 
 
 # Columns after the state: title, unit, and a formatter of the figures of a verdict.
-COLUMNS: Mapping[Metric, Sequence[tuple[str, str, Callable[[VerdictFigures], str]]]] = {
+COLUMNS: Mapping[Metric, Sequence[tuple[str, str, Callable[[Any], str]]]] = {
     Metric.TIME: (
-        ("base", MICROSECONDS.name, lambda found: MICROSECONDS.text(found["base_ns"])),
-        ("head", MICROSECONDS.name, lambda found: MICROSECONDS.text(found["head_ns"])),
+        ("base", MICROSECONDS.name, lambda found: MICROSECONDS.text(found.base_ns)),
+        ("head", MICROSECONDS.name, lambda found: MICROSECONDS.text(found.head_ns)),
         ("change", "%", lambda found: _percent(found, "shift")),
         ("interval", "%", lambda found: _interval(found)),
         ("plain", "%", lambda found: _percent(found, "plain")),
-        ("p", "", lambda found: f"{found['p']:.4f}"),
+        ("p", "", lambda found: f"{found.p:.4f}"),
         ("sees", "%", lambda found: _percent(found, "smallest", ".1f")),
     ),
     Metric.COUNTS: (
         ("base", "", lambda found: _range(found, "base")),
         ("head", "", lambda found: _range(found, "head")),
-        ("change", "", lambda found: f"{found['head_least'] - found['base_least']:+,g}"),
+        ("change", "", lambda found: f"{found.head_least - found.base_least:+,g}"),
     ),
     Metric.INSTRUCTIONS: (
-        ("base", "", lambda found: f"{found['base_least']:,.0f}"),
-        ("head", "", lambda found: f"{found['head_least']:,.0f}"),
+        ("base", "", lambda found: f"{found.base_least:,.0f}"),
+        ("head", "", lambda found: f"{found.head_least:,.0f}"),
         ("change", "%", lambda found: _percent(found, "shift", "+.2f")),
         ("interval", "%", lambda found: _interval(found, "+.2f")),
         ("plain", "%", lambda found: _percent(found, "plain", "+.2f")),

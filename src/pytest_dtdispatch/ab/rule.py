@@ -19,7 +19,7 @@ from pytest_dtdispatch.ab.answer import CALLS_PER_STEP, CONTROL
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import plural
-from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.core.verdicts import NumberShift, RowVerdict, SideChange, TimeShift, Verdict
 from pytest_dtdispatch.stats.rank_sums import (
     hochberg,
     hodges_lehmann,
@@ -89,13 +89,13 @@ class Difference:
     """Difference of a row between two sides.
 
     Args:
-        figures: figures of the verdict, by name.
+        change: of the verdict.
         verdict: regressed or improved if the difference is large enough, else passed.
         p: of the rank test, one-sided in the direction of the shift; 0 for numbers without noise.
         is_undecided: whether the row is inconclusive unless it is called regressed or improved.
     """
 
-    figures: tuple[tuple[str, float], ...]
+    change: SideChange
     verdict: Verdict
     p: float = 0.0
     is_undecided: bool = False
@@ -153,17 +153,11 @@ def compare_times(base: Sequence[float], head: Sequence[float], floor: float, le
     shift, (low, high) = hodges_lehmann(before, after), shift_interval(before, after)
     p = mann_whitney(before, after) if shift >= 0 else mann_whitney(after, before)
     least = math.log1p(floor)
-    figures = {
-        "base_ns": statistics.median(base),
-        "head_ns": statistics.median(head),
-        "shift_percent": percent(shift),
-        "low_percent": percent(low),
-        "high_percent": percent(high),
-        "p": p,
-        "smallest_percent": smallest_detectable(base, head, floor, level),
-    }
+    smallest = smallest_detectable(base, head, floor, level)
+    medians = statistics.median(base), statistics.median(head)
+    change = TimeShift(*medians, percent(shift), percent(low), percent(high), p, smallest)
     is_undecided = shift > least or (high - low > least and high > least)
-    return Difference(tuple(figures.items()), _direction(shift, least), p, is_undecided)
+    return Difference(change, _direction(shift, least), p, is_undecided)
 
 
 def compare_numbers(base: Sequence[float], head: Sequence[float], threshold: float | None) -> Difference:
@@ -172,21 +166,15 @@ def compare_numbers(base: Sequence[float], head: Sequence[float], threshold: flo
     Exact numbers, which have no threshold, are undecided if they differ but overlap. Instructions are
     compared by the minimum of each side, as disturbances only add.
     """
-    figures = {
-        "base_least": min(base),
-        "base_most": max(base),
-        "head_least": min(head),
-        "head_most": max(head),
-    }
+    change = NumberShift(min(base), max(base), min(head), max(head))
     if threshold is not None:
-        ratio = min(head) / min(base)
-        figures["shift_percent"] = percent(math.log(ratio))
-        figures["low_percent"] = percent(math.log(min(head) / max(base)))
-        figures["high_percent"] = percent(math.log(max(head) / min(base)))
-        return Difference(tuple(figures.items()), _direction(ratio - 1, threshold))
+        ratios = min(head) / min(base), min(head) / max(base), max(head) / min(base)
+        shift, low, high = (percent(math.log(ratio)) for ratio in ratios)
+        change = replace(change, shift_percent=shift, low_percent=low, high_percent=high)
+        return Difference(change, _direction(ratios[0] - 1, threshold))
     growth = max(min(head) - max(base), 0.0) - max(min(base) - max(head), 0.0)
     is_undecided = not growth and len({*base, *head}) > 1
-    return Difference(tuple(figures.items()), _direction(growth, 0.0), is_undecided=is_undecided)
+    return Difference(change, _direction(growth, 0.0), is_undecided=is_undecided)
 
 
 def _direction(growth: float, floor: float) -> Verdict:
@@ -215,12 +203,12 @@ def compare_sides(
             rows[row] = _compare_row(base, head, row, rule, level)
         elif row not in after:
             remedy = "the head did not measure it: restore the test"
-            absent.append(RowVerdict(row, Verdict.MISSING, (), remedy))
+            absent.append(RowVerdict(row, Verdict.MISSING, None, remedy))
         elif row not in before:
             absent.append(RowVerdict(row, Verdict.NEW))
         else:
             measured = f"{before[row]} of {len(base)} and {after[row]} of {len(head)} processes"
-            absent.append(RowVerdict(row, Verdict.INCONCLUSIVE, (), f"measured in {measured}: see the log"))
+            absent.append(RowVerdict(row, Verdict.INCONCLUSIVE, None, f"measured in {measured}: see the log"))
     absent.sort(key=lambda one: one.verdict is not Verdict.INCONCLUSIVE)
     control = None if rule.metric == Metric.COUNTS else control_shift(base, head, rule.metric, of_control)
     is_contaminated = 0 < math.log1p(rule.control) < abs(control or 0.0)
@@ -238,8 +226,9 @@ def _compare_row(
     else:
         found = compare_times(before, after, floor_of(rule, row), level)
     plain = local_shift(base, head, rule.metric, [row._replace(state=State.LOCAL)])
-    shift = () if plain is None or row.state == State.LOCAL else (("plain_percent", percent(plain)),)
-    return replace(found, figures=(*found.figures, *shift))
+    if plain is None or row.state == State.LOCAL:
+        return found
+    return replace(found, change=replace(found.change, plain_percent=percent(plain)))
 
 
 def control_shift(base: Sequence[Values], head: Sequence[Values], metric: Metric, state: str) -> float | None:
@@ -320,16 +309,26 @@ def judge(rule: Rule, stages: Mapping[str, Stage]) -> list[RowVerdict]:
     verdicts = []
     for row, difference in screen.rows.items():
         if row.state == CALLS_PER_STEP and difference.is_tripped:
-            verdicts.append(RowVerdict(row, Verdict.CHANGED, difference.figures))
+            verdicts.append(RowVerdict(row, Verdict.CHANGED, difference.change))
         elif last and row in adjusted:
             verdict = last.rows[row].judged(adjusted[row])
             verdicts.append(_row_verdict(rule, row, last, verdict, len(found)))
         elif difference.is_tripped:
             remedy = "it tripped, and was not confirmed"
-            verdicts.append(RowVerdict(row, Verdict.INCONCLUSIVE, difference.figures, remedy))
+            verdicts.append(RowVerdict(row, Verdict.INCONCLUSIVE, difference.change, remedy))
         else:
             verdicts.append(_row_verdict(rule, row, screen, Verdict.PASSED))
     return [*map(partial(_explained, rule, {one.row: one for one in verdicts}), verdicts), *screen.absent]
+
+
+def _ends(one: RowVerdict) -> tuple[float, float]:
+    """Return the figures of base and head by which a row is judged."""
+    match one.change:
+        case TimeShift(base, head):
+            return base, head
+        case NumberShift(base_least=base, head_least=head):
+            return base, head
+    raise ValueError(f"{one.row} was not compared")
 
 
 def _explained(rule: Rule, verdicts: Mapping[RowId, RowVerdict], one: RowVerdict) -> RowVerdict:
@@ -339,8 +338,7 @@ def _explained(rule: Rule, verdicts: Mapping[RowId, RowVerdict], one: RowVerdict
         return one
     if one is local:
         return replace(one, remedy=OP_ITSELF)
-    ends = ("base_ns", "head_ns") if rule.metric == Metric.TIME else ("base_least", "head_least")
-    before, after = ([dict(each.figures)[end] for each in (one, local)] for end in ends)
+    before, after = zip(_ends(one), _ends(local), strict=True)
     overhead = (after[0] - after[1]) - (before[0] - before[1])
     if overhead > floor_of(rule, one.row) * before[0]:
         return one
@@ -360,7 +358,7 @@ def _row_verdict(rule: Rule, row: RowId, stage: Stage, verdict: Verdict, tripped
         remedy = "it varies from process to process: fix what is random, or --confirm more"
         if rule.metric == Metric.TIME:
             remedy = _remedy_for_noise(tripped, stage.processes)
-    return RowVerdict(row, verdict, stage.rows[row].figures, remedy)
+    return RowVerdict(row, verdict, stage.rows[row].change, remedy)
 
 
 def _remedy_for_noise(rows: int, processes: int) -> str:

@@ -36,7 +36,7 @@ from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import row_key
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import brief, show_progress
-from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.core.verdicts import NumberShift, RowVerdict, TimeShift, Verdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.report.screen import is_watched, say, shown_progress
 
@@ -180,10 +180,14 @@ def measure_run(request: Request, time_limit_s: float, output: Path | None) -> t
         return runner.run, found
 
 
+def _shift(one: RowVerdict) -> float:
+    return abs(one.change.shift_percent or 0.0) if isinstance(one.change, (TimeShift, NumberShift)) else 0.0
+
+
 def _most_changed(found: Results) -> list[RowId]:
     """Return the rows with the largest changes, which are profiled."""
     every = (one for compared in found.values() for one in compared.verdicts if one.verdict in CHANGED)
-    by_shift = sorted(every, key=lambda one: -abs(dict(one.figures)["shift_percent"]))
+    by_shift = sorted(every, key=_shift, reverse=True)
     return [one.row for one in by_shift[:MAX_PROFILED_ROWS]]
 
 
@@ -309,7 +313,11 @@ class Runner:
                 "label": one.row.label,
                 "state": one.row.state,
                 "verdict": str(one.verdict),
-                "figures": {name: value if math.isfinite(value) else None for name, value in one.figures},
+                "figures": {
+                    name: value if math.isfinite(value) else None
+                    for name, value in (vars(one.change) if one.change else {}).items()
+                    if value is not None
+                },
                 "remedy": one.remedy,
             }
             for (base, head), compared in found.items()

@@ -43,14 +43,106 @@ class Outlook(IntEnum):
 
 
 @dataclass(frozen=True)
+class TimeChange:
+    """Change of a time since a saved run.
+
+    Args:
+        base_ns: figure of the saved run.
+        head_ns: figure of this run.
+        change_percent: from the first to the second.
+        low_percent: lower end of its 99 % interval.
+        high_percent: upper end.
+        base_samples: number of samples of the saved run.
+        head_samples: number of samples of this run.
+    """
+
+    base_ns: float
+    head_ns: float
+    change_percent: float
+    low_percent: float
+    high_percent: float
+    base_samples: Natural
+    head_samples: Natural
+
+
+@dataclass(frozen=True)
+class CountChange:
+    """A number beside its limit, or beside its expected value.
+
+    Args:
+        expected: the limit, or the expected value.
+        found: the number.
+        change_percent: from the expected value; None of a limit, and if 0 was expected.
+        margin_percent: by which the number may differ; None of a limit.
+    """
+
+    expected: float
+    found: float
+    change_percent: float | None = None
+    margin_percent: float | None = None
+
+
+@dataclass(frozen=True)
+class TimeShift:
+    """Shift of times from base to head of an A/B run.
+
+    Args:
+        base_ns: median of the base's processes.
+        head_ns: median of the head's.
+        shift_percent: the Hodges-Lehmann shift.
+        low_percent: lower end of its 95 % interval.
+        high_percent: upper end.
+        p: of the rank test.
+        smallest_percent: the smallest slow-down that the comparison can detect.
+        plain_percent: shift of the op on plain tensors; None if it was not measured.
+    """
+
+    base_ns: float
+    head_ns: float
+    shift_percent: float
+    low_percent: float
+    high_percent: float
+    p: float
+    smallest_percent: float
+    plain_percent: float | None = None
+
+
+@dataclass(frozen=True)
+class NumberShift:
+    """Shift of numbers from base to head of an A/B run: minimum and maximum of the processes of each side.
+
+    Args:
+        base_least: minimum of the base.
+        base_most: maximum of the base.
+        head_least: minimum of the head.
+        head_most: maximum of the head.
+        shift_percent: from minimum to minimum; None of exact numbers.
+        low_percent: smallest shift between any two processes.
+        high_percent: largest shift between any two processes.
+        plain_percent: shift of the op on plain tensors; None if it was not measured.
+    """
+
+    base_least: float
+    base_most: float
+    head_least: float
+    head_most: float
+    shift_percent: float | None = None
+    low_percent: float | None = None
+    high_percent: float | None = None
+    plain_percent: float | None = None
+
+
+SideChange = TimeShift | NumberShift
+
+
+@dataclass(frozen=True)
 class RowVerdict:
     """Verdict of a gate on one row, with its figures.
 
     Args:
         row: that was judged; it has a state if a gate compared its samples.
         verdict: of the row.
-        figures: what it was judged by: each a name that ends in its unit, and a number. Where the baseline is
-            a file, ``change_percent`` is how far the row has moved since that was set.
+        change: by which it was judged; None if nothing was compared.
         remedy: what to do about it; empty where nothing is to be done.
         criterion: what it was held against, as it was typed, and what statistic of the row; empty where
             there is one for all rows.
@@ -60,7 +152,7 @@ class RowVerdict:
 
     row: RowId
     verdict: Verdict
-    figures: tuple[tuple[str, float], ...] = ()
+    change: TimeChange | CountChange | TimeShift | NumberShift | None = None
     remedy: str = ""
     criterion: str = ""
     details: tuple[str, ...] = ()
@@ -163,7 +255,7 @@ def judged(
 
 def not_judged(verdict: Verdict, why: str, remedy: str = "") -> Judgement:
     """Return one verdict on the whole run: why nothing could be judged."""
-    return judged([RowVerdict(RowId("", why), verdict, (), remedy)])
+    return judged([RowVerdict(RowId("", why), verdict, None, remedy)])
 
 
 def judge_count(
@@ -184,16 +276,16 @@ def judge_count(
         ('blocks=11, and there are 12',)
     """
     row, criterion = RowId("", name), f"{limit}={most}"
-    figures = (("expected", most), ("found", found))
+    change = CountChange(most, found)
     if found <= most:
-        return RowVerdict(row, Verdict.PASSED, figures, "", criterion)
+        return RowVerdict(row, Verdict.PASSED, change, "", criterion)
     details = (f"{criterion}, and {what}", *listed(consists_of))
-    return RowVerdict(row, Verdict.REGRESSED, figures, "", criterion, details)
+    return RowVerdict(row, Verdict.REGRESSED, change, "", criterion, details)
 
 
 def unjudged(row: RowId, criterion: str, why: str, verdict: Verdict = Verdict.DISABLED) -> RowVerdict:
     """Return a verdict on a row that a limit could not judge, which never passes."""
-    return RowVerdict(row, verdict, (), "", criterion, (f"{criterion} judged nothing: {why}",))
+    return RowVerdict(row, verdict, None, "", criterion, (f"{criterion} judged nothing: {why}",))
 
 
 def complaint(verdicts: Iterable[RowVerdict]) -> str:

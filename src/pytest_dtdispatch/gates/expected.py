@@ -33,7 +33,7 @@ from pytest_dtdispatch.core.results import (
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import plural, shown
-from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict, judged
+from pytest_dtdispatch.core.verdicts import CountChange, Judgement, RowVerdict, Verdict, judged
 from pytest_dtdispatch.errors import DtDispatchError
 
 T = TypeVar("T")
@@ -260,7 +260,7 @@ def judge_results(
     verdicts = [_judge_row(row, found.pop((row.name, row.metric), None), tests) for row in expected]
     add = "the expected file has no such row: add one to gate it"
     new = [one for one in found.values() if one.metric not in REPORTED]
-    verdicts += [RowVerdict(one.row, Verdict.NEW, (), add, f"{one.metric} {one.value:,}") for one in new]
+    verdicts += [RowVerdict(one.row, Verdict.NEW, None, add, f"{one.metric} {one.value:,}") for one in new]
     judgement = judged(verdicts, improved_fails)
     if not judgement.has_failed and all(row.verdict is not Verdict.IMPROVED for row in verdicts):
         return judgement
@@ -354,7 +354,7 @@ def _judge_row(row: ExpectedRow, result: MetricValue | None, tests: Collection[s
         RowVerdict, result.row if result else parse_row(row.name, tests), criterion=criterion
     )
     if result is None:
-        return verdict_of(Verdict.MISSING, (), NOT_COUNTED if row.metric in INSTRUCTIONS.metrics else GONE)
+        return verdict_of(Verdict.MISSING, None, NOT_COUNTED if row.metric in INSTRUCTIONS.metrics else GONE)
     value = result.value
     if result.scatter or result.is_traced:
         why = f"noisy: {noise_text(result.scatter)}; run again on a quieter machine"
@@ -362,14 +362,12 @@ def _judge_row(row: ExpectedRow, result: MetricValue | None, tests: Collection[s
             why = TRACED
         elif math.isinf(result.scatter):
             why = f"{FEW_SAMPLES}: raise --dtdispatch-max-time"
-        return replace(verdict_of(Verdict.INCONCLUSIVE, (), why), criterion=f"{criterion}: found {value:,}")
-    figures: dict[str, float] = {"expected": row.expected, "found": value}
-    if row.expected or not value:  # of nothing there is no percentage
-        figures["change_percent"] = 100 * (value / row.expected - 1) if row.expected else 0.0
-    figures["margin_percent"] = 100 * row.noise_margin
+        return replace(verdict_of(Verdict.INCONCLUSIVE, None, why), criterion=f"{criterion}: found {value:,}")
+    percent = 100 * (value / row.expected - 1) if row.expected else None if value else 0.0
+    change = CountChange(row.expected, value, percent, 100 * row.noise_margin)
     room = _room(row.expected, row.noise_margin)
     if value > row.expected + room:
-        return verdict_of(Verdict.REGRESSED, tuple(figures.items()), REGRESSED)
+        return verdict_of(Verdict.REGRESSED, change, REGRESSED)
     if value < row.expected - room:
-        return verdict_of(Verdict.IMPROVED, tuple(figures.items()), IMPROVED)
-    return verdict_of(Verdict.PASSED, tuple(figures.items()))
+        return verdict_of(Verdict.IMPROVED, change, IMPROVED)
+    return verdict_of(Verdict.PASSED, change)

@@ -11,7 +11,15 @@ from statistics import fmean, median
 from pytest_dtdispatch.core.measurement import NOISY, TRACED, Measurement, State
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import shorten
-from pytest_dtdispatch.core.verdicts import Judgement, Outlook, RowVerdict, Threshold, Verdict, judged
+from pytest_dtdispatch.core.verdicts import (
+    Judgement,
+    Outlook,
+    RowVerdict,
+    Threshold,
+    TimeChange,
+    Verdict,
+    judged,
+)
 from pytest_dtdispatch.stats.intervals import Statistic, quantile, ratio_quantiles, resample, scatter
 
 CONFIDENCE = 0.99
@@ -219,7 +227,7 @@ def compare_rows(base: Sequence[StateRow], head: Sequence[StateRow]) -> list[Row
     verdicts = []
     for name, row in {**then, **now}.items():
         verdict = _judge_row(row, then.get(name), now.get(name), ANY_CHANGE)
-        remedy = "" if verdict.figures else verdict.remedy
+        remedy = "" if verdict.change else verdict.remedy
         verdicts.append(replace(verdict, criterion="", remedy=remedy, details=()))
     return verdicts
 
@@ -257,34 +265,27 @@ def _judge_row(
     """Judge one row, beside plain ops that shifted by a share."""
     verdict_of = partial(RowVerdict, row.row, criterion=str(threshold), is_strict=threshold.is_strict)
     if head is None:
-        return verdict_of(Verdict.MISSING, (), GONE)
+        return verdict_of(Verdict.MISSING, None, GONE)
     if base is None:
-        return verdict_of(Verdict.NEW, (), NEW)
+        return verdict_of(Verdict.NEW, None, NEW)
     if base.mesh != head.mesh:
         meshes = f"mesh: {shorten(base.mesh) or 'none'} then, {head.mesh or 'none'} now"
-        return verdict_of(Verdict.MISMATCHED, (), f"{meshes}; save a new run on this mesh")
+        return verdict_of(Verdict.MISMATCHED, None, f"{meshes}; save a new run on this mesh")
     if base.is_traced != head.is_traced:
         traced = "the saved run" if base.is_traced else "this run"
-        return verdict_of(Verdict.MISMATCHED, (), f"in {traced} alone {TRACED_RUN}")
+        return verdict_of(Verdict.MISMATCHED, None, f"in {traced} alone {TRACED_RUN}")
     if why_not := _why_not(base, IN_SAVED_RUN) or _why_not(head, IN_THIS_RUN):
-        return verdict_of(Verdict.INCONCLUSIVE, (), why_not)
+        return verdict_of(Verdict.INCONCLUSIVE, None, why_not)
     statistic = STATISTICS[threshold.field]
     then, now = statistic(base.ns), statistic(head.ns)
     low, high = interval_of_ratio(base.ns, head.ns, statistic)
-    figures = {
-        "base_ns": then,
-        "head_ns": now,
-        "change_percent": 100 * (now / then - 1),
-        "change_low_percent": 100 * (low - 1),
-        "change_high_percent": 100 * (high - 1),
-        "base_samples": len(base.ns),
-        "head_samples": len(head.ns),
-    }
+    percent, low_percent, high_percent = (100 * (ratio - 1) for ratio in (now / then, low, high))
+    change = TimeChange(then, now, percent, low_percent, high_percent, len(base.ns), len(head.ns))
     verdict, remedy = _verdict_of((low, now / then, high), base, head, threshold, shift)
     details = (QUIETEST.format(head.blocks),) if head.blocks > 1 else ()
     if verdict in (Verdict.REGRESSED, Verdict.CONTAMINATED):
         details = details or (NOT_AGAIN,)
-    return verdict_of(verdict, tuple(figures.items()), remedy, details=details)
+    return verdict_of(verdict, change, remedy, details=details)
 
 
 def _verdict_of(
@@ -316,7 +317,7 @@ def _refusals(saved: Sequence[StateRow]) -> Iterator[RowVerdict]:
     useless = sum(bool(_why_not(row, IN_SAVED_RUN)) for row in saved)
     if (few and 2 * few >= len(saved)) or 2 * useless > len(saved):
         why = f"{useless} of {len(saved)} thresholds can never be judged against this saved run"
-        yield RowVerdict(RowId("", why), Verdict.MISMATCHED, (), SAVE_MORE)
+        yield RowVerdict(RowId("", why), Verdict.MISMATCHED, None, SAVE_MORE)
 
 
 def _waited_more(row: StateRow, other: StateRow) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from pytest_dtdispatch.core.environment import group_ranks, ranks_text
 from pytest_dtdispatch.core.measurement import Figures, Measurement, Samples, State, refused_of
 from pytest_dtdispatch.core.results import MetricValue
-from pytest_dtdispatch.core.verdicts import RowVerdict, over
+from pytest_dtdispatch.core.verdicts import CountChange, RowVerdict, over
 
 PASSED, FAILED = "passed", "failed"
 T = TypeVar("T")
@@ -62,9 +62,13 @@ def _largest(ranks: Mapping[int, MetricValue], world_size: int) -> MetricValue:
     return largest if len(who) == world_size else replace(largest, ranks=who)
 
 
+def _found(verdict: RowVerdict) -> float:
+    return verdict.change.found if isinstance(verdict.change, CountChange) else 0.0
+
+
 def _worst(ranks: Mapping[int, RowVerdict], world_size: int) -> RowVerdict:
     failing = {rank: verdict for rank, verdict in ranks.items() if over([verdict])}
-    worst = max((failing or ranks).values(), key=lambda verdict: dict(verdict.figures).get("found", 0.0))
+    worst = max((failing or ranks).values(), key=_found)
     if not failing or len(failing) == world_size:
         return worst
     return replace(worst, criterion=f"{worst.criterion} on {ranks_text([*failing])}")

@@ -9,7 +9,7 @@ from statistics import median
 from pytest_dtdispatch.core.results import name_in_files
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import column_scale, first_of, plural, shorten_path
-from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
+from pytest_dtdispatch.core.verdicts import CountChange, Judgement, RowVerdict, TimeChange, Verdict
 from pytest_dtdispatch.report.document import (
     Block,
     Column,
@@ -71,7 +71,7 @@ def judgement_document(judgement: Judgement, view: View = WHOLE) -> Document:
     blocks += _new_rows([row for row in rest if row.verdict is Verdict.NEW])
     blocks += drift_lines(judgement.verdicts, judgement.since)
     blocks += map(_detail, judgement.remarks)
-    if not judgement.has_compared and any(row.figures or row.criterion for row in judgement.verdicts):
+    if not judgement.has_compared and any(row.change or row.criterion for row in judgement.verdicts):
         blocks.append(_detail("no row could be judged, so the gate fails", Tone.BAD))
     if judgement.to_paste:
         blocks.append(_detail("what changed, by command or as rows to paste:"))
@@ -121,33 +121,30 @@ def _shared_threshold(rows: Sequence[RowVerdict]) -> str:
 
 
 def _comparison_line(row: RowVerdict, view: View, has_threshold: bool) -> Line:
-    figures = dict(row.figures)
-    times = (_time(figures.get(f"{side}_ns")) for side in ("base", "head"))
-    interval = [figures.get(f"change_{end}_percent") for end in ("low", "high")]
-    samples = [figures.get(f"{side}_samples") for side in ("base", "head")]
-    counts = "-" if None in samples else "+".join(f"{count:.0f}" for count in samples if count is not None)
-    cells = (
-        str(row.row.state),
-        *times,
-        f"{figures['change_percent']:+.1f}" if "change_percent" in figures else "-",
-        "-" if None in interval else " to ".join(f"{end:+.1f}" for end in interval if end is not None),
-        *[counts] * view.verbose,
-        *[row.criterion or "-"] * has_threshold,
-    )
+    figures = ["-"] * (4 + view.verbose)
+    if isinstance(change := row.change, TimeChange):
+        figures = [
+            _time(change.base_ns),
+            _time(change.head_ns),
+            f"{change.change_percent:+.1f}",
+            f"{change.low_percent:+.1f} to {change.high_percent:+.1f}",
+            *[f"{change.base_samples}+{change.head_samples}"] * view.verbose,
+        ]
+    cells = (str(row.row.state), *figures, *[row.criterion or "-"] * has_threshold)
     word, tone = _verdict_word(row)
     return Line(row.row.label, cells, word, row.details, tone)
 
 
-def _time(ns: float | None) -> str:
+def _time(ns: float) -> str:
     unit = column_scale([ns])
-    return "-" if ns is None else f"{unit.text(ns)} {unit.name}"
+    return f"{unit.text(ns)} {unit.name}"
 
 
 def _verdict_word(row: RowVerdict) -> tuple[str, Tone]:
     """Say the verdict; of a row without a threshold in which direction it moved."""
     if row.criterion or row.verdict not in MOVED:
         return str(row.verdict), TONES.get(row.verdict, Tone.BAD)
-    if row.verdict is Verdict.INCONCLUSIVE and not row.figures:
+    if row.verdict is Verdict.INCONCLUSIVE and not row.change:
         return "undecided", Tone.NOTICE
     return MOVED[row.verdict]
 
@@ -168,25 +165,31 @@ def worst_text(rows: Iterable[RowVerdict]) -> str:
 
 def gravity(row: RowVerdict) -> tuple[int, float]:
     """Sort rows by their verdicts, the gravest first, and by how far they have grown, as far as is known."""
-    return ORDER.index(row.verdict), -dict(row.figures).get("change_percent", 0.0)
+    return ORDER.index(row.verdict), -(_change_percent(row) or 0.0)
+
+
+def _change_percent(row: RowVerdict) -> float | None:
+    """Return how far a row has moved since its baseline was set; None if that is unknown."""
+    return row.change.change_percent if isinstance(row.change, (TimeChange, CountChange)) else None
 
 
 def change_text(row: RowVerdict) -> str:
     """Say how far a row is from what it was held against; nothing where that is not known.
 
     Example:
-        >>> change_text(RowVerdict(("t.py", "a", None), Verdict.REGRESSED, (("expected", 4), ("found", 5))))
+        >>> change_text(RowVerdict(("t.py", "a", None), Verdict.REGRESSED, CountChange(4, 5)))
         '4 -> 5'
     """
-    match figures := dict(row.figures):
-        case {"base_ns": then, "head_ns": now}:
+    match row.change:
+        case TimeChange(then, now):
             unit = column_scale([then, now])
             moved = f"{unit.text(then)} -> {unit.text(now)} {unit.name}"
-        case {"expected": then, "found": now}:
+        case CountChange(then, now):
             moved = f"{then:,.0f} -> {now:,.0f}"
         case _:
             return ""
-    return f"{moved} ({figures['change_percent']:+.1f} %)" if "change_percent" in figures else moved
+    percent = _change_percent(row)
+    return moved if percent is None else f"{moved} ({percent:+.1f} %)"
 
 
 def verdict_counts(verdicts: Sequence[RowVerdict]) -> tuple[Span, ...]:
@@ -200,14 +203,14 @@ def verdict_counts(verdicts: Sequence[RowVerdict]) -> tuple[Span, ...]:
 
 def drift_lines(verdicts: Sequence[RowVerdict], since: str = "") -> Iterator[Paragraph]:
     """Write how far rows that passed have moved since the baseline was set: small losses add up."""
-    passed = [dict(row.figures) for row in verdicts if row.verdict is Verdict.PASSED]
-    if not (drifts := [figures for figures in passed if "change_percent" in figures]):
+    passed = [row for row in verdicts if row.verdict is Verdict.PASSED]
+    drifts = [percent for row in passed if (percent := _change_percent(row)) is not None]
+    if not drifts:
         return
-    figure, bounds = f"{median(figures['change_percent'] for figures in drifts):+.1f} %", ""
-    if all("change_low_percent" in figures for figures in drifts):
-        low, high = (
-            median(figures[f"change_{end}_percent"] for figures in drifts) for end in ("low", "high")
-        )
+    figure, bounds = f"{median(drifts):+.1f} %", ""
+    times = [row.change for row in passed if isinstance(row.change, TimeChange)]
+    if len(times) == len(drifts):
+        low, high = median(one.low_percent for one in times), median(one.high_percent for one in times)
         figure = "noise" if low <= 0 <= high else figure
         bounds = f" ({low:+.1f} % to {high:+.1f} %, medians of 99 % intervals)"
     rows = plural(len(drifts), "passed row")
@@ -236,14 +239,9 @@ def _detail(text: str, tone: Tone = Tone.PLAIN, indent: int = 1) -> Paragraph:
 def _figures_text(row: RowVerdict) -> str:
     """Say what a row was held against, what was found, and of a comparison how sure it is."""
     text = ": ".join(filter(None, (row.criterion, change_text(row))))
-    match dict(row.figures):
-        case {
-            "change_low_percent": low,
-            "change_high_percent": high,
-            "base_samples": base,
-            "head_samples": head,
-        }:
-            text += f", 99 % interval {low:+.1f} % to {high:+.1f} % ({base:.0f} and {head:.0f} samples)"
+    if isinstance(change := row.change, TimeChange):
+        samples = f"{change.base_samples} and {change.head_samples} samples"
+        text += f", 99 % interval {change.low_percent:+.1f} % to {change.high_percent:+.1f} % ({samples})"
     return text
 
 
