@@ -1,0 +1,50 @@
+"""Rows of expected files, parsed by the tests of a run, and selected by its arguments."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_dtdispatch.core.results import name_in_files
+from pytest_dtdispatch.core.row_id import RowId
+from pytest_dtdispatch.gates.expected import parse_row
+from pytest_dtdispatch.gates.selection import Selection
+
+TESTS = {"t.py::test_a", "t.py::test_a[x::y]", "t.py::TestA::test_b"}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        RowId("t.py::test_a", "block::add"),
+        RowId("t.py::test_a", "a::b::hit"),
+        RowId("t.py::test_a[x::y]", "add"),
+        RowId("t.py::test_a[x::y]", "block::add"),
+        RowId("t.py::TestA::test_b", "::add::"),
+        RowId("", "no test"),
+        RowId("u.py::test_of_another_file", "add"),
+    ],
+)
+def test_names_of_collected_tests_are_parsed_back(row: RowId) -> None:
+    assert parse_row(name_in_files(row), TESTS) == row
+
+
+@pytest.mark.parametrize("name", ["::", "a::", "::a", "a", "t.py::test_gone[x::y]::block::add"])
+def test_any_name_stays_as_it_is(name: str) -> None:
+    assert name_in_files(parse_row(name, TESTS)) == name
+
+
+@pytest.mark.parametrize(
+    ("beginnings", "selected"),
+    [
+        (("",), {"t.py::test_a", "t.py::TestA::test_b"}),
+        (("t.py/", "t.py::", "t.py["), {"t.py::test_a", "t.py::TestA::test_b"}),
+        (("t.py::TestA/", "t.py::TestA::", "t.py::TestA["), {"t.py::TestA::test_b"}),
+        (("t.py::test_a/", "t.py::test_a::", "t.py::test_a["), {"t.py::test_a"}),
+        (("other/", "other::", "other["), set()),
+    ],
+)
+def test_deselected_and_unnamed_tests_are_not_selected(
+    beginnings: tuple[str, ...], selected: set[str]
+) -> None:
+    selection = Selection(beginnings, {"t.py::test_a[x::y]"})
+    assert {test for test in TESTS if selection.has(test)} == selected
