@@ -239,12 +239,12 @@ class TestResults:
         test: name of the test in its rows.
         uncaptured: DTensor ops and processes that no capture received.
         is_simulated: whether figures hold the work of all ranks, simulated in one process.
-        passed_over: ops on DTensors that captures saw and did not measure, as they were not asked for.
-        calls_passed_over: how many calls these were.
-        verdicts: what limits say of its results.
-        untold: what broke a limit, and has not failed the test yet.
-        traces: of regions that torch's profiler recorded, as the JSON that it writes.
-        uncounted: kind and name of what a limit was to judge, and that raised before it left counts.
+        passed_over: ops on DTensors in captures that ``ops`` excluded from measuring.
+        calls_passed_over: number of calls of these ops.
+        verdicts: of limits on its results.
+        unraised: errors of limits that have not failed the test yet.
+        traces: JSON that torch's profiler wrote, by region.
+        uncounted: kind and name of limited results that raised before they had counts.
 
     Example:
         >>> results = TestResults()
@@ -261,7 +261,7 @@ class TestResults:
     passed_over: set[str] = field(default_factory=set)
     calls_passed_over: int = 0
     verdicts: list[RowVerdict] = field(default_factory=list)
-    untold: list[GateError] = field(default_factory=list)
+    unraised: list[GateError] = field(default_factory=list)
     traces: list[str] = field(default_factory=list)
     uncounted: set[tuple[str, str]] = field(default_factory=set)
     _calls: dict[Signature, int] = field(default_factory=dict)

@@ -144,9 +144,9 @@ class RowVerdict:
         verdict: of the row.
         change: by which it was judged; None if nothing was compared.
         remedy: what to do about it; empty where nothing is to be done.
-        criterion: what it was held against, as it was typed, and what statistic of the row; empty where
-            there is one for all rows.
-        details: lines that say what was found, and what it consists of.
+        criterion: threshold or limit as the user wrote it, and the statistic; empty if all rows have the
+            same.
+        details: lines on the finding and its parts.
         is_strict: whether the run fails where the row is inconclusive.
     """
 
@@ -198,12 +198,12 @@ FAILING = {
     *(Verdict.REGRESSED, Verdict.MISSING, Verdict.DISABLED),
     *(Verdict.MISMATCHED, Verdict.CONTAMINATED),
 }
-# Whoever is told to be this side of its limit or the other was compared.
+# Verdicts that mean the row was compared with its limit.
 COMPARED = {Verdict.PASSED, Verdict.IMPROVED, Verdict.REGRESSED, Verdict.CONTAMINATED}
 
 
 def over(verdicts: Iterable[RowVerdict], improved_fails: bool = False) -> list[RowVerdict]:
-    """Choose what a test or a run fails by; an inconclusive row only where its threshold is strict."""
+    """Return the rows that fail a test or a run; an inconclusive row fails if its threshold is strict."""
     failing = {*FAILING, Verdict.IMPROVED} if improved_fails else FAILING
     return [
         row
@@ -218,12 +218,12 @@ class Judgement:
 
     Args:
         verdicts: of each row.
-        where: what the run was held against: a file.
-        failed: rows that the run must fail by.
-        has_compared: whether any row was held against what it should be; the run fails where none was.
-        remarks: what is said below the rows.
-        to_paste: rows of a file as they must be for what was found to pass.
-        command: that writes these rows.
+        where: the baseline: a file.
+        failed: rows that fail the run.
+        has_compared: whether any row was compared; otherwise the run fails.
+        remarks: lines below the rows.
+        to_paste: rows of the file with which the found values pass.
+        command: shell command that writes these rows.
         since: when the baseline was set, as ``2026-07-31``; empty where that is not known.
         excluded: number of rows of the baseline whose tests the run does not select.
     """
@@ -247,7 +247,7 @@ class Judgement:
 def judged(
     verdicts: Sequence[RowVerdict], improved_fails: bool = False, remarks: tuple[str, ...] = ()
 ) -> Judgement:
-    """Say of a run what its rows say; it fails where none was held against what it should be."""
+    """Return the judgement of a run by its rows; it fails if none was compared."""
     has_compared = any(row.verdict in COMPARED for row in verdicts)
     failed = tuple(over(verdicts, improved_fails))
     return Judgement(tuple(verdicts), "", failed, has_compared, remarks)

@@ -91,7 +91,7 @@ class ExpectedFile:
     rows: tuple[ExpectedRow, ...]
 
     def with_rows(self, rows: Iterable[ExpectedRow]) -> str:
-        """Write the text anew with other rows in some places."""
+        """Return the text with some rows replaced or appended."""
         lines = self.text.removesuffix("\n").split("\n") if self.text else []
         end = "\r" if lines and lines[0].endswith("\r") else ""
         for row in rows:
@@ -151,7 +151,7 @@ def checked_reason(text: str) -> str:
 
 
 def read_margin(text: str, what: str) -> float:
-    """Read a margin of noise; what it is stands in the error."""
+    """Parse a noise margin; an error describes valid ones."""
     try:
         margin = read_decimal(text)
     except ValueError:
@@ -292,12 +292,12 @@ def shortened(value: int, noise_margin: float) -> int:
 def update_expected(
     path: Path, results_path: Path, reason: str, new_margin: str | None, metrics: MetricNames
 ) -> str:
-    """Write values that are off by more than a third of their margin anew, each with the reason.
+    """Update values that differ by more than a third of their margin, each with the reason.
 
     Order, comments, blank lines and every other row stay as they are.
 
     Returns:
-        One line for who typed the command.
+        One line for the user.
 
     Raises:
         DtDispatchError: a file or a value is not valid.

@@ -38,7 +38,7 @@ COMPARABLE = (
     *("threads", "ranks", "rank stat"),
 )
 MIN_SAMPLES = 8  # the least and the greatest of fewer do not cover their median with 99 %
-LEAST_SAMPLES = 5  # the rounds that a slow row has without being asked for fewer
+LEAST_SAMPLES = 5  # the minimum rounds of a slow row
 MOST_CONTROL_SHIFT = 0.03
 MAX_SPEED_SHIFT = 0.1  # of a core at its speed the loop takes 0.95 to 1.05 times its median, else 1.6 to 1.9
 MIN_AGREEING_BLOCKS = 2  # one block can be slowed between two readings of the core's speed

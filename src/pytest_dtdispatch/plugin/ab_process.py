@@ -85,7 +85,7 @@ def _counts_of_steps(steps: Steps) -> Iterator[tuple[str, float]]:
         Count(steps.calls, len(steps.steps), steps.warmup[-1].called if steps.warmup else ()),
     )
     names: tuple[str, ...] = PER_STEP
-    if steps.warmup or len(steps.steps) > 1:  # a step from empty caches fills them: that is no growth
+    if steps.warmup or len(steps.steps) > 1:  # a first step fills empty caches, which is not growth
         names += GROWTHS
     for name in names:
         yield f"{name}_per_step", getattr(steps, f"{name}_per_step")
@@ -223,7 +223,7 @@ class Passes:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take part only in a process that was told where to write; refuse a metric that it is not to measure."""
+    """Register in a process of an A/B run; reject a metric that it must not measure."""
     if not os.environ.get(Variable.OUTPUT):
         return
     kind = AnswerKind(os.environ.get(Variable.KIND, AnswerKind.TIMES))

@@ -1,4 +1,4 @@
-"""The kinds of results, and what a run is held against: limits, a saved run, expected results."""
+"""Kinds of results, and gates on a run: limits, a saved run, expected results."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from pytest_dtdispatch.report.document import Kind
 from pytest_dtdispatch.report.run import NotComparableError, ReportedRun, Results, read_run
 from pytest_dtdispatch.rounds.sampler import SAMPLERS
 
-# What a test may end with although a limit is broken: it fails by it, was told to fail, or the run ends.
+# How a test that exceeds a limit may end: it fails by it, is expected to fail, or the run ends.
 ENDS = (
     *(GateError, RanksError, pytest.fail.Exception, pytest.xfail.Exception),
     *(pytest.exit.Exception, KeyboardInterrupt),
@@ -69,10 +69,10 @@ class Gates(PluginObject):
         config: of pytest.
         settings: of the run.
         results: of each test, by its name in rows.
-        why_not: why nothing is measured although it was asked for; empty where it is.
+        why_not: why nothing is measured although it was requested; empty if it is.
 
     Attributes:
-        compares: whether the run is held against a saved one where a threshold is given.
+        compares: whether the run is compared with a saved one, if a threshold is set.
         thresholds: that markers of measured tests have, by the name of the test in rows.
         marks: markers that measured tests were set by, likewise.
         passed_over: newer saved runs than the one compared with, each with the reason.
@@ -96,7 +96,7 @@ class Gates(PluginObject):
     _why_no_base: str = "--benchmark-compare finds no saved run"
 
     def read(self) -> None:
-        """Read what the run is held against, before anything is measured.
+        """Read the baselines of the run before anything is measured.
 
         Raises:
             ValueError: a file cannot be read.
@@ -165,10 +165,10 @@ class Gates(PluginObject):
         """Fail a part of a test that swallowed what a limit raised."""
         test = row_nodeid(item)
         results = self._results.get(test)
-        if results is not None and results.untold:
-            error = GateError("\n".join(map(str, results.untold)))
-            error.__traceback__ = results.untold[0].__traceback__
-            results.untold.clear()
+        if results is not None and results.unraised:
+            error = GateError("\n".join(map(str, results.unraised)))
+            error.__traceback__ = results.unraised[0].__traceback__
+            results.unraised.clear()
             if call.excinfo is None or not isinstance(call.excinfo.value, ENDS):
                 error.__context__ = call.excinfo and call.excinfo.value
                 call.excinfo = pytest.ExceptionInfo.from_exception(error)

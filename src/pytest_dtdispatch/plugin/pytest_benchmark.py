@@ -32,11 +32,11 @@ CONTAINS = {
     State.COMPILE_WARM: "torch.compile and the first call: tracing, look-ups in filled caches, one run",
     State.EAGER: "the same call uncompiled, end to end from Python",
 }
-# Flags that say how tables look, or what stands in them: who gives one wants to see them.
+# Flags on the layout or content of tables, which request that they are printed.
 OF_TABLES = (
     *("--benchmark-columns", "--benchmark-sort", "--benchmark-group-by", "--benchmark-name"),
     *("--benchmark-time-unit", "--benchmark-verbose"),
-    *("--benchmark-histogram", "--benchmark-compare-fail"),  # which draw and judge what stands in tables
+    *("--benchmark-histogram", "--benchmark-compare-fail"),  # which draw and judge the rows of tables
 )
 NAME_LENGTH = 60  # of a signature in the first column of pytest-benchmark's table, which it never cuts
 
@@ -146,7 +146,7 @@ class Bridge:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_terminal_summary(self) -> None:
-        """Keep our rows out of tables that nobody asked for."""
+        """Remove our rows from tables that were not requested."""
         session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
         if session is not None and session.groups and not _wants_tables(self._config):
             ours = {entry.fullname for entries in self._entries.values() for entry in entries}

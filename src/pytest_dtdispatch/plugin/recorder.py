@@ -157,7 +157,7 @@ class Recorder(api.DtDispatch):
 
     @contextmanager
     def _counting_processes(self) -> Iterator[None]:
-        """Count what processes do that the test starts anew; equal ones once."""
+        """Count in processes that the test starts; equal counts are merged."""
         from pytest_dtdispatch.steps.measure import counting_in_processes
 
         with counting_in_processes() as processes:
@@ -312,10 +312,10 @@ class Recorder(api.DtDispatch):
         if self._plan.agreement is not None:
             self._plan.agreement.sync(name)
 
-    # What is kept
+    # Names and records
 
     def _name_of(self, fn: Callable[..., Any], name: str | None, method: str) -> str:
-        """Name what is called as it is named itself; a lambda after its test."""
+        """Return the name of a callable; a lambda is named after its test."""
         name = name or own_name(fn)
         return name if not name.startswith("<") else self.results.test.rpartition("::")[2] or method
 
@@ -348,12 +348,12 @@ class Recorder(api.DtDispatch):
         self.results.verdicts += [replace(each, row=RowId(test, each.row.label)) for each in verdicts]
         if against := complaint(verdicts):
             error = GateError(against)
-            self.results.untold.append(error)
+            self.results.unraised.append(error)
             raise error
 
     @contextmanager
     def _recording(self, name: str) -> Iterator[None]:
-        """Let torch's profiler record a region, where a trace was asked for."""
+        """Record a region by torch's profiler, if a trace is requested."""
         if not any(export.format == "trace" for export in self._settings.export):
             yield
             return

@@ -1,4 +1,4 @@
-"""One run: what is measured in each test, and what is said of it at the end."""
+"""One run: measuring in each test, and the report at the end."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Session(PluginObject):
     """The plugin object of a run with ``--dtdispatch``.
 
     Attributes:
-        why_not: why nothing is measured although it was asked for; empty where it is.
+        why_not: why nothing is measured although it was requested; empty if it is.
         results: what the last run of each test found, by its name in rows.
         gates: what judges them.
         outputs: what writes them; None in processes that do not.
@@ -191,7 +191,7 @@ class Session(PluginObject):
     def pytest_runtest_makereport(
         self, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Replace a traceback that ends where a name of torch was asked for in vain."""
+        """Replace a traceback that ends in a missing name of torch."""
         report = yield
         error = call.excinfo.value if call.excinfo is not None else None
         if isinstance(error, Exception) and "torch" in sys.modules:
@@ -372,7 +372,7 @@ def add_failures(reporter: Any, failures: Iterable[str]) -> None:
 
 
 def load(config: pytest.Config, selects_benchmarks: bool) -> None:
-    """Register what measures, judges and writes, as far as it was asked for."""
+    """Register the plugins that measure, judge and write, as requested."""
     settings, manager = resolve.run_settings(config), config.pluginmanager
     idle = resolve.requested_flags(config, SETTINGS.keys() - {*UNMEASURED})
     if idle and not settings.measure:

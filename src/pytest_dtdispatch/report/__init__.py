@@ -1,1 +1,1 @@
-"""What is said of results: tables, lines, files. Imports neither torch nor pytest."""
+"""Reports of results: tables, lines, files. Imports neither torch nor pytest."""

@@ -1,4 +1,4 @@
-"""What is said of results, as blocks: the terminal and Markdown each write them in their own way."""
+"""Format-independent report blocks, which the terminal, Markdown and HTML render."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Tone(Enum):
 
 @dataclass(frozen=True)
 class View:
-    """How much of results is shown, and of which run they are.
+    """Options of a view of results, and the run that they belong to.
 
     Args:
         verbose: with every column and note.
@@ -134,7 +134,7 @@ class Group:
     Args:
         title: of all lines.
         lines: those that are shown.
-        more: says below them what is left out; empty where nothing is.
+        more: line on omitted lines; empty if there are none.
     """
 
     title: str
@@ -194,7 +194,7 @@ Block = Paragraph | Verbatim | Table | StackedBar
 
 @dataclass(frozen=True)
 class Document:
-    """What is said of one kind of result.
+    """The report of one kind of result.
 
     Args:
         blocks: from the first to the last.

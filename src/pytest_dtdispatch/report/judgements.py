@@ -41,7 +41,7 @@ MOVED = {
     Verdict.IMPROVED: ("faster", Tone.GOOD),
     Verdict.INCONCLUSIVE: ("no change", Tone.PLAIN),
 }
-ORDINARY = ("passed", "new", "no change")  # of which a few are shown
+ORDINARY = ("passed", "new", "no change")  # only the first few are shown
 FEW = 3
 ORDER = tuple(Verdict)
 MOST_NEW = 10
@@ -174,7 +174,7 @@ def _change_percent(row: RowVerdict) -> float | None:
 
 
 def change_text(row: RowVerdict) -> str:
-    """Say how far a row is from what it was held against; nothing where that is not known.
+    """Format the change of a row from its baseline; empty if there is none.
 
     Example:
         >>> change_text(RowVerdict(("t.py", "a", None), Verdict.REGRESSED, CountChange(4, 5)))
@@ -237,7 +237,7 @@ def _detail(text: str, tone: Tone = Tone.PLAIN, indent: int = 1) -> Paragraph:
 
 
 def _figures_text(row: RowVerdict) -> str:
-    """Say what a row was held against, what was found, and of a comparison how sure it is."""
+    """Format the criterion of a row, its change, and the interval of a comparison."""
     text = ": ".join(filter(None, (row.criterion, change_text(row))))
     if isinstance(change := row.change, TimeChange):
         samples = f"{change.base_samples} and {change.head_samples} samples"

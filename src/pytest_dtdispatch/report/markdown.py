@@ -35,7 +35,7 @@ def document_text(document: Document) -> str:
 
 
 def code(text: str) -> str:
-    r"""Write a text as code, where it may stand in a cell of a table too.
+    r"""Format a text as code that is also valid in a table cell.
 
     Example:
         >>> code("a|b")
@@ -94,7 +94,7 @@ def _group_parts(table: Table, group: Group) -> Iterator[str]:
 
 
 def _grid(titles: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Write a table, its columns of numbers to the right; a cell that is more than a text is no number."""
+    """Format a table, with columns of numbers aligned right; only plain texts count as numbers."""
     rules = ["--:" if _is_number([row[i] for row in rows]) else "---" for i in range(len(titles))]
     lines = (map(escaped, titles), rules, *(map(_inline, row) for row in rows))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -1,4 +1,4 @@
-"""What is said of rows beside their figures: proof, noise, what was not seen, what they explain."""
+"""Notes on rows: proof, noise, uncaptured work, explained calls."""
 
 from __future__ import annotations
 

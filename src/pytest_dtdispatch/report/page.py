@@ -174,7 +174,7 @@ def _dearest(run: ReportedRun) -> Iterator[Block]:
 
 
 class Folded(NamedTuple):
-    """Items of a list that come after the first ones, with what is said of each."""
+    """Further items of a list, each with its blocks."""
 
     items: int
     blocks: tuple[Block, ...]

@@ -270,7 +270,7 @@ def by_cost(rows: Sequence[Measurement]) -> list[CostedRow]:
 
 
 def shown(rows: Sequence[CostedRow], view: View) -> tuple[list[CostedRow], str]:
-    """Choose the most expensive rows, and all with a mark or a note; say what is left out."""
+    """Choose the most expensive rows and all with a mark or a note, and describe the omitted ones."""
     is_whole = view.verbose or len(rows) <= FEW
     left_out = [] if is_whole else [each for n, each in enumerate(rows) if _can_go(each, n)]
     if len(left_out) < 2:  # a line that says so would take as much room

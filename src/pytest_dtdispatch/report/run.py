@@ -124,7 +124,7 @@ class ReportedRun:
         return f"before: {shorten_path(self.where)}, taken {self.taken or 'at an unknown time'}{differing}"
 
     def order(self) -> tuple[str, str]:
-        """Return what runs stand in order by: when they were taken."""
+        """Return the sort key of runs: their time."""
         return self.taken, self.where
 
     def result_numbers(self) -> Iterator[MetricValue]:

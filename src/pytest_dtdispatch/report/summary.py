@@ -1,4 +1,4 @@
-"""What is said of whole runs: the summary of a job, annotations of rows that failed, runs side by side."""
+"""Reports of whole runs: the summary of a job, annotations of failed rows, runs side by side."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def summary(run: ReportedRun, room: int = MOST_BYTES) -> str:
     """Write a summary of at most so many bytes: what does not fit is left out section by section.
 
     Args:
-        run: that is told of.
+        run: to summarize.
         room: for all of it, in bytes; verdict and changes are written in any case.
     """
     text = _head(run)
@@ -76,7 +76,7 @@ def summary(run: ReportedRun, room: int = MOST_BYTES) -> str:
 
 
 def stopped_summary(why: str) -> str:
-    """Write the summary of a run of which no whole is known."""
+    """Format the summary of an incomplete run."""
     return f"## {TITLE}: no results\n\n{document_text(Document((paragraph(why),)))}"
 
 
