@@ -11,7 +11,7 @@ def verdict(row: str, base_ns: float, head_ns: float, word: str) -> dict[str, ob
     return {"row": row, "verdict": word, "figures": {"base_ns": base_ns, "head_ns": head_ns}}
 
 
-def test_tables_of_versions_have_a_column_for_each_and_mark_what_was_confirmed() -> None:
+def test_version_table_marks_confirmed_changes() -> None:
     cells: Cells = {}
     add_verdicts(cells, "2.9", "2.10", [verdict(f"{ROW}::hit", 19_300, 8_200, "improved")])
     add_verdicts(cells, "2.10", "2.11", [verdict(f"{ROW}::hit", 8_300, 8_800, "passed")])

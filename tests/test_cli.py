@@ -36,7 +36,7 @@ from pytest_dtdispatch.cli import main
         (["expected", "update", "--reasn"], "unrecognized arguments: --reasn; did you mean --reason?\n"),
     ],
 )
-def test_a_command_line_that_cannot_be_obeyed_is_told_in_one_line(
+def test_invalid_command_line_is_a_one_line_error(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
@@ -66,13 +66,13 @@ def test_every_command_answers_help_without_torch() -> None:
     assert "[-- PYTEST ARGUMENTS]" in pages[2]
 
 
-def test_it_tells_its_version_and_the_package_runs_as_the_command() -> None:
+def test_package_runs_as_command_and_prints_version() -> None:
     command = [sys.executable, "-m", "pytest_dtdispatch", "--version"]
     process = subprocess.run(command, capture_output=True, text=True, check=True)
     assert process.stdout == f"dtdispatch {version('pytest-dtdispatch')}\n"
 
 
-def test_an_interruption_is_told_in_one_line(
+def test_interruption_is_reported_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
@@ -91,7 +91,7 @@ def test_an_interruption_is_told_in_one_line(
         (None, "cannot be read: No such file or directory"),
     ],
 )
-def test_what_cannot_be_reported_is_told_in_one_line_and_writes_no_page(
+def test_unreadable_run_is_refused_and_writes_no_page(
     text: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, page = tmp_path / "0001_base.json", tmp_path / "page.html"

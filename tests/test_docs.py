@@ -78,7 +78,7 @@ def is_test(code: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [block for block in BLOCKS if is_test(str(block.values[0]))])
-def test_a_test_of_the_documentation_passes_and_is_measured(pytester: pytest.Pytester, code: str) -> None:
+def test_documented_tests_pass_and_are_measured(pytester: pytest.Pytester, code: str) -> None:
     if missing := has_no(code):
         pytest.skip(missing)
     names = re.findall(r"^def (test_\w+)", code, re.MULTILINE)
@@ -139,7 +139,7 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in WALKED]
 )
-def test_commands_of_a_page_print_what_it_shows(
+def test_documented_commands_print_the_documented_output(
     tmp_path: Path, surroundings: dict[str, str], name: str
 ) -> None:
     [page] = [page for page in PAGES if page.name == name]
@@ -163,7 +163,7 @@ def test_few_blocks_of_walked_pages_do_not_run(name: str) -> None:
     assert all(re.match(r"# \w+\.py\n", code) for code in examples(page)), "an example has no name of a file"
 
 
-def test_every_flag_is_in_the_reference_and_no_other(request: pytest.FixtureRequest) -> None:
+def test_reference_documents_exactly_the_existing_flags(request: pytest.FixtureRequest) -> None:
     table = (ROOT / "docs" / "reference.md").read_text()
     documented = re.findall(r"^\| `(--dtdispatch[a-z-]*)", table, re.MULTILINE)
     known = [
@@ -182,7 +182,7 @@ def test_links_to_pages_lead_somewhere() -> None:
             assert link.startswith("https://") or (page.parent / link).exists(), f"{page.name}: {link}"
 
 
-def test_pictures_are_drawn_from_what_the_pages_say() -> None:
+def test_pictures_match_figures_of_the_pages() -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "pictures.py"), "--check"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert not ran.returncode, f"{ran.stdout}{ran.stderr}run: python benchmarks/pictures.py"

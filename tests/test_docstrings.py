@@ -27,13 +27,13 @@ def check_examples(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in WITH_EXAMPLES if not loads_torch(name)])
-def test_examples_that_need_no_torch_do_what_they_say(name: str) -> None:
+def test_examples_without_torch_are_correct(name: str) -> None:
     check_examples(name)
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", [name for name in WITH_EXAMPLES if loads_torch(name)])
-def test_examples_that_need_torch_do_what_they_say_and_close_what_they_open(name: str) -> None:
+def test_examples_with_torch_are_correct_and_close_groups(name: str) -> None:
     import torch.distributed as dist
 
     assert not dist.is_initialized()

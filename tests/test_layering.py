@@ -100,7 +100,7 @@ def lines_without_docstring(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int
     return (node.end_lineno or 0) - node.lineno + 1 - docstring
 
 
-def test_no_files_import_one_another_in_a_circle_and_a_chain_of_imports_is_short() -> None:
+def test_imports_are_acyclic_with_few_layers() -> None:
     floors: dict[str, int] = {}
     for name in TopologicalSorter({name: ours(name) for name in TREES}).static_order():
         floors[name] = 1 + max((floors[below] for below in ours(name)), default=0)
@@ -117,7 +117,7 @@ def test_data_rules_and_reports_know_no_torch() -> None:
     assert not {name: found for name in plain if (found := from_outside(name, "torch"))}
 
 
-def test_only_the_plugin_imports_pytest_and_one_file_pytest_benchmark() -> None:
+def test_only_plugin_imports_pytest_and_pytest_benchmark() -> None:
     others = [name for name in TREES if folder(name) not in ("plugin", "suite")]
     assert not {
         name: found for name in others if (found := from_outside(name, "pytest", "_pytest", "pluggy"))

@@ -71,7 +71,7 @@ def matmuls(ops: LocalOps) -> list[tuple[str, tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize(("make", "make_plain", "shape", "names"), TWINS.values(), ids=TWINS)
-def test_a_twin_runs_the_same_local_matmuls_without_dtensors_and_collectives(
+def test_plain_twin_runs_equal_matmuls_without_dtensors(
     mesh_factory: MeshFactory, make: Make, make_plain: Make, shape: tuple[int, ...], names: tuple[str, ...]
 ) -> None:
     mesh = mesh_factory(shape, dim_names=names, backend="fake", device="cpu")
@@ -83,7 +83,7 @@ def test_a_twin_runs_the_same_local_matmuls_without_dtensors_and_collectives(
     assert len(plain.seen) < len(step.seen)
 
 
-def test_a_token_decodes_alike_after_the_one_before_it_and_alone(mesh_factory: MeshFactory) -> None:
+def test_decoding_a_token_caches_only_its_position(mesh_factory: MeshFactory) -> None:
     mesh = mesh_factory((4,), dim_names=("tp",), backend="fake", device="cpu")
     for decode in (decode_token(mesh), plain_decode_token(mesh)):
         assert [cached_by(decode, number) for number in (3, 4, 5, 9)] == [{3}, {4}, {5}, {9}]

@@ -67,7 +67,7 @@ def test_an_exact_power_gives_its_exponent(sizes: list[int], exponent: float, co
     assert fit.passes == len(constants)
 
 
-def test_one_wild_pass_moves_the_interval_and_not_the_exponent() -> None:
+def test_outlier_pass_widens_interval_but_not_exponent() -> None:
     fit = fit_power(State.MISS, SIZES, [*[[10.0, 20.0, 40.0]] * 6, [10.0, 200.0, 4000.0]])
     assert (fit.exponent, fit.low, fit.high) == pytest.approx((1, 1, math.log2(20)))
     assert fit.growths == pytest.approx((2, 2))
@@ -97,7 +97,7 @@ RAN = figures(State.HIT, refused="ran")
         (lambda n: [Figures()] * 7, NO_MISS, NEITHER.format("hit"), "miss hit"),
     ],
 )
-def test_what_is_not_fitted_says_why_and_what_is_missing_fails(
+def test_unfitted_state_has_a_reason_and_may_fail(
     passes: Callable[[int], list[Figures]], no_miss: str, no_hit: str, failing: str
 ) -> None:
     scaling = fit_scaling("f", {size: passes(size) for size in SIZES}, 1.3)
@@ -165,14 +165,14 @@ def measure(
 
 
 @pytest.mark.parametrize(("rounds", "in_a_pass"), [(1, 1), (7, 1), (20, 3)])
-def test_the_rounds_asked_for_are_shared_out_to_the_passes(shard: Make, rounds: int, in_a_pass: int) -> None:
+def test_rounds_are_divided_among_the_passes(shard: Make, rounds: int, in_a_pass: int) -> None:
     a = shard(8, 8)
     for passes in measure(lambda n: lambda: torch.stack([a] * n), 2, 3, rounds=rounds).values():
         found = [{each.state: each.count for each in one.samples if each.ns} for one in passes]
         assert found == [{State.MISS: in_a_pass, State.HIT: 2 * in_a_pass}] * PASSES
 
 
-def test_each_size_is_made_and_called_from_the_largest_down_then_measured_to_and_fro() -> None:
+def test_sizes_are_prepared_largest_first_then_measured_alternately() -> None:
     seen: list[str] = []
 
     def make(size: int) -> Callable[[], Any]:
@@ -186,7 +186,7 @@ def test_each_size_is_made_and_called_from_the_largest_down_then_measured_to_and
     assert in_turn[6:] == ["3", "2", "1", *["2", "3", "2", "1"] * (PASSES // 2)]
 
 
-def test_what_is_written_and_drawn_is_written_and_drawn_once_at_each_size(shard: Make) -> None:
+def test_each_size_has_effects_of_one_call(shard: Make) -> None:
     a = shard(8, 8, placement=Replicate())
     a.to_local().fill_(1.0)
 
@@ -199,7 +199,7 @@ def test_what_is_written_and_drawn_is_written_and_drawn_once_at_each_size(shard:
     assert torch.equal(drawn, torch.rand(1))
 
 
-def test_what_is_made_must_be_callable_and_what_it_raises_passes_through() -> None:
+def test_factory_must_return_callable_and_errors_propagate() -> None:
     with pytest.raises(MeasurementError, match=r"make\(2\) returned 5: it must return a callable without"):
         measure(lambda size: 5, 1, 2)
     with pytest.raises(ZeroDivisionError):
@@ -208,7 +208,7 @@ def test_what_is_made_must_be_callable_and_what_it_raises_passes_through() -> No
 
 @pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0])
 @pytest.mark.parametrize("drift", [-0.02, 0.02])
-def test_a_machine_that_drifts_leaves_the_interval_on_the_exponent(exponent: float, drift: float) -> None:
+def test_drifting_machine_does_not_bias_the_exponent(exponent: float, drift: float) -> None:
     clock = itertools.count(1)
 
     def scripted(call: Callable[[], int]) -> tuple[None, Any]:

@@ -53,7 +53,7 @@ def compared(step: Step) -> None:
 
 
 @pytest.mark.parametrize("measure", [in_a_capture, counted, watched, budgeted])
-def test_a_step_computes_what_it_computes_unmeasured(mesh: DeviceMesh, measure: Measure) -> None:
+def test_measured_step_computes_equal_losses(mesh: DeviceMesh, measure: Measure) -> None:
     def losses(run: Measure) -> list[float]:
         torch.manual_seed(0)
         weight = torch.nn.Parameter(DTensor.from_local(torch.rand(8, 8), mesh, [Replicate()]))

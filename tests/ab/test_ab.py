@@ -54,7 +54,9 @@ def instructions(hit: float = 60_000, miss: float = 5e6, local: float = 12_000) 
     return {f"{ROW}::hit": hit, f"{ROW}::miss": miss, f"{ROW}::local": local}
 
 
-def test_equal_sides_pass_with_every_sample_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_sides_pass_and_every_sample_is_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Equal sides pass after the screen and the file has every sample."""
     path = tmp_path / "ab.json"
     status = compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new"), "--json", str(path))
@@ -116,7 +118,9 @@ def test_another_head(
     assert said in capsys.readouterr().out
 
 
-def test_what_a_process_is_started_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_gets_arguments_and_a_fixed_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The arguments of pytest, a random hash seed, and one thread."""
     monkeypatch.setenv("PYTHONHASHSEED", "1")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -418,7 +422,9 @@ def test_the_first_that_regressed_is_named(tmp_path: Path, capsys: pytest.Captur
     assert len(calls(tmp_path)) == 34
 
 
-def test_what_one_of_several_lacks_fails_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_missing_from_one_version_fail_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What one of several lacks is listed with the reason and fails nothing."""
     only = {"absent": [[["t.py::test_add"], "failed: no such op"]]}
     lacking = fake_torch(tmp_path, "2.9.1", only=only)

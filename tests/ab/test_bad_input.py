@@ -180,7 +180,7 @@ NAN = float("nan")
         (("processes", 0, "values", 0, 1), 0.0, "time of 0.0"),
     ],
 )
-def test_what_no_run_can_have_is_not_judged(
+def test_file_with_impossible_values_is_refused(
     whole: Path, where: tuple[Any, ...], value: object, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = part = json.loads(whole.read_text())

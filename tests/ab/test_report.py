@@ -58,7 +58,7 @@ def test_rows_without_figures_have_dashes_and_say_why(width: int) -> None:
     assert "the head did not measure it" in " ".join(" ".join(table).split())
 
 
-def test_what_contaminated_a_stage_is_said_once() -> None:
+def test_contamination_of_a_stage_is_reported_once() -> None:
     lines = shown(processes(local=9.0), processes(local=9.45))
     assert any(line.endswith("contaminated") and "hit" in line for line in lines)
     assert sum("run again" in line for line in lines) == 1

@@ -85,7 +85,9 @@ def test_a_whole_run(noise: float, factor: dict[str, float], hit: Verdict, miss:
         (None, INCONCLUSIVE),
     ],
 )
-def test_fresh_processes_judge_what_tripped(confirmed: dict[str, float] | None, verdict: Verdict) -> None:
+def test_fresh_processes_alone_judge_tripped_rows(
+    confirmed: dict[str, float] | None, verdict: Verdict
+) -> None:
     """On fresh processes alone."""
     screen = screened(hit=1.3)
     assert screen.tripped() == [HIT]

@@ -85,7 +85,9 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(("name", "installs"), [("lib/_C.so", True), (".venv/lib/x.so", False)])
-def test_worktree_of_a_build_is_made(repository: Path, tmp_path: Path, name: str, installs: bool) -> None:
+def test_built_or_installed_commit_gets_a_worktree(
+    repository: Path, tmp_path: Path, name: str, installs: bool
+) -> None:
     """A commit that is installed, or has a compiled file in another folder, has its worktree."""
     (repository / name).parent.mkdir(parents=True, exist_ok=True)
     (repository / name).touch()
@@ -145,7 +147,7 @@ def leftovers(folder: Path) -> Iterator[str]:
     return (path.name for path in sorted(folder.iterdir()))
 
 
-def test_next_run_removes_what_a_killed_run_left(temporary_folders: Path) -> None:
+def test_next_run_removes_leftovers_of_killed_runs(temporary_folders: Path) -> None:
     (temporary_folders / "dtdispatch-ab-killed").mkdir()
     (temporary_folders / "dtdispatch-ab-killed" / "lock").touch()
     (temporary_folders / "dtdispatch-ab-log").mkdir()  # of a failure: its message names it

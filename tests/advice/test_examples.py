@@ -101,7 +101,7 @@ def test_a_rule_fires(mesh: DeviceMesh, program: Program) -> None:
 
 
 @pytest.mark.parametrize("program", LOOKS_ALIKE, ids=lambda program: program.__name__)
-def test_no_rule_fires_on_what_looks_alike(mesh: DeviceMesh, program: Program) -> None:
+def test_no_rule_fires_on_similar_programs(mesh: DeviceMesh, program: Program) -> None:
     assert counted(program, mesh) == []
 
 
@@ -109,7 +109,7 @@ NOUN = {Redistribution: "redistribution", Wrapping: "call"}
 
 
 @pytest.mark.parametrize(("before", "after", "kind"), CHANGES, ids=lambda each: each.__name__)
-def test_advised_change_saves_what_is_promised(
+def test_advised_change_saves_the_promised_count(
     mesh: DeviceMesh, before: Program, after: Program, kind: type[StepEvent]
 ) -> None:
     steps, changed = steps_of(before, mesh), steps_of(after, mesh)
@@ -186,7 +186,7 @@ def test_optimizer_by_lists_gives_up_its_lists(mesh: DeviceMesh, monkeypatch: py
     assert "give AdamW fused=True in place of foreach" in [one.change for one in budget.advice]
 
 
-def test_a_budget_has_the_advice_of_what_it_counted(mesh: DeviceMesh) -> None:
+def test_budget_has_advice_from_its_counts(mesh: DeviceMesh) -> None:
     [advice] = budget_of(programs.implied(mesh), 3, 4).advice
     assert "implied by add.Tensor" in advice.seen
     assert 0 < advice.share <= 1

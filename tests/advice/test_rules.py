@@ -55,7 +55,7 @@ def spent(
     return Cell(part, op, place, us * US, 1.0)
 
 
-def test_one_tensor_redistributed_for_three_modules_of_each_layer() -> None:
+def test_repeated_redistribution_in_each_layer_is_one_finding() -> None:
     places = [layer(number, f"attention.{name}") for number in range(2) for name in ("wq", "wk", "wv")]
     forward = [moved(place, 1 + number // 3) for number, place in enumerate(places)]
     of_gradients = [moved(backward(place), source=("P",), target=("S0",)) for place in places]
@@ -100,7 +100,7 @@ def test_there_and_back() -> None:
     ]
 
 
-def test_an_implied_redistribution_has_its_share_of_what_its_line_spends() -> None:
+def test_implied_redistribution_saves_its_share_of_its_line() -> None:
     implied = [moved(layer(number), op="mm.default") for number in range(2)]
     other = moved(layer(0), op="add.Tensor", target=("S1",))
     cells = [spent(layer(0), 100, op="mm"), spent(layer(1), 60, op="mm"), spent(layer(0), 40)]
@@ -113,7 +113,7 @@ def test_an_implied_redistribution_has_its_share_of_what_its_line_spends() -> No
     assert found[3] == "  saves at most 1 redistribution, about 50 us (25.0%), in each step"
 
 
-def test_results_of_one_number_that_are_reduced_one_by_one() -> None:
+def test_scalars_reduced_one_by_one_are_stacked() -> None:
     norm = moved(OPTIMIZER, op="redistribute", tensor="f32[]", source=("<_NormP(2.0)>",))
     assert seen(*[norm] * 5, cells=[spent(OPTIMIZER, 50)]) == [
         "5 partial results of one number reduced one by one at train.py:9 (optimizer): "
@@ -134,7 +134,7 @@ def test_conversions_of_one_tensor() -> None:
     ]
 
 
-def test_conversions_of_a_forward_that_runs_again_in_backward() -> None:
+def test_conversions_of_recomputed_forward_are_in_backward() -> None:
     again = backward(TRAIN)
     wrap = Wrapping("from_local", "f32[8]", ("R",), 1, place=again)
     cells = [spent(again, 20, Part.WRAPPING, "from_local"), spent(TRAIN, 80, Part.LOCAL, "mm")]
@@ -204,7 +204,7 @@ def test_misses_that_recur(cause: str, remedy: Remedy, cure: str) -> None:
     ]
 
 
-def test_misses_of_other_causes_or_of_one_step_get_no_advice() -> None:
+def test_single_or_unfixable_misses_have_no_advice() -> None:
     once = miss("mm.default", "first call of this op", "first call of this op")
     recurring = miss("mm.default", "shape of self", "shape of self", remedy=Remedy.SHAPE)
     inside_torch = miss("lerp_.Scalar", "value of weight", "value of weight", OPTIMIZER, Remedy.NUMBER)
@@ -214,14 +214,14 @@ def test_misses_of_other_causes_or_of_one_step_get_no_advice() -> None:
     assert advise([StepCounts(), StepCounts(events=(recurring,))]) == ()
 
 
-def test_lines_that_are_not_known_do_not_hide_what_misses_cost() -> None:
+def test_misses_without_a_line_have_a_cost() -> None:
     cells = [replace(spent(TRAIN, 900, Part.PROPAGATION, "clamp"), place=None)]
     event = miss("clamp", "value of max", "value of max", remedy=Remedy.NUMBER)
     [advice] = advise([StepCounts(events=(event,))] * 2, cells, 1_000 * US)
     assert advice.ns == 900 * US
 
 
-def test_growth_by_the_same_number_and_what_makes_as_many() -> None:
+def test_constant_growth_names_its_matching_source() -> None:
     wraps = tuple(Wrapping("from_local", "f32[8]", ("R",), number, place=TRAIN) for number in (1, 2))
     step = StepCounts(events=wraps, dtensor_growth=2, spec_growth=2, kept="f32[8] R")
     [advice] = advise([step] * 3)
@@ -333,7 +333,7 @@ def module_cells(*extra: Cell, local_us: float = 10.0, ops: str = "mul", calls: 
     ]
 
 
-def test_elementwise_module_whose_dispatch_costs_ten_times_its_local_ops() -> None:
+def test_elementwise_module_dominated_by_dispatch_gets_local_map() -> None:
     assert seen(cells=module_cells()) == [
         "dispatch and autograd cost 10 times the local ops at model.py:16 (forward, layers.0.norm): "
         "run the module on local tensors, by local_map",
@@ -357,7 +357,7 @@ def test_modules_without_advice(cells: list[Cell]) -> None:
     assert seen(cells=cells) == []
 
 
-def test_at_most_five_what_saves_most_first_and_nothing_below_a_hundredth() -> None:
+def test_advice_is_sorted_limited_and_above_one_percent() -> None:
     places = [replace(TRAIN, line=line) for line in range(8)]
     events = [moved(place, op=f"op{place.line}") for place in places]
     cells = [spent(place, 10.0 * place.line, op=f"op{place.line}") for place in places]
@@ -372,7 +372,7 @@ def test_advice_never_promises_more_than_the_step() -> None:
     assert (advice.ns, advice.share) == (60 * US, 1.0)
 
 
-def test_places_without_a_line() -> None:
+def test_absent_source_lines_have_a_fallback_text() -> None:
     assert where([]) == where([None]) == where([CodePlace()]) == "a line that is not known"
     assert where([CodePlace(), TRAIN]) == "train.py:7 (forward)"
 

@@ -38,7 +38,7 @@ TIMELINE = (
 )
 
 
-def test_time_is_at_the_place_where_the_program_was() -> None:
+def test_time_is_attributed_to_the_executing_line() -> None:
     cells = {(cell.op, cell.place): cell.ns for cell in cells_of([TIMELINE], LINES, [TIMELINE])}
     in_backward = CodePlace("model.py", 3, "layers.0", Phase.BACKWARD)
     assert cells == {
@@ -55,13 +55,13 @@ def places_of(own: CodePlace) -> dict[str, CodePlace | None]:
     return {cell.op: cell.place for cell in cells_of([TIMELINE], lines, [TIMELINE])}
 
 
-def test_code_of_the_users_that_the_engine_runs_is_at_its_own_line() -> None:
+def test_user_code_run_by_engine_has_own_line() -> None:
     inside = CodePlace("checkpoint.py", 5, "layers.0", Phase.BACKWARD)
     places = places_of(inside)
     assert (places["MmBackward0"], places["engine"]) == (inside, CALLED)
 
 
-def test_code_of_the_users_outside_of_modules_is_in_the_module_that_made_its_node() -> None:
+def test_user_code_outside_modules_uses_module_of_node() -> None:
     own = CodePlace("function.py", 9, "", Phase.BACKWARD)
     places = places_of(own)
     assert (places["MmBackward0"], places["engine"]) == (replace(own, module="layers.0"), CALLED)
@@ -92,7 +92,7 @@ def lines_of(timeline: list[Slice], traced: list[Slice]) -> list[tuple[str, int]
     return [(cell.op, cell.place.line) for cell in cells if cell.place]
 
 
-def test_step_of_other_shapes_has_the_lines_of_its_ops() -> None:
+def test_step_with_other_shapes_has_same_lines() -> None:
     hit, miss = (Part.DISPATCH, Part.LOCAL), (Part.DISPATCH, Part.PROPAGATION, Part.DISPATCH, Part.LOCAL)
     traced = [
         *call_of("mm", 1, *hit),
@@ -111,14 +111,14 @@ def test_step_of_other_shapes_has_the_lines_of_its_ops() -> None:
     ]
 
 
-def test_call_that_no_traced_step_has_gets_a_line_of_its_op() -> None:
+def test_unmatched_call_has_line_of_its_op() -> None:
     traced = [*call_of("mm", 1, Part.DISPATCH), *call_of("add", 2, Part.DISPATCH)]
     longer = [*traced, *call_of("mm", 7, Part.DISPATCH)]
     assert {line for op, line in lines_of(longer, traced) if op == "mm"} == {1}
     assert all(line in (1, 2) for _, line in lines_of(longer, traced))
 
 
-def test_several_steps_are_averaged_and_timing_is_taken_off_even_where_that_is_too_much() -> None:
+def test_steps_are_averaged_and_timing_cost_subtracted() -> None:
     longer = FORWARD_MM._replace(end_ns=60, timing_ns=4.0)
     [cell] = cells_of([(FORWARD_MM,), (longer,)], [], [])
     assert (cell.ns, cell.calls, cell.timing_ns) == ((18 + 34) / 2, 1, 2)
@@ -133,7 +133,7 @@ def test_collectives_of_another_mesh_stand_beside_the_part() -> None:
     assert "redistribution collectives (all_gather on a CPU mesh) " in shown(budget)
 
 
-def test_a_span_before_the_first_moment_is_at_that() -> None:
+def test_span_before_first_moment_is_assigned_to_it() -> None:
     assert split_by_line(LINES, -5, 0) == [(LINES[0], 1.0)]
     assert split_by_line([], 0, 5) == []
 
@@ -151,7 +151,7 @@ def test_lengths_of_pieces_are_summed_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(sums) == 1
 
 
-def test_time_after_the_last_line_followed_has_no_place() -> None:
+def test_time_after_last_followed_line_is_unlocated() -> None:
     lines = [*LINES, TracedLine(70, 70, None, False)]
     unplaced = {cell.op: cell.place for cell in cells_of([TIMELINE], lines, [TIMELINE])}
     assert unplaced["MmBackward0"] == replace(FORWARD, phase=Phase.BACKWARD)
@@ -173,7 +173,7 @@ def budget(**changes: Any) -> Budget:
     return replace(made, **changes)
 
 
-def test_the_parts_and_what_is_unexplained_add_up_to_the_step() -> None:
+def test_parts_and_unexplained_time_sum_to_step() -> None:
     taken = budget()
     assert sum(taken.parts.values()) + taken.unexplained_ns == taken.measured_ns
     assert [taken.basis(part) for part in ("local", "dispatch")] == ["modelled", "timed"]
@@ -182,7 +182,7 @@ def test_the_parts_and_what_is_unexplained_add_up_to_the_step() -> None:
         assert [spent.ns for spent in breakdown] == sorted((spent.ns for spent in breakdown), reverse=True)
 
 
-def test_the_table_adds_up_and_says_how_each_part_is_known() -> None:
+def test_table_shows_share_and_source_of_parts() -> None:
     text = shown(budget(), width=80)
     assert "t.py::test: train (budget)" in text
     assert "dispatch               60.0   50.0%          1.0  timed" in text
@@ -195,7 +195,7 @@ def test_the_table_adds_up_and_says_how_each_part_is_known() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_a_noisy_step_says_so_and_what_is_unexplained_is_called_noise_only_where_steps_scatter() -> None:
+def test_noisy_step_has_no_note_of_unexplained_time() -> None:
     missed, noisy = "unexplained: the parts miss the step", "noisy: its steps scatter"
     for changes, notes in (
         ({}, []),
@@ -207,7 +207,7 @@ def test_a_noisy_step_says_so_and_what_is_unexplained_is_called_noise_only_where
         assert [note for note in (noisy, missed) if note in text] == notes
 
 
-def test_a_noisy_budget_says_so_first_in_every_format() -> None:
+def test_noise_is_reported_first_in_every_format() -> None:
     said = document({"t.py::test": [budget(noise=0.4)]}, View())
     [notice] = said.blocks[0].spans  # type: ignore[union-attr]
     assert notice.text.startswith("t.py::test: train (budget) is noisy: its steps scatter by more than 15 %")
@@ -217,7 +217,7 @@ def test_a_noisy_budget_says_so_first_in_every_format() -> None:
     assert not any("noisy" in block.note for block in said.blocks if isinstance(block, StackedBar))
 
 
-def test_what_profiling_cost_is_said_and_where_it_is_below_0_that_none_was_seen() -> None:
+def test_profiling_cost_is_reported_unless_negative() -> None:
     cells = (Cell("local", "mm", FORWARD, 110_000.0, 2.0, -30_000.0),)
     text = shown(budget(cells=cells, timed_ns=90_000.0, event_ns=-1_000.0))
     assert "Profiling had no visible cost. 20 steps undisturbed, 20 profiled" in text
@@ -229,13 +229,13 @@ def test_what_profiling_cost_is_said_and_where_it_is_below_0_that_none_was_seen(
     ("calls", "text"),
     [(0.0, "-"), (0.25, "0.25"), (0.5, "0.5"), (1, "1"), (1030.0, "1,030"), (65_432.4, "65,432")],
 )
-def test_calls_are_whole_numbers_unless_there_is_less_than_one_a_step(calls: float, text: str) -> None:
+def test_calls_are_rounded_unless_below_one(calls: float, text: str) -> None:
     shares = Cell("local", "mm", FORWARD, 30_000.0, calls), Cell("other", "", None, 30_000.0, 0.0)
     [line] = [line for line in shown(budget(cells=shares)).splitlines() if line.startswith("  mm ")]
     assert line.split()[1:4] == ["30.0", "25.0%", text]
 
 
-def test_the_five_most_expensive_and_the_rest_are_shown() -> None:
+def test_five_most_expensive_rows_are_listed() -> None:
     cells = tuple(Cell("local", f"op{i}", FORWARD, 1e6 + i, 1.0) for i in range(25))
     text = shown(Budget("x", 3e7, cells, steps=5))
     assert "op24" in text
@@ -245,7 +245,7 @@ def test_the_five_most_expensive_and_the_rest_are_shown() -> None:
 
 
 @pytest.mark.parametrize("layers", [3, 12, 48])
-def test_layers_are_one_line_whose_figures_are_their_sums(layers: int) -> None:
+def test_folded_layers_have_summed_figures(layers: int) -> None:
     cells = [
         Cell(part, "mm", replace(FORWARD, module=f"layers.{n}.{name}"), 1000.1 * n + weight, n / 7, 0.3)
         for n in range(layers)
@@ -270,7 +270,7 @@ def test_layers_are_one_line_whose_figures_are_their_sums(layers: int) -> None:
     assert [share for share in folded if "*" not in share.name] == alone[-2:]
 
 
-def test_modules_and_ranges_of_layers_are_folded_in_a_table_unless_each_is_asked_for() -> None:
+def test_modules_and_ranges_are_folded_by_default() -> None:
     cells = tuple(
         Cell("other", f"FSDP::pre_forward (layers.{n})", replace(FORWARD, module=f"layers.{n}"), 2e6, 2.0)
         for n in range(12)
@@ -309,7 +309,7 @@ def test_advice_stands_below_the_parts() -> None:
     assert lines[at - 1].startswith("  Profiled steps took")
 
 
-def test_a_step_without_dtensors_is_told_so() -> None:
+def test_step_without_dtensors_is_noted() -> None:
     plain = (Cell("local", "mm", FORWARD, 48_000.0, 1.0), Cell("other", "", PYTHON, 1_000.0, 0.0))
     assert "  No op on DTensors ran" in shown(budget(cells=plain, measured_ns=49e3)).splitlines()
     wraps = (*plain, Cell("wrapping", "from_local", FORWARD, 1_000.0, 1.0))
@@ -335,7 +335,7 @@ def beside(before: Budget, after: Budget, test: str = "t.py::test") -> Document:
     return document({"t.py::test": [after]}, view)
 
 
-def test_two_budgets_of_a_step_stand_side_by_side_part_by_part() -> None:
+def test_two_budgets_are_compared_part_by_part() -> None:
     text = plain_text(beside(EARLIER, budget()), 80)
     assert max(map(len, text.splitlines())) <= 80
     table = text.partition("t.py::test: train (budget): before and after\n")[2].splitlines()[:8]
@@ -355,7 +355,7 @@ def test_two_budgets_of_a_step_stand_side_by_side_part_by_part() -> None:
     assert "| `local` | 25.0 | 20.0 | -5.0 | -2.5% | yes |" in markdown
 
 
-def test_a_part_has_one_colour_and_one_place_and_both_bars_have_one_scale() -> None:
+def test_parts_and_bars_share_colours_and_scale() -> None:
     before, after = (one for one in beside(EARLIER, budget()).blocks if isinstance(one, StackedBar))
     [alone] = (one for one in document({"x": [budget()]}, View()).blocks if isinstance(one, StackedBar))
     colours: dict[str, set[int]] = {}
@@ -369,14 +369,14 @@ def test_a_part_has_one_colour_and_one_place_and_both_bars_have_one_scale() -> N
     assert shares == pytest.approx([1.0, 0.6, 1.0])
 
 
-def test_without_a_budget_of_that_test_the_plain_one_stands_alone_and_one_that_ran_once_is_no_noise() -> None:
+def test_unmatched_budget_is_shown_alone() -> None:
     assert beside(EARLIER, budget(), test="t.py::other") == document({"t.py::test": [budget()]}, View())
     once = plain_text(beside(budget(steps=0, scatter=0.0), budget()), 200)
     assert RAN_ONCE in once
     assert not re.search(r"  yes$", once, re.MULTILINE)
 
 
-def test_two_saved_runs_have_their_common_budgets_side_by_side() -> None:
+def test_common_budgets_of_saved_runs_are_paired() -> None:
     runs = [
         ReportedRun(where=f"{name}.json", taken=name, results={"budget": dict.fromkeys(tests, (one,))})
         for name, one, tests in (

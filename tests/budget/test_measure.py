@@ -96,7 +96,7 @@ def taken(spent: list[CostShare], name: str) -> float:
     return sum(one.ns for one in spent if one.name.endswith(name))
 
 
-def test_the_parts_phases_modules_lines_and_ops_of_a_training_step(train: Callable[[], None]) -> None:
+def test_training_step_budget_has_all_breakdowns(train: Callable[[], None]) -> None:
     budget = budget_of(train, steps=8)
     assert {"local", "dispatch", "wrapping", "autograd", "other"} <= set(budget.parts)
     assert any(part.startswith("redistribution") for part in budget.parts)
@@ -134,7 +134,7 @@ def test_calls_are_those_of_the_counts(mesh: DeviceMesh, x: Any) -> None:
         (redistribute_module(), "Redistribute", "redistribution", "return (y + z)"),
     ],
 )
-def test_what_is_slow_is_found(
+def test_slow_function_dominates_its_part_and_line(
     monkeypatch: pytest.MonkeyPatch, train: Callable[[], None], module: Any, name: str, part: str, text: str
 ) -> None:
     function = getattr(module, name)
@@ -200,7 +200,7 @@ def test_note_names_the_collector_where_it_is_paused() -> None:
         gc.enable()
 
 
-def test_a_checkpointed_block_runs_again_in_backward_at_its_own_lines(mesh: DeviceMesh, x: Any) -> None:
+def test_checkpointed_block_has_own_lines_in_backward(mesh: DeviceMesh, x: Any) -> None:
     inner = Outer(mesh).inner
     found = budget_of(lambda: checkpoint(inner, x, use_reentrant=False).sum().backward())
     places = {(c.place.line_text.rpartition("/")[2], str(c.place.phase)) for c in found.cells if c.place}
@@ -223,7 +223,7 @@ class Doubling(torch.nn.Module):
 
 
 @pytest.mark.parametrize("run", [lambda inner, x: inner(x), partial(checkpoint, use_reentrant=False)])
-def test_a_function_s_own_backward_is_in_the_module_that_applied_it(x: Any, run: Any) -> None:
+def test_custom_backward_belongs_to_applying_module(x: Any, run: Any) -> None:
     layers = torch.nn.Sequential(Doubling(), torch.nn.Identity(), Doubling())
     x.requires_grad_()
     found = budget_of(lambda: run(layers, x).sum().backward())
@@ -253,7 +253,7 @@ def test_optimizer_in_backward_hooks_is_optimizer(mesh: DeviceMesh, x: Any) -> N
         }
 
 
-def test_nothing_is_left_behind_by_a_step_that_raises_and_a_profiler_that_runs_is_refused() -> None:
+def test_failed_or_refused_budget_leaves_nothing_behind() -> None:
     calls = iter(range(100))
     with pytest.raises(ZeroDivisionError):
         budget_of(lambda: 1 // (7 - next(calls)), 2, 8)
@@ -323,7 +323,7 @@ def test_trace_is_refused_beside_a_profiler() -> None:
     assert not traces
 
 
-def test_beside_another_tracer_lines_are_not_known(train: Callable[[], None]) -> None:
+def test_lines_are_absent_beside_another_tracer(train: Callable[[], None]) -> None:
     sys.settrace(lambda *_: None)
     try:
         found = budget_of(train, 2, 8)

@@ -66,7 +66,7 @@ def test_steps_of_another_shape_are_left_out() -> None:
     assert len(region_lengths(steps, [marked(0, 100)]).lengths_ns) == 3
 
 
-def test_an_event_costs_by_what_its_region_took_longer() -> None:
+def test_event_cost_is_derived_from_region_delay() -> None:
     ops = [Event("aten::mm", 10, 40), Event(SUBCLASS, 14, 38), Event("aten::mm", 20, 30)]
     timeline, marks = timed(*ops, Event(RANGE, 60, 90), Event("aten::add", 110, 190), end_ns=200)
     regions = Regions(tuple(mark.is_begin for mark in marks), (42.0, 27.0, 105.0))

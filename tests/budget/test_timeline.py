@@ -55,7 +55,7 @@ spent = partial(by_part, count=lambda one: one.end_ns - one.begin_ns)
 events_of = partial(by_part, count=lambda one: one.events)
 
 
-def test_an_op_on_dtensors_is_autograd_dispatch_and_the_local_op() -> None:
+def test_op_is_split_into_autograd_dispatch_and_local() -> None:
     assert spent(step_of(*MM)) == {Part.OTHER: 70, Part.AUTOGRAD: 6, Part.DISPATCH: 14, Part.LOCAL: 10}
 
 
@@ -106,13 +106,13 @@ def test_dispatch_of_an_async_tensor_is_no_call() -> None:
     assert spent(step)[Part.SENDING] == 1
 
 
-def test_a_range_of_ours_around_a_dispatch_in_python_is_what_the_event_of_torch_is() -> None:
+def test_python_dispatch_range_equals_torch_event() -> None:
     in_python = [MM[0], Event(DISPATCH, 14, 38, is_range=True), *MM[2:]]
     ours, theirs = (slices(step_of(*events)) for events in (in_python, MM))
     assert [one._replace(events=0) for one in ours] == [one._replace(events=0) for one in theirs]
 
 
-def test_an_event_makes_longer_what_surrounds_it_and_a_range_of_ours_as_several() -> None:
+def test_range_counts_as_several_events_of_parent() -> None:
     in_mm = step_of(*MM[:2], Event(f"{OURS}redistribution a", 16, 36))
     assert events_of(step_of(*MM)) == {Part.OTHER: 1, Part.AUTOGRAD: 1, Part.DISPATCH: 1, Part.LOCAL: 1}
     assert sum(events_of(in_mm).values()) == 1 + 1 + 3
@@ -139,7 +139,7 @@ def test_parts(events: list[Event], part: Part, ns: int) -> None:
     assert spent(step_of(*events))[part] == ns
 
 
-def test_what_an_op_redistributes_is_redistribution_and_keeps_the_name_of_the_op() -> None:
+def test_redistribution_of_an_op_retains_op_name() -> None:
     moved = [Event(f"{OURS}redistribution a", 16, 36), Event("c10d::allgather", 20, 30)]
     ops = {one.context.part: one.context.op for one in slices(step_of(*MM[:2], *moved))}
     assert (ops[Part.MOVING], ops[Part.SENDING]) == ("mm", "mm")
@@ -158,7 +158,7 @@ def test_calls_are_counted_where_an_op_begins() -> None:
     } == {7}
 
 
-def test_a_part_of_an_op_belongs_to_where_the_op_was_called() -> None:
+def test_parts_of_an_op_belong_to_its_call() -> None:
     timeline = list(slices(step_of(*MM)))
     assert {one.context.called_ns for one in timeline if one.context.part in (Part.DISPATCH, Part.LOCAL)} == {
         14

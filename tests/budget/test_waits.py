@@ -67,7 +67,7 @@ def test_noise_is_judged_without_waits(wait: Wait) -> None:
     assert found.noise < found.scatter / 2
 
 
-def test_off_core_time_is_a_note_where_waits_are_not_counted(uncounted: None) -> None:
+def test_uncounted_off_core_time_is_a_note(uncounted: None) -> None:
     found = run_and_measure_budget(lambda: time.sleep(WAIT_NS / 1e9), 1, 5, "step").budget
     assert "not on a core (waiting and sleeping): " in found.note
     assert Part.WAITING not in found.parts
@@ -83,7 +83,7 @@ def test_a_step_that_ran_once_notes_its_waits(wait: Wait) -> None:
     assert found[0].budget.parts[Part.OTHER] > 0.9 * WAIT_NS
 
 
-def test_a_step_that_ran_once_notes_time_off_core(uncounted: None) -> None:
+def test_single_step_notes_uncounted_off_core_time(uncounted: None) -> None:
     found: list[MeasuredBudget] = []
     with budgeted_region("test", found.append):
         time.sleep(WAIT_NS / 1e9)

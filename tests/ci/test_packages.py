@@ -53,7 +53,7 @@ def test_the_wheel_has_the_package_and_nothing_else(built: dict[str, set[str]]) 
     assert {name.partition("/")[2] for name in built["wheel"] - files} >= of_metadata
 
 
-def test_the_sdist_has_what_builds_and_tests_the_package(built: dict[str, set[str]]) -> None:
+def test_sdist_can_build_and_test_the_package(built: dict[str, set[str]]) -> None:
     folders = ("src", "tests", "docs", "benchmarks", "ci", ".github")
     assert tracked(*folders) <= built["sdist"]
     assert {"pyproject.toml", "conftest.py", "noxfile.py", "action.yml"} <= built["sdist"]
@@ -61,7 +61,7 @@ def test_the_sdist_has_what_builds_and_tests_the_package(built: dict[str, set[st
     assert not {name for name in built["sdist"] if name.startswith((".venv", ".git/", "dist/"))}
 
 
-def test_a_checkout_needs_no_test_tools_to_measure_the_suite() -> None:
+def test_conftest_loads_without_hypothesis() -> None:
     """Pytest loads ``tests/conftest.py`` for whatever is run in this folder."""
     program = "import runpy, sys; sys.modules['hypothesis'] = None; runpy.run_path('tests/conftest.py')"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -27,7 +27,7 @@ def verdicts(folder: Path, stage: str) -> dict[str, str]:
     return {one["row"]: one["verdict"] for one in content["verdicts"] if one["verdict"] != "passed"}
 
 
-def test_a_clean_pull_request_passes_by_the_script_as_the_page_has_it(project: Path, tmp_path: Path) -> None:
+def test_clean_pull_request_passes_the_documented_script(project: Path, tmp_path: Path) -> None:
     [block] = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "ci.md").read_text(), re.DOTALL)
     git(project, "switch", "--quiet", "clean")
     page = tmp_path / "page.md"
@@ -40,7 +40,7 @@ def test_a_clean_pull_request_passes_by_the_script_as_the_page_has_it(project: P
     assert "layers.gate.default" in (tmp_path / "report.html").read_text()
 
 
-def test_a_pull_request_that_moves_more_fails_by_its_step(project: Path, tmp_path: Path) -> None:
+def test_pull_request_with_more_redistributions_fails(project: Path, tmp_path: Path) -> None:
     done = run_job(project, "moves", DTDISPATCH_FOLDER=str(tmp_path), **STRICT)
     assert done.returncode == 1
     assert "not passed: counts" in done.stdout

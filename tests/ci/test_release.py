@@ -56,7 +56,7 @@ def release(checkout: Path, *words: str, **variables: str) -> subprocess.Complet
         ("0.3.0", CHANGELOG, "left over", "the checkout has changes"),
     ],
 )
-def test_what_is_refused_changes_nothing(
+def test_refused_release_changes_no_file(
     checkout: Path, version: str, changelog: str, extra: str, says: str
 ) -> None:
     if changelog != CHANGELOG:
@@ -71,7 +71,7 @@ def test_what_is_refused_changes_nothing(
     assert not (checkout / "dist").exists()
 
 
-def test_a_release_has_version_and_date_and_is_committed_where_that_is_asked(checkout: Path) -> None:
+def test_release_sets_version_and_date_and_may_tag(checkout: Path) -> None:
     made = release(checkout, "0.10.0")
     assert made.returncode == 0, made.stderr
     assert (checkout / "pyproject.toml").read_text() == PROJECT.replace("0.1.0", "0.10.0")
@@ -86,14 +86,14 @@ def test_a_release_has_version_and_date_and_is_committed_where_that_is_asked(che
     assert "0.10.0 is not higher than 0.10.0" in release(checkout, "0.10.0").stderr
 
 
-def test_a_build_that_fails_leaves_both_files_as_they_were(checkout: Path) -> None:
+def test_failed_build_restores_both_files(checkout: Path) -> None:
     failed = release(checkout, "0.3.0", BUILD="1")
     assert failed.returncode == 1
     assert failed.stderr == "release: stopped: see above\n"
     assert not git(checkout, "status", "--porcelain")
 
 
-def test_a_private_name_that_torch_has_no_more_is_listed_with_the_file_that_asks(tmp_path: Path) -> None:
+def test_removed_private_name_of_torch_is_listed(tmp_path: Path) -> None:
     gone, *there = private_names()
     (tmp_path / "one.py").write_text(" ".join(there))
     found = missing(tmp_path)

@@ -61,7 +61,7 @@ def run(shallow: Path, **variables: str) -> subprocess.CompletedProcess[str]:
         ({"DTDISPATCH_STAGES": "counts speed"}, 2, "'speed' is not one of counts, instructions, time"),
     ],
 )
-def test_a_stage_that_did_not_pass_fails_a_strict_job_and_is_only_reported_otherwise(
+def test_failed_stage_fails_only_strict_jobs(
     shallow: Path, statuses: dict[str, str], returncode: int, verdict: str
 ) -> None:
     done = run(shallow, **statuses)
@@ -69,7 +69,7 @@ def test_a_stage_that_did_not_pass_fails_a_strict_job_and_is_only_reported_other
     assert verdict in done.stdout + done.stderr
 
 
-def test_the_summary_has_each_stage_with_the_meaning_of_its_status(shallow: Path, tmp_path: Path) -> None:
+def test_summary_explains_the_status_of_each_stage(shallow: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("what was there\n")
     stages = {"DTDISPATCH_STAGES": "counts time", "MEASURED": "1", "counts": "5", "time": "4"}
@@ -89,7 +89,7 @@ def test_the_summary_has_each_stage_with_the_meaning_of_its_status(shallow: Path
     assert warnings[0] == "::warning title=dtdispatch measured::failed; the summary of the job has the rows"
 
 
-def test_a_log_is_wide_without_colours_and_stays_text_in_the_summary(shallow: Path, tmp_path: Path) -> None:
+def test_log_is_plain_text_in_the_summary(shallow: Path, tmp_path: Path) -> None:
     said = tmp_path / "said"
     said.write_text(HOSTILE + "x" * 200_000)
     run(shallow, FORCE_COLOR="1", COLUMNS="", SAYS=str(said))
@@ -104,9 +104,7 @@ def test_a_log_is_wide_without_colours_and_stays_text_in_the_summary(shallow: Pa
     assert all(line.startswith("    ") for line in inside.splitlines())
 
 
-def test_the_table_of_an_a_b_run_is_a_table_of_the_summary_and_no_text_of_a_test_is(
-    shallow: Path, tmp_path: Path
-) -> None:
+def test_only_tables_of_ab_runs_become_markup(shallow: Path, tmp_path: Path) -> None:
     table = "| op | path | base |\n| --- | --- | --: |\n| a\\|b | hit | 7 |\n\n1 row: 1 passed\n"
     said = tmp_path / "said"
     said.write_text(f"base: one\n\n{table}")
@@ -124,7 +122,7 @@ def test_without_a_base_the_checkout_is_measured_alone(shallow: Path) -> None:
     assert "--metric" not in done.stdout
 
 
-def test_a_base_that_a_shallow_checkout_does_not_have_is_fetched(shallow: Path, tmp_path: Path) -> None:
+def test_base_missing_from_shallow_checkout_is_fetched(shallow: Path, tmp_path: Path) -> None:
     base = git(tmp_path / "origin", "rev-parse", "HEAD~1").strip()
     variables = {"DTDISPATCH_TESTS": "tests -k add", "DTDISPATCH_AB_TIME": "--pairs 4"}
     done = run(shallow, DTDISPATCH_BASE=base, DTDISPATCH_STAGES="time", **variables)
@@ -142,7 +140,7 @@ def test_the_scripts_are_clean() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_scripts_stop_at_a_mistake_and_can_be_run() -> None:
+def test_scripts_are_executable_and_stop_on_errors() -> None:
     for script in SCRIPTS.glob("*.sh"):
         lines = script.read_text().splitlines()
         assert lines[0] == "#!/usr/bin/env bash", script

@@ -32,7 +32,7 @@ def steps(path: Path) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("path", [ACTION, *WORKFLOWS], ids=lambda path: path.name)
-def test_steps_pin_what_they_use_and_run_nothing_that_a_stranger_may_write(path: Path) -> None:
+def test_steps_pin_actions_and_expand_no_expressions(path: Path) -> None:
     assert list(steps(path))
     for step in steps(path):
         if uses := step.get("uses"):
@@ -53,7 +53,7 @@ def test_a_workflow_asks_for_little(path: Path) -> None:
         assert "timeout-minutes" in job, name
 
 
-def test_what_the_action_is_given_reaches_the_script() -> None:
+def test_action_inputs_reach_the_script() -> None:
     content = read(ACTION)
     used = set(re.findall(r"inputs\.([\w-]+)", ACTION.read_text()))
     assert used == set(content["inputs"])
@@ -63,7 +63,7 @@ def test_what_the_action_is_given_reaches_the_script() -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/ci.md"])
-def test_the_lines_to_paste_are_those_of_a_workflow(page: str) -> None:
+def test_documented_lines_are_a_pinned_read_only_workflow(page: str) -> None:
     content = pasted(page)
     assert content["permissions"] == READ_ONLY
     [job] = content["jobs"].values()
@@ -72,7 +72,7 @@ def test_the_lines_to_paste_are_those_of_a_workflow(page: str) -> None:
     assert any(use.startswith("actions/setup-python@") for use in used)  # pip refuses the system's Python
 
 
-def test_the_recipe_gives_the_action_what_it_takes() -> None:
+def test_recipe_passes_only_valid_action_inputs() -> None:
     [job] = pasted("docs/ci.md")["jobs"].values()
     action = job["steps"][-1]
     assert action["uses"].startswith("OWNER/pytest-dtdispatch@")

@@ -52,7 +52,7 @@ def times(factor: float, samples: Sequence[int] = BASE) -> list[int]:
         (BASE[:15], [*times(0.5, BASE[:14]), 10**6], 0.5, FASTER),  # one disturbed round
     ],
 )
-def test_two_are_told_apart_by_more_than_three_percent(
+def test_differences_above_three_percent_are_detected(
     base: list[int], head: list[int], ratio: float, outcome: str
 ) -> None:
     found = ratio_of(variant("one", head), variant("other", base))
@@ -62,7 +62,7 @@ def test_two_are_told_apart_by_more_than_three_percent(
     assert found.low == pytest.approx(ratio, abs=0.01)
 
 
-def test_a_claim_is_true_or_false_and_says_why() -> None:
+def test_claim_has_a_truth_value_and_a_reason() -> None:
     found = compared(dtensor=BASE, plain=times(0.4))
     claim = found["plain"].faster_than("dtensor", by=0.2)
     assert claim
@@ -80,7 +80,7 @@ def test_a_claim_is_true_or_false_and_says_why() -> None:
     assert (ratio.ratio, found["dtensor"].median_ns, found["plain"].counts) == (0.4, 1030, COUNTS)
 
 
-def test_where_nothing_is_measured_a_variant_is_faster_and_none_is_slower() -> None:
+def test_unmeasured_claims_accept_faster_and_reject_slower() -> None:
     found = Compared("it", ("a", "b"), reason=NOT_MEASURED)
     assert found["b"].faster_than("a", by=0.5)
     assert not found["b"].slower_than("a")
@@ -142,9 +142,7 @@ NO_NAME = "of a variant is not a text, is empty, or begins or ends with"
         ({"a": one, "b": one}, {"name": 3}, "compare(name=3): a name is a non-empty text"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_in_one_line_before_any_runs(
-    variants: Any, options: Any, says: str
-) -> None:
+def test_invalid_variants_are_refused_before_running(variants: Any, options: Any, says: str) -> None:
     with pytest.raises(DtDispatchError) as refused:
         DtDispatch().compare(variants, **options)
     assert says in str(refused.value)

@@ -101,7 +101,7 @@ def split(tensor: torch.Tensor, mesh: DeviceMesh, dim: int) -> DTensor:
     return DTensor.from_local(tensor.chunk(mesh.size(), dim)[0], mesh, [Shard(dim)])
 
 
-def test_dtensors_are_held_by_their_values_and_not_by_where_they_live(mesh: DeviceMesh) -> None:
+def test_dtensors_are_compared_by_value_across_placements(mesh: DeviceMesh) -> None:
     a = torch.rand(8, 8)
     sharded = split(a, mesh, 0)
     hold(sharded, a)
@@ -131,7 +131,7 @@ def test_a_function_of_the_user_decides(first: Any, other: Any, equal: Any, says
         hold(first, other, equal=equal)
 
 
-def test_each_variant_finds_the_same_random_state_and_what_the_first_gave_is_kept() -> None:
+def test_variants_share_random_state_and_results_are_copied() -> None:
     torch.manual_seed(3)
     DtDispatch().compare({"first": lambda: torch.rand(3), "other": lambda: torch.rand(3)})
     left, x = torch.rand(1), torch.ones(2)

@@ -38,7 +38,7 @@ def adds(mesh: DeviceMesh, count: int) -> Callable[[], None]:
     return run
 
 
-def test_much_more_work_is_told_apart_and_equal_work_is_not(mesh: DeviceMesh) -> None:
+def test_only_different_work_is_reported_as_different(mesh: DeviceMesh) -> None:
     # Far more than what is asked for below: a busy machine makes the interval as wide as 1.2 to 2.6 times.
     found = compare(one=adds(mesh, 5), two=adds(mesh, 40), same=adds(mesh, 5))
     assert found["two"].slower_than("one", by=0.3)
@@ -100,7 +100,7 @@ def test_fsdp_wraps_equal_those_of_steps(mesh: DeviceMesh) -> None:
     assert [counted.wraps_per_step, *(found[label].counts.wraps for label in found)] == [2, 2, 2]
 
 
-def test_what_variants_leave_behind_is_what_one_call_of_each_leaves() -> None:
+def test_variants_have_effects_of_one_call_each() -> None:
     x, y, shared = torch.ones(4), torch.ones(4), torch.ones(4)
     torch.manual_seed(5)
 
@@ -122,7 +122,7 @@ def test_what_variants_leave_behind_is_what_one_call_of_each_leaves() -> None:
     assert shared.tolist() == [6.0] * 4
 
 
-def test_a_variant_that_runs_once_leaves_the_others_measured() -> None:
+def test_unrepeatable_variant_leaves_others_measured() -> None:
     sparse = torch.eye(3).to_sparse()
 
     def two() -> None:
@@ -135,7 +135,7 @@ def test_a_variant_that_runs_once_leaves_the_others_measured() -> None:
     assert other.counts is None
 
 
-def test_what_a_variant_raises_is_the_programs_only_in_its_own_call() -> None:
+def test_errors_propagate_only_from_the_first_call() -> None:
     with pytest.raises(ZeroDivisionError):
         compare(one=lambda: 0, two=lambda: 0 // 0)
     left = iter((4, 3, 2, 1))  # calls that succeed

@@ -136,7 +136,7 @@ def test_a_propagation_that_asks_no_cache_is_counted(shard: Make) -> None:
     assert measured(double, shard(8, 8), dynamic=True).counts.propagations
 
 
-def test_graph_breaks_are_counted_with_reason_and_place() -> None:
+def test_graph_breaks_have_reasons_and_source_lines() -> None:
     def broken(x: torch.Tensor) -> torch.Tensor:
         x = x + 1
         torch._dynamo.graph_break()
@@ -154,7 +154,7 @@ def test_graph_breaks_are_counted_with_reason_and_place() -> None:
     assert torch.equal(compiled.result, broken(torch.ones(3)))
 
 
-def test_a_recompile_on_another_placement_is_counted_once_with_torch_s_reason(shard: Make) -> None:
+def test_recompile_by_placement_is_counted_once(shard: Make) -> None:
     rows, columns = shard(8, 8), shard(8, 8, placement=Shard(1))
     compiled = measure(double, rows, others=[(columns,), (rows,), (columns,)])
     assert compiled.function
@@ -167,7 +167,7 @@ def test_a_recompile_on_another_placement_is_counted_once_with_torch_s_reason(sh
         assert torch.equal(one.to_local(), other.to_local())
 
 
-def test_calls_that_recompile_are_counted_and_are_no_steady_calls() -> None:
+def test_recompiling_calls_are_not_steady() -> None:
     calls = itertools.count()  # ten of each size
     how: Any = {"dynamic": False, "setup": lambda: (torch.ones(2 + next(calls) // 10),), "fullgraph": False}
     function = measured(double, backend="eager", plan={"calls": 20}, **how)
@@ -177,7 +177,7 @@ def test_calls_that_recompile_are_counted_and_are_no_steady_calls() -> None:
     assert all("size mismatch" in again or again.endswith(compilerapi.NO_REASON) for again in recompiles)
 
 
-def test_a_function_that_torch_does_not_compile_has_no_compiled_rows() -> None:
+def test_uncompiled_function_has_only_eager_rows() -> None:
     hidden = torch.compiler.disable(double)
     run = lambda x: hidden(x)  # noqa: E731
     measurement = measured(run, torch.ones(3), backend="eager", fullgraph=False).measurement
@@ -216,9 +216,7 @@ SIZES = [(torch.ones(number),) for number in range(2, 8)]
     ],
     ids=["calls", "others", "suppressed"],
 )
-def test_calls_of_a_function_that_torch_gave_up_have_no_figure(
-    fn: Any, others: Any, backend: Any, why: str
-) -> None:
+def test_calls_of_an_abandoned_function_have_no_figure(fn: Any, others: Any, backend: Any, why: str) -> None:
     how: Any = {"others": others, "backend": backend, "dynamic": False, "fullgraph": False}
     config = importlib.import_module("torch._dynamo.config")
     limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
@@ -241,7 +239,7 @@ def test_call_is_undecided_where_no_profiler_starts(monkeypatch: pytest.MonkeyPa
     assert calls == [1]
 
 
-def test_handlers_of_others_see_no_trace_of_measured_compiles() -> None:
+def test_foreign_log_handlers_receive_no_measured_compiles() -> None:
     log, records = logging.getLogger("torch.__trace"), list[logging.LogRecord]()
     handler = logging.Handler()
     handler.emit = records.append  # type: ignore[assignment,method-assign]
@@ -258,14 +256,12 @@ def test_handlers_of_others_see_no_trace_of_measured_compiles() -> None:
 
 
 @pytest.mark.parametrize("is_on", [False, True])
-def test_the_fake_tensor_cache_is_as_the_program_set_it(is_on: bool) -> None:
+def test_fake_tensor_cache_setting_is_respected(is_on: bool) -> None:
     with compilerapi.fake_tensor_cache(is_on):
         assert bool(measured(double, torch.ones(3)).counts.fake_tensor_misses) is is_on
 
 
-def test_folders_and_settings_of_caches_are_those_of_the_program_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_cache_folders_and_settings_are_restored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
     compiler = Compiler()
@@ -290,7 +286,7 @@ def test_folders_and_settings_of_caches_are_those_of_the_program_again(
         ("", 1, "a cache was not empty (2x)", "none was asked"),
     ],
 )
-def test_a_cold_compile_finds_no_cache_filled_and_a_warm_one_does(
+def test_only_warm_compiles_hit_caches(
     monkeypatch: pytest.MonkeyPatch, counter: str, entries: int, proof: str, note: str
 ) -> None:
     """Torch counts the look-ups that this backend says it had."""
@@ -325,7 +321,7 @@ def test_effects_are_those_of_one_call() -> None:
     assert torch.equal(compiled.result, compiled.eager_result)
 
 
-def test_what_was_compiled_for_a_measurement_answers_no_call_of_the_program() -> None:
+def test_measured_code_is_not_reused_by_the_program() -> None:
     compiler = Compiler()
     measure(double, torch.ones(3), backend=compiler)
     ours = compiler.graphs
@@ -335,7 +331,7 @@ def test_what_was_compiled_for_a_measurement_answers_no_call_of_the_program() ->
     assert compiler.graphs == ours + 1
 
 
-def test_what_cannot_be_repeated_is_not_compiled() -> None:
+def test_unrepeatable_call_is_not_compiled() -> None:
     x = torch.ones(3)
     compiled = measure(lambda: x.resize_(5), backend="eager")
     assert compiled.function
@@ -353,7 +349,7 @@ def test_a_wrong_argument_is_refused(how: dict[str, Any]) -> None:
         measure(double, **how)
 
 
-def test_a_missing_cpp_compiler_is_told_before_anything_runs() -> None:
+def test_missing_cpp_compiler_is_reported_before_running() -> None:
     ran: list[int] = []
     nowhere = torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)})
     with (
@@ -364,7 +360,7 @@ def test_a_missing_cpp_compiler_is_told_before_anything_runs() -> None:
     assert not ran
 
 
-def test_what_a_backend_raises_is_raised() -> None:
+def test_backend_errors_propagate() -> None:
     def backend(graph: Any, inputs: Any) -> Any:
         raise NotImplementedError("no such op")
 
@@ -383,7 +379,7 @@ def processor_ns() -> int:
 
 @pytest.mark.slow
 @pytest.mark.sweep
-def test_caches_left_on_disk_make_no_cold_compile_faster(
+def test_filled_disk_caches_do_not_speed_cold_compiles(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shard: Make
 ) -> None:
     """One of two folders of the program holds the kernels of this function."""

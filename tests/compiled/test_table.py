@@ -37,7 +37,7 @@ def test_a_limit_holds_up_to_its_value(count: int, limit: int) -> None:
     assert not complaint(judge(breaks(count), {}))
 
 
-def test_what_is_over_its_limit_is_listed() -> None:
+def test_entries_over_a_limit_are_listed() -> None:
     title, first, *listed = complaint(judge(breaks(22), {"graph_breaks": 1})).splitlines()
     assert (title, first) == ("embedding: over its limits", "graph_breaks=1, and there are 22")
     assert listed[0] == "    t.py:0: print"
@@ -45,12 +45,12 @@ def test_what_is_over_its_limit_is_listed() -> None:
     assert len(listed) == 21
 
 
-def test_what_is_not_counted_cannot_pass() -> None:
+def test_uncounted_limits_cannot_pass() -> None:
     _, *cannot = complaint(judge(shown(CompileCounts()), dict.fromkeys(LIMITS, 9))).splitlines()
     assert cannot == [f"{limit}=9 judged nothing: this torch does not count them" for limit in LIMITS]
 
 
-def test_a_count_that_torch_does_not_give_equals_nothing_and_a_list_knows_its_lines() -> None:
+def test_missing_counts_are_nan_and_lists_have_details() -> None:
     unknown, known = (Compiled((1,), (1,), function) for function in (shown(CompileCounts()), breaks(2)))
     for name in ("graphs", "graph_breaks", "guards", "recompiles", "propagations"):
         assert math.isnan(getattr(unknown, name))
@@ -104,7 +104,7 @@ def test_where_nothing_is_timed_there_are_counts_alone() -> None:
     assert found["proof"] == ""
 
 
-def test_what_torch_does_not_count_is_a_question_mark() -> None:
+def test_missing_counts_are_question_marks() -> None:
     found = cells(shown(CompileCounts(), samples=TIMED))
     assert {found[name] for name in ("graphs", "breaks", "guards", "recompiles", "propagations")} == {"?"}
     assert found["fake"] == "?+?"

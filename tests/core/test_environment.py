@@ -31,7 +31,7 @@ TORCHRUN = {
 IN_IT = "in the environment"
 
 
-def test_an_environment_is_plain_data_that_comes_back_from_a_file_as_it_was() -> None:
+def test_environment_survives_a_json_round_trip() -> None:
     assert Environment(**json.loads(json.dumps(asdict(ENVIRONMENT)))) == ENVIRONMENT
 
 
@@ -45,7 +45,7 @@ def test_an_environment_is_plain_data_that_comes_back_from_a_file_as_it_was() ->
         (None, 4, "load unknown on 4 cores"),
     ],
 )
-def test_the_load_is_told_and_called_busy_past_half_of_the_cores(
+def test_load_above_half_of_cores_is_busy(
     monkeypatch: pytest.MonkeyPatch, load: float | None, cores: int, text: str
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
@@ -78,7 +78,7 @@ def test_the_load_is_told_and_called_busy_past_half_of_the_cores(
         ({"WORLD_SIZE": "x\n" * 999}, World(), "RANK=3 and WORLD_SIZE=x\\nx\\n"),
     ],
 )
-def test_a_process_is_the_rank_that_a_launcher_says_or_is_told_why_not(
+def test_rank_of_a_launcher_is_read_or_rejected(
     changes: dict[str, str | None], world: World, why_not: str
 ) -> None:
     environ = {name: text for name, text in {**TORCHRUN, **changes}.items() if text is not None}

@@ -34,7 +34,7 @@ def put(path: Path, text: str = "new") -> None:
     write_atomic(path, text)
 
 
-def test_a_file_is_written_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+def test_written_file_leaves_no_temporary_file(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     for text in ("née\n", "three\n"):
         put(path, text)
@@ -57,9 +57,7 @@ def test_a_file_is_written_and_nothing_is_left_beside_it(tmp_path: Path) -> None
         ("round", "Too many levels of symbolic links"),
     ],
 )
-def test_a_place_that_cannot_be_written_to_is_refused_in_one_line(
-    tmp_path: Path, name: str, says: str
-) -> None:
+def test_unwritable_path_is_refused_in_one_line(tmp_path: Path, name: str, says: str) -> None:
     (tmp_path / "read_only").touch(mode=0o444)
     (tmp_path / "to_nowhere").symlink_to("no/file")
     (tmp_path / "round").symlink_to("round")
@@ -106,7 +104,7 @@ def test_a_terminal_is_written_into() -> None:
         os.close(theirs)
 
 
-def test_the_file_that_the_command_prints_to_is_refused(tmp_path: Path) -> None:
+def test_file_open_as_stdout_is_refused(tmp_path: Path) -> None:
     code = "from pathlib import Path; from pytest_dtdispatch.core.files import checked_target as check\n"
     code += "try: check(Path('/dev/stdout'))\nexcept Exception as error: print('said:', error)"
     with (tmp_path / "log").open("w") as log:
@@ -115,7 +113,7 @@ def test_the_file_that_the_command_prints_to_is_refused(tmp_path: Path) -> None:
     assert said == "said: /dev/stdout is the file that this command prints to: name another file\n"
 
 
-def test_the_target_of_a_link_is_replaced_and_not_the_link(tmp_path: Path) -> None:
+def test_link_target_is_replaced_but_not_link(tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
     for name, text in (("old", "new"), ("missing", "made")):
         link = tmp_path / f"to_{name}"
@@ -126,7 +124,7 @@ def test_the_target_of_a_link_is_replaced_and_not_the_link(tmp_path: Path) -> No
         assert link.is_symlink()
 
 
-def test_mode_and_owner_are_kept(tmp_path: Path) -> None:
+def test_mode_and_owner_are_preserved(tmp_path: Path) -> None:
     path = tmp_path / "rows"
     path.write_text("old")
     path.chmod(0o640)
@@ -139,7 +137,7 @@ def test_mode_and_owner_are_kept(tmp_path: Path) -> None:
     assert stat.S_ISREG(after.st_mode)
 
 
-def test_a_limit_on_the_size_of_files_leaves_what_was_there(tmp_path: Path) -> None:
+def test_file_size_limit_leaves_old_contents(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("kept")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -154,14 +152,14 @@ def test_a_limit_on_the_size_of_files_leaves_what_was_there(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("text", "begins"), [("", "new"), ("\ufeffnew\n", "ne[wx]"), ("a\nb", "(?s)a.b")])
-def test_an_earlier_file_is_known_by_how_it_begins(tmp_path: Path, text: str, begins: str) -> None:
+def test_earlier_file_is_recognized_by_its_beginning(tmp_path: Path, text: str, begins: str) -> None:
     path = tmp_path / "file"
     path.write_text(text, encoding="utf-8")
     checked_target(path, begins)
 
 
 @pytest.mark.parametrize("text", ["def test_add(): pass\n", "no new\n", "\0\xff" * 10, " "])
-def test_a_file_that_is_no_earlier_one_is_not_written_over(tmp_path: Path, text: str) -> None:
+def test_unrecognized_file_is_not_overwritten(tmp_path: Path, text: str) -> None:
     path = tmp_path / "file"
     path.write_text(text, encoding="latin-1")
     assert refusal(path, "new") == f"{path} holds something else: name another file, or remove it"

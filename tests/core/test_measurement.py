@@ -50,7 +50,7 @@ AGAIN = of(State.HIT, 5, refused=(Refused("a", 1), Refused("b", 2)))
         ((counts(State.CALL, 2),), None, None, None, "unpropagated"),
     ],
 )
-def test_what_is_derived_of_the_samples_of_a_row(
+def test_row_figures_are_derived_from_samples(
     samples: tuple[Samples, ...],
     steady_ns: float | None,
     overhead_ns: float | None,
@@ -75,14 +75,14 @@ def test_what_is_derived_of_the_samples_of_a_row(
         ),
     ],
 )
-def test_what_no_clock_and_no_counter_reads_is_no_sample(
+def test_impossible_reading_is_rejected(
     state: State, values: tuple[int, ...], unit: dict[str, object], says: str
 ) -> None:
     with pytest.raises(ValueError, match=says):
         Samples(state, values, **unit)  # type: ignore[arg-type]
 
 
-def test_the_figure_of_times_is_the_quietest_block_and_of_counts_the_least() -> None:
+def test_figure_is_quietest_block_or_minimum_count() -> None:
     ns = (9, 8, 9, 5, 4, 6, 9, 7, 9)
     timed, counted = of(State.MISS, *ns), counts(State.MISS, *ns)
     assert (timed.ns, timed.figure, timed.figure_name) == (ns, 5, "quietest block")
@@ -90,7 +90,7 @@ def test_the_figure_of_times_is_the_quietest_block_and_of_counts_the_least() -> 
     assert HITS.median_ns == 6_750, "an even number: between two"
 
 
-def test_states_whose_samples_scatter_by_more_than_their_figure_are_noisy() -> None:
+def test_state_with_scattered_samples_is_noisy() -> None:
     waits = of(State.MISS, *(1_000, 5_000, 4_000) * 7)
     assert measurement(waits, HITS).noisy == (State.MISS,)
     for quiet in (of(State.HIT, *(1_000, 1_900, 1_500) * 7), of(State.MISS, 1_000, 9_000)):

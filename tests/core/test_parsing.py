@@ -161,14 +161,14 @@ REFUSED: tuple[tuple[Callable[[Any], Any], str, tuple[Any, ...]], ...] = (
 
 
 @pytest.mark.parametrize("read", READ)
-def test_each_reader_takes_a_value_as_it_is_written_anywhere(read: Callable[[Any], Any]) -> None:
+def test_each_reader_parses_its_valid_values(read: Callable[[Any], Any]) -> None:
     for value, expected in READ[read]:
         made = read(value)
         assert (made, type(made)) == (expected, type(expected)), value
 
 
 @pytest.mark.parametrize(("read", "says", "values"), REFUSED, ids=lambda part: getattr(part, "__name__", ""))
-def test_anything_else_is_refused_with_what_is_valid(
+def test_invalid_value_is_refused_with_valid_ones(
     read: Callable[[Any], Any], says: str, values: tuple[Any, ...]
 ) -> None:
     for value in values:
@@ -184,9 +184,7 @@ def test_every_reader_of_a_setting_is_tried() -> None:
 @pytest.mark.parametrize("read", READ)
 @fuzzed
 @given(data=st.data())
-def test_any_value_is_read_as_what_it_says_or_refused_in_one_line(
-    read: Callable[[Any], Any], data: st.DataObject
-) -> None:
+def test_arbitrary_value_is_parsed_or_refused(read: Callable[[Any], Any], data: st.DataObject) -> None:
     good = [value for value, _ in READ[read] if isinstance(value, str)] or ["1"]
     value = data.draw(st.one_of(odd_texts, spoiled(good[-1]), odd_values))
     try:
@@ -212,18 +210,18 @@ def test_a_mesh_is_read_as_it_is_written(extents: list[int]) -> None:
     assert read_mesh(mesh_text(shape)) == read_mesh(shape) == read_mesh(extents) == shape
 
 
-def test_every_state_but_the_control_may_have_a_threshold() -> None:
+def test_only_the_control_state_has_no_threshold() -> None:
     assert {*THRESHOLD_STATES, "local"} == set(map(str, State))
 
 
-def test_the_threshold_of_a_state_replaces_the_general_one_of_its_field() -> None:
+def test_state_threshold_overrides_the_general_one() -> None:
     given = read_thresholds(["hit=5%", "10%", "min:20%"])
     assert {str(threshold) for threshold in thresholds_of("hit", given)} == {"hit=median:5%", "min:20%"}
     assert {str(threshold) for threshold in thresholds_of("miss", given)} == {"median:10%", "min:20%"}
     assert thresholds_of("miss", read_thresholds("hit=5%")) == ()
 
 
-def test_auto_stands_for_the_summary_of_a_job_alone() -> None:
+def test_auto_is_special_only_for_markdown() -> None:
     assert [export.is_auto for export in read_formats(["markdown:auto", "csv:auto"])] == [True, False]
 
 

@@ -10,7 +10,7 @@ import pytest
 from pytest_dtdispatch.core.events import CodePlace, Phase
 
 
-def test_a_file_is_written_from_the_current_directory_or_in_full(
+def test_file_path_is_relative_below_current_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()

@@ -51,7 +51,7 @@ TREE = Tree(
 )
 
 
-def test_what_was_written_is_read_again() -> None:
+def test_decoded_value_equals_the_encoded_one() -> None:
     assert decode(Tree, json.loads(json.dumps(encode(TREE), allow_nan=False))) == TREE
 
 
@@ -82,7 +82,7 @@ WRONG: dict[str, tuple[Any, Any, str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_no_such_value_is_said_shortly(what: str) -> None:
+def test_invalid_value_has_a_short_error(what: str) -> None:
     kind, plain, said = WRONG[what]
     with pytest.raises(ValueError, match=r".") as error:
         decode(kind, plain)

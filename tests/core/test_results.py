@@ -61,7 +61,7 @@ def results_of(found: Iterable[Finding]) -> TestResults:
 # Signatures and named calls
 
 
-def test_signatures_stand_in_the_order_of_their_first_call_and_named_calls_after_them() -> None:
+def test_named_calls_follow_signatures_in_call_order() -> None:
     book = TestResults()
     for call in (LONG, "warm start", ADD, LONG, "warm start", ADD, ADD):
         if isinstance(call, str):
@@ -79,7 +79,7 @@ def test_signatures_stand_in_the_order_of_their_first_call_and_named_calls_after
     assert [number.signature for number in numbers] == [LONG.full, "", ""], "whole where it is cut"
 
 
-def test_names_of_steps_and_budgets_meet_those_of_their_own_kind_alone() -> None:
+def test_names_of_steps_and_budgets_are_separate() -> None:
     book = results_of([Steps("steps", (), ()), Budget("budget"), compiled(CompileCounts())])
     book.enter_call("call", "4", FIGURES)
     assert [one.label for one in book.measurements()] == ["call", "f"]
@@ -149,7 +149,7 @@ def test_each_kind_of_result_has_its_numbers(found: Finding, numbers: dict[str, 
     assert {value.row for value in values} <= {RowId("t.py::test_a", found.name)}
 
 
-def test_a_miss_of_few_samples_is_given_as_one_that_cannot_be_judged() -> None:
+def test_miss_of_few_samples_has_infinite_scatter() -> None:
     one = measured("mm", Samples(State.MISS, (10,)), Samples(State.HIT, (2,) * 10))
     few = replace(one, figures=replace(one.figures, notes=(f"{FEW_SAMPLES}: a miss takes longer",)))
     found = {value.metric: value.scatter for value in results_of([NamedCall("mm", few)]).metrics(())}
@@ -165,7 +165,7 @@ def test_every_metric_has_one_name() -> None:
 
 
 @given(st.text(max_size=30) | st.sampled_from([" a  b ", "a\r\n b", "a\x00b", "a\u2028b", "a \udc80b"]))
-def test_a_name_and_a_key_are_one_line_that_can_be_written(name: str) -> None:
+def test_names_and_keys_are_single_printable_lines(name: str) -> None:
     key = row_key(name)
     assert row_key(key) == key == key.strip()
     assert key == name or not name.isprintable() or name != name.strip()
@@ -184,7 +184,7 @@ def test_names_that_differ_inside_have_keys_that_do() -> None:
 
 
 @pytest.mark.parametrize(("total", "steps", "text"), [(1, 3, "0.333333"), (7, 0, "0"), (10, 5, "2")])
-def test_a_copy_of_a_count_is_the_count_with_all_that_it_lists(total: int, steps: int, text: str) -> None:
+def test_copied_count_preserves_its_details(total: int, steps: int, text: str) -> None:
     count = Count(total, steps, ["mm missed", "add missed"])
     pickled = [pickle.loads(pickle.dumps(count, each)) for each in range(pickle.HIGHEST_PROTOCOL + 1)]
     for again in (copy.copy(count), copy.deepcopy(count), *pickled):
@@ -192,14 +192,14 @@ def test_a_copy_of_a_count_is_the_count_with_all_that_it_lists(total: int, steps
         assert (float(again), str(again), again.details) == (float(count), text, ("mm missed", "add missed"))
 
 
-def test_counts_of_steps_can_be_copied_inside_of_other_objects() -> None:
+def test_counts_survive_copying_inside_containers() -> None:
     misses: Any = Steps("train", (), (StepCounts(events=(MISS,)), StepCounts())).misses_per_step
     again = copy.deepcopy({"misses": misses})
     assert repr(again) == "{'misses': 0.5}"
     assert again["misses"].details == misses.details
 
 
-def test_what_is_listed_is_indented_and_the_rest_is_counted() -> None:
+def test_listed_items_are_indented_and_limited() -> None:
     assert repeated([]) == listed([]) == []
     assert listed(range(MOST_LISTED))[-1] == f"    {MOST_LISTED - 1}"
     assert listed(range(MOST_LISTED + 2))[MOST_LISTED:] == ["    and 2 more"]

@@ -23,7 +23,7 @@ from pytest_dtdispatch.core.text import escape_controls, fold_layers, shown
         ("no UTF-8: \udcff", r"no UTF-8: \udcff"),
     ],
 )
-def test_what_moves_a_cursor_or_turns_a_line_round_is_written_by_its_number(text: str, written: str) -> None:
+def test_control_characters_are_escaped(text: str, written: str) -> None:
     assert escape_controls(text) == written
 
 
@@ -83,12 +83,12 @@ SIGNATURES = st.builds(
         ),
     ],
 )
-def test_a_signature_is_written_as_op_arguments_and_place(signature: Signature, text: str) -> None:
+def test_signature_text_has_op_arguments_and_mesh(signature: Signature, text: str) -> None:
     assert str(signature) == text
 
 
 @given(SIGNATURES, SIGNATURES, st.integers(60, MAX_LENGTH), st.integers(60, MAX_LENGTH))
-def test_two_signatures_have_two_texts_of_a_bounded_length(
+def test_distinct_signatures_have_distinct_bounded_texts(
     one: Signature, other: Signature, limit: int, more: int
 ) -> None:
     assert (one == other) == (one.full == other.full) == (str(one) == str(other))
@@ -101,9 +101,7 @@ def test_two_signatures_have_two_texts_of_a_bounded_length(
 
 
 @given(st.text(min_size=1, max_size=80).map(lambda text: text * 20), st.integers(0, 80), st.integers(12, 60))
-def test_a_shortened_name_is_within_its_limit_and_keeps_both_ends(
-    text: str, keep_end: int, limit: int
-) -> None:
+def test_shortened_name_retains_both_ends(text: str, keep_end: int, limit: int) -> None:
     shortened = shorten(text, keep_end, limit)
     assert len(shortened) == min(len(text), limit)
     if len(text) > limit:
@@ -114,7 +112,7 @@ def test_a_shortened_name_is_within_its_limit_and_keeps_both_ends(
     assert len(cut_name(text, limit)) == len(shortened)
 
 
-def test_names_that_differ_only_in_the_part_that_is_cut_stay_different() -> None:
+def test_names_differing_in_cut_part_stay_distinct() -> None:
     texts = [f"op({'x' * 70}{number}{'y' * 70})@4" for number in range(1000)]
     assert len({shorten(text, keep_end=2) for text in texts}) == 1000
 
@@ -125,7 +123,7 @@ LAYERS = (3, 12, 48)
 
 
 @pytest.mark.parametrize("layers", LAYERS)
-def test_names_that_differ_by_the_index_of_a_layer_alone_are_one(layers: int) -> None:
+def test_names_differing_by_layer_index_are_folded(layers: int) -> None:
     weights = [f"layers.{n}.attention.wq" for n in range(layers)]
     others = ["tok_embeddings", "layers.0.first", "norm.2", "Transformer", ""]
     assert fold_layers([*weights, *others]) == {
@@ -135,7 +133,7 @@ def test_names_that_differ_by_the_index_of_a_layer_alone_are_one(layers: int) ->
 
 
 @pytest.mark.parametrize("layers", LAYERS)
-def test_each_index_is_folded_that_differs_and_no_other(layers: int) -> None:
+def test_only_differing_indices_are_folded(layers: int) -> None:
     numbers = range(layers)
     for names, folded in (
         ([f"layers.{n}.experts.{m}.w1" for n in numbers for m in range(4)], "layers.*.experts.*.w1"),
@@ -158,5 +156,5 @@ def test_each_index_is_folded_that_differs_and_no_other(layers: int) -> None:
         ["_foreach_add1", "_foreach_add2"],
     ],
 )
-def test_names_that_differ_in_more_than_an_index_stay_as_they_are(names: list[str]) -> None:
+def test_names_differing_beyond_an_index_are_unchanged(names: list[str]) -> None:
     assert fold_layers(names) == {name: name for name in names}

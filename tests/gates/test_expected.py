@@ -43,7 +43,7 @@ def found(value: int = 5, metric: str = HIT, scatter: float = 0.0) -> MetricValu
         ([row(expected=100)], [found(50)], ["improved"], False),
     ],
 )
-def test_rows_and_results_that_have_no_match_or_improve(
+def test_unmatched_and_improved_rows_have_verdicts(
     rows: list[ExpectedRow], results: list[MetricValue], verdicts: list[str], has_failed: bool
 ) -> None:
     judgement = judge_results(rows, results, improved_fails=False)
@@ -78,7 +78,7 @@ ROUNDED = [(1034, None), (1035, 1035), (966, None), (965, 965), (123456, 123400)
 
 
 @pytest.mark.parametrize(("value", "written"), ROUNDED)
-def test_only_rows_off_by_over_a_third_of_their_margin_are_corrected(value: int, written: int | None) -> None:
+def test_only_deviations_above_third_of_margin_are_corrected(value: int, written: int | None) -> None:
     before = ExpectedRow("t", HIT, 1000, 0.103, "earlier", 7)
     after = corrections([before], [found(value), number("new", HIT, 3)])
     assert [(each.name, each.expected, each.noise_margin, each.line) for each in after] == (
@@ -87,13 +87,13 @@ def test_only_rows_off_by_over_a_third_of_their_margin_are_corrected(value: int,
 
 
 @given(VALUES, MARGINS, VALUES)
-def test_a_correction_makes_results_pass_and_needs_no_other(expected: int, margin: float, value: int) -> None:
+def test_corrected_rows_make_results_pass(expected: int, margin: float, value: int) -> None:
     for corrected in corrections([row("t", expected, margin)], [found(value)]):
         assert not judge_results([corrected], [found(value)]).has_failed
 
 
 @given(VALUES, MARGINS)
-def test_a_value_is_cut_to_four_digits_or_left_whole(value: int, margin: float) -> None:
+def test_value_is_shortened_to_four_digits_or_unchanged(value: int, margin: float) -> None:
     cut = shortened(value, margin)
     assert cut == value or (str(cut)[:4] == str(value)[:4] and not int(str(cut)[4:]))
     if margin >= 0.01:
@@ -137,7 +137,9 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
     return err
 
 
-def test_update_rewrites_rows_in_place(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_update_rewrites_only_changed_rows(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Rows that changed are rewritten in place with the reason."""
     assert update(*files) == 0
     before, after = FILE.splitlines(), files[0].read_text().splitlines()
@@ -155,7 +157,7 @@ def test_update_rewrites_rows_in_place(files: tuple[Path, Path], capsys: pytest.
     assert "0 of 4 rows changed" in capsys.readouterr().out
 
 
-def test_new_results_are_added_where_a_margin_is_given_in_four_digits(files: tuple[Path, Path]) -> None:
+def test_new_margin_adds_results_in_four_digits(files: tuple[Path, Path]) -> None:
     """New results are added where a margin is given: a time with it, and with four digits."""
     files[1].write_text(f"{RESULTS}{NEW}\n")
     assert update(*files, "--new-margin", "0.1", reason="why") == 0
@@ -166,7 +168,7 @@ def test_new_results_are_added_where_a_margin_is_given_in_four_digits(files: tup
     ]
 
 
-def test_a_first_file_is_made_from_results_and_pytorch_reads_it(files: tuple[Path, Path]) -> None:
+def test_first_file_is_readable_by_pytorch(files: tuple[Path, Path]) -> None:
     files[0].unlink()
     assert update(*files, "--new-margin", "0", reason="first") == 0
     rows = read_expected(files[0], metric_names()).rows
@@ -186,7 +188,7 @@ def test_a_first_file_is_made_from_results_and_pytorch_reads_it(files: tuple[Pat
         ({}, ("--results", "nowhere.csv"), "nowhere.csv cannot be read: No such file"),
     ],
 )
-def test_a_mistake_is_told_in_one_line_and_the_file_stays(
+def test_mistake_is_reported_and_file_is_unchanged(
     files: tuple[Path, Path],
     capsys: pytest.CaptureFixture[str],
     spoiled: dict[str, str],
@@ -201,7 +203,9 @@ def test_a_mistake_is_told_in_one_line_and_the_file_stays(
     assert files[0].read_text() == before
 
 
-def test_no_or_a_read_only_file_is_told(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_or_read_only_file_is_refused(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     """A file that is read-only, or not there, is refused."""
     files[0].chmod(0o444)
     assert update(*files) == 2

@@ -97,7 +97,7 @@ def test_rows_are_read_with_their_lines() -> None:
         (f"{'x' * 4001},dispatch_hit_ns,1,0", "a name of more than 4,000 characters"),
     ],
 )
-def test_a_line_that_is_wrong_is_told_with_its_number(tmp_path: Path, line: str, says: str) -> None:
+def test_invalid_line_is_reported_with_its_number(tmp_path: Path, line: str, says: str) -> None:
     message = complaint(written(tmp_path, f"{ROW}\n\n{line}\n"))
     assert message.startswith("FILE:3: ")
     assert says in message
@@ -105,14 +105,14 @@ def test_a_line_that_is_wrong_is_told_with_its_number(tmp_path: Path, line: str,
 
 
 @pytest.mark.parametrize("first", [ROW, "# hits", ""])
-def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path, first: str) -> None:
+def test_byte_order_mark_is_ignored(tmp_path: Path, first: str) -> None:
     path = written(tmp_path, f"\ufeff{first}\nt,collectives,1,0\n")
     file = read_expected(path, METRICS)
     assert [row.name for row in file.rows] == [NAME, "t"] * (first == ROW) or ["t"]
     assert not file.with_rows([]).startswith("\ufeff")
 
 
-def test_a_long_name_is_written_so_that_its_line_can_be_read(tmp_path: Path) -> None:
+def test_rows_with_long_names_are_readable(tmp_path: Path) -> None:
     found = TestResults(f"t.py::test_add[{'x' * 20_000}]")
     for name in ("one", "two", '"' * 20_000):
         found.enter_call(name, "4", Figures(5, (Samples(State.MISS, (7,)),)))
@@ -128,7 +128,7 @@ def test_a_long_name_is_written_so_that_its_line_can_be_read(tmp_path: Path) -> 
     assert len(read_expected(path, METRICS).rows) == 3
 
 
-def test_what_is_no_file_of_rows_is_refused(tmp_path: Path) -> None:
+def test_unreadable_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "expected.csv"
     assert complaint(path) == "FILE cannot be read: No such file or directory"
     path.write_bytes(f"{ROW}\n".encode() + bytes(range(256)))
@@ -141,7 +141,7 @@ def test_what_is_no_file_of_rows_is_refused(tmp_path: Path) -> None:
 LONG = Signature("cat.default", (tuple(f"f32[{size}]S0" for size in range(40)),), (4,), "cpu")
 
 
-def test_a_signature_that_its_name_has_cut_stands_whole_beside_it(tmp_path: Path) -> None:
+def test_full_signature_accompanies_its_cut_name(tmp_path: Path) -> None:
     result = MetricValue(RowId("t.py::test", str(LONG)), "dispatch_hit_ns", 6940, signature=LONG.full)
     path = written(tmp_path, results_text([result]))
     assert LONG.full in path.read_text()
@@ -153,7 +153,7 @@ def test_a_signature_that_its_name_has_cut_stands_whole_beside_it(tmp_path: Path
             read_results(written(tmp_path, text), METRICS)
 
 
-def test_no_line_is_written_that_is_too_long_to_be_read(tmp_path: Path) -> None:
+def test_no_written_line_exceeds_the_readable_length(tmp_path: Path) -> None:
     long = Signature("cat.default", (tuple(f"f32[{size}]S0" for size in range(4000)),), (4,), "cpu")
     result = MetricValue(RowId("t.py::test", str(long)), "dispatch_hit_ns", 6940, signature=long.full)
     assert read_results(written(tmp_path, results_text([result])), METRICS) == (
@@ -172,7 +172,7 @@ def test_line_ends_stay(end: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ROW, f"{ROW}\n", "# start\n"])
-def test_a_row_is_added_on_a_line_of_its_own(text: str) -> None:
+def test_added_row_has_a_separate_line(text: str) -> None:
     added = ExpectedRow("#t", "collectives", 1, 0.5, "why")
     longer = parse_expected(parse_expected(text, "f", METRICS).with_rows([added]), "f", METRICS)
     assert longer.rows[-1] == replace(added, line=len(text.splitlines()) + 1)
@@ -180,7 +180,7 @@ def test_a_row_is_added_on_a_line_of_its_own(text: str) -> None:
 
 @settings(max_examples=40)
 @given(RESULTS, ROWS)
-def test_what_is_written_reads_back_as_it_was_here_and_by_pytorch(
+def test_written_rows_are_readable_here_and_by_pytorch(
     tmp_path_factory: pytest.TempPathFactory, results: list[MetricValue], rows: list[ExpectedRow]
 ) -> None:
     path = written(tmp_path_factory.getbasetemp(), results_text(results))

@@ -89,14 +89,14 @@ def test_a_run_against_itself_never_regresses_nor_improves(ns: list[int]) -> Non
     assert verdicts_of(judge([same], [same]))[0] in ("passed", "inconclusive")
 
 
-def test_rows_on_one_side_only_are_new_and_missing() -> None:
+def test_unmatched_rows_are_new_or_missing() -> None:
     judgement = judge([row(), row("miss")], [row(), row("call")])
     assert verdicts_of(judgement) == ["passed", "new", "missing"]
     assert judgement.has_failed
     assert not judge([row()], [row(), row("call")]).has_failed
 
 
-def test_rows_without_a_threshold_and_control_rows_are_not_judged() -> None:
+def test_control_rows_and_rows_without_threshold_are_ignored() -> None:
     judgement = judge_run([row(), row("local")], [row(), row("local")], lambda _: ())
     assert judgement.verdicts == ()
     assert judgement.has_failed  # nothing compared never passes
@@ -159,7 +159,7 @@ def test_one_block_beside_slow_ones_fails_nothing(blocks: int, slow_blocks: int,
     assert verdicts_of(judge([row()], [head])) == [verdict]
 
 
-def test_control_row_of_a_slow_core_is_left_out() -> None:
+def test_control_row_of_slow_core_is_excluded() -> None:
     slow = replace(row("local", factor=1.6), speed_ns=160)
     then = {slow.row: replace(row("local"), speed_ns=100)}
     assert control_shifts(then, {slow.row: slow}) == {}
@@ -223,7 +223,7 @@ def test_disturbed_baseline_passes_nothing(factor: float) -> None:
     assert verdicts_of(judge([disturbed], [row("miss", factor=2.0)], threshold)) == ["regressed"]
 
 
-def test_one_control_row_of_several_does_not_spoil_a_run() -> None:
+def test_single_shifted_control_row_is_ignored() -> None:
     base = [row(), *(StateRow(RowId("t.py::test_a", name, State.LOCAL), STEADY) for name in "abc")]
     head = [*base[:3], replace(base[3], ns=tuple(3 * ns for ns in STEADY))]
     judgement = judge(base, head)
@@ -248,7 +248,7 @@ def test_too_few_samples_are_inconclusive_and_alone_fail(base: int, head: int, s
     assert not judge([then, *others], [now, *others]).has_failed
 
 
-def test_a_saved_run_of_which_half_lacks_samples_is_refused() -> None:
+def test_saved_run_with_too_few_samples_is_refused() -> None:
     base = [row(count=LEAST_SAMPLES - 1), row("miss"), row("local")]
     judgement = judge(base, [row(), row("miss"), row("local")])
     assert verdicts_of(judgement) == ["inconclusive", "passed", "mismatched"]
@@ -260,7 +260,7 @@ def test_a_saved_run_of_which_half_lacks_samples_is_refused() -> None:
 
 
 @pytest.mark.parametrize("ns", [(1000, 5000, 4000) * 8, STEADY[:LEAST_SAMPLES]], ids=["noisy", "slow"])
-def test_a_saved_run_of_which_most_rows_can_never_be_judged_is_refused(ns: tuple[int, ...]) -> None:
+def test_saved_run_of_unjudgeable_rows_is_refused(ns: tuple[int, ...]) -> None:
     names = ["hit", "miss", "call", "cold"]
     useless, head = [replace(row(name), ns=ns) for name in names], [row(name) for name in names]
     assert not judge([*useless[:2], *head[2:]], head).has_failed
@@ -268,7 +268,7 @@ def test_a_saved_run_of_which_most_rows_can_never_be_judged_is_refused(ns: tuple
     assert str(refused.row) == "3 of 4 thresholds can never be judged against this saved run"
 
 
-def test_a_strict_threshold_fails_where_its_row_is_inconclusive() -> None:
+def test_strict_threshold_fails_an_inconclusive_row() -> None:
     strict = replace(TEN, is_strict=True)
     rows = [row(), row("miss")], [row(), row("miss", factor=1.1)]
     assert verdicts_of(judge(*rows, strict)) == verdicts_of(judge(*rows)) == ["passed", "inconclusive"]
@@ -310,7 +310,7 @@ def test_each_difference_that_matters_is_named(change: dict[str, str], says: tup
     assert environment_differences(SAVED_ON, {**SAVED_ON, **change}) == says
 
 
-def test_a_sample_of_no_time_at_all_decides_nothing() -> None:
+def test_sample_of_zero_time_decides_nothing() -> None:
     judgement = judge([replace(row(), ns=(0,) * 20)], [row()])
     assert "0 ns" in judgement.verdicts[0].remedy
     assert judgement.has_failed
@@ -318,7 +318,7 @@ def test_a_sample_of_no_time_at_all_decides_nothing() -> None:
 
 @pytest.mark.parametrize("field", ["min", "median"])
 @pytest.mark.parametrize("factor", [0.1, 1.0, 10.0])
-def test_a_row_that_scatters_in_either_run_is_neither_passed_nor_failed(factor: float, field: str) -> None:
+def test_scattered_row_is_inconclusive_in_either_run(factor: float, field: str) -> None:
     quiet = row("miss")
     busy = StateRow(quiet.row, tuple(round(factor * ns) for ns in (1000, 5000, 4000) * 8))
     threshold = Threshold("", field, 0.1)

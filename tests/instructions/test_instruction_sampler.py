@@ -89,14 +89,14 @@ def test_nothing_is_counted_before_the_first_row() -> None:
     assert len(made) == 1
 
 
-def test_many_misses_are_discarded_and_the_rest_is_counted(bench: Bench) -> None:
+def test_first_misses_are_discarded_before_counting(bench: Bench) -> None:
     script = Script(bench)
     taken = script.take(rounds=3, repeat=2)
     assert {one.unit for one in taken.samples} == {INSTRUCTIONS}
     assert script.calls_of(taken, State.MISS) == [FIRST_MISS, FIRST_MISS + 1, FIRST_MISS + 2]
 
 
-def test_each_round_counts_hits_after_methods_were_forgotten_and_called_again(bench: Bench) -> None:
+def test_each_round_clears_methods_before_counting_hits(bench: Bench) -> None:
     script = Script(bench)
     taken = script.take(rounds=3, repeat=2)
     first_hit = FIRST_MISS + 3
@@ -115,7 +115,7 @@ def test_each_round_counts_hits_after_methods_were_forgotten_and_called_again(be
         (AFFORDABLE * 10, MIN_CALLS, 1, MIN_CALLS),
     ],
 )
-def test_what_is_not_counted_is_bound_by_instructions(
+def test_uncounted_calls_are_limited_by_instructions(
     bench: Bench, instructions: int, misses: int, layouts: int, hits: int
 ) -> None:
     script = Script(bench, instructions)
@@ -127,7 +127,7 @@ def test_what_is_not_counted_is_bound_by_instructions(
     assert len(script.calls_of(taken, State.HIT)) == hits
 
 
-def test_more_rounds_take_no_more_blocks_than_make_a_count_steady(bench: Bench) -> None:
+def test_hit_blocks_are_limited_in_many_rounds(bench: Bench) -> None:
     script = Script(bench)
     taken = script.take(rounds=12, repeat=3)
     assert len(script.calls_of(taken, State.MISS)) == 12
@@ -135,7 +135,7 @@ def test_more_rounds_take_no_more_blocks_than_make_a_count_steady(bench: Bench) 
     assert len(script.calls_of(taken, State.HIT)) == 12 * 3 // MAX_BLOCKS * MAX_BLOCKS
 
 
-def test_hits_are_counted_in_one_block_where_lookups_are_not_counted(bench: Bench) -> None:
+def test_without_counted_lookups_hits_have_one_block(bench: Bench) -> None:
     script = Script(bench)
     script.sampler = InstructionSampler(lambda: (Meter(lambda: 0, script.end), None))
     taken = script.take(rounds=3, repeat=2)
@@ -144,12 +144,12 @@ def test_hits_are_counted_in_one_block_where_lookups_are_not_counted(bench: Benc
     assert taken.remarks == ()
 
 
-def test_hits_of_which_few_can_be_afforded_are_counted_fewer_times(bench: Bench) -> None:
+def test_expensive_hits_are_counted_fewer_times(bench: Bench) -> None:
     taken = (script := Script(bench, AFFORDABLE // 7)).take(rounds=12, repeat=3)
     assert len(script.calls_of(taken, State.HIT)) == 6  # the first hit reads a little more
 
 
-def test_an_unpropagated_call_is_counted_as_a_hit_is(bench: Bench) -> None:
+def test_unpropagated_calls_are_counted_like_hits(bench: Bench) -> None:
     bench.op_that(lambda number: None)
     script = Script(bench)
     taken = script.take(rounds=2, repeat=5)
@@ -159,7 +159,7 @@ def test_an_unpropagated_call_is_counted_as_a_hit_is(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("reading", [0, 2**64 - 1])
-def test_what_a_counter_reads_that_does_not_count_is_never_recorded(bench: Bench, reading: int) -> None:
+def test_invalid_counter_readings_are_refused(bench: Bench, reading: int) -> None:
     script = Script(bench)
     first_hit = FIRST_MISS + 1 + WARMUP_CALLS
     script.readings = {FIRST_MISS: reading, first_hit: reading}
@@ -171,7 +171,7 @@ def test_what_a_counter_reads_that_does_not_count_is_never_recorded(bench: Bench
         assert [str(why) for why in counted.refused] == [f"{NOT_COUNTED} (1x)"]
 
 
-def test_a_process_that_can_forget_no_more_says_so(bench: Bench) -> None:
+def test_exhausted_method_cache_versions_add_a_remark(bench: Bench) -> None:
     script = Script(bench)
     assert script.take(rounds=2, repeat=2).remarks == ()
     script.can_forget = False
@@ -217,7 +217,7 @@ class Derived(Base):
     pass
 
 
-def test_methods_are_found_as_before_and_a_class_that_changes_is_still_noticed() -> None:
+def test_cleared_method_cache_finds_methods_and_changes() -> None:
     derived = Derived()
     for _ in range(3):
         assert MethodCache().forget()
@@ -238,7 +238,7 @@ def test_it_ends_before_cpython_runs_out_of_versions() -> None:
 
 
 @pytest.mark.parametrize(("searched", "counts"), [(3_000, False), (3_300, False), (5_900, True)])
-def test_it_is_found_out_whether_a_meter_counts_lookups(searched: int, counts: bool) -> None:
+def test_lookup_counting_of_a_meter_is_detected(searched: int, counts: bool) -> None:
     script = iter([3_000] * MIN_CALLS + [searched] * MIN_CALLS + [3_000] * MIN_CALLS)
     assert counts_lookups(Meter(lambda: 0, lambda: next(script))) is counts
 
@@ -270,13 +270,13 @@ def reading(*readings: int) -> Meter:
         (reading(1, 1, 1_000, 2**40), "a meter reads 1,000 for 1,000 turns"),
     ],
 )
-def test_a_meter_that_does_not_count_is_refused_in_one_line(meter: Meter, says: str) -> None:
+def test_broken_meter_is_refused_in_one_line(meter: Meter, says: str) -> None:
     with pytest.raises(MeterError) as raised:
         check(meter, "a meter")
     assert says in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-def test_a_meter_that_counts_is_believed_and_what_it_begins_with_is_subtracted() -> None:
+def test_meter_overhead_is_subtracted_in_its_check() -> None:
     counts = iter((60_000, 600_000, 45_000, 445_000))
     check(Meter(lambda: 7, lambda: next(counts) + 7), "a meter")

@@ -42,7 +42,7 @@ def test_a_counter_that_is_not_there_is_refused(reading: int) -> None:
         hardware_meter(ScriptedCounter(*[reading] * 4))
 
 
-def test_a_torch_without_the_counter_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_without_hardware_counter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch._C, "_instruction_counter")
     with pytest.raises(MeterError, match="this torch has no access to the hardware counter"):
         hardware_meter()
@@ -75,7 +75,7 @@ class ScriptedCallgrind:
         return 0
 
 
-def test_a_function_has_its_own_instructions_of_all_its_calls() -> None:
+def test_function_sums_own_instructions_over_calls() -> None:
     callgrind: Any = ScriptedCallgrind()
 
     def inner() -> None:

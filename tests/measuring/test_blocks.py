@@ -178,7 +178,7 @@ class OtherRank:
         return tuple(map(min, numbers, theirs))
 
 
-def test_ranks_repeat_what_one_needs(run: Run) -> None:
+def test_all_ranks_repeat_if_one_needs_it(run: Run) -> None:
     measured = [figures((ns,) * 6) for ns in (1000, 900, 1100)]
     count, found = run.take(measured, [{}], agreement=OtherRank())
     assert (count, tuple(run.pauses)) == (3, PAUSES_S[:2])

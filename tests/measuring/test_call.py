@@ -34,7 +34,7 @@ SAME: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_an_op_that_does_the_same_has_a_local_row(shard: Make, capture: Capture, name: str) -> None:
+def test_op_that_dispatches_to_itself_has_local_row(shard: Make, capture: Capture, name: str) -> None:
     a, (op, body) = shard(8, 8), SAME[name]
     measured = capture(lambda: body(a), rounds=2, repeat=3)[op]
     local = measured.of(State.LOCAL)
@@ -53,7 +53,7 @@ OTHER: dict[str, tuple[str, Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_an_op_that_does_something_else_has_none_and_says_why(
+def test_op_that_dispatches_differently_notes_missing_local_row(
     shard: Make, capture: Capture, name: str
 ) -> None:
     a, (op, body, reason) = shard(8, 8), OTHER[name]
@@ -103,7 +103,7 @@ def test_an_argument_that_selects_a_plan_is_named(shard: Make, capture: Capture,
     assert expected in [measurement.full_label for measurement in measured.values()]
 
 
-def test_two_calls_that_differ_in_a_plain_number_share_a_row(shard: Make, capture: Capture) -> None:
+def test_calls_with_different_scalars_share_a_row(shard: Make, capture: Capture) -> None:
     a = shard(8, 8)
     [add] = capture(lambda: (a + 1.5, a + 2.5)).values()
     assert add.calls == 2

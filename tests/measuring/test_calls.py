@@ -49,7 +49,7 @@ def counts(figures: Figures) -> dict[State, int]:
 PROVED = {State.MISS: ROUNDS, State.HIT: ROUNDS * REPEAT}
 
 
-def test_a_call_is_measured_on_misses_and_on_hits(shard: Make) -> None:
+def test_call_has_proved_misses_and_hits(shard: Make) -> None:
     a = shard(8, 8)
     result, figures = measure(lambda x, y: x * y + x, a, a)
     assert counts(figures) == PROVED
@@ -57,7 +57,7 @@ def test_a_call_is_measured_on_misses_and_on_hits(shard: Make) -> None:
     assert torch.equal(result.to_local(), (a * a + a).to_local())
 
 
-def test_gradient_of_a_leaf_that_no_op_reads_is_restored() -> None:
+def test_gradient_of_unread_leaf_is_restored() -> None:
     leaf, gradient = torch.ones(2, requires_grad=True), torch.ones(2)
 
     def accumulate() -> None:  # as FSDP2 does for its parameters
@@ -68,7 +68,7 @@ def test_gradient_of_a_leaf_that_no_op_reads_is_restored() -> None:
     assert leaf.grad.tolist() == [2, 2]
 
 
-def test_a_mode_that_a_repetition_leaves_half_closed_is_closed_before_anything_is_put_back() -> None:
+def test_half_closed_mode_is_closed_before_restoring_tensors() -> None:
     noted = NamingMode()  # one that a signal interrupted as it was closed
     total = torch.zeros(2)
     _, ran = run_call(lambda: total.add_(1))
@@ -88,7 +88,7 @@ def test_the_mesh_of_a_call_is_named(shard: Make) -> None:
     assert run_and_measure_call(lambda: torch.ones(3) + 1, (), None, caches, plan)[1] == ""
 
 
-def test_a_call_that_meets_a_new_shape_now_and_then_has_those_calls_refused(shard: Make) -> None:
+def test_only_calls_with_new_shapes_are_refused(shard: Make) -> None:
     calls, a = itertools.count(1), shard(8, 8)
     others = iter([shard(4 * n, 2) for n in range(1, 200)])
 
@@ -132,7 +132,7 @@ def what_a_call_and_a_view_made_outside_write_to_is_left_as_after_one_call(shard
     return result, result is a, a, row, base, head
 
 
-def test_each_repetition_starts_from_what_the_first_call_found(shard: Make) -> None:
+def test_each_repetition_starts_from_the_initial_state(shard: Make) -> None:
     a, base = shard(8, 8), torch.zeros(2)
     head, found = base[:1], []
 
@@ -336,7 +336,7 @@ def a_graph_that_can_be_walked_once(shard: Make, call: Call) -> Any:
 @pytest.mark.filterwarnings("ignore:Use of index_put_ on expanded tensors:UserWarning")
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested:UserWarning")
 @pytest.mark.parametrize(("body", "why"), PROGRAMS.values(), ids=PROGRAMS)
-def test_a_measured_program_is_left_as_after_one_call(shard: Make, body: Program, why: str) -> None:
+def test_measured_program_ends_as_after_one_call(shard: Make, body: Program, why: str) -> None:
     def measured(fn: Callable[[], Any]) -> Any:
         result, figures = measure(fn)
         assert [note.startswith(why) for note in figures.notes] == [True] * bool(why), figures.notes
@@ -376,7 +376,7 @@ def test_setup_gives_each_call_fresh_arguments(shard: Make) -> None:
     assert counts(figures) == PROVED
 
 
-def test_what_setup_propagates_proves_nothing_of_the_callable(shard: Make) -> None:
+def test_propagations_in_setup_prove_nothing_about_the_callable(shard: Make) -> None:
     a, others = shard(8, 8), iter(range(4, 4000, 4))
 
     def setup() -> None:
@@ -391,7 +391,7 @@ def test_what_setup_propagates_proves_nothing_of_the_callable(shard: Make) -> No
 
 
 @pytest.mark.parametrize("cold", [False, True], ids=["miss", "cold"])
-def test_a_miss_finds_nothing_that_setup_left_in_the_caches(shard: Make, cold: bool) -> None:
+def test_caches_filled_by_setup_are_cleared_before_misses(shard: Make, cold: bool) -> None:
     caches, a = ShardingCaches(), shard(8, 8)
     plan = Plan(ROUNDS, REPEAT, cold=cold)
 
@@ -404,7 +404,7 @@ def test_a_miss_finds_nothing_that_setup_left_in_the_caches(shard: Make, cold: b
     assert misses > 10 * hits
 
 
-def test_a_device_that_is_in_use_is_waited_for(shard: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_initialized_device_is_synchronized_once(shard: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     a, waits = shard(8, 8), list[bool]()
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(True))
     measure(lambda: a + a)
@@ -447,7 +447,7 @@ class StoppedError(Exception):
     ],
     ids=["in the first call", "of another thread", "in a repetition", "in each repetition, and has no text"],
 )
-def test_an_error_is_of_the_program_or_a_note(
+def test_error_propagates_or_becomes_a_note(
     numbers: Sequence[int], error: Any, expected: str | type[Exception]
 ) -> None:
     calls, total = itertools.count(1), torch.zeros(2)

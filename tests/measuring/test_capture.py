@@ -54,7 +54,7 @@ BROKEN: dict[str, tuple[Callable[[Any], Any], State, str]] = {
 
 @needs(NATIVE_CACHE)
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_the_counters_do_not_prove_is_refused(
+def test_samples_unproved_by_counters_are_refused(
     shard: Make, capture: Capture, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     a, (broken, state, why) = shard(8, 8), BROKEN[name]
@@ -76,7 +76,7 @@ WAYS: dict[str, tuple[tuple[int, ...], Callable[[Any], Any], dict[State, int], s
 
 
 @pytest.mark.parametrize("op", [pytest.param(op, marks=[needs_rule(op)] * ("argmax" in op)) for op in WAYS])
-def test_every_sample_of_an_op_is_proved_or_it_has_no_miss(shard: Make, capture: Capture, op: str) -> None:
+def test_samples_of_each_op_are_proved_or_unpropagated(shard: Make, capture: Capture, op: str) -> None:
     shape, body, counts, proof = WAYS[op]
     a = shard(*shape, placement=Replicate())
     try:
@@ -104,7 +104,7 @@ def test_a_backward_is_captured(shard: Make, capture: Capture) -> None:
 # Nesting and errors
 
 
-def test_a_capture_inside_a_capture_is_refused_and_the_outer_goes_on(shard: Make) -> None:
+def test_nested_capture_is_refused_and_outer_continues(shard: Make) -> None:
     a, book = shard(8, 8), TestResults()
     with SignatureCapture(book, Plan(1, 1)):
         with (
@@ -116,7 +116,7 @@ def test_a_capture_inside_a_capture_is_refused_and_the_outer_goes_on(shard: Make
     assert [m.op for m in book.measurements()] == ["add.Tensor"]
 
 
-def test_an_exception_inside_a_capture_comes_out_and_leaves_no_mode_open(shard: Make) -> None:
+def test_exception_propagates_and_closes_the_capture(shard: Make) -> None:
     a, book = shard(8, 8), TestResults()
 
     def body() -> None:
@@ -151,7 +151,7 @@ def test_debug_logging_of_the_dispatcher_is_warned_of(
         (NamingMode, lambda mode: mode.names, 3),
     ],
 )
-def test_a_mode_around_a_capture_sees_what_it_sees_without_one(
+def test_outer_mode_sees_the_same_events_under_capture(
     shard: Make, capture: Capture, mode: Callable[[], Any], seen: Callable[[Any], list[Any]], count: int
 ) -> None:
     a = shard(8, 8)
@@ -184,7 +184,7 @@ def debug_mode() -> Any:
         pytest.param(debug_mode, id="DebugMode", marks=needs("torch.utils._debug_mode")),
     ],
 )
-def test_a_mode_that_hides_dtensor_ops_is_named_in_a_warning(
+def test_mode_that_hides_dtensor_ops_is_warned_about(
     shard: Make, capture: Capture, mode: Callable[[], Any]
 ) -> None:
     a, inside = shard(8, 8), mode()
@@ -200,7 +200,7 @@ def test_a_mode_that_hides_dtensor_ops_is_named_in_a_warning(
 
 
 @pytest.mark.parametrize(("mode", "is_passed_on"), [(NamingMode, True), (CommDebugMode, False)])
-def test_a_mode_that_hides_no_dtensor_op_is_no_matter(
+def test_mode_that_hides_no_dtensor_op_is_accepted(
     shard: Make, capture: Capture, mode: Callable[[], Any], is_passed_on: bool
 ) -> None:
     a = shard(8, 8)
@@ -264,7 +264,7 @@ def test_ops_on_dtensors_inside_a_subclass_are_measured(shard: Make) -> None:
     assert torch.equal(results[1].a, torch.full((4,), 2.0))
 
 
-def test_a_shard_that_was_not_waited_for_has_a_row_of_its_own(shard: Make) -> None:
+def test_async_shard_has_a_separate_row(shard: Make) -> None:
     a = shard(8, 8)
     waiting = a.redistribute(placements=[Replicate()], async_op=True)
     ready = a.redistribute(placements=[Replicate()])

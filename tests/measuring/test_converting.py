@@ -109,7 +109,7 @@ def test_a_row_says_which_collectives_it_ran(mesh: DeviceMesh) -> None:
     }
 
 
-def test_what_an_op_redistributes_is_part_of_its_row_which_names_it(shard: Make) -> None:
+def test_row_of_an_op_notes_its_redistribution(shard: Make) -> None:
     a, b = shard(8, 8), shard(8, 8)
     [(label, row)] = rows(lambda: a @ b).items()
     assert label == "mm.default(f32[8,8]S0, f32[8,8]S0)@4"
@@ -136,14 +136,14 @@ def test_autograd_can_go_twice_through_a_captured_redistribution(mesh: DeviceMes
         assert torch.equal(in_capture, plain)
 
 
-def test_an_error_is_the_program_s_and_leaves_no_row(mesh: DeviceMesh) -> None:
+def test_error_of_the_program_leaves_no_row(mesh: DeviceMesh) -> None:
     book = TestResults()
     with SignatureCapture(book, Plan(2, 3)), pytest.raises(RuntimeError):
         DTensor.from_local(torch.rand(4, 8), mesh, [S(0)], shape=torch.Size([16, 8]))
     assert book.measurements() == ()
 
 
-def test_ops_and_conversions_are_asked_for_by_globs(shard: Make) -> None:
+def test_ops_and_conversions_are_selected_by_globs(shard: Make) -> None:
     a = shard(8, 8)
     body = lambda: ((a + a) * a - a).redistribute(placements=[R]).to_local()  # noqa: E731
     book = captured(body, "add*", "mu?.Tensor", "redist*")
@@ -151,7 +151,7 @@ def test_ops_and_conversions_are_asked_for_by_globs(shard: Make) -> None:
     assert book.calls_passed_over == 2
 
 
-def test_the_interface_of_the_old_class_has_ops_alone(shard: Make) -> None:
+def test_time_capture_mode_measures_only_ops(shard: Make) -> None:
     a = shard(8, 8)
     with TimeCaptureMode(2) as mode:
         (a + a).redistribute(placements=[R])

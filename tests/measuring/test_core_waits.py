@@ -11,7 +11,7 @@ import pytest
 from pytest_dtdispatch.rounds.core_waits import core_waits
 
 
-def test_the_second_field_is_read_anew_each_time(tmp_path: Path) -> None:
+def test_second_field_is_read_on_every_call(tmp_path: Path) -> None:
     file = tmp_path / "schedstat"
     file.write_text("900 40 7\n")
     with core_waits(str(file)) as waits:

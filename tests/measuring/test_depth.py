@@ -37,12 +37,12 @@ def at_depth(depth: int, measure: Callable[[], float]) -> float:
     return at_depth(depth - 1, measure) if depth else measure()
 
 
-def test_no_call_maps_memory_for_its_frames_at_any_depth() -> None:
+def test_call_maps_no_frame_memory_at_any_depth() -> None:
     # A chunk of CPython's stack holds some 150 of these small frames: the depths pass two ends of one.
     assert {at_depth(depth, median_faults_of_a_call) for depth in range(300)} == {0}
 
 
-def test_a_call_that_reads_the_stack_asks_the_disk_for_none_of_our_files(
+def test_stack_reading_call_never_stats_plugin_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []

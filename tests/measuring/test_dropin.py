@@ -16,7 +16,7 @@ from tests.measuring.runs import Make
 pytestmark = pytest.mark.torch
 
 
-def test_a_script_that_clears_the_python_cache_alone_reads_a_true_miss(shard: Make) -> None:
+def test_clearing_only_the_python_cache_measures_a_miss(shard: Make) -> None:
     """The loop of PyTorch's own timing script: it clears one of two caches, and warms up inside the mode."""
     propagator = DTensor._op_dispatcher.sharding_propagator
     a = shard(8, 8)  # small: a kernel that runs on several threads waits for a busy machine
@@ -31,7 +31,7 @@ def test_a_script_that_clears_the_python_cache_alone_reads_a_true_miss(shard: Ma
     assert miss > 10 * hit
 
 
-def test_the_two_fields_are_microseconds_of_the_last_samples(shard: Make) -> None:
+def test_fields_are_microseconds_of_the_last_samples(shard: Make) -> None:
     a = shard(8, 8)
     with TimeCaptureMode(repeat_count=7) as mode:
         a + a
@@ -46,7 +46,7 @@ def test_the_two_fields_are_microseconds_of_the_last_samples(shard: Make) -> Non
     assert statistics.median(hits) < seconds
 
 
-def test_a_line_of_a_signature_has_no_miss_where_it_never_propagates(shard: Make, monkeypatch: Any) -> None:
+def test_unpropagated_signature_has_no_miss_time(shard: Make, monkeypatch: Any) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     a = shard(8, 8)
     with TimeCaptureMode(repeat_count=5) as mode:

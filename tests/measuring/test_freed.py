@@ -149,7 +149,7 @@ READS_WHAT_IS_FREE = """
 
 
 @pytest.mark.slow
-def test_nothing_that_is_free_is_read_or_written_and_no_model_of_fsdp2_ends_the_process(
+def test_freed_storage_is_never_read_or_written(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
@@ -234,7 +234,7 @@ def moved_to_another_device(w: Any, seen: Any) -> None:
         (set_to_another, REPLACED),
     ],
 )
-def test_what_a_call_frees_or_replaces_is_as_one_call_left_it(fn: Callable[..., None], why: str) -> None:
+def test_freed_or_replaced_storage_matches_a_single_call(fn: Callable[..., None], why: str) -> None:
     def left_by(call: Callable[[Callable[[], None]], Any]) -> list[Any]:
         w, seen = (nn.Parameter(torch.full((N,), value), requires_grad=False) for value in (1.0, 0.0))
         tensors = w, w.detach(), seen
@@ -253,7 +253,7 @@ def is_gone(tensor: torch.Tensor) -> bool:
     return tensor.is_meta or not tensor.untyped_storage().nbytes()
 
 
-def test_what_was_free_and_was_left_allocated_is_free_before_each_repetition() -> None:
+def test_initially_freed_storage_is_freed_before_each_repetition() -> None:
     w, found = torch.ones(N), []
     free(w)
 
@@ -269,7 +269,7 @@ def test_what_was_free_and_was_left_allocated_is_free_before_each_repetition() -
 
 
 @pytest.mark.parametrize("collected", [None, 0, 1, 2])
-def test_what_a_call_makes_and_frees_is_free_again_after_it(collected: int | None) -> None:
+def test_storage_allocated_and_freed_by_call_stays_free(collected: int | None) -> None:
     kept: list[torch.Tensor] = []
 
     def fn() -> None:
@@ -299,7 +299,7 @@ def sizes(x: torch.Tensor, writes_and_runs_once: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("measure", [variants, sizes])
-def test_one_that_is_repeated_keeps_what_another_wrote_that_runs_once(measure: Callable[..., None]) -> None:
+def test_repetitions_preserve_writes_of_nonrepeatable_calls(measure: Callable[..., None]) -> None:
     x, sparse = torch.ones(4), torch.eye(3).to_sparse()
 
     def writes_and_runs_once() -> None:

@@ -21,7 +21,7 @@ def measure(what: str = "a capture is open") -> None:
         refuse_elsewhere()
 
 
-def test_others_of_the_same_thread_are_allowed_inside_and_leave_the_outer_one_open() -> None:
+def test_nested_measurement_does_not_release_the_lock() -> None:
     with MeasurementLock("the call 'f' is measured"):
         measure()
         [error] = in_thread(measure)
@@ -29,7 +29,7 @@ def test_others_of_the_same_thread_are_allowed_inside_and_leave_the_outer_one_op
     assert in_thread(measure) == []
 
 
-def test_what_is_held_is_taken_out_before_another_thread_is_let_in() -> None:
+def test_contexts_exit_before_the_lock_is_released() -> None:
     refused: list[BaseException] = []
 
     @contextmanager

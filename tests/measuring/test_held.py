@@ -24,7 +24,7 @@ UNARY = ("sin", "cos", "tanh", "sigmoid", "exp", "neg", "abs", "relu", "square",
 
 
 @pytest.mark.parametrize("mode", [nullcontext, lambda: SignatureCapture(TestResults(), FEW), TimeCaptureMode])
-def test_of_a_chain_the_last_result_alone_is_alive(
+def test_only_last_result_of_a_chain_is_alive(
     mode: Callable[[], Any], shard: Make, request: pytest.FixtureRequest
 ) -> None:
     gc.collect()
@@ -90,7 +90,7 @@ print(a.to_local().min().item(), a.to_local().max().item())
 """
 
 
-def test_one_copy_at_most_is_held_of_what_an_op_writes_and_without_memory_it_runs_once() -> None:
+def test_written_tensors_are_copied_at_most_once() -> None:
     ran = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
     *peaks, why, values = ran.stdout.splitlines()
     over = {name: int(megabytes) for name, megabytes in (line.split(":") for line in peaks)}
@@ -102,7 +102,7 @@ def test_one_copy_at_most_is_held_of_what_an_op_writes_and_without_memory_it_run
     ]
 
 
-def test_captured_calls_of_a_known_signature_hold_nothing(shard: Make) -> None:
+def test_repeated_signature_in_capture_retains_no_objects(shard: Make) -> None:
     a, book = shard(8, 8), TestResults()
     with SignatureCapture(book, FEW):
         for _ in range(100):

@@ -129,7 +129,7 @@ def noting_ignored(error: type[BaseException]) -> Iterator[list[type[BaseExcepti
 @pytest.mark.parametrize("interrupts", [pytest.param(10), pytest.param(50, marks=pytest.mark.long)])
 @pytest.mark.parametrize("run", [captured, called])
 @pytest.mark.parametrize("number", HANDLERS)
-def test_an_interrupt_at_a_random_moment_is_seen_and_leaves_all_valid(
+def test_interrupt_at_random_time_leaves_valid_state(
     run: Callable[[Program], None], number: int, interrupts: int, shard: Make, nothing_stays: Check
 ) -> None:
     handler, error = HANDLERS[number]
@@ -196,7 +196,7 @@ FIRST = 2  # moment: the first is where Python enters the mode's method, and not
 
 @pytest.mark.parametrize("is_opening", [True, False], ids=["opening", "closing"])
 @pytest.mark.parametrize("make", [lambda: SignatureCapture(TestResults(), Plan()), LocalOps])
-def test_a_signal_at_any_moment_of_opening_or_closing_leaves_no_mode_open(
+def test_signal_while_opening_or_closing_leaves_no_mode(
     make: Callable[[], Any], is_opening: bool, few_signals: int, nothing_stays: Check
 ) -> None:
     def begun() -> tuple[Any, Callable[[], Any]]:

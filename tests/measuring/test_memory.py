@@ -34,7 +34,7 @@ def held() -> Iterator[Callable[[], int]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("propagates", [True, False])
-def test_many_samples_are_taken_in_little_memory(held: Callable[[], int], propagates: bool) -> None:
+def test_many_samples_use_little_memory(held: Callable[[], int], propagates: bool) -> None:
     bench = Bench()
     if not propagates:
         bench.op_that(lambda number: None)

@@ -57,7 +57,7 @@ def numbers(steps: Steps) -> dict[str, object]:
     return {"calls": steps.calls, "misses": steps.misses_per_step, "moved": moved, "ran": steps.collectives}
 
 
-def test_a_step_on_meta_counts_as_the_same_step_with_memory_does(mesh: DeviceMesh) -> None:
+def test_meta_step_counts_equal_those_with_memory(mesh: DeviceMesh) -> None:
     small, large = (counted(training_step(mesh, *each)) for each in (("cpu", 64), ("meta", 65_536)))
     assert numbers(large) == numbers(small)
     few, many = (
@@ -76,7 +76,7 @@ def test_a_miss_is_counted_on_meta_too(mesh: DeviceMesh) -> None:
     assert counted(step).misses_per_step == 1
 
 
-def test_no_collective_is_counted_twice_or_among_shapes_that_torch_works_out(mesh: DeviceMesh) -> None:
+def test_collective_of_shape_inference_is_not_counted(mesh: DeviceMesh) -> None:
     def step() -> object:
         return distribute_tensor(torch.ones(8, 8), mesh, [Shard(0)]).redistribute(mesh, [Replicate()])
 
@@ -103,19 +103,19 @@ def test_ops_and_conversions_on_meta_are_not_timed(mesh: DeviceMesh) -> None:
     assert all(each == Figures(notes=(ON_META,)) for each in figures.values())
 
 
-def test_a_call_that_makes_its_tensors_on_meta_is_not_timed(mesh: DeviceMesh) -> None:
+def test_call_creating_meta_tensors_is_not_timed(mesh: DeviceMesh) -> None:
     _, _, figures = run_and_measure_call(lambda: (big(mesh) * 2).sum(), (), None, ShardingCaches(), SHORT)
     assert figures == Figures(notes=(ON_META,))
 
 
-def test_what_counts_something_else_than_time_is_read_on_meta(mesh: DeviceMesh) -> None:
+def test_instructions_are_counted_on_meta(mesh: DeviceMesh) -> None:
     clock = itertools.count(1)
     sampler = InstructionSampler(lambda: (Meter(lambda: 0, lambda: next(clock)), None), lambda: True)
     for figures in captured(mesh, Plan(rounds=2, repeat=2, sampler=sampler)).values():
         assert [each.state.value for each in figures.samples if each.values][:2] == ["miss", "hit"]
 
 
-def test_results_on_meta_cannot_be_compared_and_variants_without_are_not_timed(mesh: DeviceMesh) -> None:
+def test_variants_on_meta_are_neither_compared_nor_timed(mesh: DeviceMesh) -> None:
     tensor = big(mesh)
     variants = Variants("it", {"a": lambda: tensor * 2, "b": lambda: tensor + tensor})
     with pytest.raises(MeasurementError, match=r"'a' returned a tensor on meta, without contents"):
@@ -127,7 +127,7 @@ def test_results_on_meta_cannot_be_compared_and_variants_without_are_not_timed(m
     ]
 
 
-def test_there_is_no_budget_of_a_step_on_meta(mesh: DeviceMesh) -> None:
+def test_budget_of_a_step_on_meta_is_refused(mesh: DeviceMesh) -> None:
     tensor = big(mesh)
     with pytest.raises(MeasurementError, match="DTensors on meta are alive"):
         run_and_measure_budget(lambda: tensor * 2, 1, 1, "step")

@@ -68,7 +68,7 @@ def compiled(a: Any, **how: Any) -> None:
 
 @pytest.mark.parametrize(("one_thread", "threads"), [(True, 1), (False, OWN)])
 @pytest.mark.parametrize("measure", [capture, call, sizes, compiled])
-def test_what_is_timed_runs_in_one_thread_or_in_the_program_s_number(
+def test_timed_calls_use_the_configured_thread_count(
     shard: Make, measure: Callable[..., None], one_thread: bool, threads: int
 ) -> None:
     sampler = Threads()
@@ -84,7 +84,7 @@ def test_a_time_capture_runs_in_one_thread(shard: Make, monkeypatch: pytest.Monk
     assert sampler.seen == {1}
 
 
-def test_the_program_s_own_call_has_its_own_number_and_result() -> None:
+def test_program_call_runs_with_its_original_thread_count() -> None:
     values, seen = torch.rand(1 << 20), []
 
     def total() -> torch.Tensor:
@@ -98,7 +98,7 @@ def test_the_program_s_own_call_has_its_own_number_and_result() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_the_number_is_put_back_where_a_repetition_raises(error: type[BaseException]) -> None:
+def test_thread_count_is_restored_after_a_failed_repetition(error: type[BaseException]) -> None:
     calls = []
 
     def late() -> None:
@@ -113,7 +113,7 @@ def test_the_number_is_put_back_where_a_repetition_raises(error: type[BaseExcept
 
 
 @needs_that(compiles_once_under_a_mode)
-def test_code_that_the_program_compiled_is_not_compiled_again() -> None:
+def test_compiled_code_is_not_compiled_again() -> None:
     graphs = CompileCounter()
     torch.compiler.reset()
     double, ones = torch.compile(lambda x: x + x, backend=graphs), torch.ones(4)

@@ -134,7 +134,7 @@ def noted(finder: LineFinder, step: Step) -> Places:
     return seen
 
 
-def test_each_op_of_a_step_has_its_line_its_module_and_its_phase(noted: Places) -> None:
+def test_each_op_has_line_module_and_phase(noted: Places) -> None:
     only = {
         "exp": ("net", "Net", "forward"),
         "mse_loss.": ("loss", "", "forward"),
@@ -159,12 +159,12 @@ def test_each_op_of_a_step_has_its_line_its_module_and_its_phase(noted: Places) 
     assert found(noted, "add_")[-1] == ("optimizer", "", "optimizer")
 
 
-def test_without_notes_a_place_in_backward_is_its_call(finder: LineFinder, step: Step) -> None:
+def test_unrecorded_backward_op_is_at_the_backward_call(finder: LineFinder, step: Step) -> None:
     seen = places_of(step, finder.here)
     assert found(seen, "mse_loss_backward") == [("backward call", "", "backward")]
 
 
-def test_a_step_that_makes_other_nodes_is_not_taken_for_the_noted_one(finder: LineFinder) -> None:
+def test_step_with_different_nodes_ignores_recorded_lines(finder: LineFinder) -> None:
     x = torch.rand(4, requires_grad=True)
 
     def step(times: int) -> None:
@@ -178,7 +178,7 @@ def test_a_step_that_makes_other_nodes_is_not_taken_for_the_noted_one(finder: Li
     assert found(places_of(lambda: step(3), finder.here), "cos") == [("times", "", "backward")]
 
 
-def test_what_an_optimizer_calls_back_is_no_optimizer(finder: LineFinder) -> None:
+def test_optimizer_closure_has_its_own_phases(finder: LineFinder) -> None:
     x = torch.rand(4, requires_grad=True)
     optimizer = torch.optim.SGD([x], lr=0.1, foreach=False)
 
@@ -237,7 +237,7 @@ def test_an_optimizer_of_the_user_is_one(finder: LineFinder) -> None:
     assert found(places_of(optimizer.step, finder.here), "sub_") == [("own step", "", "optimizer")]
 
 
-def test_backward_in_a_thread_of_a_program_is_backward(finder: LineFinder) -> None:
+def test_backward_in_a_user_thread_is_backward(finder: LineFinder) -> None:
     seen: Places = []
     x = torch.rand(4, requires_grad=True)
     in_thread(lambda: seen.extend(places_of(lambda: x.sin().sum().backward(), finder.here)))
@@ -245,7 +245,7 @@ def test_backward_in_a_thread_of_a_program_is_backward(finder: LineFinder) -> No
     assert {phase for *_, phase in found(seen, "sin")} == {"forward"}
 
 
-def test_the_innermost_line_before_the_base_is_taken(finder: LineFinder) -> None:
+def test_innermost_line_before_the_base_is_used(finder: LineFinder) -> None:
     def run(step: Callable[[], CodePlace]) -> CodePlace:
         return step()
 
@@ -267,7 +267,7 @@ def test_compiled_code_stays_compiled(finder: LineFinder) -> None:
     torch._dynamo.reset()
 
 
-def test_a_compiled_module_has_the_names_that_the_program_gave(finder: LineFinder) -> None:
+def test_compiled_module_has_its_original_names(finder: LineFinder) -> None:
     net = torch.compile(torch.nn.Sequential(Block()), backend="aot_eager")
     seen = places_of(lambda: net(torch.rand(4, 4)), finder.here)
     assert {module for _, module, _ in found(seen, "mm")} <= {"0.inner", "Sequential"}
@@ -277,7 +277,7 @@ def test_a_compiled_module_has_the_names_that_the_program_gave(finder: LineFinde
 # Names of modules
 
 
-def test_a_module_has_its_first_full_name_without_wrappers_and_the_outermost_that_of_its_class() -> None:
+def test_module_names_omit_wrappers() -> None:
     inner = Linear(2, 2)
     net = Sequential(Linear(2, 2), checkpoint_wrapper(Sequential(inner, inner)))
     compiled, names = torch.compile(net, backend="eager"), ModuleNames()
@@ -291,7 +291,7 @@ def test_a_module_has_its_first_full_name_without_wrappers_and_the_outermost_tha
     assert gone() is None, "nothing is kept alive"
 
 
-def test_a_part_is_named_by_the_whole_that_is_known_and_one_that_no_whole_holds_by_the_next_one() -> None:
+def test_submodule_is_named_relative_to_its_registered_parent() -> None:
     net, other, names = Sequential(Sequential(Linear(2, 2))), Linear(2, 2), ModuleNames()
     part: Any = net[0]
     assert names.name_in_backward([part[0], part]) == "0"

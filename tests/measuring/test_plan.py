@@ -27,7 +27,9 @@ def fit(miss_ns: int, hit_ns: int, asked: Effort = ASKED, seconds: float = 1.0) 
         (370 * MS, 5 * MS, 1.0, ASKED, Effort(5, 5, 4, 10, is_paced=True)),
     ],
 )
-def test_what_is_cut(miss_ns: int, hit_ns: int, seconds: float, asked: Effort, taken: Effort) -> None:
+def test_slow_calls_reduce_the_effort(
+    miss_ns: int, hit_ns: int, seconds: float, asked: Effort, taken: Effort
+) -> None:
     assert fit(miss_ns, hit_ns, asked, seconds) == taken
 
 
@@ -37,7 +39,7 @@ def test_what_is_cut(miss_ns: int, hit_ns: int, seconds: float, asked: Effort, t
     hit_ns=st.integers(1, 10**11),
     seconds=st.floats(1e-9, 1e6),
 )
-def test_what_is_cut_fits_or_is_the_least(asked: Effort, miss_ns: int, hit_ns: int, seconds: float) -> None:
+def test_reduced_effort_fits_or_is_minimal(asked: Effort, miss_ns: int, hit_ns: int, seconds: float) -> None:
     left = fit(miss_ns, hit_ns, asked, seconds)
     least = min(MIN_ROUNDS, asked.rounds)
     assert all(1 <= one <= most for one, most in zip(left[:3], asked[:3], strict=True))
@@ -53,7 +55,7 @@ def test_what_is_cut_fits_or_is_the_least(asked: Effort, miss_ns: int, hit_ns: i
 
 
 @given(st.integers(1, 10**9), st.integers(0, 40))
-def test_the_median_of_equal_samples_is_precise_once_it_has_an_interval(value: int, count: int) -> None:
+def test_equal_samples_with_an_interval_are_precise(value: int, count: int) -> None:
     assert is_precise([value] * count) is (count >= FEWEST)
 
 

@@ -124,7 +124,7 @@ RAISING: dict[str, Body] = {
 
 
 @pytest.mark.parametrize("body", RESULTS.values(), ids=RESULTS)
-def test_a_captured_program_computes_what_it_computes_uncaptured(two: Pair, body: Body) -> None:
+def test_captured_program_computes_the_same_results(two: Pair, body: Body) -> None:
     measured = works(body, two)
     assert measured
     without = [row for row in measured if row.steady_ns is None]
@@ -145,7 +145,7 @@ def propagates_on_every_call(body: Body, make: Pair) -> bool:
 
 
 @pytest.mark.parametrize("body", RAISING.values(), ids=RAISING)
-def test_a_captured_program_raises_what_it_raises_uncaptured(two: Pair, body: Body) -> None:
+def test_captured_program_raises_the_same_error(two: Pair, body: Body) -> None:
     assert compared(body, two).error is not None
     assert not open_modes()
 
@@ -174,7 +174,7 @@ def own_op(signature: str, run: Callable[[Any], Any], whole: Any) -> Iterator[Ca
         yield lambda: op(whole)
 
 
-def test_an_op_with_an_effect_outside_tensors_runs_once(shard: Make, capture: Capture) -> None:
+def test_op_with_external_effect_runs_once(shard: Make, capture: Capture) -> None:
     whole, noted = shard(8, 8, placement=Replicate()), list[bool]()
     with own_op("note(Tensor x)", lambda x: noted.append(True), whole) as note:
         noted.clear()
@@ -184,7 +184,7 @@ def test_an_op_with_an_effect_outside_tensors_runs_once(shard: Make, capture: Ca
     assert not list(measured.recorded())
 
 
-def test_an_op_that_raises_again_is_left_as_after_its_first_call(shard: Make, capture: Capture) -> None:
+def test_failed_repetition_restores_state_after_first_call(shard: Make, capture: Capture) -> None:
     whole, calls = shard(8, 8, placement=Replicate()), list[bool]()
 
     def draw(x: torch.Tensor) -> None:
@@ -217,7 +217,7 @@ def test_an_op_that_raises_again_is_left_as_after_its_first_call(shard: Make, ca
     ],
     ids=["squeeze_", "resized out"],
 )
-def test_an_op_that_changes_a_shape_in_place_or_resizes_what_it_writes_to_runs_once(
+def test_op_that_changes_a_tensor_layout_runs_once(
     shard: Make, body: Body, shapes: list[tuple[int, ...]], why: str
 ) -> None:
     [measured] = works(body, lambda: (shard(*shapes[0]), shard(*shapes[1])))
@@ -266,7 +266,7 @@ def called(program: Lookup) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("measured", [in_capture, timed, called])
-def test_later_calls_with_other_ids_give_what_they_give_unmeasured(
+def test_calls_with_other_ids_equal_unmeasured_calls(
     program: Lookup, measured: Callable[[Lookup], list[torch.Tensor]]
 ) -> None:
     plain = [program(number) for number in range(3)]
@@ -274,7 +274,7 @@ def test_later_calls_with_other_ids_give_what_they_give_unmeasured(
         assert torch.equal(one, other)
 
 
-def test_an_op_on_a_masked_partial_sum_is_measured(shard: Make, mesh: Any) -> None:
+def test_op_on_masked_partial_is_measured(shard: Make, mesh: Any) -> None:
     table = shard(16, 4)
     ids = distribute_tensor(torch.arange(5), mesh, [Replicate()])
     plain = F.embedding(ids, table).relu()

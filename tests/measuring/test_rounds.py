@@ -93,7 +93,7 @@ def refused(taken: Figures, state: State) -> dict[str, int]:
 # Which calls are made, and which are recorded
 
 
-def test_misses_are_taken_in_a_row_the_first_fifth_of_it_discarded(bench: Bench) -> None:
+def test_first_fifth_of_a_miss_row_is_discarded(bench: Bench) -> None:
     taken = bench.take(scripted(rounds=20, repeat=2))
     warm_up = 5
     first = REHEARSAL + warm_up
@@ -104,13 +104,13 @@ def test_misses_are_taken_in_a_row_the_first_fifth_of_it_discarded(bench: Bench)
 
 
 @pytest.mark.parametrize(("hit_ms", "discarded"), [(0.008, 200), (0.2, 10), (2.0, 10)])
-def test_more_quick_hits_are_discarded_but_not_for_longer(hit_ms: float, discarded: int) -> None:
+def test_quick_hits_have_more_warmup_calls(hit_ms: float, discarded: int) -> None:
     bench = slow_bench(1, hit_ms)
     assert bench.take(Plan(rounds=2, repeat=3)).rounds == 2
     assert bench.op.calls == REHEARSAL + 2 + discarded + 2 * 3
 
 
-def test_rows_are_five_long_where_a_miss_takes_long() -> None:
+def test_slow_misses_run_in_rows_of_five() -> None:
     taken = slow_bench(10, 0).take(scripted(rounds=10, repeat=1, max_time_s=0.1))
     row = list(range(REHEARSAL, REHEARSAL + 5))
     next_row = [number + 5 + WARMUP + 5 for number in row]
@@ -130,7 +130,7 @@ def test_rows_are_five_long_where_a_miss_takes_long() -> None:
         (FIRST_HIT - 1, "also propagates", [15, 16, 17, 18], ""),  # of the warm-up
     ],
 )
-def test_a_hit_that_is_none_is_refused_and_its_neighbours_are_not(
+def test_unproved_hit_is_refused(
     bench: Bench, number: int, happens: str, recorded: list[int], why_not: str
 ) -> None:
     native = bench.caches.native
@@ -149,7 +149,7 @@ def test_a_hit_that_is_none_is_refused_and_its_neighbours_are_not(
 
 
 @pytest.mark.parametrize(("hit", "other"), [("native", "python"), ("python", "native")])
-def test_a_miss_of_the_other_cache_refuses_the_whole_block(bench: Bench, hit: str, other: str) -> None:
+def test_miss_of_other_cache_refuses_whole_block(bench: Bench, hit: str, other: str) -> None:
     def effect(number: int) -> None:
         getattr(bench.caches, hit).ask()
         getattr(bench.caches, other).misses += number == FIRST_HIT + 1
@@ -214,7 +214,7 @@ WAYS: dict[str, Way] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_how_an_op_uses_the_propagator_is_known_by_its_rehearsal(bench: Bench, way: str) -> None:
+def test_rehearsal_detects_how_an_op_propagates(bench: Bench, way: str) -> None:
     effect, propagation, recorded, reasons = WAYS[way]
     bench.op_that(lambda number: effect(bench.caches, number))
     taken = bench.take(plan(rounds=2, repeat=2))
@@ -243,7 +243,7 @@ def test_figures_tell_whether_a_tracer_ran(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("is_counted", [True, False])
-def test_blocks_off_a_core_are_shares_or_a_note(
+def test_time_off_core_is_a_share_or_note(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, is_counted: bool
 ) -> None:
     """Of calls that end within microseconds, a second is all of the time."""
@@ -273,7 +273,7 @@ def test_speed_of_the_core_is_read_beside_calls(bench: Bench) -> None:
     )
 
 
-def test_a_reading_that_is_none_is_refused_whatever_the_counters_say() -> None:
+def test_impossible_reading_is_refused() -> None:
     recorder = SampleRecorder(INSTRUCTIONS)
     for reading in (0, 46_104, 2**64 - 1):
         recorder.record(State.HIT, reading)
@@ -284,7 +284,7 @@ def test_a_reading_that_is_none_is_refused_whatever_the_counters_say() -> None:
 # Cold calls
 
 
-def test_a_cold_call_is_made_before_each_miss_with_every_cache_empty(bench: Bench) -> None:
+def test_cold_call_with_empty_caches_precedes_each_miss(bench: Bench) -> None:
     def grow() -> int:
         bench.caches.cold_size += 7
         return int(bench.caches.cold_size)
@@ -299,7 +299,7 @@ def test_a_cold_call_is_made_before_each_miss_with_every_cache_empty(bench: Benc
     assert bench.caches.log == ["clear", *["clear", "clear cold", "clear"] * 2]
 
 
-def test_a_cold_call_that_found_a_cache_not_empty_is_refused(bench: Bench) -> None:
+def test_cold_call_with_nonempty_cache_is_refused(bench: Bench) -> None:
     bench.caches.cold_size = 1
     bench.caches.cold_clear_works = False
     taken = bench.take(plan(rounds=2, repeat=1, cold=True))
@@ -311,7 +311,7 @@ def test_a_cold_call_that_found_a_cache_not_empty_is_refused(bench: Bench) -> No
 
 
 @pytest.mark.parametrize("uses", ["cached", "unpropagated", "never cached"])
-def test_local_calls_are_recorded_after_two_of_warm_up(bench: Bench, uses: str) -> None:
+def test_local_calls_have_a_warmup_of_two(bench: Bench, uses: str) -> None:
     ask = {"cached": bench.caches.native.ask, "never cached": bench.caches.propagate_uncached}
     bench.op_that(lambda number: ask[uses]() if uses in ask else None)
     local = FakeOp(bench.clock, lambda number: None)
@@ -366,7 +366,7 @@ def test_calls_are_timed_two_frames_below_their_caller(bench: Bench) -> None:
     assert set(depths) == {len(inspect.stack(0)) + run + time_row + op + effect + look}
 
 
-def test_the_device_is_waited_for_once_a_round_and_never_inside_one(bench: Bench) -> None:
+def test_device_is_synchronized_only_between_rounds(bench: Bench) -> None:
     at_call: list[tuple[int, bool]] = []
     three = plan(rounds=3, repeat=2)
     bench.take(three, synchronize=lambda: at_call.append((bench.op.calls, gc.isenabled())))
@@ -388,7 +388,7 @@ def test_the_device_is_waited_for_once_a_round_and_never_inside_one(bench: Bench
         (7, 1e300, 0, 7),
     ],
 )
-def test_rounds_stop_at_the_time_budget_but_not_before_five_that_each_fit_in_it(
+def test_time_budget_ends_rounds_after_at_least_five(
     bench: Bench, planned: int, budget_s: float, first_s: int, done: int
 ) -> None:
     passes = iter([first_s * 10**9])
@@ -398,7 +398,7 @@ def test_rounds_stop_at_the_time_budget_but_not_before_five_that_each_fit_in_it(
     assert len(calls_of(taken, State.MISS)) == taken.rounds == done
 
 
-def test_a_miss_that_takes_longer_than_the_time_is_taken_once_and_its_row_says_so() -> None:
+def test_miss_longer_than_budget_is_measured_once() -> None:
     bench, told = slow_bench(11_600, 0.02), list[str]()
     with progress_to(told.append):
         taken = bench.take(scripted())
@@ -410,7 +410,7 @@ def test_a_miss_that_takes_longer_than_the_time_is_taken_once_and_its_row_says_s
     assert counts_of(cold) == {State.MISS: 1, State.COLD: 1, State.HIT: 10}
 
 
-def test_slow_calls_on_ranks_are_as_few_on_all_of_them() -> None:
+def test_ranks_agree_on_few_slow_calls() -> None:
     settled = Settled((1, 1, 1, 0))
     taken = slow_bench(3000, 2000).take(scripted(agreement=settled))
     assert settled.proposed == [((1, 1, 1, 0), "the rounds (propagation: cached)")]
@@ -446,7 +446,7 @@ def counts_of(taken: Figures) -> dict[State, int]:
         (0.1, 0.1, {"fewest": 8, "cold": True}, 8, 80),  # short rows end at eight rounds
     ],
 )
-def test_of_calls_that_take_long_as_many_are_taken_as_fit(
+def test_number_of_slow_calls_fits_the_budget(
     miss_ms: float, hit_ms: float, asked: dict[str, Any], misses: int, hits: int
 ) -> None:
     bench = slow_bench(miss_ms, hit_ms)
@@ -471,7 +471,7 @@ def test_a_slow_hit_that_propagates_is_rehearsed_on() -> None:
 
 
 @pytest.mark.parametrize(("miss_ms", "hit_ms"), [(2, 2), (5, 5), (10, 10), (30, 20), (40, 40), (80, 4)])
-def test_slow_calls_end_within_the_time_and_use_most_of_it(miss_ms: float, hit_ms: float) -> None:
+def test_slow_calls_use_most_of_the_budget(miss_ms: float, hit_ms: float) -> None:
     bench = slow_bench(miss_ms, hit_ms)
     taken = bench.take(scripted())
     assert bench.clock.now <= 1.05e9
@@ -491,9 +491,7 @@ def test_slow_calls_end_within_the_time_and_use_most_of_it(miss_ms: float, hit_m
         ([0, 50, 100], 6, 20),  # never enough: as many as planned
     ],
 )
-def test_rounds_end_once_each_median_is_known_closely_enough(
-    noise: Sequence[int], fewest: int, rounds: int
-) -> None:
+def test_rounds_end_once_medians_are_precise(noise: Sequence[int], fewest: int, rounds: int) -> None:
     bench, percent, discarded = Bench(), itertools.cycle(noise), fewest // 4
     seen_in_calls(bench, lambda: bench.clock.passes(1000 * (100 + next(percent))))
     taken = bench.take(scripted(fewest=fewest))
@@ -503,7 +501,7 @@ def test_rounds_end_once_each_median_is_known_closely_enough(
     assert bench.op.calls == REHEARSAL + discarded + rounds + WARMUP + 10 * rounds
 
 
-def test_unpropagated_calls_are_enough_or_more_are_made(bench: Bench) -> None:
+def test_scattered_unpropagated_calls_extend_the_rounds(bench: Bench) -> None:
     bench.op_that(lambda number: None)
     taken = bench.take(scripted(fewest=8))
     assert (counts_of(taken), taken.rounds) == ({State.CALL: 80}, 8)
@@ -524,7 +522,7 @@ def _gc_as_it_was() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_garbage_collection_is_off_in_every_call_and_as_it_was_after(bench: Bench, before: bool) -> None:
+def test_garbage_collection_is_paused_and_restored(bench: Bench, before: bool) -> None:
     (gc.enable if before else gc.disable)()
     seen = seen_in_calls(bench, gc.isenabled)
     local = Subject(lambda: seen.append(gc.isenabled()), tuple)
@@ -533,7 +531,7 @@ def test_garbage_collection_is_off_in_every_call_and_as_it_was_after(bench: Benc
     assert gc.isenabled() is before
 
 
-def test_garbage_is_collected_before_each_miss_and_after_each_block(bench: Bench) -> None:
+def test_garbage_is_collected_before_misses_and_after_blocks(bench: Bench) -> None:
     gc.enable()
     at_call: list[int] = []
 
@@ -552,7 +550,7 @@ def test_garbage_is_collected_before_each_miss_and_after_each_block(bench: Bench
 
 
 @pytest.mark.parametrize("number", [0, 2, FIRST_MISS, FIRST_MISS + 3, FIRST_HIT])
-def test_an_exception_passes_through_and_leaves_all_as_it_was(bench: Bench, number: int) -> None:
+def test_exception_propagates_and_restores_state(bench: Bench, number: int) -> None:
     gc.enable()
     bench.op_that(lambda at: bench.caches.native.ask() if at != number else 1 // 0)
     with pytest.raises(ZeroDivisionError):
@@ -609,7 +607,7 @@ def take_script(script: Sequence[Delta], plan: Plan) -> tuple[Bench, Figures]:
 
 
 @given(script=SCRIPTS, plan=PLANS)
-def test_what_is_taken_is_recorded_once_and_proved_or_refused(script: list[Delta], plan: Plan) -> None:
+def test_each_call_is_proved_or_refused_once(script: list[Delta], plan: Plan) -> None:
     bench, taken = take_script(script, plan)
 
     def deltas(state: State) -> list[Delta]:
@@ -657,7 +655,7 @@ class Settled:
 
 
 @pytest.mark.parametrize("max_time_s", [1e-9, 1e9])
-def test_ranks_take_rounds_that_were_settled_whatever_their_own_time(bench: Bench, max_time_s: float) -> None:
+def test_ranks_use_agreed_rounds_regardless_of_time(bench: Bench, max_time_s: float) -> None:
     settled = Settled((7, 3, 2, 4))
     taken = bench.take(scripted(20, 2, max_time_s, agreement=settled))
     assert (taken.rounds, counts_of(taken)) == (7, {State.MISS: 7, State.HIT: 14})

@@ -34,26 +34,26 @@ class Calls(Sampler):
         self.started += 1
 
 
-def test_time_is_read_by_the_clock_that_rounds_keep_to() -> None:
+def test_time_is_sampled_by_the_round_clock() -> None:
     clock = start_sampler("time")
     assert isinstance(clock, WallClock)
     assert clock.meter == (time.perf_counter_ns, time.perf_counter_ns)
     assert (clock.clock, clock.unit, clock.is_exact) == (time.perf_counter_ns, TIME, False)
 
 
-def test_a_registered_sampler_is_made_ready_by_its_name() -> None:
+def test_registered_sampler_is_started_by_name() -> None:
     sampler = Calls(Bench())
     register_sampler(sampler)
     assert start_sampler("calls") is sampler
     assert sampler.started == 1
 
 
-def test_a_sampler_that_nobody_registered_is_refused_in_one_line() -> None:
+def test_unregistered_sampler_is_refused_in_one_line() -> None:
     with pytest.raises(MeterError, match=r"^--dtdispatch-metric none: no sampler of this name is registered"):
         start_sampler("none")
 
 
-def test_samples_are_in_the_unit_of_their_sampler_and_rounds_keep_to_wall_time() -> None:
+def test_samples_have_the_unit_of_their_sampler() -> None:
     bench = Bench()
     taken = Rounds(Subject(bench.op, tuple), bench.caches, Plan(3, 2, sampler=Calls(bench))).take()
     assert {samples.state: samples.values for samples in taken.samples} == {

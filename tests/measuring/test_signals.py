@@ -48,7 +48,7 @@ def test_a_signal_waits_until_signals_are_let_in() -> None:
 
 
 @pytest.mark.parametrize("is_swallowed", [True, False], ids=["swallowed", "another was made of it"])
-def test_what_a_handler_raises_comes_out_at_the_end(handler: Any, is_swallowed: bool) -> None:
+def test_handler_error_is_raised_at_exit(handler: Any, is_swallowed: bool) -> None:
     went_on = []
 
     def swallow(signals: Signals) -> None:
@@ -68,9 +68,7 @@ def test_what_a_handler_raises_comes_out_at_the_end(handler: Any, is_swallowed: 
     assert signal.getsignal(NUMBER) is handler
 
 
-def test_a_signal_that_comes_while_handlers_are_put_back_leaves_none_of_ours(
-    handler: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signal_during_restore_leaves_original_handler(handler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     put_back = signal.signal
     came: list[int] = []
 
@@ -86,7 +84,7 @@ def test_a_signal_that_comes_while_handlers_are_put_back_leaves_none_of_ours(
     assert signal.getsignal(NUMBER) is handler
 
 
-def test_a_handler_set_meanwhile_or_outside_the_main_thread_stays(handler: Any) -> None:
+def test_new_handler_and_other_threads_are_unaffected(handler: Any) -> None:
     def look() -> None:
         with Signals():
             assert signal.getsignal(NUMBER) is handler
@@ -106,7 +104,7 @@ def records() -> dict[Any, Any]:
     return {key: value for key, value in found.items() if key != "version"}
 
 
-def test_nothing_is_shown_and_a_warning_shown_before_is_not_shown_again() -> None:
+def test_suppression_preserves_records_of_shown_warnings() -> None:
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")
         warn()
@@ -120,7 +118,7 @@ def test_nothing_is_shown_and_a_warning_shown_before_is_not_shown_again() -> Non
         assert len(shown) == 1
 
 
-def test_filters_that_make_errors_of_warnings_make_none_but_in_another_thread() -> None:
+def test_error_filters_apply_only_in_other_threads() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         before = list(warnings.filters)

@@ -31,7 +31,7 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 
 @pytest.mark.parametrize("name", TENSORS)
-def test_what_was_written_is_put_back(name: str) -> None:
+def test_written_storage_is_restored(name: str) -> None:
     tensor = TENSORS[name]()
     storage = tensor.untyped_storage()
     before, version = bits(tensor), tensor._version
@@ -57,7 +57,7 @@ def test_a_tensor_without_storage_has_a_reason(make: Callable[[], torch.Tensor],
         refuse_uncopyable(make())
 
 
-def test_a_storage_that_replaced_another_of_its_size_is_written_anew() -> None:
+def test_replacing_storage_of_equal_size_is_restored() -> None:
     tensor = torch.ones(4)
     first, copy = tensor.detach(), Copy(tensor)
     tensor.data = torch.zeros(4)
@@ -68,7 +68,7 @@ def test_a_storage_that_replaced_another_of_its_size_is_written_anew() -> None:
 
 
 @pytest.mark.parametrize("other", [torch.zeros(8)[:4], torch.zeros(2), torch.zeros(4, dtype=torch.float64)])
-def test_a_storage_of_another_size_is_not_written_to(other: torch.Tensor) -> None:
+def test_storage_of_another_size_is_not_written(other: torch.Tensor) -> None:
     tensor = torch.ones(4)
     copy = Copy(tensor)
     tensor.data = other
@@ -76,7 +76,7 @@ def test_a_storage_of_another_size_is_not_written_to(other: torch.Tensor) -> Non
     assert not tensor.any()
 
 
-def test_a_half_made_reference_goes_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_reference_is_deleted_silently(monkeypatch: pytest.MonkeyPatch) -> None:
     unraisable: list[object] = []
     monkeypatch.setattr("sys.unraisablehook", unraisable.append)
     half_made = StorageReference.__new__(StorageReference)

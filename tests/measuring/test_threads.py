@@ -68,14 +68,14 @@ def test_a_second_thread_is_refused_while_one_measures(
 
 
 @pytest.mark.parametrize("make", [capture, StepCounter])
-def test_what_a_dead_thread_left_open_is_cleared_away(make: Callable[[], Any], shard: Make) -> None:
+def test_modes_left_open_by_dead_threads_are_removed(make: Callable[[], Any], shard: Make) -> None:
     a = shard(8, 8)
     assert in_thread(make().__enter__) == []
     [measured] = captured(lambda: a + a).measurements()
     assert measured.proof == "proved"
 
 
-def test_a_capture_closed_in_another_thread_says_where_it_belongs() -> None:
+def test_closing_a_capture_elsewhere_names_its_thread() -> None:
     mode = capture()
     mode.__enter__()
     [error] = in_thread(lambda: mode.__exit__(None, None, None))
@@ -83,7 +83,7 @@ def test_a_capture_closed_in_another_thread_says_where_it_belongs() -> None:
     open_modes()[0].__exit__(None, None, None)
 
 
-def test_of_two_tasks_with_a_capture_each_the_second_is_refused() -> None:
+def test_second_capture_of_concurrent_tasks_is_refused() -> None:
     async def work() -> None:
         with capture():
             await asyncio.sleep(0)
@@ -140,7 +140,7 @@ def test_methods_are_refused_beside_a_measurement(
 
 
 @needs(SLOW_PATH_NAME)
-def test_uncached_propagations_are_counted_for_the_thread_that_runs_them(shard: Make) -> None:
+def test_uncached_propagations_are_counted_per_thread(shard: Make) -> None:
     propagator = DTensor._op_dispatcher.sharding_propagator
     a = shard(8, 8)
     with ShardingCaches().counting_uncached() as here:
@@ -159,7 +159,7 @@ def test_uncached_propagations_are_counted_for_the_thread_that_runs_them(shard: 
 # Ops of threads without a capture
 
 
-def test_ops_of_threads_without_a_capture_are_said_in_one_line_and_its_own_are_not(shard: Make) -> None:
+def test_uncaptured_threads_are_reported_in_one_line(shard: Make) -> None:
     a = shard(8, 8, requires_grad=True)
 
     def body() -> None:
@@ -173,7 +173,7 @@ def test_ops_of_threads_without_a_capture_are_said_in_one_line_and_its_own_are_n
     ]
 
 
-def test_a_thread_that_torch_runs_under_the_capture_is_measured_and_not_said(shard: Make) -> None:
+def test_thread_with_inherited_capture_is_measured_silently(shard: Make) -> None:
     a, book = shard(8, 8), TestResults()
 
     def body() -> None:
@@ -190,14 +190,16 @@ def test_a_thread_that_torch_runs_under_the_capture_is_measured_and_not_said(sha
     assert [one.op for one in book.measurements()] == ["add.Tensor"]
 
 
-def test_a_torch_without_a_native_cache_says_it_too(shard: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uncaptured_threads_are_reported_without_native_cache(
+    shard: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(observe, "SLOW_PATH", "of newer versions")
     a = shard(8, 8)
     [line] = warned(lambda: in_thread(lambda: a + a, "first"))
     assert line.startswith("DTensor ops ran in threads without a capture ('first_0'; at least 1 ops): ")
 
 
-def test_a_hit_does_not_pass_what_notices_propagations(shard: Make) -> None:
+def test_hits_bypass_the_propagation_observer(shard: Make) -> None:
     a = shard(8, 8)
     noted: list[str] = []
     ShardingCaches().clear()
@@ -209,7 +211,7 @@ def test_a_hit_does_not_pass_what_notices_propagations(shard: Make) -> None:
 
 
 @needs(SLOW_PATH_NAME)
-def test_what_notices_propagations_stands_in_no_call(shard: Make) -> None:
+def test_propagation_observer_adds_no_stack_frame(shard: Make) -> None:
     """Each frame between an op and its propagation makes the propagation slower."""
     propagator = DTensor._op_dispatcher.sharding_propagator
     propagate = getattr(propagator, UNCACHED)

@@ -64,7 +64,7 @@ def left_by(body: Callable[[], Any]) -> int:
 
 
 @pytest.mark.parametrize("result", ["tensor", "DTensor", "nested"])
-def test_repetitions_of_a_call_leave_no_more_than_the_call(result: str, block: Block, shard: Make) -> None:
+def test_repetitions_leave_no_extra_unwaited_collectives(result: str, block: Block, shard: Make) -> None:
     a, before = shard(8, 8), unwaited()
     gather: Callable[[], Any] = {
         "tensor": block,
@@ -106,7 +106,7 @@ def hide(request: pytest.FixtureRequest, block: Block) -> Iterator[Callable[[], 
     assert unwaited() == before
 
 
-def test_repetitions_leave_none_that_a_result_does_not_show(hide: Callable[[], Any]) -> None:
+def test_repetitions_leave_no_hidden_unwaited_collectives(hide: Callable[[], Any]) -> None:
     plan = Plan(5, 2, quick_warmup=0)
     assert left_by(hide) == 1
     assert left_by(lambda: measured_call(hide, plan=plan) and None) == 1
@@ -135,6 +135,6 @@ def test_sizes_and_steps_leave_none(block: Block) -> None:
     assert left_by(lambda: run_and_count(StepCalls("block", block, 2, 3))) == 0
 
 
-def test_a_capture_leaves_what_the_program_leaves(block: Block, capture: Make) -> None:
+def test_capture_leaves_no_extra_unwaited_collectives(block: Block, capture: Make) -> None:
     results: list[torch.Tensor] = []
     assert left_by(lambda: (capture(lambda: results.append(block())), results)[1]) == 1

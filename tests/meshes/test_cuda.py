@@ -39,12 +39,12 @@ def sharded(mesh: Any, requires_grad: bool = False) -> Any:
     return a.requires_grad_(requires_grad)
 
 
-def test_auto_opens_nccl_for_one_rank_and_a_fake_group_for_more(cuda_mesh: Any) -> None:
+def test_auto_selects_nccl_only_for_one_rank(cuda_mesh: Any) -> None:
     assert dist.get_backend() == ("nccl" if cuda_mesh.size() == 1 else "fake")
     assert cuda_mesh.device_type == "cuda"
 
 
-def test_add_is_proved_on_a_miss_and_on_hits(cuda_mesh: Any, capture: Capture) -> None:
+def test_add_is_proved_on_miss_and_hits(cuda_mesh: Any, capture: Capture) -> None:
     a = sharded(cuda_mesh)
     add = capture(lambda: a + a, rounds=3, repeat=4)["add.Tensor"]
     counts = {samples.state: len(samples.ns) for samples in add.figures.samples}
@@ -58,7 +58,7 @@ def test_add_is_proved_on_a_miss_and_on_hits(cuda_mesh: Any, capture: Capture) -
     [lambda a: a.uniform_(), torch.rand_like, torch.nn.functional.dropout],
     ids=["uniform_", "rand_like", "dropout"],
 )
-def test_random_ops_draw_what_they_draw_uncaptured(cuda_mesh: Any, draw: Callable[[Any], Any]) -> None:
+def test_captured_random_ops_draw_equal_numbers(cuda_mesh: Any, draw: Callable[[Any], Any]) -> None:
     seen = []
     for captured in (False, True):
         torch.manual_seed(3)
@@ -69,7 +69,7 @@ def test_random_ops_draw_what_they_draw_uncaptured(cuda_mesh: Any, draw: Callabl
     assert all(map(torch.equal, *seen))
 
 
-def test_a_backward_is_captured_and_computes_what_it_computes_uncaptured(cuda_mesh: Any) -> None:
+def test_captured_backward_computes_equal_gradients(cuda_mesh: Any) -> None:
     seen, book = [], TestResults()
     for captured in (False, True):
         torch.manual_seed(3)
@@ -85,7 +85,7 @@ def test_a_backward_is_captured_and_computes_what_it_computes_uncaptured(cuda_me
     assert all(m.proof == "proved" for m in measured.values())
 
 
-def test_a_call_that_holds_its_tensors_in_a_closure_is_left_as_after_one_call(cuda_mesh: Any) -> None:
+def test_measured_closure_has_effects_of_one_call(cuda_mesh: Any) -> None:
     seen = []
     for measured in (False, True):
         torch.manual_seed(3)

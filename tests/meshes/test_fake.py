@@ -26,7 +26,7 @@ def said(*args: Any, **keywords: Any) -> str:
 
 
 @pytest.mark.parametrize(("shape", "names"), [((2, 4), ("dp", "tp")), (4, None), ("2x2", None)])
-def test_a_mesh_is_there_in_the_block_and_nothing_of_it_after(shape: Any, names: Any) -> None:
+def test_fake_mesh_exists_only_inside_its_block(shape: Any, names: Any) -> None:
     with fake_mesh(shape, dim_names=names) as mesh:
         assert mesh.mesh_dim_names == names
         a = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0)] * mesh.ndim)
@@ -37,7 +37,7 @@ def test_a_mesh_is_there_in_the_block_and_nothing_of_it_after(shape: Any, names:
     assert ShardingCaches().cold_entries() == 0
 
 
-def test_it_closes_after_an_error_and_where_the_program_closed_the_group() -> None:
+def test_fake_mesh_closes_after_errors_and_destroyed_groups() -> None:
     with pytest.raises(KeyError, match="mine"), fake_mesh(2):
         raise KeyError("mine")
     assert not dist.is_initialized()
@@ -47,7 +47,7 @@ def test_it_closes_after_an_error_and_where_the_program_closed_the_group() -> No
         assert mesh.size() == 4
 
 
-def test_a_process_group_that_is_open_is_left_alone() -> None:
+def test_open_process_group_is_not_replaced() -> None:
     init_fake_group(8)
     try:
         mesh = init_device_mesh("cpu", (8,))
@@ -75,6 +75,6 @@ def test_a_process_group_that_is_open_is_left_alone() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_had_is_told_in_one_line(given: dict[str, Any], says: str) -> None:
+def test_unavailable_mesh_is_a_one_line_error(given: dict[str, Any], says: str) -> None:
     assert said(**given).startswith(says)
     assert not dist.is_initialized()

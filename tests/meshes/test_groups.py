@@ -83,7 +83,7 @@ def test_a_mesh_of_any_size_can_be_measured(group_owner: ProcessGroupOwner, shap
     assert add.mesh == "x".join(map(str, shape))
 
 
-def test_a_group_has_a_rank_for_each_place_in_a_mesh_or_room_for_more(group_owner: ProcessGroupOwner) -> None:
+def test_group_has_enough_ranks_for_its_meshes(group_owner: ProcessGroupOwner) -> None:
     small = group_owner.mesh(fake(2), world_size=8)
     large = group_owner.mesh(fake(2, 4), ("dp", "tp"))
     assert (small.size(), large.size(), dist.get_world_size()) == (2, 8, 8)
@@ -94,7 +94,7 @@ def test_a_group_has_a_rank_for_each_place_in_a_mesh_or_room_for_more(group_owne
         group_owner.mesh(fake(4, 4))
 
 
-def test_opening_and_closing_empty_every_cache_and_an_owner_can_open_again() -> None:
+def test_opening_and_closing_a_group_clears_every_cache() -> None:
     owner = ProcessGroupOwner()
     owner.close()  # without a group it does nothing
     for is_left_to_us in (True, False):
@@ -137,7 +137,7 @@ def test_a_group_leaves_no_exception_hook(spec: MeshSpec, is_left_to_us: bool) -
 # An equal mesh on a new group
 
 
-def test_results_on_a_new_group_name_the_new_mesh(group_owner: ProcessGroupOwner) -> None:
+def test_results_on_new_group_have_new_mesh(group_owner: ProcessGroupOwner) -> None:
     old = group_owner.mesh(fake(4))
     sharded(old).add(1.0)
     group_owner.close()
@@ -153,7 +153,7 @@ def test_results_on_a_new_group_name_the_new_mesh(group_owner: ProcessGroupOwner
     assert result.device_mesh is new
 
 
-def test_without_clearing_a_new_group_is_answered_from_the_old_one(open_group: OpenGroup) -> None:
+def test_uncleared_cache_returns_the_old_mesh(open_group: OpenGroup) -> None:
     """The fact that the clearing is for: should torch change it, the clearing can go."""
     open_group(4)
     old = init_device_mesh("cpu", (4,))
@@ -180,7 +180,7 @@ def test_ops_that_redistribute_run_on_the_new_group() -> None:
 # Groups that are not ours
 
 
-def test_a_group_of_the_user_is_used_and_never_destroyed(open_group: OpenGroup) -> None:
+def test_user_group_is_used_and_never_destroyed(open_group: OpenGroup) -> None:
     open_group(8)
     group, gloo = dist.group.WORLD, MeshSpec((1,), "cpu", "gloo")
     too_large = "mesh 4x4 needs 16 ranks, and the process group that is open has 8: it was open before"
@@ -196,7 +196,7 @@ def test_a_group_of_the_user_is_used_and_never_destroyed(open_group: OpenGroup) 
     assert dist.group.WORLD is group
 
 
-def test_a_group_that_a_test_opened_in_place_of_ours_is_left_to_it(open_group: OpenGroup) -> None:
+def test_group_opened_by_a_test_is_not_closed(open_group: OpenGroup) -> None:
     owner = ProcessGroupOwner()
     owner.group(fake(4))
     dist.destroy_process_group()

@@ -68,7 +68,7 @@ CHANGES: list[tuple[Callable[[Sharded], object], str]] = [
 ]
 
 
-def test_equal_ones_are_equal_with_remote_shards_and_without() -> None:
+def test_equal_tensors_pass_with_or_without_remote_shards() -> None:
     assert_sharded_tensor_equal(Sharded(), Sharded())
     assert_sharded_tensor_equal(Sharded(remote=None), Sharded(remote=None))
 

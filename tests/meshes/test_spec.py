@@ -45,7 +45,7 @@ def has_devices(monkeypatch: pytest.MonkeyPatch, devices: int) -> None:
     ],
     ids=str,
 )
-def test_what_is_chosen(
+def test_mesh_spec_is_chosen_by_devices_and_arguments(
     monkeypatch: pytest.MonkeyPatch, devices: int, asked: Any, chosen: tuple[str, str]
 ) -> None:
     has_devices(monkeypatch, devices)
@@ -78,7 +78,9 @@ LARGE = "mesh 100000000x100000 has 10000000000000 ranks; at most 1048576 are sim
     ],
     ids=str,
 )
-def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, devices: int, asked: Any, says: str) -> None:
+def test_invalid_mesh_spec_is_refused(
+    monkeypatch: pytest.MonkeyPatch, devices: int, asked: Any, says: str
+) -> None:
     has_devices(monkeypatch, devices)
     with pytest.raises((MeshError, DevicesError)) as raised:
         choose_mesh(*asked)

@@ -161,7 +161,7 @@ def test_a_model_computes_the_same_in_a_capture(plain: Watch, captured: tuple[Wa
     assert_equal(plain, captured[0])
 
 
-def test_a_capture_counts_the_ops_that_a_model_runs_and_no_other(
+def test_capture_counts_exactly_the_ops_of_a_model(
     counted: CountedOps, captured: tuple[Watch, TestResults]
 ) -> None:
     assert calls_by_op(captured[1]) == counted.calls
@@ -176,7 +176,7 @@ def test_a_capture_counts_the_ops_that_a_model_runs_and_no_other(
     ],
     ids=["capture", "TimeCaptureMode"],
 )
-def test_a_model_looks_up_other_ids_after_its_embedding_alone_was_measured(
+def test_measured_embedding_does_not_change_later_lookups(
     program: Program, plain: Watch, capturing: Open
 ) -> None:
     # No other op is measured, so nothing clears what the embedding's repetitions left in torch's caches.
@@ -186,7 +186,7 @@ def test_a_model_looks_up_other_ids_after_its_embedding_alone_was_measured(
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("program", ["Llama trained"], indirect=True)
-def test_a_model_computes_the_same_where_each_call_is_timed(program: Program, plain: Watch) -> None:
+def test_timed_calls_do_not_change_model_results(program: Program, plain: Watch) -> None:
     timed = TimeCaptureMode(repeat_count=2)
     assert_equal(plain, run(program, lambda: timed))
     assert len(timed.op_to_time["embedding.default"]) == STEPS

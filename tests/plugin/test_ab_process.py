@@ -69,7 +69,7 @@ def test_add(dtdispatch, device_mesh, module_wide, rows):
 """
 
 
-def test_each_pass_has_own_fixtures_and_each_row_one_value(pytester: pytest.Pytester, answer: Path) -> None:
+def test_passes_have_own_fixtures_and_rows_one_value(pytester: pytest.Pytester, answer: Path) -> None:
     measure_source(pytester, PASSES, PLUGIN)
     assert (pytester.path / "noted").read_text().split() == ["up", "8", "16", "down"] * 3
     values = by_text(read(answer)["values"])
@@ -86,7 +86,7 @@ def test_each_pass_has_own_fixtures_and_each_row_one_value(pytester: pytest.Pyte
     assert all(value > 0 for value in values.values())
 
 
-def test_rows_that_are_asked_for_run_no_other_test(
+def test_selected_rows_run_only_their_tests(
     pytester: pytest.Pytester, answer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DTDISPATCH_AB_ONLY", json.dumps(["test_it.py::test_add[16]", "test_it.py::test_x"]))
@@ -99,7 +99,7 @@ def test_rows_that_are_asked_for_run_no_other_test(
 NOTES = "def test_it(dtdispatch):\n    with open('noted', 'a') as file:\n        file.write('x')\n    assert "
 
 
-def test_a_run_ends_after_a_pass_that_fails_or_without_test(pytester: pytest.Pytester, answer: Path) -> None:
+def test_failed_or_empty_pass_ends_the_run(pytester: pytest.Pytester, answer: Path) -> None:
     """A test that fails ends the run after its pass and no tests are no success."""
     assert measure_source(pytester, f"{NOTES}False", PLUGIN).ret == 1
     assert (pytester.path / "noted").read_text() == "x"
@@ -173,7 +173,7 @@ def test_steps(dtdispatch, device_mesh):
 """
 
 
-def test_growth_lists_what_stays_alive(pytester: pytest.Pytester, counted: Path) -> None:
+def test_growth_lists_live_dtensors(pytester: pytest.Pytester, counted: Path) -> None:
     assert measure_source(pytester, LEAK, PLUGIN, "--dtdispatch-metric=counts").ret == 0
     name = "test_it.py::test_steps::step::dtensor_growth_per_step"
     assert by_text(read(counted)["values"])[name] == 1.0
@@ -207,7 +207,7 @@ def test_tests_that_name_another_metric_are_refused(
     result.stderr.fnmatch_lines([f"ERROR: --dtdispatch-metric {metric}: this A/B run compares {kind}; say *"])
 
 
-def test_a_version_that_lacks_something_goes_on_without_it_and_says_why(
+def test_version_without_a_feature_reports_absent_rows(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, answer: Path
 ) -> None:
     monkeypatch.setenv("DTDISPATCH_AB_GO_ON", "1")
@@ -241,7 +241,7 @@ def test_expected_to_fail():
     assert f"test_ten.py::test_add::{ADD}::hit" in by_text(content["values"])
 
 
-def test_a_state_that_was_never_seen_is_absent_with_its_reason() -> None:
+def test_unmeasured_state_is_absent_with_its_reason() -> None:
     results = TestResults("t.py::test_add")
     never = Samples(State.HIT, (), (Refused("it propagated", 20),))
     samples = (Samples(State.MISS, (9,)), never)
@@ -265,7 +265,7 @@ def test_a_profiled_count_knows_its_functions() -> None:
     assert details == [("70 A.rule (a.py:3)", "20 add (b.py:9)"), ()]
 
 
-def test_the_least_of_many_short_blocks_is_the_value_of_a_row() -> None:
+def test_row_value_is_minimum_of_short_blocks() -> None:
     results = TestResults("t.py::test_add")
     results.enter_call("add", "4", Figures(1, (Samples(State.CALL, (9,) * 200 + (7,) * 40 + (9,) * 200),)))
     assert by_text(times(results)) == {"t.py::test_add::add::call": 7}

@@ -168,7 +168,7 @@ def test_a_mesh_that_the_factory_cannot_make(pytester: pytest.Pytester) -> None:
     ],
     ids=["unmeasured", "measured", "counted"],
 )
-def test_a_mistake_is_told_at_the_line_of_the_test_and_leaves_nothing_open(
+def test_mistake_is_reported_at_its_line_without_leftovers(
     pytester: pytest.Pytester, flags: tuple[str, ...], mistakes: list[tuple[str, str]]
 ) -> None:
     assert_mistakes(pytester, mistakes, *flags)
@@ -186,7 +186,7 @@ def test_a_device_that_is_not_here(pytester: pytest.Pytester, monkeypatch: pytes
 # Groups of the user
 
 
-def test_a_group_that_the_user_made_is_used_and_never_destroyed(pytester: pytest.Pytester) -> None:
+def test_fixtures_use_and_never_destroy_the_user_group(pytester: pytest.Pytester) -> None:
     source = f"""{OPEN_GROUP}
 def test_fits(dtdispatch, device_mesh, process_group, own_group):
     assert process_group is own_group
@@ -250,7 +250,7 @@ def test_call_raises(dtdispatch, device_mesh):
 {THEN_CLEAN}"""
 
 
-def test_a_test_raises_its_own_and_an_open_capture_is_told_with_its_line(pytester: pytest.Pytester) -> None:
+def test_unclosed_capture_is_reported_beside_the_test_error(pytester: pytest.Pytester) -> None:
     result = measure_source(pytester, ENDS, "--benchmark-json=rows.json", passed=2, failed=5, errors=2)
     text, _, _ = text_of(result).partition("short test summary info")
     lines = (pytester.path / "test_it.py").read_text().splitlines()
@@ -266,7 +266,7 @@ def test_a_test_raises_its_own_and_an_open_capture_is_told_with_its_line(pyteste
         assert f"::test_{test}::" in (pytester.path / "rows.json").read_text()
 
 
-def test_a_mode_or_capture_that_a_test_under_all_opens(pytester: pytest.Pytester) -> None:
+def test_under_all_opened_modes_and_captures_are_errors(pytester: pytest.Pytester) -> None:
     source = f"""
 from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
 
@@ -334,13 +334,13 @@ def test_a_fixture_without_torch(pytester: pytest.Pytester, flags: tuple[str, ..
         ("export=csv:one", "ERROR: one cannot be written: Too many levels of symbolic links"),
     ],
 )
-def test_a_flag_that_names_no_file_that_can_be_had(pytester: pytest.Pytester, flag: str, says: str) -> None:
+def test_flag_with_unusable_file_is_refused(pytester: pytest.Pytester, flag: str, says: str) -> None:
     pytester.path.joinpath("one").symlink_to("two")
     pytester.path.joinpath("two").symlink_to("one")
     assert_refused(measure_source(pytester, PLAIN, f"--dtdispatch-{flag}"), says)
 
 
-def test_names_of_calls_reach_the_terminal_written_and_files_as_they_are(pytester: pytest.Pytester) -> None:
+def test_hostile_call_names_are_escaped_in_the_terminal(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         IMPORTS
         + """

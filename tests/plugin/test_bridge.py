@@ -53,7 +53,7 @@ def machine_of(pytester: pytest.Pytester) -> dict[str, Any]:
     return found
 
 
-def test_a_row_says_what_it_is_and_what_proves_it(pytester: pytest.Pytester) -> None:
+def test_saved_row_has_names_groups_and_proof(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_ten=TEN_LINES)
     result, found = rows(pytester, "-odtdispatch_cold=true")
     assert result.ret == pytest.ExitCode.OK
@@ -98,7 +98,7 @@ def test_add(dtdispatch, device_mesh):
 
 
 @pytest.mark.parametrize(("args", "threads", "said"), [((), 1, "1 thread"), (("program",), 3, "3 threads")])
-def test_the_machine_gains_what_figures_depend_on(
+def test_machine_info_has_torch_device_and_threads(
     pytester: pytest.Pytester, args: tuple[str, ...], threads: int, said: str
 ) -> None:
     flags = ("--dtdispatch-device=cpu", *(f"-odtdispatch_threads={arg}" for arg in args))
@@ -126,7 +126,7 @@ def test_the_machine_gains_what_figures_depend_on(
     assert "dtdispatch" not in machine_of(pytester)
 
 
-def test_rows_have_unique_names_and_the_parameters_of_their_test(pytester: pytest.Pytester) -> None:
+def test_rows_have_unique_names_and_test_parameters(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(PARAMETRIZED)
     _, first = rows(pytester)
     result, second = rows(pytester, "--benchmark-group-by=param:extent")
@@ -143,7 +143,7 @@ def test_rows_have_unique_names_and_the_parameters_of_their_test(pytester: pytes
 
 
 @pytest.mark.long
-def test_their_command_compares_our_rows_and_both_draw_histograms(pytester: pytest.Pytester) -> None:
+def test_pytest_benchmark_compares_and_draws_our_rows(pytester: pytest.Pytester) -> None:
     # In processes of their own: the charts' library cannot be imported twice.
     pytester.makepyfile(TEN_LINES)
     measure(pytester, "--benchmark-autosave", "--benchmark-quiet")
@@ -191,7 +191,7 @@ def test_only_and_skip_choose_our_tests_as_theirs(pytester: pytest.Pytester) -> 
     result.stdout.fnmatch_lines(["nothing was measured: --benchmark-skip is given"])
 
 
-def test_disable_runs_our_tests_once_and_says_that_nothing_was_measured(pytester: pytest.Pytester) -> None:
+def test_benchmark_disable_runs_tests_once_and_unmeasured(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEN_LINES + "        print('enabled', dtdispatch.enabled)\n")
     result, found = rows(pytester, "--benchmark-disable", "-s", passed=1)
     assert found == []
@@ -200,7 +200,7 @@ def test_disable_runs_our_tests_once_and_says_that_nothing_was_measured(pytester
     assert len(found) == 3
 
 
-def test_a_test_may_use_both_fixtures_and_is_not_warned_of_an_unused_one(pytester: pytest.Pytester) -> None:
+def test_both_fixtures_work_in_one_test_without_warnings(pytester: pytest.Pytester) -> None:
     source = """
 def test_both(dtdispatch, a, benchmark):
     with dtdispatch.capture():

@@ -38,7 +38,7 @@ def test_run_without_a_plugin_of_pytest_measures(pytester: pytest.Pytester, plug
 
 
 @needs_codspeed
-def test_where_codspeed_measures_we_say_that_we_do_not(pytester: pytest.Pytester) -> None:
+def test_under_codspeed_nothing_is_measured_with_a_reason(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEN_LINES, test_theirs="def test_theirs(benchmark): benchmark(len, 'a')")
     flags = (*PLAIN, "-pno:xdist", *MEASURED)
     result = pytester.runpytest_subprocess(*flags, "--benchmark-json=rows.json", "-kadd")
@@ -51,7 +51,7 @@ def test_where_codspeed_measures_we_say_that_we_do_not(pytester: pytest.Pytester
 
 
 @needs_xdist
-def test_under_xdist_nothing_is_measured_and_the_reason_is_given_once(pytester: pytest.Pytester) -> None:
+def test_under_xdist_nothing_is_measured_with_one_reason(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(f"{TEN_LINES}        assert not dtdispatch.enabled", test_plain="def test_a(): pass")
     result = pytester.runpytest_subprocess(*PLAIN, *MEASURED, "-n2", "--benchmark-json=rows.json")
     assert result.ret == pytest.ExitCode.OK
@@ -88,9 +88,7 @@ def pytest_{hook}():
 
 
 @pytest.mark.parametrize("hook", ["sessionfinish", "terminal_summary"])
-def test_our_section_and_files_come_before_the_error_of_a_plugin(
-    pytester: pytest.Pytester, hook: str
-) -> None:
+def test_results_are_written_before_errors_of_other_plugins(pytester: pytest.Pytester, hook: str) -> None:
     pytester.makepyfile(TEN_LINES)
     pytester.makeconftest(RAISES.format(hook=hook))
     result = measure(pytester, "--dtdispatch-export=csv:results.csv")
@@ -100,7 +98,7 @@ def test_our_section_and_files_come_before_the_error_of_a_plugin(
     assert (pytester.path / "results.csv").read_text()
 
 
-def test_our_section_is_printed_where_benchmarks_cannot_be_grouped(pytester: pytest.Pytester) -> None:
+def test_our_section_survives_a_failed_benchmark_grouping(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEN_LINES, test_theirs="def test_theirs(benchmark): benchmark(len, 'a')")
     result = measure(pytester, "--benchmark-group-by=param:op")
     result.stdout.fnmatch_lines(["*= dtdispatch =*", ROW])
@@ -108,7 +106,7 @@ def test_our_section_is_printed_where_benchmarks_cannot_be_grouped(pytester: pyt
 
 
 @needs_xdist
-def test_a_mistake_in_a_marker_is_told_under_xdist_too(pytester: pytest.Pytester) -> None:
+def test_invalid_marker_is_reported_under_xdist(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("import pytest\n@pytest.mark.dtdispatch(round=1)\ndef test_bad(): pass\n")
     result = pytester.runpytest_subprocess(*PLAIN, "-n1", *MEASURED)
     result.assert_outcomes(errors=1)
@@ -134,7 +132,7 @@ def assert_says_once_of_ours(result: pytest.RunResult, line: str) -> None:
     assert "INTERNALERROR" not in text_of(result)
 
 
-def test_a_plugin_that_reads_every_attribute_of_others_changes_nothing(pytester: pytest.Pytester) -> None:
+def test_plugin_reading_every_attribute_changes_nothing(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
         """
         import contextlib

@@ -74,7 +74,7 @@ def test_variants_are_one_table_and_group(pytester: pytest.Pytester, monkeypatch
     unmeasured.stdout.fnmatch_lines(["*calls: 1"])
 
 
-def test_a_claim_that_fails_says_ratio_and_interval_and_needs_times(pytester: pytest.Pytester) -> None:
+def test_failed_claim_shows_ratio_and_interval(pytester: pytest.Pytester) -> None:
     """A claim that fails says ratio and interval and is disabled where nothing is timed."""
     claim = "assert compared['dtensor'].faster_than('plain')"
     result = measure_source(pytester, mlp(claim), failed=1)
@@ -128,7 +128,7 @@ def adds(arguments: str = "") -> str:
     return ADDS.replace("{arguments}", arguments)
 
 
-def test_every_size_is_a_row_and_exponents_stand_below_the_table(pytester: pytest.Pytester) -> None:
+def test_each_size_is_a_row_above_the_exponents(pytester: pytest.Pytester) -> None:
     flags = ("-s", "--dtdispatch-rounds=8", "--dtdispatch-max-time=60", "--benchmark-json=rows.json")
     result = measure_source(pytester, adds("max_exponent=5"), *flags, passed=2, failed=1)
     result.stdout.fnmatch_lines(["*sizes: 1 4 16 64"])
@@ -156,7 +156,7 @@ def test_every_size_is_a_row_and_exponents_stand_below_the_table(pytester: pytes
     unmeasured.stdout.fnmatch_lines(["*sizes:"])
 
 
-def test_a_limit_below_the_exponents_fails_the_test_and_its_rows_are_kept(pytester: pytest.Pytester) -> None:
+def test_exceeded_max_exponent_fails_but_saves_rows(pytester: pytest.Pytester) -> None:
     flags = ("-k", "adds", "--benchmark-json=rows.json")
     result = measure_source(pytester, adds("max_exponent=0.1"), *flags, failed=1)
     assert_says_once(result, "GateError: adds: over its limits")

@@ -60,7 +60,7 @@ def _nothing_compiled() -> Iterator[None]:
 # Rows
 
 
-def test_a_compile_has_rows_in_files_and_a_line_of_its_own(pytester: pytest.Pytester) -> None:
+def test_compile_has_saved_rows_and_one_table_line(pytester: pytest.Pytester) -> None:
     result = measure_source(pytester, DOUBLE, *FEW, "-v", "--benchmark-json=rows.json", passed=1)
     by_state = {row["params"]["state"]: row for row in benchmarks_of(pytester.path / "rows.json")}
     assert list(by_state) == ["call", "compile-cold", "compile-warm", "eager"]
@@ -96,7 +96,7 @@ def test_breaks_and_recompiles_are_counted_exactly_and_listed(pytester: pytest.P
 
 
 @needs_that(compiles_once_under_a_mode)
-def test_ops_of_a_compiled_region_have_no_rows_and_those_outside_have(pytester: pytest.Pytester) -> None:
+def test_only_ops_outside_compiled_regions_have_rows(pytester: pytest.Pytester) -> None:
     body = """
     graphs = []
     from torch._dynamo.backends.debugging import aot_eager
@@ -119,7 +119,7 @@ def test_ops_of_a_compiled_region_have_no_rows_and_those_outside_have(pytester: 
     measure_source(pytester, DOUBLE.replace(compiles, body), "--benchmark-quiet", passed=1)
 
 
-def test_what_keeps_a_function_from_compiling_is_told_with_its_place(
+def test_failed_compile_reports_reason_and_line(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

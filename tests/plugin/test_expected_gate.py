@@ -72,7 +72,7 @@ def expected(pytester: pytest.Pytester) -> Path:
 # Files
 
 
-def test_results_are_written_as_pytorch_and_its_database_take_them(pytester: pytest.Pytester) -> None:
+def test_results_have_formats_of_pytorch_and_its_database(pytester: pytest.Pytester) -> None:
     result = run(pytester, *CSV, "--dtdispatch-export=oss-json:results.json")
     assert_passed(result, f"10 results written to {pytester.path / 'results.csv'}")
     found = pytorch_reader.read_results(pytester.path / "results.csv")
@@ -108,7 +108,7 @@ STOPPED = "the run stopped after"
         ("pass", "--benchmark-disable", 1, "nothing was measured"),
     ],
 )
-def test_a_run_that_was_stopped_or_measured_nothing_replaces_no_file(
+def test_stopped_or_unmeasured_run_overwrites_no_file(
     pytester: pytest.Pytester, stop: str, flag: str, status: int | None, says: str
 ) -> None:
     kept = {pytester.path / f"of-{form}": text for form, text in EARLIER.items()}
@@ -129,7 +129,7 @@ def test_a_run_that_was_stopped_or_measured_nothing_replaces_no_file(
     assert {path: path.read_text() for path in kept} == kept
 
 
-def test_a_run_whose_last_test_failed_is_a_whole_run(pytester: pytest.Pytester) -> None:
+def test_run_with_failed_last_test_is_complete(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_results=f"{TESTS}\n    assert False\n")
     run(pytester, *CSV, "--exitfirst").assert_outcomes(passed=2, failed=1)
     assert list(pytorch_reader.read_results(pytester.path / "results.csv")) == KEYS
@@ -164,7 +164,7 @@ def test_an_unwritable_file_is_refused_first(pytester: pytest.Pytester, export: 
 # The gate
 
 
-def test_a_run_against_its_own_results_passes_and_drift_is_told(
+def test_own_results_pass_and_show_drift(
     pytester: pytest.Pytester, expected: Path, scripted: types.SimpleNamespace
 ) -> None:
     assert list(pytorch_reader.read_expected(expected)) == LISTED
@@ -196,7 +196,7 @@ def test_row_gone_from_a_named_file_is_missing(pytester: pytest.Pytester, expect
     failed(run(pytester, *GATE, "test_results.py"), "7 passed, 2 missing, 2 new")
 
 
-def test_every_file_that_is_given_is_judged(pytester: pytest.Pytester, expected: Path) -> None:
+def test_every_expected_file_is_judged(pytester: pytest.Pytester, expected: Path) -> None:
     one, two = (pytester.path / name for name in ("one.csv", "two.csv"))
     lines = [line for line in expected.read_text().splitlines() if line]
     one.write_text("\n".join(lines[:3]))
@@ -216,7 +216,7 @@ def test_every_file_that_is_given_is_judged(pytester: pytest.Pytester, expected:
     assert_refused(run(pytester, *MEASURED), f"{two} cannot be read: No such file")
 
 
-def test_what_regressed_is_named_with_rows_to_paste_and_a_command_to_update(
+def test_regressed_rows_have_corrections_and_an_update_command(
     pytester: pytest.Pytester,
     expected: Path,
     scripted: types.SimpleNamespace,
@@ -257,7 +257,7 @@ def test_calls_fail_only_where_they_are_listed(pytester: pytest.Pytester, expect
     assert f"{STEP},calls,2,0.0,one more op" in expected.read_text()
 
 
-def test_what_improved_fails_or_warns_where_that_is_wanted(pytester: pytest.Pytester, expected: Path) -> None:
+def test_improved_row_fails_or_warns_by_setting(pytester: pytest.Pytester, expected: Path) -> None:
     expected.write_text(expected.read_text().replace(f"{MUL},dispatch_hit_ns,", f"{MUL},dispatch_hit_ns,9"))
     text = failed(run(pytester, *GATE), "8 passed, 1 improved", f"improved {MUL}", "update the expected file")
     assert "regressed" not in text
@@ -267,7 +267,7 @@ def test_what_improved_fails_or_warns_where_that_is_wanted(pytester: pytest.Pyte
     assert pasted == f"{MUL},dispatch_hit_ns,10000,0.1"
 
 
-def test_a_row_of_a_test_that_is_gone_fails_as_missing(pytester: pytest.Pytester, expected: Path) -> None:
+def test_row_of_a_removed_test_is_missing(pytester: pytest.Pytester, expected: Path) -> None:
     pytester.makepyfile(test_results=TESTS.replace("test_mul", "test_times"))
     text = failed(run(pytester, *GATE), "7 passed, 2 missing, 2 new", f"missing {MUL}", "restore the test")
     assert f"new {MUL.replace('test_mul', 'test_times')}: dispatch_hit_ns 10,00" in text
@@ -289,7 +289,7 @@ def test_a_gate_that_compared_nothing_fails(pytester: pytest.Pytester, expected:
     failed(run(pytester, *gate), "expected.csv: 9 missing", "no row could be judged", passed=1)
 
 
-def test_a_noisy_result_is_not_judged_and_no_correction(pytester: pytest.Pytester, expected: Path) -> None:
+def test_noisy_result_is_inconclusive_without_correction(pytester: pytest.Pytester, expected: Path) -> None:
     noisy = TESTS
     for old, new in BURSTS.items():
         noisy = noisy.replace(old, new)

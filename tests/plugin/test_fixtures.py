@@ -14,7 +14,7 @@ NAMED = '@pytest.mark.dtdispatch(mesh=(2, 2), dim_names=("dp", "tp"))'
 SHAPE = "def test_it(device_mesh): print('mesh', tuple(device_mesh.shape), device_mesh.mesh_dim_names)"
 
 
-def test_a_mesh_is_as_flag_marker_and_ini_file_say(pytester: pytest.Pytester) -> None:
+def test_flag_beats_marker_beats_ini_for_meshes(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ndtdispatch_mesh = 3x2\ndtdispatch_device = cpu\n")
     pytester.makepyfile(test_plain=SHAPE, test_named=f"import pytest\n{NAMED}\n{SHAPE}")
     # Names for two dimensions cannot name one: they go with the shape that the flag replaced.
@@ -76,7 +76,7 @@ def test_call(dtdispatch, a):
 """
 
 
-def test_meshes_groups_captures_and_calls_with_and_without_the_flag(pytester: pytest.Pytester) -> None:
+def test_all_fixtures_work_with_and_without_measuring(pytester: pytest.Pytester) -> None:
     flags = ("--dtdispatch-ops=add*", "--benchmark-json=rows.json")
     result = measure_source(pytester, MESHES, *flags, passed=7)
     found = [(row["fullname"], row["params"]["mesh"]) for row in benchmarks_of(pytester.path / "rows.json")]
@@ -104,7 +104,7 @@ def test_a_capture_runs_its_block_and_keeps_nothing() -> None:
     assert raised.value is error
 
 
-def test_a_call_is_made_once_and_setup_may_replace_its_arguments() -> None:
+def test_unmeasured_call_runs_setup_and_function_once() -> None:
     made: list[str] = []
     unmeasured = DtDispatch()
 
@@ -139,6 +139,6 @@ def test_a_compile_runs_everything_once_and_compiles_nothing() -> None:
     assert compiled.graphs == compiled.graph_breaks == compiled.recompiles == compiled.propagations == 0
 
 
-def test_a_gate_fails_a_test_as_an_assertion_does() -> None:
+def test_gate_error_is_an_assertion_error() -> None:
     assert issubclass(GateError, AssertionError)
     assert issubclass(GateError, DtDispatchError)

@@ -32,7 +32,7 @@ def test_without_fixtures():
 """
 
 
-def test_a_mode_of_the_program_sees_one_call_measured_or_not(pytester: pytest.Pytester) -> None:
+def test_user_mode_sees_one_call_measured_or_not(pytester: pytest.Pytester) -> None:
     counted = """
 calls = []
 
@@ -54,7 +54,7 @@ def test_add(dtdispatch, a):
     assert "dtdispatch: " not in text_of(result)
 
 
-def test_all_measures_a_test_without_the_fixture_and_once_one_with_it(pytester: pytest.Pytester) -> None:
+def test_all_flag_measures_each_test_once(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_own=OWN_GROUP, test_ten=TEN_LINES)
     path = pytester.path / "rows.json"
     run(pytester, "--dtdispatch-all", "--dtdispatch-rounds=1", f"--benchmark-json={path}")
@@ -71,7 +71,7 @@ def test_all_measures_a_test_without_the_fixture_and_once_one_with_it(pytester: 
     assert {row["params"]["op"] for row in found if row["fullname"].startswith("test_ten")} == {"add.Tensor"}
 
 
-def test_what_is_measured_is_as_flag_marker_and_ini_file_say(pytester: pytest.Pytester) -> None:
+def test_flag_marker_and_ini_select_rounds_and_ops(pytester: pytest.Pytester) -> None:
     body = """
     a = sharded(device_mesh)
     with dtdispatch.capture():
@@ -181,7 +181,7 @@ def test_flaky(dtdispatch, device_mesh):
     result.stdout.fnmatch_lines(["gate: passed against limits: 1 passed"])
 
 
-def test_of_a_test_that_is_run_again_the_last_attempt_counts(pytester: pytest.Pytester) -> None:
+def test_only_last_attempt_of_rerun_test_counts(pytester: pytest.Pytester) -> None:
     flaky = """
 attempts = []
 
@@ -231,7 +231,7 @@ def test_a_value_that_moved_the_rootdir_is_refused(
     assert_refused(run(pytester, "--dtdispatch"), says)
 
 
-def test_a_file_joined_to_its_flag_changes_no_name(pytester: pytest.Pytester, elsewhere: Path) -> None:
+def test_output_file_outside_rootdir_changes_no_row_name(pytester: pytest.Pytester, elsewhere: Path) -> None:
     """A file elsewhere changes no name where it is joined to its flag."""
     result = run(pytester, f"--dtdispatch-export=csv:{elsewhere}", passed=1)
     assert f"rootdir: {pytester.path}\n" in text_of(result)

@@ -62,7 +62,7 @@ def test_left_out():
 
 
 @needs_callgrind
-def test_the_hardware_counter_comes_first_and_callgrind_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callgrind_is_used_only_without_hardware_counter(monkeypatch: pytest.MonkeyPatch) -> None:
     valgrind, meter = choose(NO_PMU)
     assert Path(valgrind).name == "valgrind"
     assert meter.startswith("callgrind (valgrind-")
@@ -76,12 +76,12 @@ def test_the_hardware_counter_comes_first_and_callgrind_stands_in(monkeypatch: p
     assert "\n" not in str(raised.value)
 
 
-def test_another_processor_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_processor_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     assert "on Linux on x86-64 alone, not linux on aarch64" in find_callgrind()[1]
 
 
-def test_a_probe_that_cannot_run_is_told_in_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_counter_probe_ends_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relaunch, "HARDWARE_PROBE", "no_such_module_of_ours")
     text = relaunch.why_no_hardware_counter()
     assert text.startswith("the hardware counter could not be tried: ")
@@ -91,7 +91,9 @@ def test_a_probe_that_cannot_run_is_told_in_its_last_line(monkeypatch: pytest.Mo
 # The run
 
 
-def test_what_a_counting_run_cannot_have(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_run_refuses_debugger_flags(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a run that counts cannot have and what needs no meter."""
     monkeypatch.setenv("PATH", "")
     pytester.makepyfile("def test_plain(dtdispatch, device_mesh): pass\ndef test_other(): pass")
@@ -122,7 +124,7 @@ def test_the_same_command_is_run(pytester: pytest.Pytester, monkeypatch: pytest.
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.long
-def test_a_run_under_callgrind_is_the_one_run_that_the_user_sees(pytester: pytest.Pytester) -> None:
+def test_callgrind_run_prints_a_single_session(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_count=TESTS)
     flags = ("-k", "not left_out", "--dtdispatch-export=csv:results.csv", "--benchmark-json=rows.json")
     profile = ("-odtdispatch_profile=true", "--dtdispatch-rounds=2")
@@ -185,7 +187,7 @@ except MeterError as error:
 @needs_callgrind
 @pytest.mark.slow
 @pytest.mark.long
-def test_callgrind_counts_the_turns_of_a_loop_and_no_lookups_of_methods(tmp_path: Path) -> None:
+def test_callgrind_counts_loop_iterations_but_no_method_lookups(tmp_path: Path) -> None:
     from pytest_dtdispatch.instructions.meters import command
 
     script = tmp_path / "count.py"

@@ -77,7 +77,7 @@ def test_late(late): pass
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_test_fails_by_what_broke_a_limit_however_it_ends(pytester: pytest.Pytester) -> None:
+def test_exceeded_limit_fails_its_test_despite_swallowed_errors(pytester: pytest.Pytester) -> None:
     source = source_of(*SWALLOWED) + FIXTURES
     result = measure_source(pytester, source, f"{LIMIT},graph_breaks=0", "--dtdispatch-rounds=5", "-Wignore")
     result.assert_outcomes(failed=len(SWALLOWED), errors=2, passed=1)
@@ -86,7 +86,7 @@ def test_a_test_fails_by_what_broke_a_limit_however_it_ends(pytester: pytest.Pyt
     result.stdout.fnmatch_lines([f"gate: failed against limits: {len(SWALLOWED) + 2} regressed"])
 
 
-def test_a_test_that_is_to_fail_may_break_a_limit(pytester: pytest.Pytester) -> None:
+def test_xfail_test_may_exceed_a_limit(pytester: pytest.Pytester) -> None:
     expected = {
         "@pytest.mark.xfail": SUPPRESSED,
         "@pytest.mark.xfail(strict=True)": "moving(dtdispatch, device_mesh)",
@@ -155,7 +155,7 @@ def test_marker_set_by_a_test_is_refused(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.parametrize("hook", BY_HOOK)
 @pytest.mark.parametrize("flag", [(), ("--dtdispatch-all",)])
-def test_marker_set_by_a_hook_is_applied_or_refused(
+def test_marker_set_by_a_late_hook_is_refused(
     pytester: pytest.Pytester, hook: str, flag: tuple[str, ...]
 ) -> None:
     options = BY_HOOK[hook]
@@ -178,7 +178,7 @@ def test_marker_set_before_measuring_is_applied(pytester: pytest.Pytester) -> No
     result.stdout.fnmatch_lines(["gate: failed against limits: 1 regressed"])
 
 
-def test_the_verdict_of_a_limit_stands_first_in_every_file(pytester: pytest.Pytester) -> None:
+def test_limit_verdict_comes_first_in_every_file(pytester: pytest.Pytester) -> None:
     source = source_of("steady(dtdispatch, device_mesh)\nmoving(dtdispatch, device_mesh)")
     files = ("--dtdispatch-export=markdown:run.md", "--junitxml=run.xml")
     result = measure_source(pytester, source, *files, LIMIT)
@@ -204,7 +204,7 @@ def test_the_verdict_of_a_limit_stands_first_in_every_file(pytester: pytest.Pyte
 # Where nothing was judged
 
 
-def test_limits_that_judge_nothing_fail_what_asked_for_them(pytester: pytest.Pytester) -> None:
+def test_limits_without_counts_fail_test_or_run(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ndtdispatch_max = misses=0\n  wraps=3\n")
     flags = ("--dtdispatch-max=misses=1", "--dtdispatch-max=recompiles=0")
     source = """
@@ -238,7 +238,7 @@ RAISES = "with pytest.raises(ValueError):\n    "
 STEADY = "steady(dtdispatch, device_mesh)\n"
 
 
-def test_what_raises_under_a_limit_and_leaves_no_counts_fails_its_test(pytester: pytest.Pytester) -> None:
+def test_error_without_counts_under_limit_fails_its_test(pytester: pytest.Pytester) -> None:
     bodies = (
         f"{STEADY}{RAISES}dtdispatch.steps(broken, name='train')",
         f"{RAISES}dtdispatch.compile(broken, backend='eager')",
@@ -263,7 +263,7 @@ def test_what_raises_under_a_limit_and_leaves_no_counts_fails_its_test(pytester:
     measure(pytester, counts).assert_outcomes(passed=2)
 
 
-def test_what_is_counted_after_all_and_a_test_that_is_skipped_are_fine(pytester: pytest.Pytester) -> None:
+def test_later_counts_and_skipped_tests_satisfy_limits(pytester: pytest.Pytester) -> None:
     bodies = (
         f"{RAISES}dtdispatch.steps(broken, name='good')\nsteady(dtdispatch, device_mesh)",
         f"{RAISES}dtdispatch.steps(broken, name='train')\npytest.skip('not here')",
@@ -286,7 +286,7 @@ dtdispatch.steps(lambda: a @ a, name='implied')
 
 
 @pytest.mark.parametrize("way", ["flag", "marker", "ini"])
-def test_a_limit_on_what_no_one_asked_for_judges_that_alone(pytester: pytest.Pytester, way: str) -> None:
+def test_implicit_limit_ignores_explicit_redistributions(pytester: pytest.Pytester, way: str) -> None:
     limit = "implicit=0"
     mark = f"@pytest.mark.dtdispatch(max='{limit}')" if way == "marker" else ""
     flags = (f"--dtdispatch-max={limit}",) if way == "flag" else ()
@@ -333,7 +333,7 @@ def test_growth_and_calls_fail_only_over_their_limits(
         )
 
 
-def test_an_unknown_limit_is_refused_with_the_names_of_all(pytester: pytest.Pytester) -> None:
+def test_unknown_limit_is_refused_with_valid_names(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_it(dtdispatch): pass")
     result = run(pytester, "--dtdispatch", "--dtdispatch-max=implied=0")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

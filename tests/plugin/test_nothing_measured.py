@@ -24,7 +24,7 @@ def told(result: pytest.RunResult) -> str:
     return " ".join(text_of(result).rpartition("= dtdispatch =")[2].split())
 
 
-def test_ops_that_match_none_are_named_with_those_that_ran(pytester: pytest.Pytester) -> None:
+def test_unmatched_op_patterns_list_the_captured_ops(pytester: pytest.Pytester) -> None:
     flags = ("--dtdispatch-ops=matmul", "--color=yes")
     asked = measure_source(pytester, TESTS, *flags, passed=1)
     for result in (asked, run(pytester, "--dtdispatch-all", *flags)):
@@ -46,7 +46,7 @@ def test_why_no_test_was_measured_is_shown(pytester: pytest.Pytester, code: str,
     assert "made a call" not in text_of(result)
 
 
-def test_a_run_without_any_op_says_so_at_every_verbosity(pytester: pytest.Pytester) -> None:
+def test_run_without_ops_is_reported_at_every_verbosity(pytester: pytest.Pytester) -> None:
     says = "nothing was measured: no test that passed "
     result = measure_source(pytester, "def test_one(): pass\ndef test_two(): pass")
     result.stdout.fnmatch_lines([f"{says}made a call on DTensors*--dtdispatch-all*"])
@@ -95,7 +95,7 @@ def test_a_capture_without_ops_fails_under_a_gate(pytester: pytest.Pytester, gat
     result.stdout.fnmatch_lines([f"*test_it.py:*: {NO_OPS}, so the gate judged nothing"])
 
 
-def test_a_capture_that_is_not_entered_is_an_error(pytester: pytest.Pytester) -> None:
+def test_unentered_capture_is_an_error(pytester: pytest.Pytester) -> None:
     path = pytester.makepyfile("def test_it(dtdispatch):\n    dtdispatch.capture()")
     result = measure(pytester)
     says = "this capture was never entered, so nothing was measured; use it in a with"
@@ -118,14 +118,14 @@ def test_a_measuring_flag_alone_is_refused(pytester: pytest.Pytester, flag: str)
     assert_says_once(result, f"ERROR: {name}: nothing is measured without --dtdispatch or --dtdispatch-all")
 
 
-def test_flags_that_place_a_mesh_and_ini_values_need_no_measuring(pytester: pytest.Pytester) -> None:
+def test_mesh_flags_and_ini_values_work_unmeasured(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ndtdispatch_rounds = 5\ndtdispatch_max = collectives=0")
     pytester.makepyfile("def test_it(device_mesh): assert device_mesh.shape == (2, 2)")
     flags = ("--dtdispatch-mesh=2x2", "--dtdispatch-backend=fake", "--dtdispatch-device=cpu")
     run(pytester, *flags, "--dtdispatch-timeout=9").assert_outcomes(passed=1)
 
 
-def test_failed_gates_are_in_the_last_line_in_red(pytester: pytest.Pytester) -> None:
+def test_last_line_counts_failed_gates_in_red(pytester: pytest.Pytester) -> None:
     pytester.path.joinpath("expected.csv").write_text("gone,dispatch_hit_ns,1,0.1\n")
     expected = ("--dtdispatch-expected=expected.csv", "--color=yes", "--benchmark-quiet")
     result = measure_source(pytester, TESTS, *expected)
@@ -187,7 +187,7 @@ def test_raises(device_mesh):
 """
 
 
-def test_what_ran_in_threads_and_processes_and_below_a_mode_is_told(pytester: pytest.Pytester) -> None:
+def test_uncaptured_threads_processes_and_modes_are_reported(pytester: pytest.Pytester) -> None:
     result = measure_source(pytester, UNSEEN, *WHOLE, passed=4)
     for line in (
         "nothing was measured: no capture saw an op on DTensors in a test that passed",

@@ -109,7 +109,7 @@ def fail_on_ranks(
     return run
 
 
-def test_a_test_that_differs_on_one_rank_fails_and_names_it(tmp_path: Path) -> None:
+def test_test_diverging_on_one_rank_names_that_rank(tmp_path: Path) -> None:
     text = fail_on_ranks(tmp_path, TESTS, ranks=3).text
     assert "4 failed, 1 passed, 1 error" in text, text
     assert "failed: test_faults.py::test_raises (call): rank 1 failed: ValueError: boom" in text
@@ -137,7 +137,7 @@ def test_a_rank_that_aborts_leaves_its_native_stack(tmp_path: Path) -> None:
     assert re.search(r"SIGABRT\(6\), PID: \d+, Thread \d+: \n frame #0: ", run.text), run.text
 
 
-def test_a_rank_that_hangs_is_named_with_where_it_hangs(tmp_path: Path, results: Path) -> None:
+def test_hanging_rank_is_named_with_its_stack(tmp_path: Path, results: Path) -> None:
     saved = tmp_path / "saved.json"
     saved.write_text(EARLIER)
     args = (f"--dtdispatch-export=csv:{results}", f"--benchmark-json={saved}")
@@ -148,7 +148,7 @@ def test_a_rank_that_hangs_is_named_with_where_it_hangs(tmp_path: Path, results:
     assert results.read_text() == saved.read_text() == EARLIER
 
 
-def test_the_first_rank_that_hangs_is_named_by_the_next(tmp_path: Path) -> None:
+def test_hanging_rank_zero_is_named_by_rank_one(tmp_path: Path) -> None:
     run = fail_on_ranks(tmp_path, HANGS.format(rank=0), launcher=by_torchrun)
     why = f"rank 0 did not end the call of test_faults.py::test_bad within {TIMEOUT_S} s"
     assert f"ERROR: rank 1 could not go on: {why}" in run.text
@@ -162,13 +162,13 @@ def test_the_first_rank_that_hangs_is_named_by_the_next(tmp_path: Path) -> None:
     ],
     ids=["other tests", "no module"],
 )
-def test_a_rank_that_collects_others_is_named_before_tests_run(tmp_path: Path, body: str, says: str) -> None:
+def test_rank_with_different_collection_fails_before_tests(tmp_path: Path, body: str, says: str) -> None:
     run = fail_on_ranks(tmp_path, f"if RANK == 1:\n    {body}\n")
     assert f"failed: {says.format('test_faults.py')}" in run.text
     assert "no tests ran" in run.text
 
 
-def test_a_conftest_that_one_rank_cannot_import_is_shown(tmp_path: Path) -> None:
+def test_conftest_import_error_of_one_rank_is_shown(tmp_path: Path) -> None:
     on_one = 'import os\nif os.environ.get("RANK") == "1":\n    import no_such_module\n'
     (tmp_path / "conftest.py").write_text(on_one)
     run = fail_on_ranks(tmp_path, "", launcher=by_pytest)
@@ -176,7 +176,7 @@ def test_a_conftest_that_one_rank_cannot_import_is_shown(tmp_path: Path) -> None
     assert NO_MODULE in run.text
 
 
-def test_a_rank_that_ends_its_run_is_named_with_why(tmp_path: Path) -> None:
+def test_rank_that_exits_early_is_named_with_reason(tmp_path: Path) -> None:
     run = fail_on_ranks(tmp_path, LEAVES)
     assert "failed: rank 1 ended early and did not end the call of test_faults.py::test_bad" in run.text
     assert "\nERROR: rank 1 ended with exit status 3; the end of its output:" in run.text
@@ -256,7 +256,7 @@ def test_bad(dtdispatch, device_mesh):
 """
 
 
-def test_a_store_that_goes_away_is_named_and_ends_every_rank(tmp_path: Path) -> None:
+def test_lost_store_ends_every_rank(tmp_path: Path) -> None:
     (tmp_path / "test_faults.py").write_text(f"{IMPORTS}\n{GOOD}\n{WAITS_FOR_THE_END}")
     stores = [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)]  # type: ignore[attr-defined]
     variables = {"MASTER_PORT": str(stores[0].port), "TORCHELASTIC_USE_AGENT_STORE": "True"}

@@ -192,7 +192,7 @@ def run_nodes(folder: Path, file: Path) -> list[Finished]:
 
 
 @pytest.mark.long
-def test_the_suite_has_the_same_rows_however_its_ranks_are_started(tmp_path: Path) -> None:
+def test_suite_rows_are_equal_for_every_launcher(tmp_path: Path) -> None:
     files = {name: tmp_path / f"{name}.json" for name in ("pytest", "nodes")}
     run = run_ranks(tmp_path, 2, *SUITE, f"--benchmark-json={files['pytest']}", launcher=by_pytest)
     assert run.status == 0, run.text
@@ -207,7 +207,7 @@ def test_the_suite_has_the_same_rows_however_its_ranks_are_started(tmp_path: Pat
     assert of_two == of_one_machine
 
 
-def test_results_are_those_without_measurement_and_every_sample_of_every_rank_is_kept(tmp_path: Path) -> None:
+def test_ranks_compute_equal_results_and_save_every_sample(tmp_path: Path) -> None:
     """One run: it is torch's import on each rank that takes the time."""
     # What leaves a collective under way comes last: gloo may end the process when that times out.
     files = {"good": GOOD, "same": COLLECTIVES, "rpc": RPC, "nccl": NEEDS_NCCL, "unfinished": LATE}
@@ -247,7 +247,7 @@ def test_results_are_those_without_measurement_and_every_sample_of_every_rank_is
 
 
 @pytest.mark.long
-def test_fixtures_and_rpc_have_real_ranks_where_nothing_is_measured(tmp_path: Path) -> None:
+def test_unmeasured_fixtures_and_rpc_use_real_ranks(tmp_path: Path) -> None:
     check = "def test_more(device_mesh): assert (dist.get_backend(), device_mesh.size()) == ('gloo', 2)"
     (tmp_path / "test_rpc.py").write_text(IMPORTS + RPC + GOOD + check)
     before, _ = by_fork(2)
@@ -257,7 +257,7 @@ def test_fixtures_and_rpc_have_real_ranks_where_nothing_is_measured(tmp_path: Pa
 
 
 @pytest.mark.skipif(not has_local_mode(), reason="this torch has no torch.distributed._local_tensor")
-def test_the_local_backend_has_the_numbers_of_every_rank(pytester: pytest.Pytester) -> None:
+def test_local_backend_measures_every_rank(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_local=IMPORTS + LOCAL)
     result = measure(pytester, "-q", passed=2)
     assert re.search(r"mm\.default\(.*@2x2 .*\d", result.stdout.str())
@@ -302,7 +302,7 @@ def test_swallowed(dtdispatch, device_mesh):
 """
 
 
-def test_counts_of_every_rank_are_judged_on_it_and_tests_shuffled_alike(tmp_path: Path) -> None:
+def test_ranks_judge_own_counts_and_shuffle_equally(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(SHUFFLES)
     tests = (f"def test_{number}(device_mesh): assert device_mesh.size() == 2\n" for number in range(8))
     (tmp_path / "test_shuffled.py").write_text("".join(tests))

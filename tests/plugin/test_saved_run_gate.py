@@ -83,7 +83,7 @@ def failed(result: pytest.RunResult, *words: str, passed: int = 2) -> str:
     return assert_gate_failed(result, "gate: failed against ", *words, passed=passed)
 
 
-def test_a_noisy_row_is_marked_and_counted_and_not_judged(pytester: pytest.Pytester) -> None:
+def test_noisy_row_is_marked_and_inconclusive(pytester: pytest.Pytester) -> None:
     save(pytester)
     write(pytester, **BURSTS)
     result = run(pytester, *GATE)
@@ -104,7 +104,7 @@ def test_a_noisy_row_is_marked_and_counted_and_not_judged(pytester: pytest.Pytes
 # Verdicts
 
 
-def test_a_run_against_itself_passes_and_drift_is_told(
+def test_unchanged_run_passes_and_shows_drift(
     pytester: pytest.Pytester, scripted: types.SimpleNamespace
 ) -> None:
     path = save(pytester)
@@ -147,7 +147,7 @@ def test_a_row_slower_by_half_is_named(pytester: pytest.Pytester, scripted: type
     failed(run(pytester, *COMPARE), "2 passed, 1 regressed", " hit=median:40% ")
 
 
-def test_a_run_without_a_threshold_stands_beside_the_saved_one_and_fails_nothing(
+def test_comparison_without_threshold_fails_nothing(
     pytester: pytest.Pytester, scripted: types.SimpleNamespace
 ) -> None:
     path = save(pytester)
@@ -263,7 +263,7 @@ HELD = '@pytest.mark.dtdispatch(threshold="30%")\n'
 
 
 @pytest.mark.parametrize("how", GONE)
-def test_a_row_saved_under_a_threshold_of_its_marker_is_missed(pytester: pytest.Pytester, how: str) -> None:
+def test_absent_row_with_saved_marker_threshold_is_missing(pytester: pytest.Pytester, how: str) -> None:
     save(pytester, marker=HELD)
     old, new = GONE[how]
     write(pytester, HELD, **{old: new})
@@ -317,7 +317,7 @@ def test_saved_run_that_stopped_is_refused(pytester: pytest.Pytester, flag: str)
     assert_passed(run(pytester, *COMPARE), "not compared with the saved run: the saved run is incomplete: ")
 
 
-def test_saved_run_with_a_failed_last_test_is_whole(pytester: pytest.Pytester) -> None:
+def test_saved_run_with_failed_last_test_is_complete(pytester: pytest.Pytester) -> None:
     write(pytester)
     pytester.makepyfile(test_z="def test_fails(): assert False")
     run(pytester, *SAVE, "-x", "test_gate.py", "test_z.py")
@@ -328,7 +328,7 @@ def test_saved_run_with_a_failed_last_test_is_whole(pytester: pytest.Pytester) -
 @pytest.mark.parametrize(
     "ini", ["testpaths = test_*.py", "testpaths = test_kept.py", "addopts = test_kept.py"]
 )
-def test_file_that_is_gone_from_an_ini_value_is_missed(pytester: pytest.Pytester, ini: str) -> None:
+def test_rows_of_a_renamed_file_are_missing(pytester: pytest.Pytester, ini: str) -> None:
     path = save(pytester)
     pytester.path.joinpath("test_gate.py").rename(pytester.path / "test_kept.py")
     pytester.makeini(f"[pytest]\n{ini}\n")
@@ -346,7 +346,7 @@ def test_excluded_rows_are_counted(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.parametrize("traced", ["base", "head"])
-def test_run_under_a_profiler_on_one_side_is_mismatched(
+def test_profiler_on_one_side_is_a_mismatch(
     pytester: pytest.Pytester, scripted: types.SimpleNamespace, traced: str
 ) -> None:
     write(pytester)
@@ -383,7 +383,7 @@ def test_kinds(dtdispatch, a):
 )
 
 
-def test_every_row_of_another_mesh_is_mismatched_whatever_the_machine(pytester: pytest.Pytester) -> None:
+def test_other_mesh_is_mismatched_even_with_any_machine(pytester: pytest.Pytester) -> None:
     then, now = (
         KINDS.replace("{marker}", f"@pytest.mark.dtdispatch(mesh='{mesh}')") for mesh in ("4", "2x4")
     )
@@ -399,7 +399,7 @@ def test_every_row_of_another_mesh_is_mismatched_whatever_the_machine(pytester: 
     assert "regressed" not in text
 
 
-def test_a_run_of_another_machine_is_refused_unless_it_is_wanted(pytester: pytest.Pytester) -> None:
+def test_other_machine_is_mismatched_unless_allowed(pytester: pytest.Pytester) -> None:
     edit(save(pytester), lambda saved: saved["environment"].update(threads="99"))
     says = "mismatched threads: 99 then, 1 now"
     failed(run(pytester, *GATE), "1 mismatched", says, "--dtdispatch-any-machine")
@@ -409,7 +409,7 @@ def test_a_run_of_another_machine_is_refused_unless_it_is_wanted(pytester: pytes
 # Nothing to compare
 
 
-def test_no_saved_run_fails_and_the_run_can_be_saved(pytester: pytest.Pytester) -> None:
+def test_gate_without_saved_run_fails_but_saves(pytester: pytest.Pytester) -> None:
     write(pytester)
     both = (*MEASURED, "--benchmark-compare", "--benchmark-autosave", "--dtdispatch-fail=10%")
     says = ("--benchmark-compare finds no saved run", "--benchmark-autosave")
@@ -439,7 +439,7 @@ def test_under_xdist_gates_fail_as_disabled(pytester: pytest.Pytester) -> None:
     assert text.count("1 disabled") == 2
 
 
-def test_thresholds_of_an_ini_file_wait_until_a_saved_run_is_named(pytester: pytest.Pytester) -> None:
+def test_ini_thresholds_apply_only_with_a_saved_run(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ndtdispatch_fail = median:10%\n")
     write(pytester)
     assert_passed(run(pytester, "-k", "add"))

@@ -69,7 +69,7 @@ def nothing_stays_registered(pytester: pytest.Pytester) -> Iterator[None]:
     KINDS.update(kinds)
 
 
-def test_a_sampler_goes_to_the_table_the_files_and_the_gates(pytester: pytest.Pytester) -> None:
+def test_custom_sampler_reaches_table_files_and_gates(pytester: pytest.Pytester) -> None:
     rounds = ("--dtdispatch-rounds=10", "--dtdispatch-repeat=1", "--dtdispatch-max-time=9")
     files = ("--dtdispatch-export=csv:results.csv", "--benchmark-json=rows.json", "--benchmark-save=base")
     result = measure(pytester, METRIC, *rounds, *files, passed=1)
@@ -98,7 +98,7 @@ def test_a_sampler_goes_to_the_table_the_files_and_the_gates(pytester: pytest.Py
         assert "mismatched metric: thread-cpu then, time now" in text_of(result)
 
 
-def test_a_sampler_that_cannot_be_had_is_refused_in_one_line(pytester: pytest.Pytester) -> None:
+def test_unavailable_sampler_is_refused_in_one_line(pytester: pytest.Pytester) -> None:
     line = 'why_not = lambda self: "this kernel has no such clock"'
     pytester.makeconftest(SAMPLER.replace("        begin = end", f"        {line}\n        begin = end"))
     says = "--dtdispatch-metric thread-cpu: this kernel has no such clock"
@@ -121,7 +121,7 @@ COUNTS = """
 """
 
 
-def test_a_sampler_of_counts_has_whole_numbers_and_no_rows_of_times(pytester: pytest.Pytester) -> None:
+def test_counting_sampler_has_integers_and_no_time_rows(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(COUNTS)
     metric = "--dtdispatch-metric=readings"
     result = measure(
@@ -176,7 +176,7 @@ def with_numbers(pytester: pytest.Pytester, *numbers: str) -> None:
     pytester.makepyfile(test_it=f"from conftest import Number\n\n{test}")
 
 
-def test_a_kind_of_result_goes_to_the_terminal_the_files_and_the_gates(pytester: pytest.Pytester) -> None:
+def test_custom_result_reaches_terminal_files_and_gates(pytester: pytest.Pytester) -> None:
     with_numbers(pytester, 'Number("model", 12, most=11)', 'Number("other", 5)')
     result = measure(pytester, "--dtdispatch-export=csv:results.csv", failed=1)
     result.stdout.fnmatch_lines(["E *GateError: model: over its limits", "E *blocks=11, and there are 12"])
@@ -234,7 +234,7 @@ def test_results_of_an_unregistered_kind_are_preserved(
         assert "is not registered here" in Path(name).read_text()
 
 
-def test_a_result_that_cannot_be_kept_is_told_in_one_line(pytester: pytest.Pytester) -> None:
+def test_unrecordable_result_is_a_one_line_error(pytester: pytest.Pytester) -> None:
     for numbers, why in (
         (["type('', (), {'kind': 'other'})"], "no kind of results is registered as 'other'; valid: budget, "),
         (['Number("one", 1)', 'Number("one", 2)'], "the name 'one' is taken by another call of this test"),

@@ -52,7 +52,7 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_a_table_has_a_line_a_signature_below_its_test_in_colour_or_plain(pytester: pytest.Pytester) -> None:
+def test_table_has_one_line_per_signature(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_ten=TEN_LINES)
     plain = measured_section(pytester, "--color=no")
     title, head, test, line, proved, *legend = plain
@@ -71,7 +71,7 @@ def test_a_table_has_a_line_a_signature_below_its_test_in_colour_or_plain(pytest
     assert first_words == [line.split()[0] for line in plain[to_proof]]
 
 
-def test_verbosity_adds_rounds_and_reasons_and_takes_legend_and_table(pytester: pytest.Pytester) -> None:
+def test_verbosity_controls_rounds_reasons_and_legend(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SEVERAL)
     brief = "\n".join(measured_section(pytester))
     assert "no local row" not in brief
@@ -166,7 +166,7 @@ def on_a_terminal(folder: Path, *args: str) -> str:
 
 
 @pytest.mark.long
-def test_progress_stands_beside_the_dots_and_is_taken_away(tmp_path: Path) -> None:
+def test_progress_appears_beside_dots_and_is_erased(tmp_path: Path) -> None:
     (tmp_path / "test_slow.py").write_text(SLOW)
     written = on_a_terminal(tmp_path)
     assert f"test_slow.py {SAVE} half way{ERASE}{RESTORE}{ERASE}F" in written
@@ -174,7 +174,7 @@ def test_progress_stands_beside_the_dots_and_is_taken_away(tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_there_is_none_where_a_test_writes_to_the_terminal(tmp_path: Path) -> None:
+def test_progress_is_absent_when_tests_write_output(tmp_path: Path) -> None:
     (tmp_path / "test_slow.py").write_text(SLOW)
     for flag in ("-s", "-olog_cli=true"):
         assert "half way" not in on_a_terminal(tmp_path, flag).replace('show_progress("half way")', "")
@@ -207,7 +207,7 @@ def test_logger(a, debug_log):
 
 
 @pytest.mark.parametrize("metric", ["time", "counts"])
-def test_whole_tests_have_notes_in_place_of_warnings(metric: str, pytester: pytest.Pytester) -> None:
+def test_whole_tests_have_notes_instead_of_warnings(metric: str, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=f"{IMPORTS}{UNAWARE}")
     flags = ("--dtdispatch-all", f"--dtdispatch-metric={metric}", "-Werror")
     result = measure(pytester, *flags, passed=3)

@@ -116,7 +116,7 @@ def test_defaults_are_those_of_the_documentation(pytester: pytest.Pytester) -> N
 
 
 @pytest.mark.parametrize("name", TYPED)
-def test_a_flag_and_an_ini_value_set_their_setting_and_no_other(pytester: pytest.Pytester, name: str) -> None:
+def test_flag_and_ini_value_set_only_their_setting(pytester: pytest.Pytester, name: str) -> None:
     texts, value = TYPED[name]
     expected = {"measure": name in ("measure", "measure_all"), name: value}
     assert settings_of(pytester, *flags_of(name, texts)) == Settings(**expected)
@@ -128,7 +128,7 @@ def test_a_flag_and_an_ini_value_set_their_setting_and_no_other(pytester: pytest
     assert settings_of(pytester, ini=ini) == Settings(**expected)
 
 
-def test_the_help_names_each_flag_its_default_and_its_ini_name(pytester: pytest.Pytester) -> None:
+def test_help_lists_flags_defaults_and_ini_names(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess(*PLUGINS, "--help")
     text = " ".join(" ".join(result.outlines).split())
     for each in WITH_INI:
@@ -158,7 +158,7 @@ def test_the_list_of_fixtures_names_each_method(pytester: pytest.Pytester) -> No
     assert methods == set(re.findall(r"^ +(\w+)(?:\(.*\))?: ", text.partition("\n\n")[0], re.MULTILINE))
 
 
-def test_an_unknown_flag_is_answered_by_the_nearest_and_one_of_a_conftest_is_not(
+def test_unknown_flag_gets_a_suggestion(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makeconftest("def pytest_addoption(parser): parser.addoption('--dtdispatch-own')")
@@ -209,7 +209,7 @@ def test_most_rounds_of_auto(pytester: pytest.Pytester, args: list[str], most: i
         (["--dtdispatch-export=csv:rows.csv"], True),
     ],
 )
-def test_figures_that_outlive_the_run_or_are_judged_are_kept(
+def test_figures_are_stored_only_when_saved_or_judged(
     pytester: pytest.Pytester, args: list[str], are_kept: bool
 ) -> None:
     config = pytester.parseconfig(*PLUGINS, "-p", "pytest_benchmark.plugin", *args)
@@ -261,7 +261,7 @@ def test_flag_beats_marker_beats_ini_beats_default(
 
 
 @pytest.mark.parametrize("marker", ["max='misses=5'", "max={'misses': 5}"])
-def test_of_limits_by_ini_marker_and_flag_the_closest_wins(pytester: pytest.Pytester, marker: str) -> None:
+def test_limits_merge_and_flag_beats_marker_beats_ini(pytester: pytest.Pytester, marker: str) -> None:
     """All limits hold; where two have one name, the closest wins."""
     ini = "dtdispatch_max = misses=9,collectives=4"
     above = "pytestmark = pytest.mark.dtdispatch(max='wraps=1')"
@@ -297,7 +297,7 @@ INVALID_MARKERS = [
 ]
 
 
-def test_a_marker_that_is_not_valid_names_file_and_line_and_what_is_valid(pytester: pytest.Pytester) -> None:
+def test_invalid_marker_error_names_line_and_valid_values(pytester: pytest.Pytester) -> None:
     above = "import numpy\nclass Silent:\n    def __repr__(self): raise RuntimeError('no')"
     items = items_of(pytester, [arguments for arguments, _ in INVALID_MARKERS], above=above)
     for item, (_, says) in zip(items, INVALID_MARKERS, strict=True):

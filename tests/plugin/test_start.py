@@ -50,7 +50,7 @@ def run_alone(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
 
 
 @pytest.mark.parametrize("ini", ["", INI], ids=["", "ini"])
-def test_a_run_that_does_not_measure_imports_hooks_and_one_table(pytester: pytest.Pytester, ini: str) -> None:
+def test_unmeasured_run_imports_only_hooks_and_settings(pytester: pytest.Pytester, ini: str) -> None:
     pytester.makeini(ini or "[pytest]\n")
     pytester.makepyfile(TESTS if ini else "def test_nothing(tmp_path): pass")
     result = run_alone(pytester)
@@ -91,7 +91,7 @@ def test_torch_waits_and_measuring_has_a_header(pytester: pytest.Pytester, args:
     ],
     ids=["mistake", "fixture", "markers", "fixtures"],
 )
-def test_what_needs_no_torch_does_not_import_it(
+def test_unmeasured_commands_do_not_import_torch(
     pytester: pytest.Pytester, args: tuple[str, ...], status: int, lines: list[str]
 ) -> None:
     pytester.makepyfile("def test_unmeasured(dtdispatch): assert not dtdispatch.enabled")

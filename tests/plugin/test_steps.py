@@ -56,7 +56,7 @@ WHOLE = ("--dtdispatch-all", "--dtdispatch-metric=counts")
 # Assertions
 
 
-def test_an_assertion_holds_or_lists_what_missed_and_why(pytester: pytest.Pytester) -> None:
+def test_failed_assertion_lists_misses_with_causes(pytester: pytest.Pytester) -> None:
     result = measure_source(pytester, ASSERTED, failed=1, passed=2)
     result.stdout.fnmatch_lines(["E       assert 1 == 0", f"E*{MISSED_IN_ALL}".replace("[", "[[]")])
     result.stdout.fnmatch_lines(
@@ -137,7 +137,7 @@ def test_fails(device_mesh):
     run(pytester, *WHOLE, "--dtdispatch-max=misses=2").assert_outcomes(passed=2, failed=1)
 
 
-def test_captures_and_calls_are_counted_where_counts_are_the_metric(pytester: pytest.Pytester) -> None:
+def test_counts_metric_counts_captures_and_calls(pytester: pytest.Pytester) -> None:
     source = f"""{STEPS}
 def test_regions(dtdispatch, device_mesh, a):
     with dtdispatch.capture() as book:
@@ -171,7 +171,7 @@ def test_timed_first(dtdispatch, a):
 """
 
 
-def test_a_step_is_counted_budgeted_and_timed_under_one_name(pytester: pytest.Pytester) -> None:
+def test_counts_budget_and_times_share_one_name(pytester: pytest.Pytester) -> None:
     measure_source(pytester, ONE_NAME, "--dtdispatch-export=csv:results.csv", passed=2)
     file = pytester.path / "results.csv"
     keys = [",".join(row.split(",")[:2]).partition("::")[2] for row in file.read_text().splitlines()]
@@ -181,7 +181,7 @@ def test_a_step_is_counted_budgeted_and_timed_under_one_name(pytester: pytest.Py
     assert sorted(keys) == sorted(f"{test}::step,{each}" for test in tests for each in metrics)
 
 
-def test_a_budget_of_a_whole_test_has_lines_of_it_and_none_of_pytest(pytester: pytest.Pytester) -> None:
+def test_whole_test_budget_has_no_lines_of_pytest(pytester: pytest.Pytester) -> None:
     source = "def test_add(device_mesh):\n    a = sharded(device_mesh)\n    a + a\n"
     text = text_of(measure_source(pytester, source, "--dtdispatch-budget", passed=1))
     budget = text.partition("test_it.py::test_add: test (budget)")[2]
@@ -223,7 +223,7 @@ def events_of(pytester: pytest.Pytester) -> list[dict[str, Any]]:
     return [event for event in events if event["ph"] == "X"]
 
 
-def test_every_step_of_a_run_is_in_the_trace_but_those_of_tests_that_fail(pytester: pytest.Pytester) -> None:
+def test_trace_has_every_step_of_passed_tests(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=IMPORTS + TRACED)
     run(pytester, *WHOLE, TRACE, "-k", "test_call").assert_outcomes(passed=1)  # counted regions are steps too
     assert any(event["name"] == "test_it.py::test_call: add" for event in events_of(pytester))
@@ -244,7 +244,7 @@ def test_every_step_of_a_run_is_in_the_trace_but_those_of_tests_that_fail(pytest
     assert "pytest_dtdispatch/" not in text_of(result)
 
 
-def test_a_run_that_can_write_no_trace_fails_and_says_why(pytester: pytest.Pytester) -> None:
+def test_unwritable_trace_fails_the_run_with_reason(pytester: pytest.Pytester) -> None:
     path = pytester.path / "trace.json"
     result = measure_source(pytester, TRACED, TRACE, "-k", "test_call", passed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED

@@ -87,7 +87,7 @@ def test_a_saved_run_exports_as_live(pytester: pytest.Pytester, capsys: pytest.C
     assert capsys.readouterr().err == "dtdispatch: --export writes one run: name one SAVED.json\n"
 
 
-def test_a_budget_stands_beside_that_of_the_run_that_is_compared_with(pytester: pytest.Pytester) -> None:
+def test_budget_is_shown_beside_its_baseline(pytester: pytest.Pytester) -> None:
     measure(pytester, "-ktest_all", "--benchmark-save=base")
     files = [f"--dtdispatch-export={name}:now-{name}" for name in ("html", "markdown")]
     text = text_of(measure(pytester, "-ktest_all", "--benchmark-compare=0001", *files))
@@ -132,7 +132,7 @@ def assert_holds_our_properties(file: Path) -> None:
         ("markdown:auto", "--export markdown:auto is for a run in a job of GitHub Actions: name a file"),
     ],
 )
-def test_what_cannot_be_exported_is_told_in_one_line(
+def test_impossible_export_is_a_one_line_error(
     export: str, says: str, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = number("t.py::test_a::train", "misses_per_step", 2)
@@ -260,7 +260,9 @@ def test_raising_table_or_section_leaves_files(
     assert "1 passed" in last
 
 
-def test_a_job_is_told_of_a_run_cut_short(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_summary_reports_an_incomplete_run(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A job is told of a run that is no whole."""
     summary = pytester.path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))

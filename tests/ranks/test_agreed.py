@@ -96,13 +96,13 @@ def test_nothing_is_repeated_that_another_rank_cannot(method: Callable[[Step, Pl
     assert len(ran) == (2 if method is scales else 1)  # one of each size
 
 
-def test_an_op_is_not_repeated_that_another_rank_cannot(shard: Callable[..., Any]) -> None:
+def test_op_unrepeatable_on_another_rank_is_not_repeated(shard: Callable[..., Any]) -> None:
     a = shard(8, 8)
     [row] = captured(lambda: a + a, plan=plan(the_repetition=0)).measurements()
     assert row.figures.notes == (ON_ANOTHER_RANK,)
 
 
-def test_lines_are_followed_on_all_ranks_or_on_none() -> None:
+def test_lines_are_traced_on_all_ranks_or_none() -> None:
     counts = []
     for may_trace in (0, 1):
         counts.append(0)

@@ -44,7 +44,7 @@ def on_all(act: Callable[..., Any], *arguments: Sequence[Any]) -> list[Any]:
         return list(threads.map(acted, *arguments))
 
 
-def test_every_rank_reads_what_all_of_them_put(ranks: list[Exchange]) -> None:
+def test_every_rank_reads_values_of_all_ranks(ranks: list[Exchange]) -> None:
     def act(rank: Exchange) -> Any:
         rank.put("a", {"rank": rank.world.rank, "long": "ü" * 1_500_000})  # torch takes 8 MiB
         return [(each, len(value["long"])) for each, value in rank.gather("a", "put", timeout_s=60).items()]
@@ -52,7 +52,7 @@ def test_every_rank_reads_what_all_of_them_put(ranks: list[Exchange]) -> None:
     assert on_all(act, ranks) == [[(rank, 1_500_000) for rank in range(3)]] * 3
 
 
-def test_a_rank_that_does_not_come_in_time_is_named_and_not_waited_for_again(ranks: list[Exchange]) -> None:
+def test_late_rank_is_named_and_awaited_once(ranks: list[Exchange]) -> None:
     for rank in ranks[:2]:
         rank.put("a", rank.world.rank)
     with pytest.raises(RanksError, match=rf"^rank 2 did not collect its tests within {TIMEOUT_S:g} s$"):
@@ -62,7 +62,7 @@ def test_a_rank_that_does_not_come_in_time_is_named_and_not_waited_for_again(ran
     assert time.monotonic() - start < TIMEOUT_S
 
 
-def test_a_rank_that_has_left_is_named_at_once(ranks: list[Exchange]) -> None:
+def test_exited_rank_is_named_immediately(ranks: list[Exchange]) -> None:
     ranks[0].put("a", 0)
     ranks[2].put("a", 2)
     ranks[1].put(Exchange.LEFT, 3)
@@ -74,7 +74,7 @@ def test_a_rank_that_has_left_is_named_at_once(ranks: list[Exchange]) -> None:
     assert ranks[0].gather(Exchange.LEFT, "end", among=[1, 2], unless=()) == {1: 3, 2: 0}
 
 
-def test_what_a_rank_says_after_it_has_left_is_waited_for(ranks: list[Exchange]) -> None:
+def test_values_of_an_exited_rank_can_be_awaited(ranks: list[Exchange]) -> None:
     ranks[0].put(Exchange.LEFT, 0)
     with ThreadPoolExecutor(1) as threads:
         done = threads.submit(ranks[1].gather, "done", "end the run", 10, [0], unless=())
@@ -82,7 +82,7 @@ def test_what_a_rank_says_after_it_has_left_is_waited_for(ranks: list[Exchange])
         assert done.result() == {0: 0}
 
 
-def test_a_rank_that_has_ended_the_part_of_the_test_will_not_come(ranks: list[Exchange]) -> None:
+def test_rank_past_its_test_phase_is_not_awaited(ranks: list[Exchange]) -> None:
     ranks[0].end_of_part = "test/1/call"
     ranks[1].put("test/1/call", "failed")
     ranks[2].put("agree", 2)
@@ -115,7 +115,7 @@ def test_ranks_agree_on_the_minimum_of_each_number(pair: list[Lockstep]) -> None
     assert agreed(None, "the rounds", 20, 5) == (20, 5)
 
 
-def test_different_subjects_are_one_error_on_every_rank_that_names_both(pair: list[Lockstep]) -> None:
+def test_different_subjects_are_an_error_naming_both(pair: list[Lockstep]) -> None:
     says = "ranks measure different things: rank 0 at the start of add; rank 1 at the start of sub"
     assert on_all(Lockstep.sync, pair, ("add", "sub")) == [says, says]
 

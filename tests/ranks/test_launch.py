@@ -23,7 +23,7 @@ def start(folder: Path, program: str) -> tuple[int, str] | None:
     return launch(2, [sys.executable, "-c", program], {"X": "x"}, str(folder))
 
 
-def test_each_rank_runs_and_our_process_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launching_ranks_restores_our_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "logs").mkdir()
     before, disabled = dict(os.environ), logging.root.manager.disable

@@ -48,7 +48,7 @@ def merged_hits(stat: str, *by_rank: Measurement) -> Samples:
 
 
 @given(lists_of_ranks)
-def test_what_stands_for_all_ranks_is_between_fastest_and_slowest(by_rank: list[tuple[int, ...]]) -> None:
+def test_merged_samples_lie_between_fastest_and_slowest_rank(by_rank: list[tuple[int, ...]]) -> None:
     medians = [statistics.median(ns) for ns in by_rank]
     middle = merged_hits("median", *(hits(*ns) for ns in by_rank))
     slowest = merged_hits("max", *(hits(*ns) for ns in by_rank))
@@ -60,11 +60,11 @@ def test_what_stands_for_all_ranks_is_between_fastest_and_slowest(by_rank: list[
     assert {*middle.ns, *slowest.ns} <= {sample for ns in by_rank for sample in ns}  # each was measured
 
 
-def test_all_samples_of_all_ranks_are_kept() -> None:
+def test_merged_samples_include_every_rank() -> None:
     assert merged_hits("median", hits(7, 8), hits(9, 10)).by_rank == ((0, (7, 8)), (1, (9, 10)))
 
 
-def test_refused_samples_add_up_and_the_least_rounds_are_told() -> None:
+def test_merging_sums_refusals_and_takes_minimum_rounds() -> None:
     first = measured("add", Samples(State.MISS, (), (Refused("no", 2),)), rounds=5)
     second = measured("add", Samples(State.MISS, (3,), (Refused("no", 1),)), rounds=4)
     [merged] = merged_rows({0: [first], 1: [second]})
@@ -72,17 +72,17 @@ def test_refused_samples_add_up_and_the_least_rounds_are_told() -> None:
     assert merged.figures.rounds == 4
 
 
-def test_waits_of_the_rank_that_waited_most_stand_for_all() -> None:
+def test_merged_wait_is_the_maximum_of_ranks() -> None:
     rows = [measured("add", Samples(State.HIT, (7, 9), waited=share)) for share in (0.2, 0.7, 0.0)]
     assert merged_hits("median", *rows).waited == 0.7
 
 
-def test_a_note_of_one_rank_names_it_and_one_of_all_is_told_once() -> None:
+def test_shared_notes_merge_and_others_name_their_rank() -> None:
     [merged] = merged_rows({0: [measured("add", notes=("a", "b"))], 3: [measured("add", notes=("a",))]})
     assert merged.figures.notes == ("a", "rank 0: b")
 
 
-def test_a_signature_of_some_ranks_says_on_which_it_is_missing() -> None:
+def test_signature_names_ranks_that_lack_it() -> None:
     add, sub = hits(7), measured("sub")
     merged = merged_rows({0: [add], 1: [add, sub], 2: [add]})
     assert [one.label for one in merged] == ["add", "sub"]
@@ -93,7 +93,7 @@ def test_a_signature_of_some_ranks_says_on_which_it_is_missing() -> None:
 # Numbers and verdicts
 
 
-def test_of_each_number_the_largest_stands_and_says_whose_it_is_where_ranks_differ() -> None:
+def test_merged_number_is_maximum_and_names_its_ranks() -> None:
     one, two = (
         number("t::a", "misses_per_step", 1),
         number("t::a", "misses_per_step", 2),
@@ -108,7 +108,7 @@ def test_of_each_number_the_largest_stands_and_says_whose_it_is_where_ranks_diff
     assert merged([one], [two], [two, alone]) == (replace(two, ranks=(1, 2)), replace(alone, ranks=(2,)))
 
 
-def test_of_each_limit_the_worst_verdict_stands_and_says_on_which_ranks() -> None:
+def test_merged_limit_verdict_is_worst_and_names_ranks() -> None:
     passed, over, worse = (judge_count("t::a", "misses", 1, found, "it has more") for found in (0, 2, 5))
     other = judge_count("t::a", "wraps", 1, 1, "")
 
@@ -124,7 +124,7 @@ def test_of_each_limit_the_worst_verdict_stands_and_says_on_which_ranks() -> Non
 # Where ranks differ
 
 
-def test_ranks_that_failed_alike_are_named_in_one_line_and_one_that_expects_to_apart() -> None:
+def test_equal_failures_of_ranks_are_one_line() -> None:
     passed, known = PhaseOutcome(PASSED), PhaseOutcome("xfailed", "known")
     late, boom = PhaseOutcome(FAILED, "timed out"), PhaseOutcome(FAILED, "boom")
     said = complaints({0: late, 1: boom, 2: late, 3: passed})

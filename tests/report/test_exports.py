@@ -37,7 +37,7 @@ def test_the_flag_names_every_format() -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_an_earlier_file_is_known_by_how_it_begins(name: str) -> None:
+def test_earlier_file_format_is_detected_from_its_beginning(name: str) -> None:
     made = FORMATS[name]
     text, said = made.render(run_of(traces=(TRACE,)), Path("out"))
     assert re.match(made.begins, text)
@@ -61,7 +61,7 @@ def test_an_earlier_file_is_known_by_how_it_begins(name: str) -> None:
         ('"open', False),
     ],
 )
-def test_a_file_of_results_is_told_from_one_of_expected_results(text: str, is_one: bool) -> None:
+def test_results_file_is_distinguished_from_expected_file(text: str, is_one: bool) -> None:
     assert bool(re.match(FORMATS["csv"].begins, text)) is is_one
 
 
@@ -100,7 +100,7 @@ def test_invalid_trace_is_refused_by_its_file() -> None:
         FORMATS["trace"].render(run_of(traces=(TRACE, TRACE[:-1])), Path("out"))
 
 
-def test_a_record_has_what_pytorchs_database_requires() -> None:
+def test_record_has_required_fields_of_pytorch_database() -> None:
     run = run_of(build={"device": "cpu", "threads": 1}, numbers=(*NUMBERS[:1],))
     records = exported("oss-json", run)
     names = [record["metric"]["name"] for record in records]
@@ -128,7 +128,7 @@ def entries_of(run: ReportedRun) -> list[dict[str, Any]]:
     return entries
 
 
-def test_each_state_is_an_entry_in_nanoseconds_with_the_scatter_of_the_table() -> None:
+def test_each_state_is_a_nanosecond_entry_with_scatter() -> None:
     miss, hit = entries_of(run_of())
     assert (miss["name"], hit["name"]) == (MISS, HIT)
     assert (hit["unit"], hit["value"], hit["range"]) == ("ns", 7000, "\xb1 28.6 %")
@@ -137,7 +137,7 @@ def test_each_state_is_an_entry_in_nanoseconds_with_the_scatter_of_the_table() -
     assert noisy["extra"].splitlines()[-1].startswith("noisy: ")
 
 
-def test_counts_are_entries_of_their_own_unit_without_a_range() -> None:
+def test_counts_are_entries_without_a_range() -> None:
     instructions, misses, wall = entries_of(run_of(COUNTED, numbers=NUMBERS))
     assert (instructions["value"], instructions["unit"]) == (66_000, "instructions")
     assert misses == {"name": "t.py::test_a::train::misses_per_step", "unit": "misses per step", "value": 2}
@@ -145,7 +145,7 @@ def test_counts_are_entries_of_their_own_unit_without_a_range() -> None:
     assert not [entry for entry in (instructions, misses, wall) if "range" in entry]
 
 
-def test_no_name_of_an_entry_is_more_than_one_line() -> None:
+def test_entry_names_have_no_line_breaks() -> None:
     for entry in entries_of(hostile_run()):
         assert all(text.isprintable() for text in (entry["name"], *entry.get("extra", "").splitlines()))
 
@@ -167,20 +167,20 @@ def metrics_of(run: ReportedRun) -> dict[str, dict[str, dict[str, Any]]]:
     return found
 
 
-def test_a_latency_lies_between_the_least_sample_and_where_the_median_ends() -> None:
+def test_latency_range_spans_minimum_to_median_bound() -> None:
     metrics = metrics_of(run_of())
     assert metrics[HIT] == {"latency": {"value": 7000, "lower_value": 6900, "upper_value": 9000}}
     assert list(metrics) == [MISS, HIT]
 
 
-def test_there_is_no_interval_where_none_is_known() -> None:
+def test_latency_without_interval_has_only_a_value() -> None:
     few = Samples(State.HIT, HITS[:4])
     ranks = Samples(State.COLD, HITS, by_rank=((0, HITS), (1, HITS)))
     metrics = metrics_of(run_of(row(ADD, few, ranks)))
     assert [list(measures["latency"]) for measures in metrics.values()] == [["value"]] * 2
 
 
-def test_what_is_no_latency_has_another_measure() -> None:
+def test_counts_and_other_times_have_own_measures() -> None:
     own = Unit(hit="thread_cpu_hit_ns", miss="thread_cpu_miss_ns")
     counted = Samples(State.MISS, (5, 6), unit=INSTRUCTIONS)
     timed = row(ADD, Samples(State.HIT, HITS, unit=own), counted)
@@ -189,7 +189,7 @@ def test_what_is_no_latency_has_another_measure() -> None:
     assert [list(measures) for measures in metrics.values()] == [[name] for name in measures]
 
 
-def test_a_long_name_is_cut_before_its_state_and_names_stay_apart() -> None:
+def test_long_names_are_shortened_but_stay_unique() -> None:
     metrics = metrics_of(run_of(row("x" * 10_000), row("x" * 10_000 + "y")))
     assert len(metrics) == 4
     assert {name.rpartition("::")[2] for name in metrics} == {"miss", "hit"}
@@ -199,7 +199,7 @@ def test_a_long_name_is_cut_before_its_state_and_names_stay_apart() -> None:
 # Saved runs
 
 
-def test_a_format_that_a_run_has_nothing_for_is_told_and_nothing_is_written(tmp_path: Path) -> None:
+def test_empty_format_is_an_error_and_writes_nothing(tmp_path: Path) -> None:
     exports = [Export("csv", tmp_path / "a.csv"), Export("trace", tmp_path / "b")]
     with pytest.raises(DtDispatchError, match="b was not written: no steps were counted"):
         export_saved(run_of(), exports)

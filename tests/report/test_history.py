@@ -22,7 +22,7 @@ def cells_of(lines: list[str], metric: str) -> list[str]:
     return line.split(f" {metric} ")[1].split()
 
 
-def test_each_number_has_a_column_for_each_run_the_oldest_first_and_its_change() -> None:
+def test_columns_are_runs_from_oldest_plus_change() -> None:
     steps = (number("t.py::test_a::train", "misses_per_step", 2),)
     runs = [hit_of(3, *[9_000] * 6), hit_of(1, *[6_000] * 6), hit_of(2, *[7_000] * 6, numbers=steps)]
     lines = lines_of(history_document(runs), 140)
@@ -31,7 +31,7 @@ def test_each_number_has_a_column_for_each_run_the_oldest_first_and_its_change()
     assert cells_of(lines, "misses_per_step") == ["-", "2", "-", "-"]
 
 
-def test_a_run_elsewhere_and_a_noisy_end_are_named() -> None:
+def test_other_machines_and_noisy_results_are_named() -> None:
     elsewhere = hit_of(1, *HITS, environment={"CPU": "other", "commit": "a"})
     noisy = run_of(row(ADD, NOISY), taken="2026-11-02", where="b", environment={"CPU": "this", "commit": "b"})
     lines = lines_of(history_document([elsewhere, noisy]), 140)
@@ -39,7 +39,7 @@ def test_a_run_elsewhere_and_a_noisy_end_are_named() -> None:
     assert cells_of(lines, "dispatch_hit_ns")[-1] == "noisy"
 
 
-def test_names_of_any_kind_send_no_escape_and_where_there_is_no_room_the_ends_stay() -> None:
+def test_hostile_names_are_escaped_and_end_columns_fit() -> None:
     lines = lines_of(history_document([hostile_run()] * 2), 80)
     assert all(line.isprintable() for line in lines)
     many = [hit_of(day, *[1_000_000 * day] * 6) for day in range(1, 10)]

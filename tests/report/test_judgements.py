@@ -40,7 +40,7 @@ def judged(*factors: float, states: tuple[State, ...] = (State.HIT,) * 5) -> Jud
     return judge_run(then, now, lambda row: [THRESHOLD])
 
 
-def test_the_drift_of_all_rows_that_passed_is_one_line() -> None:
+def test_drift_of_passed_rows_is_one_line() -> None:
     said = said_of(judged(1.06, 1.04, 1.05, 0.95, 1.5), since="2026-07-31")
     [line] = [line for line in said if "drift" in line]
     assert line == (
@@ -49,13 +49,13 @@ def test_the_drift_of_all_rows_that_passed_is_one_line() -> None:
     )
 
 
-def test_a_drift_beside_plain_tensors_that_shifted_may_be_the_machine() -> None:
+def test_drift_with_plain_tensor_shift_suspects_the_machine() -> None:
     assert said_of(judged(1.05, 1.05, states=(State.HIT, State.LOCAL)))[-1] == (
         "  the op on plain tensors shifted by +5.0 % (median of 1 rows): the machine may be the cause"
     )
 
 
-def test_every_row_stands_beside_the_saved_one_with_its_verdict_the_worst_first() -> None:
+def test_rows_are_listed_with_worst_verdict_first() -> None:
     first, head, test, worst, once, slow, same, remedy, drift = said_of(judged(1.0, 1.05, 1.5))
     assert first == "gate: failed against base.json: 2 passed, 1 regressed (median:10%)"
     titles = "signature state base now change % 99 % interval samples verdict"
@@ -69,7 +69,7 @@ def test_every_row_stands_beside_the_saved_one_with_its_verdict_the_worst_first(
     assert all(len(line) <= 80 for line in said_of(judged(1.5), width=80))
 
 
-def test_a_narrow_terminal_writes_below_a_row_that_failed_what_it_has_no_room_for() -> None:
+def test_narrow_terminal_moves_cells_below_failed_row() -> None:
     judgement = judged(1.5, 1.0)
     long = [replace(row, row=row.row._replace(label="x" * 60)) for row in judgement.verdicts]
     lines = lines_of(judgement_document(replace(judgement, verdicts=tuple(long)), View()), 80)
@@ -77,7 +77,7 @@ def test_a_narrow_terminal_writes_below_a_row_that_failed_what_it_has_no_room_fo
     assert below.startswith("    base 10.0 us, 99 % interval +")
 
 
-def test_rows_without_a_threshold_are_faster_slower_or_neither() -> None:
+def test_rows_without_threshold_are_faster_slower_or_unchanged() -> None:
     then = [StateRow(RowId("t", name, State.HIT), STEADY) for name in "abcd"]
     times = [tuple(round(factor * ns) for ns in STEADY) for factor in (0.5, 1.5, 1.0)]
     now = [replace(row, ns=ns) for row, ns in zip(then, times, strict=False)]
@@ -95,7 +95,7 @@ def test_passed_rows_have_no_worst_line() -> None:
     assert worst_text(passed) == ""
 
 
-def test_what_could_not_be_judged_says_why() -> None:
+def test_unjudged_run_shows_its_reason() -> None:
     assert said_of(not_judged(Verdict.MISMATCHED, "threads: 2 then, 4 now", "save one")) == [
         "gate: failed against base.json: 1 mismatched",
         "  mismatched threads: 2 then, 4 now",
@@ -108,7 +108,7 @@ def expected(rows: list[ExpectedRow], results: list[MetricValue]) -> list[str]:
     return lines_of(judgement_document(judgement), 80)
 
 
-def test_what_passed_is_counted_with_its_drift_from_what_is_expected() -> None:
+def test_passed_rows_show_drift_from_expected_values() -> None:
     rows = [ExpectedRow("a", HIT, 1000, 0.3), ExpectedRow("b", HIT, 1000, 0.3)]
     found = expected(rows, [number("a", HIT, 1200), number("b", HIT, 1000)])
     drift = "  drift of 2 passed rows: median +10.0 %"
@@ -117,7 +117,7 @@ def test_what_passed_is_counted_with_its_drift_from_what_is_expected() -> None:
     assert found[1:] == ["  drift of 1 passed row: median +0.0 %"]
 
 
-def test_an_improved_row_has_its_correction_where_it_does_not_fail() -> None:
+def test_improved_row_has_a_correction_without_failing() -> None:
     rows = [ExpectedRow("a", HIT, 1000, 0.1), ExpectedRow("b", HIT, 1000, 0.1)]
     results = [number("a", HIT, 500), number("b", HIT, 1000)]
     judgement = judge_results(rows, results, improved_fails=False)
@@ -127,7 +127,7 @@ def test_an_improved_row_has_its_correction_where_it_does_not_fail() -> None:
     assert found[-1] == "a,dispatch_hit_ns,500,0.1"
 
 
-def test_a_failed_gate_says_which_by_how_much_and_what_to_paste() -> None:
+def test_failed_gate_lists_rows_changes_and_corrections() -> None:
     rows = [ExpectedRow(name, HIT, value, 0.3) for name, value in (("a", 1000), (LONG, 1000), ("c", 0))]
     results = [
         number("a", HIT, 1200),

@@ -59,12 +59,12 @@ def test_each_block_has_its_form(block: Block, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["- no list", "+5 %", "1. no list", "=== no title", "2) no list"])
-def test_a_paragraph_begins_no_list_and_underlines_no_title(text: str) -> None:
+def test_paragraph_text_is_not_parsed_as_markup(text: str) -> None:
     assert not re.match(r"[-+=]|\d+[.)]", written(paragraph(text)))
     assert re.sub(r"\\(.)", r"\1", written(paragraph(text))).strip() == text
 
 
-def test_what_few_readers_open_is_folded_below_its_title() -> None:
+def test_details_are_folded_below_their_title() -> None:
     text = document_text(Document((paragraph("one"), paragraph("two"))))
     said = "<details>\n<summary>All &lt;2&gt;</summary>\n\none\n\ntwo\n\n</details>\n"
     assert folded("All\n<2>", text) == said

@@ -37,7 +37,7 @@ def test_a_row_not_proved_or_noisy_is_marked(samples: tuple[Samples, ...], text:
     assert mark(row(*samples)) == (text, tone)
 
 
-def test_what_is_proved_and_what_is_noisy_is_said_once() -> None:
+def test_proved_and_noisy_rows_are_counted_once() -> None:
     rows = [row(QUIET, Samples(State.LOCAL, NOISY.values)), row(NOISY), row(QUIET, REFUSED)]
     [line] = proved(rows)
     assert plain(line.spans) == "2 of 3 rows are proved by the cache counters, 3 of 3 calls explained"
@@ -62,7 +62,7 @@ def test_rows_of_a_slow_core_are_counted() -> None:
     assert lines_of(noise(rows[:2]), 400) == []
 
 
-def test_each_way_not_to_be_seen_is_one_line_with_its_number_of_tests() -> None:
+def test_each_uncaptured_kind_is_one_line_with_count() -> None:
     threads, process = Uncaptured(threads=4, ops=8), Uncaptured(processes=1)
     modes = Uncaptured(modes=("CommDebugMode", "DebugMode"))
     uncaptured = (threads, threads + process, modes, Uncaptured(modes=("DebugMode",)))
@@ -78,7 +78,7 @@ def test_each_way_not_to_be_seen_is_one_line_with_its_number_of_tests() -> None:
     assert lines_of(caveats([TestResults()])) == []
 
 
-def test_calls_of_rows_without_a_figure_are_counted_and_named_by_their_op() -> None:
+def test_calls_without_a_figure_are_counted_by_op() -> None:
     call = replace(row(CALLS), contains=Contains.END_TO_END)
     assert "calls" not in plain(next(proved([call])).spans)
     rows = [replace(row(QUIET), calls=3), replace(row(CALLS), calls=2), row(COUNTED), call]

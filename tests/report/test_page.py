@@ -120,7 +120,7 @@ def test_sections_stand_in_their_order() -> None:
     assert page.text.index("Failed: 1 regressed") < page.text.index("find what slowed it")
 
 
-def test_a_run_without_a_gate_begins_with_what_costs_most_and_with_advice() -> None:
+def test_ungated_page_begins_with_costs_and_advice() -> None:
     run = run_of(row(), row("mm(f32[8]R)@4", calls=9), results=results_of(BUDGET, COUNTED))
     first, _, rest = page_of(run).text.partition("Signatures and calls\n")
     assert "60% of 5 ms: dispatch of t.py::test_b: train" in first
@@ -144,7 +144,7 @@ def test_a_gate_that_passed_says_so_above_all() -> None:
     assert page.text.index("Passed: 1 passed") < page.text.index("What costs most\n")
 
 
-def test_what_comes_after_ten_is_folded_and_still_on_the_page() -> None:
+def test_entries_after_ten_are_folded_on_the_page() -> None:
     verdicts = tuple(
         RowVerdict(row_id(f"row {n}"), Verdict.REGRESSED, None, f"remedy {n}") for n in range(12)
     )
@@ -156,7 +156,7 @@ def test_what_comes_after_ten_is_folded_and_still_on_the_page() -> None:
     assert page.text.index("2 more") < page.text.index("remedy 11") < page.text.index("row 11,1")
 
 
-def test_a_table_with_many_columns_leaves_out_what_it_can_spare() -> None:
+def test_wide_table_omits_expendable_columns() -> None:
     titles = [f"c{n}" for n in range(13)]
     line = Line("l", tuple(f"cell {title}" for title in titles))
     table = Table(tuple(map(Column, titles)), (Group("", (line,)),), expendable=("c4", "none", "c2", "c1"))
@@ -172,13 +172,13 @@ def test_a_long_signature_is_cut_and_opens() -> None:
     assert page.text.count(label) == 1
 
 
-def test_scatter_is_said_as_the_upper_bound_that_it_is() -> None:
+def test_scatter_is_labeled_as_an_upper_bound() -> None:
     page = page_of(run_of(row(ADD, Samples(State.HIT, (100, 100, 100, 150, 110, 120, 100, 100)))))
     assert "up to +%" in page.text
     assert "+-%" not in page.text
 
 
-def test_rows_can_be_filtered_by_their_verdict_and_by_noise() -> None:
+def test_rows_can_be_filtered_by_verdict_and_noise() -> None:
     noisy = row("mm(f32[8]R)@4", Samples(State.MISS, (900_000, 5_000_000, 4_000_000) * 5))
     page = page_of(run_of(row(), noisy, gates=(FAILED,)))
     marks = [body["data-marks"] for body in page.all("tbody") if "data-marks" in body]
@@ -187,7 +187,7 @@ def test_rows_can_be_filtered_by_their_verdict_and_by_noise() -> None:
     assert [form["id"] for form in page.all("form")] == ["controls"]
 
 
-def test_nothing_is_loaded_and_only_our_script_and_style_run() -> None:
+def test_page_loads_nothing_and_allows_only_own_script() -> None:
     page = page_of(hostile_run())
     [policy] = [each["content"] for each in page.all("meta") if each.get("http-equiv")]
     for name in ("style", "script"):
@@ -231,7 +231,7 @@ def test_no_block_of_others_is_markup(text: str) -> None:
         assert page.text.count(text) >= 11
 
 
-def test_heads_and_charts_say_what_they_are() -> None:
+def test_headers_and_charts_have_accessible_labels() -> None:
     run = run_of(row(), results=own(), gates=(FAILED,))
     page = page_of(run)
     assert page.all("html")[0]["lang"] == "en"
@@ -241,7 +241,7 @@ def test_heads_and_charts_say_what_they_are() -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_figures_stand_in_the_columns_of_the_terminal_with_a_bar() -> None:
+def test_page_has_terminal_columns_with_bars() -> None:
     samples = (Samples(State.MISS, MISSES), Samples(State.HIT, HITS), Samples(State.LOCAL, (1500,) * 6))
     page = page_of(run_of(row(ADD, *samples)))
     assert all(head in page.text for head in ("miss ms", "hit us", "local us", "overhead us", "miss/hit"))
@@ -268,13 +268,13 @@ def test_rows_of_other_kinds_are_not_among_signatures() -> None:
     assert len([body for body in page.all("tbody") if "data-marks" in body]) == 1
 
 
-def test_without_jinja_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_jinja_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(DtDispatchError, match=r"pip install pytest-dtdispatch\[report\]$"):
         html_page(run_of())
 
 
-def test_a_hundred_signatures_are_a_page_of_a_fifth_of_a_megabyte() -> None:
+def test_page_of_hundred_signatures_is_below_200_kb() -> None:
     samples = (Samples(State.MISS, MISSES), Samples(State.HIT, HITS), Samples(State.LOCAL, HITS))
     text = html_page(run_of(*(row(f"add.Tensor(f32[{n},512]S0)@4", *samples) for n in range(100))))
     assert len(text.encode()) < 200_000

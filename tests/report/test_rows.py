@@ -105,7 +105,7 @@ def outputs() -> str:
     return "\n".join(text)
 
 
-def test_outputs_say_what_they_said() -> None:
+def test_outputs_match_the_saved_text() -> None:
     assert outputs() == SAID.read_text(encoding="utf-8")
 
 
@@ -118,7 +118,7 @@ def test_outputs_say_what_they_said() -> None:
         (12_345_000, 1_000, ["12.345", "1.00", "12,345"]),
     ],
 )
-def test_a_column_is_in_the_same_unit_in_every_run(miss: int, hit: int, cells: list[str]) -> None:
+def test_column_unit_is_equal_in_every_run(miss: int, hit: int, cells: list[str]) -> None:
     line = line_of(document({"test_a": [row("add", {State.MISS: [miss], State.HIT: [hit]})]}, View()))
     assert [line.cells[i] for i in (0, 1, 2)] == cells
 
@@ -127,7 +127,7 @@ def test_a_table_of_nothing_has_no_groups() -> None:
     assert table_of(document({}, View())).groups == ()
 
 
-def test_each_function_of_a_profile_has_its_count_its_part_and_its_place() -> None:
+def test_profile_lists_functions_with_count_share_and_file() -> None:
     long = Share("torch::" + "x" * 200 + "::dispatch", 250)
     profile = Profile((Share("rule (a.py:3)", 750), long), 1_000)
     misses = Samples(State.MISS, (1_000,), unit=INSTRUCTIONS, profile=profile)
@@ -209,7 +209,7 @@ CALLS = [costly(f"call {n}", 1, 1_000 * (n + 1), contains=Contains.END_TO_END) f
         ),
     ],
 )
-def test_rows_stand_in_the_order_of_calls_times_overhead(rows: list[Measurement], labels: list[str]) -> None:
+def test_rows_are_sorted_by_calls_times_overhead(rows: list[Measurement], labels: list[str]) -> None:
     [group] = table_of(document({"test_a": rows}, View())).groups
     assert [line.label for line in group.lines] == labels
     [whole] = table_of(document({"test_a": rows}, View(verbose=True))).groups
@@ -246,7 +246,7 @@ def test_a_row_has_share_and_total(rows: list[Measurement], cells: dict[str, tup
     assert table.groups[1].lines[0].cells[2] == "100.0", "each region has its own whole"
 
 
-def test_a_row_notes_waits_of_more_than_a_tenth() -> None:
+def test_waits_above_ten_percent_are_noted() -> None:
     samples = [Samples(State.MISS, (9_000,) * 20, waited=0.1), Samples(State.HIT, (700,) * 20, waited=0.34)]
     [line] = table_of(document({"test_a": [measured("add", *samples)]}, View())).groups[0].lines
     assert line.notes == ("waited for a core: hit 34% of the time",)
@@ -261,7 +261,7 @@ def test_an_op_that_never_hits_costs_its_miss() -> None:
     assert laid_out.worst.startswith("worst: never in test_a, 295.00 us")
 
 
-def test_a_line_says_what_rows_that_are_left_out_make() -> None:
+def test_omitted_rows_are_summarized_in_one_line() -> None:
     of = document({"test_a": [*CHEAP, *DEAR]}, View())
     said = "and 20 more rows, together 2.2%; -v lists them"
     assert f"  {said}" in lines_of(of)
@@ -270,7 +270,7 @@ def test_a_line_says_what_rows_that_are_left_out_make() -> None:
     assert "share %" not in titles_of(table_of(document({"test_a": CALLS}, View())))
 
 
-def test_a_narrow_terminal_keeps_the_share_longer_than_what_explains_it() -> None:
+def test_narrow_terminal_drops_share_column_last() -> None:
     long = [costly(f"{'x' * 60} {number}", 3, 2_000 + number, 1_000) for number in range(3)]
     heads = [lines_of(document({"test_a": long}, View()), width)[0] for width in (80, 120, 200)]
     titles = ["calls", "share %", "total %", "overhead us"]
@@ -295,7 +295,7 @@ def timed_lines(timed: dict[Signature, list[Figures]]) -> list[str]:
     return plain_text(timed_document("mode", timed), NO_EDGE).splitlines()
 
 
-def test_all_calls_of_a_signature_are_one_line_with_spread() -> None:
+def test_calls_of_one_signature_share_a_line() -> None:
     refused = Figures(1, (Samples(State.MISS, (), (Refused("did not propagate", 1),)),))
     quiet = adds(2_000_000, 1_000_000, 1_000_000, 1_000_000, 1_500_000)
     head, title, one, two, proved, legend = timed_lines({ADD: quiet, SAME: [refused, refused]})

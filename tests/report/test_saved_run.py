@@ -72,7 +72,7 @@ def saved(run: ReportedRun) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("run", [LIVE, hostile_run()], ids=["all kinds", "hostile"])
-def test_a_saved_run_is_the_run_that_was_saved(run: ReportedRun, tmp_path: Path) -> None:
+def test_saved_run_is_read_back_unchanged(run: ReportedRun, tmp_path: Path) -> None:
     path = tmp_path / "saved.json"
     path.write_text(json.dumps(saved(run)))
     assert read_run(path) == replace(run, where=str(path))
@@ -135,7 +135,7 @@ def test_thresholds_of_one_figure_are_refused() -> None:
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_is_said_in_a_line_that_names_the_file(what: str, tmp_path: Path) -> None:
+def test_invalid_run_error_is_one_line_with_file(what: str, tmp_path: Path) -> None:
     text, said = WRONG[what]
     path = tmp_path / "0001_base.json"
     path.write_text(text)
@@ -161,7 +161,7 @@ def test_other_format_is_refused_in_one_line(version: int, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", ["", "{", block()[:-20]])
-def test_what_is_no_json_is_said_in_a_line_that_names_the_file(text: str, tmp_path: Path) -> None:
+def test_invalid_json_error_is_one_line_with_file(text: str, tmp_path: Path) -> None:
     path = tmp_path / "0001_base.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"^/\S+/0001_base\.json is not JSON: [^\n]* line 1 [^\n]*$"):
@@ -171,7 +171,7 @@ def test_what_is_no_json_is_said_in_a_line_that_names_the_file(text: str, tmp_pa
         read_run(path)
 
 
-def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "0001_base.json"
     with path.open("wb") as file:
         file.truncate(300 * 2**20)
@@ -194,7 +194,7 @@ def test_values_that_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert read_run(path)
 
 
-def test_what_is_no_text_and_no_file_cannot_be_read(tmp_path: Path) -> None:
+def test_binary_and_missing_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "bytes.json").write_bytes(bytes(range(256)))
     with pytest.raises(ValueError, match=r"bytes\.json:2: this is not UTF-8 text$"):
         read_run(tmp_path / "bytes.json")
@@ -205,7 +205,7 @@ def test_what_is_no_text_and_no_file_cannot_be_read(tmp_path: Path) -> None:
 
 @fuzzed
 @given(some.data())
-def test_whatever_a_file_holds_it_is_a_page_or_one_line(data: some.DataObject) -> None:
+def test_any_content_renders_or_is_one_line_error(data: some.DataObject) -> None:
     for run in (LIVE, hostile_run()):
         spoiled, _ = data.draw(changed(saved(run)))
         try:

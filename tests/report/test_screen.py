@@ -51,7 +51,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"PY_COLORS": "1", "NO_COLOR": "1"}, True, True, True),
     ],
 )
-def test_variables_and_the_stream_decide_on_colours_and_on_progress(
+def test_environment_and_stream_control_colors_and_progress(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, str], on_terminal: bool, on_pipe: bool, watched: bool
 ) -> None:
     for name, value in given.items():
@@ -69,7 +69,7 @@ def test_a_document_has_colours(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert capsys.readouterr().out == "gate: \x1b[32mpassed\x1b[0m \\x1b[31mtest\n"
 
 
-def test_a_line_holds_no_escape_of_others_and_no_letter_that_the_stream_lacks() -> None:
+def test_escapes_and_unencodable_letters_are_escaped() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii", newline="\n")
     say("\x1b[2Jgöne\n\u202e", stream=stream)
@@ -87,7 +87,7 @@ def line(room: int = 40, now: float = 0.0) -> tuple[io.StringIO, list[float], Pr
     return stream, times, progress
 
 
-def test_it_is_written_when_it_takes_long_beside_the_cursor_and_taken_away() -> None:
+def test_slow_progress_is_written_and_erased() -> None:
     stream, times, progress = line()
     for now, text in (
         (0.0, "early"),
@@ -116,7 +116,7 @@ def test_whatever_it_says_it_stays_in_its_room(text: str) -> None:
     assert inner.isprintable()
 
 
-def test_without_room_or_on_a_closed_stream_nothing_is_said() -> None:
+def test_progress_without_room_or_stream_is_silent() -> None:
     stream, _, progress = line(room=10, now=3.0)
     progress.show("round 3 of 20")
     assert stream.getvalue() == ""
@@ -126,7 +126,7 @@ def test_without_room_or_on_a_closed_stream_nothing_is_said() -> None:
     progress.clear()
 
 
-def test_what_is_told_is_written_for_listeners_alone() -> None:
+def test_progress_is_formatted_only_for_listeners() -> None:
     class Never:
         def __str__(self) -> str:
             raise AssertionError

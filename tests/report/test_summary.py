@@ -45,7 +45,7 @@ def folded_titles(text: str) -> list[str]:
     return re.findall("<summary>(.*)</summary>", text)
 
 
-def test_the_verdict_comes_first_and_what_changed_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdict_comes_first_and_changed_rows_second(monkeypatch: pytest.MonkeyPatch) -> None:
     said = gate(PASSED, GONE, SLOWER)
     monkeypatch.setitem(KINDS, "own", OWN)
     results = results_of(COUNTED, BUDGET, Shown("x", Document((one_line("own"),))))
@@ -89,7 +89,7 @@ def test_no_name_breaks_a_table_or_is_markup() -> None:
     assert all(line.isprintable() for line in text.splitlines())
 
 
-def test_sections_that_do_not_fit_are_left_out_whole_and_named() -> None:
+def test_sections_without_room_are_omitted_and_named() -> None:
     rows = [row(f"op{n}.default({'f32[8]R, ' * 10}f32[8]S0)@4") for n in range(600)]
     text = summary(run_of(*rows, environment={"torch": "2.13"}, gates=(gate(GONE),)), room=60_000)
     assert len(text.encode()) <= 60_000 < MOST_BYTES == 2**20
@@ -98,7 +98,7 @@ def test_sections_that_do_not_fit_are_left_out_whole_and_named() -> None:
     assert text.endswith("Left out, as a summary has room for 59 KiB: Signatures and calls.\n")
 
 
-def test_what_changed_is_listed_as_far_as_it_is_read() -> None:
+def test_changed_rows_are_listed_up_to_a_maximum() -> None:
     many = [RowVerdict(row_id(f"t.py::{n}"), Verdict.MISSING) for n in range(MOST_ROWS + 5)]
     text = summary(ReportedRun(gates=(gate(*many),), numbers=(number("t", "misses_per_step", 1),)))
     assert len(tables_of(text)[0]) == MOST_ROWS + 2
@@ -139,7 +139,7 @@ def errors(*verdicts: RowVerdict, **places: tuple[str, int]) -> list[tuple[dict[
     return [*map(read, error_commands(ReportedRun(gates=(gate(*verdicts),)), places))]
 
 
-def test_a_row_that_failed_is_an_error_in_the_file_of_its_test() -> None:
+def test_failed_row_is_an_error_at_its_test() -> None:
     places = {"a, b.py::test_a[1:2]": ("dir/a, b.py", 12)}
     gone = RowVerdict(row_id("gone"), Verdict.MISSING)
     one, other = errors(regressed("a, b.py::test_a[1:2]::add", 50), gone, **places)
@@ -150,7 +150,7 @@ def test_a_row_that_failed_is_an_error_in_the_file_of_its_test() -> None:
     assert errors(PASSED) == []
 
 
-def test_the_worst_come_first_and_the_last_line_says_how_many_more() -> None:
+def test_worst_errors_come_first_and_remainder_is_counted() -> None:
     lines = errors(
         RowVerdict(row_id("gone"), Verdict.MISSING), *(regressed(f"t::{n}", n) for n in range(1, 20))
     )
@@ -160,7 +160,7 @@ def test_the_worst_come_first_and_the_last_line_says_how_many_more() -> None:
     assert lines[-1][1].startswith("and 11 rows more failed")
 
 
-def test_no_name_begins_a_command_or_a_line_of_its_own() -> None:
+def test_hostile_names_start_no_command_or_line() -> None:
     lines = error_commands(hostile_run(), {name: (name, 1) for name in HOSTILE})
     assert len(lines) == MOST_SHOWN
     for line in lines:

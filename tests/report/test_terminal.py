@@ -73,7 +73,7 @@ def columns(of: Table, width: int) -> list[str]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_only_a_long_proof_runs_over_the_edge_and_cells_stand_under_their_titles(width: int) -> None:
+def test_cells_are_aligned_and_only_proofs_overflow(width: int) -> None:
     proof = "propagation ran again (3x), no cache counter moved (20x)"
     head, _, row, short = texts(table(line(proof=proof), line("mm@4")), width)
     fits = max(width, LEAST + len(LONG_PROOF) - len("proved"))
@@ -89,7 +89,7 @@ def test_only_a_long_proof_runs_over_the_edge_and_cells_stand_under_their_titles
 
 
 @pytest.mark.parametrize("width", [200, NO_EDGE])
-def test_a_wide_terminal_shows_every_column_and_the_whole_label(width: int) -> None:
+def test_wide_terminal_shows_all_columns_and_full_labels(width: int) -> None:
     label = LABEL if width == 200 else "x" * 500
     head, title, row = texts(table(line(label)), width)
     assert head.split() == ["signature", *" ".join(TITLES).split(), "proof"]
@@ -98,7 +98,7 @@ def test_a_wide_terminal_shows_every_column_and_the_whole_label(width: int) -> N
     assert row.split()[-len(CELLS) - 1 :] == [*CELLS, "proved"]
 
 
-def test_columns_are_left_out_in_one_order_as_the_terminal_narrows() -> None:
+def test_columns_are_dropped_in_a_fixed_order() -> None:
     dropped: list[str] = []
     every = [name for name in (*EXPENDABLE, "share") if name in columns(table(line()), NO_EDGE)]
     for width in range(200, 50, -1):
@@ -112,7 +112,7 @@ def test_columns_are_left_out_in_one_order_as_the_terminal_narrows() -> None:
     assert "rounds" not in columns(table(line()), widest - 1)
 
 
-def test_labels_that_have_no_room_are_cut_and_keep_beginning_digest_and_mesh() -> None:
+def test_shortened_labels_retain_beginning_digest_and_mesh() -> None:
     label = "add.Tensor(f32[512,512]S0, f32[{},512]S0, f32[512,512]S0)@2x4:cuda"
     lines = [line(label.format(size)) for size in (1, 2)]
     first, second = (re.split(r"  +", row.strip())[0] for row in texts(table(*lines), 100)[2:])
@@ -121,7 +121,7 @@ def test_labels_that_have_no_room_are_cut_and_keep_beginning_digest_and_mesh() -
     assert first != second
 
 
-def test_a_group_stands_under_its_title_and_notes_below_their_line() -> None:
+def test_groups_follow_titles_and_notes_follow_lines() -> None:
     noted = line("add@4", "proved", "it runs once", "and again")
     rows = texts(Table(COLUMNS, (Group("test_a", (noted,)), Group("test_b", (), "and 2 more"))), 120)
     assert [row.split()[0] for row in rows[:3]] == ["signature", "test_a", "add@4"]
@@ -149,7 +149,7 @@ def test_any_label_is_cut_until_its_line_fits(labels: list[str], width: int) -> 
     assert len({*map(len, rows)}) == 1, "all lines are as long"
 
 
-def test_a_verbose_view_writes_columns_that_do_not_fit_below_the_line() -> None:
+def test_verbose_view_writes_dropped_columns_below_the_line() -> None:
     said = texts(table(line()), 80, View(verbose=True))
     assert said[0] == texts(table(line()), 80)[0]
     assert " ".join(text.strip() for text in said[3:]) == (
@@ -161,7 +161,7 @@ def test_a_verbose_view_writes_columns_that_do_not_fit_below_the_line() -> None:
     assert said[2:] == ["    miss slowest 3.4 r1"], "a title that stands twice is told apart"
 
 
-def test_a_table_may_have_no_titles_and_no_proof() -> None:
+def test_table_can_omit_group_titles_and_proof() -> None:
     one = Line("mm", ((Span("7"), Span("*")),))
     bare = Table((Column("hit", "us"),), (Group("", (one,)),), proof_title="")
     assert texts(bare, 80) == ["  signature  hit us", "  mm             7*"]
@@ -171,7 +171,7 @@ def test_a_table_may_have_no_titles_and_no_proof() -> None:
 
 
 @pytest.mark.parametrize("width", [*WIDTHS, NO_EDGE])
-def test_the_legend_explains_columns_that_are_shown_in_one_line(width: int) -> None:
+def test_brief_legend_explains_only_shown_columns(width: int) -> None:
     document = Document((table(line()),), OF_TIMES, MEANINGS)
     text = brief_legend([document], width)
     assert len(text) <= min(width, 120)
@@ -225,7 +225,7 @@ def test_each_block_is_laid_out_within_the_width(block: Block, width: int, lines
 @pytest.mark.parametrize(
     "block", [one_line(Span(EVIL, Tone.BAD)), Verbatim((EVIL,)), table(line(EVIL, EVIL, EVIL), title=EVIL)]
 )
-def test_names_reach_a_terminal_so_that_it_does_not_obey_them(block: Block) -> None:
+def test_hostile_names_are_escaped_for_the_terminal(block: Block) -> None:
     shown = texts(block, 120, View(verbose=True))
     assert all(line.isprintable() for line in shown)
     assert WRITTEN in "".join(shown)

@@ -36,7 +36,7 @@ def interval_of(values: Sequence[float]) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("count", [6, 8, 9, 12, 15, 20, 999, 1000])
-def test_it_covers_the_median_as_often_as_it_says_and_no_narrower_one_does(count: int) -> None:
+def test_median_interval_is_narrowest_with_its_coverage(count: int) -> None:
     """Samples below the median are as many as heads of coins."""
     low, high = interval_of(range(count))
 
@@ -65,15 +65,13 @@ def test_of_many_samples_the_interval_narrows(count: int) -> None:
 
 
 @given(VALUES, st.integers(1, 20), st.integers(1, 9))
-def test_the_quietest_block_lies_between_the_least_and_the_median_of_all(
-    values: list[int], blocks: int, least: int
-) -> None:
+def test_quietest_block_lies_between_minimum_and_median(values: list[int], blocks: int, least: int) -> None:
     assert min(values) <= quietest_block(values, blocks, least)
     assert quietest_block(values, 1) == statistics.median(values)
 
 
 @pytest.mark.parametrize("place", range(2, 20))
-def test_one_sample_decides_nothing_and_a_quiet_spell_does(place: int) -> None:
+def test_quiet_period_lowers_figure_but_one_sample_cannot(place: int) -> None:
     busy = [90] * 20
     assert quietest_block([*busy[:place], 10, *busy[place + 1 :]]) == 90
     assert quietest_block([*busy[:place], 10, 12, 11, *busy[place:]]) <= 51
@@ -82,12 +80,12 @@ def test_one_sample_decides_nothing_and_a_quiet_spell_does(place: int) -> None:
 @pytest.mark.parametrize(
     ("count", "last"), [(1, 1), (2, 2), (3, 3), (4, 2), (5, 3), (7, 3), (10, 3), (20, 3), (200, 29)]
 )
-def test_blocks_are_seven_or_as_many_as_have_three_samples_or_two(count: int, last: int) -> None:
+def test_block_size_depends_on_sample_count(count: int, last: int) -> None:
     values = [*range(count, 0, -1)]
     assert quietest_block(values) == statistics.median(values[-last:])
 
 
-def test_of_few_samples_nobody_knows_an_interval_or_how_far_they_scatter() -> None:
+def test_few_samples_have_no_interval_and_no_scatter() -> None:
     assert [median_interval([1] * count) for count in range(6)] == [None] * 6
     assert [scatter([7] * count) for count in range(MIN_COUNT)] == [None] * MIN_COUNT
     assert paired_ratio([10] * 5, [5] * 5, CONFIDENCE) is None
@@ -96,7 +94,7 @@ def test_of_few_samples_nobody_knows_an_interval_or_how_far_they_scatter() -> No
 
 
 @given(VALUES)
-def test_the_median_and_the_least_are_within_the_scatter_of_the_quietest_block(values: list[int]) -> None:
+def test_scatter_covers_median_bound_and_minimum(values: list[int]) -> None:
     share, figure = scatter(values), quietest_block(values)
     assert share is not None
     assert interval_of(values)[1] <= figure * (1 + share) * 1.000001
@@ -104,7 +102,7 @@ def test_the_median_and_the_least_are_within_the_scatter_of_the_quietest_block(v
 
 
 @given(TIMES, TIMES, st.sampled_from([0.5, 4.0]), st.integers(1, 4))
-def test_the_interval_of_a_ratio_is_seeded_and_keeps_its_scale(
+def test_ratio_interval_is_deterministic_and_scales(
     base: list[float], head: list[float], scale: float, block: int
 ) -> None:
     low, high = ratio_interval(base, head, resamples=50, block=block)
@@ -119,7 +117,7 @@ def test_the_interval_of_a_ratio_is_seeded_and_keeps_its_scale(
     assert high <= wider[1]
 
 
-def test_the_interval_of_a_ratio_is_about_as_wide_as_scipys() -> None:
+def test_ratio_interval_agrees_with_scipy() -> None:
     base = [100 + 10 * math.sin(n * n) for n in range(60)]
     head = [110 + 10 * math.cos(n * n) for n in range(60)]
     ours = ratio_interval(base, head)
@@ -133,7 +131,7 @@ def test_the_interval_of_a_ratio_is_about_as_wide_as_scipys() -> None:
     assert ours == pytest.approx((theirs.low, theirs.high), abs=0.01)
 
 
-def test_blocks_widen_an_interval_where_samples_resemble_their_neighbours() -> None:
+def test_block_resampling_widens_intervals_of_correlated_samples() -> None:
     drifting = [100.0 + 10 * (n // 10 % 2) + n % 3 for n in range(200)]
     alone, together = (ratio_interval(drifting, drifting, block=block) for block in (1, 10))
     assert together[0] < alone[0]

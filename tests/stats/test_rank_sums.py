@@ -42,7 +42,7 @@ def test_the_exact_p_is_scipys(pair: tuple[list[float], list[float]]) -> None:
 
 
 @given(tied, tied)
-def test_the_exact_p_with_ties_is_that_of_all_permutations(base: list[float], head: list[float]) -> None:
+def test_exact_p_with_ties_matches_all_permutations(base: list[float], head: list[float]) -> None:
     ranks = [float(rank) for rank in stats.rankdata([*base, *head])]
     found = sum(ranks[len(base) :])
     sums = [sum(chosen) for chosen in itertools.combinations(ranks, len(head))]
@@ -73,9 +73,7 @@ def test_samples_that_are_all_equal_differ_in_nothing(count: int) -> None:
 
 
 @given(samples, samples)
-def test_the_estimate_is_the_median_of_all_differences_and_within_its_interval(
-    base: list[float], head: list[float]
-) -> None:
+def test_estimate_is_median_difference_inside_its_interval(base: list[float], head: list[float]) -> None:
     found, (low, high) = hodges_lehmann(base, head), shift_interval(base, head)
     assert found == statistics.median(one - other for one in head for other in base)
     assert low <= found <= high
@@ -83,7 +81,7 @@ def test_the_estimate_is_the_median_of_all_differences_and_within_its_interval(
 
 
 @given(two_untied(8), st.sampled_from([0.8, 0.9, 0.95, 0.99]))
-def test_the_interval_holds_the_shifts_that_the_test_does_not_reject(
+def test_shift_interval_contains_exactly_the_accepted_shifts(
     pair: tuple[list[float], list[float]], confidence: float
 ) -> None:
     base, head = pair
@@ -116,9 +114,7 @@ def test_too_few_samples_give_an_interval_without_ends() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.001, 0.2))
-def test_hochberg_rejects_all_from_the_largest_that_its_level_allows(
-    p_values: list[float], level: float
-) -> None:
+def test_hochberg_rejects_up_to_its_largest_allowed_p(p_values: list[float], level: float) -> None:
     ordered = sorted(p_values)
     tests = len(ordered)
     allowed = [k for k, p in enumerate(ordered, 1) if (tests - k + 1) * p <= level]
@@ -129,7 +125,7 @@ def test_hochberg_rejects_all_from_the_largest_that_its_level_allows(
 
 
 @given(two_untied(10), st.sampled_from([0.01, 0.05]), st.sampled_from([0.0, 0.075]))
-def test_the_smallest_slow_down_is_where_the_rule_begins_to_trip(
+def test_smallest_detectable_slowdown_is_the_tripping_point(
     pair: tuple[list[float], list[float]], alpha: float, floor: float
 ) -> None:
     base, head = ([math.log(1 + value) for value in some] for some in pair)

@@ -115,7 +115,7 @@ def name_of(make: Any) -> str:
 
 
 @pytest.mark.parametrize("make", EXPLICIT, ids=name_of)
-def test_what_was_asked_for_is_no_implicit_redistribution(mesh: DeviceMesh, make: Make) -> None:
+def test_explicit_redistribution_is_not_implicit(mesh: DeviceMesh, make: Make) -> None:
     steps = run_and_count(StepCalls("step", make(mesh), 2, 3))
     assert steps.redistributions, "it has some, and all were asked for"
     assert (steps.implied, steps.implicit_per_step) == ((), 0)
@@ -123,7 +123,7 @@ def test_what_was_asked_for_is_no_implicit_redistribution(mesh: DeviceMesh, make
 
 
 @pytest.mark.parametrize("make", IMPLIED, ids=name_of)
-def test_what_an_op_implied_is_over_the_limit_at_its_line(mesh: DeviceMesh, make: Make) -> None:
+def test_implicit_redistribution_over_limit_is_listed_by_line(mesh: DeviceMesh, make: Make) -> None:
     steps = run_and_count(StepCalls("step", make(mesh), 2, 3))
     assert steps.implicit_per_step >= 1
     [line] = [number for number, text in enumerate(LINES, 1) if text.endswith(f"  # {name_of(make)}")]
@@ -146,7 +146,7 @@ def gradient_replaced(mesh: DeviceMesh) -> Callable[[], Any]:
 
 @needs(CONTEXT)
 @pytest.mark.parametrize("make", [gradient_replaced, gathered, added], ids=name_of)
-def test_implicit_is_what_the_installed_torch_refuses(mesh: DeviceMesh, make: Make) -> None:
+def test_implicit_matches_redistributions_refused_by_torch(mesh: DeviceMesh, make: Make) -> None:
     from torch.distributed.tensor import _utils
 
     step, is_refused = make(mesh), False
@@ -163,7 +163,7 @@ def test_implicit_is_what_the_installed_torch_refuses(mesh: DeviceMesh, make: Ma
 
 @needs(CONTEXT)
 @pytest.mark.parametrize("make", [*EXPLICIT, *IMPLIED], ids=name_of)
-def test_torch_refuses_the_same_steps_where_it_is_told_to_refuse_all(mesh: DeviceMesh, make: Make) -> None:
+def test_strict_context_of_torch_refuses_implicit_steps(mesh: DeviceMesh, make: Make) -> None:
     from torch.distributed.tensor import _utils
 
     step = make(mesh)

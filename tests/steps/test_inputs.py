@@ -96,7 +96,7 @@ class Items:
 
 
 @pytest.mark.parametrize("inputs", [{8: 1, 16: 2}, Items(), iter([8, 16])], ids=lambda x: type(x).__name__)
-def test_where_nothing_is_measured_the_step_runs_once_with_each_input(inputs: Any) -> None:
+def test_unmeasured_step_runs_once_per_input(inputs: Any) -> None:
     seen: list[int] = []
     steps = DtDispatch().steps(seen.append, inputs=inputs)
     assert seen == [8, 16]
@@ -104,7 +104,7 @@ def test_where_nothing_is_measured_the_step_runs_once_with_each_input(inputs: An
 
 
 @pytest.mark.parametrize("run", [count, lambda step, inputs: DtDispatch().steps(step, inputs=inputs)])
-def test_inputs_are_asked_for_when_due_and_errors_come_at_once(run: Callable[..., Any]) -> None:
+def test_inputs_are_requested_lazily_and_errors_propagate(run: Callable[..., Any]) -> None:
     log: list[str] = []
 
     def inputs() -> Iterator[int]:
@@ -155,7 +155,7 @@ class Array:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_input_is_written_by_what_the_caches_tell_apart(given: Any, text: str) -> None:
+def test_input_text_has_cache_relevant_properties(given: Any, text: str) -> None:
     assert shape_of(given) == text
 
 
@@ -166,7 +166,7 @@ def test_placements_and_mesh_are_part_of_a_shape(group_owner: ProcessGroupOwner)
     assert shape_of((DTensor.from_local(local, grid, [Replicate(), Shard(1)]), 1)) == "(f32[2,16]RS1@2x2, 1)"
 
 
-def test_values_and_addresses_make_no_other_shape_and_long_inputs_stay_apart() -> None:
+def test_shape_text_ignores_values_but_separates_long_inputs() -> None:
     assert shape_of([torch.zeros(4), Items()]) == shape_of([torch.ones(4), Items()])
     short, other = shape_of(list(range(999))), shape_of([*range(998), 5])
     assert len(short) == len(other) == MAX_LENGTH
@@ -189,7 +189,7 @@ def test_values_and_addresses_make_no_other_shape_and_long_inputs_stay_apart() -
         ("aba", [1, 1, 0], 2, Steady(2, 0)),
     ],
 )
-def test_a_step_is_steady_after_its_last_miss_unless_that_is_its_end(
+def test_step_is_steady_after_its_last_miss(
     shapes: str, misses: list[int], warmup: int, steady: Steady | None
 ) -> None:
     assert steps_of(shapes, misses, warmup).steady_after == steady
@@ -230,7 +230,7 @@ def test_batches_of_three_sizes_are_steady_after_three(group_owner: ProcessGroup
     assert again.inputs == steps.inputs
 
 
-def test_what_makes_the_inputs_is_no_part_of_the_steps(mesh: DeviceMesh) -> None:
+def test_input_generation_is_excluded_from_step_counts(mesh: DeviceMesh) -> None:
     def inputs() -> Iterator[DTensor]:
         for n in (2, 4, 8):
             a: Any = DTensor.from_local(torch.rand(n, 8), mesh, [Shard(0)])
@@ -258,7 +258,7 @@ def test_each_shape_is_a_line() -> None:
     ]
 
 
-def test_of_many_shapes_the_rest_is_one_line_unless_all_are_asked_for() -> None:
+def test_long_list_of_shapes_is_cut_unless_verbose() -> None:
     def shapes(count: int, verbose: bool = False) -> list[str]:
         steps = steps_of([f"f32[8,{n}]" for n in range(1, count + 1)], [3] * count)
         return [line for line in text_of(steps, verbose) if line.startswith("f32") or "more shapes" in line]

@@ -107,7 +107,7 @@ MISSING: dict[str, tuple[Callable[[DeviceMesh, int], Any], str]] = {
 
 
 @pytest.mark.parametrize(("run", "reason"), MISSING.values(), ids=MISSING)
-def test_a_step_that_misses_once_is_counted_as_one_miss_with_its_reason(
+def test_single_miss_is_counted_with_its_reason(
     mesh: DeviceMesh, run: Callable[[DeviceMesh, int], Any], reason: str
 ) -> None:
     numbers = itertools.count()
@@ -117,7 +117,7 @@ def test_a_step_that_misses_once_is_counted_as_one_miss_with_its_reason(
     assert steps.steps[-1].missed[0].queried is FIRST_ASKED
 
 
-def test_a_scalar_that_goes_from_int_to_float_misses_in_that_step_alone(mesh: DeviceMesh) -> None:
+def test_scalar_type_change_misses_in_one_step(mesh: DeviceMesh) -> None:
     a, scalars = on_mesh(mesh), iter((1, 1, 1.5, 1.5))
     steps = count(lambda: a + next(scalars), warmup=1, steps=3)
     misses = scalar_types_are_told_apart(mesh)
@@ -125,7 +125,7 @@ def test_a_scalar_that_goes_from_int_to_float_misses_in_that_step_alone(mesh: De
     assert [miss.reason for miss in steps.missed] == ["type of other float, was int"] * misses
 
 
-def test_a_placement_a_dtype_and_a_keyword_that_are_new_are_told(mesh: DeviceMesh) -> None:
+def test_reasons_name_placement_dtype_and_keyword_changes(mesh: DeviceMesh) -> None:
     a = on_mesh(mesh)
     replicated = DTensor.from_local(torch.rand(16, 8), mesh, [Replicate()])
     variants: Any = iter(
@@ -145,12 +145,12 @@ def test_a_placement_a_dtype_and_a_keyword_that_are_new_are_told(mesh: DeviceMes
     ]
 
 
-def test_an_equal_mesh_made_anew_is_a_hit(mesh: DeviceMesh) -> None:
+def test_new_but_equal_mesh_hits(mesh: DeviceMesh) -> None:
     assert count(lambda: doubled(init_device_mesh("cpu", (4,)))).misses_per_step == 0
 
 
 @needs_rule("argmax.default")
-def test_an_op_of_the_python_cache_misses_and_hits_there(shard: Make) -> None:
+def test_hits_and_misses_of_python_cache_are_counted(shard: Make) -> None:
     rows, a = itertools.count(8), shard(8, 8)
     steps = count(lambda: (shard(next(rows), 8).argmax(1), a.argmax(1)))
     assert [(one.calls, one.hits, one.misses) for one in steps.steps] == [(2, 1, 1)] * 5
@@ -159,7 +159,7 @@ def test_an_op_of_the_python_cache_misses_and_hits_there(shard: Make) -> None:
 
 
 @needs(DECOMPOSING)
-def test_propagations_inside_one_are_no_misses_of_their_own(shard: Make) -> None:
+def test_nested_propagations_are_not_counted_as_misses(shard: Make) -> None:
     rows = itertools.count(8)
     steps = count(lambda: torch.aminmax(shard(next(rows), 8)))
     assert [one.misses for one in steps.steps] == [1] * 5
@@ -182,7 +182,7 @@ def test_propagations_that_ask_no_cache_are_counted(shard: Make) -> None:
     assert missed[1].reason.startswith("no cache was asked")
 
 
-def test_a_decode_loop_compares_each_call_with_its_own_of_the_step_before(shard: Make) -> None:
+def test_decode_loop_compares_calls_across_steps(shard: Make) -> None:
     """Both products of attention are ``bmm``, and the first is as near to the second as to itself."""
     query = shard(8, 1, 4)
     keys: list[Any] = [shard(8, 4, 4)]
@@ -205,7 +205,7 @@ def test_a_decode_loop_compares_each_call_with_its_own_of_the_step_before(shard:
     assert all(line.endswith("(once in each of steps 1-3)") for line in lines)
 
 
-def test_a_place_is_found_again_behind_a_clear_and_behind_ops_of_every_cache(shard: Make) -> None:
+def test_call_is_matched_across_clears_and_caches(shard: Make) -> None:
     rows = itertools.count(8)
 
     def step() -> None:
@@ -226,7 +226,7 @@ def test_a_place_is_found_again_behind_a_clear_and_behind_ops_of_every_cache(sha
     assert [miss.reason for miss in last] == [f"shape of self [{n},8], was [{n - 1},8]" for n in (9, 10, 11)]
 
 
-def test_a_miss_of_another_thread_is_not_compared_with_calls_of_this_one(shard: Make) -> None:
+def test_misses_are_not_compared_across_threads(shard: Make) -> None:
     a = shard(8, 8)
 
     steps = count(lambda: (a + a, in_thread(lambda: (a + a, a + 1))), warmup=1, steps=2)
@@ -237,7 +237,7 @@ def test_a_miss_of_another_thread_is_not_compared_with_calls_of_this_one(shard: 
     assert all(miss.elsewhere for miss in steps.missed)
 
 
-def test_an_op_that_asks_no_cache_is_a_call_and_neither_hit_nor_miss(shard: Make) -> None:
+def test_unpropagated_op_is_neither_hit_nor_miss(shard: Make) -> None:
     a = shard(8, 8)
     [one] = count(lambda: torch.is_same_size(a, a), steps=1).steps
     assert (one.calls, one.hits, one.misses, one.unpropagated) == (1, 0, 0, 1)
@@ -263,7 +263,7 @@ def grid(group_owner: ProcessGroupOwner) -> DeviceMesh:
         (("dp", "tp"), tensor_parallel_step, {"all_reduce": 5}),
     ],
 )
-def test_a_steady_step_has_no_misses_and_no_growth(
+def test_steady_step_has_no_misses_or_growth(
     grid: DeviceMesh, dim: Any, make: Callable[[DeviceMesh], Step], collectives: dict[str, int]
 ) -> None:
     steps = count(make(grid[dim]))
@@ -277,7 +277,7 @@ def test_a_steady_step_has_no_misses_and_no_growth(
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_a_cache_that_grows_is_counted_and_its_gain_answers_later(mesh: DeviceMesh, k: int) -> None:
+def test_cache_growth_is_counted_and_hits_later(mesh: DeviceMesh, k: int) -> None:
     tensors = [on_mesh(mesh, rows) for rows in range(4, 4 + 6 * k)]
     variants = iter(tensors)
     steps = count(lambda: [(a := next(variants)) + a for _ in range(k)], warmup=1)
@@ -294,7 +294,7 @@ def leave_as_garbage(of: Any) -> None:
 @pytest.mark.parametrize(
     ("use", "grown"), [(list[Any]().extend, 3), (list, 0), (leave_as_garbage, 0)], ids=["keep", "return", ""]
 )
-def test_dtensors_and_specs_that_stay_alive_are_counted_and_garbage_is_not(
+def test_live_dtensors_and_specs_are_counted_without_garbage(
     mesh: DeviceMesh, use: Callable[[Any], Any], grown: int
 ) -> None:
     steps = count(lambda: use([on_mesh(mesh) for _ in range(3)]))
@@ -302,7 +302,7 @@ def test_dtensors_and_specs_that_stay_alive_are_counted_and_garbage_is_not(
 
 
 @pytest.mark.parametrize("has_many", [False, True])
-def test_growth_is_named_after_what_the_step_keeps(mesh: DeviceMesh, has_many: bool) -> None:
+def test_growth_is_described_by_retained_tensors(mesh: DeviceMesh, has_many: bool) -> None:
     """The first step creates eight tensors that stay; each replaces six by longer ones."""
     stay, cache, history = list[Any](), list[Any](), list[Any]()
 
@@ -325,7 +325,7 @@ def test_references_to_the_class_are_no_growth(mesh: DeviceMesh) -> None:
     assert [(one.dtensor_growth, one.spec_growth) for one in steps.steps] == [(0, 0)] * 5
 
 
-def test_live_objects_are_those_that_the_garbage_collector_finds(mesh: DeviceMesh) -> None:
+def test_live_objects_match_the_garbage_collector(mesh: DeviceMesh) -> None:
     kept: list[DTensor] = []
     with StepCounter() as counter:
         kept.extend(on_mesh(mesh) for _ in range(7))
@@ -353,7 +353,7 @@ def test_live_objects_are_those_that_the_garbage_collector_finds(mesh: DeviceMes
     ],
     ids=["asked for", "implied by an op, and sending nothing", "to the same placements"],
 )
-def test_a_redistribution_is_told_with_its_placements_dimension_and_bytes(
+def test_redistribution_text_has_placements_and_bytes(
     grid: DeviceMesh, step: Callable[[Any], Any], told: str
 ) -> None:
     a = DTensor.from_local(torch.rand(4, 8), grid, [Replicate(), Shard(0)])
@@ -474,7 +474,7 @@ def test_collectives_are_counted_whatever_runs_them(ranks: str, request: pytest.
 
 @pytest.mark.parametrize("rows", [8, 6])  # even and uneven shards: those are padded
 @pytest.mark.parametrize("ranks", ["mesh", pytest.param("simulated", marks=needs(LOCAL_TENSOR))])
-def test_shard_to_shard_is_counted_as_on_a_gpu(ranks: str, rows: int, request: pytest.FixtureRequest) -> None:
+def test_shard_to_shard_counts_as_on_gpu(ranks: str, rows: int, request: pytest.FixtureRequest) -> None:
     on: DeviceMesh = request.getfixturevalue(ranks)
     whole: Any = distribute_tensor(torch.rand(rows, 8), on, [Shard(0)]).requires_grad_()
 
@@ -489,7 +489,7 @@ def test_shard_to_shard_is_counted_as_on_a_gpu(ranks: str, rows: int, request: p
     assert [one.bytes for one in counted.redistributions if not one.is_implied][:2] == [64, 64]
 
 
-def test_shard_to_shard_of_real_ranks_is_counted_as_it_ran(mesh_in_python: DeviceMesh) -> None:
+def test_shard_to_shard_of_ranks_counts_actual_collective(mesh_in_python: DeviceMesh) -> None:
     whole = on_mesh(mesh_in_python, 2)
     [ran] = count(lambda: whole.redistribute(placements=[Shard(1)]), 1, 1).steps[0].collective_runs
     assert (ran.kind, ran.bytes, ran.elsewhere) == ("all_gather", 256, "all_to_all on a GPU")
@@ -512,14 +512,14 @@ def test_shard_to_shard_of_real_ranks_is_counted_as_it_ran(mesh_in_python: Devic
         ("_dtensor::shard_dim_alltoall", "all_to_all"),
     ],
 )
-def test_every_variant_of_a_collective_is_of_one_kind(op: str, kind: str) -> None:
+def test_collective_variants_have_one_kind(op: str, kind: str) -> None:
     assert collective_kind(op) == kind
 
 
 # The program does not notice
 
 
-def test_what_a_program_froze_stays_frozen(mesh: DeviceMesh) -> None:
+def test_objects_frozen_by_program_stay_frozen(mesh: DeviceMesh) -> None:
     a = on_mesh(mesh)
     gc.freeze()
     try:
@@ -529,7 +529,7 @@ def test_what_a_program_froze_stays_frozen(mesh: DeviceMesh) -> None:
         gc.unfreeze()
 
 
-def test_a_step_that_raises_raises_and_leaves_nothing_behind(mesh: DeviceMesh) -> None:
+def test_exception_in_a_step_leaves_nothing_behind(mesh: DeviceMesh) -> None:
     calls = itertools.count()
 
     def step() -> None:
@@ -543,7 +543,7 @@ def test_a_step_that_raises_raises_and_leaves_nothing_behind(mesh: DeviceMesh) -
     assert next(calls) == 5
 
 
-def test_a_mode_that_hides_ops_from_other_modes_hides_no_counts(shard: Make) -> None:
+def test_mode_that_hides_ops_hides_no_counts(shard: Make) -> None:
     rows = itertools.count(8)
 
     def step() -> None:
@@ -586,7 +586,7 @@ def test_a_clear_that_nobody_sees_is_warned_of(shard: Make) -> None:
 # Injected misses
 
 
-def test_one_extra_miss_in_300_ops_is_always_caught_and_all_runs_count_alike(grid: DeviceMesh) -> None:
+def test_one_extra_miss_in_300_ops_is_caught(grid: DeviceMesh) -> None:
     def counted(is_injected: bool) -> Steps:
         blocks, rows = [tensor_parallel_step(grid) for _ in range(13)], itertools.count(4)
         ShardingCaches().clear_all()
@@ -605,7 +605,7 @@ def test_one_extra_miss_in_300_ops_is_always_caught_and_all_runs_count_alike(gri
     assert (clean, injected) == ([clean[0]] * 8, [injected[0]] * 8)
 
 
-def test_a_miss_holds_no_specs_when_it_is_over(mesh: DeviceMesh) -> None:
+def test_finished_miss_holds_no_specs(mesh: DeviceMesh) -> None:
     rows = itertools.count(4)
 
     def step() -> None:

@@ -45,7 +45,7 @@ def gathered(rows: int, op: str = "redistribute") -> Redistribution:
     return Redistribution(op, f"f32[{rows},64]", ("S0",), ("R",), rows * 256)
 
 
-def test_totals_are_over_all_steps_and_leave_the_warm_up_out() -> None:
+def test_totals_exclude_the_warmup() -> None:
     steps = Steps("train", (STEP, STEP, STEP), (STEP, STEP))
     assert (steps.calls, steps.hits, steps.misses, steps.missed) == (8, 4, 2, (MISS, MISS))
     assert (steps.collectives, steps.collective_runs) == ({"all_gather": 4, "all_reduce": 2}, RAN * 2)
@@ -59,7 +59,7 @@ def test_totals_are_over_all_steps_and_leave_the_warm_up_out() -> None:
     assert steps.cache_growth_per_step == 3, "of the cache that grew most"
 
 
-def test_a_count_lists_what_it_consists_of() -> None:
+def test_count_lists_its_components() -> None:
     steps = Steps("train", (), (STEP, STEP))
     wraps, growth = steps.wraps_per_step, steps.cache_growth_per_step
     assert isinstance(wraps, Count)
@@ -79,20 +79,20 @@ def test_where_nothing_is_measured_every_count_is_0() -> None:
     assert not any((steps.calls, steps.unsteady, *numbers))
 
 
-def test_places_are_no_part_of_what_makes_two_runs_equal() -> None:
+def test_source_lines_do_not_affect_run_equality() -> None:
     elsewhere = replace(WRAPPED, place=replace(AT, line=4))
     assert elsewhere == WRAPPED
     assert elsewhere.origin != WRAPPED.origin, "it is another cause"
     assert replace(STEP, hits=3) != STEP
 
 
-def test_a_step_with_another_number_of_calls_is_unsteady_and_both_counts_are_told() -> None:
+def test_step_with_different_call_count_is_unsteady() -> None:
     three, four = StepCounts(hits=3), StepCounts(hits=4)
     assert Steps("", (), (three, three, four, three)).unsteady == "3 calls in step 1 and 4 in step 3"
     assert not Steps("", (four,), (three, three)).unsteady, "the warm-up may differ"
 
 
-def test_one_cause_in_five_steps_is_one_line_with_its_steps_and_the_range_of_what_changed() -> None:
+def test_repeated_cause_is_one_line_with_ranges() -> None:
     assert by_cause([[grown(n)] for n in range(9, 14)]) == [
         "bmm(f32[8,9-13]S0)@4: shape of self [8,9-13], was [8,8-12] (once in each of steps 1-5)"
     ]
@@ -102,7 +102,7 @@ def test_one_cause_in_five_steps_is_one_line_with_its_steps_and_the_range_of_wha
     ]
 
 
-def test_calls_of_two_places_are_two_causes_and_equal_ones_one_line() -> None:
+def test_calls_are_separate_causes_unless_equal() -> None:
     apart = by_cause([[grown(9, call=1), grown(99, call=2)], [grown(10, call=1), grown(100, call=2)]])
     assert [line.partition(":")[0] for line in apart] == ["bmm(f32[8,9-10]S0)@4", "bmm(f32[8,99-100]S0)@4"]
     [equal] = by_cause([[grown(9, call=1), grown(9, call=2)], [grown(10, call=1), grown(10, call=2)]])
@@ -119,7 +119,7 @@ def test_calls_of_two_places_are_two_causes_and_equal_ones_one_line() -> None:
         ([3, 1], " (1 to 3 times in each of steps 1-2)"),
     ],
 )
-def test_a_line_says_how_often_it_was_in_which_step(steps: list[int], when: str) -> None:
+def test_cause_line_has_count_and_steps(steps: list[int], when: str) -> None:
     [line] = by_cause([[grown(9)] * times for times in steps])
     assert line == f"bmm(f32[8,9]S0)@4: shape of self [8,9], was [8,8]{when}"
 
@@ -132,7 +132,7 @@ def in_layer(
 
 
 @pytest.mark.parametrize("layers", [3, 12, 48])
-def test_one_cause_in_every_layer_is_one_line_with_their_sum(layers: int) -> None:
+def test_cause_in_every_layer_is_summed(layers: int) -> None:
     step = [in_layer(layer) for layer in range(layers)] * 2
     text = "mm: f32[8,8] S0 -> R, 256 bytes, at /model.py:16 in layers.*.wq (forward)"
     assert by_cause([step]) == [f"{text} ({2 * layers}x)"]
@@ -141,7 +141,7 @@ def test_one_cause_in_every_layer_is_one_line_with_their_sum(layers: int) -> Non
     assert alone == [f"{text.replace('*', str(layer))} (2x)" for layer in range(layers)]
 
 
-def test_what_differs_in_more_than_the_layer_is_apart_and_keeps_its_index() -> None:
+def test_causes_differing_beyond_layer_are_not_folded() -> None:
     step = [
         in_layer(0),
         in_layer(1, source="P"),
@@ -155,7 +155,7 @@ def test_what_differs_in_more_than_the_layer_is_apart_and_keeps_its_index() -> N
     assert by_cause([step]) == by_layer([step]) == [*map(str, step)]
 
 
-def test_shapes_that_vary_from_step_to_step_are_one_range_for_all_layers() -> None:
+def test_varying_shapes_of_layers_are_one_range() -> None:
     def missed(rows: int) -> list[Miss]:
         return [replace(grown(rows, call=layer), place=in_layer(layer).place) for layer in range(3)]
 

@@ -26,7 +26,7 @@ def spawned(target: Callable[..., object], *args: object) -> Any:
     return multiprocessing.get_context("spawn").Process(target=target, args=args)
 
 
-def test_what_a_spawned_process_counts_comes_back(shard: Callable[..., Any], tmp_path: Path) -> None:
+def test_counts_of_spawned_process_are_returned(shard: Callable[..., Any], tmp_path: Path) -> None:
     a, counts = shard(8, 8), ProcessCounts(str(tmp_path))
     counts.start(run_here, spawned(lambda b: ((a + b).redistribute(placements=[Replicate()]), a + b), a))
     [(number, found)] = counts.found()
@@ -41,7 +41,7 @@ def test_what_a_spawned_process_counts_comes_back(shard: Callable[..., Any], tmp
     assert (miss.reason, moved.source, moved.target) == ("first call of this op", ("S0",), ("R",))
 
 
-def test_a_process_that_exits_tells_its_counts_and_exits(shard: Callable[..., Any], tmp_path: Path) -> None:
+def test_exiting_process_reports_its_counts(shard: Callable[..., Any], tmp_path: Path) -> None:
     a, counts = shard(8, 8), ProcessCounts(str(tmp_path))
 
     def body() -> None:
@@ -65,7 +65,7 @@ def test_processes_that_cannot_count_tell_nothing_and_run(tmp_path: Path) -> Non
     assert ran == ["forked", "killed as it wrote"]
 
 
-def test_a_process_is_left_as_it_was_and_so_is_what_starts_it() -> None:
+def test_counting_restores_process_start() -> None:
     before = multiprocessing.process.BaseProcess.start
     with counting_in_processes() as counts:
         process = multiprocessing.get_context("fork").Process(target=int)

@@ -60,13 +60,13 @@ BASE = {**mesh(), **tensor("self"), **number("other", 1)}
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_differs_is_told_once(before: Traits, call: Traits, reason: str) -> None:
+def test_each_difference_is_reported_once(before: Traits, call: Traits, reason: str) -> None:
     seen = Seen()
     note(seen, "add", before)
     assert why(seen, "add", call) == reason
 
 
-def test_the_nearest_call_is_compared_with_and_of_equals_the_last() -> None:
+def test_call_is_compared_with_latest_nearest_call() -> None:
     seen = Seen()
     note(seen, "add", {**BASE, **tensor("self", dtype="f64", shape="[1,1]")})
     note(seen, "add", {**BASE, **tensor("self", shape="[2,2]")})
@@ -75,7 +75,7 @@ def test_the_nearest_call_is_compared_with_and_of_equals_the_last() -> None:
     assert reason == "shape of self [4,4], was [3,3]"
 
 
-def test_an_equal_call_missed_because_of_a_clear_or_is_not_kept() -> None:
+def test_miss_of_equal_call_has_a_reason() -> None:
     seen = Seen()
     note(seen, "add", BASE, clears=1)
     assert why(seen, "add", BASE, clears=2) == "the caches were cleared since its last call"
@@ -90,7 +90,7 @@ def test_a_long_list_of_differences_is_cut() -> None:
     assert reason.endswith("and 2 more")
 
 
-def test_a_call_is_compared_with_those_of_its_place_however_near_another_is() -> None:
+def test_calls_at_the_same_position_are_compared_first() -> None:
     seen = Seen()
     note(seen, "bmm", {**tensor("self", shape="[8,1,4]"), **tensor("mat2", shape="[8,4,9]")}, call=3)
     note(seen, "bmm", {**tensor("self", shape="[8,1,9]"), **tensor("mat2", shape="[8,9,4]")}, call=7)
@@ -100,7 +100,7 @@ def test_a_call_is_compared_with_those_of_its_place_however_near_another_is() ->
     assert why(seen, "bmm", call, call=5) == "shape of mat2 [8,4,10], was [8,4,9] in another place"
 
 
-def test_cause_is_equal_in_another_place() -> None:
+def test_cause_is_independent_of_call_position() -> None:
     """Where a mode adds ops to autograd, calls of the last warm-up have other places than later ones."""
     seen, call = Seen(), tensor("self", shape="[12,8]")
     note(seen, "sum", tensor("self"), call=4)
@@ -108,7 +108,7 @@ def test_cause_is_equal_in_another_place() -> None:
     assert causes == {"shape of self"}
 
 
-def test_calls_of_other_threads_are_not_compared_with_nor_clears_there() -> None:
+def test_calls_and_clears_of_threads_are_separate() -> None:
     seen = Seen()
     note(seen, "add", BASE, thread=0, clears=3)
     call = {**BASE, **tensor("self", shape="[9,8]")}
@@ -120,7 +120,7 @@ def test_calls_of_other_threads_are_not_compared_with_nor_clears_there() -> None
     assert why(seen, "mul", BASE, thread=0) == "first call of this op"
 
 
-def test_a_cause_is_the_reason_without_what_differs_from_step_to_step() -> None:
+def test_cause_is_the_reason_without_values() -> None:
     seen = Seen()
     note(seen, "add", BASE)
     reasons = [seen.why(Called("add", {**BASE, **tensor("self", shape=f"[{n},8]")})) for n in (9, 10)]

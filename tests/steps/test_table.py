@@ -65,7 +65,7 @@ def test_a_steady_step_is_one_line() -> None:
     assert len(narrow) <= 80
 
 
-def test_what_missed_and_which_caches_grew_is_below_the_line() -> None:
+def test_misses_and_growing_caches_are_listed_below() -> None:
     text = text_of(Steps("train", (STEADY,), (MISSING, MISSING, STEADY)))
     line, *notes = text.splitlines()[2:]
     assert line.split()[2:4] == ["11-12", "0-1"]
@@ -77,7 +77,7 @@ def test_what_missed_and_which_caches_grew_is_below_the_line() -> None:
     assert note in text_of(steps_of(elsewhere))
 
 
-def test_a_long_list_of_misses_is_cut_unless_it_is_asked_for() -> None:
+def test_long_list_of_misses_is_cut_unless_verbose() -> None:
     many = tuple(replace(MISS, signature=f"op{i}") for i in range(9))
     steps = steps_of(StepCounts(events=many), StepCounts())
     assert text_of(steps).count("missed op") == MOST_NOTES
@@ -114,33 +114,33 @@ def test_verbose_lists_redistributions_collectives_and_the_warm_up() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_state_says_what_is_wrong_with_a_step(steps: Steps, state: str) -> None:
+def test_state_names_the_problem_of_a_step(steps: Steps, state: str) -> None:
     assert state_of(steps) == state
     assert ("    unsteady: 1 calls in step 1 and 2 in step 2" in text_of(steps)) == (state == "unsteady")
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_a_step_over_a_limit_is_told_with_what_it_has_and_one_at_it_is_not(limit: str) -> None:
+def test_step_over_its_limit_is_reported_with_count(limit: str) -> None:
     title, what, *_ = complaint(judge(steps_of(StepCounts(), TWO), {limit: 1})).splitlines()
     assert (title, what) == ("train: over its limits", f"{limit}=1, and step 2 has 2")
     assert not complaint(judge(steps_of(TWO), {limit: 2}))
 
 
 @pytest.mark.parametrize("steps", [Steps("train", (TWO,), (StepCounts(),)), Steps("train", (), ())])
-def test_the_warm_up_is_not_judged_nor_is_what_has_no_steps_or_no_limits(steps: Steps) -> None:
+def test_warmup_and_unlimited_steps_are_not_judged(steps: Steps) -> None:
     assert not complaint(judge(steps, dict.fromkeys(LIMITS, 0)))
     assert not complaint(judge(steps_of(TWO), {}))
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(0, 5))
-def test_one_step_over_the_limit_is_enough_and_the_worst_is_told(misses: list[int], most: int) -> None:
+def test_worst_step_over_the_limit_is_reported(misses: list[int], most: int) -> None:
     steps = steps_of(*(StepCounts(events=(MISS,) * count) for count in misses))
     told, worst = complaint(judge(steps, {"misses": most})), max(misses)
     assert bool(told) == (worst > most)
     assert not told or f"and step {misses.index(worst) + 1} has {worst}\n" in told
 
 
-def test_layers_are_one_line_in_a_failure_and_in_notes_unless_each_is_asked_for() -> None:
+def test_layers_are_folded_unless_each_is_requested() -> None:
     places = [CodePlace("/model.py", 16, f"layers.{n}.wq", Phase.FORWARD) for n in range(12)]
     events = (replace(event, place=place) for place in places for event in (MISS, GATHER))
     steps = steps_of(StepCounts(events=tuple(events)))
@@ -156,7 +156,7 @@ def test_layers_are_one_line_in_a_failure_and_in_notes_unless_each_is_asked_for(
             assert sum(line.startswith(f"    {event}") for line in lines) == count
 
 
-def test_an_excess_lists_what_it_consists_of_up_to_a_length() -> None:
+def test_excess_lists_its_components_up_to_limit() -> None:
     assert complaint(judge(steps_of(TWO), {"redistributes": 0, "collectives": 1})) == (
         "train: over its limits\n"
         f"redistributes=0, and step 1 has 2\n    {GATHER} (2x)\n"

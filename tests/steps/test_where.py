@@ -49,7 +49,7 @@ def in_layers(mark: str, *phases: str) -> set[Where]:
     return {(mark, layer, phase) for layer in "01" for phase in phases}
 
 
-def test_each_event_of_a_step_has_its_line_its_module_and_its_phase(mesh: DeviceMesh) -> None:
+def test_each_event_has_line_module_and_phase(mesh: DeviceMesh) -> None:
     net = torch.nn.Sequential(Layer(mesh), Layer(mesh))
     optimizer = torch.optim.SGD(net.parameters())
     x = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0)]).requires_grad_()
@@ -97,7 +97,7 @@ def test_one_cause_at_two_lines_is_two_lines(shard: Make) -> None:
     assert where(steps.missed) == {("here", "", "forward"), ("there", "", "forward")}
 
 
-def test_a_step_of_another_file_has_the_line_that_counts_it(shard: Make) -> None:
+def test_step_from_another_file_has_caller_line(shard: Make) -> None:
     a = shard(8, 8)
     steps = run_and_count(StepCalls("step", a.sin, 0, 1))  # outside
     assert where(steps.missed) == {("outside", "", "forward")}

@@ -46,7 +46,7 @@ def test_a_tensor_is_read_as_it_is_written(text: str, tensor: TensorText) -> Non
     assert TensorText.read(text) == tensor
 
 
-def test_every_text_of_the_tables_can_be_read_and_what_is_no_tensor_is_refused() -> None:
+def test_every_tensor_text_is_valid_and_others_refused() -> None:
     texts = [value for _, needed in NEEDS for value in needed.values() if isinstance(value, str)]
     for text in (*TENSOR_TEMPLATES, *(text for text in texts if "[" in text)):
         TensorText.read(text).plain()
@@ -69,7 +69,7 @@ def test_every_text_of_the_tables_can_be_read_and_what_is_no_tensor_is_refused()
         ("f32[8,4]R", "S0", (Replicate(),), (8, 4)),
     ],
 )
-def test_a_tensor_is_placed_as_far_as_it_can_be_split(
+def test_tensor_is_sharded_as_far_as_divisible(
     mesh: DeviceMesh, text: str, layout: str, placements: tuple[object, ...], local: tuple[int, ...]
 ) -> None:
     tensor = TensorText.read(text)
@@ -119,7 +119,7 @@ class Demanding:
     ],
     ids=["what raises", "what takes numbers", "what suits nothing"],
 )
-def test_an_op_that_no_arguments_are_known_for_says_why_in_one_line(op: object, says: str) -> None:
+def test_op_without_arguments_has_a_one_line_reason(op: object, says: str) -> None:
     text = find_arguments(op)
     assert isinstance(text, str)
     assert re.fullmatch(says, text)
@@ -136,7 +136,7 @@ def test_tensors_are_placed_one_by_one_with_lists(mesh: DeviceMesh) -> None:
     assert not isinstance(local.args[1], DTensor)
 
 
-def test_ops_are_sorted_and_common_ones_have_more_layouts() -> None:
+def test_op_table_is_sorted_and_favors_common_ops() -> None:
     assert list(OPS) == sorted(OPS)
     assert {"add.Tensor", "convolution.default", "is_same_size.default"} <= set(OPS)
     assert not {"add.out", "max.dim_max", "gelu_backward.grad_input"} & set(OPS)
@@ -161,7 +161,7 @@ SAID = {
 }
 
 
-def test_an_op_has_its_rows_with_their_notes_or_says_why_it_has_none(
+def test_op_has_noted_rows_or_a_skip_reason(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
@@ -175,7 +175,7 @@ def test_an_op_has_its_rows_with_their_notes_or_says_why_it_has_none(
 
 @pytest.mark.slow
 @pytest.mark.sweep
-def test_every_op_is_measured_or_says_why_not(pytester: pytest.Pytester) -> None:
+def test_every_op_is_measured_or_skipped_with_reason(pytester: pytest.Pytester) -> None:
     report = pytester.path / "report.xml"
     flags = (*FLAGS, "--dtdispatch-max-time=0.01", "-q", f"--junitxml={report}")
     result = run(pytester, *flags, "--pyargs", "pytest_dtdispatch.suite")

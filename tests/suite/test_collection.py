@@ -28,7 +28,7 @@ SUITE, MODES = "pytest_dtdispatch.suite", ("training", "inference")
     ],
     ids=" ".join,
 )
-def test_what_is_collected(
+def test_suite_flags_select_collected_tests(
     pytester: pytest.Pytester, flags: tuple[str, ...], has: list[str], lacks: list[str]
 ) -> None:
     result = run(pytester, "--collect-only", "-q", "--strict-markers", "--pyargs", SUITE, *flags)

@@ -15,7 +15,7 @@ UNPROPAGATED = {"to_from_local", "collectives", "custom_handler"}  # these have 
 
 
 @pytest.mark.torch
-def test_it_has_every_path_on_a_hit_and_on_a_miss() -> None:
+def test_file_has_hit_and_miss_of_every_path() -> None:
     from pytest_dtdispatch.suite.paths import PATHS
 
     test = "pytest_dtdispatch/suite/test_ops.py::test_path"
@@ -26,7 +26,7 @@ def test_it_has_every_path_on_a_hit_and_on_a_miss() -> None:
     assert {(row.name, row.metric) for row in read_expected(FILE, metric_names()).rows} == expected
 
 
-def test_pytorchs_checker_reads_it_and_its_margin_is_that_of_the_manual() -> None:
+def test_pytorch_checker_reads_rows_with_documented_margin() -> None:
     rows = pytorch_reader.read_expected(FILE)
     assert len(rows) == 21
     assert {margin for _, margin in rows.values()} == {0.01}

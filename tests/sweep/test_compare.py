@@ -90,7 +90,7 @@ def test_an_exception_that_gets_lost_is_found(mesh: DeviceMesh, monkeypatch: pyt
     assert "error" in kinds(case, mesh, monkeypatch, swallowing)
 
 
-def test_cases_are_many_each_has_one_name_and_the_order_is_fixed() -> None:
+def test_cases_have_unique_names_in_fixed_order() -> None:
     names = [case.name for case in cases()]
     assert len(names) == len(set(names)) > 18_000
     assert names == [case.name for case in cases()]

@@ -35,7 +35,7 @@ UNDECLARED = (1, None, None, 2, 3, True, 0.1, 0.1)
         (torch.ops.aten.native_batch_norm.default, UNDECLARED, ["running_mean", "running_var"]),
     ],
 )
-def test_written_arguments_are_known(func: Any, args: tuple[Any, ...], written: list[str]) -> None:
+def test_written_arguments_are_detected(func: Any, args: tuple[Any, ...], written: list[str]) -> None:
     kwargs = {"out": 3} if written == ["out"] else {}
     assert [a.name for a, _ in arguments_of(func, args, kwargs) if is_written(a)] == written
 

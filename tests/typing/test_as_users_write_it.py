@@ -51,7 +51,7 @@ def test_a_capture_gives_results(dtdispatch: DtDispatch, weight: DTensor) -> Non
     assert bool(rows) is assert_type(dtdispatch.enabled, bool)
 
 
-def test_a_call_gives_what_the_callable_gives(dtdispatch: DtDispatch, weight: DTensor) -> None:
+def test_call_returns_the_type_of_the_callable(dtdispatch: DtDispatch, weight: DTensor) -> None:
     def total(tensor: torch.Tensor) -> float:
         return float(tensor.to_local().sum()) if isinstance(tensor, DTensor) else 0.0
 
@@ -77,7 +77,9 @@ def test_steps_are_counted_with_and_without_inputs(dtdispatch: DtDispatch, devic
     assert bool(streamed.inputs) is dtdispatch.enabled
 
 
-def test_what_else_is_measured(dtdispatch: DtDispatch, device_mesh: DeviceMesh, weight: DTensor) -> None:
+def test_scaling_compare_compile_and_budget_are_typed(
+    dtdispatch: DtDispatch, device_mesh: DeviceMesh, weight: DTensor
+) -> None:
     def make(size: int) -> Callable[[], torch.Tensor]:
         tensor = distribute_tensor(torch.rand(size, 8), device_mesh, [Shard(0)])
         return lambda: tensor + tensor
@@ -95,7 +97,7 @@ def test_what_else_is_measured(dtdispatch: DtDispatch, device_mesh: DeviceMesh, 
 
 
 @pytest.mark.dtdispatch(mesh=(2, 2), dim_names=("dp", "tp"))
-def test_meshes_are_made(device_mesh: DeviceMesh, mesh_factory: Callable[..., DeviceMesh]) -> None:
+def test_mesh_fixtures_are_typed(device_mesh: DeviceMesh, mesh_factory: Callable[..., DeviceMesh]) -> None:
     assert device_mesh.shape == mesh_factory((2, 2), dim_names=("dp", "tp")).shape == (2, 2)
 
 
@@ -137,7 +139,7 @@ def test_outside_of_pytest() -> None:
     assert "StepWatch" in str(watch)
 
 
-def test_errors_are_told_apart() -> None:
+def test_error_classes_have_a_common_base() -> None:
     with pytest.raises(DtDispatchError):
         TimeCaptureMode(repeat_count=0)
     assert all(issubclass(error, DtDispatchError) for error in (GateError, UnequalError))

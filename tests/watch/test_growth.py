@@ -23,7 +23,7 @@ def found(live: Callable[[int], int]) -> tuple[list[str], str]:
     return told, growth.so_far(100)
 
 
-def test_what_grows_in_every_step_is_told_of_at_ever_longer_distances() -> None:
+def test_steady_growth_is_reported_at_doubling_intervals() -> None:
     told, so_far = found(lambda step: step)
     assert told == [
         "16: live objects grow: +16 sharding specs since step 0",
@@ -33,6 +33,6 @@ def test_what_grows_in_every_step_is_told_of_at_ever_longer_distances() -> None:
     assert so_far == "live objects grow: +100 sharding specs since step 0"
 
 
-def test_what_grew_once_or_comes_and_goes_does_not_grow() -> None:
+def test_single_or_fluctuating_growth_is_ignored() -> None:
     assert found(lambda step: 5 * (step > 3)) == ([], "")
     assert found(lambda step: step % 7) == ([], "")

@@ -24,7 +24,7 @@ def x(mesh: DeviceMesh) -> Any:
     return DTensor.from_local(torch.rand(4, 8), mesh, [Shard(0)])
 
 
-def test_a_budget_of_a_loop_adds_up_and_knows_the_lines(x: Any) -> None:
+def test_loop_budget_adds_up_and_has_lines(x: Any) -> None:
     lines: list[str] = []
     with StepWatch(lines.append) as watch:
         watch.step()
@@ -49,7 +49,7 @@ def test_a_budget_of_a_loop_adds_up_and_knows_the_lines(x: Any) -> None:
     assert watch.steps.misses == 1
 
 
-def test_advice_of_a_budget_of_a_loop_knows_the_line(x: Any) -> None:
+def test_advice_of_loop_budget_names_the_line(x: Any) -> None:
     with StepWatch(list[str]().append) as watch:
         watch.budget(steps=2)
         for number in itertools.count():
@@ -62,7 +62,7 @@ def test_advice_of_a_budget_of_a_loop_knows_the_line(x: Any) -> None:
     assert "test_loop_budget.py:" in str(advice)
 
 
-def test_what_a_budget_holds_meanwhile_is_no_growth(x: Any) -> None:
+def test_garbage_during_a_budget_is_not_growth(x: Any) -> None:
     """A program that collects garbage by itself, as trainers do, has it among what lives."""
     lines: list[str] = []
     gc.disable()
@@ -98,7 +98,7 @@ def test_a_loop_that_ends_early_leaves_nothing_behind(x: Any, ended_after: int) 
         x + x
 
 
-def test_what_makes_no_sense_is_refused_in_one_line() -> None:
+def test_invalid_budget_requests_are_refused() -> None:
     with StepWatch(list[str]().append) as watch:
         for steps in (0, -1, "two", True):
             with pytest.raises(DtDispatchError, match="not a whole number of at least 1"):
@@ -113,7 +113,7 @@ def test_what_makes_no_sense_is_refused_in_one_line() -> None:
         watch.budget()
 
 
-def test_a_profiler_that_the_program_opened_meanwhile_is_left_alone() -> None:
+def test_profiler_of_the_program_is_undisturbed() -> None:
     lines: list[str] = []
     with StepWatch(lines.append) as watch:
         watch.budget()

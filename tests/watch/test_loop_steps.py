@@ -28,7 +28,7 @@ def steady(number: int) -> LoopStep:
     return LoopStep(number, StepCounts(hits=4), 1_000_000 + number)
 
 
-def test_steps_are_told_apart_by_what_happened_in_them() -> None:
+def test_steps_are_classified_by_their_events() -> None:
     steps = LoopSteps()
     steps.warmup.add(missing(1, miss(4)))
     for number in range(2, 12):
@@ -41,7 +41,7 @@ def test_steps_are_told_apart_by_what_happened_in_them() -> None:
     assert steps.causes == [f"{miss(5)} (1x in step 12)"]
 
 
-def test_a_cause_has_the_range_of_all_that_it_was_whatever_the_order() -> None:
+def test_range_of_a_cause_ignores_step_order() -> None:
     steps = LoopSteps()
     for number, rows in enumerate((9, 5, 31, 7), 1):
         steps.add(missing(number, miss(rows)))
@@ -50,7 +50,7 @@ def test_a_cause_has_the_range_of_all_that_it_was_whatever_the_order() -> None:
     ]
 
 
-def test_a_cause_in_every_layer_is_one_line_with_their_sum() -> None:
+def test_cause_in_every_layer_is_summed() -> None:
     steps = LoopSteps()
     for number, layers in ((4, (0, 1)), (6, (1, 2)), (9, (0,))):
         for layer in layers:
@@ -83,12 +83,12 @@ def test_summary_counts_causes_that_it_does_not_list() -> None:
     assert lines.endswith("  2 more misses")
 
 
-def test_a_cache_that_grows_without_a_miss_disturbs_and_one_that_was_emptied_does_not() -> None:
+def test_growing_cache_disturbs_but_emptied_cache_does_not() -> None:
     assert not LoopStep(1, StepCounts(hits=1, cache_growth=(("python", 1),))).is_steady
     assert LoopStep(1, StepCounts(hits=1, cache_growth=(("python", -7),))).is_steady
 
 
-def test_a_line_names_what_missed_what_it_cost_and_what_is_usual() -> None:
+def test_disturbed_line_has_cause_cost_and_usual_time() -> None:
     steps = LoopSteps()
     for number in range(1, 30):
         steps.add(steady(number))
@@ -99,7 +99,7 @@ def test_a_line_names_what_missed_what_it_cost_and_what_is_usual() -> None:
     )
 
 
-def test_a_line_stays_a_line_where_very_much_missed_and_has_no_time_where_more_was_done() -> None:
+def test_disturbed_line_with_many_misses_is_cut() -> None:
     steps = LoopSteps()
     counts = StepCounts(events=tuple(miss(rows) for rows in range(5, 25)))
     step = LoopStep(1, counts, has_transfers=True)
@@ -110,6 +110,6 @@ def test_a_line_stays_a_line_where_very_much_missed_and_has_no_time_where_more_w
     assert (len(steps.disturbed.times), steps.with_transfers) == (0, step)
 
 
-def test_a_step_is_written_by_its_calls_and_what_it_moves() -> None:
+def test_step_text_has_calls_and_transfers() -> None:
     counts = StepCounts(hits=24, events=(Collective("all_reduce"),) * 2)
     assert transfers_text(counts) == "24 calls, 2 collectives"

@@ -51,7 +51,7 @@ NOTHING = "dtdispatch: train.py called no op on DTensors; processes that it star
 
 
 @pytest.mark.slow
-def test_steps_end_with_the_optimizer_s_and_an_error_is_its_own(tmp_path: Path, monkeypatch: Any) -> None:
+def test_optimizer_ends_steps_and_traceback_is_unchanged(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     command = [sys.executable, "-m", "pytest_dtdispatch", "watch", "train.py", "--lr", "--", "3"]
@@ -96,14 +96,14 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         ("1 +", 1, "SyntaxError: invalid syntax\n"),
     ],
 )
-def test_what_fails_fails_as_it_does_without_us(watch: Watch, code: str, status: int, said: str) -> None:
+def test_failing_script_fails_as_without_watch(watch: Watch, code: str, status: int, said: str) -> None:
     found, _, error = watch(code)
     assert found == status
     assert error.endswith(f"{said}{NOTHING}")
     assert "pytest_dtdispatch" not in error
 
 
-def test_nothing_watched_is_no_success_and_a_script_that_is_not_there_is_told(watch: Watch) -> None:
+def test_unwatched_or_missing_script_is_an_error(watch: Watch) -> None:
     for code in ("import sys; sys.exit()", "import torch\ntorch.ones(8) + 1"):
         with pytest.raises(MeasurementError, match=r"^train.py called no op on DTensors; processes"):
             watch(code)
@@ -111,13 +111,13 @@ def test_nothing_watched_is_no_success_and_a_script_that_is_not_there_is_told(wa
         watch_script("nope.py", [])
 
 
-def test_a_name_that_begins_with_a_dash_stands_after_two(capsys: pytest.CaptureFixture[str]) -> None:
+def test_script_name_with_dash_follows_separator(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", "--budget", "--", "-nope.py", "--lr"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line == "dtdispatch: watch -nope.py: cannot be read: No such file or directory"
 
 
-def test_a_script_without_an_optimizer_is_told(watch: Watch) -> None:
+def test_script_without_optimizer_is_reported(watch: Watch) -> None:
     step = "distribute_tensor(torch.ones(4, 8), mesh, [Shard(0)]).sum()\ndist.destroy_process_group()"
     status, _, error = watch(MESH + step)
     [line] = error.splitlines()
@@ -127,9 +127,7 @@ def test_a_script_without_an_optimizer_is_told(watch: Watch) -> None:
     assert "StepWatch" in line
 
 
-def test_calls_of_a_script_without_steps_are_not_noted_for_ever(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recorded_calls_of_stepless_script_are_limited(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_dtdispatch.steps.counter.MAX_RECORDED", 10)
     calls = "x = distribute_tensor(torch.ones(4, 8), mesh, [Shard(0)])\nfor _ in range(30):\n    x * 2"
     _, _, error = watch(f"{MESH}{calls}\ndist.destroy_process_group()")
@@ -138,7 +136,7 @@ def test_calls_of_a_script_without_steps_are_not_noted_for_ever(
     assert int(noted) + int(other) == 30
 
 
-def test_it_is_the_main_module_as_python_makes_it(watch: Watch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_script_runs_as_the_main_module(watch: Watch, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(MeasurementError):
         watch("code = 3\nprint(__name__, __file__, __spec__)\nimport __main__\nprint(__main__.code)")
     assert capsys.readouterr().out == f"__main__ {Path('train.py').absolute()} None\n3\n"
@@ -168,7 +166,7 @@ STEP = STEPS.splitlines().index("    (x @ weight).redistribute(mesh, [Replicate(
 
 
 @pytest.mark.slow
-def test_a_budget_is_taken_after_the_warm_up_and_knows_the_lines(watch: Watch) -> None:
+def test_budget_follows_the_warmup_and_has_lines(watch: Watch) -> None:
     status, _, error = watch(STEPS.replace("sys.argv[1]", "110"), budget_steps=20)
     assert status == 0
     assert re.search(r"^StepWatch: steps \d to 10\d \(budget\)$", error, re.MULTILINE)
@@ -178,7 +176,7 @@ def test_a_budget_is_taken_after_the_warm_up_and_knows_the_lines(watch: Watch) -
 
 
 @pytest.mark.parametrize("steps", ["1", "8"])
-def test_a_script_that_is_too_short_is_told_how_many_steps_a_budget_takes(watch: Watch, steps: str) -> None:
+def test_short_script_reports_steps_needed_for_budget(watch: Watch, steps: str) -> None:
     _, _, error = watch(STEPS.replace("sys.argv[1]", steps), budget_steps=20)
     [line] = [line for line in error.splitlines() if "no budget" in line]
     had, takes = re.findall(r"after (\d+) steps?, and one takes about (\d+)$", line)[0]
@@ -201,7 +199,7 @@ def test_length_of_a_budget_is_a_flag(
     assert main(["watch", "--budget-steps", "0", "train.py"]) == 2
 
 
-def test_a_profiler_of_the_script_s_own_keeps_the_budget_away(watch: Watch) -> None:
+def test_running_profiler_of_script_prevents_a_budget(watch: Watch) -> None:
     opened = "profiler = torch.profiler.profile()\nprofiler.start()\nfor i"
     code = STEPS.replace("sys.argv[1]", "4").replace("for i", opened)
     status, _, error = watch(f"{code}profiler.stop()", budget_steps=20)
@@ -239,7 +237,7 @@ def test_a_module_runs_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.Mon
     assert run(str(Path(sys.executable).with_name("dtdispatch")), "watch", "--budget") == plainly
 
 
-def test_a_module_that_is_not_there_is_told_and_an_error_in_one_is_its_own(
+def test_missing_module_is_distinguished_from_failing_import(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", [*sys.argv])
@@ -258,7 +256,7 @@ def test_a_module_that_is_not_there_is_told_and_an_error_in_one_is_its_own(
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_on_real_ranks_the_first_alone_takes_a_budget_and_prints_it(tmp_path: Path) -> None:
+def test_only_first_rank_measures_and_prints_budget(tmp_path: Path) -> None:
     group = next(line for line in MESH.splitlines() if "init_process_group" in line)
     code = STEPS.replace(group, "dist.init_process_group('gloo')").replace("(4,)", "(2,)")
     (tmp_path / "train.py").write_text(code)

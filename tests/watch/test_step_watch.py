@@ -51,7 +51,7 @@ def watched(step: Step, rows: list[int]) -> tuple[StepWatch, list[str]]:
     return watch, lines
 
 
-def test_an_injected_miss_is_named_once_at_its_step(mesh: DeviceMesh) -> None:
+def test_injected_miss_is_reported_once_at_its_step(mesh: DeviceMesh) -> None:
     watch, lines = watched(training_step(mesh), [4] * 149 + [6] + [4] * 150)
     named = [line for line in lines if "miss:" in line or "misses:" in line]
     assert [line.partition(": ")[2].partition(":")[0] for line in named] == ["step 150"]
@@ -66,7 +66,7 @@ def test_an_injected_miss_is_named_once_at_its_step(mesh: DeviceMesh) -> None:
     assert "missed mm.default(f32[24,8]S0" in str(watch)
 
 
-def test_a_loop_that_misses_in_every_step_is_told_of_after_ten_of_them(mesh: DeviceMesh) -> None:
+def test_endless_misses_are_reported_after_ten_steps(mesh: DeviceMesh) -> None:
     watch, lines = watched(lambda rows: on_mesh(mesh, rows) + 1, list(range(4, 18)))
     assert sum("warm-up" in line for line in lines) == 10
     assert all("1 miss: add.Tensor" in line for line in lines[10:])
@@ -101,7 +101,7 @@ def test_summary_of_a_watch_has_advice(mesh: DeviceMesh) -> None:
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_a_growing_list_of_dtensors_is_told_of_and_garbage_is_not(
+def test_growing_list_is_reported_but_garbage_is_not(
     mesh: DeviceMesh, request: pytest.FixtureRequest, keeps: bool
 ) -> None:
     a, kept = on_mesh(mesh), list[Any]()
@@ -147,7 +147,7 @@ def test_lines_go_to_standard_error(mesh: DeviceMesh, capsys: pytest.CaptureFixt
         StepWatch(3)  # type: ignore[arg-type]
 
 
-def test_two_at_once_are_refused_and_the_first_goes_on(mesh: DeviceMesh) -> None:
+def test_second_watch_is_refused_and_first_continues(mesh: DeviceMesh) -> None:
     with silent() as watch:
         with pytest.raises(DtDispatchError, match="a StepWatch is open in this thread: end that first"):
             silent()
@@ -170,7 +170,7 @@ def test_one_in_another_thread_is_refused(mesh: DeviceMesh) -> None:
     assert len(watch.steps) == watch.steps.calls == 1
 
 
-def test_what_comes_after_the_last_step_is_kept_and_a_step_after_the_end_is_refused(mesh: DeviceMesh) -> None:
+def test_calls_after_last_step_are_recorded_until_close(mesh: DeviceMesh) -> None:
     with silent() as watch:
         watch.step()
         on_mesh(mesh) + 1
@@ -193,7 +193,7 @@ def test_one_that_is_dropped_leaves_nothing_behind(mesh: DeviceMesh) -> None:
     silent().close()
 
 
-def test_a_mode_that_the_program_opens_is_left_open(mesh: DeviceMesh) -> None:
+def test_mode_opened_by_program_stays_open(mesh: DeviceMesh) -> None:
     a = on_mesh(mesh)
     with silent() as watch:
         with NamingMode() as mode:
