@@ -93,7 +93,7 @@ def test_documented_tests_pass_and_are_measured(pytester: pytest.Pytester, code:
                 "unpropagated",
                 "steady",
                 "(counts of each step)",
-                "(variants in turn",
+                "(variants in",  # the line wraps at 80 columns
                 "(budget)",
             )
         )

@@ -200,7 +200,7 @@ def test_benchmark_disable_runs_tests_once_and_unmeasured(pytester: pytest.Pytes
     assert len(found) == 3
 
 
-def test_both_fixtures_work_in_one_test_without_warnings(pytester: pytest.Pytester) -> None:
+def test_both_fixtures_work_in_one_test(pytester: pytest.Pytester) -> None:
     source = """
 def test_both(dtdispatch, a, benchmark):
     with dtdispatch.capture():
