@@ -185,6 +185,12 @@ def test_outlook_of_a_row(head: StateRow, outlook: Outlook) -> None:
     assert outlook_of(useless, head, TEN, 0.0) is Outlook.DECIDED
 
 
+def test_saved_zeros_decide_nothing() -> None:
+    zeros = replace(row(), ns=(0,) * 10 + (1000,) * 10)
+    assert outlook_of(zeros, row(), TEN, 0.0) is Outlook.DECIDED
+    assert verdicts_of(judge([zeros], [row()]))[0] == "inconclusive"
+
+
 def test_contaminated_row_would_fail() -> None:
     assert outlook_of(row(), row(factor=1.15), TEN, 0.08) is Outlook.FAILING
     assert outlook_of(replace(row(), waited=0.5), row(), TEN, 0.0) is Outlook.DECIDED

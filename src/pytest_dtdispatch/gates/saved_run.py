@@ -20,7 +20,7 @@ from pytest_dtdispatch.core.verdicts import (
     Verdict,
     judged,
 )
-from pytest_dtdispatch.stats.intervals import Statistic, quantile, ratio_quantiles, resample, scatter
+from pytest_dtdispatch.stats.intervals import Statistic, quantile, ratio_interval, scatter
 
 CONFIDENCE = 0.99
 MOST_SAMPLES = 100  # drawn again 2000 times in 15 ms
@@ -87,12 +87,7 @@ AGREEING = {
 QUIETEST, NOT_AGAIN = "the quietest of {} blocks", "one block: it was not measured again"
 
 
-@lru_cache(maxsize=256)  # rows are judged when they are measured, and again at the end
-def resampled(values: Sequence[float], statistic: Statistic, block: int, seed: int) -> tuple[float, ...]:
-    """Return a statistic of a run's samples, of each time that they are drawn again."""
-    return tuple(resample(values, statistic, block=block, seed=seed))
-
-
+@lru_cache(maxsize=1024)  # rows are judged when they are measured, and again at the end
 def interval_of_ratio(
     base: Sequence[float], head: Sequence[float], statistic: Statistic
 ) -> tuple[float, float]:
@@ -102,8 +97,7 @@ def interval_of_ratio(
     """
     base, head = (values[:: math.ceil(len(values) / MOST_SAMPLES)] for values in (base, head))
     block = max(1, min(len(values) for values in (base, head) if len(values) > 1) // BLOCKS)
-    of_base, of_head = (resampled(v, statistic, block, seed) for seed, v in enumerate((base, head)))
-    return ratio_quantiles(of_base, of_head, CONFIDENCE)
+    return ratio_interval(base, head, statistic, CONFIDENCE, block=block)
 
 
 @dataclass(frozen=True)
@@ -213,7 +207,9 @@ def outlook_of(base: StateRow, head: StateRow, threshold: Threshold, shift: floa
 
 def _passes_clearly(base: StateRow, head: StateRow, threshold: Threshold) -> bool:
     """Whether the middle halves of samples are within the threshold of a median: a bootstrap takes 30 ms."""
-    if _why_not(head, "few") or threshold.field != "median" or abs(speed_shift(base, head)) > MAX_SPEED_SHIFT:
+    if _why_not(base, IN_SAVED_RUN) or _why_not(head, IN_THIS_RUN) or threshold.field != "median":
+        return False
+    if abs(speed_shift(base, head)) > MAX_SPEED_SHIFT:
         return False
     (low, high), (other_low, other_high) = (
         [quantile(row.ns, share) for share in (0.25, 0.75)] for row in (base, head)

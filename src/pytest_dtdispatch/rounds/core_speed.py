@@ -49,7 +49,7 @@ class CoreSpeed:
         self.fastest_ns = min(self.fastest_ns, *times)
         return min(times)
 
-    def is_slow(self, reference_ns: float) -> bool:
+    def is_slow(self, speed_ns: float) -> bool:
         """Return whether a reading is far above the fastest one.
 
         Example:
@@ -57,7 +57,7 @@ class CoreSpeed:
             >>> speed.is_slow(115), speed.is_slow(160)
             (False, True)
         """
-        return reference_ns > SLOWED * self.fastest_ns
+        return speed_ns > SLOWED * self.fastest_ns
 
 
 CORE = CoreSpeed()  # of this process

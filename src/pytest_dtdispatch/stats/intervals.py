@@ -185,29 +185,20 @@ def ratio_interval(
         >>> low < 2 < high
         True
     """
-    of_base = resample(base, statistic, resamples, seed, block)
-    of_head = resample(head, statistic, resamples, seed + 1, block)
-    return ratio_quantiles(of_base, of_head, confidence)
-
-
-def resample(
-    values: Sequence[float], statistic: Statistic, resamples: int = RESAMPLES, seed: int = 0, block: int = 1
-) -> list[float]:
-    """Return a statistic of resampled values, drawn in blocks: one side of :func:`ratio_interval`."""
     draws = random.Random(seed)
-    # Sorting each block once makes the sort in a median 1.6 times as fast.
-    blocks = [sorted(values[start : start + block]) for start in range(0, len(values), block)]
-    return [
-        statistic(list(itertools.chain.from_iterable(draws.choices(blocks, k=len(blocks)))))
+    base_blocks, head_blocks = (
+        [values[start : start + block] for start in range(0, len(values), block)] for values in (base, head)
+    )
+    ratios = [
+        statistic(_drawn(head_blocks, draws)) / statistic(_drawn(base_blocks, draws))
         for _ in range(resamples)
     ]
-
-
-def ratio_quantiles(base: Sequence[float], head: Sequence[float], confidence: float) -> tuple[float, float]:
-    """Return both ends of the interval of ``head / base``, from equally many resampled statistics."""
-    ratios = [after / before for before, after in zip(base, head, strict=True)]
     tail = (1 - confidence) / 2
     return quantile(ratios, tail), quantile(ratios, 1 - tail)
+
+
+def _drawn(blocks: Sequence[Sequence[float]], draws: random.Random) -> list[float]:
+    return list(itertools.chain.from_iterable(draws.choices(blocks, k=len(blocks))))
 
 
 def quantile(values: Sequence[float], q: float) -> float:
