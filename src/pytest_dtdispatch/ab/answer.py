@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
 from pytest_dtdispatch.core.row_id import RowId
+from pytest_dtdispatch.core.text import TextEnum
 
 CALLS_PER_STEP = "calls_per_step"  # a count that is reported and not judged
 CONTROL = "control"  # state of the control rows: aten ops on plain tensors, not part of the code under test
 
 
-class Variable(str, Enum):
+class Variable(TextEnum):
     """Environment variables of a process."""
 
     OUTPUT = "DTDISPATCH_AB_OUTPUT"  # path of the answer file
@@ -24,18 +24,14 @@ class Variable(str, Enum):
     CHECKOUT = "DTDISPATCH_AB_CHECKOUT"  # a Checkout, as JSON
     PADDING = "DTDISPATCH_AB_PADDING"  # its length shifts the memory layout of the process
 
-    __str__ = str.__str__
 
-
-class AnswerKind(str, Enum):
+class AnswerKind(TextEnum):
     """Kind of the values in an answer."""
 
     TIMES = "times"
     COUNTS = "counts"
     PROOFS = "proofs"
     INSTRUCTIONS = "instructions"
-
-    __str__ = str.__str__
 
 
 @dataclass(frozen=True)

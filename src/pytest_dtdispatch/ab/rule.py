@@ -12,13 +12,12 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
 
 from pytest_dtdispatch.ab.answer import CALLS_PER_STEP, CONTROL
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.text import plural
+from pytest_dtdispatch.core.text import TextEnum, plural
 from pytest_dtdispatch.core.verdicts import NumberShift, RowVerdict, SideChange, TimeShift, Verdict
 from pytest_dtdispatch.stats.rank_sums import (
     hochberg,
@@ -29,14 +28,12 @@ from pytest_dtdispatch.stats.rank_sums import (
 )
 
 
-class Metric(str, Enum):
+class Metric(TextEnum):
     """What an A/B run compares."""
 
     TIME = "time"
     COUNTS = "counts"
     INSTRUCTIONS = "instructions"
-
-    __str__ = str.__str__
 
 
 SCREEN, CONFIRM, PROFILE = "screen", "confirm", "profile"

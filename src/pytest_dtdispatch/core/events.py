@@ -6,11 +6,12 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import NamedTuple
 
+from pytest_dtdispatch.core.text import TextEnum
 
-class Phase(str, Enum):
+
+class Phase(TextEnum):
     """Phase of a training step."""
 
     FORWARD = "forward"
@@ -18,8 +19,6 @@ class Phase(str, Enum):
     CLIPPING = "clipping"
     OPTIMIZER = "optimizer"
     OTHER = "other"
-
-    __str__ = str.__str__
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class Event(NamedTuple):
     is_range: bool = False
 
 
-class Part(str, Enum):
+class Part(TextEnum):
     """What time goes to."""
 
     LOCAL = "local"
@@ -109,8 +108,6 @@ class Part(str, Enum):
     COMMUNICATION = "other collectives"
     OTHER = "other"
     WAITING = "waiting for a core"
-
-    __str__ = str.__str__
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from pytest_dtdispatch.core.plain_data import MOST, Natural, Size
+from pytest_dtdispatch.core.text import TextEnum
 from pytest_dtdispatch.stats.intervals import quietest_block, scatter
 
 # Scatter past which a row is marked, and not judged: of 120 rows of a quiet machine none has more.
@@ -22,7 +22,7 @@ MIN_WAITED = 0.1  # share of the time of calls from which on a row says that the
 TRACED = "a tracer of Python ran, such as a debugger or coverage, and makes calls longer"
 
 
-class State(str, Enum):
+class State(TextEnum):
     """What a sample was proved to be."""
 
     MISS = "miss"
@@ -34,18 +34,14 @@ class State(str, Enum):
     COMPILE_WARM = "compile-warm"
     EAGER = "eager"
 
-    __str__ = str.__str__
 
-
-class Contains(str, Enum):
+class Contains(TextEnum):
     """Where the clock of a figure starts."""
 
     DISPATCH = "dispatch from below autograd"
     END_TO_END = "end to end from Python, autograd included"
     COMPILED = "torch.compile with the first call; later calls; end to end from Python"
     COMPARED = "variants in turn; end to end from Python, autograd included"
-
-    __str__ = str.__str__
 
 
 @dataclass(frozen=True)

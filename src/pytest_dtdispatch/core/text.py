@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -21,6 +22,12 @@ MAX_DECIMALS = 3
 INDEX = re.compile(r"(?<![^.(])\d+(?![^.,)])")
 LONGEST_PATH = 30  # characters of one that stands whole in a table of 80
 MIN_NS = 1e-3  # no clock ticks that fast: such a time is a rounding error, and chooses no digits
+
+
+class TextEnum(str, Enum):
+    """An enum whose members are formatted as their values: ``enum.StrEnum`` of Python 3.11 and later."""
+
+    __str__ = str.__str__
 
 
 Answer = TypeVar("Answer")

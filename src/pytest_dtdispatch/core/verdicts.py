@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import IntEnum
 
 from pytest_dtdispatch.core.plain_data import Natural
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.text import escape_controls, listed
+from pytest_dtdispatch.core.text import TextEnum, escape_controls, listed
 
 THRESHOLD_STATES = ("miss", "hit", "cold", "call", "compile-cold", "compile-warm", "eager")
 STRICT = ",strict"  # behind a percentage
 THRESHOLD_FIELDS = ("min", "q1", "median", "q3", "mean")
 
 
-class Verdict(str, Enum):
+class Verdict(TextEnum):
     """What a comparison found: that all is well, else the gravest first."""
 
     PASSED = "passed"
@@ -29,8 +29,6 @@ class Verdict(str, Enum):
     IMPROVED = "improved"
     CHANGED = "changed"  # more or fewer calls: reported, not a fault
     NEW = "new"
-
-    __str__ = str.__str__
 
 
 MAX_BLOCKS = 4  # of a row that would fail: it is measured again after a pause, three times

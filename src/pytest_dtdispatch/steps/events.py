@@ -6,27 +6,24 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from itertools import groupby, takewhile
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from pytest_dtdispatch.core.events import CodePlace
-from pytest_dtdispatch.core.text import fold_layers
+from pytest_dtdispatch.core.text import TextEnum, fold_layers
 
 EXPLICIT = "redistribute"  # the op of explicit redistributions
 
 
-class QueriedCache(str, Enum):
+class QueriedCache(TextEnum):
     """The cache that had no answer when an op propagated."""
 
     NATIVE = "native cache"
     PYTHON = "Python cache"
     NONE = "no cache"
 
-    __str__ = str.__str__
 
-
-class Remedy(str, Enum):
+class Remedy(TextEnum):
     """What avoids a miss; empty if no remedy is sure."""
 
     NONE = ""
@@ -35,8 +32,6 @@ class Remedy(str, Enum):
     LENGTH = "give lists of one length"
     UNCACHED = "torch does not cache this op: run it on local tensors"
     CLEARED = "do not clear the caches in the step"
-
-    __str__ = str.__str__
 
 
 @dataclass(frozen=True)

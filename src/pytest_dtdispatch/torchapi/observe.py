@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from enum import Enum
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch.distributed.tensor import DTensor
 
+from pytest_dtdispatch.core.text import TextEnum
 from pytest_dtdispatch.torchapi.patches import Wrap, calling, patched
 
 TENSOR, API = "torch.distributed.tensor", "torch.distributed.tensor._api"
@@ -163,14 +163,12 @@ def around(methods: Mapping[Key, Method]) -> AbstractContextManager[None]:
     return patch({point: calling(method) for point, method in methods.items()})
 
 
-class Conversion(str, Enum):
+class Conversion(TextEnum):
     """Kind of a conversion."""
 
     WRAP = "wrap"
     UNWRAP = "unwrap"
     REDISTRIBUTE = "redistribute"
-
-    __str__ = str.__str__
 
 
 class Converter(NamedTuple):
