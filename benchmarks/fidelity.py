@@ -25,7 +25,7 @@ import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
 from pytest_dtdispatch.replay.call import OpCall
@@ -113,7 +113,7 @@ def time_misses(call: OpCall) -> float:
 
 def ours(op: Callable[[], Any]) -> Figures:
     """Measure an op as ``dtdispatch.capture()`` does."""
-    book = TestResults()
+    book = ResultStore()
     with SignatureCapture(book, Plan(ROUNDS, REPEAT)):
         op()
     [measurement] = book.measurements()

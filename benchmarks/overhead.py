@@ -27,7 +27,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from pytest_dtdispatch import StepWatch
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
 from pytest_dtdispatch.replay.capture import SignatureCapture
@@ -74,7 +74,7 @@ def capture(mesh: DeviceMesh) -> bool:
     It is measured once, and counted at each further call.
     """
     a = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0), Replicate()])
-    book = TestResults()
+    book = ResultStore()
 
     def op() -> Any:
         return a + a

@@ -44,7 +44,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.optim import AdamW
 
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
 from pytest_dtdispatch.replay.capture import SignatureCapture
@@ -263,12 +263,12 @@ def compare(name: str, program: Program) -> bool:
     program(Watch(), nullcontext, steps)
     plain, plain_s = timed(nullcontext)
     print(f"\n{name}: {len(plain.facts)} facts seen, {plain_s:.2f} s")
-    counted, book = CountedOps(), TestResults()
+    counted, book = CountedOps(), ResultStore()
     equal = [
         report("plain again", nullcontext),
         report("ops counted alone", lambda: counted),
         report("captured", lambda: SignatureCapture(book, PLAN)),
-        report("embedding captured", lambda: SignatureCapture(TestResults(), PLAN, EMBEDDING)),
+        report("embedding captured", lambda: SignatureCapture(ResultStore(), PLAN, EMBEDDING)),
         report("embedding timed", lambda: TimeCaptureMode(2, EMBEDDING)),
     ]
     calls = calls_by_op(book)
@@ -306,7 +306,7 @@ def cost(name: str, program: Program) -> None:
         return timed.cpu_s
 
     seconds(nullcontext())
-    book, mode = TestResults(), TimeCaptureMode()
+    book, mode = ResultStore(), TimeCaptureMode()
     plain_s = min(seconds(nullcontext()) for _ in range(3))
     captured_s, timed_s = seconds(SignatureCapture(book, DEFAULT)), seconds(mode)
     rows, calls = len(book.measurements()), sum(map(len, mode.op_to_time.values()))
@@ -329,7 +329,7 @@ def cost_of_signatures(mesh: Any, count: int, plan: Plan) -> None:
                 tensor + tensor
         return timed.cpu_s
 
-    plain_s, captured_s = seconds(nullcontext()), seconds(SignatureCapture(TestResults(), plan))
+    plain_s, captured_s = seconds(nullcontext()), seconds(SignatureCapture(ResultStore(), plan))
     shape = "x".join(map(str, mesh.shape))
     print(f"{count} signatures on {shape}, {plan.rounds} rounds: {captured_s:.2f} s; plain {plain_s:.2f} s")
 

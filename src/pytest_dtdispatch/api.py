@@ -11,7 +11,8 @@ from pytest_dtdispatch.compare.model import NOT_MEASURED, Compared, Equal, Varia
 from pytest_dtdispatch.compiled.model import Compilation, Compiled
 from pytest_dtdispatch.core.checks import Setup, call_arguments, check_callable, check_steps
 from pytest_dtdispatch.core.parsing import read_argument, read_limit, read_sizes
-from pytest_dtdispatch.core.results import Finding, TestResults
+from pytest_dtdispatch.core.results import Finding
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.core.text import step_name
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.scaling import Make, Scaling, run_sizes
@@ -39,19 +40,19 @@ class DtDispatch:
 
     enabled = False
 
-    def capture(self) -> AbstractContextManager[TestResults]:
+    def capture(self) -> AbstractContextManager[ResultStore]:
         """Measure every DTensor op and conversion of a ``with`` block, each signature at its first call.
 
         Each op returns and changes what one call of it does. Figures start below autograd, where torch asks
         dispatch modes.
 
         Returns:
-            A context manager. Its value has the rows of this test: :meth:`TestResults.measurements`.
+            A context manager. Its value has the rows of this test: :meth:`ResultStore.measurements`.
 
         Raises:
             MeasurementError: a capture or a counted step is open already.
         """
-        return nullcontext(TestResults())
+        return nullcontext(ResultStore())
 
     def call(
         self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None

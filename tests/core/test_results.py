@@ -21,13 +21,13 @@ from pytest_dtdispatch.core.results import (
     Count,
     Finding,
     NamedCall,
-    TestResults,
     plain_name,
     repeated,
     row_key,
 )
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import Signature
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.core.text import MOST_LISTED, listed
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
 from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache, Redistribution
@@ -51,8 +51,8 @@ def compiled(counts: CompileCounts, *samples: Samples) -> CompiledFunction:
     return CompiledFunction("f", "inductor", counts, measured("f", *samples, contains=Contains.COMPILED))
 
 
-def results_of(found: Iterable[Finding]) -> TestResults:
-    results = TestResults("t.py::test_a")
+def results_of(found: Iterable[Finding]) -> ResultStore:
+    results = ResultStore("t.py::test_a")
     for one in found:
         results.add(one)
     return results
@@ -62,7 +62,7 @@ def results_of(found: Iterable[Finding]) -> TestResults:
 
 
 def test_named_calls_follow_signatures_in_call_order() -> None:
-    book = TestResults()
+    book = ResultStore()
     for call in (LONG, "warm start", ADD, LONG, "warm start", ADD, ADD):
         if isinstance(call, str):
             book.enter_call(call, "2x4", FIGURES)
@@ -74,7 +74,7 @@ def test_named_calls_follow_signatures_in_call_order() -> None:
         ("add.Tensor(f32[8]S0)@2x4:cuda",) * 2 + ("2x4:cuda", 3, Contains.DISPATCH),
         ("warm start", "warm start", "2x4", 1, Contains.END_TO_END),
     ]
-    numbers = [*book.metrics(())]
+    numbers = [*book.freeze().metrics()]
     assert [number.row.label for number in numbers] == [label for label, *_ in found]
     assert [number.signature for number in numbers] == [LONG.full, "", ""], "whole where it is cut"
 
@@ -144,7 +144,7 @@ COMPILES = counts(State.COMPILE_COLD, 90_000), counts(State.CALL, 700, 600)
     ],
 )
 def test_each_kind_of_result_has_its_numbers(found: Finding, numbers: dict[str, int]) -> None:
-    values = list(results_of([found]).metrics(KINDS))
+    values = list(results_of([found]).freeze(KINDS).metrics())
     assert {value.metric: value.value for value in values} == numbers
     assert {value.row for value in values} <= {RowId("t.py::test_a", found.name)}
 
@@ -152,7 +152,7 @@ def test_each_kind_of_result_has_its_numbers(found: Finding, numbers: dict[str, 
 def test_miss_of_few_samples_has_infinite_scatter() -> None:
     one = measured("mm", Samples(State.MISS, (10,)), Samples(State.HIT, (2,) * 10))
     few = replace(one, figures=replace(one.figures, notes=(f"{FEW_SAMPLES}: a miss takes longer",)))
-    found = {value.metric: value.scatter for value in results_of([NamedCall("mm", few)]).metrics(())}
+    found = {value.metric: value.scatter for value in results_of([NamedCall("mm", few)]).freeze().metrics()}
     assert found == {"dispatch_hit_ns": 0, "dispatch_miss_ns": math.inf}
 
 

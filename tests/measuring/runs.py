@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_dtdispatch.core.checks import Setup
 from pytest_dtdispatch.core.measurement import Figures
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.replay.repeat import run_and_measure_call
 from pytest_dtdispatch.rounds.plan import Plan
@@ -28,9 +28,9 @@ def measured_call(
     return result, figures
 
 
-def captured(body: Callable[[], Any], *ops: str, plan: Plan = FEW) -> TestResults:
+def captured(body: Callable[[], Any], *ops: str, plan: Plan = FEW) -> ResultStore:
     """Run a program in a capture; return what was measured."""
-    results = TestResults()
+    results = ResultStore()
     with SignatureCapture(results, plan, ops):
         body()
     return results

@@ -17,7 +17,7 @@ from torch.nn.functional import conv2d
 from torch.testing._internal.two_tensor import TwoTensor
 
 from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.errors import DtDispatchWarning, MeasurementError
 from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.rounds.plan import Plan
@@ -105,7 +105,7 @@ def test_a_backward_is_captured(shard: Make, capture: Capture) -> None:
 
 
 def test_nested_capture_is_refused_and_outer_continues(shard: Make) -> None:
-    a, book = shard(8, 8), TestResults()
+    a, book = shard(8, 8), ResultStore()
     with SignatureCapture(book, Plan(1, 1)):
         with (
             pytest.raises(MeasurementError, match="captures cannot be nested"),
@@ -117,7 +117,7 @@ def test_nested_capture_is_refused_and_outer_continues(shard: Make) -> None:
 
 
 def test_exception_propagates_and_closes_the_capture(shard: Make) -> None:
-    a, book = shard(8, 8), TestResults()
+    a, book = shard(8, 8), ResultStore()
 
     def body() -> None:
         with SignatureCapture(book, Plan(1, 1)):
@@ -225,7 +225,7 @@ def test_compiled_code_stays_compiled_under_a_capture(shard: Make) -> None:
     graphs = CompileCounter()
     torch._dynamo.reset()
     double = torch.compile(lambda x: x + x, backend=graphs)
-    book = TestResults()
+    book = ResultStore()
     with SignatureCapture(book, Plan(1, 1)):
         first, second = double(a), double(a)
     assert graphs.frame_count == 1
@@ -241,7 +241,7 @@ def test_compiling_inside_a_capture_warns_of_nothing(shard: Make) -> None:
     torch._dynamo.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("error", DtDispatchWarning)
-        with SignatureCapture(TestResults(), Plan(1, 1)):
+        with SignatureCapture(ResultStore(), Plan(1, 1)):
             on_plain = torch.compile(lambda x: x + x, backend="aot_eager")(torch.ones(3))
             on_dtensor = torch.compile(lambda x: x * x, backend="aot_eager")(a)
     assert torch.equal(on_plain, torch.full((3,), 2.0))

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.torchapi.tensors import wait_for
@@ -119,7 +119,7 @@ def test_row_of_an_op_notes_its_redistribution(shard: Make) -> None:
 def test_autograd_can_go_twice_through_a_captured_redistribution(mesh: DeviceMesh) -> None:
     def second(is_captured: bool) -> torch.Tensor | str:
         leaf = torch.arange(32.0).reshape(4, 8).requires_grad_()
-        with SignatureCapture(TestResults(), Plan(2, 3)) if is_captured else nullcontext():
+        with SignatureCapture(ResultStore(), Plan(2, 3)) if is_captured else nullcontext():
             x: Any = DTensor.from_local(leaf, mesh, [S(0)])
             whole = x.redistribute(placements=[R]).to_local()
             [grad] = torch.autograd.grad((whole**3).sum(), leaf, create_graph=True)
@@ -137,7 +137,7 @@ def test_autograd_can_go_twice_through_a_captured_redistribution(mesh: DeviceMes
 
 
 def test_error_of_the_program_leaves_no_row(mesh: DeviceMesh) -> None:
-    book = TestResults()
+    book = ResultStore()
     with SignatureCapture(book, Plan(2, 3)), pytest.raises(RuntimeError):
         DTensor.from_local(torch.rand(4, 8), mesh, [S(0)], shape=torch.Size([16, 8]))
     assert book.measurements() == ()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
 from tests.measuring.runs import FEW, Make
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 UNARY = ("sin", "cos", "tanh", "sigmoid", "exp", "neg", "abs", "relu", "square", "sqrt", "ceil", "floor")
 
 
-@pytest.mark.parametrize("mode", [nullcontext, lambda: SignatureCapture(TestResults(), FEW), TimeCaptureMode])
+@pytest.mark.parametrize("mode", [nullcontext, lambda: SignatureCapture(ResultStore(), FEW), TimeCaptureMode])
 def test_only_last_result_of_a_chain_is_alive(
     mode: Callable[[], Any], shard: Make, request: pytest.FixtureRequest
 ) -> None:
@@ -47,7 +47,7 @@ from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.results import ResultStore
 
 mesh = ProcessGroupOwner().mesh(MeshSpec((4,), "cpu", "fake"))
 MB = 2**20
@@ -63,7 +63,7 @@ def peak(run):
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
 
 def captured(op):
-    with SignatureCapture(TestResults(), Plan(1, 1)):
+    with SignatureCapture(ResultStore(), Plan(1, 1)):
         op()
 
 a, b, c, pair = make(100), make(100), make(100), [make(50), make(50)]
@@ -81,7 +81,7 @@ a = DTensor.from_local(torch.zeros(500 * 2**18), mesh, [Shard(0)], run_check=Fal
 a.add_(1)
 pages = int(open("/proc/self/statm").read().split()[0])
 resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 300 * 2**20, -1))
-book = TestResults()
+book = ResultStore()
 with SignatureCapture(book, Plan(1, 1)):
     a.add_(1)
 [measured] = book.measurements()
@@ -103,7 +103,7 @@ def test_written_tensors_are_copied_at_most_once() -> None:
 
 
 def test_repeated_signature_in_capture_retains_no_objects(shard: Make) -> None:
-    a, book = shard(8, 8), TestResults()
+    a, book = shard(8, 8), ResultStore()
     with SignatureCapture(book, FEW):
         for _ in range(100):
             a + a

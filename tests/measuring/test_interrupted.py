@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.replay.repeat import LocalOps
 from pytest_dtdispatch.rounds.plan import Plan
@@ -71,7 +71,7 @@ class Program:
 
 
 def captured(program: Program) -> None:
-    with SignatureCapture(TestResults(), FEW):
+    with SignatureCapture(ResultStore(), FEW):
         program.step()
 
 
@@ -195,7 +195,7 @@ FIRST = 2  # moment: the first is where Python enters the mode's method, and not
 
 
 @pytest.mark.parametrize("is_opening", [True, False], ids=["opening", "closing"])
-@pytest.mark.parametrize("make", [lambda: SignatureCapture(TestResults(), Plan()), LocalOps])
+@pytest.mark.parametrize("make", [lambda: SignatureCapture(ResultStore(), Plan()), LocalOps])
 def test_signal_while_opening_or_closing_leaves_no_mode(
     make: Callable[[], Any], is_opening: bool, few_signals: int, nothing_stays: Check
 ) -> None:

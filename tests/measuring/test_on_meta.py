@@ -16,7 +16,7 @@ from pytest_dtdispatch.budget.measure import run_and_measure_budget
 from pytest_dtdispatch.compare.measure import run_and_measure_variants
 from pytest_dtdispatch.compare.model import Variants
 from pytest_dtdispatch.core.measurement import Figures
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.replay.capture import SignatureCapture
@@ -90,7 +90,7 @@ def big(mesh: DeviceMesh) -> DTensor:
 
 def captured(mesh: DeviceMesh, plan: Plan) -> dict[str, Figures]:
     tensor = big(mesh)
-    with SignatureCapture(results := TestResults(), plan):
+    with SignatureCapture(results := ResultStore(), plan):
         tensor * 2
         tensor.add_(1)
         tensor.redistribute(mesh, [Replicate()])

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.distributed.tensor.experimental import register_sharding
 
 from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.torchapi.ops import open_modes, tree_leaves
@@ -44,7 +44,7 @@ class Seen:
 def run(body: Body, make: Pair, captured: bool) -> Seen:
     torch.manual_seed(7)
     args = make()
-    book = TestResults()
+    book = ResultStore()
     error, result = None, None
     with SignatureCapture(book, Plan(2, 3)) if captured else nullcontext():
         try:
@@ -252,7 +252,7 @@ def program(request: pytest.FixtureRequest, shard: Make, mesh: Any) -> Lookup:
 
 
 def in_capture(program: Lookup) -> list[torch.Tensor]:
-    with SignatureCapture(TestResults(), FEW):
+    with SignatureCapture(ResultStore(), FEW):
         return [program(number) for number in range(3)]
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.errors import DtDispatchWarning, MeasurementError
 from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.steps.counter import StepCounter
@@ -33,11 +33,11 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
 UNCACHED = "propagate_op_sharding_non_cached"
 
 
-def capture(book: TestResults | None = None) -> SignatureCapture:
-    return SignatureCapture(TestResults() if book is None else book, FEW)
+def capture(book: ResultStore | None = None) -> SignatureCapture:
+    return SignatureCapture(ResultStore() if book is None else book, FEW)
 
 
-def warned(body: Callable[[], object], book: TestResults | None = None) -> list[str]:
+def warned(body: Callable[[], object], book: ResultStore | None = None) -> list[str]:
     """Run something in a capture; return what is warned of it."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -174,7 +174,7 @@ def test_uncaptured_threads_are_reported_in_one_line(shard: Make) -> None:
 
 
 def test_thread_with_inherited_capture_is_measured_silently(shard: Make) -> None:
-    a, book = shard(8, 8), TestResults()
+    a, book = shard(8, 8), ResultStore()
 
     def body() -> None:
         [mode] = open_modes()

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import choose_mesh
 from pytest_dtdispatch.replay.capture import SignatureCapture
@@ -63,14 +63,14 @@ def test_captured_random_ops_draw_equal_numbers(cuda_mesh: Any, draw: Callable[[
     for captured in (False, True):
         torch.manual_seed(3)
         a = sharded(cuda_mesh)
-        with SignatureCapture(TestResults(), Plan(2, 3)) if captured else nullcontext():
+        with SignatureCapture(ResultStore(), Plan(2, 3)) if captured else nullcontext():
             result = draw(a)
         seen.append((result.to_local().clone(), torch.cuda.get_rng_state(), torch.get_rng_state()))
     assert all(map(torch.equal, *seen))
 
 
 def test_captured_backward_computes_equal_gradients(cuda_mesh: Any) -> None:
-    seen, book = [], TestResults()
+    seen, book = [], ResultStore()
     for captured in (False, True):
         torch.manual_seed(3)
         a = sharded(cuda_mesh, requires_grad=True)

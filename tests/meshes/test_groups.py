@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.errors import MeshError
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
@@ -70,7 +70,7 @@ def entries() -> int:
 def test_a_mesh_of_any_size_can_be_measured(group_owner: ProcessGroupOwner, shape: tuple[int, ...]) -> None:
     mesh = group_owner.mesh(fake(*shape))
     assert tuple(mesh.shape) == shape
-    a, book = sharded(mesh), TestResults()
+    a, book = sharded(mesh), ResultStore()
     with SignatureCapture(book, Plan(rounds=6, repeat=5, max_time_s=0.2)):
         a + a
     [add] = book.measurements()

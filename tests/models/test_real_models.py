@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
 from pytest_dtdispatch.replay.capture import SignatureCapture
@@ -142,9 +142,9 @@ def plain(program: Program, counted: CountedOps) -> Watch:
 
 
 @pytest.fixture(scope="module")
-def captured(program: Program, counted: CountedOps) -> tuple[Watch, TestResults]:
+def captured(program: Program, counted: CountedOps) -> tuple[Watch, ResultStore]:
     """The program in a capture, and what that measured."""
-    book = TestResults()
+    book = ResultStore()
     return run(program, lambda: SignatureCapture(book, Plan(1, 2, quick_warmup=0))), book
 
 
@@ -157,12 +157,12 @@ def assert_equal(plain: Watch, other: Watch) -> None:
     assert not found, found
 
 
-def test_a_model_computes_the_same_in_a_capture(plain: Watch, captured: tuple[Watch, TestResults]) -> None:
+def test_a_model_computes_the_same_in_a_capture(plain: Watch, captured: tuple[Watch, ResultStore]) -> None:
     assert_equal(plain, captured[0])
 
 
 def test_capture_counts_exactly_the_ops_of_a_model(
-    counted: CountedOps, captured: tuple[Watch, TestResults]
+    counted: CountedOps, captured: tuple[Watch, ResultStore]
 ) -> None:
     assert calls_by_op(captured[1]) == counted.calls
 
@@ -171,7 +171,7 @@ def test_capture_counts_exactly_the_ops_of_a_model(
 @pytest.mark.parametrize(
     "capturing",
     [
-        lambda: SignatureCapture(TestResults(), Plan(1, 2, quick_warmup=0), ops=("embedding.default",)),
+        lambda: SignatureCapture(ResultStore(), Plan(1, 2, quick_warmup=0), ops=("embedding.default",)),
         lambda: TimeCaptureMode(repeat_count=2, ops=("embedding.default",)),
     ],
     ids=["capture", "TimeCaptureMode"],

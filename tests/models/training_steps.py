@@ -18,7 +18,7 @@ from pytest_dtdispatch.budget.measure import run_and_measure_budget
 from pytest_dtdispatch.compare import measure as compare_measure
 from pytest_dtdispatch.compare.measure import run_and_measure_variants
 from pytest_dtdispatch.compare.model import Variants
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.replay.repeat import run_and_measure_call
 from pytest_dtdispatch.rounds.plan import Plan
@@ -104,7 +104,7 @@ def _first_result(label: str, training: Training, returned: dict[str, torch.Tens
 
 def captured(build: Build) -> Iterator[Training]:
     training = build()
-    with SignatureCapture(TestResults(), PLAN):
+    with SignatureCapture(ResultStore(), PLAN):
         for _ in range(STEPS):
             training.record()
     yield training

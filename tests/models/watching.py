@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.replay.call import OpCall
 from pytest_dtdispatch.replay.capture import DispatchCapture
 from pytest_dtdispatch.torchapi.ops import op_name
@@ -97,7 +97,7 @@ class CountedOps(DispatchCapture):
         return call.run()
 
 
-def calls_by_op(book: TestResults) -> Counter[str]:
+def calls_by_op(book: ResultStore) -> Counter[str]:
     """How often a capture says that each op was called."""
     calls: Counter[str] = Counter()
     for measurement in book.measurements():

@@ -20,7 +20,8 @@ from pytest_dtdispatch.core.measurement import (
     Share,
     State,
 )
-from pytest_dtdispatch.core.results import Count, TestResults
+from pytest_dtdispatch.core.results import Count
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.plugin.ab_process import absences, instructions, times
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, WallClock
@@ -242,30 +243,30 @@ def test_expected_to_fail():
 
 
 def test_unmeasured_state_is_absent_with_its_reason() -> None:
-    results = TestResults("t.py::test_add")
+    results = ResultStore("t.py::test_add")
     never = Samples(State.HIT, (), (Refused("it propagated", 20),))
     samples = (Samples(State.MISS, (9,)), never)
     results.enter_call("add", "4", Figures(1, samples, ("never hits: it propagates",)))
     results.enter_call("mm", "4", Figures(notes=("runs once",)))
-    assert by_text(absences(results)) == {
+    assert by_text(absences(results.freeze())) == {
         "t.py::test_add::add::hit": "never hits: it propagates",
         "t.py::test_add::mm": "runs once",
     }
 
 
 def test_a_profiled_count_knows_its_functions() -> None:
-    results = TestResults("t.py::test_add")
+    results = ResultStore("t.py::test_add")
     profile = Profile((Share("A.rule (a.py:3)", 70), Share("add (b.py:9)", 20)), 100)
     misses = Samples(State.MISS, (80, 90), unit=INSTRUCTIONS, profile=profile)
     hits = Samples(State.HIT, (7, 6), unit=INSTRUCTIONS)
     results.enter_call("add", "4", Figures(1, (misses, hits)))
-    found = by_text(instructions(results))
+    found = by_text(instructions(results.freeze()))
     assert found == {"t.py::test_add::add::miss": 80.0, "t.py::test_add::add::hit": 6.0}
     details = [count.details for count in found.values() if isinstance(count, Count)]
     assert details == [("70 A.rule (a.py:3)", "20 add (b.py:9)"), ()]
 
 
 def test_row_value_is_minimum_of_short_blocks() -> None:
-    results = TestResults("t.py::test_add")
+    results = ResultStore("t.py::test_add")
     results.enter_call("add", "4", Figures(1, (Samples(State.CALL, (9,) * 200 + (7,) * 40 + (9,) * 200),)))
-    assert by_text(times(results)) == {"t.py::test_add::add::call": 7}
+    assert by_text(times(results.freeze())) == {"t.py::test_add::add::call": 7}

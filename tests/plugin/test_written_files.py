@@ -217,9 +217,9 @@ def test_raising_writer_leaves_other_files(
 @pytest.mark.parametrize(
     ("writer", "refused"),
     [
-        ("plugin.outputs.properties", "failed: our part of junit.xml"),
-        ("plugin.outputs.error_commands", "failed: the list of annotations"),
-        ("plugin.outputs.summary", "summary.md"),
+        ("plugin.session.properties", "failed: our part of junit.xml"),
+        ("plugin.session.error_commands", "failed: the list of annotations"),
+        ("plugin.finish.summary", "summary.md"),
         ("plugin.pytest_benchmark.encode_run", "failed: the run in pytest-benchmark's file"),
     ],
 )
@@ -252,11 +252,13 @@ def test_raising_table_or_section_leaves_files(
     assert outcome_of(result)[0] == []
     assert "the table of steps raised ZeroDivisionError" in text_of(result)
     assert "the table of steps raised ZeroDivisionError" in (pytester.path / "page").read_text()
-    monkeypatch.setattr("pytest_dtdispatch.plugin.session.caveats", broken)
+    monkeypatch.setattr("pytest_dtdispatch.plugin.section.notice", broken)
+    result = measure(pytester, *flags)
+    assert "this section was not printed: ZeroDivisionError" in text_of(result)
+    monkeypatch.setattr("pytest_dtdispatch.plugin.finish.caveats", broken)
     result = measure(pytester, *flags)
     refused, last = outcome_of(result)
-    assert refused == ["rows", "page"]
-    assert "this section was not printed: ZeroDivisionError" in text_of(result)
+    assert refused == ["failed: the report of this run", "rows", "page"]
     assert "1 passed" in last
 
 

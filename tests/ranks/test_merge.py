@@ -12,21 +12,21 @@ from hypothesis import strategies as some
 
 from pytest_dtdispatch.core.measurement import Measurement, Refused, Samples, State
 from pytest_dtdispatch.core.results import MetricValue
+from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.verdicts import RowVerdict, judge_count
 from pytest_dtdispatch.ranks.merge import (
     FAILED,
     PASSED,
     PhaseOutcome,
-    RankResults,
     collected_difference,
     complaints,
-    merge_results,
+    merge_records,
 )
 from tests.reported_runs import measured
 from tests.row_ids import number
 
 lists_of_ranks = some.lists(
-    some.lists(some.integers(1, 10**9), min_size=1, max_size=9).map(tuple), min_size=1, max_size=6
+    some.lists(some.integers(1, 10**9), min_size=1, max_size=9).map(tuple), min_size=2, max_size=6
 )
 
 
@@ -35,8 +35,8 @@ def hits(*ns: int) -> Measurement:
 
 
 def merged_rows(by_rank: Mapping[int, Sequence[Measurement]], stat: str = "median") -> Sequence[Measurement]:
-    found = {rank: RankResults(tuple(rows), (), ()) for rank, rows in by_rank.items()}
-    return merge_results(found, stat).rows
+    found = {rank: TestRecord("t", tuple(rows)) for rank, rows in by_rank.items()}
+    return merge_records(found, stat).rows()
 
 
 def merged_hits(stat: str, *by_rank: Measurement) -> Samples:
@@ -101,8 +101,8 @@ def test_merged_number_is_maximum_and_names_its_ranks() -> None:
     alone = number("t::b", "collectives", 3)
 
     def merged(*by_rank: list[MetricValue]) -> tuple[MetricValue, ...]:
-        found = {rank: RankResults((), tuple(numbers), ()) for rank, numbers in enumerate(by_rank)}
-        return merge_results(found, "median").numbers
+        found = {rank: TestRecord("t", merged_numbers=tuple(numbers)) for rank, numbers in enumerate(by_rank)}
+        return tuple(merge_records(found, "median").numbers())
 
     assert merged([one], [one]) == (one,)
     assert merged([one], [two], [two, alone]) == (replace(two, ranks=(1, 2)), replace(alone, ranks=(2,)))
@@ -113,8 +113,8 @@ def test_merged_limit_verdict_is_worst_and_names_ranks() -> None:
     other = judge_count("t::a", "wraps", 1, 1, "")
 
     def merged(*by_rank: list[RowVerdict]) -> tuple[RowVerdict, ...]:
-        found = {rank: RankResults((), (), tuple(verdicts)) for rank, verdicts in enumerate(by_rank)}
-        return merge_results(found, "median").verdicts
+        found = {rank: TestRecord("t", verdicts=tuple(verdicts)) for rank, verdicts in enumerate(by_rank)}
+        return merge_records(found, "median").verdicts
 
     assert merged([passed, other], [passed, other]) == (passed, other)
     assert merged([over], [worse]) == (worse,)

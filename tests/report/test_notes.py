@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Contains, Refused, Samples, State
-from pytest_dtdispatch.core.results import TestResults, Uncaptured
+from pytest_dtdispatch.core.store import TestRecord, Uncaptured
 from pytest_dtdispatch.report.document import Tone, plain
 from pytest_dtdispatch.report.notes import caveats, mark, noise, proved
 from tests.rendered import lines_of
@@ -66,7 +66,7 @@ def test_each_uncaptured_kind_is_one_line_with_count() -> None:
     threads, process = Uncaptured(threads=4, ops=8), Uncaptured(processes=1)
     modes = Uncaptured(modes=("CommDebugMode", "DebugMode"))
     uncaptured = (threads, threads + process, modes, Uncaptured(modes=("DebugMode",)))
-    tests = [*(TestResults(uncaptured=each) for each in uncaptured), TestResults(is_simulated=True)]
+    tests = [*(TestRecord(uncaptured=each) for each in uncaptured), TestRecord(is_simulated=True)]
     lines = lines_of(caveats(tests), 400)
     assert [line.partition(",")[0].partition("; ")[0] for line in lines] == [
         "not measured: 2 tests ran DTensor ops (at least 16) in 8 threads of their own",
@@ -75,7 +75,7 @@ def test_each_uncaptured_kind_is_one_line_with_count() -> None:
         "not measured: 2 tests opened DebugMode",
         "figures of 1 test hold the work of all ranks",
     ]
-    assert lines_of(caveats([TestResults()])) == []
+    assert lines_of(caveats([TestRecord()])) == []
 
 
 def test_calls_without_a_figure_are_counted_by_op() -> None:

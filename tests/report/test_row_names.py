@@ -19,7 +19,7 @@ from pytest_dtdispatch.core.measurement import Contains, Samples, State
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.gates.expected import parse_row, results_text
-from pytest_dtdispatch.plugin.outputs import properties
+from pytest_dtdispatch.plugin.finish import properties
 from pytest_dtdispatch.report.document import Document, Table
 from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.run import ReportedRun

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.plugin.recorder import Recorder
 from pytest_dtdispatch.plugin.settings import Settings
 from pytest_dtdispatch.replay.capture import SignatureCapture
@@ -39,7 +39,7 @@ def finish(program: Program) -> Any:
 
 def run_in_capture(program: Program) -> Any:
     """Run a program in a capture."""
-    with SignatureCapture(TestResults(), PLAN):
+    with SignatureCapture(ResultStore(), PLAN):
         return finish(program)
 
 

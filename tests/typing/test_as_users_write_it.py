@@ -24,7 +24,7 @@ from pytest_dtdispatch import (
 from pytest_dtdispatch.compare.model import Compared
 from pytest_dtdispatch.compiled.model import Compiled
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
-from pytest_dtdispatch.core.results import TestResults
+from pytest_dtdispatch.core.store import ResultStore as TestResults
 from pytest_dtdispatch.errors import GateError, UnequalError
 from pytest_dtdispatch.scaling import Fit, Scaling
 from pytest_dtdispatch.steps.events import Miss, Redistribution

@@ -17,6 +17,7 @@ class Selection:
     Args:
         beginnings: of the names of tests that arguments name, with what follows them: ``t.py::``.
         deselected: names of tests that ``-k``, ``-m``, ``--deselect`` or a plugin left out.
+        tests: names of all collected tests, as files have them, deselected ones too.
 
     Example:
         >>> selection = Selection(("t.py::",), {"t.py::test_b"})
@@ -26,6 +27,7 @@ class Selection:
 
     beginnings: tuple[str, ...] = EVERYTHING
     deselected: Collection[str] = frozenset()
+    tests: Collection[str] = frozenset()
 
     def has(self, test: str) -> bool:
         """Return whether a run selects a test, whose name may be as files have it."""

@@ -21,10 +21,10 @@ from pytest_dtdispatch.ab.checkout import Checkout, InstalledFinder, module_file
 from pytest_dtdispatch.core.files import write_atomic
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.plain_data import decode, encode
-from pytest_dtdispatch.core.results import Count, TestResults
+from pytest_dtdispatch.core.results import Count
 from pytest_dtdispatch.core.row_id import RowId
+from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.text import MOST_LISTED
-from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.ranks import reason_of
 from pytest_dtdispatch.plugin.resolve import row_nodeid, run_settings
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, Sampler
@@ -48,34 +48,34 @@ if COMMIT and COMMIT.installed:
     sys.meta_path.insert(0, InstalledFinder(COMMIT.installed))
 
 
-def absences(results: TestResults) -> Iterator[tuple[RowId, str]]:
+def absences(record: TestRecord) -> Iterator[tuple[RowId, str]]:
     """Yield states and rows of a test that have no figure, each with the reason."""
-    for row in results.measurements():
+    for row in record.rows():
         for samples in row.figures.samples:
             if samples.refused and not samples.values:
                 why = row.figures.notes or tuple(map(str, samples.refused))
-                yield RowId(results.test, row.label, samples.state), "; ".join(why)
+                yield RowId(record.test, row.label, samples.state), "; ".join(why)
         if not any(row.recorded()):
-            yield RowId(results.test, row.label), "; ".join(row.figures.notes) or row.proof
+            yield RowId(record.test, row.label), "; ".join(row.figures.notes) or row.proof
 
 
-def times(results: TestResults) -> Iterator[tuple[RowId, float]]:
+def times(record: TestRecord) -> Iterator[tuple[RowId, float]]:
     """Yield the least median of a block of every state.
 
     What else runs on the machine only ever adds, for seconds at a time, so that the least of many short
     blocks is the steadiest value of a process (Chen and Revels, 2016, https://arxiv.org/abs/1608.04295).
     """
-    for row, _, samples in results.times():
+    for row, _, samples in record.times():
         yield row, quietest_block(samples.ns, BLOCKS, least=1)
 
 
-def counts(results: TestResults) -> Iterator[tuple[RowId, float]]:
+def counts(record: TestRecord) -> Iterator[tuple[RowId, float]]:
     """Yield every count of a test: those of its steps, captures and calls, then those of other kinds."""
-    for steps in results.of("steps"):
+    for steps in record.results.get(Steps.kind, ()):
         if steps.steps:
             for metric, number in _counts_of_steps(steps):
-                yield RowId(results.test, steps.name, metric), number
-    for one in results.numbers(kind for kind in KINDS if kind != Steps.kind):
+                yield RowId(record.test, steps.name, metric), number
+    for one in record.numbers(excluded=(Steps.kind,)):
         yield one.row._replace(state=one.metric), float(one.value)
 
 
@@ -91,24 +91,24 @@ def _counts_of_steps(steps: Steps) -> Iterator[tuple[str, float]]:
         yield f"{name}_per_step", getattr(steps, f"{name}_per_step")
 
 
-def proofs(results: TestResults) -> Iterator[tuple[RowId, float]]:
+def proofs(record: TestRecord) -> Iterator[tuple[RowId, float]]:
     """Yield 0 for every row whose later calls were proved to hit, or to need no cache, else 1."""
-    for row in results.measurements():
+    for row in record.rows():
         recorded = {samples.state for samples in row.recorded()}
         refused = {samples.state for samples in row.figures.samples if samples.refused}
         if recorded & {State.HIT, State.CALL} or State.HIT in refused:
             never = not recorded & {State.HIT, State.CALL}
-            yield RowId(results.test, row.label, "never_hits"), float(never)
+            yield RowId(record.test, row.label, "never_hits"), float(never)
 
 
-def instructions(results: TestResults) -> Iterator[tuple[RowId, float]]:
+def instructions(record: TestRecord) -> Iterator[tuple[RowId, float]]:
     """Yield the least count of every state of every row; of what was profiled it knows the functions."""
-    for row in results.measurements():
+    for row in record.rows():
         for samples in row.recorded():
             if not samples.unit.is_time:
                 shares = samples.profile.functions if samples.profile else ()
                 lines = (f"{share.instructions} {share.function}" for share in shares)
-                yield RowId(results.test, row.label, samples.state), Count(samples.figure, 1, lines)
+                yield RowId(record.test, row.label, samples.state), Count(samples.figure, 1, lines)
 
 
 def control(sampler: Sampler) -> Iterator[tuple[RowId, float]]:
@@ -181,8 +181,8 @@ class Passes:
         for _ in range(self._count):
             own_loop.pytest_runtestloop(session)
             self._leave_out(session)
-            for results in measuring.results.values():
-                self._add(results)
+            for record in measuring.results.records.values():
+                self._add(record)
             if self._sampler and self._values:
                 for row, value in control(self._sampler):
                     self._values[row] = min(value, self._values.get(row, math.inf))
@@ -203,11 +203,11 @@ class Passes:
     def _write(self, answer: Answer) -> None:
         write_atomic(self._output, json.dumps(encode(answer)))
 
-    def _add(self, results: TestResults) -> None:
+    def _add(self, record: TestRecord) -> None:
         """Add what a test found in the pass that just ended; the least value of all passes stands."""
         if self._kind in (AnswerKind.TIMES, AnswerKind.INSTRUCTIONS):
-            self._absent |= absences(results)
-        for row, value in VALUES[self._kind](results):
+            self._absent |= absences(record)
+        for row, value in VALUES[self._kind](record):
             self._values[row] = min(float(value), self._values.get(row, math.inf))
             if isinstance(value, Count) and value.details:
                 lines = value.details[: MOST_CALLS if row.state == CALLS_PER_STEP else MOST_LISTED]

@@ -63,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", settings.marker_line())
     selects = config.getoption("benchmark_only", False) or config.getoption("benchmark_skip", False)
     if selects or settings.has_settings(config):
-        from pytest_dtdispatch.plugin.session import load
+        from pytest_dtdispatch.plugin.ending import load
 
         load(config, bool(selects))
 

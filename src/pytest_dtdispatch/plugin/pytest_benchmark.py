@@ -22,7 +22,7 @@ from pytest_dtdispatch.plugin.settings import METRICS
 from pytest_dtdispatch.report.run import KEY, NotComparableError, encode_run
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.core.results import TestResults
+    from pytest_dtdispatch.core.store import TestRecord
     from pytest_dtdispatch.plugin.settings import Settings
 
 FIXTURE = "benchmark"
@@ -56,16 +56,16 @@ class Bridge:
         self._settings = settings
         self._entries: dict[str, list[Any]] = {}
 
-    def enter(self, item: pytest.Item, results: TestResults) -> None:
+    def enter(self, item: pytest.Item, record: TestRecord) -> None:
         """Enter the rows of a test into pytest-benchmark's session."""
         session = self._config.pluginmanager.get_plugin("pytest-benchmark")
         if session is None or not read_world(os.environ).is_first:
             return
         from pytest_benchmark.stats import Metadata
 
-        for earlier in self._entries.get(results.test, ()):  # of an attempt before this one
+        for earlier in self._entries.get(record.test, ()):  # of an attempt before this one
             session.benchmarks.remove(earlier)
-        entries = self._entries[results.test] = []
+        entries = self._entries[record.test] = []
         settings = self._settings
         options = {
             "disable_gc": True,
@@ -73,27 +73,27 @@ class Bridge:
             "repeat": settings.repeat,
             "max_time": settings.max_time,
         }
-        for row_id, measurement, samples in results.times():
+        for row_id, measurement, samples in record.times():
             row = _row(item, str(row_id), measurement, samples)
             entry = Metadata(row, iterations=1, options={**options, "rounds": measurement.figures.rounds})
             for ns in samples.ns:
                 entry.update(ns / 1e9)
             entries.append(entry)
         session.benchmarks += entries
-        if results and not session.benchmarks:
-            session.benchmarks = Benchmarks()
 
     def pytest_sessionstart(self) -> None:
         """Replace how pytest-benchmark writes files, which a kill or a second session would tear."""
         session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
         ours: Any = self._config.pluginmanager.get_plugin("dtdispatch-session")
-        if session is None or ours is None or ours.outputs is None:
+        if session is None or ours is None:
             return
+        if hasattr(self._config, "workerinput"):  # the process that started the worker writes
+            self.keep_files()
         from pytest_benchmark.storage.file import FileStorage
         from pytest_benchmark.utils import safe_dumps
 
         def write(path: Path, content: object) -> None:
-            with ours.outputs.refusing(str(path)):
+            with ours.log.writing(str(path)):
                 write_atomic(path, safe_dumps(content, ensure_ascii=True, indent=4))
                 session.logger.info(f"Wrote benchmark data in: {path}", purple=True)
 
@@ -106,6 +106,15 @@ class Bridge:
             vars(session)["save_json"] = lambda content: write(session.json, content)
         if isinstance(session.storage, FileStorage):
             vars(session.storage)["save"] = save
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # after our session, which is registered later
+    def pytest_sessionfinish(self) -> Generator[None, object, object]:
+        """Let pytest-benchmark save a run of budgets and counts alone."""
+        session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
+        ours: Any = self._config.pluginmanager.get_plugin("dtdispatch-session")
+        if session is not None and ours is not None and ours.run and not session.benchmarks:
+            session.benchmarks = Benchmarks()
+        return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-benchmark's own look at the items
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, object, object]:
@@ -139,10 +148,9 @@ class Bridge:
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
         """Add the whole run: rows with all samples, counts, budgets, verdicts, where it was taken."""
         session: Any = self._config.pluginmanager.get_plugin("dtdispatch-session")
-        if session is not None and session.outputs is not None:
-            with session.outputs.refusing("the run in pytest-benchmark's file"):
-                if session.reported:
-                    output_json[KEY] = encode_run(session.reported)
+        if session is not None and session.run:
+            with session.log.writing("the run in pytest-benchmark's file"):
+                output_json[KEY] = encode_run(session.run)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_terminal_summary(self) -> None:

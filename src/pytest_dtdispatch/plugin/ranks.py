@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,20 +24,19 @@ from pytest_dtdispatch.core.parsing import ON
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import name_in_files
 from pytest_dtdispatch.core.row_id import RowId
+from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.ranks.merge import (
     FAILED,
     PhaseOutcome,
-    RankResults,
     collected_difference,
     complaints,
-    merge_results,
+    merge_records,
 )
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.core.results import TestResults
     from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.ranks.exchange import Exchange, Lockstep
 
@@ -315,26 +314,27 @@ class Rank:
             return None
         return Lockstep(self.exchange, str(test_number(config)), has_real_group)
 
-    def merged(self, results: TestResults, kinds: Iterable[str], config: pytest.Config) -> TestResults:
-        """Send the results of this rank in the current test; on the first rank, merge those of all."""
+    def merged(self, record: TestRecord, config: pytest.Config) -> TestRecord:
+        """Send the record of this rank in the current test; on the first rank, merge those of all."""
         if self.why_stopped or not self._runs:
-            return results
+            return record
         key = f"rows/{test_number(config)}"
-        ours = RankResults(results.measurements(), tuple(results.numbers(kinds)), tuple(results.verdicts))
+        numbers = tuple(record.numbers())
+        ours = TestRecord(record.test, record.rows(), merged_numbers=numbers, verdicts=record.verdicts)
         self.exchange.put(key, encode(ours))
         if not self.world.is_first:
-            return results
+            return record
         found = self._gather(key, "send its rows")
         try:
-            by_rank = {rank: decode(RankResults, theirs) for rank, theirs in found.items()}
+            others = {rank: decode(TestRecord, theirs) for rank, theirs in found.items() if rank}
         except (ValueError, TypeError) as error:
             raise RanksError(f"a rank sent something other than rows: {error}") from None
-        merged = merge_results(by_rank, self._settings.rank_stat)
-        for one in merged.numbers:
+        merged = merge_records({0: record, **others}, self._settings.rank_stat)
+        for one in merged.merged_numbers or ():
             if one.ranks:
                 which = f"{name_in_files(one.row)}: {one.metric} is {one.value:,} on {ranks_text(one.ranks)}"
                 self._differ[one.row, one.metric] = f"{which}, and fewer or none elsewhere"
-        return results.merged(merged.rows, merged.numbers, merged.verdicts)
+        return merged
 
     @property
     def summary(self) -> str:

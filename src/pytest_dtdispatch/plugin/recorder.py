@@ -16,8 +16,9 @@ from pytest_dtdispatch.compare.model import Compared, Variants
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
 from pytest_dtdispatch.core.checks import Setup, call_arguments
 from pytest_dtdispatch.core.measurement import Figures, merge
-from pytest_dtdispatch.core.results import Finding, NamedCall, TestResults, Uncaptured, row_key, row_name
+from pytest_dtdispatch.core.results import Finding, NamedCall, row_key, row_name
 from pytest_dtdispatch.core.row_id import RowId
+from pytest_dtdispatch.core.store import ResultStore, Uncaptured
 from pytest_dtdispatch.core.text import own_name
 from pytest_dtdispatch.core.verdicts import RowVerdict, complaint, unjudged
 from pytest_dtdispatch.errors import GateError, MeasurementError
@@ -37,7 +38,7 @@ T = TypeVar("T")
 NOT_TIMED = "latencies are not taken"
 
 
-class OpenCapture(AbstractContextManager[TestResults]):
+class OpenCapture(AbstractContextManager[ResultStore]):
     """A capture of a test, from where it is made until it is left.
 
     Args:
@@ -51,7 +52,7 @@ class OpenCapture(AbstractContextManager[TestResults]):
         is_idle: whether no op on DTensors ran in it.
     """
 
-    def __init__(self, mode: AbstractContextManager[Any], results: TestResults) -> None:
+    def __init__(self, mode: AbstractContextManager[Any], results: ResultStore) -> None:
         caller = sys._getframe(2)  # who called what makes this
         self.where = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         self.misuse = "never entered, so nothing was measured"
@@ -60,7 +61,7 @@ class OpenCapture(AbstractContextManager[TestResults]):
         self._results = results
         self._calls = results.seen_calls
 
-    def __enter__(self) -> TestResults:
+    def __enter__(self) -> ResultStore:
         self.misuse = ""
         self._mode.__enter__()
         self.is_open, self.misuse = True, "entered and never left"
@@ -86,7 +87,7 @@ class Recorder(api.DtDispatch):
     enabled = True
 
     def __init__(self, settings: Settings, plan: Plan, test: str = "") -> None:
-        self.results = TestResults(test)
+        self.results = ResultStore(test)
         self._settings = settings
         self._plan = plan
         self._counts = settings.metric == "counts"
@@ -118,7 +119,7 @@ class Recorder(api.DtDispatch):
 
     # Captures
 
-    def capture(self) -> AbstractContextManager[TestResults]:
+    def capture(self) -> AbstractContextManager[ResultStore]:
         """See :meth:`DtDispatch.capture`."""
         self._refuse("a capture")
         mode: AbstractContextManager[Any]

@@ -15,8 +15,10 @@ import pytest
 from pytest_dtdispatch.core import parsing
 from pytest_dtdispatch.core.environment import read_world, why_no_world
 from pytest_dtdispatch.core.parsing import Export, read_argument, read_choice
+from pytest_dtdispatch.core.results import row_key
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import DevicesError, DtDispatchError, MeshError
+from pytest_dtdispatch.gates.selection import EVERYTHING
 from pytest_dtdispatch.plugin.settings import (
     FEW,
     FILES,
@@ -129,8 +131,11 @@ def runs_nothing(flags: object) -> bool:
 
 def why_not_measured(config: pytest.Config) -> str:
     """Return the reason why nothing is measured in this run; empty if it measures."""
-    if hasattr(config, "workerinput") or config.getoption("dist", "no") != "no":
-        return "pytest-xdist runs tests in parallel, where latencies mean nothing; run with -n0"
+    if is_distributed(config) and run_settings(config).metric != "counts":
+        return (
+            "pytest-xdist runs tests in parallel, where latencies mean nothing; run with -n0, "
+            "or count with --dtdispatch-metric counts"
+        )
     codspeed = config.pluginmanager.get_plugin("codspeed_plugin")
     if getattr(codspeed, "is_codspeed_enabled", False):
         return "pytest-codspeed measures this run; leave out --codspeed"
@@ -138,6 +143,26 @@ def why_not_measured(config: pytest.Config) -> str:
         if config.getoption(f"benchmark_{off}", False) and not config.getoption(f"benchmark_{on}", False):
             return f"--benchmark-{off} is given"
     return ""
+
+
+def is_distributed(config: pytest.Config) -> bool:
+    """Return whether pytest-xdist runs the tests, in this process or in others."""
+    return hasattr(config, "workerinput") or config.getoption("dist", "no") != "no"
+
+
+def selected_beginnings(config: pytest.Config) -> tuple[str, ...]:
+    """Return beginnings of the names of tests that the command line names; of all if that is unknown."""
+    starts, args = [], config.args
+    is_ini = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if is_ini or {*args} <= {*config.getini("addopts")}:  # a file that is gone is in no ini value
+        return EVERYTHING
+    for arg in args:
+        path, colons, names = arg.partition("::")
+        within = os.path.relpath(config.invocation_params.dir / path, config.rootpath)
+        if within.startswith(".") or config.getoption("pyargs"):
+            return EVERYTHING
+        starts += [f"{Path(within).as_posix()}{colons}{names}{end}" for end in ("/", "::", "[")]
+    return tuple(map(row_key, starts))
 
 
 def row_nodeid(item: pytest.Item) -> str:

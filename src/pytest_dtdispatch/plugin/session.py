@@ -1,17 +1,17 @@
-"""One run: measuring in each test, and the report at the end."""
+"""One run: measuring in each test, and its end."""
 
 from __future__ import annotations
 
 import functools
+import json
 import os
 import sys
-from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime, timezone
-from fnmatch import fnmatchcase
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -19,72 +19,81 @@ import pytest
 
 from pytest_dtdispatch import errors
 from pytest_dtdispatch.core.environment import load_text, read_world, require_torch
-from pytest_dtdispatch.core.results import Count
+from pytest_dtdispatch.core.plain_data import encode
+from pytest_dtdispatch.core.results import Count, row_key
 from pytest_dtdispatch.core.signatures import mesh_text
-from pytest_dtdispatch.core.text import NOTHING, first_of, progress_to, show_progress, shown
-from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
-from pytest_dtdispatch.errors import DtDispatchError, MeasurementError
-from pytest_dtdispatch.plugin import PluginObject, resolve
+from pytest_dtdispatch.core.text import NOTHING, first_of, progress_to, show_progress
+from pytest_dtdispatch.errors import MeasurementError
+from pytest_dtdispatch.gates.selection import Selection
+from pytest_dtdispatch.plugin import resolve
+from pytest_dtdispatch.plugin.finish import (
+    MOST_NAMES,
+    Target,
+    WriteLog,
+    collect,
+    properties,
+    write_files,
+)
 from pytest_dtdispatch.plugin.gates import Gates
-from pytest_dtdispatch.plugin.kinds import KINDS, MEASURED
-from pytest_dtdispatch.plugin.pytest_internals import add_to_last_line, terminal_file, terminal_width
+from pytest_dtdispatch.plugin.kinds import KINDS
+from pytest_dtdispatch.plugin.pytest_internals import junit_xml, terminal_file
 from pytest_dtdispatch.plugin.ranks import rank_of
 from pytest_dtdispatch.plugin.relaunch import METER
-from pytest_dtdispatch.plugin.settings import SETTINGS, UNMEASURED
-from pytest_dtdispatch.report.document import Document, Span, Tone, View, notice, one_line, paragraph
-from pytest_dtdispatch.report.judgements import comparison_blocks, judgement_document, worst_text
-from pytest_dtdispatch.report.notes import caveats, noise, proved
+from pytest_dtdispatch.plugin.results import Location, Results, Selected
+from pytest_dtdispatch.plugin.workers import RECORD, SELECTED, encode_record
+from pytest_dtdispatch.report.document import notice
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.screen import ProgressLine, is_watched
-from pytest_dtdispatch.report.terminal import NO_EDGE, brief_legend, document_lines, page_width
+from pytest_dtdispatch.report.summary import error_commands
 from pytest_dtdispatch.rounds.sampler import start_sampler
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.core.results import TestResults
-    from pytest_dtdispatch.plugin.outputs import Outputs
     from pytest_dtdispatch.plugin.recorder import Recorder
     from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.rounds.sampler import Sampler
 
-COMPARISON = "base and now: the median of all samples, or the statistic of the threshold."
-COMPARISON_MEANINGS = {
-    "change": "now against base",
-    "99 % interval": "of the change, by bootstrap",
-    "samples": "base + now",
-}
-# As pytest calls them.
-COLORS = {Tone.STRONG: "bold", Tone.GOOD: "green", Tone.NOTICE: "yellow", Tone.BAD: "red"}
-GATE_FAILED, NOT_MEASURED = "gate failed", "not measured"
-MOST_NAMES = 10
+GATE_FAILED = "gate failed"
 NO_OPS = "no op on DTensors ran in the capture"
-NO_SAVED_RUN = "thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
+NOTHING_MEASURED = "it measured nothing with its dtdispatch fixture"
 
 
-class Session(PluginObject):
+class Session:
     """The plugin object of a run with ``--dtdispatch``.
 
+    Args:
+        config: of pytest.
+        gates: of the run.
+        targets: files to write at the end.
+        log: receives a line for each file.
+
     Attributes:
+        gates: of the run.
         why_not: why nothing is measured although it was requested; empty if it is.
-        results: what the last run of each test found, by its name in rows.
-        gates: what judges them.
-        outputs: what writes them; None in processes that do not.
+        results: of its tests.
+        run: everything that is reported; empty until the tests are over.
+        log: of written files.
     """
 
-    def __init__(self, config: pytest.Config, settings: Settings) -> None:
-        self.why_not = resolve.why_not_measured(config)
+    def __init__(self, config: pytest.Config, gates: Gates, targets: Sequence[Target], log: WriteLog) -> None:
+        self.gates, self.log = gates, log
+        self.why_not = gates.why_not
+        self.results = Results()
+        self.run = ReportedRun()
+        self._has_finished = False
         self._config = config
-        self._settings = settings
-        self._ran: dict[str, set[str]] = {}  # ops that ran where a glob was given, by the glob
-        self._unmeasured: dict[str, str] = {}  # why tests that use the fixture have no result
+        self._settings = gates.settings
+        self._targets = targets
         self._taken = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        self.results: dict[str, TestResults] = {}
-        self.gates = Gates(config, settings, self.results, self.why_not)
-        self.outputs: Outputs | None = None
-        self._items: Sequence[pytest.Item] = ()
-        self._unfinished: pytest.Session | None = None
-        self._awaits_summary = False  # tests are over, and our section is not printed yet
+        self._deselected: list[str] = []
+        self._ended: set[str] = set()
+        self._has_passed = False  # whether the call of the current test passed
+        self._is_xfailed = False
+        self._annotations: list[str] = []
+        self._is_worker = hasattr(config, "workerinput")
+        self._reports = not self._is_worker and read_world(os.environ).is_first
         self._ranks = rank_of(config)
         self._meter = [config.stash[METER]] if METER in config.stash else []
+        self._sampler: Sampler | None = None
 
     def pytest_report_header(self) -> list[str]:
         """Say how measuring is set, with what is known without torch."""
@@ -99,13 +108,18 @@ class Session(PluginObject):
         )
         return [f"dtdispatch: {line}" for line in (*how, *self._meter)]
 
-    def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Note that the session has to be finished."""
-        self._unfinished = session
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Record deselected tests, whose rows are not missing."""
+        self._deselected += map(resolve.row_nodeid, items)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Note the tests of the run."""
-        self._items = session.items
+        """Record the tests of the run."""
+        self.results.nodeids = tuple(item.nodeid for item in session.items)
+        locations = (
+            Location(resolve.row_nodeid(item), str(item.path), (item.location[1] or 0) + 1)
+            for item in session.items
+        )
+        self.results.selected = Selected(tuple(locations), tuple(self._deselected))
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
         """List what a count consists of, where an assertion on it fails."""
@@ -113,59 +127,70 @@ class Session(PluginObject):
             return None
         return [f"{left!r} {op} {right!r}", *left.details]
 
-    @functools.cached_property
-    def _sampler(self) -> Sampler:
-        """What reads calls, ready from the first test that needs it; a run that counts reads none."""
-        metric = self._settings.metric
-        return start_sampler("time" if metric == "counts" else metric)
+    # Tests
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Begin an attempt of a test."""
+        self.results.begin(resolve.row_nodeid(item))
+        self._has_passed = self._is_xfailed = False
 
     @contextmanager
     def measuring(self, item: pytest.Item) -> Iterator[Recorder]:
         """Measure in one test, and publish its rows when it is over, however it ended."""
-        settings, test = resolve.test_settings(item), resolve.row_nodeid(item)
-        self.gates.marks[test], earlier = resolve.marks(item), self.results.get(test)
-        if of_marker := resolve.marker_values(item).get("threshold"):
-            self.gates.thresholds[test] = of_marker
-        self._unmeasured.pop(test, None)  # of an attempt before this one
+        settings = resolve.test_settings(item)
+        self.results.marks = resolve.marks(item)
         with resolve.plain_errors():
             require_torch()
-            from pytest_dtdispatch.plugin.recorder import Recorder, make_plan
-            from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-
-            agreement = self._ranks.agreement(item.config) if self._ranks else None
-            is_kept = resolve.are_figures_kept(item.config, settings)
-            gate = functools.partial(self.gates.outlook, test) if is_kept else None
-            plan = make_plan(settings, self._sampler, agreement, gate)
-            recorder = Recorder(settings, plan, test)
-            ShardingCaches().clear_all()
-        self.results[test] = recorder.results
+            recorder = self._recorder(item, settings)
+        self.results.store = recorder.results
         try:
             with shown_progress(self._config):
                 yield recorder
         finally:
-            self._publish(item, recorder, earlier)
+            self._publish(item, recorder)
 
-    def _publish(self, item: pytest.Item, recorder: Recorder, earlier: TestResults | None) -> None:
-        complaint = ""
+    def _recorder(self, item: pytest.Item, settings: Settings) -> Recorder:
+        from pytest_dtdispatch.plugin.recorder import Recorder, make_plan
+        from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+
+        if self._sampler is None:  # ready from the first test that needs it; a run that counts reads none
+            metric = self._settings.metric
+            self._sampler = start_sampler("time" if metric == "counts" else metric)
+        test = resolve.row_nodeid(item)
+        agreement = self._ranks.agreement(item.config) if self._ranks else None
+        is_kept = resolve.are_figures_kept(item.config, settings)
+        of_marker = resolve.marker_values(item).get("threshold")
+        gate = functools.partial(self.gates.outlook, test, of_marker) if is_kept else None
+        recorder = Recorder(settings, make_plan(settings, self._sampler, agreement, gate), test)
+        ShardingCaches().clear_all()
+        return recorder
+
+    def _publish(self, item: pytest.Item, recorder: Recorder) -> None:
+        """Add the record of a test, merged over ranks, and enter its rows into pytest-benchmark."""
+        complaint = unmeasured = ""
+        settings = resolve.test_settings(item)
         try:
             if (idle := recorder.close()) and _is_fixture_used(item):
-                self._unmeasured[recorder.results.test] = f"{NO_OPS} at {idle[0]}"
-                if self.gates.judges_captures(resolve.test_settings(item)):
+                unmeasured = f"{NO_OPS} at {idle[0]}"
+                if self.gates.judges_captures(settings):
                     complaint = f"{idle[0]}: {NO_OPS}, so the gate judged nothing"
         except MeasurementError as error:
             complaint = str(error)
-        results = recorder.results
-        if earlier is not None:
-            results.add_unmeasured(earlier)
-        if self._ranks:
-            results = self._ranks.merged(results, KINDS, item.config)
-        if not complaint and (key := results.key_of_two()):
+        record = replace(
+            recorder.results.freeze(KINDS),
+            thresholds=resolve.marker_values(item).get("threshold") or (),
+            globs=settings.ops,
+        )
+        if not record and not record.ops and self._has_passed and _is_fixture_used(item):
+            unmeasured = unmeasured or NOTHING_MEASURED
+        ranks = self._ranks
+        merge = functools.partial(ranks.merged, config=item.config) if ranks else lambda record: record
+        record = self.results.add(replace(record, unmeasured=unmeasured), merge)
+        if not complaint and (key := record.shared_key()):
             complaint = f"two rows of this test are called {key!r}: give the call another name="
-        self.results[results.test] = results
-        for glob in resolve.test_settings(item).ops:
-            self._ran.setdefault(glob, set()).update(results.ops())
         if bridge := self._config.pluginmanager.get_plugin("dtdispatch-bridge"):
-            bridge.enter(item, results)
+            bridge.enter(item, record)
         if complaint:
             pytest.fail(complaint, pytrace=False)
 
@@ -182,234 +207,127 @@ class Session(PluginObject):
                 result = yield
                 with resolve.plain_errors():  # no line of the test raises them
                     region.close()
-        results = self.results.get(test := resolve.row_nodeid(item))
-        if results is not None and not results and not results.ops() and _is_fixture_used(item):
-            self._unmeasured[test] = "it measured nothing with its dtdispatch fixture"
+        self._has_passed = True
         return result
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
-        self, call: pytest.CallInfo[None]
+        self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Replace a traceback that ends in a missing name of torch."""
+        """Replace a traceback that ends in a missing name of torch; complete the record of a test."""
         report = yield
         error = call.excinfo.value if call.excinfo is not None else None
         if isinstance(error, Exception) and "torch" in sys.modules:
             from pytest_dtdispatch.torchapi.missing_api import missing_name
 
             report.longrepr = missing_name(error) or report.longrepr
+        self._is_xfailed |= hasattr(report, "wasxfail") and report.skipped
+        if call.when == "teardown":
+            test = resolve.row_nodeid(item)
+            if self._is_xfailed:
+                self.results.quarantine(test)
+            if self._is_worker and (record := self.results.records.get(test)):
+                self._send(report, record)
         return report
+
+    def _send(self, report: pytest.TestReport, record: Any) -> None:
+        """Send a record to the process that started this worker."""
+        try:
+            setattr(report, RECORD, encode_record(record))
+        except MeasurementError as error:
+            report.outcome, report.longrepr = "failed", str(error)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Record finished tests, whatever their outcome."""
+        self._ended.add(nodeid)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self) -> None:
         """Take progress away before the next dot is written."""
         show_progress(NOTHING)
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write files, and fail a run whose gates failed."""
-        self._unfinished = None
-        if self.outputs is not None:
-            self.outputs.write(session.items, self._ranks.why_stopped if self._ranks else "")
-        if self._failures() and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        self._awaits_summary = True
+    # The end
 
-    def _failures(self) -> list[str]:
-        """Name what failed beside tests."""
-        gates = [GATE_FAILED for gate in self.gates.reported if gate.has_failed]
-        return gates + (self.outputs.failures if self.outputs else [])
+    def why_stopped(self) -> str:
+        """Return after how many tests the run stopped; empty if it did not."""
+        total = len(self.results.nodeids)
+        ended = len(self._ended.intersection(self.results.nodeids))
+        return f"the run stopped after {ended:,} of {total:,} tests" if ended < total else ""
 
-    @functools.cached_property
-    def reported(self) -> ReportedRun:
-        """What this run found, whole, and what gates and ranks say of it, once for every file."""
-        found, settings = self.results, self._settings
-        rows = [row for results in found.values() for row in results.measurements()]
-        ranks = [self._ranks.document()] if self._ranks else []
-        passed_over = notice(*first_of(self.gates.passed_over, MOST_NAMES))
-        notices = (passed_over, caveats(found.values()), *ranks, noise(rows))
-        other_kinds = [kind for kind in KINDS if kind != MEASURED.name]
-        by_kind = {
-            kind: {test: of for test, results in found.items() if (of := results.of(kind))}
-            for kind in other_kinds
+    @property
+    def selection(self) -> Selection:
+        """Tests of baselines that this run selects."""
+        deselected = set(map(row_key, self.results.selected.deselected))
+        tests = {row_key(location.test) for location in self.results.selected.locations}
+        return Selection(resolve.selected_beginnings(self._config), deselected, tests | deselected)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest and pytest-benchmark write their files
+    def pytest_sessionfinish(self) -> Generator[None, object, object]:
+        """Finish the run."""
+        self.finish()
+        return (yield)
+
+    def finish(self) -> None:
+        """Collect, judge and write; a worker sends which tests it ran instead."""
+        if self._is_worker:
+            output: dict[str, object] = self._config.workeroutput  # type: ignore[attr-defined]
+            output[SELECTED] = json.dumps(encode(self.results.selected))
+        if self._has_finished or not self._reports:
+            return
+        self._has_finished = True
+        self.run = run = ReportedRun(stopped="its results could not be collected")
+        lists_only = self._config.getoption("collectonly")
+        with self.log.writing("the report of this run"):
+            self.run = run = self._collect(lists_only)
+        if (xml := junit_xml(self._config)) is not None:
+            with self.log.writing(f"our part of {self._config.getoption('xmlpath')}"):
+                for name, value in [*properties(run)]:
+                    xml.add_global_property(name, value)
+        if os.environ.get("GITHUB_ACTIONS") == "true" and self._settings.annotations:
+            with self.log.writing("the list of annotations"):
+                self._annotations = error_commands(run, self._code_lines())
+        if not lists_only:
+            skip_reason = (self._ranks.why_stopped if self._ranks else "") or run.stopped
+            write_files(run, self._targets, skip_reason, self.log)
+
+    def _collect(self, lists_only: bool) -> ReportedRun:
+        """Return what this run found, judged unless tests are only listed."""
+        records, baseline = self.results.records, self.gates.baseline
+        notices = [notice(*first_of(baseline.passed_over, MOST_NAMES))] if baseline else []
+        notices += [self._ranks.document()] if self._ranks else []
+        run = collect(records, self._settings, self._taken, self.why_stopped(), notices)
+        return run if lists_only else self.gates.judge(run, records, self.selection)
+
+    def _code_lines(self) -> dict[str, tuple[str, int]]:
+        """Return the first lines of tests, with paths relative to the repository."""
+        repository = Path(os.environ.get("GITHUB_WORKSPACE") or self._config.rootpath)
+        return {
+            location.test: (Path(location.path).relative_to(repository).as_posix(), location.line)
+            for location in self.results.selected.locations
+            if Path(location.path).is_relative_to(repository)  # others belong to an installed suite
         }
-        by_kind = {kind: of_kind for kind, of_kind in by_kind.items() if of_kind}
-        earlier, about_earlier = self.gates.earlier(by_kind)
-        # Where nothing was measured, it may be because there is no such place.
-        has_found = any(found.values())
-        return ReportedRun(
-            taken=self._taken,
-            environment=settings.environment_texts() if has_found else {},
-            build=asdict(settings.environment()) if has_found else {},
-            measured={test: results.calls() for test, results in found.items() if results},
-            results=by_kind,
-            earlier=earlier,
-            about_earlier=about_earlier,
-            thresholds=self.gates.thresholds,
-            numbers=tuple(number for results in found.values() for number in results.rank_numbers),
-            gates=self.gates.reported,
-            stopped=self.outputs.why_stopped(self._items) if self.outputs else "",
-            traces=tuple(trace for results in found.values() for trace in results.traces),
-            notices=Document(tuple(block for notice in notices for block in notice.blocks)),
-        )
 
-    @pytest.hookimpl(wrapper=True, trylast=True)  # below the tables of others, above pytest's own summary
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # below the output for people
     def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, object, object]:
-        """Print our section, even if the summary of another plugin raises."""
+        """Print annotations of failed rows; the runner of GitHub Actions parses the beginnings of lines."""
         try:
             return (yield)
         finally:
-            self._summarize(terminalreporter)
+            for line in self._annotations:
+                terminalreporter.ensure_newline()
+                terminalreporter.write_line(line)
 
-    def pytest_unconfigure(self) -> None:
-        """Write files and print our section if another plugin raised first, as pytest-benchmark may."""
-        if sys.exc_info()[1] is None:
-            return
-        if self._unfinished is not None:
-            self.pytest_sessionfinish(self._unfinished)
-        if self._awaits_summary and (reporter := self._config.pluginmanager.get_plugin("terminalreporter")):
-            self._summarize(reporter)
+    def about(self) -> tuple[str, ...]:
+        """Return lines on how it was measured, beside its environment."""
+        return (*self._meter, *([self._ranks.summary] if self._ranks else []))
 
-    def _summarize(self, terminalreporter: Any) -> None:
-        """Print our section, in the process that started workers, and on the first rank."""
-        self._awaits_summary = False
-        if hasattr(self._config, "workerinput") or not read_world(os.environ).is_first:
-            return
-        terminalreporter.ensure_newline()
-        terminalreporter.section("dtdispatch")
-        try:
-            self._print_section(terminalreporter)
-        except Exception as error:  # pytest's own summary follows
-            terminalreporter.write_line(f"this section was not printed: {shown(error)}", red=True)
-            if self.outputs is not None:
-                _print_lines(terminalreporter, document_lines(self.outputs.document(), NO_EDGE, View()))
-
-    def _print_section(self, terminalreporter: Any) -> None:
-        verbose = self._config.get_verbosity() > 0
-        view = replace(self.reported.view, verbose=verbose, each_layer=verbose)
-        width = page_width(terminalreporter.isatty, terminal_width(terminalreporter))
-        nothing = "" if any(self.results.values()) else self._why_nothing(terminalreporter)
-        for document in self._documents(view, width, nothing):
-            _print_lines(terminalreporter, document_lines(document, width, view))
-        add_failures(terminalreporter, self._failures())
-        verdicts = [row.verdict for gate in self.gates.reported for row in gate.verdicts]
-        undecided = [verdict for verdict in verdicts if verdict is Verdict.INCONCLUSIVE]
-        passed = terminalreporter.stats.get("passed", ())
-        unmeasured = passed if nothing else [*self._unmeasured]
-        for word, rows in ((str(Verdict.INCONCLUSIVE), undecided), (NOT_MEASURED, unmeasured)):
-            if rows:
-                add_to_last_line(terminalreporter, word, rows)
-
-    def _documents(self, view: View, width: int, nothing: str) -> Iterator[Document]:
-        """Lay out what was found, unless by ``-qq``, and what ranks and gates say; last what is worst."""
-        verbosity, compared = self._config.get_verbosity(), self.gates.compared
-        shown = self.reported.documents(view) if verbosity >= -1 and not nothing else {}
-        unmatched = [*self._unmatched_globs()]
-        if nothing:
-            yield notice(f"nothing was measured: {self.why_not or '; '.join(unmatched) or nothing}")
-        elif verbosity >= -1:
-            if compared and MEASURED.name in shown:  # one row has one figure
-                shown[MEASURED.name] = self._comparison(compared, view)
-            yield from shown.values()
-            if verbosity >= 0:
-                yield self._legends(shown.values(), view, width)
-            yield notice(*unmatched)
-        unmeasured = [f"not measured: {test}: {why}" for test, why in self._unmeasured.items()]
-        yield notice(*first_of(unmeasured, MOST_NAMES))
-        yield self.reported.notices
-        has_thresholds = self._settings.threshold or any(self.gates.thresholds.values())
-        if has_thresholds and not self.gates.compares:
-            yield notice(f"gate: {NO_SAVED_RUN}")
-        elif self.gates.why_not_compared and not self.gates.reported:
-            yield notice(f"not compared with the saved run: {self.gates.why_not_compared}")
-        yield from (judgement_document(gate, view) for gate in self.gates.reported)
-        if self.outputs is not None:
-            yield self.outputs.document()
-        judged = compared or [row for gate in self.gates.reported for row in gate.verdicts]
-        of_tables = next((document.worst for document in shown.values() if document.worst), "")
-        if text := worst_text(judged) if judged else of_tables:
-            yield Document((paragraph(text, Tone.STRONG, hanging=1),))
-
-    def _comparison(self, compared: Sequence[RowVerdict], view: View) -> Document:
-        """Lay out how rows without a threshold moved since the saved run; a gate shows the others."""
-        rows = [row for results in self.results.values() for row in results.measurements()]
-        free = [row for row in compared if not row.criterion]
-        return Document((*comparison_blocks(free, view), *proved(rows)), COMPARISON, COMPARISON_MEANINGS)
-
-    def _legends(self, shown: Iterable[Document], view: View, width: int) -> Document:
-        """Say on what figures stand, what the columns mean that are shown, and how to see more."""
-        explained = [document for document in shown if document.legend_of()]
-        legends = [document.legend_of() for document in explained]
-        if explained and not view.verbose:
-            legends = [brief] if (brief := brief_legend(explained, width)) else []
-        ranks = [self._ranks.summary] if self._ranks else []
-        summaries = [self._settings.environment().summary, *self._meter, *ranks]
-        lines = (one_line(summary, indent=1) for summary in summaries)
-        return Document((*lines, *(paragraph(text, indent=1) for text in legends)))
-
-    def _why_nothing(self, reporter: Any) -> str:
-        """Return why no test was measured."""
-        if "passed" not in reporter.stats:
-            return "no test passed"
-        if self._settings.measure_all:
-            return "no capture saw an op on DTensors in a test that passed"
-        called = "made a call on DTensors through the dtdispatch fixture"
-        return f"no test that passed {called}; --dtdispatch-all measures every test"
-
-    def _unmatched_globs(self) -> Iterator[str]:
-        """Name each glob that matches no op, and the ops that ran where it was given."""
-        for glob, ran in self._ran.items():
-            if ran and not any(fnmatchcase(op, glob) for op in ran):
-                names = ", ".join(first_of(sorted(ran), MOST_NAMES))
-                yield f"no op matches {glob!r} (--dtdispatch-ops, or ops of the marker); these ran: {names}"
-
-
-def add_failures(reporter: Any, failures: Iterable[str]) -> None:
-    """Add each kind of failure with its number, and turn the line red."""
-    for failure, number in Counter(failures).items():
-        words = failure if number == 1 else failure.replace(" ", "s ", 1)
-        add_to_last_line(reporter, words, [words] * number, is_failure=True)
-
-
-def load(config: pytest.Config, selects_benchmarks: bool) -> None:
-    """Register the plugins that measure, judge and write, as requested."""
-    settings, manager = resolve.run_settings(config), config.pluginmanager
-    idle = resolve.requested_flags(config, SETTINGS.keys() - {*UNMEASURED})
-    if idle and not settings.measure:
-        raise pytest.UsageError(f"{idle[0]}: nothing is measured without --dtdispatch or --dtdispatch-all")
-    if manager.hasplugin("benchmark") and (settings.measure or selects_benchmarks):
-        from pytest_dtdispatch.plugin.pytest_benchmark import Bridge
-
-        manager.register(Bridge(config, settings), "dtdispatch-bridge")
-    if not settings.measure:
-        return
-    from pytest_dtdispatch.plugin.outputs import Outputs
-
-    session = Session(config, settings)
-    manager.register(session, "dtdispatch-session")
-    manager.register(session.gates, "dtdispatch-gates")
-    # Workers of pytest-xdist are judged, and write, in the process that started them; ranks in the first.
-    if hasattr(config, "workerinput") or not read_world(os.environ).is_first:
-        return
-    try:  # what cannot be read or written is named before anything is measured
-        session.gates.read()
-        session.outputs = Outputs(config, settings, lambda: session.reported)
-    except (ValueError, DtDispatchError) as error:
-        raise pytest.UsageError(str(error)) from None
-    manager.register(session.outputs, "dtdispatch-outputs")
+    def failures(self) -> list[str]:
+        """Name what failed beside tests."""
+        return [GATE_FAILED for gate in self.run.gates if gate.has_failed] + self.log.failures
 
 
 def _is_fixture_used(item: pytest.Item) -> bool:
     return "dtdispatch" in getattr(item, "fixturenames", ())
-
-
-def _print_lines(terminalreporter: Any, lines: Iterable[tuple[Span, ...]]) -> None:
-    """Print lines in their colours."""
-    for line in lines:
-        for piece in line:
-            color = COLORS.get(piece.tone)
-            terminalreporter.write(piece.text, **({color: True} if color else {}))
-        terminalreporter.write("\n")
 
 
 @contextmanager

@@ -4,47 +4,61 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.environment import group_ranks, ranks_text
-from pytest_dtdispatch.core.measurement import Figures, Measurement, Samples, State, refused_of
-from pytest_dtdispatch.core.results import MetricValue
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State, refused_of
+from pytest_dtdispatch.core.results import MetricValue, OneRow
+from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.verdicts import CountChange, RowVerdict, over
 
 PASSED, FAILED = "passed", "failed"
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class RankResults:
-    """Results of one test, of one rank or merged.
-
-    Args:
-        rows: measurements.
-        numbers: metrics beside rows.
-        verdicts: of limits.
-    """
-
-    rows: tuple[Measurement, ...]
-    numbers: tuple[MetricValue, ...]
-    verdicts: tuple[RowVerdict, ...]
-
-
-def merge_results(by_rank: Mapping[int, RankResults], stat: str) -> RankResults:
-    """Merge the results of ranks in one test, in the order of the first rank.
+def merge_records(by_process: Mapping[int, TestRecord], stat: str) -> TestRecord:
+    """Merge the records of one test, in the order of the first process.
 
     Keeps the maximum of each number and the worst verdict on each limit, with the ranks if not all agree.
+
+    Args:
+        by_process: records of ranks, or of workers of pytest-xdist, by number.
+        stat: figure of a row over processes: ``median`` or ``max``.
     """
-    rows = _by_key({rank: found.rows for rank, found in by_rank.items()}, "full_label", "contains")
-    numbers = _by_key({rank: found.numbers for rank, found in by_rank.items()}, "row", "metric")
-    verdicts = _by_key({rank: found.verdicts for rank, found in by_rank.items()}, "row", "criterion")
-    return RankResults(
-        tuple(_merged(ranks, sorted(by_rank), stat) for ranks in rows),
-        tuple(_largest(ranks, len(by_rank)) for ranks in numbers),
-        tuple(_worst(ranks, len(by_rank)) for ranks in verdicts),
+    everyone = sorted(by_process)
+    first = by_process[everyone[0]]
+    if len(everyone) == 1:
+        return first
+    rows = _by_key({rank: one.rows() for rank, one in by_process.items()}, "full_label", "contains")
+    numbers = _by_key({rank: tuple(one.numbers()) for rank, one in by_process.items()}, "row", "metric")
+    verdicts = _by_key({rank: one.verdicts for rank, one in by_process.items()}, "row", "criterion")
+    merged = {_key(row): row for row in (_merged(ranks, everyone, stat) for ranks in rows)}
+    results = {
+        kind: tuple(_with_row(result, merged) for result in of_kind)
+        for kind, of_kind in first.results.items()
+    }
+    of_results = {_key(row) for of_kind in results.values() for result in of_kind for row in result.rows()}
+    return replace(
+        first,
+        measured=tuple(row for key, row in merged.items() if key not in of_results),
+        results=results,
+        merged_numbers=tuple(_largest(ranks, len(everyone)) for ranks in numbers),
+        verdicts=tuple(_worst(ranks, len(everyone)) for ranks in verdicts),
     )
+
+
+def _key(row: Measurement) -> tuple[str, Contains]:
+    return row.full_label, row.contains
+
+
+def _with_row(result: Any, merged: Mapping[tuple[str, Contains], Measurement]) -> Any:
+    """Replace the row of a result that is one row."""
+    if not isinstance(result, OneRow):
+        return result
+    own = result.measurement
+    return replace(result, measurement=merged.get(_key(own), own))  # type: ignore[type-var]
 
 
 def _by_key(by_rank: Mapping[int, Sequence[T]], *names: str) -> list[dict[int, T]]:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.core.results import TestResults, Uncaptured
 from pytest_dtdispatch.core.signatures import Signature
+from pytest_dtdispatch.core.store import ResultStore, Uncaptured
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import MeasurementError, warn
 from pytest_dtdispatch.replay.call import ConversionCall, OpCall, UnnoticedMode, has_dtensor, signature_of
@@ -120,10 +120,10 @@ class DispatchCapture(UnnoticedMode):
     Like every dispatch mode, it runs below autograd.
     """
 
-    def __init__(self, ops: Sequence[str] = (), results: TestResults | None = None) -> None:
+    def __init__(self, ops: Sequence[str] = (), results: ResultStore | None = None) -> None:
         super().__init__()
         self._ops = tuple(ops)
-        self._results = TestResults() if results is None else results
+        self._results = ResultStore() if results is None else results
         self._caches = ShardingCaches()
         self._masks: dict[tuple[Any, ...], list[Any]] = {}
         self._lock = MeasurementLock("a capture is open")
@@ -211,7 +211,7 @@ class SignatureCapture(DispatchCapture):
         ops: globs of op names; every op if empty.
     """
 
-    def __init__(self, results: TestResults, plan: Plan, ops: Sequence[str] = ()) -> None:
+    def __init__(self, results: ResultStore, plan: Plan, ops: Sequence[str] = ()) -> None:
         super().__init__(ops, results)
         self._plan = plan
         self._plans = PlanCaches()

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_dtdispatch.core.measurement import MIN_WAITED, NOISY, SLOWED, TRACED, Contains, Measurement, State
-from pytest_dtdispatch.core.results import TestResults, Uncaptured
+from pytest_dtdispatch.core.store import TestRecord, Uncaptured
 from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.report.document import (
     Document,
@@ -78,7 +78,7 @@ def noise(everything: Sequence[Measurement]) -> Document:
     return Document(tuple(paragraph(line, Tone.NOTICE, hanging=1) for line in lines))
 
 
-def caveats(tests: Iterable[TestResults]) -> Document:
+def caveats(tests: Iterable[TestRecord]) -> Document:
     """Say of how many tests something was not seen, in a line for each way, and how many simulate ranks."""
     found = list(tests)
     lines = list(_uncaptured_lines([test.uncaptured for test in found]))

@@ -1,0 +1,186 @@
+"""The end of a run: collect what its tests found, judge it, and write files; nothing here needs pytest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pytest_dtdispatch.core.files import checked_target, write_atomic
+from pytest_dtdispatch.core.parsing import Export
+from pytest_dtdispatch.core.results import name_in_files
+from pytest_dtdispatch.core.store import TestRecord
+from pytest_dtdispatch.core.text import escape_controls, shown
+from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.plugin.kinds import KINDS
+from pytest_dtdispatch.plugin.settings import Settings
+from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
+from pytest_dtdispatch.report.exports import FORMATS, check_export
+from pytest_dtdispatch.report.notes import caveats, noise
+from pytest_dtdispatch.report.run import ReportedRun
+from pytest_dtdispatch.report.summary import MOST_BYTES, stopped_summary, summary, verdict_text
+
+MOST_NAMES = 10  # in a notice
+FILE_LOST = "file not written"
+JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
+NO_JOB = f"no summary was written: --dtdispatch-export markdown:auto finds no {JOB_SUMMARY} here"
+Write = Callable[[Export, ReportedRun, str], str]
+Target = tuple[Export, Write]
+
+
+def collect(
+    records: Mapping[str, TestRecord],
+    settings: Settings,
+    time: str,
+    stopped: str,
+    notices: Iterable[Document] = (),
+) -> ReportedRun:
+    """Collect the records of tests in a run.
+
+    Args:
+        records: by name in rows.
+        settings: of the run.
+        time: when it began, as ISO 8601.
+        stopped: why it ended before its last test; empty if it did not.
+        notices: that precede those on what was found.
+    """
+    has_found = any(records.values())  # where nothing was measured, it may be because there is no such place
+    rows = [row for record in records.values() for row in record.rows()]
+    by_kind = {
+        kind: {test: of for test, record in records.items() if (of := record.results.get(kind))}
+        for kind in KINDS
+    }
+    noticed = (*notices, caveats(records.values()), noise(rows))
+    return ReportedRun(
+        taken=time,
+        environment=settings.environment_texts() if has_found else {},
+        build=asdict(settings.environment()) if has_found else {},
+        measured={test: record.measured for test, record in records.items() if record},
+        results={kind: of_kind for kind, of_kind in by_kind.items() if of_kind},
+        thresholds={test: record.thresholds for test, record in records.items() if record.thresholds},
+        numbers=tuple(number for record in records.values() for number in record.merged_numbers or ()),
+        stopped=stopped,
+        traces=tuple(trace for record in records.values() for trace in record.traces),
+        notices=Document(tuple(block for document in noticed for block in document.blocks)),
+    )
+
+
+class WriteLog:
+    """What writers wrote and could not write.
+
+    Attributes:
+        failures: what failed, once for each writer.
+        notes: lines for the user.
+    """
+
+    def __init__(self) -> None:
+        self.failures: list[str] = []
+        self.notes: list[Span] = []
+
+    @contextmanager
+    def writing(self, target: str) -> Iterator[None]:
+        """Report anything a writer raises as one line that names its target; other writers still run."""
+        try:
+            yield
+        except Exception as error:
+            is_ours = isinstance(error, DtDispatchError)
+            reason = str(error) if is_ours else f"{target} was not written: {shown(error)}"
+            self.failures.append(FILE_LOST)
+            self.notes.append(Span(f"failed: {reason}", Tone.BAD))
+
+    def document(self) -> Document:
+        """Report which files were written, and which were not."""
+        return Document(tuple(map(one_line, self.notes)))
+
+
+def write_files(run: ReportedRun, targets: Sequence[Target], skip_reason: str, log: WriteLog) -> None:
+    """Write the requested files; an incomplete run never overwrites a complete file.
+
+    Args:
+        run: that has ended.
+        targets: files, each with its writer.
+        skip_reason: why the run is incomplete; empty if it is whole.
+        log: receives a line for each file.
+    """
+    for export, write in targets:
+        with log.writing(str(export.path)):
+            written = ReportedRun() if skip_reason else run
+            message = write(export, written, skip_reason or ("" if run else "nothing was measured"))
+            log.notes.append(Span(message))
+
+
+def file_targets(settings: Settings, log: WriteLog) -> list[Target]:
+    """Check that files can be written, before a long run whose results would be lost.
+
+    Paths are whole, as a test may change the directory.
+
+    Raises:
+        DtDispatchError: a file cannot be written, or two are the same.
+    """
+    _check_that_files_differ(settings)
+    targets: list[Target] = []
+    for export in settings.export:
+        if not export.is_auto:
+            check_export(export)
+            targets.append((export._replace(path=export.path.absolute()), _write_whole))
+        elif job := os.environ.get(JOB_SUMMARY):
+            checked_target(Path(job))
+            targets.append((export._replace(path=Path(job).absolute()), _append_summary))
+        else:
+            log.notes.append(Span(NO_JOB, Tone.NOTICE))
+    return targets
+
+
+def properties(run: ReportedRun) -> Iterator[tuple[str, Any]]:
+    """Yield every number of a run, the outcomes of its gates, and its environment, for the JUnit file.
+
+    They belong to the suite: ``junit-10.xsd`` of Jenkins' xunit plugin has properties nowhere else.
+
+    Example:
+        >>> list(properties(ReportedRun(environment={"torch version": "2.13.0"})))
+        [('dtdispatch.outcome', 'nothing was measured'), ('dtdispatch.environment.torch version', '2.13.0')]
+    """
+    yield "dtdispatch.outcome", verdict_text(run)
+    for gate in run.gates:
+        yield f"dtdispatch.gate.{escape_controls(gate.where)}", "failed" if gate.has_failed else "passed"
+    for name, text in run.environment.items():
+        yield f"dtdispatch.environment.{escape_controls(name)}", text
+    for number in run.metrics():
+        yield f"dtdispatch.{number.metric}.{name_in_files(number.row)}", number.value
+
+
+def _write_whole(export: Export, run: ReportedRun, skip_reason: str) -> str:
+    if skip_reason:
+        raise DtDispatchError(f"{export.path} was not written: {skip_reason}")
+    text, message = FORMATS[export.format].render(run, export.path)
+    write_atomic(export.path, text)
+    return message
+
+
+def _append_summary(export: Export, run: ReportedRun, skip_reason: str) -> str:
+    """Append the sections that fit to the summary of a job, or the reason for an empty one."""
+    path = export.path
+    try:
+        there = path.stat().st_size if path.exists() else 0
+        has_results = not skip_reason or run.gates  # which report why they judged nothing
+        text = summary(run, MOST_BYTES - there) if has_results else stopped_summary(skip_reason)
+        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"\n{text}" if there else text)
+    except OSError as error:
+        raise DtDispatchError(f"{path} cannot be written: {error.strerror}") from None
+    return f"a summary was appended to {path}"
+
+
+def _check_that_files_differ(settings: Settings) -> None:
+    """Reject writing one file twice, or over a file that the run reads."""
+    files = [("--dtdispatch-expected", path) for path in settings.expected]
+    for export in settings.export:
+        files += [] if export.is_auto else [(f"--dtdispatch-export {export.format}", export.path)]
+    seen: dict[str, str] = {}
+    for flag, path in files:
+        if other := seen.get(os.path.realpath(path)):
+            raise DtDispatchError(f"{flag}: {path} is the file of {other} too: name another")
+        seen[os.path.realpath(path)] = flag

@@ -1,0 +1,93 @@
+"""Fail tests by their limits, and by markers that nothing would apply."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from pytest_dtdispatch.core.row_id import RowId
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict, complaint, unjudged
+from pytest_dtdispatch.errors import GateError, RanksError
+from pytest_dtdispatch.plugin import resolve
+from pytest_dtdispatch.plugin.gates import Gates, limits_text
+from pytest_dtdispatch.plugin.kinds import KINDS
+from pytest_dtdispatch.plugin.resolve import row_nodeid
+from pytest_dtdispatch.plugin.results import Results
+
+# How a test that exceeds a limit may end: it fails by it, is expected to fail, or the run ends.
+ENDS = (
+    *(GateError, RanksError, pytest.fail.Exception, pytest.xfail.Exception),
+    *(pytest.exit.Exception, KeyboardInterrupt),
+)
+
+
+class Limits:
+    """The plugin object that fails tests.
+
+    Args:
+        gates: of the run.
+        results: of its tests.
+    """
+
+    def __init__(self, gates: Gates, results: Results) -> None:
+        self._gates = gates
+        self._results = results
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around what makes a failure an expected one
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Fail a part of a test that swallowed what a limit raised."""
+        if unraised := self._results.store.unraised:
+            error = GateError("\n".join(map(str, unraised)))
+            error.__traceback__ = unraised[0].__traceback__
+            unraised.clear()
+            if call.excinfo is None or not isinstance(call.excinfo.value, ENDS):
+                error.__context__ = call.excinfo and call.excinfo.value
+                call.excinfo = pytest.ExceptionInfo.from_exception(error)
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Fail a test that passed, and left a limit nothing to judge."""
+        result = yield
+        self._refuse_late_marker(item)
+        if nothing_judged := [*self._nothing_judged(item)]:
+            self._results.add_verdicts(nothing_judged)
+            raise pytest.fail.Exception(complaint(nothing_judged), pytrace=False)
+        return result
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around what fixtures and conftests do as the test ends
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Fail a test whose marker changed as it ended."""
+        result = yield
+        self._refuse_late_marker(item)
+        return result
+
+    def _refuse_late_marker(self, item: pytest.Item) -> None:
+        """Fail a test whose marker changed after its settings were read: nothing would apply the change."""
+        marks, applied = resolve.marks(item), self._results.marks
+        if applied is not None and applied != marks:
+            self._results.marks = marks
+            late = f"{resolve.test_line(item)}: the marker dtdispatch changed after measuring began"
+            raise pytest.fail.Exception(
+                f"{late}: set it on the test, or as tests are collected", pytrace=False
+            )
+
+    def _nothing_judged(self, item: pytest.Item) -> Iterator[RowVerdict]:
+        """Name the limits of a test that judged nothing in it."""
+        test, store = row_nodeid(item), self._results.store
+        limits, of_marker = resolve.test_settings(item).limits, resolve.marker_values(item)
+        for kind in KINDS.values():
+            raised = sorted(name for of, name in store.uncounted if of == kind.name)
+            if criterion := limits_text(limits, kind.limits):
+                for name in raised:
+                    why = "it raised before it left counts"
+                    yield unjudged(RowId(test, name), criterion, why, Verdict.MISSING)
+            marked = limits_text(of_marker.get("max", {}), kind.limits)
+            if marked and not raised and not store.of(kind.name):
+                yield self._gates.judged_nothing(RowId(test), marked, kind)
+        if self._gates.why_not and item.config.getoption("benchmark_compare", None):
+            for threshold in of_marker.get("threshold", ()):
+                yield unjudged(RowId(test), str(threshold), self._gates.why_not)

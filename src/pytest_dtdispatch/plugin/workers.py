@@ -1,0 +1,104 @@
+"""Send the records of tests from workers of pytest-xdist to the process that started them.
+
+A record travels on the report of its test's teardown, as reports are what workers send.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from types import GenericAlias
+from typing import Any
+
+import pytest
+
+from pytest_dtdispatch.core.plain_data import decode, encode
+from pytest_dtdispatch.core.row_id import RowId
+from pytest_dtdispatch.core.store import TestRecord
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.errors import MeasurementError
+from pytest_dtdispatch.plugin.kinds import KINDS
+from pytest_dtdispatch.plugin.results import Results, Selected
+from pytest_dtdispatch.ranks.merge import merge_records
+
+RECORD, SELECTED = "dtdispatch_record", "dtdispatch_selected"  # on a report, in the output of a worker
+
+
+def encode_record(record: TestRecord) -> str:
+    """Encode a record.
+
+    Raises:
+        MeasurementError: results of a kind that declares no type, by which they could be read.
+    """
+    if untyped := [kind for kind in record.results if KINDS[kind].type is None]:
+        raise MeasurementError(
+            f"results of the kind {untyped[0]!r} cannot leave a worker of pytest-xdist: "
+            "register the kind with the type= of its results"
+        )
+    return json.dumps(encode(record))
+
+
+def decode_record(text: str) -> TestRecord:
+    """Decode a record, its results by the types of their kinds."""
+    plain = json.loads(text)
+    of_kinds = plain.pop("results", {})
+    record: TestRecord = decode(TestRecord, plain)
+    if unknown := [kind for kind in of_kinds if kind not in KINDS]:
+        why = f"the kind {unknown[0]!r} is registered in workers only: register it in conftest.py"
+        record = replace(record, unmeasured=why)
+    results = {
+        kind: decode(GenericAlias(tuple, (KINDS[kind].type, ...)), of_kind)
+        for kind, of_kind in of_kinds.items()
+        if kind in KINDS
+    }
+    return replace(record, results=results)
+
+
+class Workers:
+    """The plugin object that receives the records of workers.
+
+    Args:
+        results: of the tests of all workers.
+        rank_stat: figure of a row that several workers measured.
+    """
+
+    def __init__(self, results: Results, rank_stat: str) -> None:
+        self._results = results
+        self._rank_stat = rank_stat
+        self._by_test: dict[str, dict[int, TestRecord]] = {}
+
+    @pytest.hookimpl(tryfirst=True)  # before plugins that write reports
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add the record on a report; another worker may have run the same test."""
+        if (text := vars(report).pop(RECORD, None)) is None:
+            return
+        record, worker = decode_record(text), str(getattr(report, "worker_id", "gw0"))
+        by_worker = self._by_test.setdefault(record.test, {})
+        by_worker[int(worker.removeprefix("gw"))] = record
+        self._results.records[record.test] = merge_records(by_worker, self._rank_stat)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        """Record how many tests the run has."""
+        self._results.nodeids = tuple(ids)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object | None) -> None:
+        """Read which tests a worker selected; one that died fails gates."""
+        if text := getattr(node, "workeroutput", {}).get(SELECTED):
+            self._results.selected = decode(Selected, json.loads(text))
+        elif error:
+            self._lose(node.gateway.id, RowId("", node.gateway.id), f"{node.gateway.id} died")
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
+        """Name the test that a worker died in."""
+        worker = report.node.gateway.id
+        self._results.records.pop(worker, None)
+        self._lose(crashitem, RowId(crashitem), f"{worker} died in this test")
+
+    def _lose(self, name: str, row: RowId, how: str) -> None:
+        why = f"the pytest-xdist worker {how}"
+        lost = RowVerdict(row, Verdict.MISSING, None, "run the test with -n 0", details=(why,))
+        self._results.records[name] = TestRecord(row.test, verdicts=(lost,), unmeasured=why)
