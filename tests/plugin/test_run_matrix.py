@@ -1,0 +1,93 @@
+"""Every kind of result, under every kind of name, through files and gates, whatever the run selects."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_dtdispatch.compare.model import CallCounts, ComparedVariant
+from pytest_dtdispatch.compiled.model import CompileCounts, CompiledFunction
+from pytest_dtdispatch.core.measurement import Contains, Samples, State
+from pytest_dtdispatch.core.results import Finding, NamedCall, row_key
+from pytest_dtdispatch.core.row_id import RowId
+from pytest_dtdispatch.core.store import ResultStore, TestRecord
+from pytest_dtdispatch.core.verdicts import Verdict
+from pytest_dtdispatch.gates.expected import parse_expected, results_text
+from pytest_dtdispatch.gates.selection import Selection
+from pytest_dtdispatch.plugin.finish import collect
+from pytest_dtdispatch.plugin.gates import Gates
+from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
+from pytest_dtdispatch.plugin.settings import Settings
+from pytest_dtdispatch.report.run import ReportedRun, decode_run, encode_run
+from pytest_dtdispatch.steps.model import StepCounts, Steps
+from tests.reported_runs import HITS, MISSES, measured
+
+pytestmark = pytest.mark.torch
+
+TESTS = ("t.py::test_a", "t.py::test_a[x::y]", "t.py::TestA::test_b[::]", "t.py::test_c[ two\nlines ]")
+LABELS = ("add", "block::add", "a::b::hit", "a,b")
+TIMES = (Samples(State.MISS, MISSES), Samples(State.HIT, HITS))
+COMPILED = (Samples(State.COMPILE_COLD, MISSES), Samples(State.CALL, HITS))
+KEYS = frozenset(map(row_key, TESTS))
+
+
+def selections(test: str) -> dict[str, tuple[Selection, bool]]:
+    """Return selections by name, each with whether it contains the test."""
+    key = row_key(test)
+    return {
+        "everything": (Selection(tests=KEYS), True),
+        "its file": (Selection(("t.py::",), tests=KEYS), True),
+        "the test": (Selection((f"{key}::",), tests=KEYS), True),
+        "another file": (Selection(("u.py::",), tests=KEYS), False),
+        "deselected": (Selection(deselected={key}, tests=KEYS), False),
+    }
+
+
+def results(label: str) -> dict[str, Finding]:
+    compiled = measured(label, *COMPILED, contains=Contains.COMPILED)
+    compared = measured(label, Samples(State.CALL, HITS), contains=Contains.COMPARED)
+    return {
+        "measured": NamedCall(label, measured(label, *TIMES, contains=Contains.END_TO_END)),
+        "steps": Steps(label, (), (StepCounts(hits=3), StepCounts(hits=3))),
+        "compiled": CompiledFunction(label, "inductor", CompileCounts(1, (), 2, ()), compiled),
+        "compared": ComparedVariant(label, "plain", "mlp", compared, CallCounts(1, 2, 3, 4)),
+    }
+
+
+def run_of(test: str, *found: Finding) -> tuple[ReportedRun, dict[str, TestRecord]]:
+    store = ResultStore(test)
+    for one in found:
+        store.add(one)
+    records = {test: store.freeze(KINDS)}
+    return collect(records, Settings(), "2026-01-01T00:00:00", ""), records
+
+
+@pytest.mark.parametrize("kind", results(""))
+@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("test", TESTS)
+def test_expected_file_of_a_run_judges_it(test: str, label: str, kind: str) -> None:
+    run, records = run_of(test, results(label)[kind])
+    numbers = run.metrics()
+    assert {number.row for number in numbers} == {RowId(test, label)}
+    text = "".join(f"{row},0\n" for row in results_text(numbers).splitlines())
+    expected = parse_expected(text, "expected.csv", metric_names())
+    gates = Gates(Settings(), expected=[expected])
+    for name, (selection, is_selected) in selections(test).items():
+        [judged] = gates.judge(run, records, selection).gates
+        found = {row.verdict for row in judged.verdicts if row.verdict is not Verdict.NEW}
+        assert found == ({Verdict.PASSED} if is_selected else set()), name
+        [without] = gates.judge(run_of(test)[0], {}, selection).gates
+        rows = [(row.row, row.verdict) for row in without.verdicts]
+        lost = [(RowId(row_key(test), label), Verdict.MISSING)] * len(numbers)
+        assert rows == (lost if is_selected else []), name
+
+
+@pytest.mark.parametrize("kind", results(""))
+@pytest.mark.parametrize("label", LABELS)
+def test_saved_run_has_the_results_of_the_run(label: str, kind: str) -> None:
+    run, _ = run_of(TESTS[1], results(label)[kind])
+    saved = decode_run(json.loads(json.dumps({"benchmarks": [], "dtdispatch": encode_run(run)})))
+    assert saved.metrics() == run.metrics()
+    assert {**saved.results} == {**run.results}
+    assert saved.documents() == run.documents()
