@@ -18,7 +18,6 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.parsing import (
     DECIMAL,
     THRESHOLD,
-    THRESHOLDS,
     Export,
     read_choice,
     read_count,
@@ -122,6 +121,11 @@ NO_SIZES = ((), (8,), (8, 8), (8, 0), (8, -1), (8, 16.0), (8, "16"), (8, True), 
 NO_MESH_TEXTS = ("2x", "x4", "0x4", "2xx4", "-1", "2X4", "2,4", "", "x")
 NO_MESHES: tuple[Any, ...] = (0, (), [], (2, 0), (2, None), ((2, 4),), 2.0, True, None, (INFINITY,), {2: 4})
 NO_CHOICES = ("", "Fake", None, 1, ["fake"], ("auto", "fake"), numpy.array([1, 2]))
+THRESHOLDS = (
+    "a list of thresholds such as 10% or hit=median:7.5%,strict: [STATE=][FIELD:]PERCENT, "
+    "above 0% and at most 10000%, each for a different figure; "
+    "states: miss, hit, cold, call, compile-cold, compile-warm, eager; fields: min, q1, median, q3, mean"
+)
 FORMATS = "FORMAT:FILE, with a format of csv, html, markdown"
 LIMITS = (
     "a list of limits such as misses=0,collectives=4: "

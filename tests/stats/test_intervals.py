@@ -15,7 +15,6 @@ from scipy import stats
 
 from pytest_dtdispatch.stats.intervals import (
     CONFIDENCE,
-    MIN_COUNT,
     median_interval,
     paired_ratio,
     quantile,
@@ -87,7 +86,7 @@ def test_block_size_depends_on_sample_count(count: int, last: int) -> None:
 
 def test_few_samples_have_no_interval_and_no_scatter() -> None:
     assert [median_interval([1] * count) for count in range(6)] == [None] * 6
-    assert [scatter([7] * count) for count in range(MIN_COUNT)] == [None] * MIN_COUNT
+    assert [scatter([7] * count) for count in range(5)] == [None] * 5
     assert paired_ratio([10] * 5, [5] * 5, CONFIDENCE) is None
     assert scatter([7] * 5) == scatter([7] * 200) == 0, "what is always the same"
     assert scatter([0] * 20) is None, "a share of nothing"

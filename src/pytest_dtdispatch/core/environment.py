@@ -15,8 +15,6 @@ from typing import Any
 from pytest_dtdispatch.core.text import MOST_SHOWN, escape_controls, plural
 from pytest_dtdispatch.errors import UnsupportedTorchError
 
-NO_TORCH = "torch is not installed"
-CPU_INFO = Path("/proc/cpuinfo")
 MEETING_POINT = ("MASTER_ADDR", "MASTER_PORT")
 
 
@@ -85,7 +83,8 @@ def environment_with(variables: Mapping[str, str]) -> Iterator[None]:
 
 def cpu_model() -> str:
     """Return the model of the CPU, if the system names it."""
-    lines = CPU_INFO.read_text().splitlines() if CPU_INFO.exists() else []
+    cpu_info = Path("/proc/cpuinfo")
+    lines = cpu_info.read_text().splitlines() if cpu_info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 
@@ -109,22 +108,20 @@ def is_traced() -> bool:
     return bool(sys.gettrace() or sys.getprofile() or any(monitoring.get_events(tool) for tool in tools))
 
 
-def has_torch() -> bool:
-    """Return whether torch is installed, without importing it."""
-    try:
-        return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
-    except ModuleNotFoundError:  # something refuses to find it
-        return False
-
-
 def require_torch() -> None:
-    """Raise if torch is not installed.
+    """Raise if torch is not installed, without importing it.
 
     Raises:
         UnsupportedTorchError: in one line.
     """
-    if not has_torch():
-        raise UnsupportedTorchError(f"{NO_TORCH}: a mesh and what is measured on it need torch 2.5 or later")
+    try:
+        is_installed = "torch" in sys.modules or importlib.util.find_spec("torch") is not None
+    except ModuleNotFoundError:  # something refuses to find it
+        is_installed = False
+    if not is_installed:
+        raise UnsupportedTorchError(
+            "torch is not installed: a mesh and what is measured on it need torch 2.5 or later"
+        )
 
 
 @dataclass(frozen=True)

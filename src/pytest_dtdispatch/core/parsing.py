@@ -11,23 +11,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.plain_data import MOST
 from pytest_dtdispatch.core.text import shown
-from pytest_dtdispatch.core.verdicts import STRICT, THRESHOLD_FIELDS, THRESHOLD_STATES, Threshold
+from pytest_dtdispatch.core.verdicts import THRESHOLD_FIELDS, THRESHOLD_STATES, Threshold
 
 T = TypeVar("T")
 
 AUTO = "auto"
-MOST_RANKS = 1024
-LONGEST_S = 10**9  # about 30 years; clocks overflow soon after
 WHOLE = re.compile("[+-]?[0-9]+")
 DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 THRESHOLD = re.compile(
     rf"((?P<state>{'|'.join(THRESHOLD_STATES)})=)?((?P<field>{'|'.join(THRESHOLD_FIELDS)}):)?"
-    rf"(?P<percent>{DECIMAL.pattern})%(?P<strict>{STRICT})?"
-)
-THRESHOLDS = (
-    "a list of thresholds such as 10% or hit=median:7.5%,strict: [STATE=][FIELD:]PERCENT, "
-    "above 0% and at most 10000%, each for a different figure; "
-    f"states: {', '.join(THRESHOLD_STATES)}; fields: {', '.join(THRESHOLD_FIELDS)}"
+    rf"(?P<percent>{DECIMAL.pattern})%(?P<strict>,strict)?"
 )
 ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")  # values of a switch in an ini file
 
@@ -94,8 +87,8 @@ def read_count(value: Any, least: int = 1) -> int:
 
 def read_ranks(value: Any) -> int:
     """Parse the number of ranks to start on one machine, each a process."""
-    valid = f"a whole number from 1 to {MOST_RANKS:,}"
-    return _parsed(valid, lambda: ranks if (ranks := _whole(value)) and ranks <= MOST_RANKS else None)
+    valid = "a whole number from 1 to 1,024"
+    return _parsed(valid, lambda: ranks if (ranks := _whole(value)) and ranks <= 1024 else None)
 
 
 def read_rounds(value: Any) -> int | str:
@@ -106,8 +99,9 @@ def read_rounds(value: Any) -> int | str:
 
 def read_seconds(value: Any) -> float:
     """Parse a positive number of seconds that a clock can wait."""
-    valid = f"a number of seconds above 0, and at most {LONGEST_S:,}"
-    return _parsed(valid, lambda: seconds if (seconds := _positive(value)) and seconds <= LONGEST_S else None)
+    longest = 10**9  # about 30 years; clocks overflow soon after
+    valid = f"a number of seconds above 0, and at most {longest:,}"
+    return _parsed(valid, lambda: seconds if (seconds := _positive(value)) and seconds <= longest else None)
 
 
 def read_limit(value: Any) -> float:
@@ -241,4 +235,9 @@ def read_thresholds(value: Any) -> tuple[Threshold, ...]:
         figures = {each.figure for each in read if 0 < each.fraction <= 100}
         return read if len(figures) == len(found) > 0 else None
 
-    return _parsed(THRESHOLDS, thresholds)
+    valid = (
+        "a list of thresholds such as 10% or hit=median:7.5%,strict: [STATE=][FIELD:]PERCENT, "
+        "above 0% and at most 10000%, each for a different figure; "
+        f"states: {', '.join(THRESHOLD_STATES)}; fields: {', '.join(THRESHOLD_FIELDS)}"
+    )
+    return _parsed(valid, thresholds)

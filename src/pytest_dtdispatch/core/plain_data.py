@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from types import GenericAlias, NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 TYPE = "type"
-INFINITE = ("inf", "-inf")  # floats that JSON has no number for
 MOST = 2**63  # above any counter or clock
 # Numbers with a smaller range than their type: minimum and maximum.
 Natural = Annotated[int, 0, MOST]
@@ -32,13 +31,13 @@ def encode(value: Any) -> Any:
     A dataclass becomes the name of its type and the fields whose values differ from their defaults.
     """
     if is_dataclass(value):
-        named = {field: getattr(value, field.name) for field in fields(value)}
-        differing = {
-            field.name: encode(each)
-            for field, each in named.items()
-            if each is not (default := _default(field)) and each != default
-        }
-        return {TYPE: type(value).__name__, **differing}
+        plain = {TYPE: type(value).__name__}
+        for field in fields(value):
+            each = getattr(value, field.name)
+            default = field.default if field.default_factory is MISSING else field.default_factory()
+            if each is not default and each != default:
+                plain[field.name] = encode(each)
+        return plain
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -50,10 +49,6 @@ def encode(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
-
-
-def _default(field: Field[Any]) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def decode(kind: Any, plain: Any) -> Any:
@@ -87,7 +82,7 @@ def decode(kind: Any, plain: Any) -> Any:
         return _read_dataclass(kind, _checked(dict, plain))
     if _is_record(kind):
         return _read_record(kind, _checked(list, plain))
-    if kind is float and (type(plain) is int or plain in INFINITE):
+    if kind is float and (type(plain) is int or plain in ("inf", "-inf")):
         plain = float(decode(int, plain) if type(plain) is int else plain)
     return kind(_checked(str, plain)) if issubclass(kind, Enum) else _checked(kind, plain)
 

@@ -10,9 +10,6 @@ from itertools import groupby
 
 # Row names appear in tables, files and command lines: an op on lists of tensors must not fill a page.
 MAX_LENGTH = 120
-DIGEST = re.compile(r"\.\.\.#[0-9a-f]{8}")
-DIGEST_LENGTH = 12
-MESH_SUFFIX = re.compile(r"@[\dx]*(:\w+)?$")
 
 
 @dataclass(frozen=True)
@@ -70,10 +67,11 @@ def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
     """
     if len(text) <= limit:
         return text
-    room = limit - DIGEST_LENGTH
+    digest_length = len("...#01234567")
+    room = limit - digest_length
     at = len(text) - min(keep_end, room)
-    digest = text[at - DIGEST_LENGTH : at]
-    if len(text) != MAX_LENGTH or not DIGEST.fullmatch(digest):
+    digest = text[at - digest_length : at]
+    if len(text) != MAX_LENGTH or not re.fullmatch(r"\.\.\.#[0-9a-f]{8}", digest):
         digest = f"...#{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
     end = text[at:]
     return f"{text[: room - len(end)]}{digest}{end}"
@@ -81,7 +79,7 @@ def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
 
 def cut_name(name: str, limit: int = MAX_LENGTH) -> str:
     """Shorten the name of a call or a signature, except for mesh and device at its end."""
-    suffix = MESH_SUFFIX.search(name)
+    suffix = re.search(r"@[\dx]*(:\w+)?$", name)
     return shorten(name, len(suffix[0]) if suffix else 0, limit)
 
 

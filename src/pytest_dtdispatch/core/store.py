@@ -14,9 +14,6 @@ from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold
 from pytest_dtdispatch.errors import GateError
 
-# Kinds whose results have no rows, and no metric that another kind has: their names meet those of no other.
-APART = frozenset({"steps", "budget"})
-
 
 @dataclass(frozen=True)
 class Uncaptured:
@@ -197,7 +194,9 @@ class ResultStore:
 
     def names_beside(self, kind: str) -> set[str]:
         """Keys in files that are taken, so that no further result of a kind can have them."""
-        kinds = {kind} if kind in APART else self._found.keys() - APART
+        # Results of these kinds have no rows, and no metric that another kind has.
+        apart = {"steps", "budget"}
+        kinds = {kind} if kind in apart else self._found.keys() - apart
         return {row_key(name) for each in kinds for name in self._found.get(each, ())}
 
     def ops(self) -> set[str]:

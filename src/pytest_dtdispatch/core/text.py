@@ -13,15 +13,11 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 MOST_SHOWN = 120
-LONGEST_ERROR = 400
 MOST_LISTED = 20
 UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 COUNT_UNITS = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
-MAX_DECIMALS = 3
 # The index of a layer, in the name of a module or in what has one: layers.0.wq, FSDP::pre_forward (layers.0).
 INDEX = re.compile(r"(?<![^.(])\d+(?![^.,)])")
-LONGEST_PATH = 30  # characters of one that stands whole in a table of 80
-MIN_NS = 1e-3  # no clock ticks that fast: such a time is a rounding error, and chooses no digits
 
 
 class TextEnum(str, Enum):
@@ -92,8 +88,8 @@ def brief(error: object) -> str:
         >>> len(brief("x" * 10_000)), brief("not a text")
         (400, 'not a text')
     """
-    text, half = str(error), LONGEST_ERROR // 2
-    return text if len(text) <= LONGEST_ERROR else f"{text[: half - 3]}...{text[-half:]}"
+    text = str(error)
+    return text if len(text) <= 400 else f"{text[:197]}...{text[-200:]}"
 
 
 def listed(items: Sequence[object], most: int = MOST_LISTED) -> list[str]:
@@ -157,7 +153,7 @@ def shorten_path(name: str) -> str:
         ('examples/train.py:7', '.../decoder/attention.py:7')
     """
     *folders, folder, file = ("", *name.split("/"))
-    is_cut = name.startswith("/") or len(name) > LONGEST_PATH
+    is_cut = name.startswith("/") or len(name) > 30  # in a table of 80 columns
     return f".../{folder}/{file}" if is_cut and len(folders) > 1 else name
 
 
@@ -197,13 +193,14 @@ MILLISECONDS, MICROSECONDS = Scale("ms", 1e6, 3), Scale("us", 1e3, 2)
 
 def column_scale(values_ns: Iterable[float | None]) -> Scale:
     """Choose one unit for a column: its median reads as 1 to 999, its smallest value has three digits."""
-    sizes = sorted(size for value in values_ns if (size := abs(value or 0)) >= MIN_NS)
+    # No clock ticks in 1 ps: a smaller time is a rounding error.
+    sizes = sorted(size for value in values_ns if (size := abs(value or 0)) >= 1e-3)
     if not sizes:
         return Scale("us", 1e3, 1)
     typical = sizes[len(sizes) // 2]
     name, ns = next(((name, ns) for name, ns in UNITS if typical >= ns), UNITS[-1])
     leading = math.floor(math.log10(sizes[0] / ns))
-    return Scale(name, ns, min(max(2 - leading, 0), MAX_DECIMALS))
+    return Scale(name, ns, min(max(2 - leading, 0), 3))
 
 
 def short(value: float, units: Sequence[tuple[str, float]]) -> str:

@@ -11,7 +11,6 @@ from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import TextEnum, escape_controls, listed
 
 THRESHOLD_STATES = ("miss", "hit", "cold", "call", "compile-cold", "compile-warm", "eager")
-STRICT = ",strict"  # behind a percentage
 THRESHOLD_FIELDS = ("min", "q1", "median", "q3", "mean")
 
 
@@ -174,7 +173,7 @@ class Threshold:
     is_strict: bool = False
 
     def __str__(self) -> str:
-        return f"{self.figure}:{self.fraction * 100:g}%{STRICT * self.is_strict}"
+        return f"{self.figure}:{self.fraction * 100:g}%{',strict' * self.is_strict}"
 
     @property
     def figure(self) -> str:
@@ -193,8 +192,11 @@ def thresholds_of(state: str, thresholds: tuple[Threshold, ...]) -> tuple[Thresh
 
 LIMITS = "limits"  # what the gate of limits compares with
 FAILING = {
-    *(Verdict.REGRESSED, Verdict.MISSING, Verdict.DISABLED),
-    *(Verdict.MISMATCHED, Verdict.CONTAMINATED),
+    Verdict.REGRESSED,
+    Verdict.MISSING,
+    Verdict.DISABLED,
+    Verdict.MISMATCHED,
+    Verdict.CONTAMINATED,
 }
 # Verdicts that mean the row was compared with its limit.
 COMPARED = {Verdict.PASSED, Verdict.IMPROVED, Verdict.REGRESSED, Verdict.CONTAMINATED}

@@ -11,15 +11,11 @@ from functools import lru_cache
 from statistics import NormalDist
 
 CONFIDENCE = 0.95
-BLOCKS, MIN_BLOCK = 7, 3
-MAX_EXACT_COUNT = 1000
-RESAMPLES = 2000  # 10 of them lie outside each end of a 99 % interval
-MIN_COUNT = 5  # minimum and maximum of five samples contain the median with 94 %
 
 Statistic = Callable[[Sequence[float]], float]
 
 
-def quietest_block(values: Sequence[float], blocks: int = BLOCKS, least: int = MIN_BLOCK) -> float:
+def quietest_block(values: Sequence[float], blocks: int = 7, least: int = 3) -> float:
     """Return the lowest median of blocks of neighboring values.
 
     Other programs only ever add to a time, and pause now and then: the quietest block shows the time of a
@@ -77,7 +73,8 @@ def bounds(values: Sequence[float]) -> tuple[float, float] | None:
         >>> bounds([100, 100, 100, 150, 110, 120, 100, 100]), bounds([100, 900])
         ((100, 150), None)
     """
-    if len(values) < MIN_COUNT or not min(values):
+    # Minimum and maximum of five samples contain the median with 94 %.
+    if len(values) < 5 or not min(values):
         return None
     _, high = median_interval(values) or (0, max(values))
     return min(values), high
@@ -113,7 +110,7 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 def _left_out(count: int, confidence: float) -> int:
     """Return the number of samples outside the interval at each end; -1 if there are too few samples."""
     tail = (1 - confidence) / 2
-    if count > MAX_EXACT_COUNT:  # the normal approximation of the same section
+    if count > 1000:  # the normal approximation of the same section
         return math.floor((count - NormalDist().inv_cdf(1 - tail) * math.sqrt(count)) / 2) - 1
     ways = 0
     for heads in range(count // 2 + 1):
@@ -155,7 +152,7 @@ def ratio_interval(
     head: Sequence[float],
     statistic: Statistic = statistics.median,
     confidence: float = 0.99,
-    resamples: int = RESAMPLES,
+    resamples: int = 2000,  # 10 of them lie outside each end of a 99 % interval
     seed: int = 0,
     block: int = 1,
 ) -> tuple[float, float]:
