@@ -27,7 +27,6 @@ from pytest_dtdispatch.report.document import View
 from pytest_dtdispatch.report.run import NotComparableError, read_run
 from pytest_dtdispatch.report.terminal import NO_EDGE, document_lines
 
-NO_COMPARE = "--benchmark-compare of pytest-benchmark must name the saved run to compare with"
 NO_RUN = "--benchmark-compare finds no saved run"
 
 
@@ -142,7 +141,9 @@ def read_baseline(config: pytest.Config, settings: Settings) -> Baseline | None:
     named = config.getoption("benchmark_compare", None)
     flags = resolve.requested_flags(config, ("threshold", "any_machine"))
     if flags and not named:
-        raise pytest.UsageError(f"{flags[0]}: {NO_COMPARE}")
+        raise pytest.UsageError(
+            f"{flags[0]}: --benchmark-compare of pytest-benchmark must name the saved run to compare with"
+        )
     if not named:
         return None
     from pytest_dtdispatch.plugin.pytest_benchmark import saved_runs

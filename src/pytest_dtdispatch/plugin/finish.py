@@ -24,9 +24,7 @@ from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import MOST_BYTES, stopped_summary, summary, verdict_text
 
 MOST_NAMES = 10  # in a notice
-FILE_LOST = "file not written"
 JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
-NO_JOB = f"no summary was written: --dtdispatch-export markdown:auto finds no {JOB_SUMMARY} here"
 Write = Callable[[Export, ReportedRun, str], str]
 Target = tuple[Export, Write]
 
@@ -88,7 +86,7 @@ class WriteLog:
         except Exception as error:
             is_ours = isinstance(error, DtDispatchError)
             reason = str(error) if is_ours else f"{target} was not written: {shown(error)}"
-            self.failures.append(FILE_LOST)
+            self.failures.append("file not written")
             self.notes.append(Span(f"failed: {reason}", Tone.BAD))
 
     def document(self) -> Document:
@@ -130,7 +128,8 @@ def file_targets(settings: Settings, log: WriteLog) -> list[Target]:
             checked_target(Path(job))
             targets.append((export._replace(path=Path(job).absolute()), _append_summary))
         else:
-            log.notes.append(Span(NO_JOB, Tone.NOTICE))
+            why = f"--dtdispatch-export markdown:auto finds no {JOB_SUMMARY} here"
+            log.notes.append(Span(f"no summary was written: {why}", Tone.NOTICE))
     return targets
 
 

@@ -40,7 +40,6 @@ from pytest_dtdispatch.report.document import Kind
 from pytest_dtdispatch.report.run import ReportedRun, Results
 from pytest_dtdispatch.rounds.sampler import SAMPLERS
 
-ANY_MACHINE = "save a run on this machine, or compare all the same with --dtdispatch-any-machine"
 MAX_CONFIRMED = 10  # rows, 3.5 s each: by then the run fails, and other rows are not measured again
 
 
@@ -156,7 +155,8 @@ class Gates:
             metrics = f"metric: {then.get('metric')} then, {now['metric']} now"
             return not_judged(Verdict.MISMATCHED, metrics, "save a run with the same --dtdispatch-metric")
         if not settings.any_machine and (differ := environment_differences(then, now)):
-            return not_judged(Verdict.MISMATCHED, "; ".join(differ), ANY_MACHINE)
+            remedy = "save a run on this machine, or compare all the same with --dtdispatch-any-machine"
+            return not_judged(Verdict.MISMATCHED, "; ".join(differ), remedy)
         return None
 
     def outlook(

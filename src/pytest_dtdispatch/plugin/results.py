@@ -12,8 +12,6 @@ from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict, over
 if TYPE_CHECKING:
     import pytest
 
-XFAILED = "its test is marked to fail (xfail)"
-
 
 @dataclass(frozen=True)
 class Location:
@@ -85,9 +83,14 @@ class Results:
     def quarantine(self, test: str) -> None:
         """Let limits that a test exceeds not fail the run: the test is expected to fail."""
         if record := self.records.get(test):
-            verdicts = tuple(_quarantined(each) if over([each]) else each for each in record.verdicts)
-            self.records[test] = replace(record, verdicts=verdicts)
-
-
-def _quarantined(row: RowVerdict) -> RowVerdict:
-    return replace(row, verdict=Verdict.QUARANTINED, details=(*row.details, XFAILED))
+            verdicts = [
+                replace(
+                    verdict,
+                    verdict=Verdict.QUARANTINED,
+                    details=(*verdict.details, "its test is marked to fail (xfail)"),
+                )
+                if over([verdict])
+                else verdict
+                for verdict in record.verdicts
+            ]
+            self.records[test] = replace(record, verdicts=tuple(verdicts))

@@ -22,16 +22,9 @@ from pytest_dtdispatch.report.notes import proved
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.terminal import brief_legend, document_lines, page_width
 
-COMPARISON = "base and now: the median of all samples, or the statistic of the threshold."
-COMPARISON_MEANINGS = {
-    "change": "now against base",
-    "99 % interval": "of the change, by bootstrap",
-    "samples": "base + now",
-}
 # As pytest calls them.
 COLORS = {Tone.STRONG: "bold", Tone.GOOD: "green", Tone.NOTICE: "yellow", Tone.BAD: "red"}
 NOT_MEASURED = "not measured"
-NO_SAVED_RUN = "thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
 
 
 @dataclass(frozen=True)
@@ -91,7 +84,9 @@ class Section:
         yield self.run.notices
         has_thresholds = self.gates.settings.threshold or self.run.thresholds
         if has_thresholds and self.gates.baseline is None:
-            yield notice(f"gate: {NO_SAVED_RUN}")
+            yield notice(
+                "gate: thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
+            )
         elif not self.run.gates and (reason := self.gates.why_not_compared(self.run)):
             yield notice(f"not compared with the saved run: {reason}")
         yield from (judgement_document(gate, view) for gate in self.run.gates)
@@ -105,7 +100,13 @@ class Section:
         """Lay out how rows without a threshold moved since the saved run; a gate shows the others."""
         free = [row for row in compared if not row.criterion]
         blocks = (*comparison_blocks(free, view), *proved([*self.run.rows()]))
-        return Document(blocks, COMPARISON, COMPARISON_MEANINGS)
+        meanings = {
+            "change": "now against base",
+            "99 % interval": "of the change, by bootstrap",
+            "samples": "base + now",
+        }
+        legend = "base and now: the median of all samples, or the statistic of the threshold."
+        return Document(blocks, legend, meanings)
 
     def _legends(self, shown: Iterable[Document], view: View, width: int) -> Document:
         """Say on what figures stand, what the columns mean that are shown, and how to see more."""

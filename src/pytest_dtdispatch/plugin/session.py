@@ -52,9 +52,7 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.rounds.sampler import Sampler
 
-GATE_FAILED = "gate failed"
 NO_OPS = "no op on DTensors ran in the capture"
-NOTHING_MEASURED = "it measured nothing with its dtdispatch fixture"
 
 
 class Session:
@@ -183,7 +181,7 @@ class Session:
             globs=settings.ops,
         )
         if not record and not record.ops and self._has_passed and _is_fixture_used(item):
-            unmeasured = unmeasured or NOTHING_MEASURED
+            unmeasured = unmeasured or "it measured nothing with its dtdispatch fixture"
         ranks = self._ranks
         merge = functools.partial(ranks.merged, config=item.config) if ranks else lambda record: record
         record = self.results.add(replace(record, unmeasured=unmeasured), merge)
@@ -227,15 +225,11 @@ class Session:
             if self._is_xfailed:
                 self.results.quarantine(test)
             if self._is_worker and (record := self.results.records.get(test)):
-                self._send(report, record)
+                try:
+                    setattr(report, RECORD, encode_record(record))
+                except MeasurementError as error:
+                    report.outcome, report.longrepr = "failed", str(error)
         return report
-
-    def _send(self, report: pytest.TestReport, record: Any) -> None:
-        """Send a record to the process that started this worker."""
-        try:
-            setattr(report, RECORD, encode_record(record))
-        except MeasurementError as error:
-            report.outcome, report.longrepr = "failed", str(error)
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """Record finished tests, whatever their outcome."""
@@ -323,7 +317,7 @@ class Session:
 
     def failures(self) -> list[str]:
         """Name what failed beside tests."""
-        return [GATE_FAILED for gate in self.run.gates if gate.has_failed] + self.log.failures
+        return ["gate failed" for gate in self.run.gates if gate.has_failed] + self.log.failures
 
 
 def _is_fixture_used(item: pytest.Item) -> bool:
