@@ -17,8 +17,8 @@ from collections.abc import Callable
 import torch
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from pytest_dtdispatch.compare.measure import run_and_measure_variants
-from pytest_dtdispatch.compare.model import Ratio, Variants
+from pytest_dtdispatch.comparing.measure import run_and_measure_variants
+from pytest_dtdispatch.comparing.model import Ratio, Variants
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
 from pytest_dtdispatch.rounds.plan import Plan

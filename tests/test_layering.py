@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
 # The lowest first: a file imports from its own folder, and from those that stand before it.
 FOLDERS = (
     *("errors", "stats", "core", "torchapi", "gates", "report", "ab", "rounds", "replay", "lines"),
-    *("steps", "budget", "advice", "compiled", "instructions", "scaling", "ranks", "meshes", "compare"),
+    *("steps", "budget", "advice", "compiled", "instructions", "ranks", "meshes", "comparing"),
     *("api", "watch", "__init__", "plugin", "extend", "suite", "cli", "__main__"),
 )
 NEITHER_TORCH_NOR_PYTEST = {"core", "stats", "report", "gates", "rounds"}

@@ -13,8 +13,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from pytest_dtdispatch import StepWatch
 from pytest_dtdispatch.budget.measure import run_and_measure_budget
-from pytest_dtdispatch.compare.measure import run_and_measure_variants
-from pytest_dtdispatch.compare.model import Variants
+from pytest_dtdispatch.comparing.measure import run_and_measure_variants
+from pytest_dtdispatch.comparing.model import Variants
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls

@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from pytest_dtdispatch.budget.model import Budget
-from pytest_dtdispatch.compare.model import NOT_MEASURED, Compared, Equal, Variants, check_variants
+from pytest_dtdispatch.comparing.model import NOT_MEASURED, Compared, Equal, Variants, check_variants
+from pytest_dtdispatch.comparing.scaling import Make, Scaling, run_sizes
 from pytest_dtdispatch.compiled.model import Compilation, Compiled
 from pytest_dtdispatch.core.checks import Setup, call_arguments, check_callable, check_steps
 from pytest_dtdispatch.core.parsing import read_argument, read_limit, read_sizes
@@ -15,7 +16,6 @@ from pytest_dtdispatch.core.results import Finding
 from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.core.text import step_name
 from pytest_dtdispatch.errors import MeasurementError
-from pytest_dtdispatch.scaling import Make, Scaling, run_sizes
 from pytest_dtdispatch.steps.model import StepCalls, Steps, read_calls
 
 __tracebackhide__ = True  # a test that fails here shows its own line
@@ -216,7 +216,7 @@ class DtDispatch:
 
     def _compare(self, requested: Variants) -> Compared:
         """Call each variant once, and compare what they return."""
-        from pytest_dtdispatch.compare.equality import call_variants
+        from pytest_dtdispatch.comparing.equality import call_variants
 
         call_variants(requested)
         return Compared(requested.name, tuple(requested.functions), reason=NOT_MEASURED)

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_dtdispatch.compare.measure import run_and_measure_variants
-from pytest_dtdispatch.compare.model import Variants
+from pytest_dtdispatch.comparing.measure import run_and_measure_variants
+from pytest_dtdispatch.comparing.model import Variants
+from pytest_dtdispatch.comparing.scaling import run_and_measure_sizes
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.replay.repeat import run_call
-from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measuring.runs import FEW, measured_call
 from tests.measuring.test_guard import in_thread

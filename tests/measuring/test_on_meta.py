@@ -13,8 +13,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from pytest_dtdispatch.budget.measure import run_and_measure_budget
-from pytest_dtdispatch.compare.measure import run_and_measure_variants
-from pytest_dtdispatch.compare.model import Variants
+from pytest_dtdispatch.comparing.measure import run_and_measure_variants
+from pytest_dtdispatch.comparing.model import Variants
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.errors import MeasurementError

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
+from pytest_dtdispatch.comparing.scaling import run_and_measure_sizes
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
 from pytest_dtdispatch.replay.repeat import run_call
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, WallClock
-from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
 from tests.measuring.runs import Make, captured, measured_call

@@ -13,13 +13,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from pytest_dtdispatch.compare.measure import run_and_measure_variants
-from pytest_dtdispatch.compare.model import Variants
+from pytest_dtdispatch.comparing.measure import run_and_measure_variants
+from pytest_dtdispatch.comparing.model import Variants
+from pytest_dtdispatch.comparing.scaling import run_and_measure_sizes
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
 from pytest_dtdispatch.replay.repeat import run_call
 from pytest_dtdispatch.rounds.plan import Plan
-from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches

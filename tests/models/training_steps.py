@@ -15,9 +15,9 @@ from torch.optim import SGD, AdamW
 from torch.utils.checkpoint import checkpoint
 
 from pytest_dtdispatch.budget.measure import run_and_measure_budget
-from pytest_dtdispatch.compare import measure as compare_measure
-from pytest_dtdispatch.compare.measure import run_and_measure_variants
-from pytest_dtdispatch.compare.model import Variants
+from pytest_dtdispatch.comparing import measure as compare_measure
+from pytest_dtdispatch.comparing.measure import run_and_measure_variants
+from pytest_dtdispatch.comparing.model import Variants
 from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.replay.repeat import run_and_measure_call

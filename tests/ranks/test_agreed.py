@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from pytest_dtdispatch.budget.measure import run_and_measure_budget
-from pytest_dtdispatch.compare.measure import run_and_measure_variants
-from pytest_dtdispatch.compare.model import Variants
+from pytest_dtdispatch.comparing.measure import run_and_measure_variants
+from pytest_dtdispatch.comparing.model import Variants
+from pytest_dtdispatch.comparing.scaling import run_and_measure_sizes
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
 from pytest_dtdispatch.replay.repeat import run_and_measure_call, run_call
 from pytest_dtdispatch.replay.replay import ON_ANOTHER_RANK
 from pytest_dtdispatch.rounds.plan import Plan, Schedule
 from pytest_dtdispatch.rounds.sampler import Pace, WallClock
-from pytest_dtdispatch.scaling import run_and_measure_sizes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measuring.runs import captured
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.compare.model import ComparedVariant
+from pytest_dtdispatch.comparing.model import ComparedVariant
 from pytest_dtdispatch.core.events import Part
 from pytest_dtdispatch.core.measurement import Contains, Samples, State
 from pytest_dtdispatch.core.row_id import RowId

@@ -14,7 +14,7 @@ import pytest
 from pytest_dtdispatch.ab.process import Versions
 from pytest_dtdispatch.ab.report import run_document
 from pytest_dtdispatch.ab.run import ProcessSample, Request, Run, judge_pairs
-from pytest_dtdispatch.compare.model import COUNTS
+from pytest_dtdispatch.comparing.model import COUNTS
 from pytest_dtdispatch.core.measurement import Contains, Samples, State
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.row_id import RowId

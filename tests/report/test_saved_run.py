@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from pytest_dtdispatch.compare.model import CallCounts, ComparedVariant
+from pytest_dtdispatch.comparing.model import CallCounts, ComparedVariant
+from pytest_dtdispatch.comparing.scaling import Fit, Scaling
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledFunction
 from pytest_dtdispatch.core import files
 from pytest_dtdispatch.core.measurement import Refused, Samples, State, Unit
@@ -28,7 +29,6 @@ from pytest_dtdispatch.report.run import (
     encode_run,
     read_run,
 )
-from pytest_dtdispatch.scaling import Fit, Scaling
 from tests.fuzz.inputs import assert_one_line, changed, fuzzed
 from tests.reported_runs import BUDGET, COUNTED, HITS, hostile_run, measured, results_of, row, run_of
 from tests.row_ids import number, row_id

@@ -21,12 +21,12 @@ from pytest_dtdispatch import (
     assert_sharded_tensor_equal,
     fake_mesh,
 )
-from pytest_dtdispatch.compare.model import Compared
+from pytest_dtdispatch.comparing.model import Compared
+from pytest_dtdispatch.comparing.scaling import Fit, Scaling
 from pytest_dtdispatch.compiled.model import Compiled
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
 from pytest_dtdispatch.core.store import ResultStore as TestResults
 from pytest_dtdispatch.errors import GateError, UnequalError
-from pytest_dtdispatch.scaling import Fit, Scaling
 from pytest_dtdispatch.steps.events import Miss, Redistribution
 from pytest_dtdispatch.steps.model import Steady, StepCounts, Steps
 from pytest_dtdispatch.watch.model import LoopSteps

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pytest_dtdispatch.budget.table import KIND as BUDGET
-from pytest_dtdispatch.compare.table import KIND as COMPARED
+from pytest_dtdispatch.comparing.scaling import KIND as SCALING
+from pytest_dtdispatch.comparing.table import KIND as COMPARED
 from pytest_dtdispatch.compiled.table import KIND as COMPILED
 from pytest_dtdispatch.core.measurement import UNITS
 from pytest_dtdispatch.core.results import MetricNames, NamedCall
 from pytest_dtdispatch.report.document import KINDS, Kind, register_kind
 from pytest_dtdispatch.report.rows import document
-from pytest_dtdispatch.scaling import KIND as SCALING
 from pytest_dtdispatch.steps.table import KIND as STEPS
 
 __all__ = ["KINDS", "MEASURED", "STEPS", "metric_names", "register_kind"]

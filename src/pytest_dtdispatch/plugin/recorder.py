@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_dtdispatch import api
 from pytest_dtdispatch.advice import advise, with_advice
 from pytest_dtdispatch.budget.model import Budget
-from pytest_dtdispatch.compare.model import Compared, Variants
+from pytest_dtdispatch.comparing.model import Compared, Variants
+from pytest_dtdispatch.comparing.scaling import Make, Scaling, fit_scaling, run_and_measure_sizes, run_sizes
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
 from pytest_dtdispatch.core.checks import Setup, call_arguments
 from pytest_dtdispatch.core.measurement import Figures, merge
@@ -25,7 +26,6 @@ from pytest_dtdispatch.errors import GateError, MeasurementError
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.replay.guard import MeasurementLock, refuse_elsewhere
 from pytest_dtdispatch.rounds.plan import FEWEST, Plan, RowGate
-from pytest_dtdispatch.scaling import Make, Scaling, fit_scaling, run_and_measure_sizes, run_sizes
 from pytest_dtdispatch.steps.model import StepCalls, Steps
 
 if TYPE_CHECKING:
@@ -255,8 +255,8 @@ class Recorder(api.DtDispatch):
         return compiled
 
     def _compare(self, requested: Variants) -> Compared:
-        from pytest_dtdispatch.compare.equality import call_variants
-        from pytest_dtdispatch.compare.measure import run_and_measure_variants
+        from pytest_dtdispatch.comparing.equality import call_variants
+        from pytest_dtdispatch.comparing.measure import run_and_measure_variants
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         def count(label: str, fn: Callable[[], Any]) -> Any:

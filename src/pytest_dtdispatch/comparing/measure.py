@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from pytest_dtdispatch.compare.equality import call_variants
-from pytest_dtdispatch.compare.model import CallCounts, Compared, ComparedVariant, Variants
+from pytest_dtdispatch.comparing.equality import call_variants
+from pytest_dtdispatch.comparing.model import CallCounts, Compared, ComparedVariant, Variants
 from pytest_dtdispatch.core.environment import is_traced
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, State
 from pytest_dtdispatch.core.results import row_name

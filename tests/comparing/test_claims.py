@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.api import DtDispatch
-from pytest_dtdispatch.compare.model import (
+from pytest_dtdispatch.comparing.model import (
     FASTER,
     NOT_APART,
     NOT_MEASURED,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pytest_dtdispatch.compare.model import Variants
+from pytest_dtdispatch.comparing.model import Variants
 from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import DtDispatchError, MeasurementError, UnequalError, first_line
 from pytest_dtdispatch.replay.call import dtype_text, shape_text

@@ -11,8 +11,8 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from pytest_dtdispatch.compare.measure import run_and_measure_variants
-from pytest_dtdispatch.compare.model import Compared, Variants
+from pytest_dtdispatch.comparing.measure import run_and_measure_variants
+from pytest_dtdispatch.comparing.model import Compared, Variants
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls

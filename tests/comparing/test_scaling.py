@@ -15,13 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.tensor import Replicate
 
-from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State, merge
-from pytest_dtdispatch.core.verdicts import Verdict, complaint
-from pytest_dtdispatch.errors import MeasurementError
-from pytest_dtdispatch.replay.repeat import run_call
-from pytest_dtdispatch.report.document import Paragraph, Tone, View
-from pytest_dtdispatch.rounds.plan import Plan
-from pytest_dtdispatch.scaling import (
+from pytest_dtdispatch.comparing.scaling import (
     PASSES,
     Fit,
     Scaling,
@@ -31,6 +25,12 @@ from pytest_dtdispatch.scaling import (
     judge,
     run_and_measure_sizes,
 )
+from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State, merge
+from pytest_dtdispatch.core.verdicts import Verdict, complaint
+from pytest_dtdispatch.errors import MeasurementError
+from pytest_dtdispatch.replay.repeat import run_call
+from pytest_dtdispatch.report.document import Paragraph, Tone, View
+from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measuring.runs import Make
 

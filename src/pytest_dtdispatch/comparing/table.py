@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pytest_dtdispatch.compare.model import COUNTS, FASTER, NOT_APART, SLOWER, ComparedVariant, ratio_of
+from pytest_dtdispatch.comparing.model import COUNTS, FASTER, NOT_APART, SLOWER, ComparedVariant, ratio_of
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.text import MICROSECONDS
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View

@@ -1,1 +1,0 @@
-"""Comparison of variants of a call: their results and their cost."""
