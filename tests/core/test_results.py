@@ -17,7 +17,6 @@ from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledFunction
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Contains, Figures, Samples, State
 from pytest_dtdispatch.core.results import (
-    FEW_SAMPLES,
     Count,
     Finding,
     NamedCall,
@@ -151,7 +150,7 @@ def test_each_kind_of_result_has_its_numbers(found: Finding, numbers: dict[str, 
 
 def test_miss_of_few_samples_has_infinite_scatter() -> None:
     one = measured("mm", Samples(State.MISS, (10,)), Samples(State.HIT, (2,) * 10))
-    few = replace(one, figures=replace(one.figures, notes=(f"{FEW_SAMPLES}: a miss takes longer",)))
+    few = replace(one, figures=replace(one.figures, few_misses=True))
     found = {value.metric: value.scatter for value in results_of([NamedCall("mm", few)]).freeze().metrics()}
     assert found == {"dispatch_hit_ns": 0, "dispatch_miss_ns": math.inf}
 

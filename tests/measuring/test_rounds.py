@@ -404,6 +404,7 @@ def test_miss_longer_than_budget_is_measured_once() -> None:
         taken = bench.take(scripted())
     assert (taken.rounds, counts_of(taken)) == (1, {State.MISS: 1, State.HIT: 10})
     assert bench.clock.now < 2 * 11.7e9, "the first of them is discarded"
+    assert taken.few_misses
     assert taken.notes == ("few samples: a miss takes longer (11.6 s here) than the 1 s allowed",)
     assert told == ["a miss takes 11.6 s: its row takes about 12 s more"]
     cold = slow_bench(11_600, 0.02).take(scripted(cold=True))

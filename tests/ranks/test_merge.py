@@ -70,6 +70,9 @@ def test_merging_sums_refusals_and_takes_minimum_rounds() -> None:
     [merged] = merged_rows({0: [first], 1: [second]})
     assert merged.proof == "no (3x)"
     assert merged.figures.rounds == 4
+    assert not merged.figures.few_misses
+    few = replace(second, figures=replace(second.figures, few_misses=True))
+    assert merged_rows({0: [first], 1: [few]})[0].figures.few_misses
 
 
 def test_merged_wait_is_the_maximum_of_ranks() -> None:

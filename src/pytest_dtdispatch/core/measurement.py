@@ -19,6 +19,7 @@ NOISY = 1.0
 # 1.05 times its median.
 SLOWED = 1.2
 MIN_WAITED = 0.1  # share of the time of calls from which on a row says that they waited for a core
+FEW_SAMPLES = "few samples"
 TRACED = "a tracer of Python ran, such as a debugger or coverage, and makes calls longer"
 
 
@@ -265,6 +266,7 @@ class Figures:
         notes: what every reader must know: why there are no figures, what was done differently.
         remarks: what explains the figures to who asks: why there is no local row.
         is_traced: whether a tracer of Python ran.
+        few_misses: whether its misses are too few to be judged.
     """
 
     rounds: Natural = 0
@@ -272,6 +274,7 @@ class Figures:
     notes: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     is_traced: bool = False
+    few_misses: bool = False
 
 
 def merge(calls: Sequence[Figures]) -> Figures:
@@ -295,6 +298,7 @@ def merge(calls: Sequence[Figures]) -> Figures:
         tuple(dict.fromkeys(note for figures in calls for note in figures.notes)),
         tuple(dict.fromkeys(remark for figures in calls for remark in figures.remarks)),
         any(figures.is_traced for figures in calls),
+        any(figures.few_misses for figures in calls),
     )
 
 

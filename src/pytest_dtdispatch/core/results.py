@@ -14,7 +14,6 @@ from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import shorten
 from pytest_dtdispatch.core.text import escape_controls
 
-FEW_SAMPLES = "few samples"  # begins the note of a row whose misses are too few to be judged
 LONGEST_NAME = 4000  # in files: with it, quoted, a line stays within what readers accept
 
 # Every metric that files of results may have, and whether it is a count, which has no noise.
@@ -215,10 +214,9 @@ def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int, float]]:
         unit.miss: measurement.of(State.MISS),
         unit.call: None if measurement.contains is Contains.COMPILED else measurement.of(State.CALL),
     }
-    has_few = any(FEW_SAMPLES in note for note in measurement.figures.notes)
     for metric, samples in taken.items():
         if metric and samples:
-            unknown = math.inf if has_few and samples.state is State.MISS else 0.0
+            unknown = math.inf if measurement.figures.few_misses and samples.state is State.MISS else 0.0
             yield metric, round(samples.figure), unknown or (samples.scatter or 0.0) * samples.is_noisy
     first, call = (measurement.figure(state) for state in (State.COMPILE_COLD, State.CALL))
     if unit.compile and first is not None and call is not None:

@@ -18,11 +18,10 @@ from typing import TypeVar
 
 from pytest_dtdispatch.core.environment import ranks_text
 from pytest_dtdispatch.core.files import checked_target, read_text, write_atomic
-from pytest_dtdispatch.core.measurement import INSTRUCTIONS, TRACED, UNITS, noise_text
+from pytest_dtdispatch.core.measurement import FEW_SAMPLES, INSTRUCTIONS, TRACED, UNITS, noise_text
 from pytest_dtdispatch.core.parsing import read_decimal
 from pytest_dtdispatch.core.plain_data import MOST
 from pytest_dtdispatch.core.results import (
-    FEW_SAMPLES,
     LONGEST_NAME,
     MetricNames,
     MetricValue,

@@ -99,6 +99,7 @@ def _merged(ranks: Mapping[int, Measurement], everyone: Sequence[int], stat: str
             *([f"not measured on {ranks_text(absent)}"] if absent else ()),
         ),
         is_traced=any(one.figures.is_traced for one in ranks.values()),
+        few_misses=any(one.figures.few_misses for one in ranks.values()),
     )
     return replace(next(iter(ranks.values())), figures=figures)
 

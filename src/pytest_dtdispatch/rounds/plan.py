@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from pytest_dtdispatch.core.measurement import Measurement, State
-from pytest_dtdispatch.core.results import FEW_SAMPLES
+from pytest_dtdispatch.core.measurement import FEW_SAMPLES, Measurement, State
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.core.verdicts import Outlook
 from pytest_dtdispatch.rounds.core_speed import CORE, CoreSpeed
@@ -264,9 +263,13 @@ class Schedule:
             return count
         return min(count, int((self._deadline - now) * done / max(now - self._began, 1)))
 
+    def has_few_misses(self, done: int) -> bool:
+        """Return whether a row has too few rounds to judge its misses."""
+        return done < min(self.plan.rounds, MIN_ROUNDS)
+
     def notes(self, done: int) -> tuple[str, ...]:
         """Return why a row has fewer rounds than others; empty if it has as many."""
-        if done >= min(self.plan.rounds, MIN_ROUNDS):
+        if not self.has_few_misses(done):
             return ()
         took_s, most_s = self._miss_ns / 1e9, self.plan.max_time_s
         here = f" ({took_s:.1f} s here)" * (took_s > most_s)  # otherwise on another rank

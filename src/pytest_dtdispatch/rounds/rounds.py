@@ -125,7 +125,8 @@ class Rounds:
         off_core = [OFF_CORE.format(", ".join(slept))] * (bool(slept) and not self._recorder.counts_waits)
         notes = (*NOTES.get(propagation, ()), *self._schedule.notes(done), *off_core)
         remarks = (*self._sampler.remarks(), *REMARKS.get(propagation, ()))
-        return Figures(done, self._recorder.samples(self._profile), notes, remarks, is_traced())
+        samples, has_few = self._recorder.samples(self._profile), self._schedule.has_few_misses(done)
+        return Figures(done, samples, notes, remarks, is_traced(), has_few)
 
     def _profile(self, state: State) -> Profile | None:
         """Profile another call, if the sampler has a profiler."""
