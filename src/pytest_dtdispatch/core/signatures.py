@@ -42,8 +42,13 @@ class Signature:
 
     @property
     def place(self) -> str:
-        """Mesh and device: ``@4``, ``@2x4:cuda``."""
-        return f"@{mesh_device_text(self.mesh, self.device)}"
+        """Mesh and device as the end of a name: ``@4``, ``@2x4:cuda``."""
+        return f"@{self.mesh_device}"
+
+    @property
+    def mesh_device(self) -> str:
+        """Mesh and device: ``4``, ``2x4:cuda``."""
+        return mesh_device_text(self.mesh, self.device)
 
     def __str__(self) -> str:
         return cut_name(self.full)

@@ -219,7 +219,7 @@ class ResultStore:
     def freeze(self, kinds: Iterable[str] = ()) -> TestRecord:
         """Return the record of the test, with its results in the order of kinds."""
         ops = (
-            Measurement(str(op), op.full, op.op, op.place[1:], Contains.DISPATCH, self._calls[op], figures)
+            Measurement(str(op), op.full, op.op, op.mesh_device, Contains.DISPATCH, self._calls[op], figures)
             for op, figures in self._figures.items()
         )
         calls = (row for call in self.of(NamedCall.kind) for row in call.rows())

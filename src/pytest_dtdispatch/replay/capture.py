@@ -228,7 +228,7 @@ class SignatureCapture(DispatchCapture):
             return call.run()
         self._begin(signature)
         result, ran = run_op(call)
-        figures = ran.measure(self._caches, self._plan, str(signature), signature.place[1:])
+        figures = ran.measure(self._caches, self._plan, str(signature), signature.mesh_device)
         self._results.enter(signature, figures)
         return result
 
@@ -262,7 +262,7 @@ class SignatureCapture(DispatchCapture):
             return result
         self._begin(signature)
         ran = settled_conversion(call, result, before)
-        figures = ran.measure(self._plans, self._plan, str(signature), signature.place[1:])
+        figures = ran.measure(self._plans, self._plan, str(signature), signature.mesh_device)
         self._results.enter(signature, figures)
         self._uncaptured.update()
         return result

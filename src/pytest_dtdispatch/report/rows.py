@@ -292,7 +292,7 @@ def timed_document(title: str, timed: Mapping[Signature, Sequence[Figures]]) -> 
     """Lay out a region that was timed call by call: a line a signature, from all its calls."""
     figures = {op: replace(merge(calls), remarks=()) for op, calls in timed.items()}
     rows = [
-        Measurement(str(op), op.full, op.op, op.place[1:], Contains.DISPATCH, len(timed[op]), of_op)
+        Measurement(str(op), op.full, op.op, op.mesh_device, Contains.DISPATCH, len(timed[op]), of_op)
         for op, of_op in figures.items()
     ]
     return document({title: rows}, View(verbose=True)) if rows else Document((one_line(NOTHING),))
