@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -116,16 +116,52 @@ def _worst_text(counted: Mapping[str, Sequence[Steps]]) -> str:
     return ""
 
 
-def state_of(steps: Steps) -> str:
-    """Return the state of a step: steady without misses and growth, and with the same number of calls."""
-    if steps.inputs and (steady := steps.steady_after):
-        after = f" after {plural(steady.shapes, 'shape')}" if steady.steps else ""
-        grows = ", grows" if _grows(replace(steps, steps=steps.steps[steady.steps :])) else ""
-        return f"steady{after}{grows}"
-    if not steps.inputs and not steps.warmup and len(steps.steps) == 1:
-        return "counted"
-    trouble = {"misses": steps.misses, "grows": _grows(steps), "unsteady": steps.unsteady}
-    return ", ".join(word for word, found in trouble.items() if found) or "steady"
+@dataclass(frozen=True)
+class StepState:
+    """State of a step: steady without misses and growth, and with the same number of calls.
+
+    Args:
+        counted: whether a single step without a warm-up was counted, which has no steady state.
+        steady: whether it is steady, at least after its last miss.
+        shapes: number of distinct inputs up to its last miss, if it is steady only after that.
+        misses: whether it misses.
+        grows: whether caches or live sharding specs grow.
+        unsteady: whether the number of calls differs.
+    """
+
+    counted: bool = False
+    steady: bool = False
+    shapes: int = 0
+    misses: bool = False
+    grows: bool = False
+    unsteady: bool = False
+
+    @property
+    def has_trouble(self) -> bool:
+        """Whether anything is wrong with the step."""
+        return self.misses or self.grows or self.unsteady
+
+    def __str__(self) -> str:
+        after = f" after {plural(self.shapes, 'shape')}" if self.shapes else ""
+        words = {
+            "counted": self.counted,
+            f"steady{after}": self.steady,
+            "misses": self.misses,
+            "grows": self.grows,
+            "unsteady": self.unsteady,
+        }
+        return ", ".join(word for word, found in words.items() if found)
+
+
+def state_of(steps: Steps) -> StepState:
+    """Return the state of a step."""
+    if steps.inputs and (after := steps.steady_after):
+        grows = _grows(replace(steps, steps=steps.steps[after.steps :]))
+        return StepState(steady=True, shapes=after.shapes if after.steps else 0, grows=grows)
+    if not steps.inputs and steps.is_cold:
+        return StepState(counted=True)
+    state = StepState(misses=steps.misses > 0, grows=_grows(steps), unsteady=bool(steps.unsteady))
+    return state if state.has_trouble else StepState(steady=True)
 
 
 def _grows(steps: Steps) -> bool:
@@ -134,13 +170,13 @@ def _grows(steps: Steps) -> bool:
 
 def _line(test: str, steps: Steps, columns: Sequence[CountColumn], view: View) -> Line:
     cells = tuple(_range([column.number(step) for step in steps.steps]) for column in columns)
-    state = "over its limits, " * (RowId(test, steps.name) in view.over) + state_of(steps)
+    state, is_over = state_of(steps), RowId(test, steps.name) in view.over
     return Line(
         label=steps.name,
         cells=(*cells, f"{len(steps.warmup)}+{len(steps.steps)}"),
-        proof=state,
+        proof=f"{'over its limits, ' * is_over}{state}",
         notes=tuple(_notes(steps, view)),
-        tone=Tone.GOOD if state.startswith(("steady", "counted")) and "grows" not in state else Tone.BAD,
+        tone=Tone.BAD if is_over or state.has_trouble else Tone.GOOD,
     )
 
 
