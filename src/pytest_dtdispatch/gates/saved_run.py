@@ -11,6 +11,7 @@ from statistics import fmean, median
 from pytest_dtdispatch.core.measurement import NOISY, TRACED, Measurement, State
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import shorten
+from pytest_dtdispatch.core.text import TextEnum
 from pytest_dtdispatch.core.verdicts import (
     Judgement,
     Outlook,
@@ -48,8 +49,6 @@ ANY_CHANGE = Threshold("", "median", 0.0)  # what holds for a row that nobody ga
 
 GONE = "in the saved run, and not measured: restore the test, or save a new run"
 NEW = "not in the saved run: save a new one if the row belongs there"
-TOO_FEW = f"fewer than {MIN_SAMPLES} samples: raise {{flag}}, in the saved run too"
-FLAGS, COMPILE_FLAG = "--dtdispatch-rounds or --dtdispatch-max-time", "dtdispatch_compile_rounds"
 SAVE_MORE = (
     "save one on a quieter machine with a greater --dtdispatch-rounds or --dtdispatch-max-time, "
     "or judge other states only: hit=median:20%"
@@ -61,10 +60,9 @@ WIDE = (
 )
 SLOWER = "find what slowed it, or save a new run if the cost is wanted"
 FASTER = "save a new run to keep it"
+FEW = f"fewer than {MIN_SAMPLES} samples"
 SCATTERS = f"scatter by more than {NOISY:.0%}"
-IN_THIS_RUN = f"samples {SCATTERS}: run again on a quieter machine, or use dtdispatch ab"
 TRACED_RUN = f"{TRACED}: compare two runs without one"
-IN_SAVED_RUN = f"samples of the saved run {SCATTERS}: save a new one on a quieter machine"
 DISTURBED = "calls of the saved run waited for a core: save a new one on a quieter machine"
 WAITED = "calls waited for a core: run again on a quieter machine, or use dtdispatch ab"
 SLOW_CORE = (
@@ -85,6 +83,17 @@ AGREEING = {
     Verdict.PASSED: {Verdict.PASSED, Verdict.IMPROVED},
 }
 QUIETEST, NOT_AGAIN = "the quietest of {} blocks", "one block: it was not measured again"
+
+
+class Unusable(TextEnum):
+    """Why the samples of a row decide nothing."""
+
+    FEW = f"{FEW}: raise --dtdispatch-rounds or --dtdispatch-max-time, in the saved run too"
+    FEW_COMPILED = f"{FEW}: raise dtdispatch_compile_rounds, in the saved run too"
+    TRACED = TRACED_RUN
+    ZERO = "a sample of it is 0 ns: its clock is too coarse, or its file was changed"
+    NOISY = f"samples {SCATTERS}: run again on a quieter machine, or use dtdispatch ab"
+    NOISY_SAVED = f"samples of the saved run {SCATTERS}: save a new one on a quieter machine"
 
 
 @lru_cache(maxsize=1024)  # rows are judged when they are measured, and again at the end
@@ -195,7 +204,7 @@ def outlook_of(base: StateRow, head: StateRow, threshold: Threshold, shift: floa
     verdict = _judge_row(head, base, head, threshold, shift).verdict
     if verdict in (Verdict.REGRESSED, Verdict.CONTAMINATED):
         return Outlook.FAILING
-    is_useless = _why_not(base, IN_SAVED_RUN) or _waited_more(base, head) or head.is_traced
+    is_useless = _unusable(base, saved=True) or _waited_more(base, head) or head.is_traced
     is_useless = (
         is_useless or _is_slow_by_waits(base, head, threshold) or speed_shift(base, head) < -MAX_SPEED_SHIFT
     )
@@ -207,7 +216,7 @@ def outlook_of(base: StateRow, head: StateRow, threshold: Threshold, shift: floa
 
 def _passes_clearly(base: StateRow, head: StateRow, threshold: Threshold) -> bool:
     """Whether the middle halves of samples are within the threshold of a median: a bootstrap takes 30 ms."""
-    if _why_not(base, IN_SAVED_RUN) or _why_not(head, IN_THIS_RUN) or threshold.field != "median":
+    if _unusable(base, saved=True) or _unusable(head) or threshold.field != "median":
         return False
     if abs(speed_shift(base, head)) > MAX_SPEED_SHIFT:
         return False
@@ -270,8 +279,8 @@ def _judge_row(
     if base.is_traced != head.is_traced:
         traced = "the saved run" if base.is_traced else "this run"
         return verdict_of(Verdict.MISMATCHED, None, f"in {traced} alone {TRACED_RUN}")
-    if why_not := _why_not(base, IN_SAVED_RUN) or _why_not(head, IN_THIS_RUN):
-        return verdict_of(Verdict.INCONCLUSIVE, None, why_not)
+    if unusable := _unusable(base, saved=True) or _unusable(head):
+        return verdict_of(Verdict.INCONCLUSIVE, None, unusable.value)
     statistic = STATISTICS[threshold.field]
     then, now = statistic(base.ns), statistic(head.ns)
     low, high = interval_of_ratio(base.ns, head.ns, statistic)
@@ -310,7 +319,7 @@ def _verdict_of(
 def _refusals(saved: Sequence[StateRow]) -> Iterator[RowVerdict]:
     """Refuse a saved run of whose thresholds half lack samples, or most can never be judged."""
     few = sum(len(row.ns) < LEAST_SAMPLES for row in saved)
-    useless = sum(bool(_why_not(row, IN_SAVED_RUN)) for row in saved)
+    useless = sum(_unusable(row, saved=True) is not None for row in saved)
     if (few and 2 * few >= len(saved)) or 2 * useless > len(saved):
         why = f"{useless} of {len(saved)} thresholds can never be judged against this saved run"
         yield RowVerdict(RowId("", why), Verdict.MISMATCHED, None, SAVE_MORE)
@@ -331,17 +340,18 @@ def _is_slow_by_waits(base: StateRow, head: StateRow, threshold: Threshold) -> b
     return _waited_more(head, base) and upper > lower * (1 + threshold.fraction)
 
 
-def _why_not(row: StateRow, noisy: str) -> str:
-    """Say why what one run has of a row can decide nothing; empty where it can."""
+def _unusable(row: StateRow, saved: bool = False) -> Unusable | None:
+    """Return why the samples of a row, of this or of the saved run, decide nothing; None if they can."""
     if len(row.ns) < MIN_SAMPLES:
-        flag = COMPILE_FLAG if row.state in (State.COMPILE_COLD, State.COMPILE_WARM) else FLAGS
-        return TOO_FEW.format(flag=flag)
+        is_compiled = row.state in (State.COMPILE_COLD, State.COMPILE_WARM)
+        return Unusable.FEW_COMPILED if is_compiled else Unusable.FEW
     if row.is_traced:
-        return TRACED_RUN
+        return Unusable.TRACED
     if not min(row.ns):
-        return "a sample of it is 0 ns: its clock is too coarse, or its file was changed"
-    share = scatter(row.ns) or 0.0
-    return noisy if share > NOISY else ""
+        return Unusable.ZERO
+    if (scatter(row.ns) or 0.0) > NOISY:
+        return Unusable.NOISY_SAVED if saved else Unusable.NOISY
+    return None
 
 
 def _place(interval: Sequence[float], threshold: Threshold) -> tuple[Verdict, str]:
