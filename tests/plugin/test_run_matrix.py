@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pytest_dtdispatch.compare.model import CallCounts, ComparedVariant
+from pytest_dtdispatch.comparing.model import CallCounts, ComparedVariant
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledFunction
 from pytest_dtdispatch.core.measurement import Contains, Samples, State
 from pytest_dtdispatch.core.results import Finding, NamedCall, row_key
