@@ -182,7 +182,8 @@ def test_links_to_pages_lead_somewhere() -> None:
             assert link.startswith("https://") or (page.parent / link).exists(), f"{page.name}: {link}"
 
 
-def test_pictures_match_figures_of_the_pages() -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "pictures.py"), "--check"]
+@pytest.mark.parametrize("script", ["pictures.py", "code_size.py"])
+def test_generated_parts_of_pages_are_up_to_date(script: str) -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / script), "--check"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert not ran.returncode, f"{ran.stdout}{ran.stderr}run: python benchmarks/pictures.py"
+    assert not ran.returncode, f"{ran.stdout}{ran.stderr}run: python benchmarks/{script}"
