@@ -45,6 +45,15 @@ class Contains(TextEnum):
     COMPARED = "variants in turn; end to end from Python, autograd included"
 
 
+class Proof(TextEnum):
+    """What the cache counters proved of the samples of a row."""
+
+    PROVED = "proved"
+    UNPROPAGATED = "unpropagated"
+    REFUSED = "refused"
+    NOT_MEASURED = "not measured"
+
+
 @dataclass(frozen=True)
 class Refused:
     """Samples that were taken and not recorded, because the counters said something else happened."""
@@ -361,17 +370,22 @@ class Measurement:
         return miss / hit if miss is not None and hit else None
 
     @property
-    def proof(self) -> str:
-        """One phrase that says what the cache counters proved of these samples."""
-        refused = [refusal for samples in self.figures.samples for refusal in samples.refused]
-        if refused:
-            return ", ".join(str(refusal) for refusal in refused)
+    def proof_kind(self) -> Proof:
+        """What the cache counters proved of these samples."""
+        if any(samples.refused for samples in self.figures.samples):
+            return Proof.REFUSED
         recorded = {samples.state for samples in self.recorded()}
         if self.contains in (Contains.COMPILED, Contains.COMPARED):
-            return "proved" if recorded else "not measured"
+            return Proof.PROVED if recorded else Proof.NOT_MEASURED
         if State.CALL in recorded:
-            return "unpropagated"
-        return "proved" if recorded & {State.MISS, State.HIT} else "not measured"
+            return Proof.UNPROPAGATED
+        return Proof.PROVED if recorded & {State.MISS, State.HIT} else Proof.NOT_MEASURED
+
+    @property
+    def proof(self) -> str:
+        """The proof in one phrase: of refused samples, their reasons."""
+        reasons = [str(each) for samples in self.figures.samples for each in samples.refused]
+        return ", ".join(reasons) or self.proof_kind.value
 
     @property
     def noisy(self) -> tuple[State, ...]:

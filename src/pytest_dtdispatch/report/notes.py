@@ -6,7 +6,16 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_dtdispatch.core.measurement import MIN_WAITED, NOISY, SLOWED, TRACED, Contains, Measurement, State
+from pytest_dtdispatch.core.measurement import (
+    MIN_WAITED,
+    NOISY,
+    SLOWED,
+    TRACED,
+    Contains,
+    Measurement,
+    Proof,
+    State,
+)
 from pytest_dtdispatch.core.store import TestRecord, Uncaptured
 from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.report.document import (
@@ -33,14 +42,14 @@ MOST_OPS = 3  # that are named
 
 def mark(measurement: Measurement) -> tuple[str, Tone]:
     """Say of a row what is not proved, and in which states it is noisy; nothing where all is well."""
-    proof = measurement.proof
+    kind = measurement.proof_kind
     states = "all" if len(measurement.noisy) > 2 else ", ".join(measurement.noisy)
     noisy = ", ".join([f"noisy {states}"] * bool(states) + ["traced"] * measurement.figures.is_traced)
-    if proof in ("proved", "unpropagated"):
+    if kind in (Proof.PROVED, Proof.UNPROPAGATED):
         tone = Tone.NOTICE if noisy else Tone.GOOD
     else:
-        tone = Tone.NOTICE if proof == "not measured" else Tone.BAD
-    return ", ".join(filter(None, ("" if proof == "proved" else proof, noisy))), tone
+        tone = Tone.NOTICE if kind is Proof.NOT_MEASURED else Tone.BAD
+    return ", ".join(filter(None, ("" if kind is Proof.PROVED else measurement.proof, noisy))), tone
 
 
 def notes_of(row: Measurement, view: View) -> tuple[str, ...]:
@@ -58,7 +67,7 @@ def title_of(lines: Sequence[Line]) -> str:
 def proved(everything: Sequence[Measurement], by: str = "the cache counters") -> Iterator[Paragraph]:
     """Say once how many rows are proved, and how many calls that captures saw they explain."""
     if everything:
-        count = sum(measurement.proof == "proved" for measurement in everything)
+        count = sum(measurement.proof_kind is Proof.PROVED for measurement in everything)
         tone = Tone.GOOD if count == len(everything) else Tone.PLAIN
         text = f"{count:,} of {len(everything):,} rows are proved by {by}{_explained(everything)}"
         yield paragraph(text, tone, indent=1, hanging=1)

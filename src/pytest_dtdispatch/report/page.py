@@ -14,7 +14,7 @@ from dataclasses import replace
 from importlib import resources
 from typing import Any, NamedTuple
 
-from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.core.measurement import Measurement, Proof, State
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import COUNT_UNITS, UNITS, escape_controls, plural, short, shorten_path
 from pytest_dtdispatch.core.verdicts import Verdict
@@ -233,7 +233,7 @@ def _page_rows(run: ReportedRun, low: float, high: float) -> Iterator[tuple[tupl
     for test, rows in run.calls.items():
         for row in rows:
             verdict = verdicts.get((test, row.label))
-            has_proof = row.proof in ("proved", "unpropagated")
+            has_proof = row.proof_kind in (Proof.PROVED, Proof.UNPROPAGATED)
             marks = {str(verdict): verdict, "noisy": row.noisy, "unproved": not has_proof}
             ends = _ends(row)
             yield (
