@@ -11,7 +11,7 @@ import pytest
 from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.core.parsing import Export
 from pytest_dtdispatch.core.verdicts import Threshold
-from pytest_dtdispatch.plugin import resolve
+from pytest_dtdispatch.plugin import kinds, resolve, settings
 from pytest_dtdispatch.plugin.resolve import run_settings
 from pytest_dtdispatch.plugin.settings import KEYWORDS, SETTINGS, WITH_FLAG, WITH_INI, Settings, marker_line
 
@@ -126,6 +126,10 @@ def test_flag_and_ini_value_set_only_their_setting(pytester: pytest.Pytester, na
         expected[name] = (Export("csv", pytester.path / "e.csv"), value[1])
     ini = "\n  ".join((f"{SETTINGS[name].dest} =", *texts))
     assert settings_of(pytester, ini=ini) == Settings(**expected)
+
+
+def test_settings_list_the_limits_of_all_kinds() -> None:
+    assert sorted(settings.LIMITS) == sorted(limit for kind in kinds.KINDS.values() for limit in kind.limits)
 
 
 def test_help_lists_flags_defaults_and_ini_names(pytester: pytest.Pytester) -> None:

@@ -24,7 +24,7 @@ from pytest_dtdispatch.report.document import Document, Table
 from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import history_document, summary
-from pytest_dtdispatch.steps.model import METRICS
+from pytest_dtdispatch.steps.table import KIND as STEPS
 from tests.reported_runs import HITS, measured
 
 TESTS = ("t.py::test_a", "t.py::test_a[x::y]", "t.py::TestA::test_b[::]")
@@ -93,7 +93,7 @@ def seconds_of_exports(tests: int) -> float:
     """Return the minimum processor time that four outputs of a run of so many tests take."""
     names = [f"t.py::test_step[{n}]" for n in range(tests)]
     numbers = tuple(
-        MetricValue(RowId(test, "step"), metric, 3) for test in names for metric in (*METRICS, *COUNTS)
+        MetricValue(RowId(test, "step"), metric, 3) for test in names for metric in (*STEPS.metrics, *COUNTS)
     )
     row = (measured("a", Samples(State.HIT, HITS)),)
     run = ReportedRun(measured=dict.fromkeys(names, row), numbers=numbers)

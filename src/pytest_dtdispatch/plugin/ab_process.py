@@ -29,7 +29,7 @@ from pytest_dtdispatch.plugin.ranks import reason_of
 from pytest_dtdispatch.plugin.resolve import row_nodeid, run_settings
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, Sampler
 from pytest_dtdispatch.stats.intervals import quietest_block
-from pytest_dtdispatch.steps.model import Steps
+from pytest_dtdispatch.steps.model import COUNTS, Steps
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.session import Session
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 # machine is quiet when it is never quiet for as long as a pass takes.
 BLOCKS = 20
 CALLS, LAYOUTS = 30, 4  # of the control: calls in a block, and layouts of the method cache in all blocks
-PER_STEP = ("misses", "redistributes", "implicit", "collectives", "wraps", "unwraps")
-GROWTHS = ("cache_growth", "spec_growth", "dtensor_growth")
 LONGEST_DETAIL = 500
 MOST_CALLS = 2_000  # of two sides those that only one has are listed
 # Of a process that measures a commit. Packages may be imported before any hook runs: by other plugins.
@@ -84,11 +82,9 @@ def _counts_of_steps(steps: Steps) -> Iterator[tuple[str, float]]:
         CALLS_PER_STEP,
         Count(steps.calls, len(steps.steps), steps.warmup[-1].called if steps.warmup else ()),
     )
-    names: tuple[str, ...] = PER_STEP
-    if steps.warmup or len(steps.steps) > 1:  # a first step fills empty caches, which is not growth
-        names += GROWTHS
-    for name in names:
-        yield f"{name}_per_step", getattr(steps, f"{name}_per_step")
+    for kind in COUNTS:
+        if kind.per_step and not (kind.is_growth and steps.is_cold):
+            yield kind.per_step, getattr(steps, kind.per_step)
 
 
 def proofs(record: TestRecord) -> Iterator[tuple[RowId, float]]:

@@ -116,17 +116,72 @@ def most_growth(step: StepCounts) -> int:
     return max((count for _, count in step.cache_growth), default=0)
 
 
-WARMUP, STEPS = 3, 5
+class CountKind(NamedTuple):
+    """A kind of count of a step. Columns, limits, metrics and counts of A/B runs are derived from it.
 
-GROWTH = "dtensor_growth"
-METRICS: dict[str, Callable[[StepCounts], int]] = {
-    "misses_per_step": lambda step: step.misses,
-    "redistributes": lambda step: len(step.redistributions),
-    "implicit": lambda step: len(step.implied),
-    "collectives": lambda step: len(step.collective_runs),
-    GROWTH: lambda step: step.dtensor_growth,
-    "calls": lambda step: step.calls,
-}
+    Args:
+        number: returns the count of a step.
+        title: of its column; empty if it has none.
+        limit: name of its limit; empty if it has none.
+        metric: name in files; empty if it is not written.
+        per_step: attribute of ``Steps``, and name in A/B runs; empty if they do not compare it.
+        details: returns what it consists of, as lines below a limit that it exceeds.
+        is_growth: whether it counts what a step leaves; a cold step fills caches, which is not growth.
+    """
+
+    number: Callable[[StepCounts], int]
+    title: str = ""
+    limit: str = ""
+    metric: str = ""
+    per_step: str = ""
+    details: Callable[[StepCounts], Sequence[str]] = lambda step: ()
+    is_growth: bool = False
+
+
+def event_kind(name: str, events: Callable[[StepCounts], Sequence[StepEvent]], metric: str = "") -> CountKind:
+    """Return the kind that counts these events, with the same name as a column, a limit and in A/B runs."""
+
+    def details(step: StepCounts) -> Sequence[str]:
+        return by_cause([events(step)])
+
+    return CountKind(lambda step: len(events(step)), name, name, metric, f"{name}_per_step", details)
+
+
+IMPLICIT, GROWTH = "implicit", "dtensor_growth"
+COUNTS = (
+    event_kind("misses", lambda step: step.missed, metric="misses_per_step"),
+    event_kind("redistributes", lambda step: step.redistributions, metric="redistributes"),
+    event_kind(IMPLICIT, lambda step: step.implied, metric=IMPLICIT),
+    event_kind("wraps", lambda step: step.wraps),
+    CountKind(lambda step: len(step.unwraps), per_step="unwraps_per_step"),
+    event_kind("collectives", lambda step: step.collective_runs, metric="collectives"),
+    CountKind(
+        most_growth,
+        title="cache+",
+        limit="cache_growth",
+        per_step="cache_growth_per_step",
+        details=lambda step: [f"{name}: {count:,} entries" for name, count in step.cache_growth if count],
+        is_growth=True,
+    ),
+    CountKind(
+        lambda step: step.spec_growth,
+        title="specs+",
+        limit="spec_growth",
+        per_step="spec_growth_per_step",
+        is_growth=True,
+    ),
+    CountKind(
+        lambda step: step.dtensor_growth,
+        title="DTensors+",
+        limit=GROWTH,
+        metric=GROWTH,
+        per_step="dtensor_growth_per_step",
+        details=lambda step: [step.kept] if step.kept else [],
+        is_growth=True,
+    ),
+    CountKind(lambda step: step.calls, title="calls", limit="calls", metric="calls"),
+    CountKind(lambda step: step.hits, title="hits"),
+)
 # Events that move or convert data.
 TRANSFERS = Redistribution, Collective, Wrapping, Unwrapping
 
@@ -168,9 +223,9 @@ class Steps(EventLists, NoRows):
 
     def metrics(self) -> Iterator[tuple[str, int]]:
         """Yield each metric, from the step with the highest count, as in limits."""
-        for metric, count in METRICS.items():
-            if self.steps and not (metric == GROWTH and self.is_cold):
-                yield metric, max(0, *map(count, self.steps))
+        for kind in COUNTS:
+            if kind.metric and self.steps and not (kind.is_growth and self.is_cold):
+                yield kind.metric, max(0, *map(kind.number, self.steps))
 
     @property
     def is_cold(self) -> bool:
@@ -324,7 +379,7 @@ def read_calls(
 ) -> StepCalls:
     """Validate the arguments of ``steps()``."""
     if inputs is None:
-        warmup, steps = WARMUP if warmup is None else warmup, STEPS if steps is None else steps
+        warmup, steps = 3 if warmup is None else warmup, 5 if steps is None else steps
         check_steps(step, warmup, steps, name)
         return StepCalls(name or step_name(step), step, warmup, steps)
     check_callable("steps", step, name)

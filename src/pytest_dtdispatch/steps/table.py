@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import NamedTuple
 
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import plural
@@ -20,44 +19,13 @@ from pytest_dtdispatch.steps.events import (
     by_cause,
     by_layer,
 )
-from pytest_dtdispatch.steps.model import GROWTH, METRICS, StepCounts, Steps, most_growth
+from pytest_dtdispatch.steps.model import COUNTS, GROWTH, IMPLICIT, CountKind, StepCounts, Steps
 
-
-class CountColumn(NamedTuple):
-    """A count of a step.
-
-    Args:
-        title: of its column.
-        number: returns the count.
-        limit: name of its limit; empty if it has none.
-        events: returns the events that it counts; None if it does not count events.
-    """
-
-    title: str
-    number: Callable[[StepCounts], int]
-    limit: str = ""
-    events: Callable[[StepCounts], Sequence[StepEvent]] | None = None
-
-
-def of_events(title: str, events: Callable[[StepCounts], Sequence[StepEvent]]) -> CountColumn:
-    """Return a column that counts events, with a limit of the same name."""
-    return CountColumn(title, lambda step: len(events(step)), title, events)
-
-
-IMPLICIT = "implicit"  # shown only if a step has one
-COLUMNS = (
-    CountColumn("calls", lambda step: step.calls, "calls"),
-    CountColumn("hits", lambda step: step.hits),
-    of_events("misses", lambda step: step.missed),
-    of_events("redistributes", lambda step: step.redistributions),
-    of_events(IMPLICIT, lambda step: step.implied),
-    of_events("wraps", lambda step: step.wraps),
-    of_events("collectives", lambda step: step.collective_runs),
-    CountColumn("cache+", most_growth, "cache_growth"),
-    CountColumn("specs+", lambda step: step.spec_growth, "spec_growth"),
-    CountColumn("DTensors+", lambda step: step.dtensor_growth, GROWTH),
+# Calls and hits come first; files, whose order users compare, have calls last.
+COLUMNS = sorted(
+    (kind for kind in COUNTS if kind.title), key=lambda kind: kind.title not in ("calls", "hits")
 )
-LIMITS = tuple(column.limit for column in COLUMNS if column.limit)
+LIMITS = tuple(kind.limit for kind in COLUMNS if kind.limit)
 EXPENDABLE = ("steps", "DTensors+", "hits", "wraps", "collectives", IMPLICIT)
 LEGEND = "Counts of each step, minimum-maximum if steps differ."
 MEANINGS = {
@@ -168,7 +136,7 @@ def _grows(steps: Steps) -> bool:
     return any(count > 0 for count in (*steps.cache_growth.values(), steps.spec_growth))
 
 
-def _line(test: str, steps: Steps, columns: Sequence[CountColumn], view: View) -> Line:
+def _line(test: str, steps: Steps, columns: Sequence[CountKind], view: View) -> Line:
     cells = tuple(_range([column.number(step) for step in steps.steps]) for column in columns)
     state, is_over = state_of(steps), RowId(test, steps.name) in view.over
     return Line(
@@ -233,30 +201,22 @@ def _range(counts: Sequence[int]) -> str:
     return f"{lowest:,}" if lowest == highest else f"{lowest:,}-{highest:,}"
 
 
-def _consists_of(step: StepCounts, column: CountColumn) -> Sequence[str]:
-    if column.limit == "cache_growth":
-        return [f"{name}: {count:,} entries" for name, count in step.cache_growth if count]
-    if column.limit == GROWTH:
-        return [*filter(None, [step.kept])]
-    return by_cause([column.events(step)]) if column.events else ()
-
-
 def judge(counted: Steps, limits: Mapping[str, int]) -> Iterator[RowVerdict]:
     """Compare the worst step with each limit."""
     steps = counted.steps
-    for column in COLUMNS:
-        limit = column.limit
+    for kind in COLUMNS:
+        limit = kind.limit
         if limit in limits and steps:
-            worst = max(steps, key=column.number)
-            found = 0 if limit == GROWTH and counted.is_cold else column.number(worst)
+            worst = max(steps, key=kind.number)
+            found = 0 if limit == GROWTH and counted.is_cold else kind.number(worst)
             text = f"step {steps.index(worst) + 1} has {found:,}"
-            yield judge_count(counted.name, limit, limits[limit], found, text, _consists_of(worst, column))
+            yield judge_count(counted.name, limit, limits[limit], found, text, kind.details(worst))
 
 
 KIND = Kind(
     Steps.kind,
     document,
-    tuple(METRICS),
+    tuple(kind.metric for kind in COUNTS if kind.metric),
     judge,
     LIMITS,
     title="Counts of each step",
