@@ -16,8 +16,6 @@ from pytest_dtdispatch.torchapi.observe import FSDP, SIMULATION, around, observe
 from pytest_dtdispatch.torchapi.patches import calling, patched
 from pytest_dtdispatch.torchapi.tensors import subclasses
 
-# Suffixes of ops. Without them, an op has the name of its Python function.
-VARIANTS = ("_coalesced", "_into_tensor", "_tensor", "_base", "_single", "_any_source", "_anysource")
 OTHER_SPELLINGS = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
@@ -36,8 +34,8 @@ def collective_kind(op: str) -> str:
         'all_gather'
     """
     name = op.rpartition("::")[2].partition(".")[0].strip("_")
-    for variant in VARIANTS:
-        name = name.replace(variant, "")
+    for suffix in ("_coalesced", "_into_tensor", "_tensor", "_base", "_single", "_any_source", "_anysource"):
+        name = name.replace(suffix, "")
     return OTHER_SPELLINGS.get(name, name)
 
 

@@ -22,9 +22,6 @@ from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.torchapi import observe
 from pytest_dtdispatch.torchapi.profiling import is_profiling, profiling
 
-NO_REASON = "this torch does not report why"
-MAX_REASON_LENGTH = 200
-EXPLANATION = "Explanation: "
 _left_uncompiled: set[str] = set()
 
 
@@ -96,7 +93,7 @@ def recompiles_since(seen: Sequence[Any]) -> tuple[str, ...] | None:
         return None
     return tuple(
         f"{compiled.co_name} ({compiled.co_filename}:{compiled.co_firstlineno}): "
-        + _one_line(getattr(compiled, "recompile_reason", None) or NO_REASON)
+        + _one_line(getattr(compiled, "recompile_reason", None) or "this torch does not report why")
         for compiled in compiles
         if compiled.accumulated_cache_size
     )
@@ -250,9 +247,9 @@ def _utils() -> Any:
 def _one_line(text: str) -> str:
     """Join the first line of a text with the explanation that follows, if any."""
     first, *others = text.strip().splitlines() or [""]
-    explained = (line.strip() for line in others if line.strip().startswith(EXPLANATION))
-    line = " ".join(": ".join((first, *(each.removeprefix(EXPLANATION) for each in explained))).split())
-    return line if len(line) <= MAX_REASON_LENGTH else f"{line[:MAX_REASON_LENGTH]}..."
+    parts = [line.partition("Explanation: ") for line in others if line.strip().startswith("Explanation: ")]
+    line = " ".join(": ".join((first, *(explanation for _, _, explanation in parts))).split())
+    return line if len(line) <= 200 else f"{line[:200]}..."
 
 
 def _source_line(stack: Sequence[Any]) -> str:

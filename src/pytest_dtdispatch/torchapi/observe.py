@@ -129,7 +129,6 @@ POINTS = {
     "simulation": Point((SIMULATION,), "LocalTensorMode", ("__enter__", "__exit__")),
     "simulated op": Point((SIMULATION,), "LocalTensorMode", ("__torch_dispatch__",)),
 }
-PROFILERS = ("profiler", "itt", "nvtx")  # points at which a profiler starts
 Key = TypeVar("Key", str, Point)  # a name in POINTS, or a point
 
 

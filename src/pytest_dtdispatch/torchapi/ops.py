@@ -18,9 +18,6 @@ from torch.utils._pytree import tree_leaves as tree_leaves
 
 from pytest_dtdispatch.core.events import OptimizerStep
 
-# Updated by some overloads of batch normalization whose schema does not declare it.
-UNDECLARED_WRITES = ("running_mean", "running_var")
-
 
 def is_op(func: Any) -> bool:
     """Return whether a callable is an op overload; a higher-order operator, without a schema, is not."""
@@ -89,7 +86,9 @@ def schema_of(func: Any) -> tuple[Any, ...]:
 def is_written(argument: Any) -> bool:
     """Return whether an op writes to an argument of its schema, declared or not."""
     alias = argument.alias_info
-    return (alias is not None and alias.is_write) or argument.name in UNDECLARED_WRITES
+    # Updated by some overloads of batch normalization whose schema does not declare it.
+    is_undeclared = argument.name in ("running_mean", "running_var")
+    return is_undeclared or (alias is not None and alias.is_write)
 
 
 def ops_with_a_rule() -> dict[str, Any]:

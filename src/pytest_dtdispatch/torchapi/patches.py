@@ -81,14 +81,11 @@ class FunctionPatch(Patch):
         """Route the function through the wrappers, or restore it."""
         function = self._function
         if self.wraps:  # the default first: the original code ignores it, the patched code reads it
-            function.__kwdefaults__ = {**(self._defaults or {}), WRAPPER: self._wrapped()}
+            function.__kwdefaults__ = {**(self._defaults or {}), "_dtdispatch_wrapper": self._wrapped()}
             function.__code__ = self._patched
         else:
             function.__code__ = self._code
             function.__kwdefaults__ = self._defaults
-
-
-WRAPPER = "_dtdispatch_wrapper"
 
 
 def _call_wrapper(*args: Any, _dtdispatch_wrapper: Callable[..., Any], **kwargs: Any) -> Any:

@@ -19,12 +19,11 @@ from pytest_dtdispatch.core.environment import environment_with
 from pytest_dtdispatch.core.events import CodePlace, Event
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.errors import MeasurementError, first_line
-from pytest_dtdispatch.torchapi.observe import PROFILERS, Conversion, Converter, around, observe_conversions
+from pytest_dtdispatch.torchapi.observe import Conversion, Converter, around, observe_conversions
 
 __tracebackhide__ = True  # a test that fails here shows its own line
 Function = Callable[..., Any]
 
-PROFILING_CODE = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}")
 is_profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled  # for this thread
 # Creates a range that profilers show. The fast class calls no op; the public one, its fallback, does.
 new_range: Any = getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)
@@ -151,7 +150,7 @@ def _only_profiler(profile: Any, purpose: str) -> Iterator[Any]:
                 f"no profiler of torch starts, and {purpose} needs the only one: close one that is prepared"
             )
             raise MeasurementError(f"{refused} ({first_line(error)})") from error
-        with around(dict.fromkeys(PROFILERS, start)):
+        with around(dict.fromkeys(("profiler", "itt", "nvtx"), start)):
             yield profiler
     for line in opened_at:
         raise MeasurementError(
@@ -161,8 +160,9 @@ def _only_profiler(profile: Any, purpose: str) -> Iterator[Any]:
 
 def _opening_line() -> str:
     """Return the nearest source line outside torch and this package."""
+    folders = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}")
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith(PROFILING_CODE):
+    while frame is not None and frame.f_code.co_filename.startswith(folders):
         frame = frame.f_back
     return CodePlace(frame.f_code.co_filename, frame.f_lineno).line_text if frame else "an unknown line"
 

@@ -225,13 +225,11 @@ class Heap:
     def instances(self, *classes: type) -> list[Any]:
         """Return instances of classes and of their subclasses."""
         kinds = {id(each) for each in subclasses(*classes)}
-        return [each for each in self._objects() if id(type(each)) in kinds]
-
-    def _objects(self) -> list[Any]:
         young = gc.get_objects(generation=0) + gc.get_objects(generation=1)
         before, self._collections = self._collections, [each["collections"] for each in gc.get_stats()[1:]]
         # Without a collection that moves objects to the oldest generation, all new objects are young.
-        return young if before == self._collections else gc.get_objects()
+        objects = young if before == self._collections else gc.get_objects()
+        return [each for each in objects if id(type(each)) in kinds]
 
 
 def subclasses(*classes: type) -> Iterator[type]:
