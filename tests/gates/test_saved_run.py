@@ -248,7 +248,8 @@ def test_too_few_samples_are_inconclusive_and_alone_fail(base: int, head: int, s
     then, now = row(state, count=base), row(state, count=head, factor=2.0)
     judgement = judge([then], [now])
     assert verdicts_of(judgement)[0] == "inconclusive"
-    assert f"raise {flag}, in the saved run too" in judgement.verdicts[0].remedy
+    remedy = f"fewer than {MIN_SAMPLES} samples: raise {flag}, in the saved run too"
+    assert judgement.verdicts[0].remedy == remedy
     assert judgement.has_failed
     others = [row("miss"), row("call")]
     assert not judge([then, *others], [now, *others]).has_failed

@@ -39,14 +39,8 @@ T = TypeVar("T")
 
 LONGEST_LINE = 10_000
 LONGEST_REASON = 500
-EXPECTED_FORM = "name,metric,expected,noise_margin[,reason]"
 RESULTS_FORM = "name,metric,value[,signature]"
-DIGITS = 4
-REGRESSED = "find what made it grow, or update the expected file if the cost is wanted"
-IMPROVED = "update the expected file to keep the gain"
 REPORTED = ("calls",)  # metrics that fail a run only where a file lists them
-GONE = "this run has no row of that name: restore the test, or remove the row from the expected file"
-NOT_COUNTED = "count with --dtdispatch-metric instructions, restore the test, or remove the row"
 
 
 @dataclass(frozen=True)
@@ -114,7 +108,8 @@ def parse_expected(text: str, where: str, metrics: MetricNames) -> ExpectedFile:
         expected, noise_margin = _whole(value, "expected"), read_margin(margin, "noise_margin")
         return ExpectedRow(name, metric, expected, noise_margin, plain_name(reason), line)
 
-    return ExpectedFile(where, text, _rows(text, where, EXPECTED_FORM, metrics, read))
+    form = "name,metric,expected,noise_margin[,reason]"
+    return ExpectedFile(where, text, _rows(text, where, form, metrics, read))
 
 
 def read_results(path: Path, metrics: MetricNames) -> tuple[MetricValue, ...]:
@@ -283,7 +278,7 @@ def corrections(expected: Sequence[ExpectedRow], results: Sequence[MetricValue])
 
 def shortened(value: int, noise_margin: float) -> int:
     """Cut a value to four digits, unless that alone moves it by more than a third of its margin."""
-    unit = 10 ** max(len(str(value)) - DIGITS, 0)
+    unit = 10 ** max(len(str(value)) - 4, 0)
     cut = value // unit * unit
     return value if _is_off(value, cut, noise_margin) else cut
 
@@ -353,7 +348,12 @@ def _judge_row(row: ExpectedRow, result: MetricValue | None, tests: Collection[s
         RowVerdict, result.row if result else parse_row(row.name, tests), criterion=criterion
     )
     if result is None:
-        return verdict_of(Verdict.MISSING, None, NOT_COUNTED if row.metric in INSTRUCTIONS.metrics else GONE)
+        remedy = (
+            "this run has no row of that name: restore the test, or remove the row from the expected file"
+        )
+        if row.metric in INSTRUCTIONS.metrics:
+            remedy = "count with --dtdispatch-metric instructions, restore the test, or remove the row"
+        return verdict_of(Verdict.MISSING, None, remedy)
     value = result.value
     if result.scatter or result.is_traced:
         why = f"noisy: {noise_text(result.scatter)}; run again on a quieter machine"
@@ -366,7 +366,8 @@ def _judge_row(row: ExpectedRow, result: MetricValue | None, tests: Collection[s
     change = CountChange(row.expected, value, percent, 100 * row.noise_margin)
     room = _room(row.expected, row.noise_margin)
     if value > row.expected + room:
-        return verdict_of(Verdict.REGRESSED, change, REGRESSED)
+        remedy = "find what made it grow, or update the expected file if the cost is wanted"
+        return verdict_of(Verdict.REGRESSED, change, remedy)
     if value < row.expected - room:
-        return verdict_of(Verdict.IMPROVED, change, IMPROVED)
+        return verdict_of(Verdict.IMPROVED, change, "update the expected file to keep the gain")
     return verdict_of(Verdict.PASSED, change)

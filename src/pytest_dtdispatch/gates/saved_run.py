@@ -23,9 +23,7 @@ from pytest_dtdispatch.core.verdicts import (
 )
 from pytest_dtdispatch.stats.intervals import Statistic, quantile, ratio_interval, scatter
 
-CONFIDENCE = 0.99
 MOST_SAMPLES = 100  # drawn again 2000 times in 15 ms
-BLOCKS = 20
 STATISTICS: dict[str, Statistic] = {
     "min": min,
     "q1": lambda values: quantile(values, 0.25),
@@ -45,33 +43,9 @@ MAX_SPEED_SHIFT = 0.1  # of a core at its speed the loop takes 0.95 to 1.05 time
 MIN_AGREEING_BLOCKS = 2  # one block can be slowed between two readings of the core's speed
 MAX_WAITED = 0.2  # beside two busy loops on two cores a thread waits for a third of its time
 
-ANY_CHANGE = Threshold("", "median", 0.0)  # what holds for a row that nobody gave a threshold
-
-GONE = "in the saved run, and not measured: restore the test, or save a new run"
-NEW = "not in the saved run: save a new one if the row belongs there"
-SAVE_MORE = (
-    "save one on a quieter machine with a greater --dtdispatch-rounds or --dtdispatch-max-time, "
-    "or judge other states only: hit=median:20%"
-)
-STRADDLES = "the interval contains the threshold: take more rounds, or compare builds with dtdispatch ab"
-WIDE = (
-    "the interval is wider than the threshold: run again, or save a new run, on a quieter machine, "
-    "or compare builds with dtdispatch ab"
-)
-SLOWER = "find what slowed it, or save a new run if the cost is wanted"
-FASTER = "save a new run to keep it"
-FEW = f"fewer than {MIN_SAMPLES} samples"
 SCATTERS = f"scatter by more than {NOISY:.0%}"
-TRACED_RUN = f"{TRACED}: compare two runs without one"
-DISTURBED = "calls of the saved run waited for a core: save a new one on a quieter machine"
-WAITED = "calls waited for a core: run again on a quieter machine, or use dtdispatch ab"
 SLOW_CORE = (
     "the core ran slower while it was measured, so other machines may be the cause: run again, "
-    "or compare builds with dtdispatch ab"
-)
-SLOW_SAVED_CORE = "the core ran slower while the saved run measured it: save a new one"
-CONTAMINATED = (
-    "the same op on plain tensors shifted too, so the cause may be the machine: run again, "
     "or compare builds with dtdispatch ab"
 )
 # Verdicts of the interval less the shift of plain ops, or of the core's speed, that agree with that of the
@@ -82,15 +56,17 @@ AGREEING = {
     Verdict.IMPROVED: {Verdict.IMPROVED},
     Verdict.PASSED: {Verdict.PASSED, Verdict.IMPROVED},
 }
-QUIETEST, NOT_AGAIN = "the quietest of {} blocks", "one block: it was not measured again"
 
 
 class Unusable(TextEnum):
     """Why the samples of a row decide nothing."""
 
-    FEW = f"{FEW}: raise --dtdispatch-rounds or --dtdispatch-max-time, in the saved run too"
-    FEW_COMPILED = f"{FEW}: raise dtdispatch_compile_rounds, in the saved run too"
-    TRACED = TRACED_RUN
+    FEW = (
+        f"fewer than {MIN_SAMPLES} samples: raise --dtdispatch-rounds or --dtdispatch-max-time, "
+        "in the saved run too"
+    )
+    FEW_COMPILED = f"fewer than {MIN_SAMPLES} samples: raise dtdispatch_compile_rounds, in the saved run too"
+    TRACED = f"{TRACED}: compare two runs without one"
     ZERO = "a sample of it is 0 ns: its clock is too coarse, or its file was changed"
     NOISY = f"samples {SCATTERS}: run again on a quieter machine, or use dtdispatch ab"
     NOISY_SAVED = f"samples of the saved run {SCATTERS}: save a new one on a quieter machine"
@@ -105,8 +81,8 @@ def interval_of_ratio(
     Samples are taken at even distances: fewer of them only widen the interval.
     """
     base, head = (values[:: math.ceil(len(values) / MOST_SAMPLES)] for values in (base, head))
-    block = max(1, min(len(values) for values in (base, head) if len(values) > 1) // BLOCKS)
-    return ratio_interval(base, head, statistic, CONFIDENCE, block=block)
+    block = max(1, min(len(values) for values in (base, head) if len(values) > 1) // 20)
+    return ratio_interval(base, head, statistic, confidence=0.99, block=block)
 
 
 @dataclass(frozen=True)
@@ -204,9 +180,12 @@ def outlook_of(base: StateRow, head: StateRow, threshold: Threshold, shift: floa
     verdict = _judge_row(head, base, head, threshold, shift).verdict
     if verdict in (Verdict.REGRESSED, Verdict.CONTAMINATED):
         return Outlook.FAILING
-    is_useless = _unusable(base, saved=True) or _waited_more(base, head) or head.is_traced
     is_useless = (
-        is_useless or _is_slow_by_waits(base, head, threshold) or speed_shift(base, head) < -MAX_SPEED_SHIFT
+        _unusable(base, saved=True)
+        or _waited_more(base, head)
+        or head.is_traced
+        or _is_slow_by_waits(base, head, threshold)
+        or speed_shift(base, head) < -MAX_SPEED_SHIFT
     )
     if verdict is not Verdict.INCONCLUSIVE or is_useless:
         return Outlook.DECIDED
@@ -229,9 +208,9 @@ def _passes_clearly(base: StateRow, head: StateRow, threshold: Threshold) -> boo
 def compare_rows(base: Sequence[StateRow], head: Sequence[StateRow]) -> list[RowVerdict]:
     """Hold the median of every row against the saved one, with no threshold: what is faster, what slower."""
     then, now = ({row.row: row for row in rows if row.state is not State.LOCAL} for rows in (base, head))
-    verdicts = []
+    verdicts, any_change = [], Threshold("", "median", 0.0)
     for name, row in {**then, **now}.items():
-        verdict = _judge_row(row, then.get(name), now.get(name), ANY_CHANGE)
+        verdict = _judge_row(row, then.get(name), now.get(name), any_change)
         remedy = "" if verdict.change else verdict.remedy
         verdicts.append(replace(verdict, criterion="", remedy=remedy, details=()))
     return verdicts
@@ -270,15 +249,17 @@ def _judge_row(
     """Judge one row, beside plain ops that shifted by a share."""
     verdict_of = partial(RowVerdict, row.row, criterion=str(threshold), is_strict=threshold.is_strict)
     if head is None:
-        return verdict_of(Verdict.MISSING, None, GONE)
+        remedy = "in the saved run, and not measured: restore the test, or save a new run"
+        return verdict_of(Verdict.MISSING, None, remedy)
     if base is None:
-        return verdict_of(Verdict.NEW, None, NEW)
+        remedy = "not in the saved run: save a new one if the row belongs there"
+        return verdict_of(Verdict.NEW, None, remedy)
     if base.mesh != head.mesh:
         meshes = f"mesh: {shorten(base.mesh) or 'none'} then, {head.mesh or 'none'} now"
         return verdict_of(Verdict.MISMATCHED, None, f"{meshes}; save a new run on this mesh")
     if base.is_traced != head.is_traced:
         traced = "the saved run" if base.is_traced else "this run"
-        return verdict_of(Verdict.MISMATCHED, None, f"in {traced} alone {TRACED_RUN}")
+        return verdict_of(Verdict.MISMATCHED, None, f"in {traced} alone {Unusable.TRACED}")
     if unusable := _unusable(base, saved=True) or _unusable(head):
         return verdict_of(Verdict.INCONCLUSIVE, None, unusable.value)
     statistic = STATISTICS[threshold.field]
@@ -287,9 +268,11 @@ def _judge_row(
     percent, low_percent, high_percent = (100 * (ratio - 1) for ratio in (now / then, low, high))
     change = TimeChange(then, now, percent, low_percent, high_percent, len(base.ns), len(head.ns))
     verdict, remedy = _verdict_of((low, now / then, high), base, head, threshold, shift)
-    details = (QUIETEST.format(head.blocks),) if head.blocks > 1 else ()
-    if verdict in (Verdict.REGRESSED, Verdict.CONTAMINATED):
-        details = details or (NOT_AGAIN,)
+    details: tuple[str, ...] = ()
+    if head.blocks > 1:
+        details = (f"the quietest of {head.blocks} blocks",)
+    elif verdict in (Verdict.REGRESSED, Verdict.CONTAMINATED):
+        details = ("one block: it was not measured again",)
     return verdict_of(verdict, change, remedy, details=details)
 
 
@@ -301,18 +284,24 @@ def _verdict_of(
     speed = speed_shift(base, head)
     less_speed, _ = _place([end / (1 + speed) for end in interval], threshold)
     if abs(speed) > MAX_SPEED_SHIFT and less_speed not in AGREEING[verdict]:
-        return Verdict.INCONCLUSIVE, SLOW_CORE if speed > 0 else SLOW_SAVED_CORE
+        slow_saved_core = "the core ran slower while the saved run measured it: save a new one"
+        return Verdict.INCONCLUSIVE, SLOW_CORE if speed > 0 else slow_saved_core
     agreeing = head.blocks - head.slow_blocks
     if verdict is Verdict.REGRESSED and head.slow_blocks and agreeing < MIN_AGREEING_BLOCKS:
         return Verdict.INCONCLUSIVE, SLOW_CORE
     less_shift, _ = _place([end / (1 + shift) for end in interval], threshold)
     if abs(shift) > MOST_CONTROL_SHIFT and less_shift not in AGREEING[verdict]:
         verdict = Verdict.CONTAMINATED if verdict is Verdict.REGRESSED else Verdict.INCONCLUSIVE
-        remedy = CONTAMINATED
+        remedy = (
+            "the same op on plain tensors shifted too, so the cause may be the machine: run again, "
+            "or compare builds with dtdispatch ab"
+        )
     if verdict in (Verdict.PASSED, Verdict.IMPROVED) and _waited_more(base, head):
-        return Verdict.INCONCLUSIVE, DISTURBED
+        remedy = "calls of the saved run waited for a core: save a new one on a quieter machine"
+        return Verdict.INCONCLUSIVE, remedy
     if verdict in (Verdict.REGRESSED, Verdict.CONTAMINATED) and _is_slow_by_waits(base, head, threshold):
-        return Verdict.INCONCLUSIVE, WAITED
+        remedy = "calls waited for a core: run again on a quieter machine, or use dtdispatch ab"
+        return Verdict.INCONCLUSIVE, remedy
     return verdict, remedy
 
 
@@ -322,7 +311,11 @@ def _refusals(saved: Sequence[StateRow]) -> Iterator[RowVerdict]:
     useless = sum(_unusable(row, saved=True) is not None for row in saved)
     if (few and 2 * few >= len(saved)) or 2 * useless > len(saved):
         why = f"{useless} of {len(saved)} thresholds can never be judged against this saved run"
-        yield RowVerdict(RowId("", why), Verdict.MISMATCHED, None, SAVE_MORE)
+        remedy = (
+            "save one on a quieter machine with a greater --dtdispatch-rounds or --dtdispatch-max-time, "
+            "or judge other states only: hit=median:20%"
+        )
+        yield RowVerdict(RowId("", why), Verdict.MISMATCHED, None, remedy)
 
 
 def _waited_more(row: StateRow, other: StateRow) -> bool:
@@ -358,9 +351,14 @@ def _place(interval: Sequence[float], threshold: Threshold) -> tuple[Verdict, st
     """Place the ratio and the ends of its interval by a threshold."""
     (low, ratio, high), most = interval, 1 + threshold.fraction
     if low > most:
-        return Verdict.REGRESSED, SLOWER
+        return Verdict.REGRESSED, "find what slowed it, or save a new run if the cost is wanted"
     if high > most:
-        return Verdict.INCONCLUSIVE, STRADDLES
+        remedy = "the interval contains the threshold: take more rounds, or compare builds with dtdispatch ab"
+        return Verdict.INCONCLUSIVE, remedy
     if threshold.fraction and max(ratio / low, high / ratio) > most:
-        return Verdict.INCONCLUSIVE, WIDE
-    return (Verdict.IMPROVED, FASTER) if high < 1 / most else (Verdict.PASSED, "")
+        remedy = (
+            "the interval is wider than the threshold: run again, or save a new run, on a quieter machine, "
+            "or compare builds with dtdispatch ab"
+        )
+        return Verdict.INCONCLUSIVE, remedy
+    return (Verdict.IMPROVED, "save a new run to keep it") if high < 1 / most else (Verdict.PASSED, "")
