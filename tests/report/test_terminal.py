@@ -22,7 +22,7 @@ from pytest_dtdispatch.report.document import (
     one_line,
     paragraph,
 )
-from pytest_dtdispatch.report.rows import EXPENDABLE, MEANINGS, OF_TIMES
+from pytest_dtdispatch.report.rows import EXPENDABLE, MEANINGS
 from pytest_dtdispatch.report.terminal import (
     MIN_LABEL,
     NO_EDGE,
@@ -172,7 +172,7 @@ def test_table_can_omit_group_titles_and_proof() -> None:
 
 @pytest.mark.parametrize("width", [*WIDTHS, NO_EDGE])
 def test_brief_legend_explains_only_shown_columns(width: int) -> None:
-    document = Document((table(line()),), OF_TIMES, MEANINGS)
+    document = Document((table(line()),), "Each figure is a median.", MEANINGS)
     text = brief_legend([document], width)
     assert len(text) <= min(width, 120)
     *explained, end = text.split("; ")

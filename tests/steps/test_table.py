@@ -12,7 +12,7 @@ from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.text import MOST_LISTED
 from pytest_dtdispatch.core.verdicts import complaint
-from pytest_dtdispatch.report.document import MOST_NOTES, View
+from pytest_dtdispatch.report.document import View
 from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache, Redistribution, Wrapping
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 from pytest_dtdispatch.steps.table import LIMITS, document, judge, state_of
@@ -80,7 +80,7 @@ def test_misses_and_growing_caches_are_listed_below() -> None:
 def test_long_list_of_misses_is_cut_unless_verbose() -> None:
     many = tuple(replace(MISS, signature=f"op{i}") for i in range(9))
     steps = steps_of(StepCounts(events=many), StepCounts())
-    assert text_of(steps).count("missed op") == MOST_NOTES
+    assert text_of(steps).count("missed op") == 5
     assert "and 4 more; -v lists them" in text_of(steps)
     assert text_of(steps, verbose=True).count("missed op") == 9
 

@@ -13,8 +13,6 @@ from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import first_of
 from pytest_dtdispatch.core.verdicts import RowVerdict
 
-MOST_NOTES = 5
-
 
 class Tone(Enum):
     """What a piece of text is, from which each format takes its colour or its marks."""
@@ -56,7 +54,7 @@ class View:
             >>> View().listed(list("abcdefg"))[-2:]
             ['e', 'and 2 more; -v lists them']
         """
-        return [*notes] if self.verbose else first_of(notes, MOST_NOTES, "; -v lists them")
+        return [*notes] if self.verbose else first_of(notes, 5, "; -v lists them")
 
 
 @dataclass(frozen=True)

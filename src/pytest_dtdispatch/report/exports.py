@@ -25,12 +25,7 @@ from pytest_dtdispatch.report.summary import summary
 from pytest_dtdispatch.stats.intervals import bounds
 
 DECIMALS = 3  # of nanoseconds: no clock has more
-# Bencher has a measure of this name, in nanoseconds; it makes those of other names as they come.
-LATENCY, OTHER_TIME = "latency", "time-ns"
-LONGEST_BENCHMARK, LONGEST_MEASURE = 1024, 64
 TRACE_FORMAT = "pytest-dtdispatch trace"
-# kineto replaces line breaks and backslashes, so a name ends with its line, or before "pid" (torch 2.5).
-TRACE_NAME = re.compile(r'^(\s*(?:"ph": "\w", "cat": "\w+", )?"name": )"(.*)"(, "pid": .*|,?)$', re.MULTILINE)
 # A row of expected results has a margin, a number, where a row of results may have a whole signature.
 RESULT = r'("(?=[^"]*::)([^"]|"")*"|(?=[^",\n]*::)[^",\n]*),\w+,\d+(\s|,(?![-+.\de]+[,\s]))'
 
@@ -81,6 +76,7 @@ def bencher(run: ReportedRun) -> tuple[str, int]:
 
     A benchmark is a state of a row, or a result that has numbers beside rows.
     """
+    longest_benchmark, longest_measure = 1024, 64
     found: dict[str, dict[str, dict[str, float]]] = {}
     for name, _, samples in recorded_states(run):
         metric = {"value": round(samples.figure, DECIMALS)}
@@ -89,13 +85,14 @@ def bencher(run: ReportedRun) -> tuple[str, int]:
         is_of_samples = samples.unit.is_time and not samples.by_rank
         if is_of_samples and (interval := bounds(samples.values)):
             metric["lower_value"], metric["upper_value"] = map(float, interval)
-        time_measure = LATENCY if samples.unit == TIME else OTHER_TIME
-        measure = time_measure if samples.unit.is_time else samples.unit.name
-        benchmark = shorten(escape_controls(name), len(f"::{samples.state}"), LONGEST_BENCHMARK)
-        found.setdefault(benchmark, {})[shorten(measure, limit=LONGEST_MEASURE)] = metric
+        measure = samples.unit.name
+        if samples.unit.is_time:  # Bencher has a measure "latency", in nanoseconds, and creates others
+            measure = "latency" if samples.unit == TIME else "time-ns"
+        benchmark = shorten(escape_controls(name), len(f"::{samples.state}"), longest_benchmark)
+        found.setdefault(benchmark, {})[shorten(measure, limit=longest_measure)] = metric
     for number in run.result_numbers():
-        benchmark = shorten(name_in_files(number.row), limit=LONGEST_BENCHMARK)
-        measure = shorten(number.metric, limit=LONGEST_MEASURE)
+        benchmark = shorten(name_in_files(number.row), limit=longest_benchmark)
+        measure = shorten(number.metric, limit=longest_measure)
         found.setdefault(benchmark, {})[measure] = {"value": number.value}
     return json.dumps(found, indent=1) + "\n", sum(map(len, found.values()))
 
@@ -114,7 +111,9 @@ def _read_trace(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        escaped = TRACE_NAME.sub(lambda name: f"{name[1]}{json.dumps(name[2])}{name[3]}", text)
+        # kineto replaces line breaks and backslashes: a name ends with its line, or before "pid" (torch 2.5).
+        name_line = r'(?m)^(\s*(?:"ph": "\w", "cat": "\w+", )?"name": )"(.*)"(, "pid": .*|,?)$'
+        escaped = re.sub(name_line, lambda name: f"{name[1]}{json.dumps(name[2])}{name[3]}", text)
     try:
         return json.loads(escaped)
     except ValueError as error:

@@ -35,14 +35,7 @@ TONES = {
     Verdict.INCONCLUSIVE: Tone.NOTICE,
     Verdict.QUARANTINED: Tone.NOTICE,
 }
-# What a row without a threshold did.
-MOVED = {
-    Verdict.REGRESSED: ("slower", Tone.NOTICE),
-    Verdict.IMPROVED: ("faster", Tone.GOOD),
-    Verdict.INCONCLUSIVE: ("no change", Tone.PLAIN),
-}
 ORDINARY = ("passed", "new", "no change")  # only the first few are shown
-FEW = 3
 ORDER = tuple(Verdict)
 MOST_NEW = 10
 MOST_ROWS = 20  # that did not pass
@@ -93,7 +86,7 @@ def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]
         tests.setdefault(row.row.test, []).append(row)
     groups = []
     for test, of_test in tests.items():
-        folded = [] if view.verbose else [row for row in of_test if _verdict_word(row)[0] in ORDINARY][FEW:]
+        folded = [] if view.verbose else [row for row in of_test if _verdict_word(row)[0] in ORDINARY][3:]
         words = Counter(_verdict_word(row)[0] for row in folded)
         more = f"and {', '.join(f'{n} {word}' for word, n in words.items())}; -v lists them" * bool(folded)
         lines = [_comparison_line(row, view, has_threshold) for row in of_test if row not in folded]
@@ -142,11 +135,15 @@ def _time(ns: float) -> str:
 
 def _verdict_word(row: RowVerdict) -> tuple[str, Tone]:
     """Say the verdict; of a row without a threshold in which direction it moved."""
-    if row.criterion or row.verdict not in MOVED:
-        return str(row.verdict), TONES.get(row.verdict, Tone.BAD)
-    if row.verdict is Verdict.INCONCLUSIVE and not row.change:
-        return "undecided", Tone.NOTICE
-    return MOVED[row.verdict]
+    if not row.criterion:
+        match row.verdict:
+            case Verdict.REGRESSED:
+                return "slower", Tone.NOTICE
+            case Verdict.IMPROVED:
+                return "faster", Tone.GOOD
+            case Verdict.INCONCLUSIVE:
+                return ("no change", Tone.PLAIN) if row.change else ("undecided", Tone.NOTICE)
+    return str(row.verdict), TONES.get(row.verdict, Tone.BAD)
 
 
 def _badness(row: RowVerdict) -> tuple[int, float]:

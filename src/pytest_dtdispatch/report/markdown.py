@@ -21,9 +21,6 @@ from pytest_dtdispatch.report.document import (
 )
 
 MARKUP = re.compile(r"([\\`*_\[\]<>|#$~&{}!])")
-LIST_MARK = re.compile(r"^(\d*)([-+=.)])")
-NUMBER = re.compile(r"[-+]?[\d,.]+( ?%)?")
-SPACES = re.compile(r"\s+")
 
 
 def document_text(document: Document) -> str:
@@ -60,7 +57,7 @@ def escaped(text: str) -> str:
 
 def folded(title: str, text: str) -> str:
     """Write a text that few readers open, below its title."""
-    shown = html.escape(escape_controls(SPACES.sub(" ", title)))
+    shown = html.escape(escape_controls(re.sub(r"\s+", " ", title)))
     return f"<details>\n<summary>{shown}</summary>\n\n{text}\n</details>\n"
 
 
@@ -68,7 +65,8 @@ def _block_parts(block: Block) -> Iterator[str]:
     """Write a block, as parts with an empty line between them."""
     match block:
         case Paragraph():
-            yield LIST_MARK.sub(r"\1\\\2", _inline(block.spans))
+            # Escape the beginning of a text that would read as an item of a list or as a heading.
+            yield re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", _inline(block.spans))
         case Verbatim():
             yield _fenced(block.lines)
         case Table():
@@ -102,7 +100,8 @@ def _grid(titles: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 def _is_number(cells: Sequence[Cell]) -> bool:
     filled = [cell for cell in cells if cell != "-"]
-    return bool(filled) and all(isinstance(cell, str) and NUMBER.fullmatch(cell) for cell in filled)
+    number = r"[-+]?[\d,.]+( ?%)?"
+    return bool(filled) and all(isinstance(cell, str) and re.fullmatch(number, cell) for cell in filled)
 
 
 def _fenced(lines: Sequence[str]) -> str:
@@ -120,5 +119,5 @@ def _inline(cell: Cell) -> str:
 def _marked(span: Span) -> str:
     if span.tone is Tone.CODE:
         return code(span.text)
-    text = MARKUP.sub(r"\\\1", escape_controls(SPACES.sub(" ", span.text)))
+    text = MARKUP.sub(r"\\\1", escape_controls(re.sub(r"\s+", " ", span.text)))
     return f"**{text}**" if span.tone is Tone.STRONG else text

@@ -27,18 +27,6 @@ from pytest_dtdispatch.report.document import (
     paragraph,
 )
 
-TITLE = "mark"
-WHY_NOISY = (
-    f"samples scatter by more than {NOISY:.0%}, so no gate judges them. Run again on a quieter machine, or "
-    "compare builds with dtdispatch ab"
-)
-
-SLOW_CORE = (
-    f"were measured while the core ran {SLOWED - 1:.0%} slower than beside the fastest row, as beside other "
-    "machines on the same processor: their times are longer by as much. Run again when it is quieter"
-)
-MOST_OPS = 3  # that are named
-
 
 def mark(measurement: Measurement) -> tuple[str, Tone]:
     """Say of a row what is not proved, and in which states it is noisy; nothing where all is well."""
@@ -61,7 +49,7 @@ def notes_of(row: Measurement, view: View) -> tuple[str, ...]:
 
 def title_of(lines: Sequence[Line]) -> str:
     """Title the last column, where it says anything."""
-    return TITLE if any(line.proof for line in lines) else ""
+    return "mark" if any(line.proof for line in lines) else ""
 
 
 def proved(everything: Sequence[Measurement], by: str = "the cache counters") -> Iterator[Paragraph]:
@@ -78,10 +66,19 @@ def noise(everything: Sequence[Measurement]) -> Document:
     readings = [[each.speed_ns for each in row.recorded() if each.speed_ns] for row in everything]
     fastest_ns = min(itertools.chain.from_iterable(readings), default=0)
     slowed = [max(of_row) > SLOWED * fastest_ns for of_row in readings if of_row]
+    noisy = (
+        f"are noisy: samples scatter by more than {NOISY:.0%}, so no gate judges them. Run again on a "
+        "quieter machine, or compare builds with dtdispatch ab"
+    )
+    slow = (
+        f"were measured while the core ran {SLOWED - 1:.0%} slower than beside the fastest row, as beside "
+        "other machines on the same processor: their times are longer by as much. "
+        "Run again when it is quieter"
+    )
     counts = {
-        f"are noisy: {WHY_NOISY}": sum(bool(row.noisy) for row in everything),
+        noisy: sum(bool(row.noisy) for row in everything),
         f"are not judged: {TRACED}": sum(row.figures.is_traced for row in everything),
-        SLOW_CORE: sum(slowed),
+        slow: sum(slowed),
     }
     lines = (f"{count:,} of {len(everything):,} rows {text}" for text, count in counts.items() if count)
     return Document(tuple(paragraph(line, Tone.NOTICE, hanging=1) for line in lines))
@@ -132,8 +129,8 @@ def _explained(everything: Sequence[Measurement]) -> str:
     calls = sum(row.calls for row in seen)
     text = f", {calls - without.total():,} of {calls:,} calls explained" if seen else ""
     if without:
-        ops = ", ".join(f"{op} ({count:,}x)" for op, count in without.most_common(MOST_OPS))
-        left_out = len(without) - MOST_OPS
+        ops = ", ".join(f"{op} ({count:,}x)" for op, count in without.most_common(3))
+        left_out = len(without) - 3
         more = f" and {plural(left_out, 'op')} more" * (left_out > 0)
         text += f"; without a figure: {ops}{more}"
     return text

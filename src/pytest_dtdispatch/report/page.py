@@ -37,11 +37,7 @@ from pytest_dtdispatch.report.summary import run_sections
 
 TITLE = "DTensor dispatch report"
 PIECES = {"local": "local", "hit": "overhead on a hit", "miss": "extra on a miss"}  # of the bar of a row
-LEAST_RANGE = 1e3  # of the scale of bars
 MOST, LONGEST = 10, 72  # items of a list that are not folded, letters of a name
-MOST_COLUMNS = 11  # beside the label, on a screen of 1,280 dots
-DEAREST = 3  # rows that are named first
-EITHER_SIDE = re.compile(r"\+-(?=[\d,]*%)")  # scatter: the larger gap, which bounds samples above
 
 
 def require_jinja() -> Any:
@@ -63,7 +59,7 @@ def html_page(run: ReportedRun) -> str:
     style, script = _own_file("page.css"), _own_file("page.js")
     ends = [end for rows in run.calls.values() for row in rows for end in _ends(row).values()] or [1.0]
     low, high = 10.0 ** math.floor(math.log10(min(ends))), 10.0 ** math.ceil(math.log10(max(ends)))
-    high = max(high, low * LEAST_RANGE)
+    high = max(high, low * 1000)
     rows = dict(_page_rows(run, low, high))
     units = UNITS if run.unit.is_time else COUNT_UNITS
     page: str = _template().render(
@@ -161,7 +157,7 @@ def _dearest(run: ReportedRun) -> Iterator[Block]:
         yield from KINDS[kind].largest(test, result)
     units = UNITS if run.unit.is_time else COUNT_UNITS
     tests = {id(row): test for test, rows in run.calls.items() for row in rows}
-    for one in by_cost([row for rows in run.calls.values() for row in rows])[:DEAREST]:
+    for one in by_cost([row for rows in run.calls.values() for row in rows])[:3]:
         if cost := one.share and call_cost(one.row):
             figures = (
                 f"{plural(one.row.calls, 'call')} of {short(cost, units)}, {one.share:.0%} of all rows: "
@@ -201,7 +197,8 @@ def _folded(blocks: Iterable[Block]) -> Iterator[Block | Folded]:
 def _fitted(table: Table) -> Table:
     """Remove expendable columns of a table that has too many for the page; word scatter as a bound."""
     titles = [column.title for column in table.columns]
-    spared = [title for title in table.expendable if title in titles][: max(len(titles) - MOST_COLUMNS, 0)]
+    most_columns = 11  # beside the label, on a screen of 1,280 dots
+    spared = [title for title in table.expendable if title in titles][: max(len(titles) - most_columns, 0)]
     kept = [title not in spared for title in titles]
 
     def fit(line: Line) -> Line:
@@ -215,7 +212,7 @@ def _fitted(table: Table) -> Table:
 
 def _as_bound(text: str) -> str:
     """Word scatter, in a text without names of users, as the upper bound that it is."""
-    return EITHER_SIDE.sub("up to +", text)
+    return re.sub(r"\+-(?=[\d,]*%)", "up to +", text)
 
 
 def _lists(table: Table, by_group: bool) -> Iterator[tuple[str, list[tuple[str, Line]]]]:

@@ -32,11 +32,7 @@ from pytest_dtdispatch.report.document import (
 )
 from pytest_dtdispatch.report.notes import mark, notes_of, proved, title_of
 
-ENOUGH = 0.95  # of what all rows cost: those that make it are shown
-FEW, MOST = 5, 10  # rows that are all shown; that are shown although nothing is wrong with them
-NOTHING = "nothing was timed: no op on DTensors ran in the region"
 SCATTER = "+-%"
-PROPAGATED = (State.MISS, State.HIT)
 FigureText = Callable[[Samples], str]
 SCALES = {
     State.COLD: MILLISECONDS,
@@ -44,10 +40,6 @@ SCALES = {
     State.HIT: MICROSECONDS,
     State.LOCAL: MICROSECONDS,
 }
-WHOLE = Scale("", 1, 0)  # of counts
-OF_TIMES = "Each figure is the lowest of seven block medians."
-OF_COUNTS = "{unit}: the minimum over the counted calls."
-OF_RANKS = "Each figure is the median of the rank medians."
 MEANINGS = {
     "miss": "first call with empty caches",
     "hit": "a later call",
@@ -103,7 +95,7 @@ def columns(view: View) -> Iterator[RowColumn]:
 
 def _columns_of(state: State, view: View) -> Iterator[RowColumn]:
     """Yield a column of the figures of a state, and others beside it; a hit is any later call."""
-    scale = WHOLE if view.counted else SCALES[state]
+    scale = Scale("", 1, 0) if view.counted else SCALES[state]
 
     def cell(row: Measurement, text: FigureText) -> str:
         samples = row.steady if state is State.HIT else row.of(state)
@@ -116,7 +108,7 @@ def _columns_of(state: State, view: View) -> Iterator[RowColumn]:
     beside: dict[str, FigureText] = {}
     if view.is_many and state is not State.LOCAL:
         beside = {"slowest": slowest, "spread": lambda each: f"{each.spread:.0%}" if each.by_rank else "-"}
-    elif state in PROPAGATED:
+    elif state in (State.MISS, State.HIT):
         span = {f"{state}+": lambda each: f"{each.span:,}"}
         beside = span if view.counted else {SCATTER: scatter_text}
     for title, text in {str(state): lambda each: scale.text(_figure(each)), **beside}.items():
@@ -144,7 +136,11 @@ def _sample_counts(row: Measurement) -> str:
 
 def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Document:
     """Lay out rows of ops and named calls, of ranks, counts or times: each column that has a figure."""
-    legend = OF_RANKS if view.is_many else OF_COUNTS if view.counted else OF_TIMES
+    legend = "Each figure is the lowest of seven block medians."
+    if view.is_many:
+        legend = "Each figure is the median of the rank medians."
+    elif view.counted:
+        legend = f"{view.counted.capitalize()}: the minimum over the counted calls."
     everything = [row for of_test in measured.values() for row in of_test]
     filled = [column for column in columns(view) if any(column.text(row) != "-" for row in everything)]
     regions = {
@@ -153,9 +149,7 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
         for contains in dict.fromkeys(each.contains for each in of_test)
     }
     blocks = (_table(filled, regions, view), *proved(everything), *profiles(measured))
-    return Document(
-        blocks, legend.format(unit=view.counted.capitalize()), MEANINGS, _worst_text(measured, view)
-    )
+    return Document(blocks, legend, MEANINGS, _worst_text(measured, view))
 
 
 def _worst_text(measured: Mapping[str, Sequence[Measurement]], view: View) -> str:
@@ -271,7 +265,7 @@ def by_cost(rows: Sequence[Measurement]) -> list[CostedRow]:
 
 def shown(rows: Sequence[CostedRow], view: View) -> tuple[list[CostedRow], str]:
     """Choose the most expensive rows and all with a mark or a note, and describe the omitted ones."""
-    is_whole = view.verbose or len(rows) <= FEW
+    is_whole = view.verbose or len(rows) <= 5
     left_out = [] if is_whole else [each for n, each in enumerate(rows) if _can_go(each, n)]
     if len(left_out) < 2:  # a line that says so would take as much room
         return list(rows), ""
@@ -281,11 +275,11 @@ def shown(rows: Sequence[CostedRow], view: View) -> tuple[list[CostedRow], str]:
 
 
 def _can_go(costed: CostedRow, before: int) -> bool:
-    """Whether a row is proved, and those before it are many, or cost enough without it."""
+    """Whether a row is proved, and those before it are 10, or make 95 % of the cost."""
     if costed.share is None or costed.total is None or mark(costed.row)[1] is Tone.BAD:
         return False
-    is_cheap = costed.total - costed.share >= ENOUGH and not costed.row.figures.notes
-    return before >= MOST or (is_cheap and not costed.row.noisy)
+    is_cheap = costed.total - costed.share >= 0.95 and not costed.row.figures.notes
+    return before >= 10 or (is_cheap and not costed.row.noisy)
 
 
 def timed_document(title: str, timed: Mapping[Signature, Sequence[Figures]]) -> Document:
@@ -295,4 +289,6 @@ def timed_document(title: str, timed: Mapping[Signature, Sequence[Figures]]) -> 
         Measurement(str(op), op.full, op.op, op.mesh_device, Contains.DISPATCH, len(timed[op]), of_op)
         for op, of_op in figures.items()
     ]
-    return document({title: rows}, View(verbose=True)) if rows else Document((one_line(NOTHING),))
+    if not rows:
+        return Document((one_line("nothing was timed: no op on DTensors ran in the region"),))
+    return document({title: rows}, View(verbose=True))

@@ -22,9 +22,6 @@ from pytest_dtdispatch.report.document import KINDS, Document, View, notice
 KEY = "dtdispatch"  # of the run in the file
 VERSION = 4
 NOTHING = "nothing in it was measured with --dtdispatch"
-OTHER_FORMAT = (
-    "saved in format {}; this version reads {}: save it again, or compare with the version that wrote it"
-)
 
 
 class NotComparableError(ValueError):
@@ -204,7 +201,10 @@ def decode_run(members: Any) -> ReportedRun:
     if type(version) is not int:
         raise ValueError(f"its {KEY} has no version")
     if version != VERSION:
-        raise OtherFormatError(OTHER_FORMAT.format(version, VERSION))
+        raise OtherFormatError(
+            f"saved in format {version}; this version reads {VERSION}: "
+            "save it again, or compare with the version that wrote it"
+        )
     try:
         run = _decode(plain.get("run"))
     except RecursionError:

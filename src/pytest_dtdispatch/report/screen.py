@@ -16,8 +16,6 @@ from pytest_dtdispatch.report.document import Document, Span, Tone, View
 from pytest_dtdispatch.report.terminal import document_lines, page_width
 
 LONG_S = 2.0  # what is over sooner is not spoken of
-BETWEEN_S = 0.1
-LEAST_ROOM = 20  # columns
 SAVE, RESTORE, ERASE = "\x1b7", "\x1b8", "\x1b[K"
 CODES = {Tone.STRONG: 1, Tone.GOOD: 32, Tone.NOTICE: 33, Tone.BAD: 31}  # of colours
 
@@ -108,12 +106,12 @@ class ProgressLine:
             return
         with self._reached():
             room = self._room() - 2
-            if room >= LEAST_ROOM:
+            if room >= 20:
                 self._is_there = True
                 text = escape_controls(text).encode("ascii", "replace").decode("ascii")  # a column a letter
                 fitted = text if len(text) <= room else f"{text[: room - 3]}..."
                 self._write(f"{SAVE} {fitted}{ERASE}{RESTORE}")
-        self._next = self._clock() + BETWEEN_S
+        self._next = self._clock() + 0.1
 
     def clear(self) -> None:
         """Take it away, and wait again for long before the next."""

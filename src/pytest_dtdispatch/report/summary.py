@@ -37,17 +37,10 @@ from pytest_dtdispatch.report.run import ReportedRun
 # Of the summary of one step: "Job summaries are isolated between steps and each step is restricted to a
 # maximum size of 1MiB", in GitHub's reference of workflow commands.
 MOST_BYTES = 2**20
-KEPT_BYTES = 4096  # for the line that says what was left out
 MOST_ROWS = 100  # in the table of what changed
-LONGEST_ROW = 300
-CHANGES = tuple(verdict for verdict in Verdict if verdict not in (Verdict.PASSED, Verdict.NEW))
-NOTHING = "nothing was measured"
 # How they are written, and that 10 errors a step are shown: "Workflow commands for GitHub Actions".
 MOST_SHOWN = 10
 TITLE = "dtdispatch"
-# What may differ between runs that compare.
-HARMLESS = {"pytest-dtdispatch", "commit"}
-LEGEND = "Times are in nanoseconds; -: the run does not have it. change: from the first figure to the last."
 
 
 def summary(run: ReportedRun, room: int = MOST_BYTES) -> str:
@@ -59,13 +52,14 @@ def summary(run: ReportedRun, room: int = MOST_BYTES) -> str:
     """
     text = _head(run)
     left_out: list[str] = []
+    room_for_sections = room - 4096  # the rest is for the line on omitted sections
     title = "Full output of the gate"
     of_gates = (
         Section(f"{title}: {cut_name(gate.where)}", judgement_document(gate).blocks) for gate in run.gates
     )
     for section in (*run_sections(run), *of_gates):
         written = folded(section.title, document_text(Document(section.blocks, section.legend)))
-        if len(f"{text}\n{written}".encode("utf-8", "backslashreplace")) + KEPT_BYTES > room:
+        if len(f"{text}\n{written}".encode("utf-8", "backslashreplace")) > room_for_sections:
             left_out.append(section.title)
         else:
             text = f"{text}\n{written}"
@@ -87,15 +81,18 @@ def verdict_text(run: ReportedRun) -> str:
         >>> verdict_text(ReportedRun())
         'nothing was measured'
     """
+    if not run.gates and not run:
+        return "nothing was measured"
     if not run.gates:
-        return f"measured, {len(run.metrics()):,} results, compared with nothing" if run else NOTHING
+        return f"measured, {len(run.metrics()):,} results, compared with nothing"
     counts = verdict_counts([row for gate in run.gates for row in gate.verdicts])
     return ", ".join(filter(None, ("failed" if run.has_failed else "passed", plain(counts))))
 
 
 def _head(run: ReportedRun) -> str:
     parts = [f"## {TITLE}: {verdict_text(run)}\n"]
-    changed = [(gate, row) for gate in run.gates for row in gate.verdicts if row.verdict in CHANGES]
+    judged = ((gate, row) for gate in run.gates for row in gate.verdicts)
+    changed = [(gate, row) for gate, row in judged if row.verdict not in (Verdict.PASSED, Verdict.NEW)]
     if changed:
         changed.sort(key=lambda each: gravity(each[1]))
         remedies = dict.fromkeys(f"{row.verdict}: {row.remedy}" for _, row in changed if row.remedy)
@@ -198,7 +195,10 @@ def history_document(runs: Sequence[ReportedRun]) -> Document:
         expendable=tuple(str(n) for n in range(2, len(ordered))),
     )
     blocks: list[Block] = [one_line(text) for text in _run_texts(ordered)]
-    return Document((*blocks, table, paragraph(LEGEND, indent=1)))
+    legend = (
+        "Times are in nanoseconds; -: the run does not have it. change: from the first figure to the last."
+    )
+    return Document((*blocks, table, paragraph(legend, indent=1)))
 
 
 def _line(label: str, metric: str, values: Sequence[MetricValue | None]) -> Line:
@@ -226,4 +226,5 @@ def _run_texts(runs: Sequence[ReportedRun]) -> Iterator[str]:
 
 
 def _comparable(run: ReportedRun) -> dict[str, str]:
-    return {name: value for name, value in run.environment.items() if name not in HARMLESS}
+    may_differ = {"pytest-dtdispatch", "commit"}
+    return {name: value for name, value in run.environment.items() if name not in may_differ}

@@ -26,10 +26,9 @@ from pytest_dtdispatch.report.document import (
 )
 
 NO_EDGE = sys.maxsize  # the width of a pipe and of a file
-LONGEST_LEGEND = 120
 MORE = "-v explains all."
 INDENT = "  "
-MIN_LABEL, ROOMY_LABEL = 30, 52
+MIN_LABEL = 30
 T = TypeVar("T")
 
 
@@ -58,7 +57,7 @@ def _escaped(part: T) -> T:
 
 def brief_legend(documents: Iterable[Document], width: int) -> str:
     """Explain as many of the columns that are shown as one line has room for."""
-    room, text = min(width, LONGEST_LEGEND) - len(INDENT) - 1, ""
+    room, text = min(width, 120) - len(INDENT) - 1, ""
     for document in documents:
         shown = _shown_titles(document, width)
         explained = [f"{title}: {meaning}" for title, meaning in document.meanings.items() if title in shown]
@@ -134,7 +133,7 @@ def _fit(table: Table, width: int) -> TableFit:
     ]
     proof = max(len(table.proof_title), *(len(line.proof) for line in lines), 0)
     beside = len(INDENT) + (2 + min(proof, table.proof_room) if proof else 0)
-    least = min(max(width // 2, MIN_LABEL), ROOMY_LABEL, longest)
+    least = min(max(width // 2, MIN_LABEL), 52, longest)
     shown = list(range(len(widths)))
     for titles, room in ((table.expendable, least), (table.widest_kept, min(least, MIN_LABEL))):
         for i in [i for title in titles for i in shown if table.columns[i].title == title]:
