@@ -14,6 +14,8 @@ from typing import Any
 
 from pytest_dtdispatch.core.text import ask
 
+PROJECTS = ("pyproject.toml", "setup.cfg", "setup.py")
+
 
 @dataclass(frozen=True)
 class Checkout:
@@ -65,17 +67,10 @@ class Checkout:
     @cached_property
     def _package_folders(self) -> tuple[Path, ...]:
         """Folders with packages of the repository, on the import path or not."""
-        tops = {
-            path.parent for name in PROJECTS for depth in DEPTHS for path in Path(self.top).glob(depth + name)
-        }
-        return (
-            *map(Path, self.import_path),
-            *(top / each for top in {Path(self.top), *tops} for each in SOURCES),
-        )
-
-
-PROJECTS, SOURCES = ("pyproject.toml", "setup.cfg", "setup.py"), ("", "src", "python", "lib")
-DEPTHS = ("", "*/", "*/*/")
+        patterns = [depth + name for name in PROJECTS for depth in ("", "*/", "*/*/")]
+        tops = {path.parent for pattern in patterns for path in Path(self.top).glob(pattern)}
+        sources = (top / name for top in {Path(self.top), *tops} for name in ("", "src", "python", "lib"))
+        return (*map(Path, self.import_path), *sources)
 
 
 def module_files(modules: Mapping[str, ModuleType]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 from pytest_dtdispatch.ab.process import stopping_handled_by
 from pytest_dtdispatch.ab.report import exit_status, pasted_document, run_document
 from pytest_dtdispatch.ab.rule import PAIRS, Metric, Rule
-from pytest_dtdispatch.ab.run import MAX_SHARE, TIME_LIMITS_S, Request, judge_pairs, measure_run, read_ab_run
+from pytest_dtdispatch.ab.run import MAX_SHARE, Request, judge_pairs, measure_run, read_ab_run
 from pytest_dtdispatch.core.parsing import read_choice, read_count, read_decimal, read_file, read_seconds
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import DtDispatchError
@@ -29,7 +29,6 @@ METRIC_OF = {
     "threshold": Metric.INSTRUCTIONS,
 }
 RULE_OPTIONS = ("control", "threshold", "floor_hit", "floor_miss")  # may be changed by --judge
-HELP = "compare interpreters or commits, in fresh processes"
 
 
 def read_percent(text: str) -> float:
@@ -126,7 +125,8 @@ exit status:
 def add_ab_parser(commands: Any) -> None:
     """Add the subcommand."""
     texts = {"usage": USAGE, "description": ABOUT, "epilog": EXAMPLE}
-    parser = commands.add_parser("ab", help=HELP, argument_default=argparse.SUPPRESS, **texts)
+    meaning = "compare interpreters or commits, in fresh processes"
+    parser = commands.add_parser("ab", help=meaning, argument_default=argparse.SUPPRESS, **texts)
     for flag, reader, metavar, meaning in FLAGS:
         parser.add_argument(flag, type=argument_type(reader), metavar=metavar, help=meaning)
     meaning = "end with a Markdown table to paste into a pull request"
@@ -151,8 +151,8 @@ def run_ab(options: argparse.Namespace, arguments: Sequence[str]) -> int:
             found = judge_pairs(run)
         else:
             request = _request(typed)
-            time_limit_s = typed.get("time_limit", TIME_LIMITS_S[request.rule.metric])
-            run, found = measure_run(request, time_limit_s, typed.get("json"))
+            default_s = 1800.0 if request.rule.metric == Metric.INSTRUCTIONS else 300.0
+            run, found = measure_run(request, typed.get("time_limit", default_s), typed.get("json"))
     show(run_document(run, found))
     if adds_markdown:
         lines = document_text(pasted_document(run, found)).splitlines()

@@ -24,7 +24,6 @@ from pytest_dtdispatch.core.files import read_json
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 
-PROBE_SECONDS = 120.0
 # The import path includes folders of packages that setuptools installed editable through a finder.
 PROBE = """
 import importlib.metadata, importlib.util, json, platform, sys, urllib.parse
@@ -45,16 +44,7 @@ if importlib.util.find_spec("torch"):
     found.update(torch=torch.__version__, build=getattr(torch.version, "git_version", None) or "")
 print("dtdispatch-probe", json.dumps({**found, "path": path, "sources": sources}))
 """
-PROBED = "dtdispatch-probe "
-MAX_LOG_BYTES, MAX_LINE_LENGTH = 64 * 1024, 200
-# Its pipe closes when this process is killed: then it kills the group of the measuring process.
-KILL_GROUP_AT_EOF = 'read -r _; kill -9 "-$0"'
-# By exit status: its meaning, and the prefixes of the line with details; else the last line has them.
-FAILURES = {
-    0: ("measured nothing; its last output", ()),
-    1: ("tests failed", ("FAILED ", "ERROR ")),
-    5: ("no test was collected", ()),
-}
+MAX_LINE_LENGTH = 200
 
 
 @dataclass(frozen=True)
@@ -110,13 +100,13 @@ def interpreter(side: str, typed: str) -> str:
 def probe(arm: Arm, workspace: Path) -> Probed:
     """Query the versions and paths of an interpreter; raise an error if it cannot measure."""
     log = workspace / f"{arm.name}-probe.log"
-    status = run_to_end(arm, ["-c", PROBE], {}, log, PROBE_SECONDS)
+    status = run_to_end(arm, ["-c", PROBE], {}, log, 120.0)
     if status is None:
-        raise DtDispatchError(f"{arm}: did not respond within {PROBE_SECONDS:g} s")
-    lines = last_lines(log)
+        raise DtDispatchError(f"{arm}: did not respond within 120 s")
+    lines, prefix = last_lines(log), "dtdispatch-probe "
     try:
-        answer = "" if status else next(line for line in reversed(lines) if line.startswith(PROBED))
-        found = json.loads(answer.removeprefix(PROBED))
+        answer = "" if status else next(line for line in reversed(lines) if line.startswith(prefix))
+        found = json.loads(answer.removeprefix(prefix))
         path, sources = found.pop("path", []), found.pop("sources", [])
         versions = Versions(cpu=cpu_model(), **found)
     except (StopIteration, ValueError, TypeError):
@@ -178,14 +168,20 @@ def _failure(status: int, lines: Sequence[str]) -> str:
         names = {int(number): number.name for number in signal.Signals}
         return f"died of {names.get(-status, f'signal {-status}')}"
     last = next((line for line in reversed(lines) if not line.startswith("=")), "")
-    meaning, prefixes = FAILURES.get(status, (f"exit status {status}", ("ERROR: ", "E   ")))
+    # The meaning of the exit status, and prefixes of the line with details; else the last line has them.
+    failures: dict[int, tuple[str, tuple[str, ...]]] = {
+        0: ("measured nothing; its last output", ()),
+        1: ("tests failed", ("FAILED ", "ERROR ")),
+        5: ("no test was collected", ()),
+    }
+    meaning, prefixes = failures.get(status, (f"exit status {status}", ("ERROR: ", "E   ")))
     return f"{meaning}: {next((line for line in lines if line.startswith(prefixes)), last)[:MAX_LINE_LENGTH]}"
 
 
 def last_lines(log: Path) -> list[str]:
     """Return the last non-empty lines of a log."""
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - MAX_LOG_BYTES))
+        file.seek(max(0, log.stat().st_size - 64 * 1024))
         text = file.read().decode("utf-8", "replace")
     return [line.strip() for line in text.splitlines() if line.strip()]
 
@@ -215,9 +211,9 @@ def run_to_end(
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-                command = ["sh", "-c", KILL_GROUP_AT_EOF, str(process.pid)]
+                # Its pipe closes when this process is killed: then it kills the group of the process.
                 watcher = subprocess.Popen(
-                    command,
+                    ["sh", "-c", 'read -r _; kill -9 "-$0"', str(process.pid)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

@@ -38,11 +38,6 @@ from pytest_dtdispatch.report.document import (
 from pytest_dtdispatch.report.judgements import LONGEST_ROW, gravity, verdict_counts
 
 GOOD = (Verdict.PASSED, Verdict.IMPROVED, Verdict.CHANGED, Verdict.NEW)
-EXIT_STATUSES = (  # exit status by verdicts; the first match applies
-    ({Verdict.REGRESSED, Verdict.MISSING}, 1),
-    ({Verdict.CONTAMINATED}, 4),
-    ({Verdict.INCONCLUSIVE}, 3),
-)
 PLAIN_LEGEND = "plain: the change of the same op on plain tensors."
 LEGENDS = {
     Metric.TIME: "base, head: median of the processes; each counts by its lowest block median. "
@@ -53,18 +48,6 @@ LEGENDS = {
     Metric.INSTRUCTIONS: "base, head: instructions, the minimum over processes. change: from base to head. "
     f"interval: the changes between any two processes of base and head. {PLAIN_LEGEND}",
 }
-NO_CONTROL = {
-    Metric.TIME: "no plain tensors were measured, so a change may be the machine or the code",
-    Metric.INSTRUCTIONS: "no plain tensors were counted, so a change may be the build or the code",
-}
-EXPENDABLE = {
-    Metric.TIME: ("base", "head", "p", "interval"),
-    Metric.COUNTS: (),
-    Metric.INSTRUCTIONS: ("interval",),
-}
-# A line of a profile. Folder and line number are ignored: they differ between commits.
-FUNCTION = re.compile(r"(\d+) (\S+ \()(?:.*/)?([^/:]+)(?::\d+)?\)")
-MAX_FUNCTIONS, MIN_FUNCTION_SHARE = 3, 0.05  # of the largest difference: smaller ones may be noise
 MAX_PASTED_ROWS = 100  # rows; regressed ones come first
 
 
@@ -79,7 +62,11 @@ def exit_status(found: Results) -> int:
         verdicts.discard(Verdict.MISSING)
     if not has_compared and Verdict.MISSING not in verdicts:
         return 3
-    return next((status for worst, status in EXIT_STATUSES if verdicts & worst), 0)
+    if verdicts & {Verdict.REGRESSED, Verdict.MISSING}:
+        return 1
+    if Verdict.CONTAMINATED in verdicts:
+        return 4
+    return 3 if Verdict.INCONCLUSIVE in verdicts else 0
 
 
 def run_document(run: Run, found: Results) -> Document:
@@ -143,12 +130,13 @@ def _table(run: Run, pair: Pair, verdicts: Sequence[RowVerdict]) -> Table | None
             groups.setdefault(test, []).append(line)
     if not groups:
         return None
+    expendable = {Metric.TIME: ("base", "head", "p", "interval"), Metric.INSTRUCTIONS: ("interval",)}
     return Table(
         _columns(metric, "count" if metric == Metric.COUNTS else "state"),
         tuple(Group(test, tuple(lines)) for test, lines in groups.items()),
         label_title="row",
         proof_title="verdict",
-        expendable=EXPENDABLE[metric],
+        expendable=expendable.get(metric, ()),
     )
 
 
@@ -219,14 +207,17 @@ def _differing(run: Run, pair: Pair, one: RowVerdict) -> list[str]:
 
 def _functions(*sides: Iterable[str]) -> list[str]:
     """List the functions that differ most; a function absent from a profile had fewer than those in it."""
+    # A line of a profile. Folder and line number are ignored: they differ between commits.
+    function = r"(\d+) (\S+ \()(?:.*/)?([^/:]+)(?::\d+)?\)"
     base, head = counted = Counter[str](), Counter[str]()
     for counts, lines in zip(counted, sides, strict=True):
-        for found in filter(None, map(FUNCTION.fullmatch, lines)):
-            counts[f"{found[2]}{found[3]})"] += int(found[1])  # lambdas of a file share a name
+        for line in lines:
+            if found := re.fullmatch(function, line):
+                counts[f"{found[2]}{found[3]})"] += int(found[1])  # lambdas of a file share a name
     floor = max(min(counts.values(), default=math.inf) for counts in counted)
     grown = {name: max(head[name], floor) - max(base[name], floor) for name in {**base, **head}}
-    most = sorted(grown, key=lambda name: -abs(grown[name]))[:MAX_FUNCTIONS]
-    least = MIN_FUNCTION_SHARE * max(map(abs, grown.values()), default=0)
+    most = sorted(grown, key=lambda name: -abs(grown[name]))[:3]
+    least = 0.05 * max(map(abs, grown.values()), default=0)  # smaller differences may be noise
     return [f"{name}: {grown[name]:+,.0f} instructions" for name in most if abs(grown[name]) > least]
 
 
@@ -245,7 +236,9 @@ def _stage_text(run: Run, pair: Pair, name: str, stage: Stage) -> str:
     if is_time:
         text = f"{'screen' if name == SCREEN else 'confirmation'}: {len(processes)} processes {took}"
     if stage.control is None:
-        return f"{text}; {NO_CONTROL[rule.metric]}"
+        if is_time:
+            return f"{text}; no plain tensors were measured, so a change may be the machine or the code"
+        return f"{text}; no plain tensors were counted, so a change may be the build or the code"
     text += f"; plain tensors shifted by {percent(stage.control):+.{1 if is_time else 2}f} %"
     if stage.is_contaminated:
         text += f", past {100 * rule.control:g} %: contaminated; {RUN_AGAIN if is_time else OTHER_BUILD}"

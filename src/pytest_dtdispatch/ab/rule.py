@@ -38,14 +38,12 @@ class Metric(TextEnum):
 
 SCREEN, CONFIRM, PROFILE = "screen", "confirm", "profile"
 SCREEN_LEVEL, CONFIRM_LEVEL = 0.05, 0.005
-MISSES = {State.MISS, State.COLD}
 # Pairs of the screen, and fresh ones. An exact count needs one process; a count of instructions hardly
 # scatters, and takes minutes under callgrind.
 PAIRS = {Metric.TIME: (5, 10), Metric.COUNTS: (1, 1), Metric.INSTRUCTIONS: (1, 2)}
 
 RUN_AGAIN = "run again, or --control off where the builds differ"
 OTHER_BUILD = "another build, Python or meter on one side; --control off judges anyway"
-OP_ITSELF = "the op itself, not its dispatch"
 FIND_IT = {
     Metric.TIME: "find what slowed it: compare --base-rev and --head-rev commit by commit",
     Metric.COUNTS: "find what made it grow; --dtdispatch-metric counts lists what each count consists of, "
@@ -244,7 +242,7 @@ def floor_of(rule: Rule, row: RowId) -> float:
     """Return the smallest shift of a row that is a change, as a fraction."""
     if rule.metric == Metric.INSTRUCTIONS:
         return rule.threshold
-    return rule.floor_miss if row.state in MISSES else rule.floor_hit
+    return rule.floor_miss if row.state in (State.MISS, State.COLD) else rule.floor_hit
 
 
 def local_shift(
@@ -333,13 +331,14 @@ def _explained(rule: Rule, verdicts: Mapping[RowId, RowVerdict], one: RowVerdict
     local = verdicts.get(one.row._replace(state=State.LOCAL))
     if not local or not local.verdict is one.verdict is Verdict.REGRESSED:
         return one
+    remedy = "the op itself, not its dispatch"
     if one is local:
-        return replace(one, remedy=OP_ITSELF)
+        return replace(one, remedy=remedy)
     before, after = zip(_ends(one), _ends(local), strict=True)
     overhead = (after[0] - after[1]) - (before[0] - before[1])
     if overhead > floor_of(rule, one.row) * before[0]:
         return one
-    return replace(one, verdict=Verdict.PASSED, remedy=OP_ITSELF)
+    return replace(one, verdict=Verdict.PASSED, remedy=remedy)
 
 
 def _row_verdict(rule: Rule, row: RowId, stage: Stage, verdict: Verdict, tripped: int = 0) -> RowVerdict:

@@ -40,7 +40,6 @@ from pytest_dtdispatch.core.verdicts import NumberShift, RowVerdict, TimeShift, 
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.report.screen import is_watched, say, shown_progress
 
-TIME_LIMITS_S = {Metric.TIME: 300.0, Metric.COUNTS: 300.0, Metric.INSTRUCTIONS: 1800.0}  # of each process
 # Pytest runs of one sample. Counting repeats no call, so a second run proves which calls hit.
 PYTEST_RUNS: Mapping[Metric, Mapping[AnswerKind, tuple[str, ...]]] = {
     Metric.TIME: {AnswerKind.TIMES: ("--dtdispatch-rounds=20", "--dtdispatch-repeat=30")},
@@ -54,7 +53,6 @@ PYTEST_RUNS: Mapping[Metric, Mapping[AnswerKind, tuple[str, ...]]] = {
 DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core")
 # For rows whose instructions differ: a profile of one takes about 10 s, and its counts are not judged.
 PROFILING = ("-odtdispatch_profile=true", "--dtdispatch-rounds=1", "--dtdispatch-repeat=1")
-MAX_PROFILED_ROWS = 3
 MAX_SHARE = 10.0  # of floors and of the control: 1000 %
 FORMAT, VERSION = "pytest-dtdispatch ab", 4
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.CHANGED)
@@ -185,10 +183,10 @@ def _shift(one: RowVerdict) -> float:
 
 
 def _most_changed(found: Results) -> list[RowId]:
-    """Return the rows with the largest changes, which are profiled."""
+    """Return the three rows with the largest changes, which are profiled."""
     every = (one for compared in found.values() for one in compared.verdicts if one.verdict in CHANGED)
     by_shift = sorted(every, key=_shift, reverse=True)
-    return [one.row for one in by_shift[:MAX_PROFILED_ROWS]]
+    return [one.row for one in by_shift[:3]]
 
 
 @contextlib.contextmanager

@@ -17,8 +17,6 @@ from pytest_dtdispatch.ab.checkout import PROJECTS, Checkout
 from pytest_dtdispatch.ab.process import Arm, Probed, last_lines, run_to_end, signals_deferred
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 
-FOLDER_PREFIX, LOCK = "dtdispatch-ab-", "lock"
-
 
 @contextlib.contextmanager
 def workspace() -> Iterator[Path]:
@@ -26,14 +24,14 @@ def workspace() -> Iterator[Path]:
 
     After a ProcessError the folder stays: the message names a log in it.
     """
-    for lock in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*/{LOCK}"):
+    for lock in Path(tempfile.gettempdir()).glob("dtdispatch-ab-*/lock"):
         with contextlib.suppress(OSError), lock.open("rb") as file:  # another user's, or in use
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(lock.parent)
-    folder, stays = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX)), False
+    folder, stays = Path(tempfile.mkdtemp(prefix="dtdispatch-ab-")), False
     with (folder / "new").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        lock = (folder / "new").rename(folder / LOCK)  # other runs never see it unlocked
+        lock = (folder / "new").rename(folder / "lock")  # other runs never see it unlocked
         try:
             yield folder
         except ProcessError:
