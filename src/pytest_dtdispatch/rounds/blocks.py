@@ -110,9 +110,10 @@ class Blocks:
     def figures(self) -> Figures:
         """The first block, with the quietest samples of each state that was measured again."""
         first, *others = self._blocks
+        by_state = [{each.state: each for each in of.samples if each.values} for of in self._blocks]
         chosen: dict[State, Samples] = {}
         for state in sorted(self._repeated if others else ()):
-            blocks = [of for of in map(_by_state, self._blocks) if state in of]
+            blocks = [of for of in by_state if state in of]
             quietest = min(blocks, key=lambda of: of[state].median_ns)
             slow = sum(of[state].speed_ns > SLOWED * quietest[state].speed_ns for of in blocks)
             chosen[state] = replace(quietest[state], blocks=len(blocks), slow_blocks=slow)
@@ -128,7 +129,3 @@ def _faster(old: Samples, new: Samples, both: Samples) -> Samples:
     if new.speed_ns > SLOWED * old.speed_ns:
         return old
     return new if old.speed_ns > SLOWED * new.speed_ns else both
-
-
-def _by_state(figures: Figures) -> dict[State, Samples]:
-    return {samples.state: samples for samples in figures.samples if samples.values}

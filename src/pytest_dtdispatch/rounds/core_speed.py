@@ -9,9 +9,6 @@ from time import perf_counter_ns
 
 from pytest_dtdispatch.core.measurement import SLOWED
 
-RUNS, ITERATIONS = 2, 60  # 17 us each
-MAX_PAUSES_S = 8.0  # of a process
-
 
 class _Cell:
     def __init__(self) -> None:
@@ -19,7 +16,7 @@ class _Cell:
 
 
 def _work() -> None:
-    for number in range(ITERATIONS):
+    for number in range(60):  # 17 us
         cell = _Cell()
         cell.values["key"] = (number, str(number))
         cell.values.get("key")
@@ -37,12 +34,12 @@ class CoreSpeed:
     work: Callable[[], object] = _work
     clock: Callable[[], int] = perf_counter_ns
     fastest_ns: float = math.inf
-    pauses_left_s: float = MAX_PAUSES_S
+    pauses_left_s: float = 8.0
 
     def read(self) -> int:
         """Return the nanoseconds that the loop takes now, as the minimum of two runs."""
         times = []
-        for _ in range(RUNS):
+        for _ in range(2):
             began = self.clock()
             self.work()
             times.append(self.clock() - began)

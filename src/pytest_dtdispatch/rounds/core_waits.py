@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-SCHEDSTAT = "/proc/thread-self/schedstat"  # of the thread that opens it
-
 
 class CoreWaits(NamedTuple):
     """Clock of the time that a thread does not run.
@@ -38,8 +36,8 @@ def off_core_ns() -> int:
 
 
 @contextmanager
-def core_waits(path: str = SCHEDSTAT) -> Iterator[CoreWaits]:
-    """Open the scheduler's count of this thread's waits, if this system has one.
+def core_waits(path: str = "/proc/thread-self/schedstat") -> Iterator[CoreWaits]:
+    """Open the scheduler's count of the waits of the opening thread, if this system has one.
 
     Reading an open file takes 0.7 us, opening it 11 us.
     """

@@ -17,11 +17,10 @@ from pytest_dtdispatch.rounds.core_speed import CORE, CoreSpeed
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, Pace, Sampler
 from pytest_dtdispatch.stats.intervals import median_interval
 
-WITHIN = 0.1  # of the median, on both sides
 FEWEST = 6  # samples that have an interval with 95 %
 
 
-def is_precise(values: Sequence[float], within: float = WITHIN) -> bool:
+def is_precise(values: Sequence[float], within: float = 0.1) -> bool:
     """Return whether the interval of the median lies within a share of it, by default a tenth.
 
     Example:
