@@ -59,7 +59,6 @@ from pytest_dtdispatch.torchapi.tensors import (
 __tracebackhide__ = True  # a failing test shows its own line
 
 ON_META = "not timed: DTensors on meta have meta kernels; --dtdispatch-metric counts and instructions work"
-NO_PLAN_COUNTERS = "not measured: this torch does not count look-ups of redistribution plans"
 
 
 class LocalOps(UnnoticedMode):
@@ -190,9 +189,11 @@ class RanCall:
             mesh: of the row.
             inspects: whether the call is inspected first.
         """
-        reason = self.skip_reason(plan) or (None if caches.readers() else NO_PLAN_COUNTERS)
-        if reason is not None:
+        if (reason := self.skip_reason(plan)) is not None:
             return Figures(notes=(reason,))
+        if not caches.readers():
+            note = "not measured: this torch does not count look-ups of redistribution plans"
+            return Figures(notes=(note,))
         one_thread, threads = plan.one_thread and not self.is_compiled, torch.get_num_threads()
         blocks = Blocks(plan, label, mesh)
         while blocks.wants_more():
