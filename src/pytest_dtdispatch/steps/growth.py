@@ -43,11 +43,8 @@ def new_objects() -> NewObjects:
     return NewObjects(sum(type(value) is spec_type() for value in new), tensors)
 
 
-MAX_KINDS = 3
-
-
 def growing_tensors(before: NewObjects, now: NewObjects) -> str:
-    """Describe the kinds of DTensors that grew in number, the largest growth first.
+    """Describe up to three kinds of DTensors that grew in number, the largest growth first.
 
     Kinds that differ only in extents are compared together: a cache whose length grows is replaced.
     """
@@ -57,7 +54,7 @@ def growing_tensors(before: NewObjects, now: NewObjects) -> str:
         by_origin[origin] += count
     return ", ".join(
         max((count, text) for (of, text), count in grown.items() if of == origin)[1]
-        for origin, more in by_origin.most_common(MAX_KINDS)
+        for origin, more in by_origin.most_common(3)
         if more > 0
     )
 

@@ -24,8 +24,6 @@ from pytest_dtdispatch.torchapi.patches import around_start
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.tensors import mesh_among, tensor_traits, wait_for
 
-ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-
 
 def run_and_count(calls: StepCalls) -> Steps:
     """Run the calls of a step, and count each."""
@@ -67,7 +65,7 @@ def _text(value: Any) -> str:
         return f"({', '.join(map(_text, value))})"
     if hasattr(value, "dtype") and hasattr(value, "shape"):  # an array of another library
         return f"{value.dtype}{shape_text(value.shape)}"
-    return ADDRESS.sub("", shown(value))
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", shown(value))  # equal objects have different addresses
 
 
 def _step_title(number: int, name: str, is_warm: bool) -> str:

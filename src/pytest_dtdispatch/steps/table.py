@@ -27,7 +27,6 @@ COLUMNS = sorted(
 )
 LIMITS = tuple(kind.limit for kind in COLUMNS if kind.limit)
 EXPENDABLE = ("steps", "DTensors+", "hits", "wraps", "collectives", IMPLICIT)
-LEGEND = "Counts of each step, minimum-maximum if steps differ."
 MEANINGS = {
     "misses": "calls whose sharding was propagated",
     IMPLICIT: "redistributions that an op made by itself",
@@ -39,7 +38,6 @@ MEANINGS = {
     "steps": "warm-up + counted",
     "missed": "steps with inputs of that shape that missed",
 }
-SHAPE_COLUMNS = tuple(map(Column, ("steps", "missed", "misses", "cache+")))
 MAX_SHAPES = 10
 
 
@@ -61,8 +59,10 @@ def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
         if steps.inputs
     )
     if shapes:
-        tables.append(Table(SHAPE_COLUMNS, shapes, "shape", "", expendable=("cache+", "missed")))
-    return Document(tuple(tables), LEGEND, MEANINGS, _worst_text(counted))
+        columns = tuple(map(Column, ("steps", "missed", "misses", "cache+")))
+        tables.append(Table(columns, shapes, "shape", "", expendable=("cache+", "missed")))
+    legend = "Counts of each step, minimum-maximum if steps differ."
+    return Document(tuple(tables), legend, MEANINGS, _worst_text(counted))
 
 
 def _worst_text(counted: Mapping[str, Sequence[Steps]]) -> str:
