@@ -53,7 +53,6 @@ from pytest_dtdispatch.torchapi.compiler import leave_uncompiled
 from pytest_dtdispatch.torchapi.profiling import Marks, profiling, refuse_another_profiler
 from pytest_dtdispatch.torchapi.tensors import are_on_meta, wait_for
 
-LEVELS = 4  # undisturbed, marked once, marked twice, profiled
 BLOCKS = 4
 # Steps after a change of level are slower, and are discarded: at least one, and all until this has passed.
 # Of steps of 0.4 ms the first five were 8 to 18 % slower; after 5 ms medians were still up to 5 % above those
@@ -61,13 +60,9 @@ BLOCKS = 4
 WARM_NS, MAX_DISCARDED = 20_000_000, 40
 TRACED_STEPS = 2  # after one that is not traced
 COUNTED_STEPS = 3  # for advice
-ANCHORS = 10  # short ranges that align the profiler's clock with Python's
 EVENT_CALLS = 50
-ONCE = "ran once, with timing: measured is its time less the cost of timing and of following lines"
 MIN_OFF_CORE = 0.01  # share of a step from which on a note names it
 ANOTHER_TRACER = "lines are not known: another tracer of Python runs, such as a debugger or coverage"
-COLLECTOR = "timed steps run without Python's garbage collector, which is in no part"
-UNTRACED = "lines are not known from {} on: following them took three times as long as the rest"
 
 Clock = Callable[[], int]  # in nanoseconds
 # Returns a context for each step; its argument is whether the step is warm, or is discarded.
@@ -232,7 +227,8 @@ class BudgetMeasurement:
         timing_ns = sum(one.timing_ns for timeline in timelines for one in timeline) / len(timelines)
         events = statistics.median(root.count() for root in self._roots)
         off_core = "" if waits.is_counted else off_core_text(waits, off_core_ns, measured_ns)
-        collector = COLLECTOR * (self._collect is not no_op)
+        collector = "timed steps run without Python's garbage collector, which is in no part"
+        collector *= self._collect is not no_op
         elsewhere = (one.elsewhere for step in self._counted for one in step.collective_runs)
         budget = Budget(
             self._name,
@@ -280,7 +276,8 @@ def steps_needed(steps: int, step_ns: float) -> int:
         (103, 151)
     """
     discarded = min(math.ceil(WARM_NS / step_ns) or 1, MAX_DISCARDED)
-    return 1 + TRACED_STEPS + 1 + COUNTED_STEPS + LEVELS * (steps + min(BLOCKS, steps) * discarded)
+    levels = 4  # undisturbed, marked once, marked twice, profiled
+    return 1 + TRACED_STEPS + 1 + COUNTED_STEPS + levels * (steps + min(BLOCKS, steps) * discarded)
 
 
 @contextmanager
@@ -382,9 +379,13 @@ def _name_event(event: Event, marks: Marks) -> Event:
 
 
 def _enter_anchors(marks: Marks) -> list[tuple[int, int]]:
-    """Enter short ranges; return readings of Python's clock before and after each begins."""
+    """Enter short ranges, which align the profiler's clock with Python's.
+
+    Returns:
+        Readings of Python's clock before and after each begins.
+    """
     anchors = []
-    for _ in range(ANCHORS):
+    for _ in range(10):
         anchor, before_ns = marks.marked("anchor"), time.perf_counter_ns()
         with anchor:
             anchors.append((before_ns, time.perf_counter_ns()))
@@ -457,8 +458,12 @@ def budgeted_region(name: str, record: Callable[[MeasuredBudget], None]) -> Iter
     timed = (one.less(one.events * event_ns) for one in timeline)
     untraced = tuple(one.less(tracing_ns(tracer.lines, one.begin_ns, one.end_ns)) for one in timed)
     cells = cells_of([untraced], tracer.lines, [] if is_traced else [timeline])
-    end = UNTRACED.format(tracer.ended_at.line_text) if tracer.ended_at else ""
-    notes = ONCE, ANOTHER_TRACER if is_traced else end, off_core_text(waits, off_core_ns, root.length_ns)
+    end = ""
+    if tracer.ended_at:
+        end = f"lines are not known from {tracer.ended_at.line_text} on: "
+        end += "following them took three times as long as the rest"
+    once = "ran once, with timing: measured is its time less the cost of timing and of following lines"
+    notes = once, ANOTHER_TRACER if is_traced else end, off_core_text(waits, off_core_ns, root.length_ns)
     step_ns = sum(cell.ns for cell in cells)
     note = "; ".join(filter(None, notes))
     budget = Budget(name, step_ns, cells, root.length_ns, 0.0, 0, root.count(), event_ns, note)

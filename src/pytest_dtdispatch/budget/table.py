@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 
@@ -28,37 +28,24 @@ from pytest_dtdispatch.report.document import (
 )
 from pytest_dtdispatch.report.run import ReportedRun
 
-MAX_LINES = 5  # of a breakdown, unless the view is verbose
 REST = "unexplained"  # the last part of each step
 ORDER = {part: number for number, part in enumerate((*map(str, Part), REST))}  # of parts and their colors
-UNKNOWN = "(not known)"
-# Title, shares, and the label of shares without a name.
-BREAKDOWNS: tuple[tuple[str, Callable[[Budget], list[CostShare]], str], ...] = (
-    ("phase", Budget.by_phase, UNKNOWN),
-    ("line", Budget.by_line, UNKNOWN),
-    ("module", Budget.by_module, "(outside of modules)"),
-    ("op", Budget.by_op, "(Python)"),
-)
 # Parts of steps without DTensors.
 PLAIN_PARTS = {Part.LOCAL, Part.AUTOGRAD, Part.COMMUNICATION, Part.OTHER, Part.WAITING}
-LAYERED = ("module", "op")  # breakdowns whose names may contain the index of a layer
-MEANINGS = {"mostly": "its largest parts"}
-NOISY = "noisy: its steps scatter by more than 15 %; run it again on a quieter machine"
 UNEXPLAINED = "unexplained: the parts miss the step by more than noise; a profiled step runs other code"
-LEGEND = (
-    "Budget: measured is the median of undisturbed steps. Parts come from profiled steps, run alternately "
-    "with plain ones; profiler is the profiler's own cost, already subtracted, or added if it is below 0. "
-    "modelled: more than a tenth of the part was subtracted. unexplained: measured less all parts."
-)
-OF_STEP = "of step: the change in percent of the step before"
-RAN_ONCE = "One of them ran once, so its scatter is unknown"
 
 
 def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
     """Render the budgets of each test."""
     every = [(test, budget) for test, of_test in budgets.items() for budget in of_test]
     blocks = tuple(block for test, budget in every for block in _blocks(test, budget, view))
-    return Document(blocks, LEGEND, MEANINGS, _worst_text(every))
+    legend = (
+        "Budget: measured is the median of undisturbed steps. Parts come from profiled steps, run "
+        "alternately with plain ones; profiler is the profiler's own cost, already subtracted, or added if "
+        "it is below 0. modelled: more than a tenth of the part was subtracted. unexplained: measured less "
+        "all parts."
+    )
+    return Document(blocks, legend, {"mostly": "its largest parts"}, _worst_text(every))
 
 
 def _worst_text(budgets: Sequence[tuple[str, Budget]]) -> str:
@@ -80,7 +67,8 @@ def _worst_text(budgets: Sequence[tuple[str, Budget]]) -> str:
 def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
     title = step_title(test, budget)
     if budget.is_noisy:
-        yield paragraph(f"{title} is {NOISY}", Tone.NOTICE)
+        noisy = "noisy: its steps scatter by more than 15 %; run it again on a quieter machine"
+        yield paragraph(f"{title} is {noisy}", Tone.NOTICE)
     if (before := view.before.get(RowId(test, budget.name))) is not None:
         yield from before_and_after(title, before, budget, view.about_before)
     elif budget.measured_ns > 0:
@@ -99,12 +87,16 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
 
 
 def _breakdowns(budget: Budget, view: View) -> Iterator[Table]:
-    for title, shares_of, nameless in BREAKDOWNS:
-        shares = shares_of(budget)
-        if title in LAYERED and not view.each_layer:
+    for title, shares, nameless in (
+        ("phase", budget.by_phase(), "(not known)"),
+        ("line", budget.by_line(), "(not known)"),
+        ("module", budget.by_module(), "(outside of modules)"),
+        ("op", budget.by_op(), "(Python)"),
+    ):
+        if title in ("module", "op") and not view.each_layer:
             shares = fold_shares(shares)
         if len(shares) > 1 or (shares and shares[0].name):
-            yield _breakdown(title, shares, nameless, budget, len(shares) if view.verbose else MAX_LINES)
+            yield _breakdown(title, shares, nameless, budget, len(shares) if view.verbose else 5)
 
 
 def step_title(test: str, budget: Budget) -> str:
@@ -148,8 +140,8 @@ def before_and_after(title: str, before: Budget, after: Budget, about_before: st
     yield Table(columns, (group,), "part", "noise", expendable=("of step",))
     both_ns = "{} us before and {} us after".format(*map(us, scatter_ns))
     scatter = f"Steps scatter by {both_ns}; noise: a change of at most both together"
-    scatter = scatter if has_noise else RAN_ONCE
-    yield paragraph(f"{about_before}. {scatter}. {OF_STEP}", indent=1)
+    scatter = scatter if has_noise else "One of them ran once, so its scatter is unknown"
+    yield paragraph(f"{about_before}. {scatter}. of step: the change in percent of the step before", indent=1)
 
 
 def pairs_document(before: ReportedRun, after: ReportedRun) -> Document:
