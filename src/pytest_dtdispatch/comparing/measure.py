@@ -38,7 +38,6 @@ from pytest_dtdispatch.torchapi.tensors import wait_for
 MIN_ROUNDS = 15
 ROUNDS_EACH = 5  # for each requested round: 100 by default
 BLOCK_NS = 3_000_000  # short, so that a slow machine slows down both of two blocks
-BLOCK_CALLS = (3, 100)
 LONG_NS = 10_000_000  # a call that is this long is a block
 MAX_WARMUP = 20  # calls
 REHEARSAL_CALLS = 3
@@ -51,8 +50,7 @@ def calls_of_block(call_ns: int) -> int:
         >>> calls_of_block(12_000), calls_of_block(1_300_000), calls_of_block(60_000_000)
         (100, 3, 1)
     """
-    lowest, highest = BLOCK_CALLS
-    return 1 if call_ns >= LONG_NS else min(max(BLOCK_NS // max(call_ns, 1), lowest), highest)
+    return 1 if call_ns >= LONG_NS else min(max(BLOCK_NS // max(call_ns, 1), 3), 100)
 
 
 def warmup_of_block(calls: int) -> int:

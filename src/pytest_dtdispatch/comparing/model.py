@@ -21,7 +21,6 @@ __tracebackhide__ = True  # a test that fails here shows its own line
 FLOOR = 0.03
 NOT_MEASURED = "nothing is measured in this run"
 USAGE = 'dtdispatch.compare({"dtensor": f, "plain": g})'
-RATIO_CONFIDENCE = 0.999
 FASTER, SLOWER, NOT_APART = "faster", "slower", "not told apart"
 Equal = Callable[[Any, Any], object]
 
@@ -127,7 +126,7 @@ def ratio_of(one: ComparedVariant, other: ComparedVariant) -> Ratio | None:
     """Return the time of one over that of the other; None if unknown."""
     if not (one.samples and other.samples):
         return None
-    found = paired_ratio(other.samples.values, one.samples.values, RATIO_CONFIDENCE)
+    found = paired_ratio(other.samples.values, one.samples.values, confidence=0.999)
     return None if found is None else Ratio(*found, rounds=len(one.samples.values))
 
 

@@ -11,10 +11,6 @@ from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Lin
 from pytest_dtdispatch.report.notes import notes_of
 from pytest_dtdispatch.report.rows import SCATTER, scatter_text
 
-LEGEND = (
-    "Variants run in turn. One is faster or slower if the whole interval of its ratio (99.9 %, over rounds) "
-    "is more than 3 % from 1."
-)
 MEANINGS = {
     "times": "ratio to the first variant, and its 99.9 % interval",
     "median": "of the rounds",
@@ -38,7 +34,11 @@ def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> D
     times = [Column(title, MICROSECONDS.name) for title in ("median", "quietest")]
     columns = (*times, *map(Column, (SCATTER, "times", *counts, "rounds")))
     table = Table(columns, tuple(groups), label_title="variant", proof_title="outcome", expendable=EXPENDABLE)
-    return Document((table,), LEGEND, MEANINGS, _worst_text(every))
+    legend = (
+        "Variants run in turn. One is faster or slower if the whole interval of its ratio (99.9 %, over "
+        "rounds) is more than 3 % from 1."
+    )
+    return Document((table,), legend, MEANINGS, _worst_text(every))
 
 
 def _worst_text(every: Sequence[ComparedVariant]) -> str:
