@@ -37,9 +37,6 @@ from pytest_dtdispatch.torchapi.tensors import release_of, wait_for
 __tracebackhide__ = True  # a test that fails here shows its own line
 
 NO_GRAPH = "no graph was compiled"
-FROM_CACHE = "a cache of compiled code answered"
-NOT_EMPTY = "a cache was not empty"
-COMPILED_AGAIN = "something was compiled"
 UNCOMPILED = "torch gave up compiling"
 NOTHING_COUNTED = CompileCounts()
 temporary_folder = partial(tempfile.TemporaryDirectory[str], prefix="dtdispatch-", ignore_cleanup_errors=True)
@@ -138,8 +135,10 @@ class CompileRounds:
             figure, graphs, hits, _ = self._compile(forget_all)
             if not self._rounds:
                 self._count(graphs, uncached[0])
-            was_filled = FROM_CACHE if hits else NOT_EMPTY * any(entries_left)
-            self._recorder.record(State.COMPILE_COLD, figure, self._why_no_program or was_filled)
+            reason = self._why_no_program
+            if not reason and (hits or any(entries_left)):
+                reason = "a cache of compiled code answered" if hits else "a cache was not empty"
+            self._recorder.record(State.COMPILE_COLD, figure, reason)
             if is_exact:
                 self._compiled_calls()
         if not is_exact:
@@ -223,7 +222,7 @@ class CompileRounds:
                 self._synchronize()
                 timed = time_row(subject, meter, subject.prepare, compilerapi.graphs_compiled, calls)
             for figure, before, after in timed:
-                self._recorder.record(state, figure, refused or COMPILED_AGAIN * (after != before))
+                self._recorder.record(state, figure, refused or "something was compiled" * (after != before))
 
 
 def _refused(samples: Samples) -> Samples:

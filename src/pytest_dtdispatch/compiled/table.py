@@ -15,7 +15,6 @@ from pytest_dtdispatch.report.document import Block, Column, Document, Group, Ki
 from pytest_dtdispatch.report.notes import mark, proved, title_of
 
 LIMITS = ("recompiles", "graph_breaks")  # each is the name of a count
-NOT_COUNTED = "?"
 TIMES = {
     "cold": (State.COMPILE_COLD, Scale("s", 1e9, 3)),
     "warm": (State.COMPILE_WARM, Scale("ms", 1e6, 1)),
@@ -31,10 +30,6 @@ COUNTS = {
     "fake": "{fake_tensor_hits}+{fake_tensor_misses}",
 }
 EXPENDABLE = ("samples", "fake", "propagations", "guards", "warm")
-LEGEND = (
-    "Each time is the lowest of seven block medians, each instruction count the minimum. torch's counters "
-    "count one cold compile; ?: torch has no such counter."
-)
 MEANINGS = {
     "cold": "torch.compile and the first call, every cache empty",
     "warm": "the same with filled caches of compiled code",
@@ -61,7 +56,11 @@ def judge(function: CompiledFunction, limits: Mapping[str, int]) -> Iterator[Row
 
 def document(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> Document:
     """Render compiled functions."""
-    return Document(tuple(_table(compiled, view)), LEGEND, MEANINGS, _worst_text(compiled, view))
+    legend = (
+        "Each time is the lowest of seven block medians, each instruction count the minimum. torch's "
+        "counters count one cold compile; ?: torch has no such counter."
+    )
+    return Document(tuple(_table(compiled, view)), legend, MEANINGS, _worst_text(compiled, view))
 
 
 def _worst_text(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> str:
@@ -123,7 +122,7 @@ def _notes(function: CompiledFunction, view: View) -> Iterator[str]:
 
 def _texts(counts: CompileCounts) -> dict[str, str]:
     numbers = {field.name: counts.number(field.name) for field in fields(counts)}
-    return {name: NOT_COUNTED if number is None else f"{number:,}" for name, number in numbers.items()}
+    return {name: "?" if number is None else f"{number:,}" for name, number in numbers.items()}
 
 
 KIND = Kind(
