@@ -18,7 +18,7 @@ from pytest_dtdispatch.steps.events import (
 )
 from pytest_dtdispatch.steps.model import StepCounts
 
-MAX_CAUSES, MAX_STEPS, MAX_TIMES = 1000, 500, 500
+MAX_CAUSES = 1000
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Total:
     calls: int = 0
     misses: int = 0
     new_entries: int = 0
-    times: deque[int] = field(default_factory=lambda: deque(maxlen=MAX_TIMES))
+    times: deque[int] = field(default_factory=lambda: deque(maxlen=500))
 
     def add(self, step: LoopStep) -> None:
         """Add a step."""
@@ -151,7 +151,7 @@ class LoopSteps:
         self.warmup, self.steady, self.disturbed = Total(), Total(), Total()
         self.with_transfers: LoopStep | None = None
         self.after = StepCounts()
-        self.disturbed_steps: deque[LoopStep] = deque(maxlen=MAX_STEPS)
+        self.disturbed_steps: deque[LoopStep] = deque(maxlen=500)
         self.unlisted = Total()
         self._steps_of = Counter[Hashable]()
         self._totals = self.warmup, self.steady, self.disturbed

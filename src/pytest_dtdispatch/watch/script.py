@@ -23,7 +23,6 @@ from pytest_dtdispatch.watch.step_watch import StepWatch
 from pytest_dtdispatch.watch.text import calls_text, is_first_rank, ops_text, say_on_first_rank
 
 INTERRUPTED, FAILED = 130, 1
-MARKING = "To mark steps, run it by python with a StepWatch, and call watch.step() at the end of each"
 
 
 def watch_script(name: str, arguments: Sequence[str], budget_steps: int = 0) -> int:
@@ -96,7 +95,8 @@ def _watched(name: str, run: Callable[[], object], budget_steps: int) -> int:
         say_on_first_rank(
             f"dtdispatch: {escape_controls(name)}: no optimizer stepped outside of compiled code, so its "
             f"steps are unknown; in all {calls_text(steps.after)}: "
-            f"{ops_text(watch.ops_after, steps.after.calls)}. {MARKING}"
+            f"{ops_text(watch.ops_after, steps.after.calls)}. "
+            "To mark steps, run it by python with a StepWatch, and call watch.step() at the end of each"
         )
     else:
         say_on_first_rank(str(watch))

@@ -31,10 +31,6 @@ def is_first_rank() -> bool:
     return read_world(os.environ).is_first
 
 
-MAX_LISTED, MAX_OPS = 3, 6
-MIN_TIMES = 5  # steady steps, before their times are printed
-
-
 def transfers_text(counts: StepCounts) -> str:
     """Format the number of calls and of transfers of a step.
 
@@ -56,7 +52,7 @@ def transfers_text(counts: StepCounts) -> str:
 def disturbed_line(step: LoopStep, steps: LoopSteps) -> str:
     """Format a step that was not steady: misses with their causes, cache growth and time."""
     missed = by_cause([step.counts.missed])
-    listed = "; ".join(first_of(missed, MAX_LISTED))
+    listed = "; ".join(first_of(missed, 3))
     parts = [f"{plural(step.counts.misses, 'miss', 'es')}: {listed}"] * bool(missed)
     entries = ", ".join(f"{name} {count:+,}" for name, count in step.new_entries.items())
     parts += [f"cache entries: {entries}"] * bool(entries)
@@ -80,14 +76,16 @@ def ops_text(ops: Mapping[str, int], calls: int) -> str:
         >>> ops_text({"mm.default": 12, "t.default": 8}, 20), ops_text({"mm.default": 12}, 30)
         ('12 mm.default, 8 t.default', '12 mm.default, 18 other')
     """
-    listed = sorted(ops.items(), key=lambda item: -item[1])[:MAX_OPS]
+    listed = sorted(ops.items(), key=lambda item: -item[1])[:6]
     rest = calls - sum(count for _, count in listed)
     return ", ".join(f"{count:,} {op}" for op, count in [*listed, *[("other", rest)] * (rest > 0)])
 
 
 def _beside(steady: Total) -> str:
+    if len(steady.times) < 5:
+        return ""
     low, high = steady.range_ns
-    return f", steady steps {ms(low)} to {ms(high)} ms" if len(steady.times) >= MIN_TIMES else ""
+    return f", steady steps {ms(low)} to {ms(high)} ms"
 
 
 def ms(ns: float) -> str:
@@ -101,16 +99,13 @@ def ms(ns: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-MAX_CAUSES_LISTED, MAX_TRANSFERS_LISTED = 10, 3
-COLUMNS = (*map(Column, ("steps", "calls", "misses", "cache+", "ms")), Column("p10-p90", "ms"))
-
-
 def document(name: str, steps: LoopSteps, notes: Sequence[str]) -> Document:
     """Render the steps of a loop."""
     title = f"{name}: {len(steps):,} steps, {steps.disturbed.steps:,} disturbed"
     rows = (("warm-up", steps.warmup), ("steady", steps.steady), ("disturbed", steps.disturbed))
     lines = tuple(_line(label, total) for label, total in rows if total.steps)
-    blocks: list[Block] = [Table(COLUMNS, (Group(title, lines),), "steps that were", "", ("p10-p90",))]
+    columns = (*map(Column, ("steps", "calls", "misses", "cache+", "ms")), Column("p10-p90", "ms"))
+    blocks: list[Block] = [Table(columns, (Group(title, lines),), "steps that were", "", ("p10-p90",))]
     blocks += [paragraph(note, tone, indent=1, hanging=1) for note, tone in _notes(steps, notes)]
     return Document(tuple(blocks))
 
@@ -131,13 +126,13 @@ def _listed(kind: type[StepEvent], items: Sequence[object], most: int) -> Iterat
 
 
 def _notes(steps: LoopSteps, notes: Sequence[str]) -> Iterator[tuple[str, Tone]]:
-    for line in _listed(Miss, steps.causes, MAX_CAUSES_LISTED):
+    for line in _listed(Miss, steps.causes, 10):
         yield line, Tone.BAD
     if (one := steps.with_transfers) is not None:
         state = "steady" if one.is_steady else "disturbed"
         yield f"step {one.number}, {state}: {transfers_text(one.counts)}", Tone.PLAIN
         for kind in TRANSFERS:
-            for line in _listed(kind, by_cause([one.counts.of(kind)]), MAX_TRANSFERS_LISTED):
+            for line in _listed(kind, by_cause([one.counts.of(kind)]), 3):
                 yield line, Tone.PLAIN
     for note in filter(None, notes):
         yield note, Tone.NOTICE
