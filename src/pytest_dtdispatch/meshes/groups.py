@@ -158,9 +158,6 @@ class ProcessGroupOwner:
             )
 
 
-DEVICES = ("cpu", "cuda", "auto")
-
-
 @contextmanager
 def fake_mesh(
     mesh: int | str | Sequence[int], dim_names: Sequence[str] | None = None, device: str = "cpu"
@@ -192,7 +189,8 @@ def fake_mesh(
     names = None
     if dim_names is not None:
         names = read_argument("fake_mesh: dim_names", dim_names, read_names, MeshError)
-    on = read_argument("fake_mesh: device", device, lambda value: read_choice(value, DEVICES), MeshError)
+    devices = ("cpu", "cuda", "auto")
+    on = read_argument("fake_mesh: device", device, lambda value: read_choice(value, devices), MeshError)
     spec = choose_mesh(shape, on, "fake")
     if dist.is_initialized():
         raise MeshError(

@@ -21,7 +21,6 @@ __tracebackhide__ = True  # a test that fails here shows its own line
 PREFIX = "dtdispatch"  # the process group's own keys are elsewhere
 # Waits poll: torch's own wait warns at each timeout, and cannot detect that a rank has left.
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.0005, 0.02
-PORT_IN_USE = "EADDRINUSE"
 
 
 @contextmanager
@@ -150,7 +149,7 @@ def join(world: World, timeout_s: float) -> Exchange:
     except (RuntimeError, ValueError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         says = f"finds no store at {where} within {timeout_s:g} s: {first_message(error)[:200]}"
-        if PORT_IN_USE in str(error):
+        if "EADDRINUSE" in str(error):
             says = f"cannot open a store: the port of {where} is in use"
         raise RanksError(f"rank {world.rank} {says}") from None
     return Exchange(store, world, timeout_s)

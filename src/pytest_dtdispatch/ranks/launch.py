@@ -16,7 +16,6 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pytest_dtdispatch.errors import RanksError
 
-POLL_S = 0.1
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # by the launcher
 
 
@@ -37,7 +36,7 @@ def launch(
         rdzv_endpoint="localhost:0",  # a free port, for a store in this process
         local_addr="localhost",
         max_restarts=0,
-        monitor_interval=POLL_S,
+        monitor_interval=0.1,
         logs_specs=DefaultLogsSpecs(log_dir=folder),
     )
     environment = {"OMP_NUM_THREADS": "1", **os.environ, **variables}
