@@ -178,7 +178,6 @@ def hardware_meter(counter: Any = None) -> Meter:
 
 
 LISTED = 20
-OUTSIDE = "what is called directly"
 
 
 class CallProfiler:
@@ -201,7 +200,7 @@ class CallProfiler:
         """Read the meter whenever Python enters or leaves a function, excluding the cost of reading."""
         toggle, total, zero = self._callgrind.toggle, self._callgrind.total, self._callgrind.zero
         costs: Counter[str] = Counter()
-        stack = [OUTSIDE]
+        stack = ["what is called directly"]
 
         def on_event(frame: FrameType, event: str, argument: Any) -> None:
             toggle()
