@@ -22,8 +22,6 @@ from pytest_dtdispatch.torchapi.missing_api import foreach_add as list_adder
 NUMBERS = {"int": 2, "float": 2.5, "0-dim tensor": 2.5}
 SHAPE = (8, 8)  # that small, a local op is next to nothing
 LENGTHS = (2, 4, 8, 16)
-DIMENSIONS = (1, 2, 3)
-WORLD_SIZES = (4, 64, 1024, 65536)
 
 
 # torch warns of random ops on every CPU mesh.
@@ -128,9 +126,9 @@ def adds_on(mesh_factory: MeshFactory, shape: Callable[[int], tuple[int, ...]]) 
 
 def test_mesh_dimensions(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
     """Add on meshes of one to three dimensions, 4 ranks in each."""
-    dtdispatch.scaling(adds_on(mesh_factory, lambda dimensions: (4,) * dimensions), DIMENSIONS)
+    dtdispatch.scaling(adds_on(mesh_factory, lambda dimensions: (4,) * dimensions), (1, 2, 3))
 
 
 def test_world_size(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
     """Add on 4 to 65,536 ranks."""
-    dtdispatch.scaling(adds_on(mesh_factory, lambda ranks: (ranks,)), WORLD_SIZES)
+    dtdispatch.scaling(adds_on(mesh_factory, lambda ranks: (ranks,)), (4, 64, 1024, 65536))
