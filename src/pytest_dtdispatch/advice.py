@@ -31,7 +31,6 @@ from pytest_dtdispatch.steps.model import StepCounts, most_growth
 MAX_ADVICE, MAX_LINES = 5, 3
 MIN_SHARE = 0.01  # of the step: advice that saves less is omitted
 MIN_SUMS = 3  # scalar results that are reduced one by one
-MIN_OPTIMIZER_OPS = 4
 LOCAL_RATIO = 5  # minimum ratio of dispatch to local ops: it is 6 to 10 for a small shard
 # Conversions of input, weight and result of a module on local tensors, and their backward. Each costs as much
 # as one to three ops; with two, the promised saving was 0.6 and 1.5 times the actual one of two models.
@@ -421,7 +420,7 @@ def slow_optimizer(observed: Observed) -> Iterator[Advice]:
     calls = round(sum(cell.calls for cell in dispatched))
     is_fused = any(cell.op.startswith("_fused_") for cell in dispatched)
     one = next(iter(observed.optimizers)) if len(observed.optimizers) == 1 else None
-    if one is None or one.name not in ELEMENTWISE or calls < MIN_OPTIMIZER_OPS or is_fused:
+    if one is None or one.name not in ELEMENTWISE or calls < 4 or is_fused:
         return
     by_lists = any(cell.op.startswith("_foreach_") for cell in dispatched)
     if one.fuses:
