@@ -169,8 +169,12 @@ def judge_run(
         verdicts += [_judge_row(row, then.get(name), now.get(name), limit, shift or 0.0) for limit in limits]
         saved += [row for _ in limits if name in then]
     verdicts += _refusals(saved)
-    remarks = () if shift is None else (_shift_text(shift, len(shifts)),)
-    return judged(verdicts, remarks=remarks)
+    if shift is None:
+        return judged(verdicts)
+    doubt = ": the machine may be the cause" if abs(shift) > MOST_CONTROL_SHIFT else ""
+    rows = f"(median of {len(shifts)} rows)"
+    remark = f"the op on plain tensors shifted by {100 * shift:+.1f} % {rows}{doubt}"
+    return judged(verdicts, remarks=(remark,))
 
 
 def outlook_of(base: StateRow, head: StateRow, threshold: Threshold, shift: float) -> Outlook:
@@ -214,12 +218,6 @@ def compare_rows(base: Sequence[StateRow], head: Sequence[StateRow]) -> list[Row
         remedy = "" if verdict.change else verdict.remedy
         verdicts.append(replace(verdict, criterion="", remedy=remedy, details=()))
     return verdicts
-
-
-def _shift_text(shift: float, controls: int) -> str:
-    doubt = ": the machine may be the cause" if abs(shift) > MOST_CONTROL_SHIFT else ""
-    rows = f"(median of {controls} rows)"
-    return f"the op on plain tensors shifted by {100 * shift:+.1f} % {rows}{doubt}"
 
 
 def control_shifts(then: Mapping[RowId, StateRow], now: Mapping[RowId, StateRow]) -> dict[RowId, float]:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.report.document import (
-    Block,
     Cell,
     Document,
     Group,
@@ -25,10 +24,20 @@ MARKUP = re.compile(r"([\\`*_\[\]<>|#$~&{}!])")
 
 def document_text(document: Document) -> str:
     """Write a document, its legend below its blocks."""
-    meanings = document.legend_of()
-    legend = [_inline(meanings)] if meanings else []
-    parts = [part for block in document.blocks for part in _block_parts(block)]
-    return "\n\n".join([*parts, *legend]) + "\n"
+    parts = []
+    for block in document.blocks:
+        match block:
+            case Paragraph():
+                # Escape the beginning of a text that would read as an item of a list or as a heading.
+                parts.append(re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", _inline(block.spans)))
+            case Verbatim():
+                parts.append(_fenced(block.lines))
+            case Table():
+                for group in block.groups:
+                    parts += _group_parts(block, group)
+    if meanings := document.legend_of():
+        parts.append(_inline(meanings))
+    return "\n\n".join(parts) + "\n"
 
 
 def code(text: str) -> str:
@@ -59,19 +68,6 @@ def folded(title: str, text: str) -> str:
     """Write a text that few readers open, below its title."""
     shown = html.escape(escape_controls(re.sub(r"\s+", " ", title)))
     return f"<details>\n<summary>{shown}</summary>\n\n{text}\n</details>\n"
-
-
-def _block_parts(block: Block) -> Iterator[str]:
-    """Write a block, as parts with an empty line between them."""
-    match block:
-        case Paragraph():
-            # Escape the beginning of a text that would read as an item of a list or as a heading.
-            yield re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", _inline(block.spans))
-        case Verbatim():
-            yield _fenced(block.lines)
-        case Table():
-            for group in block.groups:
-                yield from _group_parts(block, group)
 
 
 def _group_parts(table: Table, group: Group) -> Iterator[str]:

@@ -17,7 +17,6 @@ from pytest_dtdispatch.report.terminal import document_lines, page_width
 
 LONG_S = 2.0  # what is over sooner is not spoken of
 SAVE, RESTORE, ERASE = "\x1b7", "\x1b8", "\x1b[K"
-CODES = {Tone.STRONG: 1, Tone.GOOD: 32, Tone.NOTICE: 33, Tone.BAD: 31}  # of colours
 
 
 def show(document: Document, view: View | None = None) -> None:
@@ -59,17 +58,14 @@ def has_colors(stream: TextIO) -> bool:
 
 def _print(pieces: Iterable[Span], stream: TextIO) -> None:
     encoding = getattr(stream, "encoding", None) or "utf-8"
+    codes = {Tone.STRONG: 1, Tone.GOOD: 32, Tone.NOTICE: 33, Tone.BAD: 31} if has_colors(stream) else {}
     *first, last = pieces or (Span(""),)
-    stripped = (*first, Span(last.text.rstrip(), last.tone))
-    colored = has_colors(stream)
-    line = "".join(_colored(piece) if colored else piece.text for piece in stripped)
+    line = ""
+    for piece in (*first, Span(last.text.rstrip(), last.tone)):
+        has_color = piece.text and piece.tone in codes
+        line += f"\x1b[{codes[piece.tone]}m{piece.text}\x1b[0m" if has_color else piece.text
     shown = line.encode(encoding, "backslashreplace").decode(encoding)
     print(shown, file=stream, flush=True)
-
-
-def _colored(piece: Span) -> str:
-    has_color = piece.text and piece.tone in CODES
-    return f"\x1b[{CODES[piece.tone]}m{piece.text}\x1b[0m" if has_color else piece.text
 
 
 def is_watched(is_terminal: bool) -> bool:

@@ -6,13 +6,12 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.report.document import (
-    Block,
     Document,
     Line,
     Paragraph,
@@ -40,7 +39,13 @@ def page_width(is_terminal: bool, columns: int) -> int:
 def document_lines(document: Document, width: int, view: View) -> Iterator[tuple[Span, ...]]:
     """Lay out the blocks of a document; its legend stands elsewhere."""
     for block in document.blocks:
-        yield from _block_lines(_escaped(block), width, view)
+        match _escaped(block):
+            case Paragraph() as escaped:
+                yield from paragraph_lines(escaped, width)
+            case Table() as escaped:
+                yield from table_lines(escaped, width, view)
+            case Verbatim() as escaped:
+                yield from ((Span(INDENT * escaped.indent + line),) for line in escaped.lines)
 
 
 def _escaped(part: T) -> T:
@@ -68,7 +73,7 @@ def brief_legend(documents: Iterable[Document], width: int) -> str:
 
 def _shown_titles(document: Document, width: int) -> list[str]:
     tables = [block for block in document.blocks if isinstance(block, Table)]
-    return [table.columns[i].title for table in tables for i in _fit(table, width).columns]
+    return [table.columns[i].title for table in tables for i in _fit(table, width)[1]]
 
 
 def plain_text(document: Document, width: int) -> str:
@@ -76,16 +81,6 @@ def plain_text(document: Document, width: int) -> str:
     legend = paragraph(document.legend_of(_shown_titles(document, width)), indent=1)
     whole = Document((*document.blocks, *((legend,) if plain(legend.spans) else ())))
     return "\n".join("".join(piece.text for piece in line) for line in document_lines(whole, width, View()))
-
-
-def _block_lines(block: Block, width: int, view: View) -> Iterator[tuple[Span, ...]]:
-    match block:
-        case Paragraph():
-            yield from paragraph_lines(block, width)
-        case Table():
-            yield from table_lines(block, width, view)
-        case Verbatim():
-            yield from ((Span(INDENT * block.indent + line),) for line in block.lines)
 
 
 def paragraph_lines(block: Paragraph, width: int) -> Iterator[tuple[Span, ...]]:
@@ -106,25 +101,11 @@ def paragraph_lines(block: Paragraph, width: int) -> Iterator[tuple[Span, ...]]:
     yield from ((Span(line, block.spans[0].tone),) for line in lines)
 
 
-@dataclass(frozen=True)
-class TableFit:
-    """What of a table a width has room for.
+def _fit(table: Table, width: int) -> tuple[int, dict[int, int]]:
+    """Return the width of labels, and the widths of the columns that there is room for, by their index.
 
-    Args:
-        columns: by their index.
-        widths: of these.
-        labels: what is shown of each label.
-        label_width: of all labels.
+    Labels have half of the width before columns are left out.
     """
-
-    columns: tuple[int, ...]
-    widths: tuple[int, ...]
-    labels: Mapping[str, str]
-    label_width: int
-
-
-def _fit(table: Table, width: int) -> TableFit:
-    """Choose the columns that a width has room for; labels have half of it, before columns are left out."""
     lines = [line for group in table.groups for line in group.lines]
     longest = max(map(len, (table.label_title, *(line.label for line in lines))))
     widths = [
@@ -141,24 +122,20 @@ def _fit(table: Table, width: int) -> TableFit:
                 break
             shown.remove(i)
     room = width - beside - sum(widths[i] for i in shown)
-    label_width = min(max(room, MIN_LABEL), longest)
-    labels = {line.label: cut_name(line.label, label_width) for line in lines}
-    return TableFit(tuple(shown), tuple(widths[i] for i in shown), labels, label_width)
+    return min(max(room, MIN_LABEL), longest), {i: widths[i] for i in shown}
 
 
 def table_lines(table: Table, width: int, view: View) -> Iterator[tuple[Span, ...]]:
     """Lay out a table; a verbose view writes below each line what has no room in it."""
-    fit = _fit(table, width)
-    heads = "".join(
-        table.columns[i].head.rjust(size) for i, size in zip(fit.columns, fit.widths, strict=True)
-    )
-    yield (Span(f"{INDENT}{table.label_title.ljust(fit.label_width)}{heads}  {table.proof_title}".rstrip()),)
-    left_out = [i for i in range(len(table.columns)) if i not in fit.columns]
+    label_width, widths = _fit(table, width)
+    heads = "".join(table.columns[i].head.rjust(size) for i, size in widths.items())
+    yield (Span(f"{INDENT}{table.label_title.ljust(label_width)}{heads}  {table.proof_title}".rstrip()),)
+    left_out = [i for i in range(len(table.columns)) if i not in widths]
     for group in table.groups:
         if group.title:
             yield from paragraph_lines(paragraph(group.title, Tone.STRONG, hanging=1), width)
         for line in group.lines:
-            yield _row(line, fit)
+            yield _row(line, label_width, widths)
             warns = table.spells_out and line.tone in (Tone.NOTICE, Tone.BAD)
             if (view.verbose or warns) and (figures := _figures_text(table, line, left_out)):
                 yield from paragraph_lines(paragraph(figures, indent=2, hanging=1), width)
@@ -168,9 +145,9 @@ def table_lines(table: Table, width: int, view: View) -> Iterator[tuple[Span, ..
             yield from paragraph_lines(paragraph(group.more, indent=1, hanging=1), width)
 
 
-def _row(line: Line, fit: TableFit) -> tuple[Span, ...]:
-    label = fit.labels[line.label].ljust(fit.label_width)
-    cells = "".join(plain(line.cells[i]).rjust(size) for i, size in zip(fit.columns, fit.widths, strict=True))
+def _row(line: Line, label_width: int, widths: Mapping[int, int]) -> tuple[Span, ...]:
+    label = cut_name(line.label, label_width).ljust(label_width)
+    cells = "".join(plain(line.cells[i]).rjust(size) for i, size in widths.items())
     if not line.proof:
         return (Span(f"{INDENT}{label}{cells}".rstrip()),)
     return Span(f"{INDENT}{label}{cells}"), Span(f"  {line.proof}", line.tone)
