@@ -37,7 +37,6 @@ from pytest_dtdispatch.report.document import (
 )
 from pytest_dtdispatch.report.judgements import LONGEST_ROW, gravity, verdict_counts
 
-GOOD = (Verdict.PASSED, Verdict.IMPROVED, Verdict.CHANGED, Verdict.NEW)
 PLAIN_LEGEND = "plain: the change of the same op on plain tensors."
 LEGENDS = {
     Metric.TIME: "base, head: median of the processes; each counts by its lowest block median. "
@@ -150,7 +149,8 @@ def _line(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, Line]:
     test, label, state = one.row
     cells = [text(one.change) if one.change else "-" for _, _, text in COLUMNS[metric]]
     state = str(state).replace("_", " ") if metric == Metric.COUNTS else str(state)
-    tone = Tone.GOOD if one.verdict in GOOD else Tone.BAD
+    good = (Verdict.PASSED, Verdict.IMPROVED, Verdict.CHANGED, Verdict.NEW)
+    tone = Tone.GOOD if one.verdict in good else Tone.BAD
     return test, Line(label, (state, *cells), str(one.verdict), _notes(run, pair, one), tone)
 
 

@@ -16,13 +16,12 @@ from pytest_dtdispatch.core.verdicts import THRESHOLD_FIELDS, THRESHOLD_STATES, 
 T = TypeVar("T")
 
 AUTO = "auto"
-WHOLE = re.compile("[+-]?[0-9]+")
 DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 THRESHOLD = re.compile(
     rf"((?P<state>{'|'.join(THRESHOLD_STATES)})=)?((?P<field>{'|'.join(THRESHOLD_FIELDS)}):)?"
     rf"(?P<percent>{DECIMAL.pattern})%(?P<strict>,strict)?"
 )
-ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")  # values of a switch in an ini file
+ON = ("1", "true", "yes", "on")  # in an ini file
 
 
 def read_argument(keyword: str, value: Any, read: Callable[[Any], T], wrong: type[Exception]) -> T:
@@ -62,7 +61,7 @@ def read_decimal(text: str) -> float:
 
 def _whole(value: Any, least: int = 1) -> int | None:
     """Return a whole number, from a number or ASCII digits; None if it is smaller or anything else."""
-    if isinstance(value, bool) or (isinstance(value, str) and not WHOLE.fullmatch(value.strip())):
+    if isinstance(value, bool) or (isinstance(value, str) and not re.fullmatch("[+-]?[0-9]+", value.strip())):
         return None
     number = int(value) if isinstance(value, str) else operator.index(value)
     return number if number >= least else None
@@ -123,7 +122,8 @@ def read_sizes(value: Any) -> tuple[int, ...]:
 def read_switch(value: Any) -> bool:
     """Parse a switch: a bool, or a word of an ini file."""
     text = str(value).lower() if isinstance(value, (bool, str)) else ""
-    return _parsed("true or false", lambda: text in ON if text in ON + OFF else None)
+    valid = (*ON, "0", "false", "no", "off")
+    return _parsed("true or false", lambda: text in ON if text in valid else None)
 
 
 def read_mesh(value: Any) -> tuple[int, ...]:

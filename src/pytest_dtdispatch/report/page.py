@@ -144,9 +144,10 @@ def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
     yield {"title": "To know first", "blocks": run.notices.blocks}
     if not run:
         yield {"title": "Signatures and calls", "blocks": (paragraph("No signature or call was measured."),)}
-    for section in run_sections(run):
-        legend = (paragraph(_as_bound(section.legend)),) if section.legend else ()
-        yield {"title": section.title, "blocks": (*section.blocks, *legend)}
+    for title, document in run_sections(run):
+        legend = document.legend_of()
+        below = (paragraph(_as_bound(legend)),) if legend else ()
+        yield {"title": title, "blocks": (*document.blocks, *below)}
     yield {"title": "Profiles", "blocks": tuple(profiles(run.rows_by_test()))}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from pytest_dtdispatch.core.results import MetricValue, row_key
 from pytest_dtdispatch.core.row_id import RowId
@@ -53,14 +52,13 @@ def summary(run: ReportedRun, room: int = MOST_BYTES) -> str:
     text = _head(run)
     left_out: list[str] = []
     room_for_sections = room - 4096  # the rest is for the line on omitted sections
-    title = "Full output of the gate"
     of_gates = (
-        Section(f"{title}: {cut_name(gate.where)}", judgement_document(gate).blocks) for gate in run.gates
+        (f"Full output of the gate: {cut_name(gate.where)}", judgement_document(gate)) for gate in run.gates
     )
-    for section in (*run_sections(run), *of_gates):
-        written = folded(section.title, document_text(Document(section.blocks, section.legend)))
+    for title, document in (*run_sections(run), *of_gates):
+        written = folded(title, document_text(document))
         if len(f"{text}\n{written}".encode("utf-8", "backslashreplace")) > room_for_sections:
-            left_out.append(section.title)
+            left_out.append(title)
         else:
             text = f"{text}\n{written}"
     if left_out:
@@ -118,24 +116,16 @@ def _changes(changed: Sequence[tuple[Judgement, RowVerdict]]) -> Table:
     return Table(columns, (Group("", lines, more),), label_title="row", proof_title="")
 
 
-class Section(NamedTuple):
-    """A subject of a run: its title, its blocks, and the meaning of its figures and columns."""
-
-    title: str
-    blocks: tuple[Block, ...]
-    legend: str = ""
-
-
-def run_sections(run: ReportedRun) -> Iterator[Section]:
-    """Yield a section for each kind of result, and one for the environment."""
+def run_sections(run: ReportedRun) -> Iterator[tuple[str, Document]]:
+    """Yield a title and a document for each kind of result, and for the environment."""
     for name, document in run.documents().items():
         title = KINDS[name].title if name in KINDS else ""
-        yield Section(title or name.capitalize(), document.blocks, document.legend_of())
+        yield title or name.capitalize(), document
     if run.environment:
         lines = tuple(Line(name, (value,)) for name, value in run.environment.items())
         about = Table((Column("value"),), (Group("", lines),), "", "", label_tone=Tone.PLAIN)
         taken = (paragraph(f"Taken {run.taken}."),) if run.taken else ()
-        yield Section("Environment", (about, *taken))
+        yield "Environment", Document((about, *taken))
 
 
 def error_commands(run: ReportedRun, locations: Mapping[str, tuple[str, int]]) -> list[str]:

@@ -25,7 +25,6 @@ from pytest_dtdispatch.report.document import (
 )
 
 NO_EDGE = sys.maxsize  # the width of a pipe and of a file
-MORE = "-v explains all."
 INDENT = "  "
 MIN_LABEL = 30
 T = TypeVar("T")
@@ -62,13 +61,13 @@ def _escaped(part: T) -> T:
 
 def brief_legend(documents: Iterable[Document], width: int) -> str:
     """Explain as many of the columns that are shown as one line has room for."""
-    room, text = min(width, 120) - len(INDENT) - 1, ""
+    room, text, end = min(width, 120) - len(INDENT) - 1, "", "-v explains all."
     for document in documents:
         shown = _shown_titles(document, width)
         explained = [f"{title}: {meaning}" for title, meaning in document.meanings.items() if title in shown]
         for each in explained or [document.legend.rstrip(".")]:
-            text += f"{each}; " * (len(f"{text}{each}; {MORE}") <= room)
-    return f"{text}{MORE}" if text else ""
+            text += f"{each}; " * (len(f"{text}{each}; {end}") <= room)
+    return f"{text}{end}" if text else ""
 
 
 def _shown_titles(document: Document, width: int) -> list[str]:
