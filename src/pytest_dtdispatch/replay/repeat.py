@@ -346,7 +346,7 @@ def restoring(calls: Sequence[RanCall], one_thread: bool) -> Iterator[None]:
                 afterwards.enter_context(call.replay.recording_masks())
             if call.collectives is not None:
                 record = partial(_record, call.collectives)
-                afterwards.enter_context(observe.around({"collective output": record}))
+                afterwards.enter_context(observe.around({"collective_output": record}))
                 afterwards.callback(wait_for_all, call.collectives)
         afterwards.callback(close_modes_opened_since, open_modes())
         yield

@@ -164,7 +164,7 @@ def observe_compiled_code(callback: Callable[[], None]) -> AbstractContextManage
             callback()
         return enter(compiler)
 
-    return observe.around({"compiled code": entered})
+    return observe.around({"compiled_code": entered})
 
 
 def fake_tensor_counts() -> Any:

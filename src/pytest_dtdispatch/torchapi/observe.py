@@ -88,11 +88,11 @@ def local_mode_type() -> Any:
 
 POINTS = {
     # Propagation and its caches. A hit of the native cache calls none of these.
-    "native miss": Point((TENSOR,), DISPATCHER, (SLOW_PATH,)),
-    "native clear": Point(("torch._C",), "", (NATIVE_CLEAR,)),
+    "native_miss": Point((TENSOR,), DISPATCHER, (SLOW_PATH,)),
+    "native_clear": Point(("torch._C",), "", (NATIVE_CLEAR,)),
     "propagation": Point((TENSOR,), PROPAGATOR, ("propagate_op_sharding_non_cached",), is_required=True),
-    "python cache": Point((TENSOR,), PROPAGATOR, ("propagate_op_sharding",), is_required=True),
-    "tensor meta": Point((TENSOR,), PROPAGATOR, TENSOR_META),
+    "python_cache": Point((TENSOR,), PROPAGATOR, ("propagate_op_sharding",), is_required=True),
+    "tensor_meta": Point((TENSOR,), PROPAGATOR, TENSOR_META),
     # Redistribution.
     "implied": Point((TENSOR,), DISPATCHER, ("redistribute_local_args",), is_required=True),
     "redistribution": Point((REDISTRIBUTE,), "", ("redistribute_local_tensor",), is_required=True),
@@ -108,7 +108,7 @@ POINTS = {
         ("torch.distributed.tensor._utils",), "ExplicitRedistributionContext", ("observe_redistribution",)
     ),
     # Receives the output of each collective that Python runs, or a list of outputs.
-    "collective output": Point(
+    "collective_output": Point(
         (FUNCTIONAL_COLLECTIVES,), "", ("_maybe_wrap_tensor", "_maybe_wrap_tensors", "_wrap_tensor_autograd")
     ),
     # An embedding on a table that is sharded by rows returns a masked partial sum, whose placement stores the
@@ -120,14 +120,14 @@ POINTS = {
         ("materialize_mask", "release_mask"),
     ),
     "dispatch": Point((TENSOR,), "DTensor", ("__torch_dispatch__",)),
-    "async tensor": Point((FUNCTIONAL_COLLECTIVES,), "AsyncCollectiveTensor", ("__torch_dispatch__",)),
+    "async_tensor": Point((FUNCTIONAL_COLLECTIVES,), "AsyncCollectiveTensor", ("__torch_dispatch__",)),
     "backward": Point(("torch.autograd.graph",), "", ("_engine_run_backward",), is_required=True),
-    "compiled code": Point(("torch._dynamo.eval_frame",), "", ("_maybe_set_eval_frame",)),
+    "compiled_code": Point(("torch._dynamo.eval_frame",), "", ("_maybe_set_eval_frame",)),
     "profiler": Point((PROFILER,), "profile", ("_prepare_trace", "_start_trace")),
     "itt": Point((PROFILER,), "emit_itt", ("__enter__",)),
     "nvtx": Point((PROFILER,), "emit_nvtx", ("__enter__",)),
     "simulation": Point((SIMULATION,), "LocalTensorMode", ("__enter__", "__exit__")),
-    "simulated op": Point((SIMULATION,), "LocalTensorMode", ("__torch_dispatch__",)),
+    "simulated_op": Point((SIMULATION,), "LocalTensorMode", ("__torch_dispatch__",)),
 }
 Key = TypeVar("Key", str, Point)  # a name in POINTS, or a point
 
@@ -233,11 +233,11 @@ def observe_ops(observer: Any) -> Iterator[None]:
     if hasattr(torch._C, NATIVE_CLEAR):
         getattr(dispatcher, SLOW_PATH)  # raises: without it, misses would not be counted
     methods = {
-        "native miss": partial(_on_slow_path, observer),
-        "native clear": observer.on_native_clear,
+        "native_miss": partial(_on_slow_path, observer),
+        "native_clear": observer.on_native_clear,
         "propagation": observer.on_propagation,
-        "python cache": observer.on_python_cache,
-        "tensor meta": observer.on_tensor_meta,
+        "python_cache": observer.on_python_cache,
+        "tensor_meta": observer.on_tensor_meta,
     }
     handlers = dispatcher._custom_op_handlers
     original = dict(handlers)

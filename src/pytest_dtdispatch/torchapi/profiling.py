@@ -199,13 +199,13 @@ class Marks:
     def in_place(self) -> Iterator[Marks]:
         """Temporarily patch the functions with ranges."""
         methods: dict[str, Function] = {
-            "native miss": partial(self._ranged, "propagation"),
+            "native_miss": partial(self._ranged, "propagation"),
             "propagation": partial(self._ranged, "propagation"),
-            "python cache": self._python_lookup,
+            "python_cache": self._python_lookup,
             "planning": partial(self._ranged, "planning"),
             "redistribution": self._redistribution,
             "backward": partial(self._ranged, "backward"),
-            "async tensor": partial(self._ranged, "async tensor"),
+            "async_tensor": partial(self._ranged, "async tensor"),
         }
         if hasattr(DTensor._op_dispatcher, "dispatch"):  # in Python; native dispatch has events of its own
             methods["dispatch"] = partial(self._ranged, "dispatch")
