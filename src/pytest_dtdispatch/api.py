@@ -20,7 +20,6 @@ from pytest_dtdispatch.steps.model import StepCalls, Steps, read_calls
 
 __tracebackhide__ = True  # a test that fails here shows its own line
 T = TypeVar("T")
-SIZES = (8, 16, 32, 64)
 
 
 class DtDispatch:
@@ -224,7 +223,7 @@ class DtDispatch:
     def scaling(
         self,
         make: Make,
-        sizes: Iterable[int] = SIZES,
+        sizes: Iterable[int] = (8, 16, 32, 64),
         *,
         name: str | None = None,
         max_exponent: float | None = None,
@@ -272,7 +271,7 @@ class DtDispatch:
     def record(self, *results: Finding) -> None:
         """Keep results of your own with those of this test. They are shown, written and judged as ours are.
 
-        Their kind is registered once, in ``conftest.py``, by ``pytest_dtdispatch.plugin.gates.register``.
+        Their kind is registered once, in ``conftest.py``, by ``pytest_dtdispatch.extend.register_kind``.
         If nothing is measured, nothing is kept or judged.
 
         Args:
