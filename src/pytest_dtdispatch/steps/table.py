@@ -26,7 +26,6 @@ COLUMNS = sorted(
     (kind for kind in COUNTS if kind.title), key=lambda kind: kind.title not in ("calls", "hits")
 )
 LIMITS = tuple(kind.limit for kind in COLUMNS if kind.limit)
-EXPENDABLE = ("steps", "DTensors+", "hits", "wraps", "collectives", IMPLICIT)
 MEANINGS = {
     "misses": "calls whose sharding was propagated",
     IMPLICIT: "redistributions that an op made by itself",
@@ -38,7 +37,6 @@ MEANINGS = {
     "steps": "warm-up + counted",
     "missed": "steps with inputs of that shape that missed",
 }
-MAX_SHAPES = 10
 
 
 def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
@@ -51,7 +49,8 @@ def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
         if of_test
     )
     columns = tuple(map(Column, (*(column.title for column in shown), "steps")))
-    tables = [Table(columns, groups, label_title="step", proof_title="state", expendable=EXPENDABLE)]
+    expendable = ("steps", "DTensors+", "hits", "wraps", "collectives", IMPLICIT)
+    tables = [Table(columns, groups, label_title="step", proof_title="state", expendable=expendable)]
     shapes = tuple(
         Group(f"{test}: inputs of {steps.name} (counts of all steps of a shape)", _shape_lines(steps, view))
         for test, of_test in counted.items()
@@ -170,7 +169,7 @@ def _shape_lines(steps: Steps, view: View) -> tuple[Line, ...]:
     for shape, counts in zip(steps.inputs[len(steps.warmup) :], steps.steps, strict=True):
         of_shape.setdefault(shape, []).append(counts)
     shapes = list(of_shape)
-    alone = len(shapes) if view.verbose else MAX_SHAPES
+    alone = len(shapes) if view.verbose else 10
     lines = [_shape_line(shape, of_shape[shape]) for shape in shapes[:alone]]
     if rest := shapes[alone:]:
         title = f"{plural(len(rest), 'more shape')}; -v lists them"
