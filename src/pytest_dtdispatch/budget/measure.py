@@ -76,18 +76,9 @@ class StepTime(NamedTuple):
     off_core_ns: int
 
 
-class Level(NamedTuple):
-    """Steps that run with the same tools.
-
-    Args:
-        context: open while they run.
-        turns: before each step, whether it is warm.
-        times: of warm steps.
-    """
-
-    context: AbstractContextManager[NewStep]
-    turns: Iterator[bool]
-    times: list[StepTime]
+# Steps that run with the same tools: a context that is open while they run, for each step whether it is warm,
+# and a list that receives the times of warm steps.
+Level = tuple[AbstractContextManager[NewStep], Iterator[bool], list[StepTime]]
 
 
 def run_and_measure_budget(
@@ -164,8 +155,8 @@ class BudgetMeasurement:
             if (level := next(self._schedule, None)) is None:
                 self._open.close()
                 return False
-            self._new_step, self._turns = self._tools.enter_context(level.context), level.turns
-            self._times = level.times
+            context, self._turns, self._times = level
+            self._new_step = self._tools.enter_context(context)
         self._is_warm, self._step = is_warm, self._new_step(is_warm)
         self._off_core_ns, self._began_ns = self._waits.read(), time.perf_counter_ns()
         self._step.__enter__()
@@ -183,17 +174,17 @@ class BudgetMeasurement:
         """Yield the levels in turn."""
         [may_trace] = agreed(self._agreement, "the tracer", sys.gettrace() is None)
         if may_trace:
-            yield Level(_traced(self._tracer, self._traced), chain([False], repeat(True, TRACED_STEPS)), [])
-        yield Level(_counted(self._counted), chain([False], repeat(True, COUNTED_STEPS)), [])
+            yield _traced(self._tracer, self._traced), chain([False], repeat(True, TRACED_STEPS)), []
+        yield _counted(self._counted), chain([False], repeat(True, COUNTED_STEPS)), []
         blocks = min(BLOCKS, self._steps)
         for block in range(blocks):
             show_progress("timing {}: block {} of {}", self._name, block + 1, blocks)
             count = len(range(block, self._steps, BLOCKS))
-            yield Level(nullcontext(lambda is_warm: nullcontext()), self._warm(count), self._undisturbed)
+            yield nullcontext(lambda is_warm: nullcontext()), self._warm(count), self._undisturbed
             clock = marking_clock(self._waits, self._undisturbed[-count:])
             for ranges, times in ((1, self._marked), (2, [])):
-                yield Level(_marked(clock, ranges, self._marks[ranges - 1]), self._warm(count), times)
-            yield Level(_profiled(self._roots), self._warm(count), self._profiled)
+                yield _marked(clock, ranges, self._marks[ranges - 1]), self._warm(count), times
+            yield _profiled(self._roots), self._warm(count), self._profiled
             self._collect()
 
     def _warm(self, count: int) -> Iterator[bool]:
