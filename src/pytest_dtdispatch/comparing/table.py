@@ -17,7 +17,6 @@ MEANINGS = {
     "quietest": "quietest block of rounds",
     "rounds": "every variant runs once in each",
 }
-EXPENDABLE = ("rounds", "collectives", "quietest", SCATTER, "wraps", "redistributes")
 TONES = {FASTER: Tone.GOOD, SLOWER: Tone.NOTICE, NOT_APART: Tone.PLAIN}
 
 
@@ -33,7 +32,8 @@ def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> D
             groups.append(Group(f"{test}: {name} ({of_name[0].measurement.contains})", lines))
     times = [Column(title, MICROSECONDS.name) for title in ("median", "quietest")]
     columns = (*times, *map(Column, (SCATTER, "times", *counts, "rounds")))
-    table = Table(columns, tuple(groups), label_title="variant", proof_title="outcome", expendable=EXPENDABLE)
+    expendable = ("rounds", "collectives", "quietest", SCATTER, "wraps", "redistributes")
+    table = Table(columns, tuple(groups), label_title="variant", proof_title="outcome", expendable=expendable)
     legend = (
         "Variants run in turn. One is faster or slower if the whole interval of its ratio (99.9 %, over "
         "rounds) is more than 3 % from 1."
