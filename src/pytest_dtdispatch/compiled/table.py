@@ -29,7 +29,6 @@ COUNTS = {
     "propagations": "{propagations}",
     "fake": "{fake_tensor_hits}+{fake_tensor_misses}",
 }
-EXPENDABLE = ("samples", "fake", "propagations", "guards", "warm")
 MEANINGS = {
     "cold": "torch.compile and the first call, every cache empty",
     "warm": "the same with filled caches of compiled code",
@@ -103,7 +102,8 @@ def _table(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> It
     titles = [*COUNTS, *["samples"] * bool(scales)]
     columns = (*(Column(title, scale.name) for title, (_, scale) in scales.items()), *map(Column, titles))
     last = title_of([line for group in groups for line in group.lines])
-    yield Table(columns, groups, label_title="compiled", proof_title=last, expendable=EXPENDABLE)
+    expendable = ("samples", "fake", "propagations", "guards", "warm")
+    yield Table(columns, groups, label_title="compiled", proof_title=last, expendable=expendable)
     yield from proved(everything if scales else (), by="torch's counters")
 
 
