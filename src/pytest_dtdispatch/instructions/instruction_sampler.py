@@ -52,7 +52,6 @@ MAX_BLOCKS = 5
 # From CPython 3.13 on a class has at most 1,000 versions in a process, and is not cached after that.
 MAX_LAYOUTS = 600
 DEPTH, MIN_PER_CLASS = 40, 10  # classes that are searched, and instructions of the search in each
-IN_ONE_LAYOUT = "counted in one layout of CPython's method cache: this process has made too many"
 
 
 class MethodCache:
@@ -82,6 +81,7 @@ def counts_lookups(meter: Meter) -> bool:
     derived: type = object
     for _ in range(DEPTH):
         derived = type("Derived", (derived,), {})
+    unrelated = type("Unrelated", (), {})  # its modification changes no other class
     modified = MethodCache().modified
 
     def minimum(forget: type) -> int:
@@ -93,12 +93,8 @@ def counts_lookups(meter: Meter) -> bool:
             counts.append(meter.end() - begun)
         return min(counts)
 
-    minimum(Unrelated)  # specializes the byte code
-    return minimum(derived) - minimum(Unrelated) > DEPTH * MIN_PER_CLASS
-
-
-class Unrelated:
-    """A class whose modification changes no other class."""
+    minimum(unrelated)  # specializes the byte code
+    return minimum(derived) - minimum(unrelated) > DEPTH * MIN_PER_CLASS
 
 
 class InstructionSampler(Sampler):
@@ -151,4 +147,6 @@ class InstructionSampler(Sampler):
 
     def remarks(self) -> tuple[str, ...]:
         """Return a remark if the method cache can no longer be invalidated."""
-        return () if self._has_layouts else (IN_ONE_LAYOUT,)
+        if self._has_layouts:
+            return ()
+        return ("counted in one layout of CPython's method cache: this process has made too many",)

@@ -177,9 +177,6 @@ def hardware_meter(counter: Any = None) -> Meter:
     return meter
 
 
-LISTED = 20
-
-
 class CallProfiler:
     """Profile calls under callgrind."""
 
@@ -240,7 +237,7 @@ def _code_name(code: CodeType) -> str:
 def largest(costs: Mapping[str, int]) -> tuple[Share, ...]:
     """Return the functions with most instructions, the largest first."""
     shares = [Share(function, count) for function, count in costs.items() if count > 0]
-    return tuple(sorted(shares, key=lambda share: (-share.instructions, share.function))[:LISTED])
+    return tuple(sorted(shares, key=lambda share: (-share.instructions, share.function))[:20])
 
 
 if __name__ == "__main__":

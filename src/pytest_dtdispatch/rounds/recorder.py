@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from pytest_dtdispatch.core.measurement import TIME, Profile, Refused, Samples, State, Unit
 from pytest_dtdispatch.rounds.timing import TimedCalls
 
-NOT_COUNTED = "the meter did not count"
-
 
 class ProvedCall(NamedTuple):
     """Sample of a call, and by how much the counters of hits and misses increased during it."""
@@ -56,7 +54,7 @@ class SampleRecorder:
     def record(self, state: State, sample: int, reason: str | None = None) -> None:
         """Record a sample, or refuse it if there is a reason."""
         if reason or not self.unit.holds(sample):
-            self._refused[state, reason or NOT_COUNTED] += 1
+            self._refused[state, reason or "the meter did not count"] += 1
         else:
             self._recorded[state].append(sample)
 
