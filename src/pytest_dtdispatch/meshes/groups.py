@@ -90,7 +90,12 @@ class ProcessGroupOwner:
             return
         self._local.close()
         if dist.is_initialized() and dist.group.WORLD is self._ours:
-            self._destroy()
+            all_came = group_backend() not in REAL or self._sync_before_close()
+            if self._has_rpc:
+                stop_rpc(all_came, self._exchange.timeout_s)
+                self._has_rpc = False
+            keep_backends_while_groups_end()
+            dist.destroy_process_group()
         self._ours = None
         ShardingCaches().clear_all()
 
@@ -107,14 +112,6 @@ class ProcessGroupOwner:
         except RanksError:  # the next synchronization with that rank raises, and fails the test
             return False
         return not self._exchange.lost
-
-    def _destroy(self) -> None:
-        all_came = group_backend() not in REAL or self._sync_before_close()
-        if self._has_rpc:
-            stop_rpc(all_came, self._exchange.timeout_s)
-            self._has_rpc = False
-        keep_backends_while_groups_end()
-        dist.destroy_process_group()
 
     def _open(self, backend: str, world_size: int) -> None:
         ShardingCaches().clear_all()
