@@ -16,7 +16,6 @@ from pytest_dtdispatch.comparing.scaling import run_and_measure_sizes
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
 from pytest_dtdispatch.replay.repeat import run_and_measure_call, run_call
-from pytest_dtdispatch.replay.replay import ON_ANOTHER_RANK
 from pytest_dtdispatch.rounds.plan import Plan, Schedule
 from pytest_dtdispatch.rounds.sampler import Pace, WallClock
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -99,7 +98,7 @@ def test_nothing_is_repeated_that_another_rank_cannot(method: Callable[[Step, Pl
 def test_op_unrepeatable_on_another_rank_is_not_repeated(shard: Callable[..., Any]) -> None:
     a = shard(8, 8)
     [row] = captured(lambda: a + a, plan=plan(the_repetition=0)).measurements()
-    assert row.figures.notes == (ON_ANOTHER_RANK,)
+    assert row.figures.notes == ("runs once: another rank cannot repeat it",)
 
 
 def test_lines_are_traced_on_all_ranks_or_none() -> None:

@@ -31,13 +31,11 @@ from pytest_dtdispatch.torchapi import observe
 from pytest_dtdispatch.torchapi.ops import unnoticed
 from pytest_dtdispatch.torchapi.tensors import memory_key, storages_of, version_of
 
-ON_ANOTHER_RANK = "runs once: another rank cannot repeat it"
-
 
 def agreed_reason(agreement: Agreement | None, reason: str | None) -> str | None:
     """Return why a call is not repeated, on this rank or on another, which may lack memory; None if it is."""
     [is_repeated] = agreed(agreement, "the repetition", reason is None)
-    return reason or (None if is_repeated else ON_ANOTHER_RANK)
+    return reason or (None if is_repeated else "runs once: another rank cannot repeat it")
 
 
 @dataclass(frozen=True)
