@@ -26,7 +26,7 @@ from pytest_dtdispatch.suite.models import (
 )
 
 RANKS = 8
-PARAMETERS, ROWS, COLUMNS = 4, 16, 16
+ROWS, COLUMNS = 16, 16
 UNSUPPORTED = ("sharding strategy", "capturable", "`fused=True`", "fused kernels")  # in torch's errors
 
 
@@ -47,7 +47,7 @@ ADAMW: Mapping[str, Callable[[str], dict[str, Any]]] = {
 
 def parameters(mesh: DeviceMesh) -> list[torch.nn.Parameter]:
     """Create parameters with gradients."""
-    created = [torch.nn.Parameter(rows_split(mesh, ROWS, COLUMNS)) for _ in range(PARAMETERS)]
+    created = [torch.nn.Parameter(rows_split(mesh, ROWS, COLUMNS)) for _ in range(4)]
     for parameter in created:
         parameter.grad = rows_split(mesh, ROWS, COLUMNS)
     return created

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -149,8 +149,14 @@ class Arguments:
 
 def find_arguments(op: Any) -> Arguments | str:
     """Find arguments on which an op runs on plain tensors."""
-    why = ""
-    for arguments in _candidates(op):
+    why, needed = "", needs_of(op_name(op))
+    for template in TENSOR_TEMPLATES:
+        values = {
+            argument.name: _value(argument, template, needed)
+            for argument in schema_of(op)
+            if not argument.has_default_value() or argument.name in needed
+        }
+        arguments = Arguments(op, values)
         if not arguments.has_tensors:
             return "it takes numbers alone"  # as ldexp.default, which has a rule in torch 2.5 to 2.12
         try:
@@ -160,17 +166,6 @@ def find_arguments(op: Any) -> Arguments | str:
         else:
             return arguments
     return why or "no arguments are known for its schema"
-
-
-def _candidates(op: Any) -> Iterator[Arguments]:
-    needed = needs_of(op_name(op))
-    for template in TENSOR_TEMPLATES:
-        values = {
-            argument.name: _value(argument, template, needed)
-            for argument in schema_of(op)
-            if not argument.has_default_value() or argument.name in needed
-        }
-        yield Arguments(op, values)
 
 
 def _value(argument: Any, template: str, needed: Mapping[str, Any]) -> Any:

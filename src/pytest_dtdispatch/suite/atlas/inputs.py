@@ -46,13 +46,12 @@ EVERY_OP = layouts(LINE, "S0") + layouts(GRID, "S0R")
 SHAPES = (*layouts(LINE, "S1", "R", "P"), *layouts(GRID, "S0S1", "RS0", "PS0"))
 POINTWISE = (*SHAPES, *layouts(LINE, "S0 R", "S0 S1", "P R"), *layouts(GRID, "S0R RS1"))
 MATMUL = (*layouts(LINE, "R", "S0 R", "R S1", "S1 S0", "S1 R", "P R"), *layouts(GRID, "S0R RS1", "S0S1 RS0"))
-BATCHED = (*MATMUL, *layouts(LINE, "S2 S1"))
 FUSED_MATMUL = layouts(LINE, "R S0 R", "R R S1", "S0 S0 R", "R S1 S0", "R", "P")
 
 # The first entry with a matching glob adds layouts to those of EVERY_OP.
 COMMON = (
     ("mm.default", MATMUL),
-    ("bmm.default", BATCHED),
+    ("bmm.default", (*MATMUL, *layouts(LINE, "S2 S1"))),
     ("addmm.default baddbmm.default", FUSED_MATMUL),
     (
         "add.Tensor sub.Tensor mul.Tensor div.Tensor add_.Tensor mul_.Tensor copy_.default"
