@@ -28,7 +28,7 @@ from pytest_dtdispatch.steps.events import (
 )
 from pytest_dtdispatch.steps.model import StepCounts, most_growth
 
-MAX_ADVICE, MAX_LINES = 5, 3
+MAX_LINES = 3
 MIN_SHARE = 0.01  # of the step: advice that saves less is omitted
 MIN_SUMS = 3  # scalar results that are reduced one by one
 LOCAL_RATIO = 5  # minimum ratio of dispatch to local ops: it is 6 to 10 for a small shard
@@ -131,7 +131,7 @@ def advise(
         found = [one for one in found if one.ns >= min_ns or one.grows]
         found = [replace(one, ns=min(one.ns, step_ns), share=min(one.ns / step_ns, 1.0)) for one in found]
     found.sort(key=lambda one: (-one.ns, -one.count))
-    return tuple(found[:MAX_ADVICE])
+    return tuple(found[:5])
 
 
 def with_advice(measured: MeasuredBudget) -> Budget:

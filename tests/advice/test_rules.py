@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.advice import MAX_ADVICE, MIXED, advise, where
+from pytest_dtdispatch.advice import MIXED, advise, where
 from pytest_dtdispatch.core.events import Cell, CodePlace, OptimizerStep, Part, Phase
 from pytest_dtdispatch.steps.events import (
     AnyEvent,
@@ -362,7 +362,7 @@ def test_advice_is_sorted_limited_and_above_one_percent() -> None:
     events = [moved(place, op=f"op{place.line}") for place in places]
     cells = [spent(place, 10.0 * place.line, op=f"op{place.line}") for place in places]
     found = advise([StepCounts(events=tuple(events))], cells, 300 * US)
-    assert [one.ns / US for one in found] == [70, 60, 50, 40, 30][:MAX_ADVICE]
+    assert [one.ns / US for one in found] == [70, 60, 50, 40, 30]
     cells = [*cells[:2], spent(TRAIN, 5_000, Part.LOCAL, "mm")]
     assert advise([StepCounts(events=tuple(events))], cells, 5_000 * US) == ()
 
@@ -426,6 +426,6 @@ def test_whatever_happened_there_is_advice_or_none(
     steps: list[StepCounts], cells: list[Cell], step_ns: float
 ) -> None:
     found = advise(steps, cells, step_ns)
-    assert len(found) <= MAX_ADVICE
+    assert len(found) <= 5
     assert all(one.lines and one.count >= 1 for one in found)
     assert all(0 <= one.share <= 1 for one in found if step_ns)
