@@ -16,7 +16,6 @@ from pytest_dtdispatch.steps.events import (
     Unwrapping,
     Wrapping,
     by_cause,
-    by_layer,
     merge_texts,
 )
 from pytest_dtdispatch.steps.model import StepCounts, Steps
@@ -137,7 +136,7 @@ def test_cause_in_every_layer_is_summed(layers: int) -> None:
     text = "mm: f32[8,8] S0 -> R, 256 bytes, at /model.py:16 in layers.*.wq (forward)"
     assert by_cause([step]) == [f"{text} ({2 * layers}x)"]
     assert by_cause([step, step]) == [f"{text} ({2 * layers} times in each of steps 1-2)"]
-    alone = by_layer([step])
+    alone = by_cause([step], each_layer=True)
     assert alone == [f"{text.replace('*', str(layer))} (2x)" for layer in range(layers)]
 
 
@@ -152,7 +151,7 @@ def test_causes_differing_beyond_layer_are_not_folded() -> None:
         Collective("all_gather", 65, place=in_layer(2).place),
         WRAPPED,
     ]
-    assert by_cause([step]) == by_layer([step]) == [*map(str, step)]
+    assert by_cause([step]) == by_cause([step], each_layer=True) == [*map(str, step)]
 
 
 def test_varying_shapes_of_layers_are_one_range() -> None:

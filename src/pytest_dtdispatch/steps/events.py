@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, takewhile
 from typing import ClassVar, NamedTuple, TypeAlias
@@ -223,11 +223,6 @@ def event_text(one: StepEvent) -> EventText:
     return EventText(text, one.place.module)
 
 
-def insert_modules(events: Sequence[EventText]) -> list[str]:
-    """Insert the modules into texts."""
-    return [text.replace(MODULE, module) for text, module in events]
-
-
 def insert_folded_modules(events: Sequence[EventText]) -> list[str]:
     """Insert the modules into texts: names that differ only by the index of a layer become equal.
 
@@ -244,24 +239,13 @@ def insert_folded_modules(events: Sequence[EventText]) -> list[str]:
     return [text.replace(MODULE, names[text][module]) for text, module in events]
 
 
-def by_cause(steps: Sequence[Iterable[StepEvent]]) -> list[str]:
-    """List the events of steps, with one line for each cause over all layers.
+def by_cause(steps: Sequence[Iterable[StepEvent]], each_layer: bool = False) -> list[str]:
+    """List the events of steps, with one line for each cause over all layers, or for each cause and layer.
 
     Example:
         >>> by_cause([[], []])
         []
     """
-    return _lines(steps, insert_folded_modules)
-
-
-def by_layer(steps: Sequence[Iterable[StepEvent]]) -> list[str]:
-    """List the events of steps, with one line for each cause and layer."""
-    return _lines(steps, insert_modules)
-
-
-def _lines(
-    steps: Sequence[Iterable[StepEvent]], render: Callable[[Sequence[EventText]], list[str]]
-) -> list[str]:
     causes: defaultdict[Hashable, list[tuple[int, EventText]]] = defaultdict(list)
     for number, of_step in enumerate(steps, 1):
         earlier: Counter[Hashable] = Counter()
@@ -269,10 +253,13 @@ def _lines(
             # Two events of the same origin in one step are two causes.
             causes[one.origin, earlier[one.origin]].append((number, event_text(one)))
             earlier[one.origin] += 1
-    merged = (
+    merged = [
         EventText(merge_texts([each.text for _, each in same]), same[0][1].module) for same in causes.values()
-    )
-    texts = render(list(merged))
+    ]
+    if each_layer:
+        texts = [text.replace(MODULE, module) for text, module in merged]
+    else:
+        texts = insert_folded_modules(merged)
     lines: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for text, same in zip(texts, causes.values(), strict=True):
         lines[text].update(number for number, _ in same)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -13,11 +13,9 @@ from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Lin
 from pytest_dtdispatch.steps.events import (
     Collective,
     Redistribution,
-    StepEvent,
     Unwrapping,
     Wrapping,
     by_cause,
-    by_layer,
 )
 from pytest_dtdispatch.steps.model import COUNTS, GROWTH, IMPLICIT, CountKind, StepCounts, Steps
 
@@ -149,8 +147,8 @@ def _line(test: str, steps: Steps, columns: Sequence[CountKind], view: View) -> 
 
 def _notes(steps: Steps, view: View) -> Sequence[str]:
     notes = [f"unsteady: {steps.unsteady}"] if steps.unsteady else []
-    causes = by_layer if view.each_layer else by_cause
-    notes += view.listed([f"missed {text}" for text in causes([step.missed for step in steps.steps])])
+    missed = by_cause([step.missed for step in steps.steps], view.each_layer)
+    notes += view.listed([f"missed {text}" for text in missed])
     if elsewhere := sum(miss.elsewhere for miss in steps.missed):
         notes.append(
             f"{elsewhere} of {steps.misses} misses were in other threads, whose hits are not counted: "
@@ -160,7 +158,15 @@ def _notes(steps: Steps, view: View) -> Sequence[str]:
     length = plural(len(steps.steps), "step")
     notes += [f"cache entries over {length}: {', '.join(grown)}"] if grown else []
     notes += [line for advice in steps.advice for line in advice.lines]
-    return [*notes, *_details(steps, causes)] if view.verbose else notes
+    if view.verbose:
+        notes += [
+            f"{kind.prefix}{text}"
+            for kind in (Redistribution, Wrapping, Unwrapping, Collective)
+            for text in by_cause([step.of(kind) for step in steps.steps], view.each_layer)
+        ]
+        warm = ", ".join(str(step.misses) for step in steps.warmup)
+        notes += [f"misses of each step of the warm-up: {warm}"] if warm else []
+    return notes
 
 
 def _shape_lines(steps: Steps, view: View) -> tuple[Line, ...]:
@@ -182,17 +188,6 @@ def _shape_line(label: str, steps: Sequence[StepCounts]) -> Line:
     missed = sum(step.misses > 0 for step in steps)
     grown = max(counted.cache_growth.values(), default=0)
     return Line(label, tuple(f"{count:,}" for count in (len(steps), missed, counted.misses, grown)))
-
-
-def _details(steps: Steps, causes: Callable[[list[Sequence[StepEvent]]], list[str]]) -> Sequence[str]:
-    notes = [
-        f"{kind.prefix}{text}"
-        for kind in (Redistribution, Wrapping, Unwrapping, Collective)
-        for text in causes([step.of(kind) for step in steps.steps])
-    ]
-    warm = ", ".join(str(step.misses) for step in steps.warmup)
-    notes += [f"misses of each step of the warm-up: {warm}"] if warm else []
-    return notes
 
 
 def _range(counts: Sequence[int]) -> str:
