@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import shutil
 import sys
 import threading
 import time
@@ -23,8 +22,7 @@ from pytest_dtdispatch.core.checks import check_count
 from pytest_dtdispatch.core.text import escape_controls, plural, shown
 from pytest_dtdispatch.errors import DtDispatchError, MeasurementError
 from pytest_dtdispatch.replay.guard import refuse_inside
-from pytest_dtdispatch.report.document import Document, View
-from pytest_dtdispatch.report.terminal import page_width, plain_text
+from pytest_dtdispatch.report.document import View
 from pytest_dtdispatch.steps.counter import LoopCounter
 from pytest_dtdispatch.steps.growth import live_objects
 from pytest_dtdispatch.torchapi.profiling import refuse_another_profiler
@@ -34,6 +32,7 @@ from pytest_dtdispatch.watch.text import (
     calls_text,
     disturbed_line,
     document,
+    rendered,
     say_on_first_rank,
     transfers_text,
 )
@@ -245,7 +244,7 @@ class StepWatch:
         notes += [f"after the last step: {calls_text(self.steps.after)}"] if self.steps.after.calls else []
         found = [one for steps in self.steps.for_advice for one in advise(steps)] if not self.budgets else []
         notes += [line for advice in found for line in advice.lines]
-        return _rendered(document("StepWatch", self.steps, notes))
+        return rendered(document("StepWatch", self.steps, notes), sys.stderr)
 
     def close(self) -> None:
         """Remove all hooks; the counts stay."""
@@ -269,7 +268,7 @@ class StepWatch:
             name = f"steps {request.first:,} to {len(self.steps):,}"
             budget = replace(with_advice(self._budget.result()), name=name)
             self.budgets.append(budget)
-            self._say(_rendered(budget_document({"StepWatch": [budget]}, View())))
+            self._say(rendered(budget_document({"StepWatch": [budget]}, View()), sys.stderr))
         except DtDispatchError as error:
             self._write(f"no budget: {error}")
         self._end_budget()
@@ -317,7 +316,3 @@ class StepWatch:
 
     def _write(self, line: str) -> None:
         self._say(f"dtdispatch: {escape_controls(line)}")
-
-
-def _rendered(document: Document) -> str:
-    return plain_text(document, page_width(sys.stderr.isatty(), shutil.get_terminal_size().columns))

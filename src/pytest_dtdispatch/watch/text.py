@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from shutil import get_terminal_size
 from typing import Any
 
 from pytest_dtdispatch.core.environment import read_world
 from pytest_dtdispatch.core.text import first_of, plural
 from pytest_dtdispatch.report.document import Block, Column, Document, Group, Line, Table, Tone, paragraph
+from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.steps.events import Miss, StepEvent, by_cause
 from pytest_dtdispatch.steps.model import TRANSFERS, StepCounts
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps, Total
@@ -97,6 +99,12 @@ def ms(ns: float) -> str:
     """
     value = ns / 1e6
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def rendered(document: Document, stream: Any) -> str:
+    """Render a document for a stream, which may be None, as wide as its terminal."""
+    is_terminal = stream is not None and stream.isatty()
+    return plain_text(document, page_width(is_terminal, get_terminal_size().columns))
 
 
 def document(name: str, steps: LoopSteps, notes: Sequence[str]) -> Document:

@@ -6,7 +6,6 @@ import math
 import statistics
 import sys
 from collections.abc import Sequence
-from shutil import get_terminal_size
 from typing import Any, NamedTuple
 
 from pytest_dtdispatch.core.measurement import Figures, State
@@ -16,9 +15,9 @@ from pytest_dtdispatch.replay.call import OpCall, signature_of
 from pytest_dtdispatch.replay.capture import DispatchCapture
 from pytest_dtdispatch.replay.repeat import run_op
 from pytest_dtdispatch.report.rows import timed_document
-from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.rounds.plan import QUICK_WARMUP, Plan
 from pytest_dtdispatch.torchapi.groups import has_real_group
+from pytest_dtdispatch.watch.text import rendered
 
 __tracebackhide__ = True  # a failing test shows its own line
 
@@ -70,9 +69,7 @@ class TimeCaptureMode(DispatchCapture):
         self._timed: dict[Signature, list[Figures]] = {}
 
     def __str__(self) -> str:
-        is_terminal = sys.stdout is not None and sys.stdout.isatty()
-        document = timed_document("TimeCaptureMode", self._timed)
-        return plain_text(document, page_width(is_terminal, get_terminal_size().columns))
+        return rendered(timed_document("TimeCaptureMode", self._timed), sys.stdout)
 
     __repr__ = __str__  # which notebooks show
 
