@@ -24,7 +24,6 @@ DETACH, NATIVE_NODE = "aten::detach", re.compile(r"\w+Backward\d+")  # names of 
 DISPATCHES = (SUBCLASS, DISPATCH)  # the dispatch of a DTensor op: in C++, or in Python by an older torch
 FUNCTIONAL = ("_c10d_functional::", "_c10d_functional_autograd::")
 COLLECTIVES = (*FUNCTIONAL, "c10d::", "_dtensor::", "record_param_comms")
-REDISTRIBUTING = ("Redistribute", "NestedRedistribute")  # autograd functions
 CONVERTING = {"_FromTorchTensor": "from_local", "_ToTorchTensor": "to_local"}
 # Parts that are not divided further.
 UNDIVIDED = (Part.LOCAL, Part.PROPAGATION, Part.PLANNING, Part.COPIES, Part.SENDING, Part.COMMUNICATION)
@@ -136,7 +135,7 @@ def _part_and_op(node: Node, outer: Context) -> tuple[Part, str]:
         return _part_and_op_of_range(name, outer)
     base, unchanged = name.removesuffix("Backward"), (outer.part, outer.op)
     is_inside = outer.part in REDISTRIBUTED
-    if base in REDISTRIBUTING:
+    if base in ("Redistribute", "NestedRedistribute"):  # autograd functions
         return Part.MOVING, outer.op if is_inside else _redistribution_in(node)
     if base in CONVERTING:
         return unchanged if is_inside else (Part.WRAPPING, CONVERTING[base])
