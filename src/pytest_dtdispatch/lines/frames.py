@@ -20,7 +20,6 @@ from pytest_dtdispatch.torchapi.autograd import engine_code
 
 # Code without a file that a user typed. Other such code is generated, as "<string>" by dataclasses.
 TYPED = ("<stdin>", "<ipython-input", "<doctest", "<console>")
-INSTALLED = ("site-packages", "dist-packages")
 # Parts of paths: of packages that run a test, and of code that the compiler writes.
 HIDDEN = (f"{os.sep}_pytest{os.sep}", f"{os.sep}pluggy{os.sep}", "torchinductor_")
 
@@ -119,7 +118,8 @@ class Frames:
         if file.startswith(self._optimizers):
             return FrameOwner.OPTIMIZER
         is_hidden = file.startswith(self._hidden) and not file.startswith(self._suite)
-        is_python = file.startswith(self._python) and not any(folder in file for folder in INSTALLED)
+        is_installed = "site-packages" in file or "dist-packages" in file
+        is_python = file.startswith(self._python) and not is_installed
         if is_hidden or is_python or any(part in file for part in HIDDEN):
             return FrameOwner.NOTHING
         return FrameOwner.USER
