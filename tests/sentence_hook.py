@@ -20,8 +20,7 @@ from types import CodeType, ModuleType
 
 PACKAGE = "pytest_dtdispatch"
 REWORD = "_reword_sentence"  # builtin that rewords constants when they are formatted
-SENTENCE = re.compile(r"[a-z][,;:.)]* [(a-z]", re.IGNORECASE)  # a space between letters
-PART = re.compile(r"[a-z] | [a-z]", re.IGNORECASE)  # of an f-string, whose fields may be words
+SENTENCE = re.compile(r"[a-z][,;:.)]* | [(]?[a-z]", re.IGNORECASE)  # a space beside a word, or part of one
 # Fields of formats, and flags, which are names.
 FIXED = re.compile(r"\{[^{}]*\}|%\(\w+\)\w|--[\w-]+")
 VOWELS, CONSONANTS = "aeiou", "bcdfghjklmnpqrstvwxz"
@@ -80,7 +79,7 @@ class Rewording(ast.NodeTransformer):
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
         for part in node.values:
-            if isinstance(part, ast.Constant) and PART.search(str(part.value)):
+            if isinstance(part, ast.Constant) and SENTENCE.search(str(part.value)):
                 part.value = reword(str(part.value), self._seed())
             elif isinstance(part, ast.FormattedValue):
                 part.value = self._reworded_field(self.visit(part.value))
