@@ -252,11 +252,6 @@ class Samples:
         return max(self.values) - min(self.values)
 
 
-def noise_text(share: float) -> str:
-    """Say how far samples scatter, and how far is too far."""
-    return f"its samples scatter by {share:,.0%}, more than {NOISY:.0%}"
-
-
 def refused_of(every: Iterable[Samples]) -> tuple[Refused, ...]:
     """Add up, reason by reason, what was refused of several samples."""
     refused: Counter[str] = Counter()

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from pytest_dtdispatch.core.environment import ranks_text
 from pytest_dtdispatch.core.files import checked_target, read_text, write_atomic
-from pytest_dtdispatch.core.measurement import FEW_SAMPLES, INSTRUCTIONS, TRACED, UNITS, noise_text
+from pytest_dtdispatch.core.measurement import FEW_SAMPLES, INSTRUCTIONS, NOISY, TRACED, UNITS
 from pytest_dtdispatch.core.parsing import read_decimal
 from pytest_dtdispatch.core.plain_data import MOST
 from pytest_dtdispatch.core.results import (
@@ -356,12 +356,14 @@ def _judge_row(row: ExpectedRow, result: MetricValue | None, tests: Collection[s
         return verdict_of(Verdict.MISSING, None, remedy)
     value = result.value
     if result.scatter or result.is_traced:
-        why = f"noisy: {noise_text(result.scatter)}; run again on a quieter machine"
         if result.is_traced:
-            why = TRACED
+            remedy = TRACED
         elif math.isinf(result.scatter):
-            why = f"{FEW_SAMPLES}: raise --dtdispatch-max-time"
-        return replace(verdict_of(Verdict.INCONCLUSIVE, None, why), criterion=f"{criterion}: found {value:,}")
+            remedy = f"{FEW_SAMPLES}: raise --dtdispatch-max-time"
+        else:
+            scatter = f"its samples scatter by {result.scatter:,.0%}, more than {NOISY:.0%}"
+            remedy = f"noisy: {scatter}; run again on a quieter machine"
+        return verdict_of(Verdict.INCONCLUSIVE, None, remedy, criterion=f"{criterion}: found {value:,}")
     percent = 100 * (value / row.expected - 1) if row.expected else None if value else 0.0
     change = CountChange(row.expected, value, percent, 100 * row.noise_margin)
     room = _room(row.expected, row.noise_margin)
