@@ -88,14 +88,11 @@ def run_document(run: Run, found: Results) -> Document:
 def _lines_below(run: Run, pair: Pair, compared: PairResult) -> Iterator[Paragraph]:
     for name, stage in compared.stages.items():
         yield one_line(_stage_text(run, pair, name, stage))
-    yield verdict_summary(compared.verdicts, "number" if run.request.rule.metric == Metric.COUNTS else "row")
-
-
-def verdict_summary(verdicts: Sequence[RowVerdict], noun: str = "row") -> Paragraph:
-    """Return a line with the number of each verdict."""
-    if not verdicts:
-        return one_line(Span(f"no {noun}s: nothing was compared", Tone.NOTICE))
-    return one_line(f"{plural(len(verdicts), noun)}: ", *verdict_counts(verdicts))
+    verdicts, noun = compared.verdicts, "number" if run.request.rule.metric == Metric.COUNTS else "row"
+    if verdicts:
+        yield one_line(f"{plural(len(verdicts), noun)}: ", *verdict_counts(verdicts))
+    else:
+        yield one_line(Span(f"no {noun}s: nothing was compared", Tone.NOTICE))
 
 
 def _side_lines(run: Run) -> Iterator[Paragraph]:
