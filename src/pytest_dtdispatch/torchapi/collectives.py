@@ -95,37 +95,27 @@ def _observe_collectives(observer: Any) -> Iterator[None]:
         # On meta, functional collectives have kernels of their own, which do not call ops of c10d.
         library = stack.enter_context(torch.library._scoped_library(FUNCTIONAL_OPS, "IMPL"))
         for op in filter(collective_of, _collective_ops(FUNCTIONAL_OPS)):
-            kernel = _kernel(op, below, observer, _is_on_meta)
+            kernel = _kernel(op, below, observer, only_on_meta=True)
             library.impl(op.name(), kernel, "BackendSelect", with_keyset=True)
         for group in subclasses(torch.distributed.ProcessGroup):  # C++ classes have no Python functions
             for name, method in list(vars(group).items()):
                 if isinstance(method, FunctionType) and (kind := collective_kind(name)) in kinds:
-                    wrap = calling(partial(_on_method, kind, observer))
-                    stack.enter_context(patched(group, name, wrap))
+                    stack.enter_context(patched(group, name, calling(partial(observer.on_collective, kind))))
         yield
 
 
-def _kernel(
-    op: Any, below: Any, observer: Any, is_observed: Callable[[Any], bool] = lambda args: True
-) -> Callable[..., Any]:
+def _kernel(op: Any, below: Any, observer: Any, only_on_meta: bool = False) -> Callable[..., Any]:
+    """Return a kernel that routes calls through an observer, or only calls with a plain tensor on meta."""
     kind = collective_kind(op.name())
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         run = partial(op.redispatch, keys & below)
-        if is_observed(args):
+        # By the type, as fake tensors claim to be on meta inside kernels.
+        if not only_on_meta or any(type(leaf) is torch.Tensor and leaf.is_meta for leaf in tree_leaves(args)):
             return observer.on_collective(kind, run, *args, **kwargs)
         return run(*args, **kwargs)
 
     return kernel
-
-
-def _is_on_meta(args: Any) -> bool:
-    """Return whether an argument is a plain tensor on meta; inside kernels, fake tensors claim to be."""
-    return any(type(leaf) is torch.Tensor and leaf.is_meta for leaf in tree_leaves(args))
-
-
-def _on_method(kind: str, observer: Any, method: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
-    return observer.on_collective(kind, partial(method, group), *args, **kwargs)
 
 
 def _on_simulated_op(
