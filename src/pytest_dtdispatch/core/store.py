@@ -125,14 +125,10 @@ class TestRecord:
         again |= {""} if self else set()  # the verdict that the test measured nothing
         before = [verdict for verdict in earlier.verdicts if verdict.row.label not in again]
         rows = {(row.full_label, row.contains): row for row in (*earlier.measured, *self.measured)}
-        results = {
-            kind: tuple(
-                {
-                    one.name: one for one in (*earlier.results.get(kind, ()), *self.results.get(kind, ()))
-                }.values()
-            )
-            for kind in {**earlier.results, **self.results}
-        }
+        results = {}
+        for kind in {**earlier.results, **self.results}:
+            found = (*earlier.results.get(kind, ()), *self.results.get(kind, ()))
+            results[kind] = tuple({result.name: result for result in found}.values())
         verdicts = (*before, *(verdict for verdict in self.verdicts if verdict not in before))
         return replace(self, measured=tuple(rows.values()), results=results, verdicts=verdicts)
 
