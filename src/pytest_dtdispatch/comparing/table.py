@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pytest_dtdispatch.comparing.model import COUNTS, FASTER, NOT_APART, SLOWER, ComparedVariant, ratio_of
+from pytest_dtdispatch.comparing.model import COUNTS, FASTER, SLOWER, ComparedVariant, ratio_of
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.text import MICROSECONDS
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
@@ -17,7 +17,6 @@ MEANINGS = {
     "quietest": "quietest block of rounds",
     "rounds": "every variant runs once in each",
 }
-TONES = {FASTER: Tone.GOOD, SLOWER: Tone.NOTICE, NOT_APART: Tone.PLAIN}
 
 
 def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> Document:
@@ -66,7 +65,7 @@ def _line(variant: ComparedVariant, first: ComparedVariant, counts: Sequence[str
         text, tone = "too few rounds" if first.samples else "first not measured", Tone.NOTICE
     else:
         text = ratio.outcome()
-        tone = TONES[text]
+        tone = {FASTER: Tone.GOOD, SLOWER: Tone.NOTICE}.get(text, Tone.PLAIN)
     return Line(variant.name, cells, text, notes_of(row, view), tone)
 
 
