@@ -144,7 +144,14 @@ def event_kind(name: str, events: Callable[[StepCounts], Sequence[StepEvent]], m
     def details(step: StepCounts) -> Sequence[str]:
         return by_cause([events(step)])
 
-    return CountKind(lambda step: len(events(step)), name, name, metric, f"{name}_per_step", details)
+    return CountKind(
+        lambda step: len(events(step)),
+        title=name,
+        limit=name,
+        metric=metric,
+        per_step=f"{name}_per_step",
+        details=details,
+    )
 
 
 IMPLICIT, GROWTH = "implicit", "dtensor_growth"

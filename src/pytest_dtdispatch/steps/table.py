@@ -19,7 +19,7 @@ from pytest_dtdispatch.steps.events import (
 )
 from pytest_dtdispatch.steps.model import COUNTS, GROWTH, IMPLICIT, CountKind, StepCounts, Steps
 
-# Calls and hits come first; files, whose order users compare, have calls last.
+# Calls and hits come first here. COUNTS has the order of files, where calls come last.
 COLUMNS = sorted(
     (kind for kind in COUNTS if kind.title), key=lambda kind: kind.title not in ("calls", "hits")
 )
