@@ -19,6 +19,7 @@ from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.text import INDEX, first_of, fold_layers, plural, shorten_path
 from pytest_dtdispatch.steps.events import (
     Miss,
+    Read,
     Redistribution,
     Remedy,
     StepEvent,
@@ -348,6 +349,33 @@ def sums_one_by_one(observed: Observed) -> Iterator[Advice]:
             )
 
 
+# Reads by the host
+
+
+def partial_reads(observed: Observed) -> Iterator[Advice]:
+    """The host reads a partial DTensor, whose value is this rank's share."""
+    if reads := [one for one in observed.last(Read) if one.is_partial]:
+        values = plural(len(reads), "partial value")
+        yield Advice(
+            f"{values} read at {where(_lines_of([reads]))}: each rank reads its own share",
+            "reduce before the read, by full_tensor()",
+            f"makes {values} equal on all ranks",
+            len(reads),
+        )
+
+
+def repeated_reads(observed: Observed) -> Iterator[Advice]:
+    """The host reads values more than once in each step, and waits for the device each time."""
+    reads = observed.recurring(Read, lambda one: (one.op, one.place))
+    if len(reads) > 1:
+        yield Advice(
+            f"{len(reads)} reads by the host at {where(_lines_of([reads]))}",
+            "keep values on the device, or stack them and read them once, after the step",
+            f"saves at most {plural(len(reads) - 1, 'wait')} for the device",
+            len(reads) - 1,
+        )
+
+
 # Wrapping
 
 
@@ -533,6 +561,8 @@ RULES: tuple[Callable[[Observed], Iterator[Advice]], ...] = (
     implied_redistributions,
     gradients_reduced_again,
     sums_one_by_one,
+    partial_reads,
+    repeated_reads,
     slow_optimizer,
     repeated_conversions,
     wrapped_parameters,

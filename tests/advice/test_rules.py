@@ -16,6 +16,7 @@ from pytest_dtdispatch.steps.events import (
     AnyEvent,
     Miss,
     QueriedCache,
+    Read,
     Redistribution,
     Remedy,
     Unwrapping,
@@ -111,6 +112,31 @@ def test_implied_redistribution_saves_its_share_of_its_line() -> None:
         "  saves at most 2 redistributions, about 110 us (55.0%), in each step",
     ]
     assert found[3] == "  saves at most 1 redistribution, about 50 us (25.0%), in each step"
+
+
+def read(line: int, **changes: Any) -> Read:
+    return replace(Read("item", "f32[]", place=replace(TRAIN, line=line)), **changes)
+
+
+def test_reads_of_each_step_are_one_finding() -> None:
+    assert seen(read(7), read(7), read(9)) == [
+        "3 reads by the host at train.py:7, 9 (forward): keep values on the device, or stack them and read "
+        "them once, after the step",
+        "  saves at most 2 waits for the device, in each step",
+    ]
+
+
+def test_one_read_or_reads_of_one_step_have_no_advice() -> None:
+    assert not seen(read(7))
+    assert not seen(read(7), read(9), steps=1)
+
+
+def test_partial_read_advises_to_reduce_first() -> None:
+    assert seen(read(7, is_partial=True, placements=("P",))) == [
+        "1 partial value read at train.py:7 (forward): each rank reads its own share: "
+        "reduce before the read, by full_tensor()",
+        "  makes 1 partial value equal on all ranks, in each step",
+    ]
 
 
 def test_scalars_reduced_one_by_one_are_stacked() -> None:

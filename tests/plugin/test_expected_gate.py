@@ -39,7 +39,10 @@ ADD = "test_results.py::test_add::add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"
 MUL = "test_results.py::test_mul::mul"
 STEP = "test_results.py::test_step::train"
 TIMES = ("dispatch_hit_ns", "dispatch_miss_ns")
-COUNTS = ("misses_per_step", "redistributes", "implicit", "collectives", "dtensor_growth", "calls")
+COUNTS = (
+    *("misses_per_step", "redistributes", "implicit", "collectives", "reads", "partial_reads"),
+    *("dtensor_growth", "calls"),
+)
 KEYS = [(name, metric) for name in (ADD, MUL) for metric in TIMES] + [(STEP, metric) for metric in COUNTS]
 LISTED = [key for key in KEYS if key[1] != "calls"]
 MEASURED = ("--dtdispatch", "--dtdispatch-rounds=5", "--dtdispatch-repeat=2")
@@ -74,11 +77,11 @@ def expected(pytester: pytest.Pytester) -> Path:
 
 def test_results_have_formats_of_pytorch_and_its_database(pytester: pytest.Pytester) -> None:
     result = run(pytester, *CSV, "--dtdispatch-export=oss-json:results.json")
-    assert_passed(result, f"10 results written to {pytester.path / 'results.csv'}")
+    assert_passed(result, f"12 results written to {pytester.path / 'results.csv'}")
     found = pytorch_reader.read_results(pytester.path / "results.csv")
     assert list(found) == KEYS
     assert all(10_000 <= found[key] < 20_000 for key in KEYS if key[1] in TIMES)
-    assert [found[STEP, metric] for metric in COUNTS] == [0, 0, 0, 0, 0, 1]
+    assert [found[STEP, metric] for metric in COUNTS] == [0] * 7 + [1]
     records = json.loads((pytester.path / "results.json").read_text())
     assert [(each["model"]["name"], each["metric"]["name"]) for each in records] == KEYS
     assert [each["metric"]["benchmark_values"] for each in records] == [[value] for value in found.values()]
@@ -168,10 +171,10 @@ def test_own_results_pass_and_show_drift(
     pytester: pytest.Pytester, expected: Path, scripted: types.SimpleNamespace
 ) -> None:
     assert list(pytorch_reader.read_expected(expected)) == LISTED
-    says = "gate: passed against expected.csv: 9 passed"
-    assert_passed(run(pytester, *GATE), says, "drift of 9 passed rows: median +0.0 %")
+    says = "gate: passed against expected.csv: 11 passed"
+    assert_passed(run(pytester, *GATE), says, "drift of 11 passed rows: median +0.0 %")
     assert_passed(run(pytester, *GATE, "-pno:benchmark"), says)
-    assert_passed(run(pytester, *GATE, "-k", "test_step"), "expected.csv: 5 passed")  # others are not missing
+    assert_passed(run(pytester, *GATE, "-k", "test_step"), "expected.csv: 7 passed")  # others are not missing
     scripted.extra_ns = 500
     assert_passed(run(pytester, *GATE, "-k", "mul"), "drift of 2 passed rows: median +5.0 %")
 
@@ -179,9 +182,9 @@ def test_own_results_pass_and_show_drift(
 @pytest.mark.parametrize(
     ("named", "passed"),
     [
-        (["test_results.py::test_step"], 5),
-        (["test_results.py::test_step", "test_results.py::test_mul"], 7),
-        (["test_other.py", "test_results.py::test_step"], 5),
+        (["test_results.py::test_step"], 7),
+        (["test_results.py::test_step", "test_results.py::test_mul"], 9),
+        (["test_other.py", "test_results.py::test_step"], 7),
     ],
 )
 def test_rows_of_unnamed_tests_are_not_missing(
@@ -193,7 +196,7 @@ def test_rows_of_unnamed_tests_are_not_missing(
 
 def test_row_gone_from_a_named_file_is_missing(pytester: pytest.Pytester, expected: Path) -> None:
     pytester.makepyfile(test_results=TESTS.replace("test_mul", "test_times"))
-    failed(run(pytester, *GATE, "test_results.py"), "7 passed, 2 missing, 2 new")
+    failed(run(pytester, *GATE, "test_results.py"), "9 passed, 2 missing, 2 new")
 
 
 def test_every_expected_file_is_judged(pytester: pytest.Pytester, expected: Path) -> None:
@@ -202,7 +205,7 @@ def test_every_expected_file_is_judged(pytester: pytest.Pytester, expected: Path
     one.write_text("\n".join(lines[:3]))
     two.write_text("\n".join(lines[2:6]))
     pytester.makeini("[pytest]\ndtdispatch_expected =\n  one.csv\n  two.csv\n")
-    assert_passed(run(pytester, *CSV), "one.csv: 3 passed, 3 new", "two.csv: 4 passed")
+    assert_passed(run(pytester, *CSV), "one.csv: 3 passed, 5 new", "two.csv: 4 passed")
     assert_passed(run(pytester))  # it waits until something is measured
     both = ("--dtdispatch-expected=one.csv", "--dtdispatch-expected=two.csv")
     for wrong, right in ((one, two), (two, one)):
@@ -226,7 +229,7 @@ def test_regressed_rows_have_corrections_and_an_update_command(
     result = run(pytester, *GATE)
     text = failed(
         result,
-        "gate: failed against expected.csv: 5 passed, 4 regressed",
+        "gate: failed against expected.csv: 7 passed, 4 regressed",
         *(f"regressed {MUL}", f"regressed {STEP}", "redistributes 0 +-0 %: 0 -> 1\n"),
         "find what made it grow",
         "dtdispatch expected update expected.csv --results results.csv --reason",
@@ -240,36 +243,38 @@ def test_regressed_rows_have_corrections_and_an_update_command(
     capsys.readouterr()
     update = ["expected", "update", str(expected), "--results", str(pytester.path / "results.csv")]
     assert main([*update, "--reason", "slower, and wanted"]) == 0
-    assert capsys.readouterr().out == f"{expected}: 4 of 9 rows changed\n"
-    assert_passed(run(pytester, *GATE), "9 passed")
+    assert capsys.readouterr().out == f"{expected}: 4 of 11 rows changed\n"
+    assert_passed(run(pytester, *GATE), "11 passed")
     assert list(pytorch_reader.read_expected(expected)) == LISTED
 
 
 def test_calls_fail_only_where_they_are_listed(pytester: pytest.Pytester, expected: Path) -> None:
     pytester.makepyfile(test_results=TESTS.replace("else a + a", "else a + a + a"))
-    assert_passed(run(pytester, *GATE), "gate: passed against expected.csv: 9 passed\n")
+    assert_passed(run(pytester, *GATE), "gate: passed against expected.csv: 11 passed\n")
     update = ["expected", "update", str(expected), "--results", str(pytester.path / "results.csv")]
     assert main([*update, "--reason", "more", "--new-margin", "0"]) == 0
     assert ",calls," not in expected.read_text()
     expected.write_text(f"{expected.read_text()}{STEP},calls,1,0.0\n")
-    failed(run(pytester, *GATE), "9 passed, 1 regressed", "calls 1 +-0 %: 1 -> 2 (+100.0 %)")
+    failed(run(pytester, *GATE), "11 passed, 1 regressed", "calls 1 +-0 %: 1 -> 2 (+100.0 %)")
     assert main([*update, "--reason", "one more op"]) == 0
     assert f"{STEP},calls,2,0.0,one more op" in expected.read_text()
 
 
 def test_improved_row_fails_or_warns_by_setting(pytester: pytest.Pytester, expected: Path) -> None:
     expected.write_text(expected.read_text().replace(f"{MUL},dispatch_hit_ns,", f"{MUL},dispatch_hit_ns,9"))
-    text = failed(run(pytester, *GATE), "8 passed, 1 improved", f"improved {MUL}", "update the expected file")
+    text = failed(
+        run(pytester, *GATE), "10 passed, 1 improved", f"improved {MUL}", "update the expected file"
+    )
     assert "regressed" not in text
     result = run(pytester, *GATE, "-odtdispatch_improved=warn")
-    assert_passed(result, "gate: passed against expected.csv: 8 passed, 1 improved", f"improved {MUL}")
+    assert_passed(result, "gate: passed against expected.csv: 10 passed, 1 improved", f"improved {MUL}")
     [pasted] = [line for line in result.outlines if line.startswith(MUL)]
     assert pasted == f"{MUL},dispatch_hit_ns,10000,0.1"
 
 
 def test_row_of_a_removed_test_is_missing(pytester: pytest.Pytester, expected: Path) -> None:
     pytester.makepyfile(test_results=TESTS.replace("test_mul", "test_times"))
-    text = failed(run(pytester, *GATE), "7 passed, 2 missing, 2 new", f"missing {MUL}", "restore the test")
+    text = failed(run(pytester, *GATE), "9 passed, 2 missing, 2 new", f"missing {MUL}", "restore the test")
     assert f"new {MUL.replace('test_mul', 'test_times')}: dispatch_hit_ns 10,00" in text
 
 
@@ -281,12 +286,12 @@ def test_a_gate_that_compared_nothing_fails(pytester: pytest.Pytester, expected:
     assert not (pytester.path / "results.csv").exists()
     rows = expected.read_text()
     expected.write_text("\n\n# nothing yet\n")
-    failed(run(pytester, *GATE), "gate: failed against expected.csv: 9 new", "no row could be judged")
+    failed(run(pytester, *GATE), "gate: failed against expected.csv: 11 new", "no row could be judged")
     pytester.makepyfile(test_results="def test_nothing(): pass")
     says = ("gate: failed against expected.csv: ", "no row to judge")
     failed(run(pytester, *gate), *says, passed=1)
     expected.write_text(rows)
-    failed(run(pytester, *gate), "expected.csv: 9 missing", "no row could be judged", passed=1)
+    failed(run(pytester, *gate), "expected.csv: 11 missing", "no row could be judged", passed=1)
 
 
 def test_noisy_result_is_inconclusive_without_correction(pytester: pytest.Pytester, expected: Path) -> None:
@@ -296,7 +301,7 @@ def test_noisy_result_is_inconclusive_without_correction(pytester: pytest.Pytest
     pytester.makepyfile(test_results=noisy)
     result = run(pytester, *GATE)
     says = (f"inconclusive {MUL}", "    noisy: its samples scatter by ")
-    assert_passed(result, "7 passed, 2 inconclusive", *says)
+    assert_passed(result, "9 passed, 2 inconclusive", *says)
     assert "rows to paste" not in text_of(result)
     failed(run(pytester, *GATE, "-k", "mul"), "2 inconclusive", "no row could be judged", passed=1)
 

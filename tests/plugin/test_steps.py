@@ -175,8 +175,8 @@ def test_counts_budget_and_times_share_one_name(pytester: pytest.Pytester) -> No
     measure_source(pytester, ONE_NAME, "--dtdispatch-export=csv:results.csv", passed=2)
     file = pytester.path / "results.csv"
     keys = [",".join(row.split(",")[:2]).partition("::")[2] for row in file.read_text().splitlines()]
-    counts = ("misses_per_step", "redistributes", "implicit", "collectives", "dtensor_growth", "calls")
-    metrics = ("dispatch_hit_ns", "dispatch_miss_ns", *counts)
+    events = ("misses_per_step", "redistributes", "implicit", "collectives", "reads", "partial_reads")
+    metrics = ("dispatch_hit_ns", "dispatch_miss_ns", *events, "dtensor_growth", "calls")
     tests = ("test_counted_first", "test_timed_first")
     assert sorted(keys) == sorted(f"{test}::step,{each}" for test in tests for each in metrics)
 

@@ -13,7 +13,7 @@ from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.text import MOST_LISTED
 from pytest_dtdispatch.core.verdicts import complaint
 from pytest_dtdispatch.report.document import View
-from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache, Redistribution, Wrapping
+from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache, Read, Redistribution, Wrapping
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 from pytest_dtdispatch.steps.table import LIMITS, document, judge, state_of
 from tests.rendered import lines_of
@@ -24,10 +24,11 @@ GATHER = Redistribution("mm.default", "f32[8,8]", ("S0",), ("R",), 256)
 WRAPPED = Wrapping("from_local", "f32[8,8]", ("S0",))
 STEADY = StepCounts(hits=12, events=(Collective("all_reduce"),))
 MISSING = StepCounts(hits=11, events=(MISS, GATHER), cache_growth=(("native", 1), ("python", 0)))
+SHARE = Read("item", "f32[]", ("P",), is_partial=True)
 # A step that has two of each.
 RAN = Collective("all_gather", 64), Collective("all_reduce", 8)
 TWO = StepCounts(
-    events=(MISS, MISS, GATHER, GATHER, *RAN, WRAPPED, WRAPPED),
+    events=(MISS, MISS, GATHER, GATHER, *RAN, WRAPPED, WRAPPED, SHARE, SHARE),
     cache_growth=(("native", 2), ("FakeTensor", 1)),
     spec_growth=2,
     dtensor_growth=2,
@@ -124,6 +125,16 @@ def test_step_over_its_limit_is_reported_with_count(limit: str) -> None:
     title, what, *_ = complaint(judge(steps_of(StepCounts(), TWO), {limit: 1})).splitlines()
     assert (title, what) == ("train: over its limits", f"{limit}=1, and step 2 has 2")
     assert not complaint(judge(steps_of(TWO), {limit: 2}))
+
+
+def test_reads_are_shown_where_a_step_has_any() -> None:
+    read = Read("item", "f32[]", place=CodePlace("train.py", 3, "", Phase.FORWARD))
+    text = text_of(steps_of(StepCounts(), StepCounts(events=(read,))))
+    assert "  reads  cache+" in text
+    assert "partial_reads" not in text
+    assert "    read item of f32[], at train.py:3 (forward) (once in step 2)" in text
+    assert "    read item of f32[] P, partial: this rank's share (2x)" in text_of(steps_of(TWO))
+    assert "reads" not in text_of(steps_of(STEADY))
 
 
 @pytest.mark.parametrize("steps", [Steps("train", (TWO,), (StepCounts(),)), Steps("train", (), ())])

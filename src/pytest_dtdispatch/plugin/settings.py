@@ -27,7 +27,7 @@ METRICS = ("time", "counts", "instructions")
 EXPORTS = ("csv", "oss-json", "github-action-benchmark", "bencher", "html", "markdown", "trace")
 LIMITS = (
     *("misses", "cache_growth", "spec_growth", "redistributes", "implicit", "collectives", "wraps"),
-    *("dtensor_growth", "calls"),
+    *("reads", "partial_reads", "dtensor_growth", "calls"),
     *("recompiles", "graph_breaks"),
 )
 # Counts barely vary between calls, and callgrind is slow.

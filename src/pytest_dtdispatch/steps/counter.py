@@ -38,6 +38,7 @@ from pytest_dtdispatch.steps.growth import (
     new_objects,
 )
 from pytest_dtdispatch.steps.model import StepCounts
+from pytest_dtdispatch.steps.reads import ReadRecorder
 from pytest_dtdispatch.steps.reasons import Called, CallPosition, Reason, Seen, describe
 from pytest_dtdispatch.steps.transfers import Function, TransferRecorder
 from pytest_dtdispatch.torchapi.collectives import observe_transfers
@@ -45,6 +46,7 @@ from pytest_dtdispatch.torchapi.observe import observe_ops
 from pytest_dtdispatch.torchapi.ops import open_modes, takes_tensor
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.reads import observe_reads
 
 
 def call_lines(calls: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -154,6 +156,7 @@ class StepCounter:
         self._lines = LineFinder(base)
         self._log: list[Called | _Propagated | AnyEvent] = []
         self._transfers = TransferRecorder(self._lines.here, self._log)
+        self._reads = ReadRecorder(self._lines.here, self._log)
         self._open = ExitStack()
         self._notes: CallNotes | None = None
         self._begin()
@@ -176,8 +179,10 @@ class StepCounter:
         if gc.get_freeze_count() < MIN_FROZEN:  # keep objects frozen that the program froze
             gc.freeze()  # so that collecting garbage at each lap only visits new objects
             stack.callback(gc.unfreeze)
-        for hooks in (self._lines, observe_ops(self), observe_transfers(self._transfers)):
-            stack.enter_context(hooks)
+        stack.enter_context(self._lines)
+        stack.enter_context(observe_ops(self))
+        stack.enter_context(observe_transfers(self._transfers))
+        stack.enter_context(observe_reads(self._reads))
 
     def note(self, call: OpCall) -> Any:
         """Run a call, and record it with its line, to explain later misses and locate backward."""
@@ -454,6 +459,7 @@ class LoopCounter(StepCounter):
     def record_transfers(self) -> None:
         """Start recording transfers."""
         self._recording.enter_context(observe_transfers(self._transfers))
+        self._recording.enter_context(observe_reads(self._reads))
         self.records_transfers = True
 
     def skip_transfers(self) -> None:

@@ -188,7 +188,32 @@ class Unwrapping(Wrapping):
     prefix, plural = "unwrapped ", "unwraps"
 
 
-AnyEvent: TypeAlias = Miss | Redistribution | Collective | Wrapping | Unwrapping
+@dataclass(frozen=True)
+class Read(StepEvent):
+    """A read of values of a tensor by the host, which waits for a device.
+
+    Args:
+        op: name of the function that reads, such as ``item``, which ``bool`` and ``float`` call too.
+        tensor: dtype and shape, of a DTensor the global shape.
+        placements: of a DTensor, one for each mesh dimension; empty for any other tensor.
+        is_partial: whether a placement is partial, so that the value is this rank's share.
+        place: its source line; None if unknown.
+    """
+
+    prefix, plural = "read ", "reads"
+    common = ("op", "placements")
+    op: str
+    tensor: str
+    placements: tuple[str, ...] = ()
+    is_partial: bool = False
+
+    def __str__(self) -> str:
+        tensor = " ".join((self.tensor, *self.placements))
+        share = ", partial: this rank's share" if self.is_partial else ""
+        return self._with_line(f"{self.op} of {tensor}{share}")
+
+
+AnyEvent: TypeAlias = Miss | Redistribution | Collective | Wrapping | Unwrapping | Read
 
 
 def change_text(source: Iterable[str], target: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ from pytest_dtdispatch.steps.events import (
     AnyEvent,
     Collective,
     Miss,
+    Read,
     Redistribution,
     StepEvent,
     Unwrapping,
@@ -79,6 +80,16 @@ class EventLists:
     def unwraps(self) -> tuple[Wrapping, ...]:
         """Conversions of DTensors to local tensors."""
         return self.of(Unwrapping)
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        """Reads of values of tensors by the host."""
+        return self.of(Read)
+
+    @property
+    def partial_reads(self) -> tuple[Read, ...]:
+        """Reads of partial DTensors: each rank reads its own share."""
+        return tuple(one for one in self.reads if one.is_partial)
 
 
 @dataclass(frozen=True)
@@ -154,7 +165,7 @@ def event_kind(name: str, events: Callable[[StepCounts], Sequence[StepEvent]], m
     )
 
 
-IMPLICIT, GROWTH = "implicit", "dtensor_growth"
+IMPLICIT, GROWTH, READS, PARTIAL_READS = "implicit", "dtensor_growth", "reads", "partial_reads"
 COUNTS = (
     event_kind("misses", lambda step: step.missed, metric="misses_per_step"),
     event_kind("redistributes", lambda step: step.redistributions, metric="redistributes"),
@@ -162,6 +173,8 @@ COUNTS = (
     event_kind("wraps", lambda step: step.wraps),
     CountKind(lambda step: len(step.unwraps), per_step="unwraps_per_step"),
     event_kind("collectives", lambda step: step.collective_runs, metric="collectives"),
+    event_kind(READS, lambda step: step.reads, metric=READS),
+    event_kind(PARTIAL_READS, lambda step: step.partial_reads, metric=PARTIAL_READS),
     CountKind(
         most_growth,
         title="cache+",
@@ -301,6 +314,16 @@ class Steps(EventLists, NoRows):
     def unwraps_per_step(self) -> float:
         """Conversions of DTensors to local tensors a step, with a list."""
         return self._per_step([step.unwraps for step in self.steps])
+
+    @property
+    def reads_per_step(self) -> float:
+        """Reads of values by the host a step, with a list."""
+        return self._per_step([step.reads for step in self.steps])
+
+    @property
+    def partial_reads_per_step(self) -> float:
+        """Reads of partial DTensors a step, with a list."""
+        return self._per_step([step.partial_reads for step in self.steps])
 
     def _per_step(self, events: Sequence[Sequence[AnyEvent]]) -> Count:
         return Count(sum(map(len, events)), len(self.steps), by_cause(events))

@@ -17,17 +17,29 @@ from pytest_dtdispatch.steps.events import (
     Wrapping,
     by_cause,
 )
-from pytest_dtdispatch.steps.model import COUNTS, GROWTH, IMPLICIT, CountKind, StepCounts, Steps
+from pytest_dtdispatch.steps.model import (
+    COUNTS,
+    GROWTH,
+    IMPLICIT,
+    PARTIAL_READS,
+    READS,
+    CountKind,
+    StepCounts,
+    Steps,
+)
 
 # Calls and hits come first here. COUNTS has the order of files, where calls come last.
 COLUMNS = sorted(
     (kind for kind in COUNTS if kind.title), key=lambda kind: kind.title not in ("calls", "hits")
 )
 LIMITS = tuple(kind.limit for kind in COLUMNS if kind.limit)
+RARE = (IMPLICIT, READS, PARTIAL_READS)  # columns that are shown only if a step has one
 MEANINGS = {
     "misses": "calls whose sharding was propagated",
     IMPLICIT: "redistributions that an op made by itself",
     "wraps": "DTensors made of local tensors",
+    READS: "values that the host reads, for which it waits for a device",
+    PARTIAL_READS: "reads of partial DTensors: each rank reads its own share",
     "cache+": "entries that the fastest-growing cache gained",
     "specs+": "live sharding specs gained",
     "DTensors+": "live DTensors gained",
@@ -39,8 +51,8 @@ MEANINGS = {
 
 def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
     """Render the counts of each test."""
-    has_implied = any(steps.implied for of_test in counted.values() for steps in of_test)
-    shown = [column for column in COLUMNS if has_implied or column.title != IMPLICIT]
+    every = [step for of_test in counted.values() for steps in of_test for step in steps.steps]
+    shown = [each for each in COLUMNS if each.title not in RARE or any(map(each.number, every))]
     groups = tuple(
         Group(f"{test} (counts of each step)", tuple(_line(test, steps, shown, view) for steps in of_test))
         for test, of_test in counted.items()
@@ -149,6 +161,8 @@ def _notes(steps: Steps, view: View) -> Sequence[str]:
     notes = [f"unsteady: {steps.unsteady}"] if steps.unsteady else []
     missed = by_cause([step.missed for step in steps.steps], view.each_layer)
     notes += view.listed([f"missed {text}" for text in missed])
+    reads = by_cause([step.reads for step in steps.steps], view.each_layer)
+    notes += view.listed([f"read {text}" for text in reads])
     if elsewhere := sum(miss.elsewhere for miss in steps.missed):
         notes.append(
             f"{elsewhere} of {steps.misses} misses were in other threads, whose hits are not counted: "

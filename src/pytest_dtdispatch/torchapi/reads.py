@@ -1,0 +1,149 @@
+"""Reads of values of tensors by the host: the ops, methods and functions of torch that wait for a device."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from pytest_dtdispatch.torchapi import patches
+from pytest_dtdispatch.torchapi.observe import Point, patch
+
+# Ops that read values, or whose result has a shape that depends on values, with the name of their function.
+OPS = {
+    "_local_scalar_dense": "item",
+    "nonzero": "nonzero",
+    "masked_select": "masked_select",
+    "equal": "equal",
+    "_unique2": "unique",
+    "unique_dim": "unique",
+    "unique_consecutive": "unique_consecutive",
+    "repeat_interleave.Tensor": "repeat_interleave",
+    "bincount": "bincount",
+}
+# Ops that read values on a CPU only: to check arguments, and numbers that a GPU kernel reads by itself.
+CPU_READERS = (
+    *("_index_put_impl_", "multinomial", "_assert_async", "_assert_async.msg"),
+    *("_fused_sgd_", "_fused_adam_", "_fused_adamw_", "_fused_adagrad_"),
+    *("_fused_sgd_.tensor_lr", "_fused_adam_.tensor_lr", "_fused_adamw_.tensor_lr"),
+)
+# What calls no op on a CPU tensor.
+METHODS = {
+    Point(("torch",), "Tensor", (name,), is_required=True): name for name in ("tolist", "numpy", "cpu")
+} | {Point(("torch._tensor_str",), "", ("_str",), is_required=True): "print"}
+# Modules whose tensors are on the host on every machine: ranks of a mesh, states of generators.
+HOST_MODULES = (
+    *("torch.distributed.device_mesh", "torch.distributed._mesh_layout"),
+    *("torch.distributed.tensor.placement_types", "torch.distributed.tensor._random"),
+)
+HOST_FUNCTION = ("torch.optim.optimizer", "_get_value")  # reads the steps of an optimizer
+DTENSOR_OPS = {torch.ops.aten._local_scalar_dense: "item", torch.ops.aten.equal: "equal"}
+HOOKS = (__name__, patches.__name__, "pytest_dtdispatch.steps.reads")
+
+
+@contextmanager
+def observe_reads(observer: Any) -> Iterator[None]:
+    """Route reads of every thread through methods of an observer, which must call what they receive first.
+
+    * ``on_read(run, name, tensor, *args, **kwargs)``: a read; one of a DTensor contains that of its shard
+    * ``on_cpu_reader(run, *args, **kwargs)``: an op that reads numbers on a CPU only
+    """
+    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    with ExitStack() as stack:
+        library = stack.enter_context(torch.library._scoped_library("aten", "IMPL"))
+        for op, listener in _listeners(observer):
+            library.impl(op.name(), _kernel(op, below, listener), "BackendSelect", with_keyset=True)
+        wraps = {point: partial(_reading, observer, name) for point, name in METHODS.items()}
+        stack.enter_context(patch(wraps))
+        stack.enter_context(_handling(observer))
+        yield
+
+
+def _listeners(observer: Any) -> Iterator[tuple[Any, Callable[..., Any]]]:
+    """Yield the ops that this torch has, each with what receives its calls."""
+    for name in (*OPS, *CPU_READERS):
+        base, _, overload = name.partition(".")
+        op = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
+        if op is not None:
+            is_reader = name in CPU_READERS
+            yield op, observer.on_cpu_reader if is_reader else partial(_on_op, observer, OPS[name])
+
+
+def _kernel(op: Any, below: Any, listener: Callable[..., Any]) -> Any:
+    def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        return listener(partial(op.redispatch, keys & below), *args, **kwargs)
+
+    return uncompiled(kernel)
+
+
+def _on_op(observer: Any, name: str, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if kwargs.get("output_size") is not None:  # of a repetition: nothing is read for the shape of the result
+        return run(*args, **kwargs)
+    return observer.on_read(run, name, *args, **kwargs)
+
+
+def _reading(observer: Any, name: str, inner: Any) -> Any:
+    def read(*args: Any, **kwargs: Any) -> Any:  # a function, so that it is bound as a method
+        __tracebackhide__ = True
+        return observer.on_read(inner, name, *args, **kwargs)
+
+    return uncompiled(read)
+
+
+@contextmanager
+def _handling(observer: Any) -> Iterator[None]:
+    """Notify an observer of reads of DTensors; the kernels see their local tensors.
+
+    A handler of the dispatcher calls the op again without itself, so that calls, hits and misses stay.
+    """
+    handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
+    reading = {ops.default: name for ops, name in DTENSOR_OPS.items() if ops.default not in handlers}
+
+    def handle(op: Any, args: Any, kwargs: Any) -> Any:
+        handlers.pop(op, None)
+        try:
+            return observer.on_read(op, reading[op], *args, **kwargs)
+        finally:
+            handlers[op] = handle
+
+    handlers.update(dict.fromkeys(reading, uncompiled(handle)))
+    try:
+        yield
+    finally:
+        for op in reading:
+            handlers.pop(op, None)
+
+
+def uncompiled(function: Any) -> Any:
+    """Keep the compiler from tracing a function, and what it calls, where compiled code calls it."""
+    frames: Any = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+    else:  # of older versions, which trace what it calls
+        frames.skip_code(function.__code__)
+    return function
+
+
+def is_host_read() -> bool:
+    """Return whether this package or torch reads a tensor that is on the host on every machine.
+
+    The reading function is the innermost one of the calling thread that does not belong to a hook.
+    """
+    frame = sys._getframe(1)
+    while (module := frame.f_globals.get("__name__", "")) in HOOKS and frame.f_back:
+        frame = frame.f_back
+    is_ours = module.partition(".")[0] == __name__.partition(".")[0]
+    return is_ours or module in HOST_MODULES or (module, frame.f_code.co_name) == HOST_FUNCTION
+
+
+def waits_for_device(tensor: Any) -> bool:
+    """Return whether reading a tensor waits for a device; on a machine without one, whether it would."""
+    if isinstance(tensor, torch._subclasses.FakeTensor) or tensor.is_meta:
+        return False
+    return tensor.device.type != "cpu" or not torch.cuda.is_initialized()

@@ -1,0 +1,208 @@
+"""Reads of values by the host: each is counted once, with its line, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_dtdispatch.core.events import Phase
+from pytest_dtdispatch.steps.counter import StepCounter
+from pytest_dtdispatch.steps.events import Read
+from pytest_dtdispatch.steps.model import StepCounts
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+
+pytestmark = pytest.mark.torch
+
+X = torch.arange(64.0).reshape(8, 8)
+MASK, NUMBER, REPEATS = X > 32, torch.tensor(3), torch.arange(8)
+Make = Callable[..., DTensor]
+# By the function that reads.
+ONE_READ: dict[str, tuple[str, Callable[[], Any]]] = {
+    "item": ("item", NUMBER.item),
+    "bool": ("item", lambda: bool(NUMBER)),
+    "float": ("item", lambda: float(NUMBER)),
+    "int": ("item", lambda: int(NUMBER)),
+    "index": ("item", lambda: range(NUMBER)),
+    "condition": ("item", lambda: 1 if NUMBER else 0),
+    "format": ("item", lambda: f"{NUMBER:.2f}"),
+    "alpha": (
+        "item",
+        lambda: torch.add(X, X, alpha=NUMBER),  # type: ignore[call-overload]
+    ),
+    "allclose": ("item", lambda: torch.allclose(X, X)),
+    "tolist": ("tolist", lambda: X.tolist()),
+    "numpy": ("numpy", lambda: X.numpy()),
+    "cpu": ("cpu", lambda: X.cpu()),
+    "print": ("print", lambda: repr(X)),
+    "nonzero": ("nonzero", MASK.nonzero),
+    "where": ("nonzero", lambda: torch.where(MASK)),
+    "boolean index": ("nonzero", lambda: X[MASK]),
+    "boolean assignment": ("nonzero", lambda: X.clone().__setitem__(MASK, torch.zeros(31))),
+    "masked_select": ("masked_select", lambda: X.masked_select(MASK)),
+    "equal": ("equal", lambda: torch.equal(X, X)),
+    "unique": ("unique", X.unique),
+    "unique of rows": ("unique", lambda: X.unique(dim=0)),
+    "repeat_interleave": ("repeat_interleave", lambda: X.repeat_interleave(REPEATS, 0)),
+}
+NO_READ: dict[str, Callable[[], Any]] = {
+    "repeats of known size": lambda: X.repeat_interleave(REPEATS, 0, output_size=28),
+    "assignment of a number": lambda: X.clone().__setitem__(MASK, 0),
+    "masked_fill": lambda: X.masked_fill(MASK, 0),
+    "index": lambda: X[REPEATS],
+    "random": lambda: torch.multinomial(X, 1),
+    "seed": lambda: torch.manual_seed(0),
+    "meta": lambda: repr(torch.empty(2, device="meta")),
+}
+
+
+def counted(step: Callable[[], Any]) -> StepCounts:
+    with StepCounter() as counter:
+        step()
+        return counter.lap()
+
+
+@pytest.mark.parametrize("name", ONE_READ)
+def test_a_read_is_counted_once_with_its_line(name: str) -> None:
+    op, read = ONE_READ[name]
+    read()
+    [event] = counted(read).events
+    assert isinstance(event, Read)
+    assert event.op == op
+    assert not event.is_partial
+    assert event.place is not None
+    assert event.place.line_text.startswith("tests/steps/test_reads.py:")
+
+
+@pytest.mark.parametrize("name", NO_READ)
+def test_what_would_not_wait_is_not_counted(name: str) -> None:
+    assert counted(NO_READ[name]).reads == ()
+
+
+def test_reads_equal_those_that_a_mode_sees() -> None:
+    class Seen(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.count += func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+            return func(*args, **(kwargs or {}))
+
+    def step() -> None:
+        for number in range(7):
+            (NUMBER + number).item()
+        MASK.nonzero()
+
+    with Seen() as seen:  # type: ignore[no-untyped-call]
+        step()
+    assert len(counted(step).reads) == seen.count == 8
+
+
+def test_partial_read_is_marked_and_a_reduced_one_is_not(shard: Make) -> None:
+    total: Any = shard(8, 8).sum()
+    before = total.item()
+    [partial] = counted(lambda: total.item()).reads
+    assert partial.is_partial
+    assert (partial.tensor, partial.placements) == ("f32[]", ("P",))
+    assert total.item() == before
+    [reduced] = counted(lambda: total.full_tensor().item()).reads
+    assert not reduced.is_partial
+    [compared] = counted(lambda: torch.equal(total, total)).reads
+    assert (compared.op, compared.is_partial) == ("equal", False), "torch reduces it first"
+
+
+def test_reading_a_dtensor_changes_no_other_count(shard: Make) -> None:
+    total = shard(8, 8).sum()
+    total.item()
+    counts = counted(lambda: [total.item() for _ in range(3)])
+    assert (counts.hits + counts.unpropagated, counts.misses, len(counts.reads)) == (3, 0, 3)
+
+
+def test_reads_of_torch_and_of_ours_are_not_counted(shard: Make) -> None:
+    a = shard(8, 8)
+
+    def step() -> None:
+        a.sum()  # its miss names the mesh
+        assert a.device_mesh.get_coordinate()
+
+    ShardingCaches().clear_all()
+    counts = counted(step)
+    assert (counts.misses, counts.reads) == (1, ())
+
+
+FORMS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+def test_step_of_an_optimizer_reads_nothing(
+    optimizer: Any, form: str, is_sharded: bool, mesh: DeviceMesh
+) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    if is_sharded:
+        fully_shard(model, mesh=mesh)
+        if optimizer is torch.optim.SGD and form == "fused":
+            pytest.skip("torch has no sharding rule for the fused SGD")
+    stepping = optimizer(model.parameters(), lr=torch.tensor(0.1) if form == "fused" else 0.1, **FORMS[form])
+
+    def step() -> None:
+        model(X).sum().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        stepping.step()
+        stepping.zero_grad()
+
+    step()
+    assert counted(step).reads == ()
+
+
+def test_reads_have_module_and_phase() -> None:
+    class Reading(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x.sum().item()
+            return x * 2
+
+    model = nn.Sequential(nn.Linear(8, 8), Reading())
+    weight: Any = model[0].weight
+
+    def log(parameter: torch.Tensor) -> None:
+        parameter.grad.norm().item()  # type: ignore[union-attr]
+
+    weight.register_post_accumulate_grad_hook(log)
+
+    def step() -> None:
+        model(X).sum().backward()
+
+    step()
+    in_forward, in_hook = counted(step).reads
+    assert in_forward.place is not None
+    assert in_hook.place is not None
+    assert (in_forward.place.module, in_forward.place.phase) == ("1", Phase.FORWARD)
+    assert in_hook.place.phase is Phase.BACKWARD
+
+
+def test_compiled_code_reads_at_the_line_that_called_it() -> None:
+    torch.compiler.reset()
+
+    @torch.compile(backend="eager")
+    def compiled(x: torch.Tensor) -> torch.Tensor:
+        return x * x.sum().item()
+
+    compiled(X)
+    [read] = counted(lambda: compiled(X)).reads
+    assert read.place is not None
+    assert read.place.line_text.startswith("tests/steps/test_reads.py:")
+    torch.compiler.reset()
+
+
+def test_nothing_stays_patched() -> None:
+    counted(NUMBER.item)
+    assert "tolist" not in vars(torch.Tensor)
+    handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
+    assert torch.ops.aten._local_scalar_dense.default not in handlers
