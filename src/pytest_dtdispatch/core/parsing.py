@@ -79,9 +79,9 @@ def _listed(value: Any) -> tuple[str, ...] | None:
     return tuple(texts) if is_listed else None
 
 
-def read_count(value: Any, least: int = 1) -> int:
-    """Parse a whole number of at least 1, or of another minimum."""
-    return _parsed(f"a whole number of at least {least}", lambda: _whole(value, least))
+def read_count(value: Any) -> int:
+    """Parse a whole number of at least 1."""
+    return _parsed("a whole number of at least 1", lambda: _whole(value))
 
 
 def read_ranks(value: Any) -> int:

@@ -92,9 +92,9 @@ def brief(error: object) -> str:
     return text if len(text) <= 400 else f"{text[:197]}...{text[-200:]}"
 
 
-def listed(items: Sequence[object], most: int = MOST_LISTED) -> list[str]:
+def listed(items: Sequence[object]) -> list[str]:
     """Return indented lines of the first items, and a line with the number of the others."""
-    return [f"    {item}" for item in first_of(items, most)]
+    return [f"    {item}" for item in first_of(items, MOST_LISTED)]
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
