@@ -19,10 +19,10 @@ LONG_S = 2.0  # what is over sooner is not spoken of
 SAVE, RESTORE, ERASE = "\x1b7", "\x1b8", "\x1b[K"
 
 
-def show(document: Document, view: View | None = None) -> None:
+def show(document: Document) -> None:
     """Print a document to standard output, as wide as that is."""
     width = page_width(sys.stdout.isatty(), shutil.get_terminal_size().columns)
-    for line in document_lines(document, width, view or View()):
+    for line in document_lines(document, width, View()):
         _print(line, sys.stdout)
 
 
