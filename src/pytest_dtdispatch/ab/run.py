@@ -36,7 +36,7 @@ from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import row_key
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import brief, show_progress
-from pytest_dtdispatch.core.verdicts import NumberShift, RowVerdict, TimeShift, Verdict
+from pytest_dtdispatch.core.verdicts import NumberShift, RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.report.screen import is_watched, say, shown_progress
 
@@ -178,15 +178,16 @@ def measure_run(request: Request, time_limit_s: float, output: Path | None) -> t
         return runner.run, found
 
 
-def _shift(one: RowVerdict) -> float:
-    return abs(one.change.shift_percent or 0.0) if isinstance(one.change, (TimeShift, NumberShift)) else 0.0
-
-
 def _most_changed(found: Results) -> list[RowId]:
     """Return the three rows with the largest changes, which are profiled."""
-    every = (one for compared in found.values() for one in compared.verdicts if one.verdict in CHANGED)
-    by_shift = sorted(every, key=_shift, reverse=True)
-    return [one.row for one in by_shift[:3]]
+    shifts = [
+        (abs(one.change.shift_percent or 0.0), one.row)
+        for compared in found.values()
+        for one in compared.verdicts
+        if one.verdict in CHANGED and isinstance(one.change, NumberShift)
+    ]
+    shifts.sort(key=lambda each: each[0], reverse=True)
+    return [row for _, row in shifts[:3]]
 
 
 @contextlib.contextmanager
