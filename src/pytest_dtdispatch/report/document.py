@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from pytest_dtdispatch.core.measurement import Contains
 from pytest_dtdispatch.core.plain_data import Indent, Natural, Share
 from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.row_id import RowId
@@ -116,6 +117,7 @@ class Line:
         proof: what the last column says: what was proved, a state, a verdict.
         notes: what is written below the line.
         tone: of the last column.
+        row: the row that it shows, and where its clock starts; None if it shows none.
     """
 
     label: str
@@ -123,6 +125,7 @@ class Line:
     proof: str = ""
     notes: tuple[str, ...] = ()
     tone: Tone = Tone.PLAIN
+    row: tuple[RowId, Contains] | None = None
 
 
 @dataclass(frozen=True)

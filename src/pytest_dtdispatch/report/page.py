@@ -14,7 +14,8 @@ from dataclasses import replace
 from importlib import resources
 from typing import Any, NamedTuple
 
-from pytest_dtdispatch.core.measurement import Measurement, Proof, State
+from pytest_dtdispatch.core.measurement import Contains, Measurement, Proof, State
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import COUNT_UNITS, UNITS, escape_controls, plural, short, shorten_path
 from pytest_dtdispatch.core.verdicts import Verdict
@@ -75,9 +76,7 @@ def html_page(run: ReportedRun) -> str:
         pieces=PIECES,
         cut=cut_name,
         fitted=_fitted,
-        is_of_rows=lambda table: any(
-            (of.title, one.label) in rows for of in table.groups for one in of.lines
-        ),
+        is_of_rows=lambda table: any(one.row in rows for of in table.groups for one in of.lines),
         lists=_lists,
         most=MOST,
         longest=LONGEST,
@@ -224,18 +223,21 @@ def _lists(table: Table, by_group: bool) -> Iterator[tuple[str, list[tuple[str, 
         yield "", [(group.title, line) for group in table.groups for line in group.lines]
 
 
-def _page_rows(run: ReportedRun, low: float, high: float) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
-    """Say of each row what is not in its cells, by the title of its group and its label."""
+def _page_rows(
+    run: ReportedRun, low: float, high: float
+) -> Iterator[tuple[tuple[RowId, Contains], dict[str, Any]]]:
+    """Say of each row what is not in its cells."""
     verdicts = _verdicts_by_row(run)
     units = UNITS if run.unit.is_time else COUNT_UNITS
     for test, rows in run.calls.items():
         for row in rows:
-            verdict = verdicts.get((test, row.label))
+            row_id = RowId(test, row.label)
+            verdict = verdicts.get(row_id)
             has_proof = row.proof_kind in (Proof.PROVED, Proof.UNPROPAGATED)
             marks = {str(verdict): verdict, "noisy": row.noisy, "unproved": not has_proof}
             ends = _ends(row)
             yield (
-                (f"{test} ({row.contains})", row.label),
+                (row_id, row.contains),
                 {
                     "marks": [mark for mark, has_it in marks.items() if has_it],
                     "verdict": verdict,
@@ -247,12 +249,12 @@ def _page_rows(run: ReportedRun, low: float, high: float) -> Iterator[tuple[tupl
             )
 
 
-def _verdicts_by_row(run: ReportedRun) -> dict[tuple[str, str], Verdict]:
-    """Return the gravest verdict of each row, by its test and its label."""
-    judged: dict[tuple[str, str], list[Verdict]] = {}
+def _verdicts_by_row(run: ReportedRun) -> dict[RowId, Verdict]:
+    """Return the gravest verdict of each row, whatever its state."""
+    judged: dict[RowId, list[Verdict]] = {}
     for gate in run.gates:
         for one in gate.verdicts:
-            judged.setdefault((one.row.test, one.row.label), []).append(one.verdict)
+            judged.setdefault(one.row._replace(state=None), []).append(one.verdict)
     return {
         row: min([one for one in verdicts if one is not Verdict.PASSED] or verdicts, key=ORDER.index)
         for row, verdicts in judged.items()

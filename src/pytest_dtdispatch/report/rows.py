@@ -17,6 +17,7 @@ from pytest_dtdispatch.core.measurement import (
     State,
     merge,
 )
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.text import MICROSECONDS, MILLISECONDS, Scale
 from pytest_dtdispatch.report.document import (
@@ -144,7 +145,7 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
     everything = [row for of_test in measured.values() for row in of_test]
     filled = [column for column in columns(view) if any(column.text(row) != "-" for row in everything)]
     regions = {
-        f"{test} ({contains})": by_cost([each for each in of_test if each.contains is contains])
+        (test, contains): by_cost([each for each in of_test if each.contains is contains])
         for test, of_test in measured.items()
         for contains in dict.fromkeys(each.contains for each in of_test)
     }
@@ -167,7 +168,9 @@ def _worst_text(measured: Mapping[str, Sequence[Measurement]], view: View) -> st
     return f"worst: {label} in {test}, {each}{' of overhead' * has_local} a call"
 
 
-def _table(columns: Sequence[RowColumn], regions: Mapping[str, Sequence[CostedRow]], view: View) -> Table:
+def _table(
+    columns: Sequence[RowColumn], regions: Mapping[tuple[str, Contains], Sequence[CostedRow]], view: View
+) -> Table:
     """Lay out a line for each row, the most expensive of a test first; of the cheapest say how many."""
     has_shares = any(len(rows) > 1 and rows[0].share is not None for rows in regions.values())
     before = (Column("calls"), Column("share", "%"), Column("total", "%")) if has_shares else ()
@@ -180,9 +183,13 @@ def _table(columns: Sequence[RowColumn], regions: Mapping[str, Sequence[CostedRo
         return (*starts, *(column.text(one.row) for column in columns), *ends)
 
     groups = []
-    for title, rows in regions.items():
+    for (test, contains), rows in regions.items():
         visible, left_out = shown(rows, view)
-        groups.append(Group(title, tuple(line_of(one.row, cells(one), view) for one in visible), left_out))
+        lines = (
+            replace(line_of(one.row, cells(one), view), row=(RowId(test, one.row.label), contains))
+            for one in visible
+        )
+        groups.append(Group(f"{test} ({contains})", tuple(lines), left_out))
     return Table(
         (*before, *(Column(column.title, column.unit) for column in columns), *after),
         tuple(groups),
