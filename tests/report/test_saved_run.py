@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+import pytest_dtdispatch.plugin.kinds  # noqa: F401 (registers the kinds of results)
 from pytest_dtdispatch.comparing.model import CallCounts, ComparedVariant
 from pytest_dtdispatch.comparing.scaling import Fit, Scaling
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledFunction
