@@ -273,7 +273,11 @@ class VariantResult:
         pair = escape_controls(f"{self.label} against {other}")
         if ratio is None and (compared.variants or compared.is_gate):
             claim = f"{self.label} {claimed}_than({other!r}, by={by:g})"
-            raise GateError(f"{compared.name!r}: {claim} is disabled: {self._reason(other)}")
+            either = (self.measured, compared[other].measured)
+            unsampled = [one.measurement for one in either if one and not one.samples]
+            notes = dict.fromkeys(note for row in unsampled for note in row.figures.notes)
+            reason = compared.reason or "; ".join(notes) or "there are too few rounds"
+            raise GateError(f"{compared.name!r}: {claim} is disabled: {reason}")
         if ratio is None:
             return Claim(is_faster, f"{pair}: {compared.reason}")
         wanted = f"below {1 - share:g}" if is_faster else f"above {1 + share:g}"
@@ -281,11 +285,6 @@ class VariantResult:
         return Claim(
             ratio.outcome(share) == claimed, f"{pair}: {found}; {claimed} needs the whole interval {wanted}"
         )
-
-    def _reason(self, other: str) -> str:
-        either = (self.measured, self.compared[other].measured)
-        notes = [note for one in either if one and not one.samples for note in one.measurement.figures.notes]
-        return self.compared.reason or "; ".join(dict.fromkeys(notes)) or "there are too few rounds"
 
 
 def check_variants(variants: object, equal: object, name: object) -> None:
