@@ -140,9 +140,10 @@ from pathlib import Path
 
 from pytest_dtdispatch.core.measurement import Figures, Refused, Samples, State
 from pytest_dtdispatch.core.store import TestRecord, Uncaptured
-from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
+from pytest_dtdispatch.core.row_id import RowId
+from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, TimeChange, Verdict
 from pytest_dtdispatch.report.document import Tone, View
-from pytest_dtdispatch.report.judgements import judgement_document
+from pytest_dtdispatch.report.judgements import comparison_blocks, judgement_document
 from pytest_dtdispatch.report.notes import caveats, noise
 from pytest_dtdispatch.steps.events import Miss, QueriedCache
 from pytest_dtdispatch.steps.model import StepCounts, Steps
@@ -169,6 +170,10 @@ STEPS = (
     Steps("steady after", (), (MISSING, STEADY), ("a", "b")),
     Steps("growing after", (), (MISSING, GROWING), ("a", "b")),
 )
+UNCHANGED = [
+    RowVerdict(RowId("t.py", f"row{n}", "hit"), Verdict.INCONCLUSIVE, TimeChange(7e3, 7e3, 0, -1, 1, 9, 9))
+    for n in range(9)
+]
 UNCAPTURED = Uncaptured(2, 3, 1, ("Mode",), ("a note",))
 
 def tones(part):
@@ -190,7 +195,9 @@ def test_canned(request):
         documents += [*run.documents().values(), *run.documents(View()).values()]
     documents += [noise(ROWS), caveats([TestRecord(uncaptured=UNCAPTURED, is_simulated=True)])]
     path = request.config.rootpath / "tones.json"
-    path.write_text(json.dumps([[*tones(document)] for document in documents]))
+    found = [[*tones(document)] for document in documents]
+    found.append([*tones(tuple(comparison_blocks(UNCHANGED, View())))])
+    path.write_text(json.dumps(found))
 """
 FILES = {"conftest.py": CONFTEST, "test_rows.py": ROWS, "test_steps.py": STEPS, "test_canned.py": CANNED}
 MEASURED = ("--dtdispatch", "--dtdispatch-rounds=10", "--dtdispatch-repeat=2", "--benchmark-quiet")

@@ -35,7 +35,6 @@ TONES = {
     Verdict.INCONCLUSIVE: Tone.NOTICE,
     Verdict.QUARANTINED: Tone.NOTICE,
 }
-ORDINARY = ("passed", "new", "no change")  # only the first few are shown
 ORDER = tuple(Verdict)
 MOST_NEW = 10
 MOST_ROWS = 20  # that did not pass
@@ -78,7 +77,7 @@ def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]
     if not rows:
         return
     ordered = sorted(rows, key=_badness)
-    bad = [row for row in ordered if _verdict_word(row)[0] not in ORDINARY]
+    bad = [row for row in ordered if not _is_ordinary(row)]
     hidden = set() if view.verbose else {row.row for row in bad[MOST_ROWS:]}
     has_threshold = any(row.criterion for row in rows) and not _shared_threshold(rows)
     tests: dict[str, list[RowVerdict]] = {}
@@ -86,7 +85,7 @@ def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]
         tests.setdefault(row.row.test, []).append(row)
     groups = []
     for test, of_test in tests.items():
-        folded = [] if view.verbose else [row for row in of_test if _verdict_word(row)[0] in ORDINARY][3:]
+        folded = [] if view.verbose else [row for row in of_test if _is_ordinary(row)][3:]
         words = Counter(_verdict_word(row)[0] for row in folded)
         more = f"and {', '.join(f'{n} {word}' for word, n in words.items())}; -v lists them" * bool(folded)
         lines = [_comparison_line(row, view, has_threshold) for row in of_test if row not in folded]
@@ -131,6 +130,12 @@ def _comparison_line(row: RowVerdict, view: View, has_threshold: bool) -> Line:
 def _time(ns: float) -> str:
     unit = column_scale([ns])
     return f"{unit.text(ns)} {unit.name}"
+
+
+def _is_ordinary(row: RowVerdict) -> bool:
+    """Return whether a row is one of those of which only the first few are shown."""
+    is_unchanged = row.verdict is Verdict.INCONCLUSIVE and not row.criterion and row.change is not None
+    return is_unchanged or row.verdict in (Verdict.PASSED, Verdict.NEW)
 
 
 def _verdict_word(row: RowVerdict) -> tuple[str, Tone]:
