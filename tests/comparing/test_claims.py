@@ -9,13 +9,11 @@ import pytest
 
 from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.comparing.model import (
-    FASTER,
-    NOT_APART,
     NOT_MEASURED,
-    SLOWER,
     CallCounts,
     Compared,
     ComparedVariant,
+    Outcome,
     ratio_of,
 )
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
@@ -44,16 +42,16 @@ def times(factor: float, samples: Sequence[int] = BASE) -> list[int]:
 @pytest.mark.parametrize(
     ("base", "head", "ratio", "outcome"),
     [
-        (BASE, times(1.0), 1.0, NOT_APART),
-        (BASE, times(1.02), 1.02, NOT_APART),
-        (BASE, times(1.1), 1.1, SLOWER),
-        (BASE, times(0.9), 0.9, FASTER),
-        (DRIFTING, times(1.1, DRIFTING), 1.1, SLOWER),  # a machine that slows down
-        (BASE[:15], [*times(0.5, BASE[:14]), 10**6], 0.5, FASTER),  # one disturbed round
+        (BASE, times(1.0), 1.0, Outcome.NOT_APART),
+        (BASE, times(1.02), 1.02, Outcome.NOT_APART),
+        (BASE, times(1.1), 1.1, Outcome.SLOWER),
+        (BASE, times(0.9), 0.9, Outcome.FASTER),
+        (DRIFTING, times(1.1, DRIFTING), 1.1, Outcome.SLOWER),  # a machine that slows down
+        (BASE[:15], [*times(0.5, BASE[:14]), 10**6], 0.5, Outcome.FASTER),  # one disturbed round
     ],
 )
 def test_differences_above_three_percent_are_detected(
-    base: list[int], head: list[int], ratio: float, outcome: str
+    base: list[int], head: list[int], ratio: float, outcome: Outcome
 ) -> None:
     found = ratio_of(variant("one", head), variant("other", base))
     assert found is not None

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from pytest_dtdispatch.core.checks import check_callable, signature_mismatch
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
 from pytest_dtdispatch.core.results import OneRow, row_name
-from pytest_dtdispatch.core.text import escape_controls, shown
+from pytest_dtdispatch.core.text import TextEnum, escape_controls, shown
 from pytest_dtdispatch.errors import GateError, MeasurementError
 from pytest_dtdispatch.stats.intervals import paired_ratio
 
@@ -21,7 +21,6 @@ __tracebackhide__ = True  # a test that fails here shows its own line
 FLOOR = 0.03
 NOT_MEASURED = "nothing is measured in this run"
 USAGE = 'dtdispatch.compare({"dtensor": f, "plain": g})'
-FASTER, SLOWER, NOT_APART = "faster", "slower", "not told apart"
 Equal = Callable[[Any, Any], object]
 
 
@@ -65,6 +64,14 @@ class CallCounts:
 COUNTS = tuple(field.name for field in fields(CallCounts))
 
 
+class Outcome(TextEnum):
+    """Outcome of comparing two variants."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    NOT_APART = "not told apart"
+
+
 @dataclass(frozen=True)
 class Ratio:
     """The time of one variant over that of another: the median over rounds, with its interval.
@@ -81,11 +88,11 @@ class Ratio:
     high: float
     rounds: int
 
-    def outcome(self, by: float = FLOOR) -> str:
+    def outcome(self, by: float = FLOOR) -> Outcome:
         """Return ``faster`` or ``slower`` if the whole interval is beyond this share, else neither."""
         if self.high < 1 - by:
-            return FASTER
-        return SLOWER if self.low > 1 + by else NOT_APART
+            return Outcome.FASTER
+        return Outcome.SLOWER if self.low > 1 + by else Outcome.NOT_APART
 
     def __str__(self) -> str:
         return f"{self.ratio:.3f} ({self.low:.3f} to {self.high:.3f})"
@@ -240,7 +247,7 @@ class VariantResult:
             MeasurementError: there is no such variant, or ``by`` is not a share.
             GateError: the run measures, and these two were not measured.
         """
-        return self._claim(FASTER, other, by)
+        return self._claim(Outcome.FASTER, other, by)
 
     def slower_than(self, other: str, by: float = 0.0) -> Claim:
         """Return whether it is slower than another variant, by the whole interval of their ratio.
@@ -257,11 +264,11 @@ class VariantResult:
             MeasurementError: there is no such variant, or ``by`` is not a share.
             GateError: the run measures, and these two were not measured.
         """
-        return self._claim(SLOWER, other, by)
+        return self._claim(Outcome.SLOWER, other, by)
 
-    def _claim(self, claimed: str, other: str, by: float) -> Claim:
+    def _claim(self, claimed: Outcome, other: str, by: float) -> Claim:
         """Judge the whole interval. The ratio is missing only if the run does not measure."""
-        is_faster = claimed == FASTER
+        is_faster = claimed is Outcome.FASTER
         if (
             isinstance(by, bool)
             or not isinstance(by, (int, float))
@@ -283,7 +290,7 @@ class VariantResult:
         wanted = f"below {1 - share:g}" if is_faster else f"above {1 + share:g}"
         found = f"{ratio.outcome()}, {ratio} times as long in {ratio.rounds} rounds"
         return Claim(
-            ratio.outcome(share) == claimed, f"{pair}: {found}; {claimed} needs the whole interval {wanted}"
+            ratio.outcome(share) is claimed, f"{pair}: {found}; {claimed} needs the whole interval {wanted}"
         )
 
 

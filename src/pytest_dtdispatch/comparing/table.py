@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pytest_dtdispatch.comparing.model import COUNTS, FASTER, SLOWER, ComparedVariant, ratio_of
+from pytest_dtdispatch.comparing.model import COUNTS, ComparedVariant, Outcome, ratio_of
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.text import MICROSECONDS
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
 from pytest_dtdispatch.report.notes import notes_of
 from pytest_dtdispatch.report.rows import SCATTER, scatter_text
 
+TONES = {Outcome.FASTER: Tone.GOOD, Outcome.SLOWER: Tone.NOTICE}
 MEANINGS = {
     "times": "ratio to the first variant, and its 99.9 % interval",
     "median": "of the rounds",
@@ -64,8 +65,8 @@ def _line(variant: ComparedVariant, first: ComparedVariant, counts: Sequence[str
     elif ratio is None:
         text, tone = "too few rounds" if first.samples else "first not measured", Tone.NOTICE
     else:
-        text = ratio.outcome()
-        tone = {FASTER: Tone.GOOD, SLOWER: Tone.NOTICE}.get(text, Tone.PLAIN)
+        outcome = ratio.outcome()
+        text, tone = outcome.value, TONES.get(outcome, Tone.PLAIN)
     return Line(variant.name, cells, text, notes_of(row, view), tone)
 
 
