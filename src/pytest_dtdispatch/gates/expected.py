@@ -309,7 +309,12 @@ def update_expected(
             raise ValueError(f"{results_path} has no result for any row of {path}")
         unknown = [one for key, one in found.items() if key not in known and one.metric not in REPORTED]
         changed = [replace(row, reason=reason) for row in corrections(file.rows, results)]
-        added = [] if margin is None else [_new_row(result, margin, reason, metrics) for result in unknown]
+        added = []
+        if margin is not None:
+            for result in unknown:
+                room = 0.0 if metrics[result.metric] else margin
+                value = shortened(result.value, room)
+                added.append(ExpectedRow(name_in_files(result.row), result.metric, value, room, reason))
         text = file.with_rows([*changed, *added])
         parse_expected(text, str(path), metrics)
     except ValueError as error:
@@ -323,11 +328,6 @@ def update_expected(
     )
     counts = [f"{len(changed):,} of {len(file.rows) + len(added):,} rows changed"]
     return ", ".join(counts + [f"{count:,} {what}" for count, what in others if count])
-
-
-def _new_row(result: MetricValue, margin: float, reason: str, metrics: MetricNames) -> ExpectedRow:
-    room = 0.0 if metrics[result.metric] else margin
-    return ExpectedRow(name_in_files(result.row), result.metric, shortened(result.value, room), room, reason)
 
 
 def _is_off(expected: int, value: int, noise_margin: float) -> bool:
