@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtdispatch.ab.answer import Answer, AnswerKind, Variable
-from pytest_dtdispatch.ab.checkout import Checkout
 from pytest_dtdispatch.ab.process import Arm, Versions, interpreter, probe, run_pytest
 from pytest_dtdispatch.ab.rule import (
     CONFIRM,
@@ -205,18 +204,14 @@ def _workplace(request: Request, output: Path | None) -> Iterator[tuple[Sequence
     revisions = dict(zip(request.sides, request.revisions, strict=True)) if request.revisions else {}
     with workspace() as folder, worktrees(revisions, Path.cwd(), folder, request.install) as checkouts:
         (empty := folder / "empty").mkdir()
-        yield [_arm(*each, request, checkouts, empty) for each in pythons.items()], folder
-
-
-def _arm(
-    side: str, python: str, request: Request, checkouts: Mapping[str, tuple[Path, Checkout]], empty: Path
-) -> Arm:
-    project, checkout = checkouts.get(side, (Path.cwd(), None))
-    folder = project if request.arguments else empty
-    if checkout is None:
-        return Arm(side, python, folder)
-    roots = (project / "src", project, Path(checkout.top, "src"), Path(checkout.top))
-    return Arm(side, python, folder, tuple(dict.fromkeys(each for each in roots if each.is_dir())), checkout)
+        arms = []
+        for side, python in pythons.items():
+            project, checkout = checkouts.get(side, (Path.cwd(), None))
+            tops = (project, Path(checkout.top)) if checkout else ()
+            roots = (root for top in tops for root in (top / "src", top) if root.is_dir())
+            import_path = tuple(dict.fromkeys(roots))
+            arms.append(Arm(side, python, project if request.arguments else empty, import_path, checkout))
+        yield arms, folder
 
 
 @dataclass
