@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_dtdispatch.core.checks import callable_at
@@ -15,7 +15,7 @@ from pytest_dtdispatch.core.results import NoRows
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import own_name, show_progress
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
-from pytest_dtdispatch.report.document import Document, Kind, Paragraph, Tone, View, paragraph
+from pytest_dtdispatch.report.document import Document, Kind, Tone, View, paragraph
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.rounds.plan import Plan
@@ -230,20 +230,19 @@ def document(scalings: Mapping[str, Sequence[Scaling]], view: View) -> Document:
         if not fit.why_not
     ]
     _, worst = max(fitted, default=(0.0, ""))
-    return Document(tuple(chain.from_iterable(_paragraphs(*one) for one in every)), worst=worst)
-
-
-def _paragraphs(test: str, scaling: Scaling) -> Iterator[Paragraph]:
-    sizes = ", ".join(map(str, scaling.sizes))
-    yield paragraph(f"{test}: {scaling.name} at sizes {sizes}", Tone.STRONG, hanging=1)
-    for fit in scaling.fits:
-        growths = ", ".join(f"x{growth:.2f}" for growth in fit.growths)
-        text, tone = f"{fit}, from size to size {growths}" if growths else str(fit), Tone.PLAIN
-        if scaling.max_exponent is not None:
-            tone, judged = VERDICT_TEXTS[fit.verdict(scaling.max_exponent)]
-            tone = Tone.NOTICE if fit.is_absent else tone
-            text += f"; {judged.format(f'max_exponent={scaling.max_exponent:g}')}"
-        yield paragraph(text, tone, indent=1, hanging=1)
+    blocks = []
+    for test, scaling in every:
+        sizes = ", ".join(map(str, scaling.sizes))
+        blocks.append(paragraph(f"{test}: {scaling.name} at sizes {sizes}", Tone.STRONG, hanging=1))
+        for fit in scaling.fits:
+            growths = ", ".join(f"x{growth:.2f}" for growth in fit.growths)
+            text, tone = f"{fit}, from size to size {growths}" if growths else str(fit), Tone.PLAIN
+            if (limit := scaling.max_exponent) is not None:
+                tone, judged = VERDICT_TEXTS[fit.verdict(limit)]
+                tone = Tone.NOTICE if fit.is_absent else tone
+                text += f"; {judged.format(f'max_exponent={limit:g}')}"
+            blocks.append(paragraph(text, tone, indent=1, hanging=1))
+    return Document(tuple(blocks), worst=worst)
 
 
 KIND = Kind(Scaling.kind, document, judge=judge, title="Scaling", type=Scaling)
