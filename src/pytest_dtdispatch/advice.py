@@ -18,6 +18,7 @@ from pytest_dtdispatch.core.events import Cell, CodePlace, OptimizerStep, Part, 
 from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.text import INDEX, first_of, fold_layers, plural, shorten_path
 from pytest_dtdispatch.steps.events import (
+    Collective,
     Miss,
     Read,
     Redistribution,
@@ -349,6 +350,74 @@ def sums_one_by_one(observed: Observed) -> Iterator[Advice]:
             )
 
 
+# Collectives outside of redistributions
+
+
+def _own_collectives(observed: Observed) -> list[Collective]:
+    """Return the collectives of the last step that no redistribution runs."""
+    return [one for one in observed.last(Collective) if not one.is_redistributing]
+
+
+def _communicates(cell: Cell) -> bool:
+    return cell.part == Part.COMMUNICATION
+
+
+def numbers_one_by_one(observed: Observed) -> Iterator[Advice]:
+    """Numbers of plain tensors are reduced one by one, at one or several lines, such as metrics of a log."""
+    every = _own_collectives(observed)
+    numbers = [one for one in every if one.kind == "all_reduce" and one.bytes <= 8]  # f64 at most
+    if len(numbers) >= MIN_SUMS:
+        yield Advice(
+            f"{len(numbers)} numbers reduced one by one at {where(_lines_of([numbers]))}",
+            "stack them, and reduce the stack once",
+            f"saves at most {plural(len(numbers) - 1, 'collective')}",
+            len(numbers) - 1,
+            observed.cost_ns(numbers[1:], every, _communicates),
+        )
+
+
+def gradients_reduced_in_each_pass(observed: Observed) -> Iterator[Advice]:
+    """FSDP reduces the same gradients in several backward passes of a step, as in each micro-batch."""
+    every = _own_collectives(observed)
+    passes: defaultdict[int, list[Collective]] = defaultdict(list)
+    for one in every:
+        if one.kind == "reduce_scatter" and _is_backward(one):
+            passes[observed.passes[id(one)]].append(one)
+    alike = _grouped_passes(passes.values())
+    for same in alike:
+        others = list(chain(*same[:-1]))
+        yield Advice(
+            f"gradients reduced in each of {len(same)} backward passes at {where(_lines_of(same))}",
+            "call set_requires_gradient_sync(False) on the model before all passes but the last",
+            f"saves at most {plural(len(others), 'reduce_scatter')}",
+            len(others),
+            observed.cost_ns(others, every, _communicates),
+        )
+
+
+def _grouped_passes(passes: Iterable[list[Collective]]) -> list[list[list[Collective]]]:
+    """Group passes that reduce the same bytes at the same lines; a pass without an equal one is left out."""
+    groups: defaultdict[Hashable, list[list[Collective]]] = defaultdict(list)
+    for of_pass in passes:
+        groups[frozenset((one.bytes, _line(one.place)) for one in of_pass)].append(of_pass)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def scattered_tensors(observed: Observed) -> Iterator[Advice]:
+    """distribute_tensor sends tensors that every rank often has already."""
+    lines = {_line(one.place) for one in observed.last(Wrapping) if one.name == "distribute_tensor"}
+    every = _own_collectives(observed)
+    sent = [one for one in every if one.kind in ("scatter", "broadcast") and _line(one.place) in lines]
+    if len(sent) > 1:
+        yield Advice(
+            f"{len(sent)} tensors sent to all ranks by distribute_tensor at {where(_lines_of([sent]))}",
+            "if every rank has them, pass src_data_rank=None",
+            f"saves at most {plural(len(sent), 'collective')}",
+            len(sent),
+            observed.cost_ns(sent, every, _communicates),
+        )
+
+
 # Reads by the host
 
 
@@ -561,6 +630,9 @@ RULES: tuple[Callable[[Observed], Iterator[Advice]], ...] = (
     implied_redistributions,
     gradients_reduced_again,
     sums_one_by_one,
+    numbers_one_by_one,
+    gradients_reduced_in_each_pass,
+    scattered_tensors,
     partial_reads,
     repeated_reads,
     slow_optimizer,

@@ -14,6 +14,7 @@ from pytest_dtdispatch.advice import MIXED, advise, where
 from pytest_dtdispatch.core.events import Cell, CodePlace, OptimizerStep, Part, Phase
 from pytest_dtdispatch.steps.events import (
     AnyEvent,
+    Collective,
     Miss,
     QueriedCache,
     Read,
@@ -112,6 +113,51 @@ def test_implied_redistribution_saves_its_share_of_its_line() -> None:
         "  saves at most 2 redistributions, about 110 us (55.0%), in each step",
     ]
     assert found[3] == "  saves at most 1 redistribution, about 50 us (25.0%), in each step"
+
+
+def ran(kind: str, nbytes: int = 4, line: int = 7, phase: Phase = Phase.FORWARD) -> Collective:
+    return Collective(kind, nbytes, place=replace(TRAIN, line=line, phase=phase))
+
+
+def test_numbers_reduced_at_several_lines_are_stacked() -> None:
+    numbers = [ran("all_reduce", line=line) for line in (7, 8, 9)]
+    assert seen(*numbers) == [
+        "3 numbers reduced one by one at train.py:7, 8, 9 (forward): stack them, and reduce the stack once",
+        "  saves at most 2 collectives, in each step",
+    ]
+    assert not seen(*numbers[:2])
+    assert not seen(*(ran("all_reduce", 4096, line) for line in (7, 8, 9)))
+    assert not seen(*(replace(one, is_redistributing=True) for one in numbers))
+
+
+def micro_batches(*sizes: int) -> list[Collective]:
+    """Return the collectives of backward passes that each reduce two groups."""
+    passes = []
+    for nbytes in sizes:
+        gathered = ran("all_gather", nbytes)
+        passes += [gathered, *[ran("reduce_scatter", nbytes, phase=Phase.BACKWARD)] * 2]
+    return passes
+
+
+def test_gradients_of_each_micro_batch_are_reduced_once() -> None:
+    assert seen(*micro_batches(64, 64, 64)) == [
+        "gradients reduced in each of 3 backward passes at train.py:7 (backward): "
+        "call set_requires_gradient_sync(False) on the model before all passes but the last",
+        "  saves at most 4 reduce_scatters, in each step",
+    ]
+    assert not seen(*micro_batches(64))
+    assert not seen(*micro_batches(64, 128)), "two models"
+
+
+def test_scattered_tensors_need_no_source_rank() -> None:
+    wrapped = Wrapping("distribute_tensor", "f32[8,8]", ("S0",), place=TRAIN)
+    assert seen(ran("scatter", 256), wrapped, ran("scatter", 256), wrapped) == [
+        "2 tensors sent to all ranks by distribute_tensor at train.py:7 (forward): "
+        "if every rank has them, pass src_data_rank=None",
+        "  saves at most 2 collectives, in each step",
+    ]
+    assert not seen(wrapped, wrapped)
+    assert not seen(ran("scatter", 256), ran("scatter", 256))
 
 
 def read(line: int, **changes: Any) -> Read:

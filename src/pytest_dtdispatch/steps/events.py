@@ -140,6 +140,7 @@ class Collective(StepEvent):
         kind: name of torch's function, such as ``all_gather``.
         bytes: handled on this rank, as in a redistribution; not compared by ``==``.
         elsewhere: what torch runs instead on a mesh of another device; empty if it runs the same.
+        is_redistributing: whether a redistribution runs it.
         place: its source line; None if unknown.
     """
 
@@ -148,6 +149,7 @@ class Collective(StepEvent):
     kind: str
     bytes: int = field(default=0, compare=False)
     elsewhere: str = field(default="", compare=False)
+    is_redistributing: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         elsewhere = f" ({self.elsewhere})" if self.elsewhere else ""

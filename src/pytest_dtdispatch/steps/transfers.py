@@ -133,7 +133,9 @@ class TransferRecorder:
         place = self._running.place or self._here()
         with patch.object(self._running, "is_in_collective", True), ProfilerRange("collective", lambda: kind):
             result = collective(*args, **kwargs)
-        ran = Collective(kind, max(map(_bytes, (*args, *kwargs.values(), result))), place=place)
+        handled = max(map(_bytes, (*args, *kwargs.values(), result)))
+        is_redistributing = self._running.place is not None
+        ran = Collective(kind, handled, is_redistributing=is_redistributing, place=place)
         exchange = self._running.exchange
         counted = exchange.as_counted(ran) if exchange else ran
         self._log.append(counted)
