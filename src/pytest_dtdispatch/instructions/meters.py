@@ -37,8 +37,10 @@ Request = Callable[[], int]
 
 def why_no_requests() -> str:
     """Return why this machine cannot send client requests; empty if it can."""
-    here = f"{sys.platform} on {platform.machine()}"
-    return "" if here == "linux on x86_64" else f"callgrind can be asked on Linux on x86-64 alone, not {here}"
+    system, machine = sys.platform, platform.machine()
+    if (system, machine) == ("linux", "x86_64"):
+        return ""
+    return f"callgrind can be asked on Linux on x86-64 alone, not {system} on {machine}"
 
 
 class ClientRequests:
