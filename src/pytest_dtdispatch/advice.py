@@ -14,7 +14,15 @@ from itertools import accumulate, chain, pairwise, takewhile
 from typing import TypeVar
 
 from pytest_dtdispatch.budget.model import Budget, MeasuredBudget
-from pytest_dtdispatch.core.events import Cell, CodePlace, OptimizerStep, Part, Phase, ns_by_part
+from pytest_dtdispatch.core.events import (
+    REDISTRIBUTION,
+    Cell,
+    CodePlace,
+    OptimizerStep,
+    Part,
+    Phase,
+    ns_by_part,
+)
 from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.text import INDEX, first_of, fold_layers, plural, shorten_path
 from pytest_dtdispatch.steps.events import (
@@ -213,7 +221,7 @@ def _is_partial(placements: Sequence[str]) -> bool:
 
 
 def _moves(cell: Cell) -> bool:
-    return cell.part.startswith("redistribution")
+    return cell.part in REDISTRIBUTION
 
 
 def _moves_explicitly(cell: Cell) -> bool:

@@ -110,6 +110,9 @@ class Part(TextEnum):
     WAITING = "waiting for a core"
 
 
+REDISTRIBUTION = (Part.PLANNING, Part.COPIES, Part.SENDING, Part.MOVING)
+
+
 @dataclass(frozen=True)
 class Cell:
     """What one op took in one part at one place, in a step.
