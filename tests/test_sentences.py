@@ -71,6 +71,16 @@ def test_refused(dtdispatch, a):
     numbers = itertools.count(1)
     dtdispatch.call(lambda: a.clamp(max=next(numbers)), name="refused")
 
+def test_compared(dtdispatch, a):
+    def waiting(wait_ns):
+        def call():
+            scripted.clock.wait(wait_ns)
+            return a + a
+
+        return call
+
+    dtdispatch.compare({{"first": waiting(0), "slower": waiting(5_000), "equal": waiting(0)}})
+
 def test_unmeasured(dtdispatch):
     pass
 """
@@ -204,10 +214,11 @@ MEASURED = ("--dtdispatch", "--dtdispatch-rounds=10", "--dtdispatch-repeat=2", "
 # With `--assert=plain`, as the import hook of pytest would come first.
 PYTEST = ("pytest", "--assert=plain", "--color=yes", *ALONE, *MEASURED)
 COMMANDS = {
-    "base": (*PYTEST, "--benchmark-save=base", "--junitxml=base.xml"),
+    "base": (*PYTEST, "--benchmark-save=base", "--junitxml=base.xml", "--dtdispatch-export=csv:base.csv"),
     "head": (
         *(*PYTEST, "--benchmark-save=head", "--junitxml=head.xml", "--benchmark-compare=0001"),
         *("--dtdispatch-fail=median:10%", "--dtdispatch-fail=miss=min:10%,strict"),
+        "--dtdispatch-expected=expected.csv",
     ),
     "report": ("pytest_dtdispatch", "report", "saved/0002_head.json", "--export", "html:page.html"),
 }
@@ -277,6 +288,9 @@ def facts_of(folder: Path, *python: str) -> dict[str, Any]:
             (folder / "saved").mkdir(exist_ok=True)
             (folder / "saved" / saved.name).write_bytes(saved.read_bytes())
             facts |= {f"{kind} of {name}": found for kind, found in run_facts(saved).items()}
+        if name == "base":  # the next run is compared with its results
+            lines = (folder / "base.csv").read_text().splitlines()
+            (folder / "expected.csv").write_text("".join(f"{line},0.1\n" for line in lines))
     facts["tones of canned runs"] = json.loads((folder / "tones.json").read_text())
     facts["elements of the page"] = Elements((folder / "page.html").read_text()).found
     return facts
