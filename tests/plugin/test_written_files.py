@@ -180,7 +180,7 @@ def test_a_job_gets_summary_and_errors(pytester: pytest.Pytester, monkeypatch: p
     assert found.startswith(f"::error {at}::{STEP}: misses_per_step 7 ")
     assert result.outlines[-1].startswith("=")
     text = summary.read_text()
-    assert text.startswith("# of another command\n\n## dtdispatch: failed, 1 missing, 1 improved, 4 new\n")
+    assert text.startswith("# of another command\n\n## dtdispatch: failed, 1 missing, 1 improved, 6 new\n")
     measure(pytester, *flags, "--collect-only")
     assert summary.read_text() == text
     result = measure(pytester, *flags, "-o", "dtdispatch_annotations=false")
