@@ -133,7 +133,7 @@ def _time(ns: float) -> str:
 
 
 def _is_ordinary(row: RowVerdict) -> bool:
-    """Return whether a row is one of those of which only the first few are shown."""
+    """Return whether a row is of a kind that is shown only a few times."""
     is_unchanged = row.verdict is Verdict.INCONCLUSIVE and not row.criterion and row.change is not None
     return is_unchanged or row.verdict in (Verdict.PASSED, Verdict.NEW)
 
