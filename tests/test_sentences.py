@@ -71,16 +71,6 @@ def test_refused(dtdispatch, a):
     numbers = itertools.count(1)
     dtdispatch.call(lambda: a.clamp(max=next(numbers)), name="refused")
 
-def test_compared(dtdispatch, a):
-    def waiting(wait_ns):
-        def call():
-            scripted.clock.wait(wait_ns)
-            return a + a
-
-        return call
-
-    dtdispatch.compare({{"first": waiting(0), "slower": waiting(5_000), "equal": waiting(0)}})
-
 def test_unmeasured(dtdispatch):
     pass
 """
