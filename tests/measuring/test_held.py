@@ -47,7 +47,7 @@ from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
-from pytest_dtdispatch.core.results import ResultStore
+from pytest_dtdispatch.core.store import ResultStore
 
 mesh = ProcessGroupOwner().mesh(MeshSpec((4,), "cpu", "fake"))
 MB = 2**20

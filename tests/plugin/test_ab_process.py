@@ -153,7 +153,7 @@ def test_counts_are_named_by_test_step_and_count(pytester: pytest.Pytester, coun
     numbers, details = (by_text(read(counted)[each]) for each in ("values", "details"))
     step = "test_it.py::test_steps::step::"
     of_step = {name.removeprefix(step): value for name, value in numbers.items() if name.startswith(step)}
-    assert len(of_step) == 10
+    assert len(of_step) == 12
     once = ("calls_per_step", "redistributes_per_step", "collectives_per_step")
     assert {name: value for name, value in of_step.items() if value} == dict.fromkeys(once, 1.0)
     [moved] = details["test_it.py::test_steps::step::redistributes_per_step"]

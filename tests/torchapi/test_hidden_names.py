@@ -76,6 +76,7 @@ def complaints(found: dict[str, dict[str, Any]]) -> dict[str, str]:
     metrics = {metric for _, metric, _ in whole["counts"]}
     assert metrics == {
         *("calls", "collectives", "dtensor_growth", "implicit", "misses_per_step", "redistributes"),
+        *("reads", "partial_reads"),
     }
     assert len(step_lines(whole)) == 1
     return {name: text for name, each in found.items() if (text := complaint(each, whole))}

@@ -155,6 +155,8 @@ class ResultStore:
         ['warm start']
     """
 
+    __test__ = False  # users may import it under the name of a test class
+
     test: str = ""
     uncaptured: Uncaptured = field(default_factory=Uncaptured)
     is_simulated: bool = False
