@@ -15,7 +15,7 @@ from pytest_dtdispatch.budget.timeline import Context, Slice
 from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase
 from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.lines.line_tracer import TracedLine
+from pytest_dtdispatch.lines.traced_line import TracedLine
 from pytest_dtdispatch.report.document import Document, StackedBar, View
 from pytest_dtdispatch.report.markdown import document_text
 from pytest_dtdispatch.report.run import ReportedRun

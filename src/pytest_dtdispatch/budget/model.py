@@ -7,16 +7,18 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pytest_dtdispatch.budget.timeline import Timeline, executed
 from pytest_dtdispatch.core.events import Cell, CodePlace, OptimizerStep, Part, Phase, ns_by_part
 from pytest_dtdispatch.core.results import Advice, NoRows
 from pytest_dtdispatch.core.text import fold_layers
+from pytest_dtdispatch.lines.traced_line import TracedLine
 from pytest_dtdispatch.steps.model import StepCounts
 
-if TYPE_CHECKING:
-    from pytest_dtdispatch.lines.line_tracer import TracedLine
+MAX_NOISE = 0.15  # share of the step
+MAX_UNEXPLAINED = 0.1  # share of the step
+MODELLED = 0.1  # share of a part: if more is subtracted as the cost of timing, the part depends on that model
 
 
 @dataclass(frozen=True)
@@ -96,19 +98,19 @@ class Budget(NoRows):
     @property
     def is_noisy(self) -> bool:
         """Whether steps scatter too far for the parts to be reliable."""
-        return self.noise > 0.15
+        return self.noise > MAX_NOISE
 
     @property
     def is_unexplained(self) -> bool:
         """Whether more than a tenth of the step is unexplained, though its steps scatter less."""
-        is_far = abs(self.unexplained_ns) > 0.1 * self.measured_ns
+        is_far = abs(self.unexplained_ns) > MAX_UNEXPLAINED * self.measured_ns
         return is_far and not self.is_noisy and self.steps > 0
 
     def basis(self, part: str) -> str:
-        """Return ``timed``, or ``modelled`` if over a tenth of it was subtracted as the cost of timing."""
+        """Return ``timed``, or ``modelled`` if much of the part was subtracted as the cost of timing."""
         timing_ns = sum(cell.timing_ns for cell in self.cells if cell.part == part)
         remaining_ns = sum(cell.ns for cell in self.cells if cell.part == part)
-        return "modelled" if abs(timing_ns) > 0.1 * (remaining_ns + timing_ns) else "timed"
+        return "modelled" if abs(timing_ns) > MODELLED * (remaining_ns + timing_ns) else "timed"
 
     def by_phase(self) -> list[CostShare]:
         """Return the share of each phase, the most expensive first."""
@@ -178,7 +180,6 @@ def split_by_line(lines: Sequence[TracedLine], begin_ns: int, end_ns: int) -> li
     """Return the lines that ran in a span of time, each with its share. The tracer's time is in none.
 
     Example:
-        >>> from pytest_dtdispatch.lines.line_tracer import TracedLine
         >>> here = TracedLine(0, 0, CodePlace("a.py", 1), False)
         >>> there = TracedLine(30, 35, CodePlace("a.py", 2), False)
         >>> [(line.place.line, share) for line, share in split_by_line([here, there], 20, 45)]
@@ -202,7 +203,6 @@ def tracing_ns(lines: Sequence[TracedLine], begin_ns: int, end_ns: int) -> int:
     """Return the time that the tracer took in a span of time.
 
     Example:
-        >>> from pytest_dtdispatch.lines.line_tracer import TracedLine
         >>> tracing_ns([TracedLine(30, 35, CodePlace("a.py", 2), False)], 20, 32)
         2
     """

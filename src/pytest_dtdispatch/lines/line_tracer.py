@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.optim import Optimizer
 
 from pytest_dtdispatch.core.events import CodePlace, OptimizerStep, Phase
 from pytest_dtdispatch.lines.finder import ForwardLines
 from pytest_dtdispatch.lines.frames import NOTHING, FrameOwner, view_stack
+from pytest_dtdispatch.lines.traced_line import TracedLine
 from pytest_dtdispatch.torchapi.compiler import uncompiled
 from pytest_dtdispatch.torchapi.ops import describe_optimizer
 
@@ -23,22 +24,7 @@ QUICK_NS, QUICK_LINES = 5_000, 20  # after so many lines in such a short time ea
 # the remaining time, and not before it took as long as starting the profiler does.
 MAX_TRACING, MIN_TRACING_NS, CHECK_NS = 3, 20_000_000, 1_000_000
 MANY_LINES = 200
-
-
-class TracedLine(NamedTuple):
-    """A line that the program reached while it was traced.
-
-    Args:
-        begin_ns: when the tracer was called.
-        at_ns: when the tracer returned, and the line began to run.
-        place: the line; None if lines are no longer traced.
-        in_engine: whether it is user code that the autograd engine called, such as a checkpoint.
-    """
-
-    begin_ns: int
-    at_ns: int
-    place: CodePlace | None
-    in_engine: bool
+IMPORTLIB = "<frozen importlib._bootstrap>"
 
 
 class LineTracer(ForwardLines):
@@ -124,7 +110,7 @@ class LineTracer(ForwardLines):
         self._tracing_ns += self._call_ns
         if self._tracing_ns >= self._check_at_ns:
             self._check(time.perf_counter_ns())
-        elif frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+        elif frame.f_code.co_filename == IMPORTLIB:
             self._is_importing, frame.f_trace_lines = True, False
             return self._on_import
         return None
