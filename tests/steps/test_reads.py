@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.fsdp
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,6 +18,7 @@ from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.events import Read
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from tests.probes import FSDP_WITHOUT_CUDA, needs
 
 pytestmark = pytest.mark.torch
 
@@ -139,7 +140,7 @@ def test_reads_of_torch_and_of_ours_are_not_counted(shard: Make) -> None:
 FORMS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 
 
-@pytest.mark.parametrize("is_sharded", [False, True])
+@pytest.mark.parametrize("is_sharded", [False, pytest.param(True, marks=needs(FSDP_WITHOUT_CUDA))])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
 def test_step_of_an_optimizer_reads_nothing(
@@ -147,7 +148,7 @@ def test_step_of_an_optimizer_reads_nothing(
 ) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     if is_sharded:
-        fully_shard(model, mesh=mesh)
+        torch.distributed.fsdp.fully_shard(model, mesh=mesh)
         if optimizer is torch.optim.SGD and form == "fused":
             pytest.skip("torch has no sharding rule for the fused SGD")
     stepping = optimizer(model.parameters(), lr=torch.tensor(0.1) if form == "fused" else 0.1, **FORMS[form])

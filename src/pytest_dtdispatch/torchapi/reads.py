@@ -125,9 +125,17 @@ def uncompiled(function: Any) -> Any:
     if hasattr(frames, "set_code_exec_strategy"):
         skip = frames._FrameAction.SKIP
         frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
-    else:  # of older versions, which trace what it calls
-        frames.skip_code(function.__code__)
-    return function
+        return function
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        callback = frames.set_eval_frame(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            frames.set_eval_frame(callback)
+
+    frames.skip_code(run.__code__)
+    return run
 
 
 def is_host_read() -> bool:
