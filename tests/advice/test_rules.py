@@ -172,7 +172,7 @@ def test_reads_of_each_step_are_one_finding() -> None:
     ]
 
 
-def test_one_read_or_reads_of_one_step_have_no_advice() -> None:
+def test_single_reads_and_single_steps_have_no_advice() -> None:
     assert not seen(read(7))
     assert not seen(read(7), read(9), steps=1)
 

@@ -71,7 +71,7 @@ def counted(step: Callable[[], Any]) -> StepCounts:
 
 
 @pytest.mark.parametrize("name", ONE_READ)
-def test_a_read_is_counted_once_with_its_line(name: str) -> None:
+def test_each_read_is_counted_once_with_line(name: str) -> None:
     op, read = ONE_READ[name]
     read()
     [event] = counted(read).events
@@ -83,7 +83,7 @@ def test_a_read_is_counted_once_with_its_line(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NO_READ)
-def test_what_would_not_wait_is_not_counted(name: str) -> None:
+def test_calls_without_a_wait_are_not_counted(name: str) -> None:
     assert counted(NO_READ[name]).reads == ()
 
 
@@ -105,7 +105,7 @@ def test_reads_equal_those_that_a_mode_sees() -> None:
     assert len(counted(step).reads) == seen.count == 8
 
 
-def test_partial_read_is_marked_and_a_reduced_one_is_not(shard: Make) -> None:
+def test_read_of_a_partial_dtensor_is_marked(shard: Make) -> None:
     total: Any = shard(8, 8).sum()
     before = total.item()
     [partial] = counted(lambda: total.item()).reads
@@ -125,7 +125,7 @@ def test_reading_a_dtensor_changes_no_other_count(shard: Make) -> None:
     assert (counts.hits + counts.unpropagated, counts.misses, len(counts.reads)) == (3, 0, 3)
 
 
-def test_reads_of_torch_and_of_ours_are_not_counted(shard: Make) -> None:
+def test_reads_by_torch_or_us_are_not_counted(shard: Make) -> None:
     a = shard(8, 8)
 
     def step() -> None:
@@ -188,7 +188,7 @@ def test_reads_have_module_and_phase() -> None:
     assert in_hook.place.phase is Phase.BACKWARD
 
 
-def test_compiled_code_reads_at_the_line_that_called_it() -> None:
+def test_compiled_code_reads_at_its_calling_line() -> None:
     torch.compiler.reset()
 
     @torch.compile(backend="eager")

@@ -67,7 +67,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Unit:
-    """What samples are in, and the names that their figures have in files.
+    """Unit of samples, and the names of their figures in files.
 
     Args:
         name: what is counted, as a plural: ``instructions``; of times ``ns``.

@@ -83,7 +83,7 @@ class ReportedRun:
 
     @property
     def unit(self) -> Unit:
-        """What samples are in."""
+        """Unit of its samples."""
         every = (samples.unit for row in self.rows() for samples in row.figures.samples)
         return next(every, TIME)
 
