@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
-from torch.distributed.tensor import DTensor
-
 from pytest_dtdispatch.core.events import CodePlace
-from pytest_dtdispatch.replay.call import dtype_text, placement_text, shape_text
+from pytest_dtdispatch.replay.call import placement_text
 from pytest_dtdispatch.steps.events import Read
+from pytest_dtdispatch.steps.transfers import spec_text
 from pytest_dtdispatch.torchapi.reads import is_host_read, waits_for_device
-from pytest_dtdispatch.torchapi.tensors import is_tensor, local_of
+from pytest_dtdispatch.torchapi.tensors import is_dtensor, is_tensor, local_of
 
 
 class Reading(threading.local):
@@ -40,28 +40,19 @@ class ReadRecorder:
         """Record a read of a tensor; reads inside are part of it."""
         reading = self._reading
         is_part = reading.is_inside or (reading.is_on_cpu and name == "item")
-        if is_part or not is_tensor(tensor) or is_host_read():
+        if is_part or not is_tensor(tensor) or is_host_read(sys._getframe(1)):
             return run(tensor, *args, **kwargs)
         with patch.object(reading, "is_inside", True):
             result = run(tensor, *args, **kwargs)
-            local = local_of(tensor)
-            if waits_for_device(local):
-                self._log.append(_read(name, tensor, self._here()))
+            if waits_for_device(local_of(tensor)):
+                placements = tensor.placements if is_dtensor(tensor) else ()
+                # Torch redistributes partial tensors for all other ops.
+                is_partial = name == "item" and any(placement.is_partial() for placement in placements)
+                texts = tuple(map(placement_text, placements))
+                self._log.append(Read(name, spec_text(tensor), texts, is_partial, place=self._here()))
         return result
 
     def on_cpu_reader(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run an op whose reads of numbers happen on a CPU only."""
         with patch.object(self._reading, "is_on_cpu", True):
             return run(*args, **kwargs)
-
-
-def _read(name: str, tensor: Any, place: CodePlace) -> Read:
-    placements = tensor.placements if isinstance(tensor, DTensor) else ()
-    return Read(
-        name,
-        f"{dtype_text(tensor.dtype)}{shape_text(tensor.shape)}",
-        tuple(map(placement_text, placements)),
-        # Other ops of a DTensor redistribute it first.
-        name == "item" and any(placement.is_partial() for placement in placements),
-        place=place,
-    )

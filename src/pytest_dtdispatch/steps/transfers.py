@@ -121,7 +121,7 @@ class TransferRecorder:
             handled = running.collective_bytes
         op = running.implied_by or (is_observed and running.converting) or EXPLICIT
         numbers = number, self._numbers.of_contents(result, 0, running.has_gradient)
-        tensor = _spec_text(source)
+        tensor = spec_text(source)
         operands = running.operands
         self._log.append(Redistribution(op, tensor, *placements, handled, *numbers, operands, place=place))
         return result
@@ -181,7 +181,7 @@ class TransferRecorder:
         wrapped = next((tensor for tensor in tensors if isinstance(tensor, DTensor)), None)
         if wrapped is not None:
             event = Wrapping if converter.kind is Conversion.WRAP else Unwrapping
-            text, placements = _spec_text(wrapped), _placements(wrapped)
+            text, placements = spec_text(wrapped), _placements(wrapped)
             is_parameter, place = isinstance(source, torch.nn.Parameter), self._here()
             self._log.append(event(converter.name, text, placements, number, is_parameter, place=place))
         return result
@@ -208,7 +208,7 @@ def _placements(tensor: Any) -> tuple[str, ...]:
     return tuple(map(placement_text, tensor.placements))
 
 
-def _spec_text(tensor: Any) -> str:
+def spec_text(tensor: Any) -> str:
     """Format dtype and global shape of a tensor or a spec."""
     traits = tensor_traits(tensor)
     return f"{dtype_text(traits.dtype)}{shape_text(traits.shape)}" if traits else ""

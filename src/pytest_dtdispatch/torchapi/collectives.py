@@ -13,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from pytest_dtdispatch.torchapi.observe import FSDP, SIMULATION, around, observe_conversions, optional_module
-from pytest_dtdispatch.torchapi.patches import calling, patched
+from pytest_dtdispatch.torchapi.patches import calling, kernels_routed, patched
 from pytest_dtdispatch.torchapi.tensors import subclasses
 
 OTHER_SPELLINGS = {
@@ -85,18 +85,11 @@ def observe_transfers(observer: Any) -> Iterator[None]:
 def _observe_collectives(observer: Any) -> Iterator[None]:
     """Observe collective ops, and methods of Python process groups, which bypass these ops."""
     kinds = _collective_kinds()
-    # All collectives of torch dispatch to ops of c10d. Their kernels follow the key that selects a backend,
-    # for which the ops have no kernel.
-    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-    with ExitStack() as stack:
-        library = stack.enter_context(torch.library._scoped_library("c10d", "IMPL"))
-        for op in _collective_ops():
-            library.impl(op.name(), _kernel(op, below, observer), "BackendSelect", with_keyset=True)
-        # On meta, functional collectives have kernels of their own, which do not call ops of c10d.
-        library = stack.enter_context(torch.library._scoped_library(FUNCTIONAL_OPS, "IMPL"))
-        for op in filter(collective_of, _collective_ops(FUNCTIONAL_OPS)):
-            kernel = _kernel(op, below, observer, only_on_meta=True)
-            library.impl(op.name(), kernel, "BackendSelect", with_keyset=True)
+    # All collectives of torch dispatch to ops of c10d. On meta, functional ones have kernels of their own.
+    of_c10d = {op: partial(observer.on_collective, collective_kind(op.name())) for op in _collective_ops()}
+    functional = filter(collective_of, _collective_ops(FUNCTIONAL_OPS))
+    on_meta = {op: partial(_on_op_on_meta, observer, collective_kind(op.name())) for op in functional}
+    with kernels_routed("c10d", of_c10d), kernels_routed(FUNCTIONAL_OPS, on_meta), ExitStack() as stack:
         for group in subclasses(torch.distributed.ProcessGroup):  # C++ classes have no Python functions
             for name, method in list(vars(group).items()):
                 if isinstance(method, FunctionType) and (kind := collective_kind(name)) in kinds:
@@ -104,18 +97,11 @@ def _observe_collectives(observer: Any) -> Iterator[None]:
         yield
 
 
-def _kernel(op: Any, below: Any, observer: Any, only_on_meta: bool = False) -> Callable[..., Any]:
-    """Return a kernel that routes calls through an observer, or only calls with a plain tensor on meta."""
-    kind = collective_kind(op.name())
-
-    def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        run = partial(op.redispatch, keys & below)
-        # By the type, as fake tensors claim to be on meta inside kernels.
-        if not only_on_meta or any(type(leaf) is torch.Tensor and leaf.is_meta for leaf in tree_leaves(args)):
-            return observer.on_collective(kind, run, *args, **kwargs)
-        return run(*args, **kwargs)
-
-    return kernel
+def _on_op_on_meta(observer: Any, kind: str, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Notify of calls with a plain tensor on meta, by its type: inside kernels, fake tensors claim to be."""
+    if any(type(leaf) is torch.Tensor and leaf.is_meta for leaf in tree_leaves(args)):
+        return observer.on_collective(kind, run, *args, **kwargs)
+    return run(*args, **kwargs)
 
 
 def _on_simulated_op(

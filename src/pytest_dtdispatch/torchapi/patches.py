@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from multiprocessing.process import BaseProcess
 from types import FunctionType, ModuleType
 from typing import Any
+
+import torch
 
 Wrap = Callable[[Any], Any]  # takes the patched callable and returns its replacement
 
@@ -139,6 +142,45 @@ def calling(method: Callable[..., Any]) -> Wrap:
         return run if hasattr(inner, "__code__") else Proxy(inner, method)
 
     return wrap
+
+
+def uncompiled(function: Any) -> Any:
+    """Keep the compiler from tracing a function, and what it calls, where compiled code calls it."""
+    frames: Any = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+        return function
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        callback = frames.set_eval_frame(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            frames.set_eval_frame(callback)
+
+    frames.skip_code(run.__code__)
+    return run
+
+
+@contextmanager
+def kernels_routed(namespace: str, listeners: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
+    """Route calls of ops of a namespace through listeners, which receive what runs the op first.
+
+    The kernels are those of the key that selects a backend, below autograd, for which the ops have none.
+    """
+    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+
+    def kernel_of(op: Any, listener: Callable[..., Any]) -> Any:
+        def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            return listener(partial(op.redispatch, keys & below), *args, **kwargs)
+
+        return uncompiled(kernel)
+
+    with torch.library._scoped_library(namespace, "IMPL") as library:
+        for op, listener in listeners.items():
+            library.impl(op.name(), kernel_of(op, listener), "BackendSelect", with_keyset=True)
+        yield
 
 
 def around_start(on_start: Callable[..., Any]) -> AbstractContextManager[None]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.torchapi import patches
 from pytest_dtdispatch.torchapi.observe import Point, patch
+from pytest_dtdispatch.torchapi.patches import kernels_routed, uncompiled
 
 # Ops that read values, or whose result has a shape that depends on values, with the name of their function.
 OPS = {
@@ -43,7 +43,7 @@ HOST_MODULES = (
 )
 HOST_FUNCTION = ("torch.optim.optimizer", "_get_value")  # reads the steps of an optimizer
 DTENSOR_OPS = {torch.ops.aten._local_scalar_dense: "item", torch.ops.aten.equal: "equal"}
-HOOKS = (__name__, patches.__name__, "pytest_dtdispatch.steps.reads")
+FOLDER = __name__.rpartition(".")[0]
 
 
 @contextmanager
@@ -53,14 +53,8 @@ def observe_reads(observer: Any) -> Iterator[None]:
     * ``on_read(run, name, tensor, *args, **kwargs)``: a read; one of a DTensor contains that of its shard
     * ``on_cpu_reader(run, *args, **kwargs)``: an op that reads numbers on a CPU only
     """
-    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-    with ExitStack() as stack:
-        library = stack.enter_context(torch.library._scoped_library("aten", "IMPL"))
-        for op, listener in _listeners(observer):
-            library.impl(op.name(), _kernel(op, below, listener), "BackendSelect", with_keyset=True)
-        wraps = {point: partial(_reading, observer, name) for point, name in METHODS.items()}
-        stack.enter_context(patch(wraps))
-        stack.enter_context(_handling(observer))
+    wraps = {point: partial(_reading, observer, name) for point, name in METHODS.items()}
+    with kernels_routed("aten", dict(_listeners(observer))), patch(wraps), _handling(observer):
         yield
 
 
@@ -72,13 +66,6 @@ def _listeners(observer: Any) -> Iterator[tuple[Any, Callable[..., Any]]]:
         if op is not None:
             is_reader = name in CPU_READERS
             yield op, observer.on_cpu_reader if is_reader else partial(_on_op, observer, OPS[name])
-
-
-def _kernel(op: Any, below: Any, listener: Callable[..., Any]) -> Any:
-    def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        return listener(partial(op.redispatch, keys & below), *args, **kwargs)
-
-    return uncompiled(kernel)
 
 
 def _on_op(observer: Any, name: str, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -109,45 +96,33 @@ def _handling(observer: Any) -> Iterator[None]:
         try:
             return observer.on_read(op, reading[op], *args, **kwargs)
         finally:
-            handlers[op] = handle
+            handlers.update({op: handler} if is_open else {})
 
-    handlers.update(dict.fromkeys(reading, uncompiled(handle)))
+    handler, is_open = uncompiled(handle), True
+    handlers.update(dict.fromkeys(reading, handler))
     try:
         yield
     finally:
+        is_open = False  # for reads of other threads that have not ended
         for op in reading:
             handlers.pop(op, None)
 
 
-def uncompiled(function: Any) -> Any:
-    """Keep the compiler from tracing a function, and what it calls, where compiled code calls it."""
-    frames: Any = torch._C._dynamo.eval_frame
-    if hasattr(frames, "set_code_exec_strategy"):
-        skip = frames._FrameAction.SKIP
-        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
-        return function
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        callback = frames.set_eval_frame(None)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            frames.set_eval_frame(callback)
-
-    frames.skip_code(run.__code__)
-    return run
-
-
-def is_host_read() -> bool:
+def is_host_read(frame: FrameType) -> bool:
     """Return whether this package or torch reads a tensor that is on the host on every machine.
 
-    The reading function is the innermost one of the calling thread that does not belong to a hook.
+    Args:
+        frame: that called the observer; outside of this folder, the innermost one reads.
     """
-    frame = sys._getframe(1)
-    while (module := frame.f_globals.get("__name__", "")) in HOOKS and frame.f_back:
+    while _module(frame).startswith(FOLDER) and frame.f_back:
         frame = frame.f_back
-    is_ours = module.partition(".")[0] == __name__.partition(".")[0]
+    module = _module(frame)
+    is_ours = module.partition(".")[0] == FOLDER.partition(".")[0]
     return is_ours or module in HOST_MODULES or (module, frame.f_code.co_name) == HOST_FUNCTION
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def waits_for_device(tensor: Any) -> bool:
