@@ -56,6 +56,7 @@ MIXING = re.compile(
 )
 
 E = TypeVar("E", bound=StepEvent)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -181,10 +182,10 @@ def _lines_of(groups: Iterable[Iterable[StepEvent]]) -> Iterator[CodePlace | Non
     return (event.place for event in chain(*groups))
 
 
-def _grouped(events: Iterable[E], key: Callable[[E], Hashable]) -> list[list[E]]:
-    groups: defaultdict[Hashable, list[E]] = defaultdict(list)
-    for event in events:
-        groups[key(event)].append(event)
+def _grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
+    groups: defaultdict[Hashable, list[T]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
     return list(groups.values())
 
 
@@ -391,24 +392,21 @@ def gradients_reduced_in_each_pass(observed: Observed) -> Iterator[Advice]:
     for one in every:
         if one.kind == "reduce_scatter" and _is_backward(one):
             passes[observed.passes[id(one)]].append(one)
-    alike = _grouped_passes(passes.values())
-    for same in alike:
+    for same in _grouped(passes.values(), _reduced_bytes):
         others = list(chain(*same[:-1]))
-        yield Advice(
-            f"gradients reduced in each of {len(same)} backward passes at {where(_lines_of(same))}",
-            "call set_requires_gradient_sync(False) on the model before all passes but the last",
-            f"saves at most {plural(len(others), 'reduce_scatter')}",
-            len(others),
-            observed.cost_ns(others, every, _communicates),
-        )
+        if others:
+            yield Advice(
+                f"gradients reduced in each of {len(same)} backward passes at {where(_lines_of(same))}",
+                "call set_requires_gradient_sync(False) on the model before all passes but the last",
+                f"saves at most {plural(len(others), 'reduce_scatter')}",
+                len(others),
+                observed.cost_ns(others, every, _communicates),
+            )
 
 
-def _grouped_passes(passes: Iterable[list[Collective]]) -> list[list[list[Collective]]]:
-    """Group passes that reduce the same bytes at the same lines; a pass without an equal one is left out."""
-    groups: defaultdict[Hashable, list[list[Collective]]] = defaultdict(list)
-    for of_pass in passes:
-        groups[frozenset((one.bytes, _line(one.place)) for one in of_pass)].append(of_pass)
-    return [group for group in groups.values() if len(group) > 1]
+def _reduced_bytes(of_pass: Iterable[Collective]) -> Hashable:
+    """Return what a pass reduces: how often which bytes at which line."""
+    return frozenset(Counter((one.bytes, _line(one.place)) for one in of_pass).items())
 
 
 def scattered_tensors(observed: Observed) -> Iterator[Advice]:
