@@ -190,6 +190,12 @@ def tensor_text(tensor: TensorTraits) -> str:
     return f"{text} async" if tensor.is_async else text
 
 
+def spec_text(tensor: Any) -> str:
+    """Format dtype and global shape of a tensor or a spec."""
+    traits = tensor_traits(tensor)
+    return f"{dtype_text(traits.dtype)}{shape_text(traits.shape)}" if traits else ""
+
+
 def shape_text(shape: Sequence[Any]) -> str:
     """Return a shape or a stride as text: ``[512,512]``."""
     return f"[{','.join(map(str, shape))}]"

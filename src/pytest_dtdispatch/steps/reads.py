@@ -9,9 +9,8 @@ from typing import Any
 from unittest.mock import patch
 
 from pytest_dtdispatch.core.events import CodePlace
-from pytest_dtdispatch.replay.call import placement_text
+from pytest_dtdispatch.replay.call import placement_text, spec_text
 from pytest_dtdispatch.steps.events import Read
-from pytest_dtdispatch.steps.transfers import spec_text
 from pytest_dtdispatch.torchapi.reads import is_host_read, waits_for_device
 from pytest_dtdispatch.torchapi.tensors import is_dtensor, is_tensor, local_of
 

@@ -12,7 +12,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.events import CodePlace
-from pytest_dtdispatch.replay.call import dtype_text, placement_text, shape_text
+from pytest_dtdispatch.replay.call import placement_text, spec_text
 from pytest_dtdispatch.steps.events import (
     EXPLICIT,
     Collective,
@@ -34,7 +34,6 @@ from pytest_dtdispatch.torchapi.tensors import (
     local_of,
     shards_of_simulated_ranks,
     spec_type,
-    tensor_traits,
     version_of,
 )
 
@@ -206,12 +205,6 @@ def first_tensor(values: Sequence[Any]) -> torch.Tensor | None:
 
 def _placements(tensor: Any) -> tuple[str, ...]:
     return tuple(map(placement_text, tensor.placements))
-
-
-def spec_text(tensor: Any) -> str:
-    """Format dtype and global shape of a tensor or a spec."""
-    traits = tensor_traits(tensor)
-    return f"{dtype_text(traits.dtype)}{shape_text(traits.shape)}" if traits else ""
 
 
 def _bytes(argument: Any) -> int:
