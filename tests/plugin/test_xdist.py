@@ -97,25 +97,41 @@ def test_stopped_run_of_workers_replaces_no_file(suite: pytest.Pytester) -> None
     assert Path("rows.csv").read_text() == row
 
 
-def test_kind_without_a_type_fails_in_a_worker(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize(
+    ("declared", "reason"),
+    [
+        ("", "'blocks' cannot leave a worker of pytest-xdist: register the kind with"),
+        ("type=Blocks", "results cannot leave a worker of pytest-xdist: "),
+    ],
+    ids=["no type", "another type"],
+)
+def test_unreadable_results_fail_their_test(declared: str, reason: str, pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
-        """
+        f"""
+        from dataclasses import dataclass
+        from typing import ClassVar
         from pytest_dtdispatch.extend import Document, Kind, register_kind
 
-        register_kind(Kind("blocks", lambda results, view: Document()))
+        @dataclass(frozen=True)
+        class Blocks:
+            kind: ClassVar[str] = "blocks"
+            name: str
+            sizes: tuple[int, ...]
+            def rows(self): return ()
+            def metrics(self): return ()
+
+        register_kind(Kind("blocks", lambda results, view: Document(), {declared}))
         """
     )
     pytester.makepyfile(
         """
-        class Blocks:
-            kind, name = "blocks", "model"
-            def rows(self): return ()
-            def metrics(self): return ()
+        from conftest import Blocks
 
         def test_blocks(dtdispatch):
-            dtdispatch.record(Blocks())
+            dtdispatch.record(Blocks("model", {3}))
         """
     )
     result = pytester.runpytest_subprocess(*COUNTS, "-n1")
     result.assert_outcomes(passed=1, errors=1)
-    assert "'blocks' cannot leave a worker of pytest-xdist: register the kind with" in text_of(result)
+    assert reason in text_of(result)
+    assert "INTERNALERROR" not in text_of(result)

@@ -13,7 +13,7 @@ from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.plugin.gates import Gates, limits_text
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.resolve import row_nodeid
-from pytest_dtdispatch.plugin.results import Results
+from pytest_dtdispatch.plugin.results import RunResults
 
 # How a test that exceeds a limit may end: it fails by it, is expected to fail, or the run ends.
 ENDS = (
@@ -30,7 +30,7 @@ class Limits:
         results: of its tests.
     """
 
-    def __init__(self, gates: Gates, results: Results) -> None:
+    def __init__(self, gates: Gates, results: RunResults) -> None:
         self._gates = gates
         self._results = results
 

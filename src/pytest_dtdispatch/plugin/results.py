@@ -41,8 +41,8 @@ class Selected:
     deselected: tuple[str, ...] = ()
 
 
-class Results:
-    """Results of tests.
+class RunResults:
+    """Results of the tests of a run.
 
     Attributes:
         records: of tests that were measured or judged, by name in rows; of many ranks merged ones.

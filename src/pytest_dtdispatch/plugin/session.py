@@ -39,7 +39,7 @@ from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.pytest_internals import junit_xml, terminal_file
 from pytest_dtdispatch.plugin.ranks import rank_of
 from pytest_dtdispatch.plugin.relaunch import METER
-from pytest_dtdispatch.plugin.results import Location, Results, Selected
+from pytest_dtdispatch.plugin.results import Location, RunResults, Selected
 from pytest_dtdispatch.plugin.workers import RECORD, SELECTED, encode_record
 from pytest_dtdispatch.report.document import notice
 from pytest_dtdispatch.report.run import ReportedRun
@@ -75,7 +75,7 @@ class Session:
     def __init__(self, config: pytest.Config, gates: Gates, targets: Sequence[Target], log: WriteLog) -> None:
         self.gates, self.log = gates, log
         self.why_not = gates.why_not
-        self.results = Results()
+        self.results = RunResults()
         self.run = ReportedRun()
         self._has_finished = False
         self._config = config

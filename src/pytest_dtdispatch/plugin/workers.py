@@ -16,10 +16,11 @@ import pytest
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.store import TestRecord
+from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.plugin.kinds import KINDS
-from pytest_dtdispatch.plugin.results import Results, Selected
+from pytest_dtdispatch.plugin.results import RunResults, Selected
 from pytest_dtdispatch.ranks.merge import merge_records
 
 RECORD, SELECTED = "dtdispatch_record", "dtdispatch_selected"  # on a report, in the output of a worker
@@ -29,14 +30,18 @@ def encode_record(record: TestRecord) -> str:
     """Encode a record.
 
     Raises:
-        MeasurementError: results of a kind that declares no type, by which they could be read.
+        MeasurementError: its results cannot be read again, or their kind declares no type to read them by.
     """
     if untyped := [kind for kind in record.results if KINDS[kind].type is None]:
         raise MeasurementError(
             f"results of the kind {untyped[0]!r} cannot leave a worker of pytest-xdist: "
             "register the kind with the type= of its results"
         )
-    return json.dumps(encode(record))
+    try:
+        decode_record(text := json.dumps(encode(record)))
+    except (ValueError, TypeError) as error:
+        raise MeasurementError(f"results cannot leave a worker of pytest-xdist: {shown(error)}") from None
+    return text
 
 
 def decode_record(text: str) -> TestRecord:
@@ -63,20 +68,21 @@ class Workers:
         rank_stat: figure of a row that several workers measured.
     """
 
-    def __init__(self, results: Results, rank_stat: str) -> None:
+    def __init__(self, results: RunResults, rank_stat: str) -> None:
         self._results = results
         self._rank_stat = rank_stat
-        self._by_test: dict[str, dict[int, TestRecord]] = {}
+        self._by_test: dict[str, dict[str, TestRecord]] = {}
 
     @pytest.hookimpl(tryfirst=True)  # before plugins that write reports
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add the record on a report; another worker may have run the same test."""
         if (text := vars(report).pop(RECORD, None)) is None:
             return
-        record, worker = decode_record(text), str(getattr(report, "worker_id", "gw0"))
+        record = decode_record(text)
         by_worker = self._by_test.setdefault(record.test, {})
-        by_worker[int(worker.removeprefix("gw"))] = record
-        self._results.records[record.test] = merge_records(by_worker, self._rank_stat)
+        by_worker[report.worker_id] = record
+        merged = merge_records(dict(enumerate(by_worker.values())), self._rank_stat)
+        self._results.records[record.test] = merged
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
