@@ -147,6 +147,8 @@ def test_gradients_of_each_micro_batch_are_reduced_once() -> None:
     ]
     assert not seen(*micro_batches(64))
     assert not seen(*micro_batches(64, 128)), "two models"
+    once, twice = micro_batches(64)[:2], micro_batches(64)
+    assert not seen(*once, *twice), "a pass reduces it twice"
 
 
 def test_scattered_tensors_need_no_source_rank() -> None:

@@ -202,6 +202,25 @@ def test_compiled_code_reads_at_its_calling_line() -> None:
     torch.compiler.reset()
 
 
+def test_handler_is_restored_as_it_was_installed(shard: Make) -> None:
+    total, op = shard(8, 8).sum(), torch.ops.aten._local_scalar_dense.default
+    handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
+    with StepCounter():
+        installed = handlers[op]
+        total.item()
+        assert handlers[op] is installed
+
+
+def test_read_that_outlasts_counting_leaves_no_handler(shard: Make) -> None:
+    """Another thread may still read when counting ends."""
+    handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
+    op, counting = torch.ops.aten._local_scalar_dense.default, StepCounter()
+    with counting:
+        handler = handlers[op]
+    handler(op, (shard(8, 8).sum(),), {})
+    assert op not in handlers
+
+
 def test_nothing_stays_patched() -> None:
     counted(NUMBER.item)
     assert "tolist" not in vars(torch.Tensor)
