@@ -178,6 +178,11 @@ def where(lines: Iterable[CodePlace | None]) -> str:
     return f"{', '.join(at)} ({', '.join(filter(None, (str(found[0].phase), module)))})"
 
 
+def line_texts(lines: Iterable[CodePlace | None]) -> tuple[str, ...]:
+    """Return the distinct source lines, in order."""
+    return tuple(dict.fromkeys(line.line_text for line in lines if line and line.file))
+
+
 def _lines_of(groups: Iterable[Iterable[StepEvent]]) -> Iterator[CodePlace | None]:
     return (event.place for event in chain(*groups))
 
@@ -246,6 +251,7 @@ def _saving(
     observed: Observed,
     seen: str,
     change: str,
+    groups: Iterable[Iterable[StepEvent]],
     some: Sequence[Redistribution],
     forward_only: Sequence[Redistribution] = (),
 ) -> Advice:
@@ -255,6 +261,7 @@ def _saving(
         observed: input of the rule.
         seen: text of the advice.
         change: text of the advice.
+        groups: events at its lines.
         some: redistributions to omit.
         forward_only: redistributions to omit whose gradients are still redistributed.
     """
@@ -265,7 +272,8 @@ def _saving(
     count = round(with_gradients) + len(forward_only)
     ns = observed.cost_ns(some, explicit, _moves_explicitly)
     ns += observed.cost_ns(forward_only, explicit, _moves_explicitly, forward_only=True)
-    return Advice(seen, change, f"saves at most {plural(count, 'redistribution')}", count, ns)
+    saves = f"saves at most {plural(count, 'redistribution')}"
+    return Advice(seen, change, saves, count, ns, source_lines=line_texts(_lines_of(groups)))
 
 
 def _repeats(observed: Observed, groups: Iterable[Sequence[E]]) -> tuple[list[E], list[E]]:
@@ -286,7 +294,7 @@ def repeated_redistributions(observed: Observed) -> Iterator[Advice]:
         first = groups[0][0]
         seen = f"{first.tensor} {change_text(first.source, first.target)} redistributed {_times(groups)}"
         seen = f"{seen} at {where(_lines_of(groups))}"
-        yield _saving(observed, seen, "redistribute it once before", *_repeats(observed, groups))
+        yield _saving(observed, seen, "redistribute it once before", groups, *_repeats(observed, groups))
 
 
 def there_and_back(observed: Observed) -> Iterator[Advice]:
@@ -300,7 +308,7 @@ def there_and_back(observed: Observed) -> Iterator[Advice]:
         there, back = groups[0]
         change = f"{' '.join(there.source)} -> {change_text(back.source, back.target)}"
         seen = f"{there.tensor} {change} redistributed there and back at {where(_lines_of(groups))}"
-        yield _saving(observed, seen, "use the tensor that it was before", [*chain(*groups)])
+        yield _saving(observed, seen, "use the tensor that it was before", groups, [*chain(*groups)])
 
 
 def implied_redistributions(observed: Observed) -> Iterator[Advice]:
@@ -322,6 +330,7 @@ def implied_redistributions(observed: Observed) -> Iterator[Advice]:
             f"saves at most {plural(len(every), 'redistribution')}",
             len(every),
             observed.cost_ns(every, _implied(observed), _moves_implicitly),
+            source_lines=line_texts(_lines_of(groups)),
         )
 
 
@@ -339,6 +348,7 @@ def gradients_reduced_again(observed: Observed) -> Iterator[Advice]:
             f"saves at most {plural(len(others), 'redistribution')}",
             len(others),
             observed.cost_ns(others, _implied(observed), _moves_implicitly),
+            source_lines=line_texts(_lines_of(again)),
         )
 
 
@@ -356,6 +366,7 @@ def sums_one_by_one(observed: Observed) -> Iterator[Advice]:
                 f"saves at most {plural(len(group) - 1, 'collective')}",
                 len(group) - 1,
                 observed.cost_ns(group[1:], every, _moves),
+                source_lines=line_texts(_lines_of([group])),
             )
 
 
@@ -382,6 +393,7 @@ def numbers_one_by_one(observed: Observed) -> Iterator[Advice]:
             f"saves at most {plural(len(numbers) - 1, 'collective')}",
             len(numbers) - 1,
             observed.cost_ns(numbers[1:], every, _communicates),
+            source_lines=line_texts(_lines_of([numbers])),
         )
 
 
@@ -401,6 +413,7 @@ def gradients_reduced_in_each_pass(observed: Observed) -> Iterator[Advice]:
                 f"saves at most {plural(len(others), 'reduce_scatter')}",
                 len(others),
                 observed.cost_ns(others, every, _communicates),
+                source_lines=line_texts(_lines_of(same)),
             )
 
 
@@ -421,6 +434,7 @@ def scattered_tensors(observed: Observed) -> Iterator[Advice]:
             f"saves at most {plural(len(sent), 'collective')}",
             len(sent),
             observed.cost_ns(sent, every, _communicates),
+            source_lines=line_texts(_lines_of([sent])),
         )
 
 
@@ -436,6 +450,7 @@ def partial_reads(observed: Observed) -> Iterator[Advice]:
             "reduce before the read, by full_tensor()",
             f"makes {values} equal on all ranks",
             len(reads),
+            source_lines=line_texts(_lines_of([reads])),
         )
 
 
@@ -448,6 +463,7 @@ def repeated_reads(observed: Observed) -> Iterator[Advice]:
             "keep values on the device, or stack them and read them once, after the step",
             f"saves at most {plural(len(reads) - 1, 'wait')} for the device",
             len(reads) - 1,
+            source_lines=line_texts(_lines_of([reads])),
         )
 
 
@@ -494,6 +510,7 @@ def repeated_conversions(observed: Observed) -> Iterator[Advice]:
                 _convert_ns(observed, others)
                 + _convert_ns(observed, leading, forward_only=True)
                 + observed.cost_ns(moved, moved, _moves_explicitly) * share,
+                source_lines=line_texts(_lines_of(groups)),
             )
 
 
@@ -510,6 +527,7 @@ def wrapped_parameters(observed: Observed) -> Iterator[Advice]:
             f"saves at most {plural(len(every), 'call')} of {every[0].name}",
             len(every),
             _convert_ns(observed, every),
+            source_lines=line_texts(_lines_of(groups)),
         )
 
 
@@ -542,6 +560,7 @@ def slow_optimizer(observed: Observed) -> Iterator[Advice]:
         f"saves at most {plural(calls, 'op')}",
         calls,
         sum(cell.ns for cell in cells if cell.part not in stays),
+        source_lines=line_texts(cell.place for cell in dispatched),
     )
 
 
@@ -559,6 +578,7 @@ def recurring_misses(observed: Observed) -> Iterator[Advice]:
             f"saves at most {plural(len(missed), 'miss', 'es')}",
             len(missed),
             observed.cost_ns(missed, observed.last(Miss), lambda cell: cell.part == Part.PROPAGATION),
+            source_lines=line_texts(_lines_of(groups)),
         )
 
 
@@ -620,6 +640,7 @@ def elementwise_modules(observed: Observed) -> Iterator[Advice]:
                 f"saves at most {plural(left, 'op')}",
                 left,
                 ns[Part.DISPATCH] * left / calls,  # plain tensors have autograd nodes too
+                source_lines=line_texts(cell.place for cell in dispatched),
             )
 
 

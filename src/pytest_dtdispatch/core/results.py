@@ -88,6 +88,7 @@ class Advice:
         ns: nanoseconds a step that it may save; 0 if that is not known.
         share: of the step that it may save; 0 if that is not known.
         grows: whether it saves memory and no time.
+        source_lines: where it was seen, such as ``train.py:41``.
 
     Example:
         >>> saves = "saves at most 2 redistributions"
@@ -104,6 +105,7 @@ class Advice:
     ns: float = 0.0
     share: float = 0.0
     grows: bool = False
+    source_lines: tuple[str, ...] = ()
 
     @property
     def lines(self) -> tuple[str, str]:

@@ -145,6 +145,7 @@ class RowVerdict:
             same.
         details: lines on the finding and its parts.
         is_strict: whether the run fails where the row is inconclusive.
+        lines: source lines that caused it, such as ``train.py:41``.
     """
 
     row: RowId
@@ -154,6 +155,7 @@ class RowVerdict:
     criterion: str = ""
     details: tuple[str, ...] = ()
     is_strict: bool = False
+    lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,13 @@ def not_judged(verdict: Verdict, why: str, remedy: str = "") -> Judgement:
 
 
 def judge_count(
-    name: str, limit: str, most: int, found: int, what: str, consists_of: Sequence[object] = ()
+    name: str,
+    limit: str,
+    most: int,
+    found: int,
+    what: str,
+    consists_of: Sequence[object] = (),
+    lines: Sequence[str] = (),
 ) -> RowVerdict:
     """Compare a number with the maximum that a limit allows.
 
@@ -270,6 +278,7 @@ def judge_count(
         found: in the result.
         what: says what was found, in a few words.
         consists_of: what is counted.
+        lines: source lines of these.
 
     Example:
         >>> judge_count("model", "blocks", 11, 12, "there are 12").details
@@ -280,7 +289,7 @@ def judge_count(
     if found <= most:
         return RowVerdict(row, Verdict.PASSED, change, "", criterion)
     details = (f"{criterion}, and {what}", *listed(consists_of))
-    return RowVerdict(row, Verdict.REGRESSED, change, "", criterion, details)
+    return RowVerdict(row, Verdict.REGRESSED, change, "", criterion, details, lines=tuple(lines))
 
 
 def unjudged(row: RowId, criterion: str, why: str, verdict: Verdict = Verdict.DISABLED) -> RowVerdict:

@@ -137,6 +137,7 @@ class CountKind(NamedTuple):
         metric: name in files; empty if it is not written.
         per_step: attribute of ``Steps``, and name in A/B runs; empty if they do not compare it.
         details: returns what it consists of, as lines below a limit that it exceeds.
+        events: returns the events that it counts.
         is_growth: whether it counts what a step leaves; a cold step fills caches, which is not growth.
     """
 
@@ -146,6 +147,7 @@ class CountKind(NamedTuple):
     metric: str = ""
     per_step: str = ""
     details: Callable[[StepCounts], Sequence[str]] = lambda step: ()
+    events: Callable[[StepCounts], Sequence[StepEvent]] = lambda step: ()
     is_growth: bool = False
 
 
@@ -162,6 +164,7 @@ def event_kind(name: str, events: Callable[[StepCounts], Sequence[StepEvent]], m
         metric=metric,
         per_step=f"{name}_per_step",
         details=details,
+        events=events,
     )
 
 
