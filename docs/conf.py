@@ -32,6 +32,15 @@ def put_drawings_into_the_page(app: Any, doctree: Any, docname: str) -> None:
             image.replace_self(nodes.raw("", box, format="html"))
 
 
+def copy_pages_for_agents(app: Any, error: Exception | None) -> None:
+    """Copy the pages for agents to the root of the site, with links to its pages."""
+    for name in ("SKILL.md", "llms.txt") if error is None else ():
+        text = Path(app.srcdir).parent.joinpath(name).read_text()
+        text = re.sub(r"\]\(docs/(\w+)\.md", r"](\1.html", text).replace("](docs/", "](")
+        Path(app.outdir, name).write_text(text)
+
+
 def setup(app: Any) -> None:
     """Connect what this file adds to Sphinx."""
     app.connect("doctree-resolved", put_drawings_into_the_page)
+    app.connect("build-finished", copy_pages_for_agents)
