@@ -128,7 +128,7 @@ def _report(options: argparse.Namespace) -> int:
     if not exports and len(runs) > 1:
         show(pairs_document(min(runs, key=ReportedRun.order), max(runs, key=ReportedRun.order)))
     for text in export_saved(runs[0], exports):
-        say(text, Tone.GOOD)
+        say(text, Tone.GOOD, sys.stderr if any(export.is_stdout for export in exports) else sys.stdout)
     return 0
 
 

@@ -21,6 +21,7 @@ from pytest_dtdispatch.report import exports
 from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.run import KEY, ReportedRun, encode_run, read_run
 from tests.plugin_runs import ADDS, IMPORTS, measure, text_of
+from tests.reported_runs import COUNTED, results_of
 from tests.row_ids import number
 
 pytestmark = pytest.mark.torch
@@ -128,7 +129,7 @@ def assert_holds_our_properties(file: Path) -> None:
     ("export", "says"),
     [
         ("trace:out", "out was not written: no steps were counted"),
-        ("xml:out", "'xml:out' is not FORMAT:FILE, with a format of csv, oss-json, github-"),
+        ("oss-json:out", "'oss-json:out' is not FORMAT:FILE, with a format of csv, json, github-"),
         ("markdown:auto", "--export markdown:auto is for a run in a job of GitHub Actions: name a file"),
     ],
 )
@@ -142,6 +143,26 @@ def test_impossible_export_is_a_one_line_error(
     [line] = capsys.readouterr().err.splitlines()
     assert says in line
     assert not Path("out").exists()
+
+
+def test_json_on_standard_output_is_the_last_line_of_a_run(pytester: pytest.Pytester) -> None:
+    result = measure(pytester, "-k", "add", "--dtdispatch-export=json:-", "--benchmark-json=saved.json")
+    assert json.loads(result.outlines[-1])["rows"][0]["test"] == "test_it.py::test_add"
+    assert " passed" in result.outlines[-2]
+    assert not Path("-").exists()
+
+
+def test_report_prints_only_json_on_standard_output(
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ReportedRun(
+        numbers=(number("t.py::test_a::train", "misses_per_step", 2),), results=results_of(COUNTED)
+    )
+    Path("saved.json").write_text(json.dumps({"benchmarks": [], KEY: encode_run(run)}))
+    assert main(["report", "saved.json", "--export=json:-", "--export=csv:results.csv"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["advice"][0]["change"] == "do it once"
+    assert err == "1 result written to results.csv\n"
 
 
 def test_exports_of_an_ini_file(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,20 +100,6 @@ def test_invalid_trace_is_refused_by_its_file() -> None:
         FORMATS["trace"].render(run_of(traces=(TRACE, TRACE[:-1])), Path("out"))
 
 
-def test_record_has_required_fields_of_pytorch_database() -> None:
-    run = run_of(build={"device": "cpu", "threads": 1}, numbers=(*NUMBERS[:1],))
-    records = exported("oss-json", run)
-    names = [record["metric"]["name"] for record in records]
-    assert names == ["dispatch_hit_ns", "dispatch_miss_ns", "misses_per_step"]
-    assert records[-1] == {
-        "benchmark": {"name": "pytest-dtdispatch", "extra_info": {"device": "cpu", "threads": 1}},
-        "model": {"name": "t.py::test_a::train", "type": "dtensor dispatch"},
-        "metric": {"name": "misses_per_step", "benchmark_values": [2]},
-    }
-    cut = ReportedRun(numbers=(number("t.py::cut", "collectives", 0, signature="the whole"),))
-    assert exported("oss-json", cut)[0]["model"]["extra_info"] == {"signature": "the whole"}
-
-
 # ``interface BenchmarkResult`` of src/extract.ts, benchmark-action/github-action-benchmark at 8157ef49: name,
 # value and unit it must have, range and extra it may; ``extractCustomBenchmarkResult`` takes these five.
 REQUIRED: dict[str, tuple[type, ...]] = {"name": (str,), "value": (int, float), "unit": (str,)}

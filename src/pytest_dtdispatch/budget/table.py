@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 
+from pytest_dtdispatch.budget.data import budgets_data
 from pytest_dtdispatch.budget.model import Budget, CostShare, fold_shares
 from pytest_dtdispatch.core.events import Part
 from pytest_dtdispatch.core.row_id import RowId
@@ -267,4 +268,5 @@ KIND = Kind(
     shows_earlier=True,
     largest=largest_part,
     advice=attrgetter("advice"),
+    data=budgets_data,
 )

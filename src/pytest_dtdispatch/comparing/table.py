@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from pytest_dtdispatch.comparing.model import COUNTS, ComparedVariant, Outcome, ratio_of
 from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.plain_data import select
 from pytest_dtdispatch.core.text import MICROSECONDS
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
 from pytest_dtdispatch.report.notes import notes_of
@@ -70,6 +73,20 @@ def _line(variant: ComparedVariant, first: ComparedVariant, counts: Sequence[str
     return Line(variant.name, cells, text, notes_of(row, view), tone)
 
 
+def variants_data(variants: Sequence[ComparedVariant]) -> list[dict[str, Any]]:
+    """Return the counts of the variants of a test, and their ratios to the first of their comparison."""
+    first = {one.base_name: one for one in reversed(variants)}
+    ratios = [ratio_of(one, first[one.base_name]) for one in variants]
+    return [
+        {
+            **select(one, "base_name", "label"),
+            "counts": one.counts and asdict(one.counts),
+            "ratio": ratio and {**asdict(ratio), "outcome": ratio.outcome()},
+        }
+        for one, ratio in zip(variants, ratios, strict=True)
+    ]
+
+
 KIND = Kind(
     ComparedVariant.kind,
     document,
@@ -77,4 +94,5 @@ KIND = Kind(
     title="Comparisons",
     type=ComparedVariant,
     has_own_table=True,
+    data=variants_data,
 )

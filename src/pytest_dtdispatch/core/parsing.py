@@ -174,6 +174,11 @@ class Export(NamedTuple):
         """Whether the environment names the file."""
         return self == ("markdown", Path(AUTO))
 
+    @property
+    def is_stdout(self) -> bool:
+        """Whether it is written to standard output."""
+        return self == ("json", Path("-"))
+
 
 def read_exports(value: Any, formats: Sequence[str]) -> tuple[Export, ...]:
     """Parse one or several ``FORMAT:FILE``.

@@ -51,6 +51,11 @@ def encode(value: Any) -> Any:
     return value
 
 
+def select(value: object, *names: str) -> dict[str, Any]:
+    """Return attributes by name."""
+    return {name: getattr(value, name) for name in names}
+
+
 def decode(kind: Any, plain: Any) -> Any:
     """Convert untrusted plain data to a value of a type.
 

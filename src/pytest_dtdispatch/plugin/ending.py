@@ -64,15 +64,22 @@ class Ending:
         finally:
             self._summarize(terminalreporter)
 
+    @pytest.hookimpl(trylast=True)  # below the lines of others
     def pytest_unconfigure(self) -> None:
-        """Write files and print our section if another plugin raised first, as pytest-benchmark may."""
-        if sys.exc_info()[1] is None:
-            return
-        if self._unfinished is not None:
-            self._session.finish()
-            self.pytest_sessionfinish(self._unfinished)
-        if self._awaits_summary and (reporter := self._config.pluginmanager.get_plugin("terminalreporter")):
-            self._summarize(reporter)
+        """Print results as data, the last lines of the run.
+
+        If another plugin raised first, as pytest-benchmark may, write files and print our section before.
+        """
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if sys.exc_info()[1] is not None:
+            if self._unfinished is not None:
+                self._session.finish()
+                self.pytest_sessionfinish(self._unfinished)
+            if self._awaits_summary and reporter:
+                self._summarize(reporter)
+        if reporter:
+            reporter.ensure_newline()
+        sys.stdout.writelines(self._session.log.printed)
 
     def _summarize(self, reporter: Any) -> None:
         """Print our section."""

@@ -72,10 +72,12 @@ class WriteLog:
     Attributes:
         failures: what failed, once for each writer.
         notes: lines for the user.
+        printed: texts for standard output, after pytest's summary.
     """
 
     def __init__(self) -> None:
         self.failures: list[str] = []
+        self.printed: list[str] = []
         self.notes: list[Span] = []
 
     @contextmanager
@@ -107,7 +109,10 @@ def write_files(run: ReportedRun, targets: Sequence[Target], skip_reason: str, l
         with log.writing(str(export.path)):
             written = ReportedRun() if skip_reason else run
             message = write(export, written, skip_reason or ("" if run else "nothing was measured"))
-            log.notes.append(Span(message))
+            if export.is_stdout:
+                log.printed.append(message)
+            else:
+                log.notes.append(Span(message))
 
 
 def file_targets(settings: Settings, log: WriteLog) -> list[Target]:
@@ -123,7 +128,8 @@ def file_targets(settings: Settings, log: WriteLog) -> list[Target]:
     for export in settings.export:
         if not export.is_auto:
             check_export(export)
-            targets.append((export._replace(path=export.path.absolute()), _write_whole))
+            path = export.path if export.is_stdout else export.path.absolute()
+            targets.append((export._replace(path=path), _write_whole))
         elif job := os.environ.get(JOB_SUMMARY):
             checked_target(Path(job))
             targets.append((export._replace(path=Path(job).absolute()), _append_summary))
@@ -155,6 +161,8 @@ def _write_whole(export: Export, run: ReportedRun, skip_reason: str) -> str:
     if skip_reason:
         raise DtDispatchError(f"{export.path} was not written: {skip_reason}")
     text, message = FORMATS[export.format].render(run, export.path)
+    if export.is_stdout:
+        return text
     write_atomic(export.path, text)
     return message
 

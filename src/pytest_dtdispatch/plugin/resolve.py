@@ -235,7 +235,7 @@ def _beside(file: Path | Export, folder: Path) -> Path | Export:
     """Resolve a relative path in a folder."""
     if isinstance(file, Path):
         return folder / file
-    return file if file.is_auto else file._replace(path=folder / file.path)
+    return file if file.is_auto or file.is_stdout else file._replace(path=folder / file.path)
 
 
 def _ini_place(config: pytest.Config, setting: Setting) -> str:

@@ -24,7 +24,7 @@ MARKER = "dtdispatch"
 BACKENDS = ("auto", "fake", "gloo", "nccl", "local")
 DEVICES = ("auto", "cpu", "cuda")
 METRICS = ("time", "counts", "instructions")
-EXPORTS = ("csv", "oss-json", "github-action-benchmark", "bencher", "html", "markdown", "trace")
+EXPORTS = ("csv", "json", "github-action-benchmark", "bencher", "html", "markdown", "trace")
 LIMITS = (
     *("misses", "cache_growth", "spec_growth", "redistributes", "implicit", "collectives", "wraps"),
     *("reads", "partial_reads", "dtensor_growth", "calls"),

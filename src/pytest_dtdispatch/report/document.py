@@ -238,6 +238,7 @@ class Kind:
         shows_earlier: whether ``document`` shows a result beside that of the saved run it is compared with.
         largest: names the largest part of a result of a test, for the top of a page.
         advice: of a result.
+        data: fields of the results of a test in JSON; None for those of their class.
     """
 
     name: str
@@ -252,6 +253,7 @@ class Kind:
     shows_earlier: bool = False
     largest: Callable[[str, Any], Iterable[Paragraph]] = lambda test, result: ()
     advice: Callable[[Any], Iterable[Advice]] = lambda result: ()
+    data: Callable[[Sequence[Any]], Sequence[Mapping[str, Any]]] | None = None
 
 
 KINDS: dict[str, Kind] = {}  # in the order of tables and files

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from pytest_dtdispatch.core.signatures import shorten
 from pytest_dtdispatch.core.text import escape_controls, plural, shown
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected import results_text
+from pytest_dtdispatch.report.data import FORMAT, run_text
 from pytest_dtdispatch.report.page import TITLE, html_page, require_jinja
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import summary
@@ -28,22 +30,6 @@ DECIMALS = 3  # of nanoseconds: no clock has more
 TRACE_FORMAT = "pytest-dtdispatch trace"
 # A row of expected results has a margin, a number, where a row of results may have a whole signature.
 RESULT = r'("(?=[^"]*::)([^"]|"")*"|(?=[^",\n]*::)[^",\n]*),\w+,\d+(\s|,(?![-+.\de]+[,\s]))'
-
-
-def oss_json(run: ReportedRun) -> tuple[str, int]:
-    """Write a record of PyTorch's benchmark database for each number of a run.
-
-    The database requires names and values: https://github.com/pytorch/pytorch/wiki/PyTorch-OSS-benchmark-infra
-    """
-    records = []
-    for number in run.metrics():
-        model: dict[str, Any] = {"name": name_in_files(number.row), "type": "dtensor dispatch"}
-        if number.signature:
-            model["extra_info"] = {"signature": number.signature}
-        benchmark = {"name": "pytest-dtdispatch", "extra_info": dict(run.build)}
-        metric = {"name": number.metric, "benchmark_values": [number.value]}
-        records.append({"benchmark": benchmark, "model": model, "metric": metric})
-    return json.dumps(records, indent=1) + "\n", len(records)
 
 
 def github_benchmark(run: ReportedRun) -> tuple[str, int]:
@@ -166,7 +152,7 @@ class Format:
 TEXT = r'"(?:[^"\\]|\\.)*"'  # of JSON; it ends in one place, so that no file takes long to tell
 FORMATS: Mapping[str, Format] = {
     "csv": Format(RESULT, lambda run: (results_text(run.metrics()), len(run.metrics()))),
-    "oss-json": Format(r'\[\s*\{\s*"benchmark":', oss_json),
+    "json": Format(rf'\{{"format":"{FORMAT}"', run_text),
     "github-action-benchmark": Format(rf'\[\s*\{{\s*"name": {TEXT},\s*"unit":', github_benchmark, "figure"),
     "bencher": Format(rf'\{{\s*{TEXT}: \{{\s*{TEXT}: \{{\s*"value":', bencher, "figure"),
     "html": Format(
@@ -189,16 +175,20 @@ def check_export(export: Export) -> None:
     """Check that a file can be written, before anything is measured or written."""
     if export.format == "html":
         require_jinja()
-    checked_target(export.path, FORMATS[export.format].begins)
+    if not export.is_stdout:
+        checked_target(export.path, FORMATS[export.format].begins)
 
 
 def export_saved(run: ReportedRun, exports: Sequence[Export]) -> list[str]:
-    """Write a saved run in several formats, all of them or none; say what was written."""
+    """Write a saved run in several formats, all of them or none; return a message for each file."""
     if len({os.path.realpath(export.path) for export in exports}) < len(exports):
         raise DtDispatchError("two formats are to be written to one file: name another")
     for export in exports:
         check_export(export)
-    rendered = [(export.path, *FORMATS[export.format].render(run, export.path)) for export in exports]
-    for path, text, _ in rendered:
-        write_atomic(path, text)
-    return [message for _, _, message in rendered]
+    rendered = [(export, *FORMATS[export.format].render(run, export.path)) for export in exports]
+    for export, text, _ in rendered:
+        if export.is_stdout:
+            sys.stdout.write(text)
+        else:
+            write_atomic(export.path, text)
+    return [message for export, _, message in rendered if not export.is_stdout]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.core.verdicts import RowVerdict, judge_count
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
+from pytest_dtdispatch.steps.data import state_of, steps_data
 from pytest_dtdispatch.steps.events import (
     Collective,
     Redistribution,
@@ -93,58 +93,6 @@ def _worst_text(counted: Mapping[str, Sequence[Steps]]) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class StepState:
-    """State of a step: steady without misses and growth, and with the same number of calls.
-
-    Args:
-        counted: whether a single step without a warm-up was counted, which has no steady state.
-        steady: whether it is steady, at least after its last miss.
-        shapes: number of distinct inputs up to its last miss, if it is steady only after that.
-        misses: whether it misses.
-        grows: whether caches or live sharding specs grow.
-        unsteady: whether the number of calls differs.
-    """
-
-    counted: bool = False
-    steady: bool = False
-    shapes: int = 0
-    misses: bool = False
-    grows: bool = False
-    unsteady: bool = False
-
-    @property
-    def has_trouble(self) -> bool:
-        """Whether anything is wrong with the step."""
-        return self.misses or self.grows or self.unsteady
-
-    def __str__(self) -> str:
-        after = f" after {plural(self.shapes, 'shape')}" if self.shapes else ""
-        words = {
-            "counted": self.counted,
-            f"steady{after}": self.steady,
-            "misses": self.misses,
-            "grows": self.grows,
-            "unsteady": self.unsteady,
-        }
-        return ", ".join(word for word, found in words.items() if found)
-
-
-def state_of(steps: Steps) -> StepState:
-    """Return the state of a step."""
-    if steps.inputs and (after := steps.steady_after):
-        grows = _grows(replace(steps, steps=steps.steps[after.steps :]))
-        return StepState(steady=True, shapes=after.shapes if after.steps else 0, grows=grows)
-    if not steps.inputs and steps.is_cold:
-        return StepState(counted=True)
-    state = StepState(misses=steps.misses > 0, grows=_grows(steps), unsteady=bool(steps.unsteady))
-    return state if state.has_trouble else StepState(steady=True)
-
-
-def _grows(steps: Steps) -> bool:
-    return any(count > 0 for count in (*steps.cache_growth.values(), steps.spec_growth))
-
-
 def _line(test: str, steps: Steps, columns: Sequence[CountKind], view: View) -> Line:
     cells = tuple(_range([column.number(step) for step in steps.steps]) for column in columns)
     state, is_over = state_of(steps), RowId(test, steps.name) in view.over
@@ -218,7 +166,8 @@ def judge(counted: Steps, limits: Mapping[str, int]) -> Iterator[RowVerdict]:
             worst = max(steps, key=kind.number)
             found = 0 if limit == GROWTH and counted.is_cold else kind.number(worst)
             text = f"step {steps.index(worst) + 1} has {found:,}"
-            yield judge_count(counted.name, limit, limits[limit], found, text, kind.details(worst))
+            lines = dict.fromkeys(event.place.line_text for event in kind.events(worst) if event.place)
+            yield judge_count(counted.name, limit, limits[limit], found, text, kind.details(worst), [*lines])
 
 
 KIND = Kind(
@@ -230,6 +179,7 @@ KIND = Kind(
     title="Counts of each step",
     type=Steps,
     advice=attrgetter("advice"),
+    data=steps_data,
     nothing="no steps were counted; call dtdispatch.steps(fn) in the test, "
     "or count whole tests with --dtdispatch-all --dtdispatch-metric counts",
 )

@@ -1,0 +1,79 @@
+"""A run as data for programs, without samples; ``docs/_static/results.schema.json`` describes it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from pytest_dtdispatch.core.measurement import Measurement
+from pytest_dtdispatch.core.plain_data import select
+from pytest_dtdispatch.core.verdicts import Judgement
+from pytest_dtdispatch.report.document import KINDS, Paragraph, plain
+from pytest_dtdispatch.report.run import ReportedRun
+
+FORMAT, VERSION = "pytest-dtdispatch results", 1
+DIGITS = 6  # of a float: no time is measured with more
+
+
+def run_text(run: ReportedRun) -> tuple[str, int]:
+    """Render a run as one line of JSON; return it and the number of rows and other results."""
+    data = run_data(run)
+    text = json.dumps(_compact(data), separators=(",", ":"), allow_nan=False) + "\n"
+    return text, len(data["rows"]) + len(data["results"])
+
+
+def run_data(run: ReportedRun) -> dict[str, Any]:
+    """Return the rows, results, verdicts and advice of a run."""
+    results, advice = [], []
+    for kind, by_test in run.results.items():
+        for test, of_test in by_test.items():
+            for result, data in zip(of_test, (KINDS[kind].data or fields_data)(of_test), strict=True):
+                about = {"kind": kind, "test": test, "name": result.name}
+                results.append({**about, "metrics": dict(result.metrics()), **data})
+                advice += [{**about, **asdict(one)} for one in KINDS[kind].advice(result)]
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "outcome": ("failed" if run.has_failed else "passed") if run.gates else "not judged",
+        **select(run, "taken", "stopped", "environment"),
+        "rows": [_row(test, row) for test, rows in run.rows_by_test().items() for row in rows],
+        "results": results,
+        "unknown_kinds": [*run.unknown],
+        "gates": [_gate(gate) for gate in run.gates],
+        "advice": advice,
+        "notices": [plain(block.spans) for block in run.notices.blocks if isinstance(block, Paragraph)],
+    }
+
+
+def fields_data(results: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the fields of results, except their names, samples and advice."""
+    omitted = {"name", "measurement", "advice"}
+    return [{name: one for name, one in asdict(each).items() if name not in omitted} for each in results]
+
+
+def _row(test: str, row: Measurement) -> dict[str, Any]:
+    names = ("figure", "count", "scatter", "is_noisy")
+    states = {one.state: {"unit": one.unit.name, **select(one, *names)} for one in row.recorded()}
+    about = {"clock": row.contains.name.lower(), "proof": row.proof_kind, "notes": row.figures.notes}
+    named = select(row, "label", "full_label", "op", "calls", "overhead_ns")
+    return {"test": test, **named, **about, "states": states}
+
+
+def _gate(gate: Judgement) -> dict[str, Any]:
+    verdicts = [{**one.row._asdict(), **asdict(one), "row": str(one.row)} for one in gate.verdicts]
+    return {"against": gate.where, "has_failed": gate.has_failed, "verdicts": verdicts}
+
+
+def _compact(value: Any) -> Any:
+    """Round floats to a few digits, never above the unit, and replace those that JSON lacks by None."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        rounded = float(f"{value:.{DIGITS}g}") if abs(value) < 10**DIGITS else value
+        return round(rounded) if rounded.is_integer() or abs(value) >= 10**DIGITS else rounded
+    if isinstance(value, Mapping):
+        return {str(name): _compact(each) for name, each in value.items()}
+    return [*map(_compact, value)] if isinstance(value, (list, tuple)) else value
