@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.optim import Optimizer
@@ -52,6 +52,7 @@ PHASES = {
     FrameOwner.OPTIMIZER_HOOKS: Phase.OPTIMIZER,
 }
 
+T = TypeVar("T")
 OwnedFrames = Iterable[tuple[FrameOwner, FrameType]]
 
 
@@ -123,6 +124,23 @@ class Frames:
         if is_hidden or is_python or any(part in file for part in HIDDEN):
             return FrameOwner.NOTHING
         return FrameOwner.USER
+
+
+def running_instance(frame: FrameType | None, kind: type[T]) -> T | None:
+    """Return the instance of a class whose innermost method runs in a frame or its callers."""
+    while frame is not None:
+        # The first check is cheap: reading the local variables of a frame copies them.
+        if frame.f_code.co_varnames[:1] == ("self",) and isinstance(found := frame.f_locals["self"], kind):
+            return found
+        frame = frame.f_back
+    return None
+
+
+def is_running(frame: FrameType | None, code: CodeType) -> bool:
+    """Return whether a frame or one of its callers runs a code object."""
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _folder(path: str | Path) -> str:

@@ -108,6 +108,9 @@ class Redistribution(StepEvent):
         tensor_number: equal for the same tensor if nothing was written to it in between; 0 if unknown.
         result_number: that of the result.
         operands: number of tensors that the op takes which implied it; 0 if it is explicit.
+        memory_number: equal for the same memory, whatever was written to it; 0 if it is implied or unknown.
+        matrices: number of sharded matrices of the optimizer whose step implied it; 0 outside of optimizers.
+        is_for_loss: whether a cross entropy takes its result as logits, or implied it.
         place: its source line; None if unknown.
     """
 
@@ -121,6 +124,9 @@ class Redistribution(StepEvent):
     tensor_number: int = field(default=0, compare=False)
     result_number: int = field(default=0, compare=False)
     operands: int = field(default=0, compare=False)
+    memory_number: int = field(default=0, compare=False)
+    matrices: int = field(default=0, compare=False)
+    is_for_loss: bool = field(default=False, compare=False)
 
     @property
     def is_implied(self) -> bool:
@@ -141,6 +147,7 @@ class Collective(StepEvent):
         bytes: handled on this rank, as in a redistribution; not compared by ``==``.
         elsewhere: what torch runs instead on a mesh of another device; empty if it runs the same.
         is_redistributing: whether a redistribution runs it.
+        fsdp_group: number of the group of parameters that FSDP2 gathers or reduces; 0 if it is not FSDP2's.
         place: its source line; None if unknown.
     """
 
@@ -150,6 +157,7 @@ class Collective(StepEvent):
     bytes: int = field(default=0, compare=False)
     elsewhere: str = field(default="", compare=False)
     is_redistributing: bool = field(default=False, compare=False)
+    fsdp_group: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         elsewhere = f" ({self.elsewhere})" if self.elsewhere else ""

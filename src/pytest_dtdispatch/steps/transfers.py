@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,8 +11,11 @@ from unittest.mock import patch
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.utils.weak import WeakIdKeyDictionary
 
-from pytest_dtdispatch.core.events import CodePlace
+from pytest_dtdispatch.core.events import CodePlace, Phase
+from pytest_dtdispatch.lines.frames import is_running, running_instance
 from pytest_dtdispatch.replay.call import placement_text, spec_text
 from pytest_dtdispatch.steps.events import (
     EXPLICIT,
@@ -21,8 +25,9 @@ from pytest_dtdispatch.steps.events import (
     Wrapping,
     change_text,
 )
-from pytest_dtdispatch.torchapi.observe import Conversion, Converter
-from pytest_dtdispatch.torchapi.ops import leaves_of, op_name
+from pytest_dtdispatch.torchapi.autograd import origins_of_logits
+from pytest_dtdispatch.torchapi.observe import Conversion, Converter, fsdp_group_type
+from pytest_dtdispatch.torchapi.ops import count_sharded_matrices, leaves_of, op_name
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.tensors import (
     TensorNumbers,
@@ -38,6 +43,9 @@ from pytest_dtdispatch.torchapi.tensors import (
 )
 
 Function = Callable[..., Any]
+
+# An op of this loss that needs all classes of a sample.
+LOSS, SOFTMAX = torch.nn.functional.cross_entropy.__code__, "_log_softmax."
 
 
 class Exchange(NamedTuple):
@@ -90,6 +98,9 @@ class TransferRecorder:
         self._log = log
         self._running = Running()
         self._numbers = TensorNumbers()
+        self._optimizers, self._fsdp_groups = WeakIdKeyDictionary(), WeakIdKeyDictionary()
+        # Position in the log, and explicit redistribution, by its node in the graph of autograd.
+        self._graph = WeakIdKeyDictionary()
 
     def on_implied(self, redistribute: Function, info: Any, schema: Any, *args: Any, **kwargs: Any) -> Any:
         """Note the op whose arguments are redistributed, and the number of tensors that it takes."""
@@ -105,12 +116,16 @@ class TransferRecorder:
         if tuple(source.placements) == tuple(target.placements):
             return redistribute(*args, **kwargs)
         running, place = self._running, self._here()
-        number = 0
+        number = memory = matrices = 0
+        is_for_loss = False
         if running.redistributed is not None:
             version = version_of(running.redistributed)
             number = self._numbers.of_contents(local, version, running.has_gradient)
+            memory = self._numbers.of_memory(local)
         elif running.implied_by:
             number = self._numbers.of_contents(local)
+            matrices = self._matrices() if place.phase is Phase.OPTIMIZER else 0
+            is_for_loss = running.implied_by.startswith(SOFTMAX) and is_running(sys._getframe(1), LOSS)
         placements = _placements(source), _placements(target)
         with (
             patch.multiple(running, collective_bytes=0, place=place),
@@ -120,10 +135,33 @@ class TransferRecorder:
             handled = running.collective_bytes
         op = running.implied_by or (is_observed and running.converting) or EXPLICIT
         numbers = number, self._numbers.of_contents(result, 0, running.has_gradient)
-        tensor = spec_text(source)
-        operands = running.operands
-        self._log.append(Redistribution(op, tensor, *placements, handled, *numbers, operands, place=place))
+        moved = Redistribution(
+            op,
+            spec_text(source),
+            *placements,
+            handled,
+            *numbers,
+            running.operands,
+            memory_number=memory,
+            matrices=matrices,
+            is_for_loss=is_for_loss,
+            place=place,
+        )
+        self._log.append(moved)
         return result
+
+    def _matrices(self) -> int:
+        """Return the number of sharded matrices of the optimizer that runs, counted at its first event."""
+        optimizer = running_instance(sys._getframe(1), Optimizer)
+        if optimizer is not None and optimizer not in self._optimizers:
+            self._optimizers[optimizer] = count_sharded_matrices(optimizer)
+        return 0 if optimizer is None else int(self._optimizers[optimizer])
+
+    def _fsdp_group(self) -> int:
+        """Return the number of the group of parameters that FSDP2 gathers or reduces; 0 outside of FSDP2."""
+        kind = fsdp_group_type()
+        group = kind and running_instance(sys._getframe(1), kind)
+        return 0 if group is None else int(self._fsdp_groups.setdefault(group, len(self._fsdp_groups) + 1))
 
     def on_collective(self, kind: str, collective: Function, *args: Any, **kwargs: Any) -> Any:
         """Record a collective; a nested one is part of the outer one."""
@@ -134,7 +172,8 @@ class TransferRecorder:
             result = collective(*args, **kwargs)
         handled = max(map(_bytes, (*args, *kwargs.values(), result)))
         is_redistributing = self._running.place is not None
-        ran = Collective(kind, handled, is_redistributing=is_redistributing, place=place)
+        group = 0 if is_redistributing else self._fsdp_group()
+        ran = Collective(kind, handled, "", is_redistributing, group, place=place)
         exchange = self._running.exchange
         counted = exchange.as_counted(ran) if exchange else ran
         self._log.append(counted)
@@ -165,7 +204,15 @@ class TransferRecorder:
         if converter.kind is Conversion.REDISTRIBUTE:
             explicit = None if converter.is_backward else first_tensor(args)
             with patch.multiple(self._running, redistributed=explicit, has_gradient=has_gradient):
-                return convert(*args, **kwargs)
+                result = convert(*args, **kwargs)
+            if (
+                has_gradient
+                and explicit is not None
+                and self._log
+                and self._log[-1].__class__ is Redistribution
+            ):
+                self._graph[args[0]] = len(self._log) - 1, self._log[-1]
+            return result
         if self._running.converting:
             return convert(*args, **kwargs)
         source = first_tensor(args)
@@ -184,6 +231,15 @@ class TransferRecorder:
             is_parameter, place = isinstance(source, torch.nn.Parameter), self._here()
             self._log.append(event(converter.name, text, placements, number, is_parameter, place=place))
         return result
+
+    def on_backward(self, run: Function, outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Mark explicit redistributions of logits before the backward of their cross entropy."""
+        if self._graph:
+            for node in origins_of_logits(outputs):
+                number, moved = self._graph.get(node, (0, None))
+                if self._log[number : number + 1] == [moved] and self._log[number] is moved:
+                    self._log[number] = replace(moved, is_for_loss=True)
+        return run(outputs, *args, **kwargs)
 
     def _number(self, converter: Converter, tensor: Any, has_gradient: bool) -> int:
         """Return the number of a converted tensor.

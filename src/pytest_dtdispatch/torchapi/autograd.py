@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -33,3 +34,36 @@ def number_of(node: Any) -> int | None:
     """Return the number of a node, unique in the thread that created it; None if it has none."""
     number = int(node._sequence_nr())
     return number if number < 2**63 else None  # the number of nodes that accumulate gradients
+
+
+# Nodes that a cross entropy may have between it and its logits: each op computes element by element.
+ELEMENTWISE = {
+    f"{name}Backward0"
+    for name in (
+        "Alias", "Clone", "Div", "Mul", "Permute", "ReshapeAlias", "Slice", "Squeeze", "Tanh", "ToCopy",
+        "Transpose", "Unsqueeze", "UnsafeView", "View",
+    )
+} | {"_ToTorchTensorBackward"}  # fmt: skip
+MAX_NODES = 64  # between the root of a backward and a loss
+
+
+def origins_of_logits(outputs: Iterable[Any]) -> Iterator[Any]:
+    """Yield the nodes that created the logits of each cross entropy near the roots of a backward."""
+    nodes = [getattr(each, "grad_fn", None) or getattr(each, "node", None) for each in outputs]
+    for node in nodes:  # grows
+        if node is None or len(nodes) > MAX_NODES:
+            continue
+        inputs = [each for each, _ in node.next_functions if each is not None]
+        if node.name().startswith("NllLoss") and [each.name() for each in inputs] == ["LogSoftmaxBackward0"]:
+            yield _first_other(inputs[0])
+        else:
+            nodes += inputs
+
+
+def _first_other(node: Any) -> Any:
+    """Return the first node behind a node that is not elementwise."""
+    while len(inputs := [each for each, _ in node.next_functions if each is not None]) == 1:
+        node = inputs[0]
+        if node.name() not in ELEMENTWISE:
+            break
+    return node

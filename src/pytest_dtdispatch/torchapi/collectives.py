@@ -75,6 +75,7 @@ def observe_transfers(observer: Any) -> Iterator[None]:
         "redistribution": observer.on_redistribution,
         "exchange": observer.on_exchange,
         "observed": observer.on_observation,
+        "backward": observer.on_backward,
         "simulated_op": partial(_on_simulated_op, observer),
     }
     with around(methods), _observe_collectives(observer), observe_conversions(observer):

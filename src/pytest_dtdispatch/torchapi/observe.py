@@ -24,7 +24,8 @@ from pytest_dtdispatch.torchapi.patches import Wrap, calling, patched
 
 TENSOR, API = "torch.distributed.tensor", "torch.distributed.tensor._api"
 REDISTRIBUTE = "torch.distributed.tensor._redistribute"
-FSDP = "torch.distributed.fsdp._fully_shard._fsdp_common"
+FSDP_PACKAGES = ("torch.distributed.fsdp._fully_shard", "torch.distributed._composable.fsdp")
+FSDP = f"{FSDP_PACKAGES[0]}._fsdp_common"
 SIMULATION = "torch.distributed._local_tensor"
 FUNCTIONAL_COLLECTIVES = "torch.distributed._functional_collectives"
 PROFILER = "torch.autograd.profiler"
@@ -84,6 +85,12 @@ def optional_module(name: str) -> ModuleType | None:
 def local_mode_type() -> Any:
     """Return the class of the mode that simulates all ranks in one process; None if this torch lacks it."""
     return getattr(optional_module(SIMULATION), "LocalTensorMode", None)
+
+
+def fsdp_group_type() -> type | None:
+    """Return FSDP2's class of a group of parameters; None if this torch lacks it or has not loaded it."""
+    owners = (sys.modules.get(f"{package}._fsdp_param_group") for package in FSDP_PACKAGES)
+    return next(filter(None, (getattr(owner, "FSDPParamGroup", None) for owner in owners)), None)
 
 
 POINTS = {

@@ -136,6 +136,13 @@ def describe_optimizer(optimizer: torch.optim.Optimizer) -> OptimizerStep | None
     )
 
 
+def count_sharded_matrices(optimizer: torch.optim.Optimizer) -> int:
+    """Return how many parameters of an optimizer are DTensors of two or more dimensions and are sharded."""
+    every = (each for group in optimizer.param_groups for each in group["params"])
+    matrices = (each for each in every if isinstance(each, DTensor) and each.dim() > 1)
+    return sum(any(not placement.is_replicate() for placement in each.placements) for each in matrices)
+
+
 def returns_of(func: Any) -> Sequence[Any]:
     """Return the results that an op's schema declares."""
     results: Sequence[Any] = func._schema.returns
