@@ -5,6 +5,7 @@ A rule is one function, and yields advice only where it is certain.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
@@ -40,7 +41,10 @@ from pytest_dtdispatch.steps.model import StepCounts, most_growth
 
 MAX_LINES = 3
 MIN_SHARE = 0.01  # of the step: advice that saves less is omitted
-MIN_SUMS = 3  # scalar results that are reduced one by one
+MIN_SUMS = 3  # tensors or numbers that are sent one by one
+BUCKET_BYTES = 25 * 2**20  # of DDP's buckets: more bytes at once are hardly faster
+MIN_LOGITS_BYTES = 2**22  # below, the ops of loss_parallel cost more than they save
+MIN_GROUPS, SMALL_GROUP_BYTES = 8, 2**20  # FSDP groups; the bytes are those of DDP's first bucket
 LOCAL_RATIO = 5  # minimum ratio of dispatch to local ops: it is 6 to 10 for a small shard
 # Conversions of input, weight and result of a module on local tensors, and their backward. Each costs as much
 # as one to three ops; with two, the promised saving was 0.6 and 1.5 times the actual one of two models.
@@ -297,47 +301,176 @@ def repeated_redistributions(observed: Observed) -> Iterator[Advice]:
         yield _saving(observed, seen, "redistribute it once before", groups, *_repeats(observed, groups))
 
 
+def _returned(observed: Observed) -> list[list[Redistribution]]:
+    """Return pairs of redistributions: to other placements, and of the unchanged result back."""
+    explicit = _explicit(observed)
+    came_from = {one.result_number: one for one in explicit if one.result_number}
+    pairs = ([came_from[one.tensor_number], one] for one in explicit if one.tensor_number in came_from)
+    return [[there, back] for there, back in pairs if there.source == back.target]
+
+
 def there_and_back(observed: Observed) -> Iterator[Advice]:
     """The result of a redistribution is redistributed to the original placements."""
-    came_from = {one.result_number: one for one in _explicit(observed) if one.result_number}
-    pairs = (
-        [came_from[one.tensor_number], one] for one in _explicit(observed) if one.tensor_number in came_from
-    )
-    returned = ([there, back] for there, back in pairs if there.source == back.target)
-    for groups in _layered(returned, lambda one: (one.tensor, one.source, one.target)):
+    for groups in _layered(_returned(observed), lambda one: (one.tensor, one.source, one.target)):
         there, back = groups[0]
         change = f"{' '.join(there.source)} -> {change_text(back.source, back.target)}"
         seen = f"{there.tensor} {change} redistributed there and back at {where(_lines_of(groups))}"
         yield _saving(observed, seen, "use the tensor that it was before", groups, [*chain(*groups)])
 
 
+def gathered_one_by_one(observed: Observed) -> Iterator[Advice]:
+    """Tensors that outlive the step, such as parameters, are gathered one by one, as in a loop over them.
+
+    A result of the step may depend on earlier gathers, and modules gather where they need a tensor.
+    """
+    lasting = observed.recurring(Redistribution, lambda one: one.memory_number)
+    returned = {one.tensor_number for one, _ in _returned(observed)}
+    first = {one.memory_number: one for one in reversed(lasting) if one.memory_number}
+    gathered = [one for one in first.values() if _is_gathered(one) and one.tensor_number not in returned]
+    in_program = [
+        one for one in gathered if _phase(one) is Phase.FORWARD and not (one.place and one.place.module)
+    ]
+    for group in _grouped(in_program, lambda one: _line(one.place)):
+        alike = _grouped(group, lambda one: (one.tensor.partition("[")[0], one.source))
+        count = len(group) - sum(math.ceil(sum(one.bytes for one in each) / BUCKET_BYTES) for each in alike)
+        if count >= MIN_SUMS - 1:
+            yield Advice(
+                f"{len(group)} tensors gathered one by one at {where(_lines_of([group]))}",
+                "concatenate their local shards, and gather the result in buckets",
+                f"saves at most {plural(count, 'redistribution')}",
+                count,
+                observed.cost_ns(group, _explicit(observed), _moves_explicitly) * count / len(group),
+                source_lines=line_texts(_lines_of([group])),
+            )
+
+
+def _is_gathered(one: Redistribution) -> bool:
+    """Return whether a redistribution only gathers shards, over some or all mesh dimensions."""
+    pairs = zip(one.source, one.target, strict=True)
+    is_whole = all(target in (source, "R") for source, target in pairs)
+    return is_whole and bool(one.bytes) and not _is_partial(one.source)
+
+
+def _of_matrices(observed: Observed) -> list[Redistribution]:
+    """Return what an optimizer redistributes that gathers its matrices several times, as Muon.
+
+    Partial products and norms are part of it: those of gathered matrices are not partial.
+    """
+    stepping = [one for one in _implied(observed) if one.matrices and one.bytes]
+    of_matrices = [one for one in stepping if _is_gathered(one) and "," in one.tensor]
+    every: list[Redistribution] = []
+    for group in _grouped(of_matrices, lambda one: one.matrices):
+        if len({one.tensor_number or id(one) for one in group}) > group[0].matrices:
+            lines = {_line(one.place) for one in group}
+            same = (one for one in stepping if one.matrices == group[0].matrices)
+            every += [one for one in same if _line(one.place) in lines]
+    return every
+
+
+def matrices_gathered_again(observed: Observed) -> Iterator[Advice]:
+    """Each step of an optimizer gathers each matrix several times, as products of matrices in Muon."""
+    for group in _grouped(_of_matrices(observed), lambda one: one.matrices):
+        matrices = group[0].matrices
+        count = len(group) - matrices
+        yield Advice(
+            f"{matrices} sharded matrices redistributed {len(group)} times at {where(_lines_of([group]))}",
+            "gather each matrix once: redistribute its gradient to R before the step of the optimizer",
+            f"saves at most {plural(count, 'redistribution')}",
+            count,
+            observed.cost_ns(group, _implied(observed), _moves_implicitly) * count / len(group),
+            source_lines=line_texts(_lines_of([group])),
+        )
+
+
+def logits_gathered(observed: Observed) -> Iterator[Advice]:
+    """Logits that are sharded by class are gathered for a cross entropy."""
+    of_logits = [one for one in observed.last(Redistribution) if _is_of_logits(one)]
+    for group in _grouped(of_logits, lambda one: _line(one.place)):
+        first = group[0]
+        alike, has_cost = (_implied(observed), _moves_implicitly)
+        if not first.is_implied:
+            alike, has_cost = (_explicit(observed), _moves_explicitly)
+        yield Advice(
+            f"{first.tensor} {change_text(first.source, first.target)} redistributed for a cross entropy at "
+            f"{where(_lines_of([group]))}",
+            "keep it sharded, and run the loss and its backward in "
+            "torch.distributed.tensor.parallel.loss_parallel()",
+            f"saves at most {plural(len(group), 'redistribution')}",
+            len(group),
+            observed.cost_ns(group, alike, has_cost),
+            source_lines=line_texts(_lines_of([group])),
+        )
+
+
+def _is_of_logits(one: Redistribution) -> bool:
+    """Return whether ``loss_parallel`` avoids a redistribution: it supports one mesh dimension."""
+    is_by_class = one.source == (f"S{one.tensor.count(',')}",) and one.target == ("R",)
+    return one.is_for_loss and is_by_class and one.bytes >= MIN_LOGITS_BYTES
+
+
+def _implied_groups(observed: Observed) -> list[list[Redistribution]]:
+    """Group implied redistributions by tensor, except those of other rules, and partial sums."""
+    others = set(map(id, _of_matrices(observed)))
+    moved = (one for one in _implied(observed) if one.bytes and not _is_partial(one.source))
+    rest = (one for one in moved if id(one) not in others and not _is_of_logits(one))
+    return _grouped(rest, lambda one: (one.tensor_number or id(one), one.target, _phase(one)))
+
+
 def implied_redistributions(observed: Observed) -> Iterator[Advice]:
     """An op redistributes an operand implicitly, except partial sums, which must be reduced anyway."""
-    moved = [one for one in _implied(observed) if one.bytes and not _is_partial(one.source)]
-    same = _grouped(moved, lambda one: (one.tensor_number or id(one), one.target, _phase(one)))
-    for groups in _layered(same, lambda one: (one.op, one.tensor, one.source, one.target)):
+    once = (group for group in _implied_groups(observed) if len(group) == 1)
+    for groups in _layered(once, lambda one: (one.op, one.tensor, one.source, one.target)):
         every = [*chain(*groups)]
         first, is_alone = every[0], all(one.operands == 1 for one in every)
         if all(map(_is_backward, every)) or (is_alone and "," not in first.tensor):
             continue  # the line does not shard its gradient, and a vector has only one dimension
-        change = change_text(first.source, first.target)
         target, source = " ".join(first.target), " ".join(first.source)
         shard_others = f"make it {target}, or place the other operands so that it stays {source}"
-        yield Advice(
-            f"{first.tensor} {change} implied by {', '.join(dict.fromkeys(one.op for one in every))}"
-            f"{f' {len(every)} times' * (len(every) > 1)} at {where(_lines_of(groups))}",
+        yield _implied_advice(
+            observed,
+            groups,
             "shard another dimension, or work on the local tensor" if is_alone else shard_others,
-            f"saves at most {plural(len(every), 'redistribution')}",
-            len(every),
-            observed.cost_ns(every, _implied(observed), _moves_implicitly),
-            source_lines=line_texts(_lines_of(groups)),
+            every,
         )
+
+
+def repeated_implied_redistributions(observed: Observed) -> Iterator[Advice]:
+    """Ops redistribute the same operand several times implicitly, as for q, k and v."""
+    again = (group for group in _implied_groups(observed) if len(group) > 1)
+    for groups in _layered(again, lambda one: (one.op, one.tensor, one.source, one.target)):
+        if not all(map(_is_backward, chain(*groups))):
+            others = [one for group in groups for one in group[1:]]
+            yield _implied_advice(observed, groups, "redistribute it once before", others)
+
+
+def _implied_advice(
+    observed: Observed,
+    groups: Sequence[Sequence[Redistribution]],
+    change: str,
+    saved: Sequence[Redistribution],
+) -> Advice:
+    every = [*chain(*groups)]
+    return Advice(
+        f"{every[0].tensor} {change_text(every[0].source, every[0].target)} implied by "
+        f"{', '.join(dict.fromkeys(one.op for one in every))}{f' {len(every)} times' * (len(every) > 1)} at "
+        f"{where(_lines_of(groups))}",
+        change,
+        f"saves at most {plural(len(saved), 'redistribution')}",
+        len(saved),
+        observed.cost_ns(saved, _implied(observed), _moves_implicitly),
+        source_lines=line_texts(_lines_of(groups)),
+    )
 
 
 def gradients_reduced_again(observed: Observed) -> Iterator[Advice]:
     """Several ops of an optimizer each reduce the same partial gradient, such as three ops of AdamW."""
+    of_matrices = set(map(id, _of_matrices(observed)))
     reduced = (one for one in _implied(observed) if one.tensor_number and _is_partial(one.source))
-    in_optimizer = (one for one in reduced if one.place and one.place.phase is Phase.OPTIMIZER)
+    in_optimizer = (
+        one
+        for one in reduced
+        if one.place and one.place.phase is Phase.OPTIMIZER and id(one) not in of_matrices
+    )
     again = [group for group in _grouped(in_optimizer, lambda one: one.tensor_number) if len(group) > 1]
     if again:
         others = [one for group in again for one in group[1:]]
@@ -355,8 +488,9 @@ def gradients_reduced_again(observed: Observed) -> Iterator[Advice]:
 def sums_one_by_one(observed: Observed) -> Iterator[Advice]:
     """Partial scalars are reduced one by one, such as the norm of each parameter."""
     every = observed.last(Redistribution)
+    others = set(map(id, _of_matrices(observed)))
     numbers = [one for one in every if one.tensor.endswith("[]") and _is_partial(one.source)]
-    reduced = (one for one in numbers if one.place and not _is_partial(one.target))
+    reduced = (one for one in numbers if one.place and not _is_partial(one.target) and id(one) not in others)
     for group in _grouped(reduced, lambda one: (one.source, one.place)):
         if len(group) >= MIN_SUMS:
             yield Advice(
@@ -399,12 +533,7 @@ def numbers_one_by_one(observed: Observed) -> Iterator[Advice]:
 
 def gradients_reduced_in_each_pass(observed: Observed) -> Iterator[Advice]:
     """FSDP reduces the same gradients in several backward passes of a step, as in each micro-batch."""
-    every = _own_collectives(observed)
-    passes: defaultdict[int, list[Collective]] = defaultdict(list)
-    for one in every:
-        if one.kind == "reduce_scatter" and _is_backward(one):
-            passes[observed.passes[id(one)]].append(one)
-    for same in _grouped(passes.values(), _reduced_bytes):
+    for same in _reduced_passes(observed):
         others = list(chain(*same[:-1]))
         if others:
             yield Advice(
@@ -412,14 +541,78 @@ def gradients_reduced_in_each_pass(observed: Observed) -> Iterator[Advice]:
                 "call set_requires_gradient_sync(False) on the model before all passes but the last",
                 f"saves at most {plural(len(others), 'reduce_scatter')}",
                 len(others),
-                observed.cost_ns(others, every, _communicates),
+                observed.cost_ns(others, _own_collectives(observed), _communicates),
                 source_lines=line_texts(_lines_of(same)),
             )
+
+
+def _reduced_passes(observed: Observed) -> list[list[list[Collective]]]:
+    """Group the reductions of each backward pass with those of passes that reduce the same."""
+    passes: defaultdict[int, list[Collective]] = defaultdict(list)
+    for one in _own_collectives(observed):
+        if one.kind == "reduce_scatter" and _is_backward(one):
+            passes[observed.passes[id(one)]].append(one)
+    return _grouped(passes.values(), _reduced_bytes)
 
 
 def _reduced_bytes(of_pass: Iterable[Collective]) -> Hashable:
     """Return what a pass reduces: how often which bytes at which line."""
     return frozenset(Counter((one.bytes, _line(one.place)) for one in of_pass).items())
+
+
+def _gathered_in_a_row(observed: Observed) -> list[list[Collective]]:
+    """Return the gathers of FSDP groups that are gathered again with no other group in between."""
+    gathers = [one for one in _own_collectives(observed) if one.fsdp_group and one.kind == "all_gather"]
+    of_pass = _grouped(gathers, lambda one: observed.passes[id(one)])
+    again = {
+        (number, one.fsdp_group)
+        for number, each in enumerate(of_pass)
+        for one, other in pairwise(each)
+        if one.fsdp_group == other.fsdp_group and _phase(one) is _phase(other)
+    }
+    return [[one for one in of_pass[number] if one.fsdp_group == group] for number, group in sorted(again)]
+
+
+def groups_gathered_again(observed: Observed) -> Iterator[Advice]:
+    """FSDP gathers a group again for each call of a module in a row, such as an lm_head for each chunk."""
+    for groups in _layered(_gathered_in_a_row(observed), lambda one: one.bytes):
+        count = sum(len(group) - 1 for group in groups)
+        yield Advice(
+            f"{groups[0][0].bytes:,} bytes of an FSDP group gathered {_times(groups)} at "
+            f"{where(_lines_of(groups))}",
+            "leave its module to the group of the module that calls it, which is gathered once",
+            f"saves at most {plural(count, 'all_gather')}",
+            count,
+            observed.cost_ns(
+                [one for group in groups for one in group[1:]], _own_collectives(observed), _communicates
+            ),
+            source_lines=line_texts(_lines_of(groups)),
+        )
+
+
+def small_groups(observed: Observed) -> Iterator[Advice]:
+    """FSDP gathers and reduces many groups of few bytes, such as one for each linear layer."""
+    every = _own_collectives(observed)
+    others = chain(
+        *(of_pass for same in _reduced_passes(observed) for of_pass in same[:-1]),
+        *(group[1:] for group in _gathered_in_a_row(observed)),
+    )
+    saved = set(map(id, others))
+    of_fsdp = [one for one in every if one.fsdp_group and id(one) not in saved]
+    sizes = {one.fsdp_group: one.bytes for one in sorted(of_fsdp, key=lambda one: one.bytes)}
+    small = {group: nbytes for group, nbytes in sizes.items() if nbytes <= SMALL_GROUP_BYTES}
+    if len(small) >= MIN_GROUPS:
+        share = 1 - math.ceil(sum(small.values()) / SMALL_GROUP_BYTES) / len(small)
+        run = [one for one in of_fsdp if one.fsdp_group in small]
+        yield Advice(
+            f"{len(small)} FSDP groups of {max(small.values()):,} bytes or less gathered and reduced one by "
+            f"one at {where(_lines_of([run]))}",
+            "pass larger blocks to fully_shard, or a list of several modules",
+            f"saves at most {plural(round(len(run) * share), 'collective')}",
+            round(len(run) * share),
+            observed.cost_ns(run, every, _communicates) * share,
+            source_lines=line_texts(_lines_of([run])),
+        )
 
 
 def scattered_tensors(observed: Observed) -> Iterator[Advice]:
@@ -654,11 +847,17 @@ def _needs_others(cell: Cell) -> bool:
 RULES: tuple[Callable[[Observed], Iterator[Advice]], ...] = (
     repeated_redistributions,
     there_and_back,
+    gathered_one_by_one,
     implied_redistributions,
+    repeated_implied_redistributions,
+    matrices_gathered_again,
+    logits_gathered,
     gradients_reduced_again,
     sums_one_by_one,
     numbers_one_by_one,
     gradients_reduced_in_each_pass,
+    groups_gathered_again,
+    small_groups,
     scattered_tensors,
     partial_reads,
     repeated_reads,

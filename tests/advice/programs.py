@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    loss_parallel,
+    parallelize_module,
+)
 from torch.utils.checkpoint import checkpoint
+
+from pytest_dtdispatch.torchapi.missing_api import fully_shard
 
 Step = Callable[[], object]
 WIDTH = 64
@@ -146,6 +154,187 @@ def gathered_one_by_one(mesh: DeviceMesh) -> Step:
             each.full_tensor()
 
     return step
+
+
+def state_dict_gathered(mesh: DeviceMesh) -> Step:
+    model = small_model(mesh, groups=3)
+    return lambda: {
+        name: each.redistribute(placements=[Replicate()]) for name, each in model.state_dict().items()
+    }
+
+
+def gathered_in_a_bucket(mesh: DeviceMesh) -> Step:
+    parameters = [sharded(mesh) for _ in range(6)]
+
+    def step() -> object:
+        flat = torch.cat([each.to_local().flatten() for each in parameters])
+        return DTensor.from_local(flat, mesh, [Shard(0)], run_check=False).full_tensor()
+
+    return step
+
+
+def results_gathered_one_by_one(mesh: DeviceMesh) -> Step:
+    """Each gather depends on the one before."""
+    x = sharded(mesh)
+
+    def step() -> None:
+        y: Any = x * 2
+        for _ in range(6):
+            y = (y.redistribute(mesh, [Replicate()]) * 2).redistribute(mesh, [Shard(0)]) * 2
+
+    return step
+
+
+def small_model(mesh: DeviceMesh, groups: int, layers_of_each: int = 1) -> torch.nn.Module:
+    model = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(groups * layers_of_each)))
+    layers = [*model]
+    for first in range(0, len(layers), layers_of_each):
+        of_group = layers[first : first + layers_of_each]
+        fully_shard()(of_group if len(of_group) > 1 else of_group[0], mesh=mesh)
+    fully_shard()(model, mesh=mesh)
+    return model
+
+
+def trained_groups(mesh: DeviceMesh, groups: int, layers_of_each: int) -> Step:
+    model, x = small_model(mesh, groups, layers_of_each), torch.rand(4, 16)
+    return lambda: model(x).sum().backward()
+
+
+def small_groups(mesh: DeviceMesh) -> Step:
+    return trained_groups(mesh, groups=8, layers_of_each=1)
+
+
+def several_modules_in_a_group(mesh: DeviceMesh) -> Step:
+    return trained_groups(mesh, groups=1, layers_of_each=8)
+
+
+class Head(torch.nn.Module):
+    """A layer, and a head that is called for each chunk of its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([self.head(chunk).sum() for chunk in self.layer(x).chunk(4)]).sum()
+
+
+def chunked_head(mesh: DeviceMesh, is_group: bool, calls: int = 1) -> Step:
+    model, x = Head(), torch.rand(8, 16)
+    for module in (model.layer, model.head)[: 1 + is_group]:
+        fully_shard()(module, mesh=mesh)
+    fully_shard()(model, mesh=mesh)
+
+    def step() -> None:
+        total = sum((model(x) for _ in range(calls)), torch.zeros(()))
+        total.backward()
+
+    return step
+
+
+def group_gathered_for_each_chunk(mesh: DeviceMesh) -> Step:
+    return chunked_head(mesh, is_group=True)
+
+
+def group_gathered_for_all_chunks(mesh: DeviceMesh) -> Step:
+    return chunked_head(mesh, is_group=False)
+
+
+def model_called_twice(mesh: DeviceMesh) -> Step:
+    model, x = small_model(mesh, groups=3), torch.rand(4, 16)
+    return lambda: (model(x) + model(x)).sum().backward()
+
+
+def muon(mesh: DeviceMesh, is_gathered_once: bool) -> Step:
+    weights = [torch.nn.Parameter(sharded(mesh)) for _ in range(2)]
+    optimizer = torch.optim.Muon(weights)
+
+    def step() -> None:
+        for each in weights:
+            gradient: Any = sharded(mesh)
+            each.grad = gradient.redistribute(placements=[Replicate()]) if is_gathered_once else gradient
+        optimizer.step()
+
+    return step
+
+
+def matrices_gathered_by_each_product(mesh: DeviceMesh) -> Step:
+    return muon(mesh, is_gathered_once=False)
+
+
+def matrices_gathered_once(mesh: DeviceMesh) -> Step:
+    return muon(mesh, is_gathered_once=True)
+
+
+class Projected(torch.optim.Optimizer):
+    """An optimizer with one product of matrices for each parameter."""
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for each in group["params"]:
+                each.sub_(each.grad @ each.grad.t())
+
+
+def projected_gradients(mesh: DeviceMesh) -> Step:
+    parameters = [torch.nn.Parameter(sharded(mesh)) for _ in range(3)]
+    for each in parameters:
+        each.grad = sharded(mesh)
+    return Projected(parameters, {}).step
+
+
+def implied_for_each_projection(mesh: DeviceMesh) -> Step:
+    x, weights = sharded(mesh, 8, WIDTH), [sharded(mesh, dim=1) for _ in range(3)]
+    return lambda: [x @ weight for weight in weights]
+
+
+def redistributed_before_projections(mesh: DeviceMesh) -> Step:
+    x, weights = sharded(mesh, 8, WIDTH), [sharded(mesh, dim=1) for _ in range(3)]
+
+    def step() -> object:
+        whole: Any = x.redistribute(mesh, [Replicate()])
+        return [whole @ weight for weight in weights]
+
+    return step
+
+
+def cross_entropy(mesh: DeviceMesh, classes: int, is_parallel: bool) -> Step:
+    logits = sharded(mesh, 128, classes, dim=1).requires_grad_()
+    labels = distribute_tensor(torch.randint(classes, (128,)), mesh, [Replicate()])
+
+    def step() -> None:
+        with loss_parallel() if is_parallel else nullcontext():
+            torch.nn.functional.cross_entropy(logits, labels).backward()
+
+    return step
+
+
+def logits_gathered(mesh: DeviceMesh) -> Step:
+    return cross_entropy(mesh, classes=8_192, is_parallel=False)
+
+
+def head_of_classes(mesh: DeviceMesh, loss: Callable[[torch.Tensor], torch.Tensor]) -> Step:
+    """Gather the result of a module, as plans of libraries do, and call a loss with its rows in f64."""
+    head, x = torch.nn.Linear(16, 8_192), torch.rand(2, 64, 16)
+    parallelize_module(head, mesh, ColwiseParallel(output_layouts=Replicate()))
+    return lambda: loss(head(x).double().flatten(0, 1)).backward()
+
+
+def logits_gathered_by_a_module(mesh: DeviceMesh) -> Step:
+    labels = torch.randint(8_192, (128,))
+    return head_of_classes(mesh, lambda rows: torch.nn.functional.cross_entropy(rows / 2, labels) * 2)
+
+
+def results_gathered_for_a_sum(mesh: DeviceMesh) -> Step:
+    return head_of_classes(mesh, lambda rows: rows.log_softmax(-1).square().sum())
+
+
+def logits_of_few_bytes(mesh: DeviceMesh) -> Step:
+    return cross_entropy(mesh, classes=64, is_parallel=False)
+
+
+def loss_over_shards(mesh: DeviceMesh) -> Step:
+    return cross_entropy(mesh, classes=8_192, is_parallel=True)
 
 
 def trained(mesh: DeviceMesh, make: Callable[[Any], torch.optim.Optimizer]) -> Step:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 import torch
@@ -11,13 +12,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from pytest_dtdispatch.advice import MIXED, advise, with_advice
 from pytest_dtdispatch.budget.measure import run_and_measure_budget
 from pytest_dtdispatch.budget.model import Budget
-from pytest_dtdispatch.steps.events import Redistribution, Remedy, StepEvent, Wrapping
+from pytest_dtdispatch.steps.events import Collective, Redistribution, Remedy, StepEvent, Wrapping
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls, StepCounts
 from pytest_dtdispatch.torchapi.ops import ops_with_a_rule
 from tests.advice import programs
 from tests.advice.programs import Step
-from tests.probes import needs_rule, plans_again
+from tests.probes import FSDP_WITHOUT_CUDA, needs, needs_rule, plans_again
 
 pytestmark = pytest.mark.torch
 
@@ -47,7 +48,16 @@ FIRES: dict[Program, str] = {
     programs.another_number_each_time: "clamp missed in each step at *value of max*: give the number as a*",
     programs.another_shape_each_time: "mul missed in each step at *shape of self*: pad to a few sizes*",
     programs.softmax_across_ranks: "implied by _softmax.default at *: shard another dimension, or work on*",
-    programs.implied_at_five_lines: "implied by add.Tensor, * maximum.default 5 times at *5 redistributions*",
+    programs.implied_at_five_lines: "implied by add.Tensor, * maximum.default 5 times at *: redistribute it "
+    "once before*at most 4 redistributions*",
+    programs.implied_for_each_projection: "f32[[]8,64] S0 -> R implied by mm.default 3 times at *: "
+    "redistribute it once before*at most 2 redistributions*",
+    programs.gathered_one_by_one: "6 tensors gathered one by one at *: concatenate *5 redistributions*",
+    programs.state_dict_gathered: "6 tensors gathered one by one at *: concatenate *5 redistributions*",
+    programs.small_groups: "8 FSDP groups of 1,088 bytes or less gathered and reduced one by one at *",
+    programs.group_gathered_for_each_chunk: "1,088 bytes of an FSDP group gathered 8 times at *, head): *",
+    programs.logits_gathered: "f32[[]128,8192] S1 -> R redistributed for a cross entropy at *: keep it *",
+    programs.logits_gathered_by_a_module: "f32[[]2,64,8192] S2 -> R redistributed for a cross entropy at *",
     programs.grown: "mm, relu, detach, * missed in each step at *: pad to a few sizes*at most 8 misses*",
     programs.another_size_each_time: "slice missed in each step at *: pad to a few sizes*",
     programs.gradients_reduced_by_each_op: "2 partial gradients reduced 6 times at *: redistribute each "
@@ -63,7 +73,14 @@ LOOKS_ALIKE = [
     programs.moved_as_asked,
     programs.reduced_by_an_op,
     programs.norms_at_once,
-    programs.gathered_one_by_one,
+    programs.gathered_in_a_bucket,
+    programs.results_gathered_one_by_one,
+    programs.several_modules_in_a_group,
+    programs.group_gathered_for_all_chunks,
+    programs.model_called_twice,
+    programs.redistributed_before_projections,
+    programs.loss_over_shards,
+    programs.results_gathered_for_a_sum,
     programs.wrapped_once,
     programs.others_wrapped,
     programs.parameters_that_are_dtensors,
@@ -79,20 +96,43 @@ LOOKS_ALIKE = [
     programs.number_inside_torch,
     programs.gradients_reduced_once,
 ]
+FSDP = needs(FSDP_WITHOUT_CUDA)
+OF_FSDP = {
+    programs.state_dict_gathered,
+    programs.small_groups,
+    programs.several_modules_in_a_group,
+    programs.group_gathered_for_each_chunk,
+    programs.group_gathered_for_all_chunks,
+    programs.model_called_twice,
+}
 # The advised change, and how many events of a kind it saves.
-CHANGES: list[tuple[Program, Program, type[StepEvent]]] = [
+CHANGES: list[Any] = [
     (programs.redistributed_three_times, programs.redistributed_once_before, Redistribution),
     (programs.checkpointed, programs.checkpointed_and_gathered_once, Redistribution),
     (programs.gathered_for_each_batch, programs.gathered_for_all_batches, Redistribution),
     (programs.gradients_reduced_by_each_op, programs.gradients_reduced_once, Redistribution),
     (programs.softmax_across_ranks, programs.softmax_within_ranks, Redistribution),
-    (programs.implied_at_five_lines, programs.placed_alike, Redistribution),
+    (programs.implied_for_each_projection, programs.redistributed_before_projections, Redistribution),
+    (programs.gathered_one_by_one, programs.gathered_in_a_bucket, Redistribution),
+    (programs.logits_gathered, programs.loss_over_shards, Redistribution),
+    pytest.param(programs.small_groups, programs.several_modules_in_a_group, Collective, marks=FSDP),
+    pytest.param(
+        programs.group_gathered_for_each_chunk,
+        programs.group_gathered_for_all_chunks,
+        Collective,
+        marks=FSDP,
+    ),
     (programs.wrapped_three_times, programs.wrapped_once, Wrapping),
     (programs.wrapped_for_each_batch, programs.wrapped_for_all_batches, Wrapping),
 ]
 
 
-@pytest.mark.parametrize("program", FIRES, ids=lambda program: program.__name__)
+def supported(listed: Iterable[Program]) -> list[Any]:
+    """Skip programs with FSDP where it needs CUDA."""
+    return [pytest.param(one, marks=FSDP if one in OF_FSDP else (), id=one.__name__) for one in listed]
+
+
+@pytest.mark.parametrize("program", supported(FIRES))
 def test_a_rule_fires(mesh: DeviceMesh, program: Program) -> None:
     clamped = (lambda rows: rows.clamp(max=0.5)), (lambda rows: rows.clamp(max=0.25))
     if program is programs.another_number_each_time and not plans_again(mesh, *clamped):
@@ -100,12 +140,12 @@ def test_a_rule_fires(mesh: DeviceMesh, program: Program) -> None:
     pytest.LineMatcher(counted(program, mesh)).fnmatch_lines([f"*{FIRES[program]}"])
 
 
-@pytest.mark.parametrize("program", LOOKS_ALIKE, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", supported(LOOKS_ALIKE))
 def test_no_rule_fires_on_similar_programs(mesh: DeviceMesh, program: Program) -> None:
     assert counted(program, mesh) == []
 
 
-NOUN = {Redistribution: "redistribution", Wrapping: "call"}
+NOUN = {Redistribution: "redistribution", Wrapping: "call", Collective: ""}
 
 
 @pytest.mark.parametrize(("before", "after", "kind"), CHANGES, ids=lambda each: each.__name__)
@@ -113,16 +153,14 @@ def test_advised_change_saves_the_promised_count(
     mesh: DeviceMesh, before: Program, after: Program, kind: type[StepEvent]
 ) -> None:
     steps, changed = steps_of(before, mesh), steps_of(after, mesh)
-    [advice] = [
-        one for one in advise(steps) if kind.__name__.lower()[:5] in one.saves or "call" in one.saves
-    ][:1]
+    [advice] = [one for one in advise(steps) if NOUN[kind] in one.saves][:1]
     assert advice.count == len(steps[-1].of(kind)) - len(changed[-1].of(kind))
     assert not [one for one in advise(changed) if one.change == advice.change]
 
 
 def test_one_finding_for_each_cause(mesh: DeviceMesh) -> None:
     """One tensor or number at several lines is one cause, several at several lines are several."""
-    assert [one.count for one in advise(steps_of(programs.implied_at_five_lines, mesh))] == [5]
+    assert [one.count for one in advise(steps_of(programs.implied_at_five_lines, mesh))] == [4]
     assert [one.count for one in advise(steps_of(programs.implied_of_five_tensors, mesh))] == [1] * 5
     assert [one.count for one in advise(steps_of(programs.grown, mesh))] == [8]
 
@@ -146,6 +184,24 @@ def test_numbers_have_findings_of_their_own(mesh: DeviceMesh) -> None:
         pytest.skip("no number is part of the key in this torch")
     assert [one.count for one in advise(steps_of(programs.one_number_at_three_lines, mesh))] == [3]
     assert [one.count for one in advise(steps_of(programs.three_numbers_at_three_lines, mesh))] == [1] * 3
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+def test_muon_gathers_each_matrix_once(mesh: DeviceMesh) -> None:
+    steps = steps_of(programs.matrices_gathered_by_each_product, mesh)
+    changed = steps_of(programs.matrices_gathered_once, mesh)
+    [advice] = [one for one in advise(steps) if "gathered" not in one.seen and "sent" not in one.seen]
+    assert advice.change.startswith("gather each matrix once")
+    moves = [sum(bool(one.bytes) for one in each[-1].redistributions) for each in (steps, changed)]
+    assert advice.count == moves[0] - moves[1]
+    assert not [one for one in advise(changed) if one.change == advice.change]
+
+
+@pytest.mark.parametrize(
+    "program", [programs.projected_gradients, programs.logits_of_few_bytes], ids=lambda each: each.__name__
+)
+def test_implied_gathers_that_no_other_rule_avoids(mesh: DeviceMesh, program: Program) -> None:
+    assert [one for one in counted(program, mesh) if "once" in one or "loss_parallel" in one] == []
 
 
 FUSED = "fused=True"

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.advice import MIXED, advise, where
+from pytest_dtdispatch.advice import (
+    MIN_GROUPS,
+    MIN_LOGITS_BYTES,
+    MIXED,
+    SMALL_GROUP_BYTES,
+    advise,
+    where,
+)
 from pytest_dtdispatch.core.events import Cell, CodePlace, OptimizerStep, Part, Phase
 from pytest_dtdispatch.steps.events import (
     AnyEvent,
@@ -113,6 +121,163 @@ def test_implied_redistribution_saves_its_share_of_its_line() -> None:
         "  saves at most 2 redistributions, about 110 us (55.0%), in each step",
     ]
     assert found[3] == "  saves at most 1 redistribution, about 50 us (25.0%), in each step"
+
+
+def gathered(number: int, line: int = 7, **changes: Any) -> Redistribution:
+    place = replace(TRAIN, line=line)
+    return replace(moved(place, number, number + 100, memory_number=number), **changes)
+
+
+def test_parameters_gathered_in_a_loop_go_in_buckets() -> None:
+    every = [gathered(number) for number in range(1, 7)]
+    assert seen(*every, cells=[spent(TRAIN, 600), spent(TRAIN, 400, Part.LOCAL, "mm")]) == [
+        "6 tensors gathered one by one at train.py:7 (forward): concatenate their local shards, and gather "
+        "the result in buckets",
+        "  saves at most 5 redistributions, about 500 us (50.0%), in each step",
+    ]
+    two_types = [gathered(1), gathered(2), *(gathered(number, tensor="bf16[8]") for number in (3, 4))]
+    assert seen(*two_types)[1] == "  saves at most 2 redistributions, in each step"
+    large = [gathered(number, bytes=10 * 2**20) for number in range(1, 7)]
+    assert seen(*large)[1] == "  saves at most 3 redistributions, in each step", "60 MiB are 3 buckets"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"memory_number": 0},
+        {"place": layer(0)},
+        {"place": OPTIMIZER},
+        {"bytes": 100 * 2**20},
+        {"target": ("S1",)},
+        {"source": ("P",)},
+    ],
+    ids=["of the step", "in a module", "in an optimizer", "large", "to other shards", "partial"],
+)
+def test_gathers_that_no_bucket_replaces(changes: dict[str, Any]) -> None:
+    assert not seen(*(gathered(number, **changes) for number in range(1, 7)))
+
+
+def test_tensors_of_one_step_are_not_gathered_in_buckets() -> None:
+    steps = [
+        StepCounts(events=tuple(gathered(10 * step + number) for number in range(1, 7))) for step in range(3)
+    ]
+    assert not advise(steps)
+
+
+def test_gathers_that_go_back_are_promised_once() -> None:
+    pairs = [
+        (gathered(number), moved(TRAIN, number + 100, source=("R",), target=("S0",)))
+        for number in range(1, 5)
+    ]
+    assert [line for line in seen(*chain(*pairs)) if "saves" in line] == [
+        "  saves at most 8 redistributions, in each step"
+    ]
+
+
+def of_matrices(times: int, matrices: int = 2, **changes: Any) -> list[Redistribution]:
+    numbers = range(1, times * matrices + 1)
+    return [moved(OPTIMIZER, one, op="mm.default", matrices=matrices, **changes) for one in numbers]
+
+
+def test_matrices_of_an_optimizer_are_gathered_once() -> None:
+    norms = [moved(OPTIMIZER, op="clamp", tensor="f32[]", source=("P",), bytes=4, matrices=2)] * 3
+    products = of_matrices(3, source=("P",), target=("S0",))
+    assert seen(*of_matrices(12), *products, *norms, cells=[spent(OPTIMIZER, 330, op="mm")]) == [
+        "2 sharded matrices redistributed 33 times at train.py:9 (optimizer): gather each matrix once: "
+        "redistribute its gradient to R before the step of the optimizer",
+        "  saves at most 31 redistributions, about 310 us (93.9%), in each step",
+    ]
+
+
+def test_other_optimizers_gather_nothing_again() -> None:
+    change = "gather each matrix once"
+    assert not any(change in line for line in seen(*of_matrices(1)))
+    assert not any(change in line for line in seen(*of_matrices(3, target=("S1",))))
+    assert not any(change in line for line in seen(*of_matrices(3, tensor="f32[8]")))
+    again = [one for one in of_matrices(1) for _ in range(3)]
+    assert not any(change in line for line in seen(*again)), "the same two tensors"
+
+
+def test_implied_redistribution_of_one_tensor_is_done_once_before() -> None:
+    three = [moved(TRAIN, 1, op="mm.default")] * 3
+    assert seen(*three, cells=[spent(TRAIN, 90, op="mm")]) == [
+        "f32[64,64] S0 -> R implied by mm.default 3 times at train.py:7 (forward): "
+        "redistribute it once before",
+        "  saves at most 2 redistributions, about 60 us (66.7%), in each step",
+    ]
+    written = [moved(TRAIN, number, op="mm.default") for number in (1, 2, 3)]
+    assert "make it R" in seen(*written)[0], "three tensors, or one that is written to"
+
+
+def test_logits_of_a_cross_entropy_stay_sharded() -> None:
+    logits = moved(TRAIN, 1, op="_log_softmax.default", source=("S1",), operands=1, is_for_loss=True)
+    large = replace(logits, bytes=MIN_LOGITS_BYTES)
+    [finding, _] = seen(large)
+    assert finding.startswith(
+        "f32[64,64] S1 -> R redistributed for a cross entropy at train.py:7 (forward): keep"
+    )
+    assert not any("cross entropy" in line for line in seen(logits)), "few bytes"
+    other = replace(large, is_for_loss=False)
+    assert not any("cross entropy" in line for line in seen(other))
+    explicit = replace(large, op="redistribute")
+    assert any("cross entropy" in line for line in seen(explicit))
+    assert not seen(replace(explicit, source=("S0",))), "sharded by sample"
+    two_dimensions = replace(large, source=("S0", "S1"), target=("S0", "R"))
+    assert not any("cross entropy" in line for line in seen(two_dimensions))
+
+
+def of_fsdp(
+    groups: Sequence[int], kind: str = "all_gather", nbytes: int = 64, **place: Any
+) -> list[Collective]:
+    at = replace(TRAIN, module="model", **place)
+    return [Collective(kind, nbytes, fsdp_group=group, place=at) for group in groups]
+
+
+def fsdp_step(groups: Sequence[int], nbytes: int = 64) -> list[Collective]:
+    """Return what FSDP runs in one forward and backward: gathers, then gathers and reductions."""
+    backward = [
+        one
+        for group in reversed(groups)
+        for kind in ("all_gather", "reduce_scatter")
+        for one in of_fsdp([group], kind, nbytes, phase=Phase.BACKWARD)
+    ]
+    return [*of_fsdp(groups, nbytes=nbytes), *backward]
+
+
+def test_many_small_fsdp_groups_are_merged() -> None:
+    groups = range(1, MIN_GROUPS + 1)
+    assert seen(*fsdp_step(groups)) == [
+        "8 FSDP groups of 64 bytes or less gathered and reduced one by one at train.py:7 (forward, model): "
+        "pass larger blocks to fully_shard, or a list of several modules",
+        "  saves at most 21 collectives, in each step",
+    ]
+    half = seen(*fsdp_step(groups, SMALL_GROUP_BYTES // 2))
+    assert half[1] == "  saves at most 12 collectives, in each step", "4 groups of 1 MiB stay"
+    assert not seen(*fsdp_step(groups[:-1]))
+    assert not seen(*fsdp_step(groups, SMALL_GROUP_BYTES + 1))
+    assert not seen(*fsdp_step([0] * 8)), "collectives of the program"
+
+
+def test_small_groups_and_micro_batches_save_different_collectives() -> None:
+    found = seen(*fsdp_step(range(1, 9)), *fsdp_step(range(1, 9)))
+    assert sorted(line for line in found if "saves" in line) == [
+        # Of 48 collectives, all gathers are of both passes, and reductions of the last one are left.
+        "  saves at most 35 collectives, in each step",
+        "  saves at most 8 reduce_scatters, in each step",
+    ]
+
+
+def test_group_gathered_in_a_row_is_gathered_once() -> None:
+    chunks = [*of_fsdp([1, 2, 3, 3, 3]), *of_fsdp([3, 3, 3, 2, 1], phase=Phase.BACKWARD)]
+    assert seen(*chunks) == [
+        "64 bytes of an FSDP group gathered 6 times at train.py:7 (forward, model): leave its module to the "
+        "group of the module that calls it, which is gathered once",
+        "  saves at most 5 all_gathers, in each step",
+    ]
+    twice = [*of_fsdp([1, 2, 3] * 2), *of_fsdp([3, 2, 1] * 2, phase=Phase.BACKWARD)]
+    assert not seen(*twice), "two calls of the model"
+    assert not seen(*of_fsdp([1, 2, 3]), *of_fsdp([3, 2, 1], phase=Phase.BACKWARD))
+    assert not seen(*of_fsdp([0, 0, 0]))
 
 
 def ran(kind: str, nbytes: int = 4, line: int = 7, phase: Phase = Phase.FORWARD) -> Collective:
