@@ -1,9 +1,9 @@
-"""What changes from one version of torch to the next, as the tables that ``docs/suite.md`` sums up.
+"""Print tables of the changes between versions of torch, which ``docs/suite.md`` summarizes.
 
 ``python benchmarks/versions.py OLD/bin/python NEW/bin/python ...`` compares each interpreter with the one
-before it, by ``dtdispatch ab`` over the ops of ``suite.ab_ops``. It prints what a hit and a miss take, with
-an arrow where fresh processes confirmed a change. Two interpreters take five minutes. Words after ``--``
-go to ``dtdispatch ab``.
+before it, by ``dtdispatch ab`` over the ops of ``suite.ab_ops``. It prints times of hits and misses, with an
+arrow if new processes confirmed a change. Two interpreters take five minutes. Arguments after ``--`` are
+passed to ``dtdispatch ab``.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import Any
 
 ARROWS = {"improved": " ↓", "regressed": " ↑"}
 USUAL_MESH = "4"
-NO_VERDICTS = (2, 5, 130)  # exit statuses of a run without them
+NO_VERDICTS = (2, 5, 130)  # exit statuses of a run without verdicts
 Cells = dict[tuple[str, str], dict[str, str]]  # by op and state, then by version
 
 
 def version_of(python: str) -> str:
-    """Ask an interpreter for the version of its torch, without its build."""
-    ask = "import torch; print(torch.__version__.partition('+')[0])"
-    return subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
+    """Return the version of an interpreter's torch, without its build."""
+    code = "import torch; print(torch.__version__.partition('+')[0])"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def compare(base: str, head: str, flags: Sequence[str]) -> list[Mapping[str, Any]]:
-    """Compare two interpreters, and return the verdicts; builds of torch may differ in plain ops too."""
+    """Compare two interpreters without a control, since builds of torch differ; return the verdicts."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "ab.json")
         sides = ["--base", base, "--head", head, "--control", "off", "--json", str(path)]
@@ -43,30 +43,29 @@ def compare(base: str, head: str, flags: Sequence[str]) -> list[Mapping[str, Any
         return verdicts
 
 
-def label_of(row: str) -> tuple[str, str]:
-    """Return the op of a row, with its mesh if that is not the usual one, and its state.
+def op_of(label: str) -> str:
+    """Return the op of a row, with its mesh unless that is 4 ranks.
 
     Example:
-        >>> label_of("suite/ab_ops.py::test_core[add]::add.Tensor(f32[16,8]S0, f32[16,8]S0)@2x2::hit")
-        ('add @2x2', 'hit')
+        >>> op_of("add.Tensor(f32[16,8]S0, f32[16,8]S0)@2x2")
+        'add @2x2'
     """
-    _, signature, state = row.rsplit("::", 2)
-    op, mesh = signature.partition(".")[0], signature.rpartition("@")[2]
-    return (op if mesh == USUAL_MESH else f"{op} @{mesh}"), state
+    op, mesh = label.partition(".")[0], label.rpartition("@")[2]
+    return op if mesh == USUAL_MESH else f"{op} @{mesh}"
 
 
 def add_verdicts(cells: Cells, base: str, head: str, verdicts: Iterable[Mapping[str, Any]]) -> None:
-    """Write down what each row took on two versions; a figure of an earlier comparison stays."""
+    """Add the figures of each row on two versions; a figure of an earlier comparison is kept."""
     for one in verdicts:
         figures = one["figures"]
         if "head_ns" in figures:
-            row = cells.setdefault(label_of(one["row"]), {})
+            row = cells.setdefault((op_of(one["label"]), one["state"]), {})
             row.setdefault(base, f"{figures['base_ns'] / 1000:,.1f}")
             row[head] = f"{figures['head_ns'] / 1000:,.1f}{ARROWS.get(one['verdict'], '')}"
 
 
 def table(cells: Cells, versions: Sequence[str], state: str) -> Iterator[str]:
-    """Lay out the rows of a state in Markdown, a column for each version."""
+    """Yield the rows of a state as a Markdown table with a column for each version."""
     yield f"| {state}, us | {' | '.join(versions)} |"
     yield f"| --- {'| --: ' * len(versions)}|"
     for (op, of), row in cells.items():
