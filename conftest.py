@@ -1,4 +1,4 @@
-"""Load pytester, by which the tests run pytest."""
+"""Load pytester, which runs pytest inside tests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Every supported version, one environment at a time: ``nox`` runs all sessions, ``nox -s torch-2.9.1`` one.
+"""Test every supported version: ``nox`` runs all sessions, ``nox -s torch-2.9.1`` one.
 
-What is tested is the wheel, installed as users install it, with the tests of this checkout. An environment is
-removed at the end of its session, as one takes up to 7 GB; ``nox --reuse-existing-virtualenvs`` keeps it.
+Sessions test the wheel, installed as users install it, with the tests of this checkout. An environment takes
+up to 7 GB and is removed at the end of its session; ``nox --reuse-existing-virtualenvs`` keeps it.
 ``nox --report FILE`` writes the outcome of each session.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import nox
 
 ROOT = Path(__file__).parent
-# Each torch on one of the Pythons that it has wheels for: all of them are tried, 2.15 has none for 3.10.
+# Each torch runs on one Python for which it has wheels; together they cover all. 2.15 has none for 3.10.
 PYTHONS = {
     "2.5.1": "3.10",
     "2.7.1": "3.12",
@@ -29,9 +29,9 @@ PYTHONS = {
     "2.14.1": "3.12",
     "2.15.0": "3.13",
 }
-TORCH = "2.13.0"  # of every other session
-# The newest of both is what sessions of torch have. No pytest-benchmark after 5.0.1 takes pytest 8.0, and the
-# fixture of those before 5.3.1 breaks on pytest 9.2: 9.1 is the newest that takes the lowest.
+TORCH = "2.13.0"  # of all other sessions
+# Sessions of torch use the newest of both. pytest-benchmark after 5.0.1 does not support pytest 8.0, and its
+# fixture before 5.3.1 fails on pytest 9.2, so 9.1 is the newest that works with the oldest.
 PAIRS = {
     "pytest-8.0-benchmark-5.0.0": ("pytest==8.0.*", "pytest-benchmark==5.0.0"),
     "pytest-8.0-benchmark-newest": ("pytest==8.0.*", "pytest-benchmark"),
@@ -40,7 +40,7 @@ PAIRS = {
 PLUGINS = ("xdist", "codspeed", "rerunfailures", "timeout", "randomly", "asyncio")
 ALONE = ("-p", "no:cacheprovider", "-rs", "-m", "not long and not sweep")
 IN_PAIRS = (*ALONE, "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
-# Of the tests marked long those of ranks and of FSDP2, whose interfaces differ most from torch to torch.
+# Of the long tests, those of ranks and FSDP2: their interfaces differ most between versions of torch.
 RANKS = ("-p", "no:cacheprovider", "-rs", "-m", "long and not sweep", "-k", "rank or fsdp")
 QUICK = ("--dtdispatch", "--dtdispatch-rounds=5", "--dtdispatch-max-time=0.2")
 SUITE = (*QUICK, "--pyargs", "pytest_dtdispatch.suite")
@@ -49,22 +49,22 @@ INSTALLED = """
 import importlib.util, pathlib, sys
 found = pathlib.Path(importlib.util.find_spec("pytest_dtdispatch").origin).resolve()
 if pathlib.Path(sys.prefix).resolve() not in found.parents:
-    sys.exit(f"{found} is under test, and not what is installed in {sys.prefix}")
+    sys.exit(f"{found} is tested instead of the copy installed in {sys.prefix}")
 """
 _, *TEST_EXTRA = nox.project.load_toml(ROOT / "pyproject.toml")["project"]["optional-dependencies"]["test"]
-# What tests need, less nox and plugins of pytest: sessions say which of those they have.
+# The test extra without nox and pytest plugins: each session declares its plugins.
 TOOLS = tuple(one for one in TEST_EXTRA if not one.startswith(("pytest-", "nox")))
 
 nox.needs_version = ">=2024.4"
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.error_on_missing_interpreters = True
-if "PIP_FIND_LINKS" in os.environ:  # uv does not read what is set for pip
+if "PIP_FIND_LINKS" in os.environ:  # uv does not read the settings of pip
     os.environ.setdefault("UV_FIND_LINKS", os.environ["PIP_FIND_LINKS"].replace(" ", ","))
 
 
 @dataclass(frozen=True)
 class Tests:
-    """What a session installs beside the wheel, and the runs of pytest that must pass."""
+    """Requirements of a session besides the wheel, and the runs of pytest that must pass."""
 
     requirements: tuple[str, ...]
     runs: tuple[tuple[str, ...], ...]
@@ -73,7 +73,7 @@ class Tests:
 
 
 def beside(*plugins: str, tests: tuple[str, ...] = ()) -> Tests:
-    """Run tests, and the built-in suite, beside these plugins of pytest alone."""
+    """Return runs of the tests and of the built-in suite with only these pytest plugins."""
     run = IN_PAIRS if "xdist" in plugins else ALONE
     return Tests((*TOOLS, *(f"pytest-{plugin}" for plugin in plugins)), ((*run, *tests), SUITE))
 
@@ -94,13 +94,13 @@ SESSIONS = {
 
 @functools.cache
 def wheel_folder() -> Path:
-    """Return an empty folder for the wheel of this run."""
+    """Return the folder for the wheel of this run, emptied on the first call."""
     shutil.rmtree(ROOT / ".nox" / "dist", ignore_errors=True)
     return ROOT / ".nox" / "dist"
 
 
 def install(session: nox.Session, tests: Tests) -> None:
-    """Build the wheel once for all sessions, install it, and check that it is what is imported."""
+    """Build the wheel once for all sessions, install it, and check that it is the copy that is imported."""
     folder = wheel_folder()
     if not any(folder.glob("*.whl")):
         session.install("hatchling>=1.24")
@@ -111,7 +111,7 @@ def install(session: nox.Session, tests: Tests) -> None:
 
 
 def check_types(session: nox.Session) -> None:
-    """Check a user's code by mypy and pyright, and run it; no settings of ours are near."""
+    """Check a user's code by mypy and pyright outside the checkout, and run it."""
     with tempfile.TemporaryDirectory() as folder, session.chdir(folder):
         shutil.copytree(ROOT / "tests" / "typing", folder, dirs_exist_ok=True)
         session.run("mypy", "--strict", "--config-file=", "--cache-dir=.mypy_cache", ".")
@@ -130,7 +130,7 @@ def run_tests(session: nox.Session) -> None:
         if session.name == "types":
             check_types(session)
         for run in tests.runs:
-            if run is RANKS and session.posargs:  # of the tests that are named none may be among them
+            if run is RANKS and session.posargs:  # selected tests may all be deselected there
                 continue
             given = () if run is SUITE else session.posargs
             session.run(

@@ -1,14 +1,14 @@
-"""Whether a budget adds up, and whether time that is added shows where it was added.
+"""Check that a budget adds up, and that added time appears where it was added.
 
-``python benchmarks/budget.py`` prints two tables. The first holds the difference between a step on DTensors
-and the same local program on plain tensors against what the budget explains. The second slows one thing at
-a time by a known time, and says which share of it appears in its own part, phase, module and line, and by
-which share of it any other part moves. Both steps of a pair are taken by turns. ``step`` is by how much the
-undisturbed step grew: what comes after a long wait finds its code gone cold, and takes longer too.
+``python benchmarks/budget.py`` prints two tables. The first compares the difference between a step on
+DTensors and the same local program on plain tensors with what the budget explains. The second slows one
+operation at a time by a known time, and prints the share of it that appears in its own part, phase, module
+and line, and the largest share by which another part moves. The two steps of a pair alternate. ``step`` is
+the growth of the whole step: code that runs after a long wait is no longer cached, and also takes longer.
 
-``python benchmarks/budget.py --loops 0 1 2 4`` prints budgets of the same models beside so many busy
-loops: the part *waiting for a core*, the same by hand, from the ``schedstat`` of Linux that the steps read
-themselves, and what is unexplained.
+``python benchmarks/budget.py --loops 0 1 2 4`` prints budgets of the same models beside that many busy
+loops: the part *waiting for a core*, the wait that the steps themselves read from Linux's ``schedstat``, and
+the unexplained time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from pytest_dtdispatch.torchapi.profiling import is_profiling
 Step = Callable[[], Any]
 TURNS, TURNS_BESIDE_LOOPS = 5, 3
 ADDED_NS = 1_000_000
-# Code that is nobody's: what it takes belongs to the line that calls it.
+# Compiled from a string: its time is attributed to the line that calls it.
 SPIN = """
 import time
 
@@ -81,7 +81,7 @@ def main() -> None:
 
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """Keep so many cores busy."""
+    """Run busy loops in processes of their own."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         time.sleep(0.5)
@@ -106,10 +106,10 @@ def print_beside_loops(counts: Sequence[int]) -> None:
 
 
 def print_waits(start: str, step: Step) -> None:
-    """Print the waits of a budget beside those by hand, and what is unexplained.
+    """Print the waits of a budget, those read by the step itself, and the unexplained time.
 
-    By hand are the median of wall times of steps that run without a profiler and are not followed by line,
-    less the median of the same without the waits that the step itself reads.
+    The step's own figure is the median wall time of steps without a profiler and a line tracer, less the
+    median of the same times without the waits that the step reads.
     """
     walls, runs = [], []
     with Path("/proc/thread-self/schedstat").open(encoding="ascii") as file:
@@ -138,7 +138,7 @@ def print_waits(start: str, step: Step) -> None:
 
 
 def print_sum(name: str, step: Step, plain: Step) -> None:
-    """Hold a budget against the same program on plain tensors."""
+    """Compare a budget with the same program on plain tensors."""
     budgets, plains = [], []
     for _ in range(TURNS):
         budgets.append(run_and_measure_budget(step, 3, 20, name).budget)
@@ -156,28 +156,28 @@ def print_sum(name: str, step: Step, plain: Step) -> None:
 
 @torch.library.custom_op("dtdispatch_bench::spin", mutates_args=())
 def spin_in_op(local: torch.Tensor) -> torch.Tensor:
-    """Take longer when asked to, as an op on local tensors."""
+    """Spin for the time set for local ops, and clone a local tensor."""
     spin(slow["local op"])
     return local.clone()
 
 
 class SlowBackward(torch.autograd.Function):
-    """Takes longer in backward when it is asked to."""
+    """Identity whose backward spins for the time set for it."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        """Hand it on."""
+        """Return the input."""
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        """Hand it on, later."""
+        """Return the gradient after spinning."""
         spin(slow["backward node"])
         return gradient
 
 
 class Inner(torch.nn.Module):
-    """Multiplies, wraps and redistributes."""
+    """Module that multiplies, wraps and redistributes."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class Inner(torch.nn.Module):
         self.local = torch.ones(2)
 
     def forward(self, x: torch.Tensor) -> Any:
-        """Run each of them on a line of its own."""
+        """Run each operation on a line of its own."""
         spin(slow["python line"])
         y: Any = x @ self.weight
         z = DTensor.from_local(torch.ones(8, WIDTH), self.mesh, [Replicate(), Replicate()], run_check=False)
@@ -197,7 +197,7 @@ class Inner(torch.nn.Module):
 
 
 class SlowSGD(torch.optim.SGD):
-    """An optimizer that takes longer when it is asked to."""
+    """SGD that spins for the time set for optimizers."""
 
     def _init_group(self, *args: Any, **kwargs: Any) -> Any:
         spin(slow["optimizer"])
@@ -205,12 +205,12 @@ class SlowSGD(torch.optim.SGD):
 
 
 def line_of(text: str) -> int:
-    """Find a line of this file."""
+    """Return the number of the first line of this file that starts with a text."""
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     return 1 + next(number for number, line in enumerate(lines) if line.strip().startswith(text))
 
 
-# What is slowed, with the part, the phase, the module and the line that the time belongs to.
+# The operations that are slowed, each with its part, phase, module and line.
 PLACES: Mapping[str, tuple[str, str, str, str]] = {
     "propagation": ("propagation", "forward", "", "x.narrow(0, 0, next(rows))"),
     "redistribution": ("redistribution", "forward", "inner", "return (y + z).redistribute"),
@@ -228,7 +228,7 @@ spin: Callable[[int], None] = made["spin"]
 
 
 def training_step(mesh: DeviceMesh) -> Step:
-    """Prepare a step in which each of them happens once; the first op misses each time."""
+    """Return a step that runs each operation once; its first op misses in every step."""
     inner = distribute_module(Inner(mesh), mesh)
     optimizer = SlowSGD(inner.parameters(), lr=0.01)
     x = distribute_tensor(torch.rand(ROWS, WIDTH), mesh, [Replicate(), Replicate()])
@@ -236,20 +236,20 @@ def training_step(mesh: DeviceMesh) -> Step:
     rows = iter(range(8, ROWS))
 
     class Whole(torch.nn.Module):
-        """Holds the inner module."""
+        """Module that contains the inner module."""
 
         def __init__(self) -> None:
             super().__init__()
             self.inner = inner
 
         def forward(self, x: torch.Tensor) -> Any:
-            """Run it."""
+            """Run the inner module."""
             return self.inner(x)
 
     whole = Whole()
 
     def step() -> Any:
-        x.narrow(0, 0, next(rows))  # as many rows as never before, so that it misses
+        x.narrow(0, 0, next(rows))  # a new number of rows in each step, so that it misses
         loss = whole(batch).sum()
         loss.backward()
         optimizer.step()
@@ -261,7 +261,7 @@ def training_step(mesh: DeviceMesh) -> Step:
 
 @contextmanager
 def slowed() -> Iterator[None]:
-    """Slow what torch does: propagation and dispatch of one op each, redistributions forward, wraps."""
+    """Patch torch to slow propagation and dispatch of one op each, redistribution in forward, and wraps."""
     api = sys.modules["torch.distributed.tensor._api"]
     redistribute = sys.modules["torch.distributed.tensor._redistribute"]
     propagator: Any = DTensor._op_dispatcher.sharding_propagator
@@ -295,7 +295,7 @@ def slowed() -> Iterator[None]:
 
 
 def print_slowed(name: str, mesh: DeviceMesh, part: str, phase: str, module: str, text: str) -> None:
-    """Slow one thing, and say where the time appears."""
+    """Slow one operation, and print where the time appears."""
     step, line = training_step(mesh), f"{Path(__file__).name}:{line_of(text)}"
     pairs = []
     with slowed():
@@ -324,7 +324,7 @@ def print_slowed(name: str, mesh: DeviceMesh, part: str, phase: str, module: str
 
 
 def of_name(spent: list[CostShare], name: str) -> float:
-    """Give the time of one of them."""
+    """Return the time of the share with a name."""
     return sum(each.ns for each in spent if each.name == name or (name and each.name.endswith(f"/{name}")))
 
 

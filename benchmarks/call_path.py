@@ -1,12 +1,11 @@
-"""Which files one op passes on its way to the table, and one verdict on its way to the screen.
+"""Print the files that one op passes on its way to the table, and one verdict on its way to the screen.
 
-``python benchmarks/call_path.py`` runs a test with one op in pytest, twice in this process, and follows
-what is carried: of the op its call, its signature, its figures, its row, the table; of the verdict the rows
-of the saved run and of this one, and what was judged. A file is passed where a function of it is given such
-a thing, holds one in a variable or returns one. Printed are the files in the order in which they are first
-passed, an op's from ``__torch_dispatch__`` on; where the way comes back to a folder that it had left, the
-file is marked. Neither counted nor marked are ``core``, which holds the things themselves, ``torchapi``, and
-what leads into pytest-benchmark.
+``python benchmarks/call_path.py`` runs a test with one op in pytest, twice in this process, and traces
+objects: the op's call, signature, figures, row and table; for the verdict, the rows of both runs and the
+judgement. A file is passed if one of its functions receives such an object, has one in a variable or returns
+one. The files are printed in the order in which they are first passed, for an op from ``__torch_dispatch__``
+on. A file is marked if its folder was left before. ``core``, which defines the objects, ``torchapi`` and the
+files that call pytest-benchmark are not counted.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from unittest.mock import patch
 
 import pytest
 import torch.distributed.tensor
-import torch.testing._internal.distributed.fake_pg  # noqa: F401  (to follow what it imports would take minutes)
+import torch.testing._internal.distributed.fake_pg  # noqa: F401  (tracing its imports would take minutes)
 
 import pytest_dtdispatch
 
@@ -33,7 +32,7 @@ FOLDER = str(Path(pytest_dtdispatch.__file__).parent) + os.sep
 OP = {"OpOverload", "OpCall", "Signature", "Subject", "RanOp", "Samples", "Figures", "Measurement", "Table"}
 VERDICT = {"StateRow", "RowVerdict", "Judgement"}
 UNCOUNTED = ("core", "torchapi", "plugin/pytest_benchmark")
-LOOKED_AT = 4  # of a list, a tuple or a dictionary: what else is in it is alike
+LOOKED_AT = 4  # elements of a list, tuple or dictionary: the others are of the same types
 TEST = """
 from torch.distributed.tensor import Shard, distribute_tensor
 import torch
@@ -52,14 +51,14 @@ JUDGE = ("--benchmark-compare", "--dtdispatch-fail=median:10000%")
 
 
 class Follower:
-    """Notes files of the package whose functions hold what is followed: a profile function."""
+    """Profile function that records the files whose functions handle one of the traced objects."""
 
     def __init__(self, carried: set[str], start: str) -> None:
         self._carried, self._start = carried, start
         self.files: dict[str, None] = {}
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        """Look at the arguments of a call, and at all that a function has when it returns."""
+        """Inspect the arguments of a call, and the local variables and the result of a return."""
         code = frame.f_code
         if event not in ("call", "return") or not code.co_filename.startswith(FOLDER):
             return
@@ -84,7 +83,7 @@ class Follower:
 
 
 def files_passed(carried: set[str], start: str, flags: Sequence[str]) -> list[str]:
-    """Run the test, and return the files that were passed."""
+    """Run the test, and return the files that the objects pass."""
     follower, output = Follower(carried, start), io.StringIO()
     sys.setprofile(follower)
     try:  # no gate judges rows that were measured under a profile function
@@ -98,7 +97,7 @@ def files_passed(carried: set[str], start: str, flags: Sequence[str]) -> list[st
 
 
 def way(what: str, files: Sequence[str]) -> Iterator[str]:
-    """Give a line for each file; one in a folder that was left before is marked."""
+    """Yield a line for each file; mark a file whose folder was left before."""
     yield f"{what}, {len(files)} files:"
     rooms = [name.partition(os.sep)[0] for name in files]
     for number, (name, room) in enumerate(zip(files, rooms, strict=True)):
@@ -107,7 +106,7 @@ def way(what: str, files: Sequence[str]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print both ways."""
+    """Print the files of the op and of the verdict."""
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         Path("test_one_op.py").write_text(TEST)

@@ -1,4 +1,4 @@
-"""How many lines each tool of the package has: ``python benchmarks/code_size.py [--write]``.
+"""Count the lines of each tool of the package: ``python benchmarks/code_size.py [--write]``.
 
 It counts lines of code: no docstrings, comments, blank lines or imports. ``--write`` replaces the sentence in
 ``docs/architecture.md``; with ``--check`` the command fails if it is out of date.
@@ -43,7 +43,7 @@ MAX_OFF = 200  # lines, so that not every commit changes the page
 
 
 def code_lines(source: str) -> int:
-    """Count the lines of a module that hold code."""
+    """Return the number of lines of code of a module."""
     tree, left_out = ast.parse(source), set[int]()
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -55,7 +55,7 @@ def code_lines(source: str) -> int:
 
 
 def sentence() -> str:
-    """Write the lines of each tool, to the nearest hundred."""
+    """Return the sentence with the lines of each tool, to the nearest hundred."""
     lines: Counter[str] = Counter()
     for path in SOURCE.rglob("*.py"):
         folder = path.relative_to(SOURCE).parts[0].removesuffix(".py")
@@ -67,7 +67,7 @@ def sentence() -> str:
 
 
 def numbers(text: str) -> list[int]:
-    """Return the numbers of a sentence."""
+    """Return the numbers in a sentence."""
     return [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", text)]
 
 

@@ -1,9 +1,9 @@
-"""How often ``dtdispatch.compare`` tells two functions apart that are equal, and such as are not.
+"""Measure how often ``dtdispatch.compare`` distinguishes two functions that are equal, or that differ.
 
-``python benchmarks/compare.py`` compares two equal functions 200 times, each of ten adds of a DTensor of its
-own, and 100 times one of ten adds with one of eleven, which takes 10 % more. It prints how often they were
-told apart, the range of the ratios, and the load of the machine. ``--equal N`` and ``--slower N`` say how
-often, ``--max-time S`` how long each function may run in a comparison.
+``python benchmarks/compare.py`` compares two equal functions 200 times, each with ten adds of its own
+DTensor, and 100 times a function of ten adds with one of eleven, which takes 10 % longer. It prints the
+outcomes, the range of the ratios, and the load of the machine. ``--equal N`` and ``--slower N`` set the
+numbers of comparisons, ``--max-time S`` the maximum time of each function in a comparison.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ADDS = 10
 
 
 def adds(mesh: torch.distributed.device_mesh.DeviceMesh, count: int) -> Callable[[], None]:
-    """Make a function of so many adds, on a tensor of its own."""
+    """Return a function that runs ``count`` adds on its own tensor."""
     a = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0)])
 
     def run() -> None:
@@ -39,35 +39,35 @@ def adds(mesh: torch.distributed.device_mesh.DeviceMesh, count: int) -> Callable
 
 
 def compared(first: Callable[[], None], other: Callable[[], None], plan: Plan) -> Ratio:
-    """Compare two functions, and give how many times as long the other takes."""
-    asked = Variants("it", {"first": first, "other": other})
-    found = run_and_measure_variants(asked, ShardingCaches(), plan)
+    """Compare two functions, and return the ratio of their times."""
+    variants = Variants("it", {"first": first, "other": other})
+    found = run_and_measure_variants(variants, ShardingCaches(), plan)
     ratio = found["other"].ratio_to("first")
     assert ratio is not None
     return ratio
 
 
 def report(title: str, ratios: list[Ratio]) -> None:
-    """Print how often they were told apart."""
-    told = Counter(ratio.outcome() for ratio in ratios)
+    """Print outcomes and ratios."""
+    outcomes = Counter(ratio.outcome() for ratio in ratios)
     middle = statistics.median(ratio.ratio for ratio in ratios)
     least, most = (f(ratio.ratio for ratio in ratios) for f in (min, max))
     width = statistics.median(ratio.high - ratio.low for ratio in ratios)
-    print(f"{title}: {len(ratios)} runs: {', '.join(f'{word} {count}' for word, count in told.items())}")
+    print(f"{title}: {len(ratios)} runs: {', '.join(f'{word} {count}' for word, count in outcomes.items())}")
     print(f"  ratio {middle:.3f} ({least:.3f} to {most:.3f}), width of the interval {width:.3f}")
 
 
 def main() -> None:
-    """Compare, and print."""
+    """Compare functions, and print the rates."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--equal", type=int, default=200)
     parser.add_argument("--slower", type=int, default=100)
     parser.add_argument("--max-time", type=float, default=1.0)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     mesh = ProcessGroupOwner().mesh(MeshSpec((4,), "cpu", "fake"))
-    plan = Plan(max_time_s=asked.max_time)
-    for title, count, times in (("equal", ADDS, asked.equal), ("10 % slower", ADDS + 1, asked.slower)):
+    plan = Plan(max_time_s=options.max_time)
+    for title, count, times in (("equal", ADDS, options.equal), ("10 % slower", ADDS + 1, options.slower)):
         if times:
             report(title, [compared(adds(mesh, ADDS), adds(mesh, count), plan) for _ in range(times)])
     print(

@@ -1,8 +1,8 @@
-"""What a signature costs in seconds, and what precision that buys, beside pytest-benchmark's default.
+"""Measure the seconds and the precision of one signature, beside pytest-benchmark's default.
 
-``python benchmarks/cost.py``. Both measure the same ops in the same process, in turns: op by op, ours first
-in one turn and last in the next. Of each the turn that took the least counts, so that a busy neighbour does
-not decide. The interval is that of the median, distribution-free, from order statistics.
+``python benchmarks/cost.py``. Both plugins measure the same ops in the same process, op by op and in turns:
+this one first in one turn and last in the next. The fastest turn of each counts, so that load on the machine
+does not decide. The interval is the distribution-free interval of the median, from order statistics.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ THEIRS = """
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds spent on one benchmark, and its samples in seconds."""
+    """Seconds that one benchmark took, and its samples in seconds."""
 
     seconds: float
     samples: tuple[float, ...]
 
     @property
     def half_width(self) -> float:
-        """Half the 99 % interval of the median, as a share of it."""
+        """Half the width of the 99 % interval of the median, relative to the median."""
         low, high = median_interval(self.samples)
         return (high - low) / 2 / statistics.median(self.samples)
 
 
 class Watch:
-    """Time the call of each test, and keep the samples that pytest-benchmark was given."""
+    """Plugin that times the call of each test and collects the samples in pytest-benchmark."""
 
     def __init__(self, turn: int) -> None:
         self.costs: dict[str, Cost] = {}
@@ -74,7 +74,7 @@ class Watch:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Let both measure an op before they measure the next."""
+        """Order tests so that both plugins measure an op before the next one."""
         if self._turn % 2:
             items.reverse()
         items.sort(key=lambda item: item.name.partition("[")[2])
@@ -97,7 +97,7 @@ class Watch:
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float]:
-    """Interval of the median at 99 %: the order statistics at n/2 -+ z*sqrt(n)/2.
+    """Return the 99 % interval of the median: the order statistics at n/2 -+ z*sqrt(n)/2.
 
     Source: the binomial distribution of the number of samples below the median, normal approximation.
     """
@@ -107,7 +107,7 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float]:
 
 
 def main() -> int:
-    """Print the table; the exit status is 1 where a signature costs more than its bound."""
+    """Print the table; return 1 if a signature takes longer than the bound, else 0."""
     torch.set_num_threads(1)
     turns = [Watch(turn) for turn in range(TURNS)]
     with tempfile.TemporaryDirectory() as folder:
@@ -130,7 +130,7 @@ def main() -> int:
             f"{len(ours.samples):7}{len(theirs.samples):9}"
         )
     worst = max(least[f"test_ours[{op}]"].seconds for op in OPS)
-    print(f"one signature, miss and hit: {worst:.3f} s at the most; the bound is {BOUND_S} s")
+    print(f"one signature, miss and hit: {worst:.3f} s at most; the bound is {BOUND_S} s")
     return 1 if worst > BOUND_S else 0
 
 

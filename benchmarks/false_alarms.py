@@ -1,14 +1,14 @@
-"""How often gates on times err on this machine: ``python benchmarks/false_alarms.py --runs 4``.
+"""Measure the error rates of gates on times: ``python benchmarks/false_alarms.py --runs 4``.
 
-By default one interpreter is both sides of ``dtdispatch ab``. Nothing differs, so each row that is called
-regressed or improved is a false alarm. What follows ``--`` goes to ``dtdispatch ab``: flags of its rule, or
+By default ``dtdispatch ab`` compares one interpreter with itself, so each row with the verdict regressed or
+improved is a false alarm. Arguments after ``--`` are passed to ``dtdispatch ab``: flags of its rule, or
 another ``--`` and tests.
 
-With ``--gate saved`` one program of 27 rows is judged against a saved run of itself, at ``median:20%``.
-Each run that fails is a false alarm. With ``--fault hit`` or ``--fault rule`` a hit, or a sharding rule,
-takes longer by 30 % of the saved median, and each run that does not call its row regressed misses it.
-``--loops`` busy loops run beside each judged run, ``--base-loops`` beside the saved one. ``--ungated``
-also times a run without a gate after each judged one.
+With ``--gate saved`` a program of 27 rows is judged against a saved run of itself, at ``median:20%``. Each
+run that fails is a false alarm. With ``--fault hit`` or ``--fault rule`` a hit, or a sharding rule, takes
+longer by 30 % of the saved median, and the gate misses the fault in each run in which that row is not
+regressed. ``--loops`` busy loops run beside each judged run, ``--base-loops`` beside the saved run.
+``--ungated`` also times a run without a gate after each judged run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pytest_dtdispatch.core.verdicts import over
 from pytest_dtdispatch.report.judgements import change_text
 from pytest_dtdispatch.report.run import read_run
 
-WENT_WRONG = (2, 5, 130)  # exit statuses of a run that has no verdicts
+WITHOUT_VERDICTS = (2, 5, 130)  # exit statuses of a run that has no verdicts
 SHOWN = ("regressed", "improved", "inconclusive", "contaminated")
 PROGRAM = """
     import os
@@ -116,7 +116,7 @@ BUSY = (sys.executable, "-c", "while True: pass")
 
 
 def main() -> None:
-    """Run, count, and print rates with their intervals."""
+    """Run the gate, and print its rates with their intervals."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--gate", choices=("ab", "saved"), default="ab")
     parser.add_argument("--runs", type=int, default=4)
@@ -134,7 +134,7 @@ def main() -> None:
 
 
 def judge_ab(options: argparse.Namespace) -> None:
-    """Count what A/B runs of one interpreter say of each row."""
+    """Count the verdicts of rows in A/B runs of one interpreter."""
     verdicts: Counter[str] = Counter()
     processes = confirmed = 0
     for number in range(1, options.runs + 1):
@@ -151,19 +151,19 @@ def judge_ab(options: argparse.Namespace) -> None:
 
 
 def rate_text(count: int, total: int) -> str:
-    """Write a rate with its interval by Clopper and Pearson."""
+    """Format a rate with its interval by Clopper and Pearson."""
     low, high = binomtest(count, total).proportion_ci()
     return f"{count} of {total}, 95 % interval {low:.2%} to {high:.2%}"
 
 
 def run_ab(python: str, words: list[str]) -> dict[str, list[dict[str, str]]]:
-    """Compare an interpreter with itself; return what the file of the run holds."""
+    """Compare an interpreter with itself; return the content of the run's file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ab.json"
         sides = ["--base", python, "--head", python, "--json", str(path)]
         command = [sys.executable, "-m", "pytest_dtdispatch", "ab", *sides, *words]
         status = subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
-        if status in WENT_WRONG:
+        if status in WITHOUT_VERDICTS:
             sys.exit(f"dtdispatch ab ended with {status}")
         content: dict[str, list[dict[str, str]]] = json.loads(path.read_text())
         return content
@@ -217,7 +217,7 @@ def run_pytest(command: Sequence[str], folder: str, fault: str = "") -> tuple[in
 
 
 def fault_of(kind: str, folder: str) -> str:
-    """Return what slows a row of the saved run down by 30 % of its median."""
+    """Return the fault that slows a row of the saved run by 30 % of its median."""
     [path] = Path(folder, ".benchmarks").rglob("0001_base.json")
     rows = json.loads(path.read_text())["benchmarks"]
     [seconds] = [row["stats"]["median"] for row in rows if row["fullname"].endswith(SLOWED[kind])]
@@ -227,7 +227,7 @@ def fault_of(kind: str, folder: str) -> str:
 
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """Keep cores busy."""
+    """Run busy loops in processes of their own."""
     loops = [subprocess.Popen(BUSY) for _ in range(count)]
     try:
         yield

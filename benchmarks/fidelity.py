@@ -1,13 +1,13 @@
-"""Are the figures true? Ours against hand-written loops of the same call, in one process.
+"""Compare figures of the plugin with hand-written loops of the same call, in one process.
 
 Run it on a quiet machine: ``python benchmarks/fidelity.py``. It prints ratios:
 
-* hit: our hit median over that of a tight loop, with nothing between the calls but reading the clock;
-* miss: our miss median over that of a loop that clears both caches and times one call.
+* hit: the plugin's hit median over that of a tight loop that only reads the clock between calls;
+* miss: the plugin's miss median over that of a loop that clears both caches and times one call.
 
-Ours and the loops take turns in short blocks of as many samples, and the lowest median of a block counts,
-of each: what a neighbour on the machine slows down is not compared. Both loops run below autograd, as a
-capture does. Beside them stand our figures in microseconds.
+The plugin and the loops alternate in short blocks with equal numbers of samples, and the lowest median of a
+block counts for each, so that load on the machine is excluded. Both loops run below autograd, as a capture
+does. The last columns are the plugin's figures in microseconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 BLOCKS = 120  # of each, in turn
-# In a block: few misses, which are slow, and for each so many hits that it has those of a default capture.
+# Per block: few misses, which are slow, and as many hits for each as a default capture has in all.
 ROUNDS, REPEAT = 5, 40
 HIT_BOUND, MISS_BOUND = 0.03, 0.05
 
@@ -48,7 +48,7 @@ class Figures:
 
 
 class HandWritten(DispatchCapture):
-    """Enter below autograd as a capture does, and time the call by a plain loop."""
+    """Mode that enters below autograd as a capture does, and times the call in a plain loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,28 +61,28 @@ class HandWritten(DispatchCapture):
         return result
 
 
-def putting_back(call: OpCall) -> Callable[[], None]:
-    """Save what the op writes to, and return what writes it back: each repetition is to find the same."""
+def restorer(call: OpCall) -> Callable[[], None]:
+    """Save what the op writes to; return a function that restores it, so that repetitions are equal."""
     locals_of = [tensor.to_local() for tensor in call.written() if isinstance(tensor, DTensor)]
     saved = [(local, local.clone()) for local in locals_of]
 
-    def put_back() -> None:
+    def restore() -> None:
         for local, contents in saved:
             local.copy_(contents)
 
-    return put_back
+    return restore
 
 
 def time_hits(call: OpCall) -> float:
-    """Median of a tight loop in nanoseconds."""
+    """Return the median of a tight loop in nanoseconds."""
     func, args, kwargs = call.func, call.args, call.kwargs
-    put_back = putting_back(call)
+    restore = restorer(call)
     for _ in range(50):
         func(*args, **kwargs)
     samples = []
     gc.disable()
     for _ in range(ROUNDS * REPEAT):
-        put_back()
+        restore()
         start = perf_counter_ns()
         result = func(*args, **kwargs)
         end = perf_counter_ns()
@@ -93,12 +93,12 @@ def time_hits(call: OpCall) -> float:
 
 
 def time_misses(call: OpCall) -> float:
-    """Median of a loop that clears and calls, in nanoseconds."""
+    """Return the median of a loop that clears the caches before each call, in nanoseconds."""
     func, args, kwargs = call.func, call.args, call.kwargs
-    caches, put_back = ShardingCaches(), putting_back(call)
+    caches, restore = ShardingCaches(), restorer(call)
     samples = []
     for _ in range(ROUNDS + 1):
-        put_back()
+        restore()
         gc.collect(1)
         gc.disable()
         caches.clear()
@@ -108,15 +108,15 @@ def time_misses(call: OpCall) -> float:
         del result
         samples.append(end - start)
         gc.enable()
-    return statistics.median(samples[1:])  # ours discards the first too
+    return statistics.median(samples[1:])  # the plugin also discards the first
 
 
 def ours(op: Callable[[], Any]) -> Figures:
     """Measure an op as ``dtdispatch.capture()`` does."""
-    book = ResultStore()
-    with SignatureCapture(book, Plan(ROUNDS, REPEAT)):
+    store = ResultStore()
+    with SignatureCapture(store, Plan(ROUNDS, REPEAT)):
         op()
-    [measurement] = book.measurements()
+    [measurement] = store.measurements()
     miss, hit = measurement.median_ns(State.MISS), measurement.median_ns(State.HIT)
     assert miss is not None
     assert hit is not None
@@ -131,7 +131,7 @@ def by_hand(op: Callable[[], Any]) -> Figures:
 
 
 def compare(op: Callable[[], Any]) -> tuple[Figures, Figures]:
-    """Measure an op both ways in turns: ours and by hand, then the other way round."""
+    """Measure an op both ways in turns, alternating which is first."""
     taken: dict[Callable[[Callable[[], Any]], Figures], list[Figures]] = {ours: [], by_hand: []}
     for block in range(BLOCKS):
         for way in (ours, by_hand) if block % 2 else (by_hand, ours):
@@ -140,12 +140,12 @@ def compare(op: Callable[[], Any]) -> tuple[Figures, Figures]:
 
 
 def lowest(blocks: Sequence[Figures]) -> Figures:
-    """Take the lowest of each figure."""
+    """Return the minimum of each figure."""
     return Figures(min(block.miss for block in blocks), min(block.hit for block in blocks))
 
 
 def ops(owner: ProcessGroupOwner) -> dict[str, Callable[[], Any]]:
-    """Name eight ops: pointwise, in place, random, views, a reduction, a softmax, a list of tensors."""
+    """Return eight ops by name: pointwise, in place, random, views, reduction, softmax, list of tensors."""
     mesh = owner.mesh(MeshSpec((4,), "cpu", "fake"))
     a = distribute_tensor(torch.rand(512, 512), mesh, [Shard(0)])
     b = distribute_tensor(torch.rand(10, 10), mesh, [Replicate()])
@@ -162,7 +162,7 @@ def ops(owner: ProcessGroupOwner) -> dict[str, Callable[[], Any]]:
 
 
 def main() -> int:
-    """Print the table; the exit status is 1 where a ratio is off by more than its bound."""
+    """Print the table; return 1 if a ratio is off by more than its bound, else 0."""
     warnings.filterwarnings("ignore", message="DTensor random operators")
     torch.set_num_threads(1)
     owner = ProcessGroupOwner()

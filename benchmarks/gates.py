@@ -1,10 +1,10 @@
-"""How often each gate fails a clean run, and finds what was put in: ``python benchmarks/gates.py``.
+"""Measure how often each gate fails a clean run and detects a fault: ``python benchmarks/gates.py``.
 
-A project of two tests is made in a temporary repository of three commits: *clean*; *slower*, whose call
-makes thirteen adds in place of ten (+30 %); and *miss*, whose step has one cache miss too many. Each gate
-judges the clean commit N times, and what it can see of the others N times, always as a command with its
-exit status. ``--runs counters=20,ab=3`` sets N, and names the gates that are run; by default all are. The
-load of the machine is printed, as the figures of gates on times hang on it.
+A project of two tests is created in a temporary repository with three commits: *clean*; *slower*, whose call
+runs thirteen adds instead of ten (+30 %); and *miss*, whose step has an additional cache miss. Each gate
+judges the clean commit N times, and each fault that it can detect N times, as a command with an exit status.
+``--runs counters=20,ab=3`` sets N and selects the gates; by default all of them run. The load of the machine
+is printed, because the rates of gates on times depend on it.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ UPDATE = (*OURS, "expected", "update", "--reason", "measured")
 
 @dataclass(frozen=True)
 class Gate:
-    """A way to judge a commit.
+    """Commands that judge a commit.
 
     Args:
-        runs: how often each commit is judged.
-        faults: the commits with a fault that it can see.
-        command: what judges the commit that is checked out; ``REV`` stands for its name.
-        prepare: commands that make its baseline, on the clean commit.
+        runs: number of times that each commit is judged.
+        faults: commits with a fault that the gate can detect.
+        command: judges the commit that is checked out; ``REV`` is replaced by its name.
+        prepare: commands that create the baseline, on the clean commit.
     """
 
     runs: int
@@ -117,21 +117,21 @@ GATES: Mapping[str, Gate] = {
 
 
 def main() -> None:
-    """Judge, and print."""
+    """Run the gates, and print their rates."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", default="", help="NAME=N,NAME=N")
-    asked = dict(part.split("=") for part in parser.parse_args().runs.split(",") if part)
+    runs = dict(part.split("=") for part in parser.parse_args().runs.split(",") if part)
     print(f"torch {torch.__version__}; {os.cpu_count()} cores; load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as folder:
         make_project(Path(folder))
         for name, gate in GATES.items():
-            if not asked or name in asked:
-                judge(name, gate, Path(folder), int(asked.get(name, gate.runs)))
+            if not runs or name in runs:
+                judge(name, gate, Path(folder), int(runs.get(name, gate.runs)))
     print(f"load at the end {os.getloadavg()[0]:.1f}")
 
 
 def make_project(folder: Path) -> None:
-    """Make the repository: each fault is a commit of its own upon the clean one, and a tag."""
+    """Create the repository, with a commit and a tag for each fault."""
     (folder / "test_gate.py").write_text(textwrap.dedent(PROJECT).lstrip())
     (folder / ".gitignore").write_text("*.csv\n.benchmarks\n__pycache__\n")
     run_or_stop(("git", "init", "-q"), folder)
@@ -144,19 +144,19 @@ def make_project(folder: Path) -> None:
 
 
 def run_or_stop(command: Sequence[str], folder: Path) -> None:
-    """Run what must not fail."""
+    """Run a command, and exit if it fails."""
     ran = run_in(command, folder)
     if ran.returncode:
         raise SystemExit(f"{' '.join(command)}: {ran.returncode}\n{ran.stdout}{ran.stderr}")
 
 
 def run_in(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command."""
+    """Run a command in a folder, and capture its output."""
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 def judge(name: str, gate: Gate, folder: Path, runs: int) -> None:
-    """Let a gate judge each commit as often as asked, and print what it said."""
+    """Judge each commit ``runs`` times, and print the rates."""
     run_or_stop(("git", "checkout", "-q", CLEAN), folder)
     for command in gate.prepare:
         run_or_stop(command, folder)
@@ -172,7 +172,7 @@ def judge(name: str, gate: Gate, folder: Path, runs: int) -> None:
 
 
 def line_of(name: str, commit: str, statuses: Counter[int], seconds: Sequence[float]) -> str:
-    """Say how many runs failed, of how many, and between what bounds the rate is with 95 %."""
+    """Format the number of failed runs, with the 95 % interval of the rate."""
     runs, failed = statuses.total(), statuses[1]
     low, high = binomtest(failed, runs).proportion_ci()
     others = {status: count for status, count in sorted(statuses.items()) if status > 1}

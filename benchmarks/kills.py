@@ -1,8 +1,8 @@
-"""Kill runs as they write their files, and run many at once in one storage: no file is torn or lost.
+"""Check that no file is torn or lost when runs are killed, or when many share one storage.
 
     python benchmarks/kills.py [--kills 60] [--sessions 20] [--at-once 4]
 
-Runs are forks of this process, which has imported torch: each takes about a second.
+Runs are forks of this process, which has imported torch, so each takes about a second.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def start(*args: str) -> int:
             os.dup2(nothing.fileno(), 2)
             status = pytest.main([*args])
     finally:
-        os._exit(status)  # an interrupt must not go on as the parent
+        os._exit(status)  # after an interrupt the child must not continue as the parent
 
 
 def check(path: Path) -> None:
-    """Raise unless a file is whole."""
+    """Raise an exception unless a file is complete."""
     text = path.read_text()
     if path.suffix == ".json":
         read_run(path)
@@ -80,12 +80,12 @@ def check(path: Path) -> None:
 
 
 def saved() -> dict[Path, bytes]:
-    """Read every saved run."""
+    """Return the number of saved runs, and check that each can be read."""
     return {path: path.read_bytes() for path in Path(".benchmarks").rglob("*.json")}
 
 
 def last_part(process: int) -> float:
-    """Wait until the test of a run is over; return when that was."""
+    """Wait until the test of a run has ended; return that time."""
     while not Path("over").exists() and os.waitpid(process, os.WNOHANG) == (0, 0):
         time.sleep(1e-3)
     Path("over").unlink(missing_ok=True)
@@ -94,7 +94,7 @@ def last_part(process: int) -> float:
 
 def kill_runs(kills: int) -> None:
     """Kill runs at random moments between the end of their test and their own."""
-    for _ in range(2):  # the first imports what is imported late
+    for _ in range(2):  # the first run imports lazily
         process = start(*ARGS, *WRITES)
         began = last_part(process)
         os.waitpid(process, 0)
@@ -116,7 +116,7 @@ def kill_runs(kills: int) -> None:
 
 
 def run_sessions(sessions: int, at_once: int) -> None:
-    """Run many sessions in one storage, some at a time."""
+    """Run sessions in one storage, ``at_once`` at a time."""
     before, running = saved(), 0
     for _ in range(sessions):
         if running == at_once:
@@ -135,7 +135,7 @@ def run_sessions(sessions: int, at_once: int) -> None:
 
 
 def main() -> int:
-    """Kill runs, and run many at once."""
+    """Kill runs, then run sessions in one storage."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--sessions", type=int, default=20)

@@ -1,13 +1,13 @@
-"""What measuring costs: captured ops, counted steps and watched loops, each beside the same unmeasured.
+"""Measure the overhead of captured ops, counted steps and watched loops, beside unmeasured ones.
 
-``python benchmarks/overhead.py``, or with names of parts: ``python benchmarks/overhead.py watching``. Both
-ways run in turn in one process, each first in every second turn. Every ratio has a bound; the exit status is
-1 where one is above it.
+``python benchmarks/overhead.py``, or with names of parts: ``python benchmarks/overhead.py watching``.
+Measured and unmeasured code alternates in one process. Every ratio has a bound; the exit status is 1 if one
+is exceeded.
 
-All times are CPU times of the thread. A watched loop is all its steps, with what is done between them.
-Opening and closing the watch is printed apart. The ratio is the median over pairs, with its 95 % interval.
-Below it stands that of loops whose every step is the quickest of its number: what neighbours slow is left
-out, and what a watch does in certain steps is not.
+All times are CPU times of the thread. The time of a watched loop includes everything between its steps.
+Opening and closing the watch is printed separately. The ratio is the median over pairs, with its 95 %
+interval. The second ratio takes for each step number its fastest occurrence: this excludes load on the
+machine, but not work that a watch does in certain steps.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_mlp, tensor_parallel_step
 
 CAPTURED_BOUND, COUNTED_BOUND = 6, 1.5  # times as long
-WATCHED_BOUND, LONG_WATCHED_BOUND, LONG_S = 1.1, 1.05, 2e-3  # the second where a step is so long
+WATCHED_BOUND, LONG_WATCHED_BOUND, LONG_S = 1.1, 1.05, 2e-3  # the second for steps of LONG_S seconds or more
 BLOCKS, CALLS, TOTAL = 60, 200, 300_000
 COUNTED, STEPS = 41, 5
 LOOPS, LOOP_STEPS, MISSING = 11, 300, 150
@@ -48,14 +48,14 @@ T = TypeVar("T")
 
 
 def seconds(step: Step) -> float:
-    """Measure the CPU time of one call, which other programs do not add to."""
+    """Return the CPU time of one call, which excludes other programs."""
     start = time.thread_time()
     step()
     return time.thread_time() - start
 
 
 def in_turns(plain: Callable[[], T], other: Callable[[], T], turns: int) -> list[list[T]]:
-    """Run both ways in turn, and return what each gave."""
+    """Run both functions in turns, and return the results of each."""
     found: list[list[T]] = [[], []]
     for turn in range(turns):
         for side in (1, 0) if turn % 2 else (0, 1):
@@ -64,17 +64,17 @@ def in_turns(plain: Callable[[], T], other: Callable[[], T], turns: int) -> list
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process had, on Linux."""
+    """Return the peak resident memory of this process in bytes, on Linux."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def capture(mesh: DeviceMesh) -> bool:
-    """Capture an op that is called over and over, and return whether that costs too much.
+    """Capture repeated calls of an op, and return whether the ratio exceeds its bound.
 
-    It is measured once, and counted at each further call.
+    The op is measured once, and its further calls are counted.
     """
     a = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0), Replicate()])
-    book = ResultStore()
+    store = ResultStore()
 
     def op() -> Any:
         return a + a
@@ -83,15 +83,15 @@ def capture(mesh: DeviceMesh) -> bool:
         return statistics.median(seconds(op) for _ in range(CALLS))
 
     def captured() -> float:
-        with SignatureCapture(book, Plan(1, 1)):
+        with SignatureCapture(store, Plan(1, 1)):
             op()
             return block()
 
-    plain_s, captured_s = map(min, in_turns(block, captured, BLOCKS))  # what a neighbour did not slow
+    plain_s, captured_s = map(min, in_turns(block, captured, BLOCKS))  # the least disturbed block
     ratio = captured_s / plain_s
     print(f"  a captured call: {captured_s * 1e6:.1f} us for {plain_s * 1e6:.1f} us")
     print(f"  captured {ratio:.3f} times as long; the bound is {CAPTURED_BOUND}")
-    with SignatureCapture(book, Plan(1, 1)):
+    with SignatureCapture(store, Plan(1, 1)):
         op()
         gc.collect()
         objects, memory = len(gc.get_objects()), peak_bytes()
@@ -106,12 +106,12 @@ def capture(mesh: DeviceMesh) -> bool:
 
 
 def count(step: Step) -> bool:
-    """Count a step, and return whether that costs too much; what is done between steps is printed."""
+    """Count a step, print the time between steps, and return whether the ratio exceeds its bound."""
     between: list[float] = []
 
     def counted() -> float:
         with StepCounter() as counter:
-            step()  # the first one meets hooks that were just put in place: that is the warm-up's
+            step()  # the first step runs through newly installed hooks, as a warm-up step does
             counter.lap()
             counted_s = seconds(step)
             between.append(seconds(counter.lap))
@@ -131,7 +131,7 @@ def count(step: Step) -> bool:
 
 
 def watch(step: Step, missing: Step) -> bool:
-    """Watch a loop of steps, one of which misses, and return whether a step costs too much."""
+    """Watch a loop of steps, one of which misses, and return whether the ratio exceeds its bound."""
     lines: list[str] = []
     opening: list[float] = []
 
@@ -173,21 +173,21 @@ def watch(step: Step, missing: Step) -> bool:
 
 
 class Wrapping(torch.nn.Module):
-    """Wraps, unwraps and redistributes, and does hardly anything else."""
+    """Module that wraps, unwraps and redistributes, with one add."""
 
     def __init__(self, weight: Any) -> None:
         super().__init__()
         self.weight = weight
 
     def forward(self, local: torch.Tensor) -> torch.Tensor:
-        """Take a local tensor, and give one."""
+        """Return a local tensor, computed from a local tensor."""
         weight = self.weight.redistribute(placements=[Replicate()])
         wrapped: Any = DTensor.from_local(local, weight.device_mesh, [Replicate()]) + weight
         return wrapped.to_local()  # type: ignore[no-any-return]
 
 
 def prepare(grid: DeviceMesh, line: DeviceMesh) -> tuple[dict[str, Step], dict[str, Step], Step]:
-    """Prepare the steps that are counted, those that are watched, and an op that misses at each call."""
+    """Return the counted steps, the watched steps, and an op that misses in each call."""
     blocks = [tensor_parallel_step(grid) for _ in range(4)]
     mlp, batch = tensor_parallel_mlp(grid)
     compiled = torch.compile(mlp, backend="aot_eager")
@@ -213,7 +213,7 @@ def prepare(grid: DeviceMesh, line: DeviceMesh) -> tuple[dict[str, Step], dict[s
 
 
 def main() -> int:
-    """Print a line or two for each of the parts that are named, or of all."""
+    """Print the ratios of the parts named on the command line, by default of all."""
     torch.set_num_threads(1)
     owner = ProcessGroupOwner()
     grid = owner.mesh(MeshSpec((2, 4), "cpu", "fake"), ("dp", "tp"))
@@ -228,7 +228,7 @@ def main() -> int:
         for name, judge in parts[part].items():
             print(f"{part}: {name}")
             failed += [f"{part}: {name}"] * judge()
-    print(f"frames that were compiled: {torch._dynamo.utils.counters['frames']['total']}")
+    print(f"compiled frames: {torch._dynamo.utils.counters['frames']['total']}")
     owner.close()
     print(f"above its bound: {', '.join(failed) or 'none'}")
     return int(bool(failed))

@@ -1,6 +1,6 @@
 """Draw the picture of two budgets: ``python benchmarks/pictures.py``.
 
-It is drawn from the text of a real run, which stands in the page beside it, so that both say the same.
+It is drawn from the output of a real run on the same page, so that both show the same figures.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 DOCS = Path(__file__).parent.parent / "docs"
 PICTURES = DOCS / "pictures"
 STEP_TIME = DOCS / "step_time.md"
-# Parts of a budget, and their colours; what belongs together is of one kind.
+# Colours of the parts of a budget; related parts have shades of one colour.
 COLOURS = {
     "local": "#8a8f98",
     "dispatch": "#3b82c4",
@@ -33,10 +33,12 @@ STYLE = "<style>@media (prefers-color-scheme: dark) { svg { color: #ddd } }</sty
 
 
 def main() -> int:
-    """Draw, and say what was written."""
+    """Draw the pictures, and print the files that changed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where a picture is old")
-    asked = parser.parse_args()
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if a picture is out of date"
+    )
+    options = parser.parse_args()
     drawn = {
         PICTURES / "budget.svg": budget_picture(
             {name: parts_of(table_of(name)) for name in ("before", "after")}
@@ -44,14 +46,14 @@ def main() -> int:
     }
     old = [path for path, text in drawn.items() if not path.exists() or path.read_text() != text]
     for path in old:
-        if not asked.check:
+        if not options.check:
             path.write_text(drawn[path])
-        print(f"{'is old' if asked.check else 'drawn'}: {path.relative_to(DOCS.parent)}")
-    return int(asked.check and bool(old))
+        print(f"{'out of date' if options.check else 'drawn'}: {path.relative_to(DOCS.parent)}")
+    return int(options.check and bool(old))
 
 
 def table_of(name: str) -> str:
-    """Read the parts of a budget from the page, by its name in the first example."""
+    """Return the table of a budget on the page, by its name in the first example."""
     found = re.search(
         rf": {name} \(budget\)\n(.*?^  measured[^\n]*)", STEP_TIME.read_text(), re.DOTALL | re.MULTILINE
     )
@@ -64,13 +66,13 @@ Parts = dict[str, float]
 
 
 def parts_of(text: str) -> Parts:
-    """Read the parts of a budget, in microseconds, and what was measured."""
+    """Return the parts of a budget and the measured time, in microseconds."""
     found = re.findall(r"^  (\w[\w ]*?) +(-?[\d,.]+) +-?[\d.]+%", text, re.MULTILINE)
     return {name: float(number.replace(",", "")) for name, number in found}
 
 
 def budget_picture(budgets: dict[str, Parts]) -> str:
-    """Draw budgets as bars on one scale, and what each part of them is."""
+    """Return an SVG of budgets as bars on one scale, with a legend."""
     longest = max(sum(_shown(parts).values()) for parts in budgets.values())
     body: list[str] = []
     y = 8

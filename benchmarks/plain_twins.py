@@ -1,9 +1,8 @@
 """Plain twins of the suite's steps: the same local program on plain tensors.
 
-What a step costs because its tensors are DTensors is its time less that of its twin. A twin has no DTensor,
-no process group and no collective. It runs the same matrix products on the same local shapes. Where a
-collective changes a shape, the twin repeats what one rank has (a gather) or takes the first part of it (a
-scatter).
+The cost of DTensor in a step is its time less that of its twin. A twin has no DTensor, no process group and
+no collective. It runs the same matrix products on the same local shapes. If a collective changes a shape,
+the twin repeats one rank's part (a gather) or takes the first part of it (a scatter).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pytest_dtdispatch.suite.models import BATCH, HIDDEN, WIDTH, four_layers, ml
 
 
 def of_one_rank(ranks: int) -> Sizes:
-    """Divide the sizes that are split over the ranks."""
+    """Return the sizes on one rank."""
     whole = Sizes()
     return replace(
         whole, heads=whole.heads // ranks, hidden=whole.hidden // ranks, tokens=whole.tokens // ranks
@@ -30,9 +29,9 @@ def of_one_rank(ranks: int) -> Sizes:
 
 
 def plain_tensor_parallel_step(mesh: DeviceMesh) -> Work:
-    """Prepare what one rank of that step computes, on plain tensors: no DTensor, no collective.
+    """Return a step with the local program of one rank, on plain tensors.
 
-    The weights and the batch have the sizes that the local tensors have there; the all-reduces are left out.
+    The weights and the batch have the sizes of the local tensors; the all-reduces are omitted.
     """
     rows, ranks = BATCH // mesh.size(0), mesh.size(1)
     up = torch.rand(HIDDEN // ranks, WIDTH, device=mesh.device_type, requires_grad=True)
@@ -48,11 +47,11 @@ def plain_tensor_parallel_step(mesh: DeviceMesh) -> Work:
 
 
 def plain_fsdp_training_step(mesh: DeviceMesh) -> Work:
-    """Prepare what one rank of that step computes, on plain tensors: no DTensor, no collective.
+    """Return a step with the local program of one rank, on plain tensors.
 
-    Forward and backward run on whole weights, as those that FSDP2 gathers. The optimizer works on parameters
-    of the size of one rank's shards, whose gradients are the first rows of those of the whole
-    weights. Gathering weights and reducing gradients is left out, and the copies that this takes.
+    Forward and backward run on whole weights, like those that FSDP2 gathers. The optimizer updates parameters
+    with the size of one rank's shards, whose gradients are the first rows of those of the whole weights.
+    Gathers of weights, reductions of gradients and their copies are omitted.
     """
     model, ranks = four_layers(mesh.device_type), mesh.size()
     pairs = [
@@ -79,10 +78,10 @@ def plain_fsdp_training_step(mesh: DeviceMesh) -> Work:
 
 
 class LocalBlock(TransformerBlock):
-    """One layer on one rank's part of the weights and of the sequence, without collectives.
+    """Layer on one rank's part of the weights and of the sequence, without collectives.
 
-    Where the parallel layer gathers the sequence, this one repeats its part of it; where that one
-    scatters, this one takes the first part. So each local op has the shapes that it has there.
+    If the parallel layer gathers the sequence, this one repeats its part; if that one scatters, this one
+    takes the first part. So the shapes of all local ops are equal.
     """
 
     def __init__(self, sizes: Sizes, ranks: int) -> None:
@@ -97,14 +96,14 @@ class LocalBlock(TransformerBlock):
 
 
 class LocalLlama(Llama):
-    """What one rank computes of the model, without collectives."""
+    """Model with the local program of one rank, without collectives."""
 
     def __init__(self, sizes: Sizes, ranks: int) -> None:
         super().__init__(sizes, lambda: LocalBlock(sizes, ranks))
         self.ranks = ranks
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Run all layers, and repeat the scores of one rank's tokens."""
+        """Run all layers, and repeat the scores of one rank's tokens for the whole sequence."""
         x = first_part(self.tok_embeddings(tokens), self.ranks)
         for layer in self.layers.values():
             x = layer(x, self.rotations)
@@ -113,10 +112,10 @@ class LocalLlama(Llama):
 
 
 def plain_llama_step(mesh: DeviceMesh) -> Work:
-    """Prepare what one rank of that step computes, on plain tensors: no DTensor, no collective.
+    """Return a step with the local program of one rank, on plain tensors.
 
-    Weights and activations have the sizes that the local tensors have there, so the local ops are the same:
-    norms and residual sums on a rank's part of the sequence, linear layers on its part of the weights.
+    Weights and activations have the sizes of the local tensors, so the local ops are equal: norms and
+    residual sums on a rank's part of the sequence, linear layers on its part of the weights.
     """
     whole, ranks = Sizes(), mesh.size()
     sizes = of_one_rank(ranks)
@@ -125,20 +124,20 @@ def plain_llama_step(mesh: DeviceMesh) -> Work:
 
 
 def repeated(x: Tensor, ranks: int) -> Tensor:
-    """Make of one rank's part of the sequence as much as all ranks have."""
+    """Repeat one rank's part of the sequence to the length of the whole sequence."""
     return x.repeat(1, ranks, 1)
 
 
 def first_part(x: Tensor, ranks: int) -> Tensor:
-    """Take as much of the sequence as one rank has."""
+    """Return the first part of the sequence, with the length of one rank's part."""
     return x.narrow(1, 0, x.shape[1] // ranks)
 
 
 def plain_decode_token(mesh: DeviceMesh) -> Decode:
-    """Prepare what one rank of that model computes, on plain tensors: no DTensor, no collective.
+    """Return a decoding loop with the local program of one rank, on plain tensors.
 
-    Weights and caches have the sizes that the local tensors have there: one rank's heads, and its part of
-    the width inside a feed-forward block. The two all-reduces of each layer are left out.
+    Weights and caches have the sizes of the local tensors: one rank's heads, and its part of the width inside
+    a feed-forward block. The two all-reduces of each layer are omitted.
     """
     sizes, device = of_one_rank(mesh.size()), mesh.device_type
 
@@ -149,5 +148,5 @@ def plain_decode_token(mesh: DeviceMesh) -> Decode:
 
 
 def plain_decode_steps(mesh: DeviceMesh) -> Callable[[], Any]:
-    """Prepare what one rank computes of that, on plain tensors."""
+    """Return decoding steps with the local program of one rank, on plain tensors."""
     return in_sequence(plain_decode_token(mesh))

@@ -1,6 +1,6 @@
-r"""Does a program notice? Real models from elsewhere, run plainly and captured, and compared bit for bit.
+r"""Compare real models run with and without measurement, bit for bit.
 
-It needs more than this project installs, so give it a virtual environment of its own, from the root of a
+It requires packages that this project does not install. Create a virtual environment for it in the root of a
 checkout::
 
     python3.11 -m venv /tmp/models
@@ -9,17 +9,16 @@ checkout::
         numpy pytest pytest-benchmark
     PYTHONPATH=src:. OMP_NUM_THREADS=1 /tmp/models/bin/python benchmarks/real_models.py
 
-It runs on fake process groups on the CPU, and takes some minutes. Names of programs may follow, to run
-those alone: ``torchtitan``, ``torchtitan-full``, ``llama-trained``, ``llama-decoding``, ``transformer``.
+It runs on fake process groups on the CPU, and takes some minutes. To select programs, pass their names:
+``torchtitan``, ``torchtitan-full``, ``llama-trained``, ``llama-decoding``, ``transformer``.
 
-Each is run plainly, and then once more plainly, with its ops counted, captured, and with its embedding alone
-measured in two ways. For each run it prints what differs from the plain one, and seconds. The exit status is
-1 where anything differs.
+Each program runs without measurement twice, with counted ops, captured, and with two measurements of its
+embedding only. For each run the differences from the first one are printed, and its seconds. The exit status
+is 1 if anything differs.
 
-``benchmarks/real_models.py cost`` says what captures take instead, in CPU seconds: one step, or token, of
-each program with empty caches, as a first step finds them, plain, captured by default and by
-``TimeCaptureMode``; then 1,000 signatures with one round and one hit, and three on a mesh of three
-dimensions.
+``benchmarks/real_models.py cost`` prints the CPU seconds of captures instead: one step, or token, of each
+program with empty caches, unmeasured, captured by default and by ``TimeCaptureMode``; then 1,000 signatures
+with one round and one hit, and three signatures on a mesh of three dimensions.
 """
 
 from __future__ import annotations
@@ -61,17 +60,17 @@ from tests.models.watching import (
 
 STEPS, TOKENS, SHOWN = 3, 6, 30
 PLAN, DEFAULT = Plan(rounds=1, repeat=2), Plan(fewest=FEWEST)
-EMBEDDING = ("embedding.default",)  # when no other op is measured, nothing clears what its repetitions leave
+EMBEDDING = ("embedding.default",)  # no other measured op clears what its repetitions leave
 
 Open = Callable[[], AbstractContextManager[Any]]
-Program = Callable[[Watch, Open, int], None]  # of so many steps, or tokens
+Program = Callable[[Watch, Open, int], None]  # the last argument is the number of steps, or tokens
 
 
 def train(
     watch: Watch, capturing: Open, steps: int, model: Any, step_of: Callable[[], Any], clip: Any
 ) -> None:
-    """Steps of forward and backward, clipping, AdamW; everything of each is noted."""
-    # Plain tensors and DTensors cannot be in one group: each op of the optimizer takes a group whole.
+    """Train with clipping and AdamW, and record all values of each step."""
+    # Plain tensors and DTensors need separate groups: foreach ops of the optimizer take a whole group.
     sharded: list[Any] = []
     plain: list[Any] = []
     for parameter in model.parameters():
@@ -91,7 +90,7 @@ def train(
 
 
 def torchtitan_llama(spmd_backend: str) -> Program:
-    """Llama 3's debug model of torchtitan, FSDP2 over 2 ranks and tensor parallelism over 4."""
+    """Return torchtitan's debug model of Llama 3, with FSDP2 over 2 ranks and tensor parallelism over 4."""
     titan = importlib.import_module("torchtitan.models.llama3")
     registry = importlib.import_module("torchtitan.models.llama3.config_registry")
     attention = importlib.import_module("torchtitan.models.common.attention")
@@ -103,7 +102,7 @@ def torchtitan_llama(spmd_backend: str) -> Program:
     utils.set_spmd_backend(spmd_backend)
     config = registry.llama3_debugmodel()
     config.model_spec = spec = titan.model_registry("debugmodel")
-    for layer in spec.model.layers:  # torchtitan compiles its attention for a GPU: the CPU takes torch's
+    for layer in spec.model.layers:  # torchtitan's attention is compiled for GPUs: use torch's on the CPU
         layer.attention.inner_attention = attention.ScaledDotProductAttention.Config()
     config.training.seq_len, config.training.local_batch_size = 64, 2
     config.parallelism.tensor_parallel_degree = 4
@@ -151,7 +150,7 @@ def torchtitan_llama(spmd_backend: str) -> Program:
 
 
 def tiny_llama(mesh: Any) -> Any:
-    """Make transformers' Llama on a mesh; its vocabulary is split too."""
+    """Return a small Llama of transformers on a mesh, with a sharded vocabulary."""
     transformers = importlib.import_module("transformers")
     config = transformers.LlamaConfig(
         vocab_size=128,
@@ -194,7 +193,7 @@ def transformers_training(mesh: Any) -> Program:
 
 
 def fsdp_transformer(mesh: Any) -> Program:
-    """Train the Transformer of torch's own tests, by FSDP2."""
+    """Return a training of the Transformer in torch's own tests, with FSDP2."""
     tested = importlib.import_module("torch.testing._internal.distributed._tensor.common_dtensor")
 
     def program(watch: Watch, capturing: Open, steps: int) -> None:
@@ -215,7 +214,7 @@ def fsdp_transformer(mesh: Any) -> Program:
 
 
 def transformers_decoding(mesh: Any) -> Program:
-    """Decode with a cache that grows: it holds each rank's heads as plain tensors."""
+    """Return a decoding with a growing cache of plain tensors, each rank's heads."""
 
     def program(watch: Watch, capturing: Open, steps: int) -> None:
         torch.manual_seed(0)
@@ -230,7 +229,7 @@ def transformers_decoding(mesh: Any) -> Program:
                 for index, layer in enumerate(cache.layers):
                     watch.see(f"token {token}: keys of layer {index}", layer.keys)
                     watch.see(f"token {token}: values of layer {index}", layer.values)
-                # On a fake group the best is always an id of rank 0: the others get their turn by this sum.
+                # On a fake group argmax always returns an id of rank 0: the offset selects the others.
                 best = out.logits.full_tensor()[:, -1].argmax(-1, keepdim=True)
                 ids = (best + 17 * token) % 128
                 watch.count_alive(f"token {token}")
@@ -239,7 +238,7 @@ def transformers_decoding(mesh: Any) -> Program:
 
 
 def compare(name: str, program: Program) -> bool:
-    """Run a program plainly and captured; print what differs, and say whether nothing does."""
+    """Run a program plainly and measured; print the differences, and return whether there are none."""
     steps = TOKENS if name == "llama-decoding" else STEPS
 
     def timed(opening: Open) -> tuple[Watch, float]:
@@ -248,10 +247,10 @@ def compare(name: str, program: Program) -> bool:
         return watch, perf_counter() - start
 
     def report(what: str, opening: Open) -> bool:
-        """Run the program again; print what differs from its plain run, and say whether nothing does."""
+        """Run the program again; print differences from its plain run, and return whether there are none."""
         try:
             other, other_s = timed(opening)
-        except Exception as error:  # that a capture breaks a program is what this script is there to say
+        except Exception as error:  # any exception is a finding of this script
             print(f"  {what}: raised {type(error).__name__}: {str(error).splitlines()[0]}")
             return False
         found = differences(plain, other)
@@ -263,23 +262,23 @@ def compare(name: str, program: Program) -> bool:
     program(Watch(), nullcontext, steps)
     plain, plain_s = timed(nullcontext)
     print(f"\n{name}: {len(plain.facts)} facts seen, {plain_s:.2f} s")
-    counted, book = CountedOps(), ResultStore()
+    counted, store = CountedOps(), ResultStore()
     equal = [
         report("plain again", nullcontext),
-        report("ops counted alone", lambda: counted),
-        report("captured", lambda: SignatureCapture(book, PLAN)),
+        report("ops counted", lambda: counted),
+        report("captured", lambda: SignatureCapture(store, PLAN)),
         report("embedding captured", lambda: SignatureCapture(ResultStore(), PLAN, EMBEDDING)),
         report("embedding timed", lambda: TimeCaptureMode(2, EMBEDDING)),
     ]
-    calls = calls_by_op(book)
-    print(f"  {len(book.measurements())} rows of {calls.total()} calls; {counted.calls.total()} ops were run")
+    calls = calls_by_op(store)
+    print(f"  {len(store.measurements())} rows of {calls.total()} calls; {counted.calls.total()} ops ran")
     if found := (counted.calls - calls) | (calls - counted.calls):
         print(f"    {found}")
     return all(equal) and not found
 
 
 class Timed:
-    """Take the CPU time of what runs in a block, with all that opening and closing it does."""
+    """Context manager that measures the CPU time of its block and of entering and leaving ``inner``."""
 
     def __init__(self, inner: AbstractContextManager[Any]) -> None:
         self.inner = inner
@@ -294,7 +293,7 @@ class Timed:
 
 
 def cost(name: str, program: Program) -> None:
-    """Print what a step takes that finds empty caches, plain and captured."""
+    """Print the time of a step that starts with empty caches, plain and captured."""
 
     def seconds(inner: AbstractContextManager[Any]) -> float:
         def opened() -> Timed:
@@ -302,14 +301,14 @@ def cost(name: str, program: Program) -> None:
             return timed
 
         timed = Timed(inner)
-        program(NOBODY, opened, 1)
+        program(NULL_WATCH, opened, 1)
         return timed.cpu_s
 
     seconds(nullcontext())
-    book, mode = ResultStore(), TimeCaptureMode()
+    store, mode = ResultStore(), TimeCaptureMode()
     plain_s = min(seconds(nullcontext()) for _ in range(3))
-    captured_s, timed_s = seconds(SignatureCapture(book, DEFAULT)), seconds(mode)
-    rows, calls = len(book.measurements()), sum(map(len, mode.op_to_time.values()))
+    captured_s, timed_s = seconds(SignatureCapture(store, DEFAULT)), seconds(mode)
+    rows, calls = len(store.measurements()), sum(map(len, mode.op_to_time.values()))
     print(
         f"{name}: {plain_s:.3f} s; captured {captured_s:.2f} s ({captured_s / plain_s:.1f} times), "
         f"{rows} rows; timed {timed_s:.2f} s ({timed_s / plain_s:.1f} times), {calls} calls",
@@ -318,7 +317,7 @@ def cost(name: str, program: Program) -> None:
 
 
 def cost_of_signatures(mesh: Any, count: int, plan: Plan) -> None:
-    """Print what many signatures of one op take that were never met before."""
+    """Print the time of many new signatures of one op."""
     whole = [Shard(0), *[Replicate()] * (mesh.ndim - 1)]
     tensors = [DTensor.from_local(torch.rand(2, 3 + number), mesh, whole) for number in range(2 * count)]
 
@@ -334,14 +333,14 @@ def cost_of_signatures(mesh: Any, count: int, plan: Plan) -> None:
     print(f"{count} signatures on {shape}, {plan.rounds} rounds: {captured_s:.2f} s; plain {plain_s:.2f} s")
 
 
-class Nobody(Watch):
-    """Notes nothing of a program."""
+class NullWatch(Watch):
+    """Watch that records nothing."""
 
     def __getattribute__(self, name: str) -> Any:
         return lambda *seen: None
 
 
-NOBODY = Nobody()
+NULL_WATCH = NullWatch()
 
 
 def program_of(name: str, owner: ProcessGroupOwner) -> Program:

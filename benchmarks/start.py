@@ -1,12 +1,12 @@
-"""What does the plugin add to pytest's start? Whole processes of ``pytest --co``, with it and without.
+"""Measure the plugin's share of pytest's start: processes of ``pytest --co``, with and without it.
 
-Run it on a quiet machine: ``python benchmarks/start.py``. It prints two ratios, with to without:
+Run it on a quiet machine: ``python benchmarks/start.py``. It prints two ratios:
 
-* instructions, as callgrind counts them, where valgrind is installed: load hardly changes them;
-* seconds: the median ratio of pairs of processes, one of them first in one pair, the other in the next.
+* instructions, counted by callgrind if valgrind is installed: load hardly changes them;
+* seconds: the median ratio of pairs of processes, whose order alternates.
 
-A folder of one test that imports no torch is collected, since the plugin must not import it either. Byte code
-is cached, as it is of any installed package.
+It collects one test that does not import torch, since the plugin must not import it either. Byte code is
+cached, as for any installed package.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAIRS = 30
 BOUND = 1.02
 COLLECT = (sys.executable, "-m", "pytest", "--co", "-q", "-p", "no:cacheprovider")
 WITHOUT = ("-p", "no:dtdispatch")
-# Random hashes would make two runs of one command differ.
+# Random hashes change the number of instructions.
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
     "PYTHONHASHSEED": "0",
@@ -33,29 +33,29 @@ ENVIRONMENT = {
 
 
 def collect(folder: str, flags: tuple[str, ...], under: tuple[str, ...] = ()) -> str:
-    """Collect in a fresh process; return what it wrote to its error stream."""
+    """Collect in a new process; return its standard error."""
     command = [*under, *COLLECT, *flags]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=ENVIRONMENT, check=True)
     return done.stderr
 
 
 def instructions(folder: str, flags: tuple[str, ...]) -> int:
-    """Count the instructions of one process."""
+    """Return the instructions of one process."""
     output = Path(folder, "callgrind.out")
-    said = collect(folder, flags, ("valgrind", "--tool=callgrind", f"--callgrind-out-file={output}"))
-    # A child that ends before it became another program has said its count first.
-    return int(re.findall(r"I +refs: +([\d,]+)", said)[-1].replace(",", ""))
+    errors = collect(folder, flags, ("valgrind", "--tool=callgrind", f"--callgrind-out-file={output}"))
+    # A forked child that fails before exec prints its count first.
+    return int(re.findall(r"I +refs: +([\d,]+)", errors)[-1].replace(",", ""))
 
 
 def seconds(folder: str, flags: tuple[str, ...]) -> float:
-    """Time one process."""
+    """Return the seconds of one process."""
     start = perf_counter()
     collect(folder, flags)
     return perf_counter() - start
 
 
 def pair(folder: str, is_first: bool) -> tuple[float, float]:
-    """Time two processes, in this order or the other: with the plugin, without it."""
+    """Return the seconds with and without the plugin; the process with it runs first if ``is_first``."""
     if is_first:
         with_plugin = seconds(folder, ())
         return with_plugin, seconds(folder, WITHOUT)
@@ -64,11 +64,11 @@ def pair(folder: str, is_first: bool) -> tuple[float, float]:
 
 
 def main() -> int:
-    """Print both ratios; the exit status is 1 where one is above the bound."""
+    """Print both ratios; return 1 if one exceeds the bound, else 0."""
     ratios = []
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "test_nothing.py").write_text("def test_nothing():\n    pass\n")
-        collect(folder, ())  # which leaves byte code
+        collect(folder, ())  # caches byte code
         collect(folder, WITHOUT)
         if shutil.which("valgrind"):
             counts = instructions(folder, ()), instructions(folder, WITHOUT)

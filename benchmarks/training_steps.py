@@ -1,14 +1,14 @@
-r"""Does a training step compute the same, whichever method runs it?
+r"""Check that a training step computes the same, whichever method runs it.
 
-It needs more than this project installs, so give it a virtual environment of its own, from the root of a
+It requires packages that this project does not install. Create a virtual environment for it in the root of a
 checkout::
 
     python3.11 -m venv /tmp/models
     /tmp/models/bin/pip install "torch==2.13.*" "transformers==5.*" timm peft pytest pytest-benchmark
     PYTHONPATH=src:. OMP_NUM_THREADS=1 /tmp/models/bin/python benchmarks/training_steps.py [words of names]
 
-It runs on fake process groups on the CPU. Steps whose package is not installed are listed as skipped, and so
-is a step that torch itself refuses.
+It runs on fake process groups on the CPU. Steps whose package is not installed, or that torch itself cannot
+run, are listed as skipped.
 
 Losses and parameters are compared bit for bit with those of a plain loop:
 
@@ -55,7 +55,7 @@ WIDTH = 31
 
 
 def language_model(kind: str, **sizes: Any) -> Any:
-    """Make a small model of transformers."""
+    """Return a small model of transformers."""
     transformers = importlib.import_module("transformers")
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(**SIZES, **sizes)
@@ -63,7 +63,7 @@ def language_model(kind: str, **sizes: Any) -> Any:
 
 
 def in_parallel(kind: str, **sizes: Any) -> Any:
-    """Load a small model of transformers by its own tensor parallel plan, which it applies to files alone."""
+    """Return a small model of transformers with its own tensor parallel plan, applied when it is loaded."""
     distributed = importlib.import_module("transformers.distributed")
     model = language_model(kind, **sizes)
     with tempfile.TemporaryDirectory() as folder:
@@ -73,7 +73,7 @@ def in_parallel(kind: str, **sizes: Any) -> Any:
 
 
 def language_training(model: Any, optimizer: Any) -> Training:
-    """Train a language model on one batch."""
+    """Return the training of a language model on one batch."""
     torch.manual_seed(1)
     ids = torch.randint(0, SIZES["vocab_size"], (2, 9))
     return trained(model, optimizer, lambda: model(ids, labels=ids, use_cache=False).loss)
@@ -101,7 +101,7 @@ def mixer() -> Training:
 
 
 def large_trainings() -> dict[str, tuple[str, Build]]:
-    """Return those of other packages, with the package."""
+    """Return trainings of models in other packages, each with its package."""
     gpt_oss = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16}
     return {
         "Qwen3, its own plan": ("transformers", partial(parallel_training, "Qwen3")),
@@ -112,7 +112,7 @@ def large_trainings() -> dict[str, tuple[str, Build]]:
 
 
 def reason_to_skip(package: str, build: Build) -> str:
-    """Return why a step cannot run here, measured or not; empty if it can."""
+    """Return why a step cannot run here even unmeasured; empty if it can."""
     if package and importlib.util.find_spec(package) is None:
         return f"{package} is not installed"
     try:
@@ -123,7 +123,7 @@ def reason_to_skip(package: str, build: Build) -> str:
 
 
 def verdict(build: Build, method: str) -> str:
-    """Return what differs by a method, or what it raises; "equal" if nothing."""
+    """Return the differences that a method causes, or its exception; "equal" if there are none."""
     try:
         return "; ".join(differences(build, method)) or "equal"
     except Exception as error:
@@ -132,7 +132,7 @@ def verdict(build: Build, method: str) -> str:
 
 def main(words: Sequence[str]) -> int:
     warnings.simplefilter("ignore")
-    os.environ.update(WORLD_SIZE="2", RANK="0", LOCAL_RANK="0")  # which transformers reads
+    os.environ.update(WORLD_SIZE="2", RANK="0", LOCAL_RANK="0")  # read by transformers
     owner = ProcessGroupOwner()
     trainings = {
         name: ("", build)

@@ -1,6 +1,6 @@
-"""missing_names.py [BEFORE]: list the private names that our code asks for and that the torch here has not.
+"""missing_names.py [BEFORE]: list private names that this package uses and the installed torch lacks.
 
-BEFORE is what this printed with an older torch: names that are in it are left out.
+BEFORE is the output with an older torch: names in it are omitted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SOURCES = ("**/*.py", "**/*.pyi", "*.so", "lib/libtorch_python.*")
 
 
 def missing(torch: Path) -> dict[str, list[str]]:
-    """Return each name that no file below a folder has, with our files that ask for it."""
+    """Return each name that no file of a folder contains, with the files of this package that use it."""
     words: set[bytes] = set()
     for path in {path for pattern in SOURCES for path in torch.glob(pattern)}:
         words.update(re.findall(rb"(?<!\w)_[a-zA-Z]\w*", path.read_bytes()))
@@ -32,17 +32,17 @@ def missing(torch: Path) -> dict[str, list[str]]:
 
 
 def main() -> None:
-    """Print a line for each name, in Markdown."""
+    """Print a Markdown line for each name."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         sys.exit("missing_names: torch is not installed")
     lines = {
-        f"* `{name}`, which torchapi/{', '.join(files)} asks for"
+        f"* `{name}`, used by torchapi/{', '.join(files)}"
         for name, files in missing(Path(spec.origin).parent).items()
     }
     if before := sys.argv[1:]:
         lines -= set(Path(before[0]).read_text(encoding="utf-8").splitlines())
-        print(f"## Private names gone from torch {version('torch')}\n\n{'' if lines else 'None.'}")
+        print(f"## Private names removed from torch {version('torch')}\n\n{'' if lines else 'None.'}")
     print("\n".join(sorted(lines)))
 
 

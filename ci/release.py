@@ -1,6 +1,6 @@
-"""release.py VERSION [--tag]: set the version, date the changelog, build and try both packages.
+"""release.py VERSION [--tag]: set the version, date the changelog, build and test both packages.
 
---tag commits both files and tags the commit. If the build or a try fails, both files are put back.
+--tag commits both files and tags the commit. If the build or a test fails, both files are restored.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def git(*words: str) -> str:
 
 
 def refusals(version: str, changelog: str) -> Iterator[str]:
-    """Say why this version cannot be released from this checkout."""
+    """Yield reasons why this version cannot be released from this checkout."""
     if changed := git("status", "--porcelain"):
         yield f"the checkout has changes: commit or stash them\n{changed.rstrip()}"
     if not NUMBER.fullmatch(version):
-        yield f"{version} is no version such as 1.2.3"
+        yield f"{version} is not a version such as 1.2.3"
         return
     released = [*re.findall(r"^## (\S+)", changelog, re.MULTILINE), *git("tag", "--list", "v*").split()]
     numbers = [found for name in released if (found := NUMBER.fullmatch(name.removeprefix("v")))]
@@ -49,13 +49,13 @@ def _order(version: re.Match[str] | None) -> tuple[int, ...]:
 
 
 def release(version: str, dist: Path) -> None:
-    """Write the version and the date, build and try; put both files back where that fails."""
+    """Write the version and the date, build and test; restore both files if that fails."""
     before = {name: (ROOT / name).read_text(encoding="utf-8") for name in FILES}
     dated = f"## {version} ({datetime.now(timezone.utc):%Y-%m-%d})\n"
     project = re.sub(
         r'^version = ".*"$', f'version = "{version}"', before[FILES[0]], count=1, flags=re.MULTILINE
     )
-    shutil.rmtree(dist, ignore_errors=True)  # of an earlier try
+    shutil.rmtree(dist, ignore_errors=True)  # of an earlier attempt
     try:
         (ROOT / FILES[0]).write_text(project, encoding="utf-8")
         (ROOT / FILES[1]).write_text(before[FILES[1]].replace(UNRELEASED, dated, 1), encoding="utf-8")
@@ -68,7 +68,7 @@ def release(version: str, dist: Path) -> None:
 
 
 def left_to_do(version: str, is_tagged: bool) -> Iterator[str]:
-    """Say what a person does next, and what must be named once."""
+    """Yield the remaining manual steps, with those that are necessary only once."""
     if not is_tagged:
         yield f'git commit --all --message "Release {version}" && git tag v{version}'
     yield f"git push origin HEAD v{version}: release.yml builds the tag once more, and publishes it"
@@ -81,7 +81,7 @@ def left_to_do(version: str, is_tagged: bool) -> Iterator[str]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Release, or say why not."""
+    """Release, or exit with the reasons against it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition(": ")[2])
     parser.add_argument("version", metavar="VERSION", help="such as 1.2.3, higher than any before")
     parser.add_argument("--tag", action="store_true", help="commit both files, and tag the commit")
@@ -97,7 +97,7 @@ def main(words: Sequence[str] | None = None) -> None:
             git("tag", f"v{version}")
     except subprocess.CalledProcessError:
         sys.exit("release: stopped: see above")
-    print(f"\n{version} is built and tried, in {dist.relative_to(ROOT)}. Left to do:")
+    print(f"\n{version} is built and tested, in {dist.relative_to(ROOT)}. Left to do:")
     print("\n".join(f"* {each}" for each in left_to_do(version, options.tag)))
 
 

@@ -51,7 +51,7 @@ def release(checkout: Path, *words: str, **variables: str) -> subprocess.Complet
     [
         ("0.2.0", CHANGELOG, "", "0.2.0 is not higher than 0.2.0, which is released"),
         ("0.1.9", CHANGELOG, "", "0.1.9 is not higher than 0.2.0"),
-        ("1.0", CHANGELOG, "", "1.0 is no version such as 1.2.3"),
+        ("1.0", CHANGELOG, "", "1.0 is not a version such as 1.2.3"),
         ("0.3.0", CHANGELOG.replace("* More.\n", ""), "", "CHANGELOG.md has no entries under Unreleased"),
         ("0.3.0", CHANGELOG, "left over", "the checkout has changes"),
     ],
