@@ -64,6 +64,13 @@ def mesh_device_text(shape: Sequence[int], device: str) -> str:
     return mesh_text(shape) if device == "cpu" else f"{mesh_text(shape)}:{device}"
 
 
+DIGEST_LENGTH = len("...#01234567")
+NODE, WORD = (
+    re.compile(r"\w+Backward\d*"),
+    re.compile(r"^|(?<=[a-z\d])(?=[A-Z])"),
+)  # of autograd, and in its name
+
+
 def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
     """Shorten a name to a limit of at least 12 characters, with a digest of the whole that keeps it unique.
 
@@ -72,10 +79,9 @@ def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
     """
     if len(text) <= limit:
         return text
-    digest_length = len("...#01234567")
-    room = limit - digest_length
+    room = limit - DIGEST_LENGTH
     at = len(text) - min(keep_end, room)
-    digest = text[at - digest_length : at]
+    digest = text[at - DIGEST_LENGTH : at]
     if len(text) != MAX_LENGTH or not re.fullmatch(r"\.\.\.#[0-9a-f]{8}", digest):
         digest = f"...#{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
     end = text[at:]
@@ -83,7 +89,17 @@ def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
 
 
 def cut_name(name: str, limit: int = MAX_LENGTH) -> str:
-    """Shorten the name of a call or a signature, except for mesh and device at its end."""
+    """Shorten the name of a call or a signature, except for mesh and device at its end.
+
+    The name of an autograd node is cut between its words.
+
+    Example:
+        >>> cut_name("RegisterPostBackwardFunctionBackward", 30)
+        'RegisterPost...#a8908c8e'
+    """
+    if len(name) > limit and NODE.fullmatch(name):
+        words = [word.start() for word in WORD.finditer(name) if word.start() <= limit - DIGEST_LENGTH]
+        limit = words[-1] + DIGEST_LENGTH
     suffix = re.search(r"@[\dx]*(:\w+)?$", name)
     return shorten(name, len(suffix[0]) if suffix else 0, limit)
 
