@@ -28,6 +28,7 @@ from pytest_dtdispatch.core.parsing import (
     read_limits,
     read_mesh,
     read_names,
+    read_packages,
     read_ranks,
     read_rounds,
     read_seconds,
@@ -84,6 +85,7 @@ READ: dict[Callable[[Any], Any], tuple[tuple[Any, Any], ...]] = {
     read_mesh: (("4", (4,)), ("8x2x4", (8, 2, 4)), (4, (4,)), ([2, 4], (2, 4)), (("2",), (2,))),
     read_names: ((["dp", "tp"], ("dp", "tp")),),
     read_globs: (("add*", ("add*",)), (["add*", "mm"], ("add*", "mm")), ((), ())),
+    read_packages: (("spmd", ("spmd",)), (["a.b", "c"], ("a.b", "c"))),
     read_files: (("out.csv", (Path("out.csv"),)),),
     read_backend: (("fake", "fake"),),
     read_formats: (
@@ -151,6 +153,7 @@ REFUSED: tuple[tuple[Callable[[Any], Any], str, tuple[Any, ...]], ...] = (
         'a tuple of names that differ, such as ("dp", "tp")',
         ("dp", ("dp", ""), ("dp", 1), None, 3, {"dp"}, ("dp", "dp")),
     ),
+    (read_packages, "names of packages, such as spmd_types", ("", "a-b", "a..b", ["a", ""], 3)),
     (read_globs, 'globs of op names, such as "add*"', ("", [""], ("add*", 1), None, 3)),
     (read_backend, "one of auto, fake", NO_CHOICES),
     (read_files, "the path of a file", ("a\0b.csv", "", " ", 3, (), None)),

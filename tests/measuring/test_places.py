@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pytest_dtdispatch.core.events import CodePlace
 from pytest_dtdispatch.lines.finder import LineFinder, ModuleNames
+from pytest_dtdispatch.lines.wrappers import pass_over
 from tests.measuring.test_guard import in_thread
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
@@ -299,3 +301,19 @@ def test_submodule_is_named_relative_to_its_registered_parent() -> None:
     assert names.name([other, net]) == "Sequential"
     assert names.name_in_backward([other, part]) == "0"
     assert names.name_in_backward([part[0], part]) == "0.0"
+
+
+def test_lines_of_wrappers_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "comms"
+    package.mkdir()
+    (package / "__init__.py").write_text("def reduce(finder): return finder.here()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    reduce = importlib.import_module("comms").reduce
+    with LineFinder() as finder:
+        assert reduce(finder).file == str(package / "__init__.py")
+    pass_over(["comms", "missing.inner"])
+    try:
+        with LineFinder() as finder:
+            assert reduce(finder).file == __file__
+    finally:
+        pass_over(())

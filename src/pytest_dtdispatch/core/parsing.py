@@ -152,6 +152,17 @@ def read_globs(value: Any) -> tuple[str, ...]:
     return _parsed('globs of op names, such as "add*"', lambda: _listed(value))
 
 
+def read_packages(value: Any) -> tuple[str, ...]:
+    """Parse dotted names of packages or modules."""
+
+    def names() -> tuple[str, ...] | None:
+        texts = _listed(value) or ()
+        are_valid = all(part.isidentifier() for text in texts for part in text.split("."))
+        return tuple(texts) if texts and are_valid else None
+
+    return _parsed("names of packages, such as spmd_types", names)
+
+
 def read_file(value: Any) -> Path:
     """Parse the path of a file."""
     return _parsed("the path of a file", lambda: Path(value) if value.strip() and "\0" not in value else None)

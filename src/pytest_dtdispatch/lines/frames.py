@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch.optim import Optimizer
 
-from pytest_dtdispatch.core.events import Phase
+from pytest_dtdispatch.core.events import Part, Phase
+from pytest_dtdispatch.lines.wrappers import wrapper_paths
 from pytest_dtdispatch.torchapi.autograd import engine_code
 
 # Code without a file that a user typed. Other such code is generated, as "<string>" by dataclasses.
@@ -95,6 +96,13 @@ class Frames:
         owners, owner_of = self.owners, self.owner
         while frame is not None:
             code = frame.f_code
+        no_fsdp = bool(missing_fsdp_name())
+        self._libraries = {
+            _folder(installed / "torch" / folder): owner
+            for folder, owner in LIBRARIES.items()
+            if not (no_fsdp and owner is FrameOwner.FSDP)
+        }
+        self._wrappers = wrapper_paths()
             owner = owners.get(id(code)) or owner_of(code)
             if owner is not NOTHING or code is base:
                 yield owner, frame
@@ -165,6 +173,7 @@ class StackView(NamedTuple):
 
     file: str = ""
     line: int = 0
+        is_hidden |= file.startswith(self._wrappers)
     running: Sequence[Any] = ()
     phase: Phase | None = None
     is_in_engine: bool = False

@@ -25,6 +25,7 @@ from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.text import NOTHING, first_of, progress_to, show_progress
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.gates.selection import Selection
+from pytest_dtdispatch.lines.wrappers import pass_over
 from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.plugin.finish import (
     MOST_NAMES,
@@ -80,6 +81,7 @@ class Session:
         self._has_finished = False
         self._config = config
         self._settings = gates.settings
+        pass_over(self._settings.wrappers)
         self._targets = targets
         self._taken = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._deselected: list[str] = []

@@ -37,7 +37,7 @@ MOST_ROUNDS = 20  # of automatic rounds
 UNMEASURED = ("measure", "measure_all", "mesh", "backend", "device", "timeout")
 MARKER_WINS = ("max", "threshold")  # markers take precedence; limits are merged, and those of flags stay
 FLAG, KEYWORD, EVERY_WAY = ("flag", "ini"), ("ini", "keyword"), ("flag", "ini", "keyword")
-LISTS = ("exports", "files", "globs", "limits", "thresholds")  # readers of repeatable settings
+LISTS = ("exports", "files", "globs", "limits", "packages", "thresholds")  # readers of repeatable settings
 FILES = ("files", "exports")  # readers of paths relative to the ini file
 
 
@@ -166,6 +166,9 @@ class Settings:
         "FORMAT:FILE",
         choices=EXPORTS,
         ways=FLAG,
+    )
+    wrappers: tuple[str, ...] = setting(
+        (), "packages", "packages that wrap collectives, whose lines are passed over"
     )
     annotations: bool = setting(True, "switch", "annotate rows that failed, on GitHub Actions")
 
