@@ -26,7 +26,12 @@ COLOURS = {
     "redistribution python": "#86c9a3",
     "wrapping": "#9a5fc0",
     "autograd": "#c2a024",
+    "fsdp collectives": "#b44b3a",
+    "fsdp copies": "#e07a5f",
+    "fsdp python": "#f2b8a2",
     "other collectives": "#a0522d",
+    "modules": "#7a8f4c",
+    "optimizer": "#a3b18a",
     "other": "#b9bec6",
 }
 STYLE = "<style>@media (prefers-color-scheme: dark) { svg { color: #ddd } }</style>"

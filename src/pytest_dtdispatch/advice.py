@@ -513,7 +513,7 @@ def _own_collectives(observed: Observed) -> list[Collective]:
 
 
 def _communicates(cell: Cell) -> bool:
-    return cell.part == Part.COMMUNICATION
+    return cell.part in (Part.COMMUNICATION, Part.FSDP_COLLECTIVES)
 
 
 def numbers_one_by_one(observed: Observed) -> Iterator[Advice]:
@@ -839,7 +839,7 @@ def elementwise_modules(observed: Observed) -> Iterator[Advice]:
 
 def _needs_others(cell: Cell) -> bool:
     """Return whether a cell needs more than local tensors."""
-    moves = _moves(cell) or cell.part in (Part.WRAPPING, Part.COMMUNICATION)
+    moves = _moves(cell) or _communicates(cell) or cell.part == Part.WRAPPING
     is_forward = cell.place is not None and cell.place.phase is Phase.FORWARD
     return (moves and is_forward) or MIXING.search(cell.op) is not None
 

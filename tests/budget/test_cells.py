@@ -12,7 +12,7 @@ from pytest_dtdispatch.budget import model
 from pytest_dtdispatch.budget.model import Budget, cells_of, fold_shares, split_by_line
 from pytest_dtdispatch.budget.table import document, pairs_document
 from pytest_dtdispatch.budget.timeline import Context, Slice
-from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase
+from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase, ns_by_part
 from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.lines.traced_line import TracedLine
@@ -90,6 +90,12 @@ def call_of(op: str, line: int, *parts: Part) -> list[Slice]:
 def lines_of(timeline: list[Slice], traced: list[Slice]) -> list[tuple[str, int]]:
     cells = cells_of([tuple(timeline)], at_lines(0, 1, 2, 3), [tuple(traced)])
     return [(cell.op, cell.place.line) for cell in cells if cell.place]
+
+
+def test_python_between_ops_belongs_to_its_library() -> None:
+    lines = [TracedLine(0, 0, PYTHON, False, Part.MODULES), TracedLine(15, 15, PYTHON, False), *LINES[1:]]
+    parts = ns_by_part(cells_of([TIMELINE], lines, [TIMELINE]))
+    assert parts == {"modules": pytest.approx(15), "other": pytest.approx(7), "dispatch": 18, "autograd": 30}
 
 
 def test_step_with_other_shapes_has_same_lines() -> None:

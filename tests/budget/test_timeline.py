@@ -139,6 +139,48 @@ def test_parts(events: list[Event], part: Part, ns: int) -> None:
     assert spent(step_of(*events))[part] == ns
 
 
+HOOK = Event(f"{OURS}fsdp FSDP::pre_forward", 10, 90, is_range=True)
+GATHER = [
+    Event("FSDP::all_gather (0)", 12, 40, is_range=True),
+    Event("fsdp::all_gather_copy_in", 14, 20),
+    Event("aten::empty", 15, 16),
+    Event("c10d::_allgather_base_", 22, 32),
+]
+
+
+def test_fsdp_hook_is_split_into_its_parts() -> None:
+    own = [HOOK, *GATHER, Event("RegisterPostBackwardFunction", 50, 60)]
+    step = step_of(*own)
+    assert spent(step) == {
+        Part.OTHER: 20,
+        Part.FSDP_PYTHON: 64,
+        Part.FSDP_COPIES: 6,
+        Part.FSDP_COLLECTIVES: 10,
+    }
+    ops = {(one.context.part, one.context.op) for one in slices(step)}
+    assert {(Part.FSDP_PYTHON, "FSDP::all_gather (0)"), (Part.FSDP_PYTHON, "FSDP::pre_forward")} < ops
+    assert (Part.FSDP_COLLECTIVES, "c10d::_allgather_base_") in ops
+
+
+def test_dtensors_inside_fsdp_have_their_own_parts() -> None:
+    wrap = Event(f"{OURS}wrapping DTensor", 50, 60, is_range=True)
+    found = spent(step_of(HOOK, *MM, wrap))
+    assert (found[Part.DISPATCH], found[Part.LOCAL], found[Part.WRAPPING]) == (14, 10, 10)
+
+
+def test_fsdp_leaves_autograd_in_backward() -> None:
+    engine = [
+        Event(f"{OURS}backward", 0, 99),
+        Event(f"{ENGINE}: RegisterPostBackwardFunctionBackward", 2, 98),
+    ]
+    node = Event("RegisterPostBackwardFunctionBackward", 8, 92)
+    step = step_of(*engine, node, HOOK, *GATHER)
+    assert spent(step)[Part.AUTOGRAD] == 15
+    assert {one.context.in_engine for one in slices(step) if one.context.part is Part.FSDP_PYTHON} == {True}
+    without_hook = spent(step_of(*engine, node))
+    assert without_hook == {Part.OTHER: 1, Part.AUTOGRAD: 99}
+
+
 def test_redistribution_of_an_op_retains_op_name() -> None:
     moved = [Event(f"{OURS}redistribution a", 16, 36), Event("c10d::allgather", 20, 30)]
     ops = {one.context.part: one.context.op for one in slices(step_of(*MM[:2], *moved))}

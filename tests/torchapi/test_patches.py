@@ -65,6 +65,13 @@ def test_method_is_patched_on_its_class() -> None:
     assert vars(Owner)["answer"] is method
 
 
+def test_stored_methods_are_patched_by_code() -> None:
+    stored = Owner().answer  # as a hook of a module
+    with patched(Owner, "answer", plus(1), by_code=True):
+        assert stored() == 43
+    assert stored() == 42
+
+
 def test_interleaved_threads_restore_the_attribute() -> None:
     owner = Owner()
 

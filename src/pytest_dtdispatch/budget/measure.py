@@ -28,6 +28,7 @@ from pytest_dtdispatch.budget.timeline import (
     ANCHOR,
     CACHE_QUERY,
     PROPAGATION,
+    FSDP_RANGE,
     REDISTRIBUTION,
     STEP,
     Node,
@@ -51,6 +52,7 @@ from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.torchapi.compiler import leave_uncompiled
 from pytest_dtdispatch.torchapi.profiling import Marks, profiling, refuse_another_profiler
+from pytest_dtdispatch.torchapi.observe import missing_fsdp_name
 from pytest_dtdispatch.torchapi.tensors import are_on_meta, wait_for
 
 BLOCKS = 4
@@ -226,11 +228,12 @@ class BudgetMeasurement:
             measured_ns,
             cells_of(timelines, self._tracer.lines, self._traced),
             statistics.median(lengths[-1]),
+        notes = ("" if self._traced else ANOTHER_TRACER, fsdp_note(timelines), off_core, collector)
             _scatter(walls),
             self._steps,
             events,
             timing_ns / events if events else 0.0,
-            "; ".join(filter(None, ("" if self._traced else ANOTHER_TRACER, off_core, collector))),
+            "; ".join(filter(None, notes)),
             max(map(_noise, lengths)),
             waiting_ns=off_core_ns * waits.is_counted,
             elsewhere=next(filter(None, elsewhere), ""),
@@ -444,6 +447,14 @@ def budgeted_region(name: str, record: Callable[[MeasuredBudget], None]) -> Iter
             yield
         off_core_ns = waits.read() - off_core_ns
     is_traced |= tracer.is_interrupted
+def fsdp_note(timelines: Sequence[Timeline]) -> str:
+    """Name what torch lacks for the parts of FSDP2; empty if nothing, or in steps without FSDP2."""
+    names = (one.context.op for timeline in timelines for one in timeline)
+    missing = missing_fsdp_name()
+    has_note = missing and any(name.startswith(FSDP_RANGE) for name in names)
+    return f"no parts of FSDP2: torch has no {missing}" if has_note else ""
+
+
     [root] = steps_among(_on_python_clock(events, anchors), marks)
     event_ns, timeline = min_event_ns(), tuple(slices(root))
     timed = (one.less(one.events * event_ns) for one in timeline)
@@ -454,7 +465,8 @@ def budgeted_region(name: str, record: Callable[[MeasuredBudget], None]) -> Iter
         end = f"lines are not known from {tracer.ended_at.line_text} on: "
         end += "following them took three times as long as the rest"
     once = "ran once, with timing: measured is its time less the cost of timing and of following lines"
-    notes = once, ANOTHER_TRACER if is_traced else end, off_core_text(waits, off_core_ns, root.length_ns)
+    off_core = off_core_text(waits, off_core_ns, root.length_ns)
+    notes = once, ANOTHER_TRACER if is_traced else end, fsdp_note([timeline]), off_core
     step_ns = sum(cell.ns for cell in cells)
     note = "; ".join(filter(None, notes))
     budget = Budget(name, step_ns, cells, root.length_ns, 0.0, 0, root.count(), event_ns, note)

@@ -211,7 +211,22 @@ def tracing_ns(lines: Sequence[TracedLine], begin_ns: int, end_ns: int) -> int:
     return sum(min(line.at_ns, end_ns) - max(line.begin_ns, begin_ns) for line in lines[first:last])
 
 
-LineShares = list[tuple["CodePlace | None", float]]  # of a slice
+class LineShare(NamedTuple):
+    """The share of a line in a slice.
+
+    Args:
+        place: the line; None if it is not known.
+        part: of Python that runs there outside of ops.
+        share: of the slice.
+    """
+
+    place: CodePlace | None
+    part: Part
+    share: float
+
+
+LineShares = list[LineShare]  # of a slice
+UNKNOWN_LINE = LineShare(None, Part.OTHER, 1.0)
 
 
 def cells_of(
@@ -238,9 +253,10 @@ def cells_of(
     for timeline in timelines:
         same = by_order.get(executed(timeline), {})
         for one, (key, op) in zip(timeline, _keys(timeline), strict=True):
-            found = same.get(key) or by_any.get(key) or by_any.get(op) or [(None, 1.0)]
-            for number, (place, share) in enumerate(found):
-                cell = sums[str(one.context.part), one.context.op, place]
+            found = same.get(key) or by_any.get(key) or by_any.get(op) or [UNKNOWN_LINE]
+            for number, (place, python, share) in enumerate(found):
+                part = python if one.context.part is Part.OTHER else one.context.part
+                cell = sums[str(part), one.context.op, place]
                 cell[0] += (one.length_ns - one.timing_ns) * share
                 cell[1] += one.calls if number == 0 else 0
                 cell[2] += one.timing_ns * share
@@ -282,19 +298,19 @@ def _line_shares(timeline: Timeline, lines: Sequence[TracedLine]) -> Iterator[Li
         found = split_by_line(lines, *span)
         origin = created.get(context.running_node)
         in_code = [
-            (_with_module(line.place, origin), share)
+            LineShare(_with_module(line.place, origin), line.part, share)
             for line, share in found
             if line.in_engine == context.in_engine
         ]
         if in_code and context.new_node >= 0:
-            created[context.new_node] = in_code[-1][0]
+            created[context.new_node] = in_code[-1].place
         if context.in_engine and not in_code:
             backward = found[-1][0].place if found else backward
             at = origin or backward
-            yield [(replace(at, phase=Phase.BACKWARD) if at else None, 1.0)]
+            yield [UNKNOWN_LINE._replace(place=replace(at, phase=Phase.BACKWARD) if at else None)]
         else:
-            total = sum(share for _, share in in_code)
-            yield [(place, share / total) for place, share in in_code] or [(None, 1.0)]
+            total = sum(one.share for one in in_code)
+            yield [one._replace(share=one.share / total) for one in in_code] or [UNKNOWN_LINE]
 
 
 def _with_module(place: CodePlace | None, origin: CodePlace | None) -> CodePlace | None:

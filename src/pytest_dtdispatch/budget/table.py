@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from pytest_dtdispatch.budget.data import budgets_data
 from pytest_dtdispatch.budget.model import Budget, CostShare, fold_shares
-from pytest_dtdispatch.core.events import Part
+from pytest_dtdispatch.core.events import FSDP, REDISTRIBUTION, Part
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import UNITS, short, shorten_path
 from pytest_dtdispatch.report.document import (
@@ -32,7 +32,8 @@ from pytest_dtdispatch.report.run import ReportedRun
 REST = "unexplained"  # the last part of each step
 ORDER = {part: number for number, part in enumerate((*map(str, Part), REST))}  # of parts and their colors
 # Parts of steps without DTensors.
-PLAIN_PARTS = {Part.LOCAL, Part.AUTOGRAD, Part.COMMUNICATION, Part.OTHER, Part.WAITING}
+PYTHON = (Part.DDP, Part.PIPELINE, Part.MODULES, Part.OPTIMIZER, Part.OTHER)  # outside of ops
+PLAIN_PARTS = {Part.LOCAL, Part.AUTOGRAD, Part.COMMUNICATION, *PYTHON, *FSDP, Part.WAITING}
 UNEXPLAINED = "unexplained: the parts miss the step by more than noise; a profiled step runs other code"
 
 
@@ -50,13 +51,13 @@ def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
 
 
 def _worst_text(budgets: Sequence[tuple[str, Budget]]) -> str:
-    """Name the line and its part with the largest share of a step, except local ops and other Python."""
+    """Name the line and its part with the largest share of a step, except local ops and Python."""
     shares: defaultdict[tuple[str, str, str], float] = defaultdict(float)
     for test, budget in budgets:
         own = "the step" if budget.name == "step" else budget.name
         step = f"{budget.name} in {test}" if len(budgets) > 1 else own
         for cell in budget.cells:
-            if cell.place and budget.measured_ns and cell.part not in (Part.LOCAL, Part.OTHER):
+            if cell.place and budget.measured_ns and cell.part not in (Part.LOCAL, *PYTHON):
                 share = cell.ns / budget.measured_ns
                 shares[_family(cell.part), shorten_path(cell.place.line_text), step] += share
     if not shares:
@@ -247,7 +248,7 @@ def _cells(ns: float, budget: Budget, last: str = "-") -> tuple[str, str, str]:
 
 
 def _mostly(share: CostShare) -> str:
-    """Name the two largest parts; all parts of redistributions count as one."""
+    """Name the two largest parts; all parts of redistributions count as one, as do those of FSDP2."""
     sums: Counter[str] = Counter()
     for part, ns in share.parts.items():
         sums[_family(part)] += round(ns)
@@ -256,8 +257,8 @@ def _mostly(share: CostShare) -> str:
 
 
 def _family(part: str) -> str:
-    """Return the first word of a part: all parts of redistributions are one family."""
-    return part.partition(" ")[0]
+    """Return the name that the parts of redistributions share, or those of FSDP2; else that of the part."""
+    return part.partition(" ")[0] if part in (*REDISTRIBUTION, *FSDP) else part
 
 
 KIND = Kind(

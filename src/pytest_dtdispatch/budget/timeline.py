@@ -17,6 +17,8 @@ OURS = "dtdispatch::"
 ANCHOR = f"{OURS}anchor"
 STEP, PROPAGATION, PLANNING = f"{OURS}step", f"{OURS}propagation", f"{OURS}planning"
 REDISTRIBUTION, WRAPPING, BACKWARD = f"{OURS}redistribution", f"{OURS}wrapping", f"{OURS}backward"
+FSDP_HOOK, FSDP_RANGE = f"{OURS}fsdp", "FSDP::"  # ours, and how FSDP2 begins the names of its own
+FSDP_NODES = ("RegisterPostBackwardFunctionBackward", "RegisterPreBackwardFunctionBackward")
 CACHE_QUERY = f"{OURS}look-up"
 WAITING = f"{OURS}async tensor"  # inside the dispatch of an AsyncCollectiveTensor, which is not a DTensor
 SUBCLASS, DISPATCH = "PythonSubclass", f"{OURS}dispatch"
@@ -26,7 +28,12 @@ FUNCTIONAL = ("_c10d_functional::", "_c10d_functional_autograd::")
 COLLECTIVES = (*FUNCTIONAL, "c10d::", "_dtensor::", "record_param_comms")
 CONVERTING = {"_FromTorchTensor": "from_local", "_ToTorchTensor": "to_local"}
 # Parts that are not divided further.
-UNDIVIDED = (Part.LOCAL, Part.PROPAGATION, Part.PLANNING, Part.COPIES, Part.SENDING, Part.COMMUNICATION)
+UNDIVIDED = (
+    *(Part.LOCAL, Part.PROPAGATION, Part.PLANNING, Part.COPIES, Part.SENDING, Part.COMMUNICATION),
+    *(Part.FSDP_COLLECTIVES, Part.FSDP_COPIES),
+)
+# Parts that contain Python between ops: they are not called by an op, and have lines of their own.
+PYTHON = (Part.OTHER, Part.AUTOGRAD, Part.FSDP_PYTHON)
 REDISTRIBUTED = (Part.MOVING, Part.WRAPPING)  # an op inside these is not a local op of the program
 RANGE_PARTS = {PROPAGATION: Part.PROPAGATION, PLANNING: Part.PLANNING}
 RANGE_EVENTS = 3  # timing a range of ours, which is entered from Python, costs as much as about three events
@@ -122,7 +129,7 @@ def context_of(node: Node, outer: Context) -> Context:
     if name.startswith(ENGINE):
         return Context(part, op, running_node=sequence, in_engine=True)
     called_ns = -1
-    if part not in (Part.OTHER, Part.AUTOGRAD):
+    if part not in PYTHON:
         called_ns = outer.called_ns if outer.called_ns >= 0 else node.event.begin_ns
     new_node = sequence if sequence >= 0 else outer.new_node
     return Context(part, op, called_ns, outer.running_node, new_node, outer.in_engine or name == BACKWARD)
@@ -134,12 +141,14 @@ def _part_and_op(node: Node, outer: Context) -> tuple[Part, str]:
     if (node.event.is_range or name.startswith(OURS)) and name != DISPATCH:
         return _part_and_op_of_range(name, outer)
     base, unchanged = name.removesuffix("Backward"), (outer.part, outer.op)
-    is_inside = outer.part in REDISTRIBUTED
+    is_inside, is_fsdp = outer.part in REDISTRIBUTED, outer.part is Part.FSDP_PYTHON
     if base in ("Redistribute", "NestedRedistribute"):  # autograd functions
         return Part.MOVING, outer.op if is_inside else _redistribution_in(node)
     if base in CONVERTING:
         return unchanged if is_inside else (Part.WRAPPING, CONVERTING[base])
     if name.startswith(COLLECTIVES):
+        if is_fsdp:
+            return Part.FSDP_COLLECTIVES, op_name(name)
         moves = is_inside or outer.part is Part.DISPATCH
         return Part.SENDING if moves else Part.COMMUNICATION, outer.op or op_name(name)
     if is_inside:
@@ -151,8 +160,17 @@ def _part_and_op(node: Node, outer: Context) -> tuple[Part, str]:
     if name.startswith((f"{ENGINE}: ", "torch::autograd")):
         return Part.AUTOGRAD, op_name(name.removeprefix(f"{ENGINE}: "))
     if "::" in name:  # a DTensor op spends its own time on recording the op for backward
-        return Part.AUTOGRAD if node.dispatches else Part.LOCAL, op_name(name)
+        is_local = Part.FSDP_COPIES if is_fsdp else Part.LOCAL
+        return Part.AUTOGRAD if node.dispatches else is_local, op_name(name)
+    if is_fsdp or _runs_fsdp(node):
+        return Part.FSDP_PYTHON, outer.op if is_fsdp else name
     return (Part.AUTOGRAD, name) if "Backward" in name else unchanged
+
+
+def _runs_fsdp(node: Node) -> bool:
+    """Whether an autograd node of FSDP2 calls one of its hooks."""
+    hooks = (child for child in node.children if child.event.name.startswith(FSDP_HOOK))
+    return node.event.name in FSDP_NODES and any(hooks)
 
 
 def _part_and_op_of_range(name: str, outer: Context) -> tuple[Part, str]:
@@ -166,7 +184,9 @@ def _part_and_op_of_range(name: str, outer: Context) -> tuple[Part, str]:
         return Part.WRAPPING, label
     if kind == BACKWARD:
         return Part.AUTOGRAD, "autograd engine"
-    is_named = not kind.startswith(OURS) and outer.part is Part.OTHER
+    if kind == FSDP_HOOK:
+        return Part.FSDP_PYTHON, label
+    is_named = not kind.startswith(OURS) and outer.part in (Part.OTHER, Part.FSDP_PYTHON)
     return outer.part, name if is_named else outer.op
 
 
@@ -240,6 +260,8 @@ def _saves_dtensor(node: Node, child: Node) -> bool:
 
 def _begins_call(node: Node, here: Context, outer: Context | None) -> bool:
     """Whether a call begins with an event; a call of a DTensor op begins with its dispatch."""
+    if here.part is Part.FSDP_PYTHON:
+        return False
     if here.part in (Part.DISPATCH, Part.AUTOGRAD):
         return node.event.name in DISPATCHES and not any(one.event.name == WAITING for one in node.children)
     return bool(here.op) and (outer is None or here.op != outer.op)

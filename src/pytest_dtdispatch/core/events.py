@@ -105,12 +105,20 @@ class Part(TextEnum):
     MOVING = "redistribution python"
     WRAPPING = "wrapping"
     AUTOGRAD = "autograd"
+    FSDP_COLLECTIVES = "fsdp collectives"
+    FSDP_COPIES = "fsdp copies"
+    FSDP_PYTHON = "fsdp python"
     COMMUNICATION = "other collectives"
+    DDP = "ddp"
+    PIPELINE = "pipeline"
+    MODULES = "modules"
+    OPTIMIZER = "optimizer"
     OTHER = "other"
     WAITING = "waiting for a core"
 
 
 REDISTRIBUTION = (Part.PLANNING, Part.COPIES, Part.SENDING, Part.MOVING)
+FSDP = (Part.FSDP_COLLECTIVES, Part.FSDP_COPIES, Part.FSDP_PYTHON)
 
 
 @dataclass(frozen=True)

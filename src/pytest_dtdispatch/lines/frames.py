@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from pytest_dtdispatch.core.events import Part, Phase
 from pytest_dtdispatch.lines.wrappers import wrapper_paths
 from pytest_dtdispatch.torchapi.autograd import engine_code
+from pytest_dtdispatch.torchapi.observe import missing_fsdp_name
 
 # Code without a file that a user typed. Other such code is generated, as "<string>" by dataclasses.
 TYPED = ("<stdin>", "<ipython-input", "<doctest", "<console>")
@@ -39,6 +40,9 @@ class FrameOwner(Enum):
     CLIPPING = "clipping of gradients"
     OPTIMIZER = "an optimizer"
     OPTIMIZER_HOOKS = "the step of an optimizer, which calls hooks before and after it"
+    DDP = "DistributedDataParallel"
+    FSDP = "FSDP"
+    PIPELINE = "a schedule of pipeline stages"
     NOTHING = "code of torch, of Python, of pytest or of this plugin"
 
 
@@ -51,6 +55,26 @@ PHASES = {
     FrameOwner.CLIPPING: Phase.CLIPPING,
     FrameOwner.OPTIMIZER: Phase.OPTIMIZER,
     FrameOwner.OPTIMIZER_HOOKS: Phase.OPTIMIZER,
+}
+
+# Parts of a budget that Python of torch belongs to, by the owner of the innermost frame.
+PARTS = {
+    MODULE: Part.MODULES,
+    FrameOwner.CLIPPING: Part.MODULES,
+    ENGINE: Part.AUTOGRAD,
+    FrameOwner.BACKWARD: Part.AUTOGRAD,
+    OPTIMIZER: Part.OPTIMIZER,
+    OPTIMIZER_HOOKS: Part.OPTIMIZER,
+    FrameOwner.DDP: Part.DDP,
+    FrameOwner.FSDP: Part.FSDP_PYTHON,
+    FrameOwner.PIPELINE: Part.PIPELINE,
+}
+# Folders of torch, and the owners of their frames.
+LIBRARIES = {
+    "nn/parallel": FrameOwner.DDP,
+    "distributed/fsdp": FrameOwner.FSDP,
+    "distributed/_composable/fsdp": FrameOwner.FSDP,
+    "distributed/pipelining": FrameOwner.PIPELINE,
 }
 
 T = TypeVar("T")
@@ -72,6 +96,13 @@ class Frames:
         self._hidden = tuple(map(_folder, (ours, installed / "torch", installed / "functorch")))
         self._python = _folders_of_python()
         self._optimizers = _folder(Path(torch.optim.__file__).parent)
+        no_fsdp = bool(missing_fsdp_name())
+        self._libraries = {
+            _folder(installed / "torch" / folder): owner
+            for folder, owner in LIBRARIES.items()
+            if not (no_fsdp and owner is FrameOwner.FSDP)
+        }
+        self._wrappers = wrapper_paths()
         self._clipping = str(Path(torch.nn.utils.__file__).parent / "clip_grad.py")
         self.owners: dict[int, FrameOwner] = {}
         self._codes: list[CodeType] = []  # references, so that no other code object gets their ids
@@ -96,13 +127,6 @@ class Frames:
         owners, owner_of = self.owners, self.owner
         while frame is not None:
             code = frame.f_code
-        no_fsdp = bool(missing_fsdp_name())
-        self._libraries = {
-            _folder(installed / "torch" / folder): owner
-            for folder, owner in LIBRARIES.items()
-            if not (no_fsdp and owner is FrameOwner.FSDP)
-        }
-        self._wrappers = wrapper_paths()
             owner = owners.get(id(code)) or owner_of(code)
             if owner is not NOTHING or code is base:
                 yield owner, frame
@@ -126,9 +150,13 @@ class Frames:
             return FrameOwner.CLIPPING
         if file.startswith(self._optimizers):
             return FrameOwner.OPTIMIZER
+        for folder, owner in self._libraries.items():
+            if file.startswith(folder):
+                return owner
         is_hidden = file.startswith(self._hidden) and not file.startswith(self._suite)
         is_installed = "site-packages" in file or "dist-packages" in file
         is_python = file.startswith(self._python) and not is_installed
+        is_hidden |= file.startswith(self._wrappers)
         if is_hidden or is_python or any(part in file for part in HIDDEN):
             return FrameOwner.NOTHING
         return FrameOwner.USER
@@ -173,7 +201,6 @@ class StackView(NamedTuple):
 
     file: str = ""
     line: int = 0
-        is_hidden |= file.startswith(self._wrappers)
     running: Sequence[Any] = ()
     phase: Phase | None = None
     is_in_engine: bool = False
@@ -192,7 +219,7 @@ def view_stack(frames: OwnedFrames, base: CodeType | None = None) -> StackView:
                 file, line = frame.f_code.co_filename, frame.f_lineno
         elif owner is MODULE:
             running.append(frame.f_locals["self"])
-        elif phase is None:
+        elif phase is None and owner in PHASES:
             caller = caller or owner
             phase = _phase(owner, user, caller)
             if owner is ENGINE:

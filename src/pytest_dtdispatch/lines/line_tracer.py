@@ -12,9 +12,9 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from pytest_dtdispatch.core.events import CodePlace, OptimizerStep, Phase
+from pytest_dtdispatch.core.events import CodePlace, OptimizerStep, Part, Phase
 from pytest_dtdispatch.lines.finder import ForwardLines
-from pytest_dtdispatch.lines.frames import NOTHING, FrameOwner, view_stack
+from pytest_dtdispatch.lines.frames import LIBRARIES, NOTHING, PARTS, FrameOwner, view_stack
 from pytest_dtdispatch.lines.traced_line import TracedLine
 from pytest_dtdispatch.torchapi.compiler import uncompiled
 from pytest_dtdispatch.torchapi.ops import describe_optimizer
@@ -24,6 +24,7 @@ QUICK_NS, QUICK_LINES = 5_000, 20  # after so many lines in such a short time ea
 # the remaining time, and not before it took as long as starting the profiler does.
 MAX_TRACING, MIN_TRACING_NS, CHECK_NS = 3, 20_000_000, 1_000_000
 MANY_LINES = 200
+LIBRARY_OWNERS = frozenset(LIBRARIES.values())
 IMPORTLIB = "<frozen importlib._bootstrap>"
 
 
@@ -105,7 +106,8 @@ class LineTracer(ForwardLines):
         if self._is_importing:
             return None
         kind = self._owner(frame)
-        if kind is not NOTHING:
+        # Functions that a library calls of its own have no event: there are dozens in each hook of FSDP2.
+        if kind is not NOTHING and not (kind in LIBRARY_OWNERS and self._innermost() is kind):
             return self._enter(frame, kind)
         self._tracing_ns += self._call_ns
         if self._tracing_ns >= self._check_at_ns:
@@ -141,13 +143,17 @@ class LineTracer(ForwardLines):
                 self._is_after_backward = True
         return self._trace if event == "exception" else self._record(began)
 
+    def _innermost(self) -> FrameOwner:
+        return self._stack[-1][0] if self._stack else FrameOwner.USER
+
     def _is_in_engine(self) -> bool:
         return any(kind is FrameOwner.ENGINE for kind, _ in self._stack)
 
     def _record(self, begin_ns: int) -> Any:
         place, in_engine = self._place()
         self._last_line_ns = time.perf_counter_ns()
-        self.lines.append(TracedLine(begin_ns, self._last_line_ns, place, in_engine))
+        part = PARTS.get(self._innermost(), Part.OTHER)
+        self.lines.append(TracedLine(begin_ns, self._last_line_ns, place, in_engine, part))
         return self._spend(begin_ns)
 
     def _spend(self, begin_ns: int) -> Any:

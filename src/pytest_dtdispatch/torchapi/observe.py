@@ -26,6 +26,11 @@ TENSOR, API = "torch.distributed.tensor", "torch.distributed.tensor._api"
 REDISTRIBUTE = "torch.distributed.tensor._redistribute"
 FSDP_PACKAGES = ("torch.distributed.fsdp._fully_shard", "torch.distributed._composable.fsdp")
 FSDP = f"{FSDP_PACKAGES[0]}._fsdp_common"
+# Modules of FSDP2, public since torch 2.6.
+FSDP_STATE, FSDP_GROUP, FSDP_MODULE = (
+    tuple(f"{package}.{name}" for package, name in zip(FSDP_PACKAGES, names, strict=True))
+    for names in (("_fsdp_state",) * 2, ("_fsdp_param_group",) * 2, ("_fully_shard", "fully_shard"))
+)
 SIMULATION = "torch.distributed._local_tensor"
 FUNCTIONAL_COLLECTIVES = "torch.distributed._functional_collectives"
 PROFILER = "torch.autograd.profiler"
@@ -49,12 +54,14 @@ class Point(NamedTuple):
         path: attributes from the module to the owner of the functions; empty if the module owns them.
         names: names of the functions.
         is_required: whether every supported torch has one of them.
+        is_registered: whether torch stores the methods elsewhere, as hooks: they are patched by their code.
     """
 
     modules: tuple[str, ...]
     path: str
     names: tuple[str, ...]
     is_required: bool = False
+    is_registered: bool = False
 
     def attributes(self) -> list[tuple[Any, str]]:
         """Return owner and name of each function that this torch has."""
@@ -128,6 +135,15 @@ POINTS = {
     ),
     "dispatch": Point((TENSOR,), "DTensor", ("__torch_dispatch__",)),
     "async_tensor": Point((FUNCTIONAL_COLLECTIVES,), "AsyncCollectiveTensor", ("__torch_dispatch__",)),
+    # Entries to FSDP2, from hooks of modules and of tensors, from autograd, and from the program.
+    "fsdp_hooks": Point(
+        FSDP_STATE,
+        "FSDPState",
+        ("_pre_forward", "_post_forward", "_pre_backward", "_root_post_backward_final_callback"),
+        is_registered=True,
+    ),
+    "fsdp_node": Point(FSDP_GROUP, "FSDPParamGroup", ("post_backward",)),
+    "fsdp_module": Point(FSDP_MODULE, "FSDPModule", ("unshard", "reshard")),
     "backward": Point(("torch.autograd.graph",), "", ("_engine_run_backward",), is_required=True),
     "compiled_code": Point(("torch._dynamo.eval_frame",), "", ("_maybe_set_eval_frame",)),
     "profiler": Point((PROFILER,), "profile", ("_prepare_trace", "_start_trace")),
@@ -139,13 +155,32 @@ POINTS = {
 Key = TypeVar("Key", str, Point)  # a name in POINTS, or a point
 
 
+FSDP_POINTS = ("fsdp_hooks", "fsdp_node", "fsdp_module")
+
+
+def missing_fsdp_name() -> str:
+    """Return a name of ``FSDP_POINTS`` that this torch lacks; empty if it has all, or FSDP2 is not loaded."""
+    points = [POINTS[name] for name in FSDP_POINTS]
+    is_public = hasattr(sys.modules.get("torch.distributed.fsdp"), "fully_shard")
+    if not is_public and not any(name in sys.modules for point in points for name in point.modules):
+        return ""
+    missing = (
+        f"{point.path}.{name}"
+        for point in points
+        for name in point.names
+        if name not in (found for _, found in point.attributes())
+    )
+    return next(missing, "")
+
+
 @contextmanager
 def patch(wraps: Mapping[Key, Wrap]) -> Iterator[None]:
     """Temporarily wrap the functions of points."""
     with ExitStack() as stack:
         for point, wrap in wraps.items():
-            for owner, name in (POINTS[point] if isinstance(point, str) else point).attributes():
-                stack.enter_context(patched(owner, name, wrap))
+            found = POINTS[point] if isinstance(point, str) else point
+            for owner, name in found.attributes():
+                stack.enter_context(patched(owner, name, wrap, by_code=found.is_registered))
         yield
 
 

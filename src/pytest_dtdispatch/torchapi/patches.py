@@ -97,10 +97,13 @@ def _call_wrapper(*args: Any, _dtdispatch_wrapper: Callable[..., Any], **kwargs:
 
 
 @contextmanager
-def patched(owner: Any, name: str, wrap: Wrap) -> Iterator[None]:
-    """Temporarily wrap an attribute; for a Python function of a module, every reference to the function."""
+def patched(owner: Any, name: str, wrap: Wrap, by_code: bool = False) -> Iterator[None]:
+    """Temporarily wrap an attribute.
+
+    For a Python function of a module, or of a class with ``by_code``, this wraps every reference to it.
+    """
     value = getattr(owner, name)
-    is_shared = isinstance(owner, ModuleType) and type(value) is FunctionType
+    is_shared = (by_code or isinstance(owner, ModuleType)) and type(value) is FunctionType
     key = (id(value), "") if is_shared else (id(owner), name)
     with _lock:
         patch = _patches.get(key) or (FunctionPatch(value) if is_shared else Patch(owner, name))

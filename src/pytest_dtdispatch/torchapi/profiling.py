@@ -19,7 +19,14 @@ from pytest_dtdispatch.core.environment import environment_with
 from pytest_dtdispatch.core.events import CodePlace, Event
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.errors import MeasurementError, first_line
-from pytest_dtdispatch.torchapi.observe import Conversion, Converter, around, observe_conversions
+from pytest_dtdispatch.torchapi.observe import (
+    FSDP_POINTS,
+    Conversion,
+    Converter,
+    around,
+    missing_fsdp_name,
+    observe_conversions,
+)
 
 __tracebackhide__ = True  # a test that fails here shows its own line
 Function = Callable[..., Any]
@@ -207,10 +214,16 @@ class Marks:
             "backward": partial(self._ranged, "backward"),
             "async_tensor": partial(self._ranged, "async tensor"),
         }
+        if not missing_fsdp_name():
+            methods.update(dict.fromkeys(FSDP_POINTS, self._fsdp_hook))
         if hasattr(DTensor._op_dispatcher, "dispatch"):  # in Python; native dispatch has events of its own
             methods["dispatch"] = partial(self._ranged, "dispatch")
         with observe_conversions(self, (Conversion.WRAP, Conversion.UNWRAP)), around(methods):
             yield self
+
+    def _fsdp_hook(self, inner: Function, *args: Any, **kwargs: Any) -> Any:
+        """Mark a call of FSDP2, named as FSDP2 names ranges of its own."""
+        return self._ranged(f"fsdp FSDP::{inner.__name__.strip('_')}", inner, *args, **kwargs)
 
     def _redistribution(self, inner: Function, *args: Any, **kwargs: Any) -> Any:
         """Mark a redistribution, and record its specs, which are formatted later."""
