@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import accumulate, chain, pairwise, takewhile
 from typing import TypeVar
 
+from pytest_dtdispatch.budget.collector import CollectorPauses
 from pytest_dtdispatch.budget.model import Budget, MeasuredBudget
 from pytest_dtdispatch.core.events import (
     REDISTRIBUTION,
@@ -71,11 +72,13 @@ class Observed:
         steps: counts of each step.
         cells: of the budget of such a step; empty if there are only counts.
         optimizers: that stepped in the budget.
+        collector: pauses of the garbage collector in steps of the budget.
     """
 
     steps: Sequence[StepCounts]
     cells: Sequence[Cell] = ()
     optimizers: Collection[OptimizerStep | None] = ()
+    collector: CollectorPauses | None = None
 
     @cached_property
     def passes(self) -> dict[int, int]:
@@ -124,6 +127,7 @@ def advise(
     cells: Sequence[Cell] = (),
     step_ns: float = 0.0,
     optimizers: Collection[OptimizerStep | None] = (),
+    collector: CollectorPauses | None = None,
 ) -> tuple[Advice, ...]:
     """Return what to change in a step, the largest saving first.
 
@@ -132,6 +136,7 @@ def advise(
         cells: of the budget of such a step; empty if there are only counts.
         step_ns: length of the step in nanoseconds; 0 if unknown.
         optimizers: that stepped in the budget.
+        collector: pauses of the garbage collector in steps of the budget.
 
     Returns:
         At most five.
@@ -140,19 +145,24 @@ def advise(
         >>> advise([StepCounts(hits=3)])
         ()
     """
-    found = [advice for rule in RULES for advice in rule(Observed(steps, cells, optimizers))]
+    found = [advice for rule in RULES for advice in rule(Observed(steps, cells, optimizers, collector))]
     if cells and step_ns:
         min_ns = MIN_SHARE * sum(cell.ns for cell in cells)
         found = [one for one in found if one.ns >= min_ns or one.grows]
-        found = [replace(one, ns=min(one.ns, step_ns), share=min(one.ns / step_ns, 1.0)) for one in found]
+        found = [one if one.share else _share_of(one, step_ns) for one in found]
     found.sort(key=lambda one: (-one.ns, -one.count))
     return tuple(found[:5])
+
+
+def _share_of(advice: Advice, step_ns: float) -> Advice:
+    """Return advice with its share of the step, which it saves at most."""
+    return replace(advice, ns=min(advice.ns, step_ns), share=min(advice.ns / step_ns, 1.0))
 
 
 def with_advice(measured: MeasuredBudget) -> Budget:
     """Return a measured budget with its advice."""
     budget = measured.budget
-    advice = advise(measured.counted, budget.cells, budget.measured_ns, measured.optimizers)
+    advice = advise(measured.counted, budget.cells, budget.measured_ns, measured.optimizers, budget.collector)
     return replace(budget, advice=advice)
 
 
@@ -844,6 +854,20 @@ def _needs_others(cell: Cell) -> bool:
     return (moves and is_forward) or MIXING.search(cell.op) is not None
 
 
+def old_objects_collected(observed: Observed) -> Iterator[Advice]:
+    """Collections of the oldest generation visit the whole heap of the program within a step."""
+    found = observed.collector
+    if found and found.share is not None and found.oldest_ns >= MIN_SHARE * found.wall_ns:
+        yield Advice(
+            f"garbage of the whole heap collected {found.oldest:,} times in {plural(found.steps, 'step')}",
+            "call gc.freeze() after the warm-up, and gc.collect() between steps",
+            "saves at most these pauses",
+            found.oldest,
+            found.oldest_ns / found.steps,
+            found.oldest_ns / found.wall_ns,
+        )
+
+
 RULES: tuple[Callable[[Observed], Iterator[Advice]], ...] = (
     repeated_redistributions,
     there_and_back,
@@ -867,4 +891,5 @@ RULES: tuple[Callable[[Observed], Iterator[Advice]], ...] = (
     recurring_misses,
     growth,
     elementwise_modules,
+    old_objects_collected,
 )

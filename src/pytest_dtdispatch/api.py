@@ -151,7 +151,7 @@ class DtDispatch:
             warmup: steps that run first.
             steps: undisturbed steps, and as many of each other kind. Each of 16 blocks begins with one more
                 step, and with up to 40 if steps are shorter than 20 ms. Three more find the lines. With 20
-                the program makes 103 steps or more after the warm-up.
+                the program makes 124 steps or more after the warm-up.
             name: names the budget; by default the function's own name.
 
         Returns:

@@ -165,7 +165,7 @@ exit status:
     text = "run a script, and report where its steps miss the caches"
     usage = "dtdispatch watch [--budget] [--budget-steps N] (SCRIPT.py | -m MODULE) [ARGUMENT ...]"
     watch = commands.add_parser("watch", help=text, description=about, epilog=example, usage=usage)
-    text = "report too where the wall time of a step goes: 103 steps after the warm-up, or more"
+    text = "report too where the wall time of a step goes: 124 steps after the warm-up, or more"
     watch.add_argument("--budget", action="store_true", help=text)
     text = f"the budget of N undisturbed steps in place of {DEFAULT_STEPS}: 5 take 43 steps, or more"
     watch.add_argument(BUDGET_STEPS, type=argument_type(read_count), metavar="N", help=text)

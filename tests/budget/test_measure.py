@@ -18,16 +18,21 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
+from pytest_dtdispatch import fake_mesh
+from pytest_dtdispatch.advice import with_advice
 from pytest_dtdispatch.budget.measure import (
     ANOTHER_TRACER,
     budgeted_region,
     run_and_measure_budget,
 )
 from pytest_dtdispatch.budget.model import Budget, CostShare, MeasuredBudget
+from pytest_dtdispatch.core.events import Phase
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.lines.line_tracer import MAX_TRACING, LineTracer
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
+from pytest_dtdispatch.torchapi import observe
+from pytest_dtdispatch.torchapi.missing_api import fully_shard
 from pytest_dtdispatch.torchapi.observe import API
 from pytest_dtdispatch.torchapi.profiling import is_profiling, recording_trace
 from pytest_dtdispatch.torchapi.propagator import redistribute_module
@@ -199,6 +204,73 @@ def test_note_names_the_collector_where_it_is_paused() -> None:
         gc.enable()
 
 
+def test_pauses_are_measured_in_further_steps() -> None:
+    steps = itertools.count()
+
+    def step() -> None:
+        next(steps)
+        if gc.isenabled():
+            gc.collect()
+
+    budget = budget_of(step, 0, 4)
+    pauses = budget.collector
+    assert pauses is not None
+    assert (pauses.steps, pauses.oldest) == (4, 4)
+    assert 0 < pauses.oldest_ns <= pauses.paused_ns < pauses.wall_ns
+    assert budget.measured_ns < pauses.longest_ns
+    assert gc.isenabled()
+    assert {one.change for one in with_advice(MeasuredBudget(budget, (), ())).advice} == {
+        "call gc.freeze() after the warm-up, and gc.collect() between steps"
+    }
+    gc.disable()
+    try:
+        assert budget_of(step, 0, 4).collector is None
+    finally:
+        gc.enable()
+
+
+FSDP_PARTS = {"fsdp collectives", "fsdp copies", "fsdp python"}
+
+
+@pytest.fixture
+def sharded_step() -> Iterator[Callable[[], None]]:
+    """A step of training under FSDP2."""
+    shard = fully_shard()
+    with fake_mesh(4) as mesh:
+        model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(2)))
+        for each in (*model, model):
+            shard(each, mesh=mesh)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        x = torch.rand(8, WIDTH)
+
+        def step() -> None:
+            model(x).sum().backward()
+            optimizer.step()
+
+        yield step
+
+
+def test_python_of_torch_leaves_other(sharded_step: Callable[[], None]) -> None:
+    budget = budget_of(sharded_step, steps=4)
+    assert {*FSDP_PARTS, "modules", "optimizer"} < set(budget.parts)
+    assert "other collectives" not in budget.parts
+    assert budget.parts["other"] < 0.1 * budget.measured_ns
+    assert sum(budget.parts.values()) + budget.unexplained_ns == pytest.approx(budget.measured_ns)
+    phases = {cell.place.phase for cell in budget.cells if cell.place and cell.part in FSDP_PARTS}
+    assert phases == {Phase.FORWARD, Phase.BACKWARD}
+
+
+def test_torch_without_an_fsdp_name_is_noted(
+    sharded_step: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = observe.POINTS["fsdp_node"]
+    monkeypatch.setitem(observe.POINTS, "fsdp_node", node._replace(names=("gone",)))
+    budget = budget_of(sharded_step, steps=2)
+    assert not FSDP_PARTS & set(budget.parts)
+    assert "no parts of FSDP2: torch has no FSDPParamGroup.gone" in budget.note
+    assert "FSDP2" not in budget_of(lambda: None, 0, 1).note
+
+
 def test_checkpointed_block_has_own_lines_in_backward(mesh: DeviceMesh, x: Any) -> None:
     inner = Outer(mesh).inner
     found = budget_of(lambda: checkpoint(inner, x, use_reentrant=False).sum().backward())
@@ -291,7 +363,7 @@ def test_profiler_of_the_step_is_refused(profiler: Callable[[], Any]) -> None:
 
 
 def test_profiler_prepared_before_the_step_is_refused() -> None:
-    refused = pytest.raises(MeasurementError, match="a budget needs the only one")
+    refused = pytest.raises(MeasurementError, match="a budget needs")
     schedule = torch.profiler.schedule(wait=0, warmup=1, active=100)
     with torch.profiler.profile(schedule=schedule) as profiler, refused:
         budget_of(profiler.step, 0, 1)

@@ -35,8 +35,9 @@ def test_loop_budget_adds_up_and_has_lines(x: Any) -> None:
             watch.step()
         [budget] = watch.budgets
         text = lines[-1]
-        # Three find lines, four count; each of four levels takes six, in four blocks with one more.
-        assert len(watch.steps) == 2 + 3 + 4 + 4 * (6 + 4)
+        # Seven run with the collector, three find lines, four count; each of four levels takes six, in four
+        # blocks with one more.
+        assert len(watch.steps) == 2 + 7 + 3 + 4 + 4 * (6 + 4)
     assert budget.name == f"steps 3 to {len(watch.steps)}"
     assert budget.measured_ns > 5_000_000
     assert sum(budget.parts.values()) + budget.unexplained_ns == pytest.approx(budget.measured_ns)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_dtdispatch.budget.collector import Pause
 from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache
 from pytest_dtdispatch.steps.model import StepCounts
@@ -39,6 +40,33 @@ def test_steps_are_classified_by_their_events() -> None:
     assert [step.number for step in steps.disturbed_steps] == [12]
     assert steps.misses_per_step == pytest.approx(1 / 11)
     assert steps.causes == [f"{miss(5)} (1x in step 12)"]
+
+
+@pytest.mark.parametrize(
+    ("took_us", "pause_us", "is_paused"),
+    [
+        (9_000, 8_000, True),
+        (9_000, 3_000, False),  # most of it is something else
+        (1_005, 900, False),  # steady steps take as long
+        (9_000, 800, False),  # less than a tenth
+    ],
+)
+def test_only_steps_that_stand_out_are_paused(took_us: int, pause_us: int, is_paused: bool) -> None:
+    steps = LoopSteps()
+    for number in range(4):
+        steps.add(steady(number))
+    pauses = [Pause(2, pause_us * 1_000)]
+    assert not steps.is_paused(took_us * 1_000, pauses)  # the range is unknown
+    for number in range(4, 20):
+        steps.add(replace(steady(number), took_ns=1_000_000 + 1_000 * number))
+    assert steps.is_paused(took_us * 1_000, pauses) is is_paused
+
+
+def test_disturbed_step_names_long_pauses() -> None:
+    step = replace(missing(7, miss(5)), pauses=(Pause(2, 2_000_000),))
+    assert "the garbage collector paused it for 2 ms (1 pause, 1" in disturbed_line(step, LoopSteps())
+    short = replace(step, pauses=(Pause(0, 200_000),))
+    assert "garbage" not in disturbed_line(short, LoopSteps())
 
 
 def test_range_of_a_cause_ignores_step_order() -> None:

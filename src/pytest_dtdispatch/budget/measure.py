@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pytest_dtdispatch.budget.collector import CollectorPauses, PauseMeter
 from pytest_dtdispatch.budget.model import Budget, MeasuredBudget, cells_of, tracing_ns
 from pytest_dtdispatch.budget.regions import (
     ClockedRange,
@@ -27,8 +28,8 @@ from pytest_dtdispatch.budget.regions import (
 from pytest_dtdispatch.budget.timeline import (
     ANCHOR,
     CACHE_QUERY,
-    PROPAGATION,
     FSDP_RANGE,
+    PROPAGATION,
     REDISTRIBUTION,
     STEP,
     Node,
@@ -51,8 +52,8 @@ from pytest_dtdispatch.stats.intervals import median_interval
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.torchapi.compiler import leave_uncompiled
-from pytest_dtdispatch.torchapi.profiling import Marks, profiling, refuse_another_profiler
 from pytest_dtdispatch.torchapi.observe import missing_fsdp_name
+from pytest_dtdispatch.torchapi.profiling import Marks, profiling, refuse_another_profiler
 from pytest_dtdispatch.torchapi.tensors import are_on_meta, wait_for
 
 BLOCKS = 4
@@ -134,6 +135,7 @@ class BudgetMeasurement:
         self._marks: tuple[list[StepMarks], list[StepMarks]] = [], []  # of ranges entered once, and twice
         self._profiled: list[StepTime] = []
         self._roots: list[Node] = []
+        self._pauses, self._collected = PauseMeter(), list[StepTime]()
         self._open = ExitStack()
         self._waits = self._open.enter_context(core_waits())
         self._tools = self._open.enter_context(ExitStack())
@@ -174,6 +176,11 @@ class BudgetMeasurement:
 
     def _levels(self) -> Iterator[Level]:
         """Yield the levels in turn."""
+        is_paused = self._collect is not no_op
+        [collects] = agreed(self._agreement, "the collector", is_paused or gc.isenabled())
+        if collects:  # first: what the other steps record would be part of the heap
+            self._collect()
+            yield _collecting(self._pauses, is_paused), self._warm(self._steps), self._collected
         [may_trace] = agreed(self._agreement, "the tracer", sys.gettrace() is None)
         if may_trace:
             yield _traced(self._tracer, self._traced), chain([False], repeat(True, TRACED_STEPS)), []
@@ -222,13 +229,13 @@ class BudgetMeasurement:
         off_core = "" if waits.is_counted else off_core_text(waits, off_core_ns, measured_ns)
         collector = "timed steps run without Python's garbage collector, which is in no part"
         collector *= self._collect is not no_op
+        notes = ("" if self._traced else ANOTHER_TRACER, fsdp_note(timelines), off_core, collector)
         elsewhere = (one.elsewhere for step in self._counted for one in step.collective_runs)
         budget = Budget(
             self._name,
             measured_ns,
             cells_of(timelines, self._tracer.lines, self._traced),
             statistics.median(lengths[-1]),
-        notes = ("" if self._traced else ANOTHER_TRACER, fsdp_note(timelines), off_core, collector)
             _scatter(walls),
             self._steps,
             events,
@@ -237,8 +244,14 @@ class BudgetMeasurement:
             max(map(_noise, lengths)),
             waiting_ns=off_core_ns * waits.is_counted,
             elsewhere=next(filter(None, elsewhere), ""),
+            collector=self._collector(),
         )
         return MeasuredBudget(budget, self._counted, self._tracer.optimizers.values())
+
+    def _collector(self) -> CollectorPauses | None:
+        """Return the pauses of the collector; None if the program has disabled it."""
+        walls = [step.wall_ns for step in self._collected]
+        return CollectorPauses.of(self._pauses.pauses, len(walls), sum(walls)) if walls else None
 
     def _timelines(self, lengths_ns: Sequence[int]) -> list[Timeline]:
         """Return timelines of the faster profiled steps, without waits, and with the cost of timing.
@@ -267,11 +280,25 @@ def steps_needed(steps: int, step_ns: float) -> int:
 
     Example:
         >>> steps_needed(20, 30e6), steps_needed(20, 5e6)
-        (103, 151)
+        (124, 175)
     """
     discarded = min(math.ceil(WARM_NS / step_ns) or 1, MAX_DISCARDED)
     levels = 4  # undisturbed, marked once, marked twice, profiled
-    return 1 + TRACED_STEPS + 1 + COUNTED_STEPS + levels * (steps + min(BLOCKS, steps) * discarded)
+    with_collector = steps + discarded
+    in_blocks = levels * (steps + min(BLOCKS, steps) * discarded)
+    return 1 + TRACED_STEPS + 1 + COUNTED_STEPS + with_collector + in_blocks
+
+
+@contextmanager
+def _collecting(meter: PauseMeter, is_paused: bool) -> Iterator[NewStep]:
+    """Run steps with the collector; record its pauses in warm ones."""
+    if is_paused:
+        gc.enable()
+    try:
+        yield lambda is_warm: meter.recording() if is_warm else nullcontext()
+    finally:
+        if is_paused:
+            gc.disable()
 
 
 @contextmanager
@@ -421,6 +448,14 @@ def _noise(lengths: Sequence[int]) -> float:
     return max(_scatter(lengths), 1 - faster / statistics.median(lengths))
 
 
+def fsdp_note(timelines: Sequence[Timeline]) -> str:
+    """Name what torch lacks for the parts of FSDP2; empty if nothing, or in steps without FSDP2."""
+    names = (one.context.op for timeline in timelines for one in timeline)
+    missing = missing_fsdp_name()
+    has_note = missing and any(name.startswith(FSDP_RANGE) for name in names)
+    return f"no parts of FSDP2: torch has no {missing}" if has_note else ""
+
+
 def off_core_text(waits: CoreWaits, ns: float, step_ns: float) -> str:
     """Describe how long a step was not on a core; empty if less than a hundredth of it."""
     if ns < MIN_OFF_CORE * step_ns:
@@ -447,14 +482,6 @@ def budgeted_region(name: str, record: Callable[[MeasuredBudget], None]) -> Iter
             yield
         off_core_ns = waits.read() - off_core_ns
     is_traced |= tracer.is_interrupted
-def fsdp_note(timelines: Sequence[Timeline]) -> str:
-    """Name what torch lacks for the parts of FSDP2; empty if nothing, or in steps without FSDP2."""
-    names = (one.context.op for timeline in timelines for one in timeline)
-    missing = missing_fsdp_name()
-    has_note = missing and any(name.startswith(FSDP_RANGE) for name in names)
-    return f"no parts of FSDP2: torch has no {missing}" if has_note else ""
-
-
     [root] = steps_among(_on_python_clock(events, anchors), marks)
     event_ns, timeline = min_event_ns(), tuple(slices(root))
     timed = (one.less(one.events * event_ns) for one in timeline)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
+from pytest_dtdispatch.budget.collector import CollectorPauses
 from pytest_dtdispatch.budget.timeline import Timeline, executed
 from pytest_dtdispatch.core.events import Cell, CodePlace, OptimizerStep, Part, Phase, ns_by_part
 from pytest_dtdispatch.core.results import Advice, NoRows
@@ -59,6 +60,8 @@ class Budget(NoRows):
         waiting_ns: part of ``measured_ns`` that the step waited for a core: the median of the same steps is
             that much less without their waits.
         elsewhere: what torch runs instead of the collectives of redistributions on another device.
+        collector: pauses of Python's garbage collector in further steps, which are in no part; None if the
+            program has disabled it.
 
     Example:
         >>> cells = (Cell("local", "mm", None, 30.0, 2.0), Cell("dispatch", "mm", None, 60.0, 2.0))
@@ -81,6 +84,7 @@ class Budget(NoRows):
     advice: tuple[Advice, ...] = ()
     waiting_ns: float = 0.0
     elsewhere: str = ""
+    collector: CollectorPauses | None = None
 
     @property
     def parts(self) -> dict[str, float]:

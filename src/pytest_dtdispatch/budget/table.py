@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 
+from pytest_dtdispatch.budget.collector import CollectorPauses
 from pytest_dtdispatch.budget.data import budgets_data
 from pytest_dtdispatch.budget.model import Budget, CostShare, fold_shares
 from pytest_dtdispatch.core.events import FSDP, REDISTRIBUTION, Part
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.text import UNITS, short, shorten_path
+from pytest_dtdispatch.core.text import UNITS, plural, short, shorten_path
 from pytest_dtdispatch.report.document import (
     Block,
     Column,
@@ -77,7 +78,8 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
         yield _bar(title, budget, _whole_ns(budget), UNEXPLAINED * budget.is_unexplained)
     yield _parts(title, budget)
     yield paragraph(_profiling_text(budget), indent=1)
-    for notice in (UNEXPLAINED * budget.is_unexplained, budget.note):
+    collector = collector_text(budget.collector) if budget.collector else ""
+    for notice in (UNEXPLAINED * budget.is_unexplained, budget.note, collector):
         if notice:
             yield paragraph(notice, Tone.NOTICE, indent=1)
     if budget.parts and PLAIN_PARTS.issuperset(budget.parts):
@@ -203,6 +205,20 @@ def _profiling_text(budget: Budget) -> str:
         return f"Profiling had no visible cost{steps}"
     cost = f"{budget.events:,.0f} events x {budget.event_ns:,.0f} ns were subtracted"
     return f"Profiled steps took {slower:.2f}x the time of undisturbed ones; {cost}{steps}"
+
+
+def collector_text(found: CollectorPauses) -> str:
+    """Format pauses of Python's garbage collector in one line.
+
+    Example:
+        >>> collector_text(CollectorPauses(20, 400_000_000, 2, 8_000_000, 4_000_000))
+        'garbage collector, in 20 more steps: 2 pauses, 0 of the oldest generation, longest 4 ms'
+    """
+    share = f"{found.share:.1%} of their time, " if found.share is not None else ""
+    pauses = [f"{share}{plural(found.pauses, 'pause')}"]
+    if found.pauses:
+        pauses += [f"{found.oldest:,} of the oldest generation", f"longest {short(found.longest_ns, UNITS)}"]
+    return f"garbage collector, in {plural(found.steps, 'more step')}: {', '.join(pauses)}"
 
 
 def _breakdown(

@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+from pytest_dtdispatch.budget.collector import Pause
 from pytest_dtdispatch.core.results import Count
 from pytest_dtdispatch.steps.events import (
     EventText,
@@ -19,6 +20,8 @@ from pytest_dtdispatch.steps.events import (
 from pytest_dtdispatch.steps.model import StepCounts
 
 MAX_CAUSES = 1000
+MIN_TIMED = 5  # steady steps, for a range of their times
+MIN_PAUSED = 0.1  # share of a step: shorter pauses are not worth a line
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,14 @@ class LoopStep:
         counts: of the step; without transfers unless they were recorded.
         took_ns: wall time from the end of the previous step; None if more was measured than counts.
         has_transfers: whether redistributions, collectives, wraps and unwraps were recorded.
+        pauses: of Python's garbage collector.
     """
 
     number: int
     counts: StepCounts
     took_ns: int | None = None
     has_transfers: bool = False
+    pauses: Sequence[Pause] = ()
 
     @property
     def new_entries(self) -> dict[str, int]:
@@ -145,6 +150,7 @@ class LoopSteps:
         after: counts after the last step, once the watch is closed.
         disturbed_steps: the latest disturbed steps.
         unlisted: total of disturbed steps since the last one that was printed.
+        paused: number of steps that stood out because the garbage collector paused them.
     """
 
     def __init__(self) -> None:
@@ -153,6 +159,7 @@ class LoopSteps:
         self.after = StepCounts()
         self.disturbed_steps: deque[LoopStep] = deque(maxlen=500)
         self.unlisted = Total()
+        self.paused = 0
         self._steps_of = Counter[Hashable]()
         self._totals = self.warmup, self.steady, self.disturbed
         self._causes: dict[Hashable, Cause] = {}
@@ -217,6 +224,14 @@ class LoopSteps:
         if not is_due:
             self.unlisted.add(step)
         return is_due
+
+    def is_paused(self, took_ns: int, pauses: Sequence[Pause]) -> bool:
+        """Return whether a step took longer than most steady ones, mostly because of pauses."""
+        paused_ns = sum(pause.ns for pause in pauses)
+        if paused_ns < MIN_PAUSED * took_ns or len(self.steady.times) < MIN_TIMED:
+            return False
+        longer_ns = took_ns - self.steady.median_ns
+        return took_ns > self.steady.range_ns[1] and 2 * paused_ns > longer_ns
 
     @property
     def for_advice(self) -> list[list[StepCounts]]:

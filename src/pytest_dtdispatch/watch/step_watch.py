@@ -9,12 +9,13 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pytest_dtdispatch.advice import advise, with_advice
+from pytest_dtdispatch.budget.collector import Pause, PauseMeter
 from pytest_dtdispatch.budget.measure import BudgetMeasurement, steps_needed
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.budget.table import document as budget_document
@@ -32,6 +33,7 @@ from pytest_dtdispatch.watch.text import (
     calls_text,
     disturbed_line,
     document,
+    paused_line,
     rendered,
     say_on_first_rank,
     transfers_text,
@@ -113,11 +115,16 @@ class BudgetRequest(NamedTuple):
 
         Example:
             >>> BudgetRequest(20, 2, 0).too_few(12, 300_000_000)
-            'the loop ended after 12 steps, and one takes about 106'
+            'the loop ended after 12 steps, and one takes about 127'
         """
         step_ns = (now_ns - self.at_ns) / (completed - self.after) if completed > self.after else math.inf
         needed = self.first - 1 + steps_needed(self.steps, step_ns)
         return f"the loop ended after {plural(completed, 'step')}, and one takes about {needed:,}"
+
+
+def _close(counter: LoopCounter, collector: PauseMeter) -> None:
+    collector.stop()
+    counter.__exit__()
 
 
 MAX_WARMUP = 10  # steps
@@ -168,8 +175,10 @@ class StepWatch:
         self._next_transfers = 0
         refuse_inside("StepWatch()")
         self._counter = counter = LoopCounter()
+        self._collector = collector = PauseMeter()
         counter.__enter__()
-        self._finish = weakref.finalize(self, counter.__exit__)
+        collector.start()
+        self._finish = weakref.finalize(self, _close, counter, collector)
         counter.record_transfers()
         counter.begin_notes()
         self._began_ns = time.perf_counter_ns()
@@ -186,24 +195,28 @@ class StepWatch:
         Raises:
             MeasurementError: the watch is closed, or belongs to another thread.
         """
-        ended_ns = time.perf_counter_ns()
+        ended_ns, pauses = time.perf_counter_ns(), tuple(self._collector.pauses)
         self._check("step()")
         is_quiet = self._growth and not self._request
         calls = self._counter.quiet_lap() if is_quiet else None
         if calls is None:
-            self._end_step(ended_ns)
+            self._end_step(ended_ns, pauses)
         else:
-            self.steps.steady.add_calls(calls, ended_ns - self._began_ns)
+            took_ns = ended_ns - self._began_ns
+            self.steps.steady.add_calls(calls, took_ns)
+            if pauses:
+                self._note_pauses(took_ns, pauses)
             if len(self.steps) % CHECK_EVERY == 0:
                 self._plan_next(len(self.steps))
+        self._collector.pauses.clear()  # those outside of steps too
         self._began_ns = time.perf_counter_ns()
 
-    def _end_step(self, ended_ns: int) -> None:
+    def _end_step(self, ended_ns: int, pauses: Sequence[Pause]) -> None:
         if self._budget is not None:
             self._budget.end_step()
         has_transfers = self._counter.records_transfers
         took_ns = None if has_transfers or self._request else ended_ns - self._began_ns
-        step = LoopStep(len(self.steps) + 1, self._counter.lap(), took_ns, has_transfers)
+        step = LoopStep(len(self.steps) + 1, self._counter.lap(), took_ns, has_transfers, pauses)
         counts = step.counts
         if not self.is_warm and counts.misses and step.number <= MAX_WARMUP:
             self.steps.warmup.add(step)
@@ -215,6 +228,13 @@ class StepWatch:
         if self._request is not None:
             self._begin_budget_step(self._request)
 
+    def _note_pauses(self, took_ns: int, pauses: Sequence[Pause]) -> None:
+        """Print a step that stands out because of the collector: the first, the second, the fourth, ..."""
+        if self.steps.is_paused(took_ns, pauses):
+            self.steps.paused += 1
+            if self.steps.paused.bit_count() == 1:
+                self._write(paused_line(len(self.steps), took_ns, pauses, self.steps.steady))
+
     def budget(self, steps: int = 20) -> None:
         """Measure the budget of the next steps: where their wall time goes.
 
@@ -223,7 +243,7 @@ class StepWatch:
         ``budgets``.
 
         Args:
-            steps: number of undisturbed steps, and of each other kind. With 20 the budget takes 103 steps, or
+            steps: number of undisturbed steps, and of each other kind. With 20 the budget takes 124 steps, or
                 more if they are shorter than 20 ms.
 
         Raises:
@@ -241,6 +261,8 @@ class StepWatch:
     def __str__(self) -> str:
         """Return a table of the steps so far."""
         notes = [self._growth.so_far(len(self.steps))] if self._growth else []
+        if paused := self.steps.paused:
+            notes.append(f"{plural(paused, 'step')} stood out because the garbage collector paused them")
         notes += [f"after the last step: {calls_text(self.steps.after)}"] if self.steps.after.calls else []
         found = [one for steps in self.steps.for_advice for one in advise(steps)] if not self.budgets else []
         notes += [line for advice in found for line in advice.lines]
@@ -294,7 +316,9 @@ class StepWatch:
             if self.steps.is_due(step):
                 self._write(disturbed_line(step, self.steps))
                 self.steps.unlisted = Total()
-        elif self._growth is None:
+        elif step.took_ns is not None and step.pauses:
+            self._note_pauses(step.took_ns, step.pauses)
+        if step.is_steady and self._growth is None:
             self._write(f"step {step.number}: steady: {transfers_text(step.counts)}, 0 misses")
         self.is_warm = True
         self._counter.end_notes()

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from shutil import get_terminal_size
 from typing import Any
 
+from pytest_dtdispatch.budget.collector import OLDEST, Pause
 from pytest_dtdispatch.core.environment import read_world
 from pytest_dtdispatch.core.text import first_of, plural
 from pytest_dtdispatch.report.document import Block, Column, Document, Group, Line, Table, Tone, paragraph
 from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.steps.events import Miss, StepEvent, by_cause
 from pytest_dtdispatch.steps.model import TRANSFERS, StepCounts
-from pytest_dtdispatch.watch.model import LoopStep, LoopSteps, Total
+from pytest_dtdispatch.watch.model import MIN_PAUSED, MIN_TIMED, LoopStep, LoopSteps, Total
 
 Say = Callable[[str], object]
 
@@ -60,10 +61,29 @@ def disturbed_line(step: LoopStep, steps: LoopSteps) -> str:
     parts += [f"cache entries: {entries}"] * bool(entries)
     if step.took_ns is not None:
         parts.append(f"took {ms(step.took_ns)} ms{_beside(steps.steady)}")
+        paused_ns = sum(pause.ns for pause in step.pauses)
+        parts += [pauses_text(step.pauses)] * (paused_ns >= MIN_PAUSED * step.took_ns)
     if steps.unlisted.steps:
         similar = plural(steps.unlisted.steps, "similar step")
         parts.append(f"{similar} with {plural(steps.unlisted.misses, 'miss', 'es')} before it")
     return f"step {step.number}: {'; '.join(parts)}"
+
+
+def pauses_text(pauses: Sequence[Pause]) -> str:
+    """Format pauses of the garbage collector.
+
+    Example:
+        >>> pauses_text([Pause(0, 1_000_000), Pause(2, 20_000_000)])
+        'the garbage collector paused it for 21 ms (2 pauses, 1 of the oldest generation)'
+    """
+    oldest = sum(pause.generation == OLDEST for pause in pauses)
+    counts = f"{plural(len(pauses), 'pause')}, {oldest:,} of the oldest generation"
+    return f"the garbage collector paused it for {ms(sum(pause.ns for pause in pauses))} ms ({counts})"
+
+
+def paused_line(number: int, took_ns: int, pauses: Sequence[Pause], steady: Total) -> str:
+    """Format a steady step that stands out because the garbage collector paused it."""
+    return f"step {number}: took {ms(took_ns)} ms{_beside(steady)}: {pauses_text(pauses)}"
 
 
 def calls_text(counts: StepCounts) -> str:
@@ -84,7 +104,7 @@ def ops_text(ops: Mapping[str, int], calls: int) -> str:
 
 
 def _beside(steady: Total) -> str:
-    if len(steady.times) < 5:
+    if len(steady.times) < MIN_TIMED:
         return ""
     low, high = steady.range_ns
     return f", steady steps {ms(low)} to {ms(high)} ms"
