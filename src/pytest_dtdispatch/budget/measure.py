@@ -292,6 +292,7 @@ def steps_needed(steps: int, step_ns: float) -> int:
 @contextmanager
 def _collecting(meter: PauseMeter, is_paused: bool) -> Iterator[NewStep]:
     """Run steps with the collector; record its pauses in warm ones."""
+    refuse_another_profiler("a budget")
     if is_paused:
         gc.enable()
     try:
