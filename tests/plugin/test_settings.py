@@ -46,7 +46,7 @@ TYPED: dict[str, tuple[tuple[str, ...], Any]] = {
     "expected": (("a b.csv",), (Path("a b.csv"),)),
     "improved": (("warn",), "warn"),
     "export": (("csv:e.csv", "markdown:auto"), (CSV, Export("markdown", Path("auto")))),
-    "wrappers": (("comms", "spmd.local"), ("comms", "spmd.local")),
+    "wrappers": (("spmd.local",), ("spmd.local",)),
     "annotations": (("false",), False),
 }
 PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_dtdispatch.plugin.hooks")
