@@ -171,7 +171,7 @@ def test_budget_follows_the_warmup_and_has_lines(watch: Watch) -> None:
     assert status == 0
     assert re.search(r"^StepWatch: steps \d to 12\d \(budget\)$", error, re.MULTILINE)
     assert re.search(rf"^  train.py:{STEP + 1} ", error, re.MULTILINE)
-    assert error.index("  measured ") < error.index("StepWatch: 110 steps, 0 disturbed")
+    assert error.index("  measured ") < error.index("StepWatch: 131 steps, 0 disturbed")
     assert "no budget" not in error
 
 
