@@ -17,7 +17,8 @@ from pytest_dtdispatch.cli import main
     ("words", "says"),
     [
         ([], "a command is needed: ab, expected, report, watch"),
-        (["nonsense"], ""),
+        (["nonsense"], "'nonsense' is not a command: ab, expected, report, watch\n"),
+        (["wach", "a.py"], "'wach' is not a command: ab, expected, report, watch; did you mean watch?\n"),
         (["--nonsense"], ""),
         (["report"], ""),
         (["report", "a.json", "--export"], ""),

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from pytest_dtdispatch.ab.cli import add_ab_parser, argument_type, run_ab
 from pytest_dtdispatch.core.parsing import read_count, read_exports, read_file
-from pytest_dtdispatch.core.text import nearest
+from pytest_dtdispatch.core.text import nearest, shown
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.plugin.settings import EXPORTS
 from pytest_dtdispatch.report.document import Tone
@@ -73,6 +73,10 @@ def _run(words: list[str]) -> int:
 def _read(words: Sequence[str]) -> argparse.Namespace:
     """Parse a command line; an unknown flag is rejected first, with similar valid ones."""
     parser, of_commands = _parsers()
+    commands = sorted({command for command, *_ in of_commands})
+    if words and not words[0].startswith("-") and words[0] not in commands:
+        names, hint = ", ".join(commands), nearest(words[0], commands)
+        raise DtDispatchError(f"{shown(words[0])} is not a command: {names}{hint}")
     name = next((name for name in of_commands if [*words[: len(name)]] == [*name]), None)
     if name:
         flags = [*re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", of_commands[name].format_help(), re.MULTILINE)]
