@@ -143,9 +143,14 @@ def install(folder: Path) -> dict[str, str]:
 
 
 def copy_of_the_repository(folder: Path) -> None:
-    """Copy what git tracks, as a clone has it."""
+    """Copy the files that git tracks, with this interpreter in place of the environment of ``make``."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in listed.stdout.splitlines():
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes((ROOT / name).read_bytes())
+    tools = folder / ".venv" / "bin"  # which `make` would create
+    tools.mkdir(parents=True)
+    (tools / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tools / "python").chmod(0o755)
+    (tools.parent / "ready").touch()
