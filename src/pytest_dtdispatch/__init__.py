@@ -1,4 +1,4 @@
-"""Measure what it costs PyTorch to dispatch an operator on DTensors."""
+"""Measure the cost of dispatching PyTorch ops on DTensors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HOMES = {
 __all__ = [*_HOMES]
 
 
-if not TYPE_CHECKING:  # a type checker that sees it takes every misspelt name for Any
+if not TYPE_CHECKING:  # with __getattr__, a type checker accepts every misspelled name as Any
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:

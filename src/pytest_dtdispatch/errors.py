@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 class DtDispatchError(Exception):
-    """A user's mistake. Its one line says what is wrong, where, and what is valid."""
+    """A user's mistake. The message is one line: what is wrong, where, and what is valid."""
 
 
 class UnsupportedTorchError(DtDispatchError):
@@ -16,7 +16,7 @@ class UnsupportedTorchError(DtDispatchError):
 
 
 class MeasurementError(DtDispatchError):
-    """The requested measurement is invalid, or not possible at this point."""
+    """The requested measurement is invalid or impossible here."""
 
 
 class MeshError(DtDispatchError):
@@ -28,7 +28,7 @@ class UnequalError(MeasurementError, AssertionError):
 
 
 class GateError(DtDispatchError, AssertionError):
-    """A figure exceeds the limit of the test, or could not be compared with it."""
+    """A figure exceeds a limit of the test, or could not be compared with it."""
 
 
 class MeterError(DtDispatchError):
@@ -36,11 +36,11 @@ class MeterError(DtDispatchError):
 
 
 class RanksError(DtDispatchError):
-    """Ranks did not come together: one is lost, one did something else, or the store is gone."""
+    """Rank synchronization failed: a rank died, diverged, or the store is unreachable."""
 
 
 class DevicesError(MeshError):
-    """There are fewer devices than ranks need."""
+    """There are fewer devices than ranks."""
 
 
 class ProcessError(DtDispatchError):
@@ -48,14 +48,14 @@ class ProcessError(DtDispatchError):
 
 
 class DtDispatchWarning(UserWarning):
-    """Something slows down or hides what is measured."""
+    """Something slows down or hides measured ops."""
 
 
-listener: Callable[[str], object] | None = None  # of warnings in a test that does not use this plugin
+listener: Callable[[str], object] | None = None  # receives warnings of tests that do not use this plugin
 
 
 def warn(message: str, stacklevel: int, is_reported: bool = False) -> None:
-    """Warn of what slows down or hides what is measured; a listener receives what is not reported anyway."""
+    """Issue a warning; if there is a listener, it receives the message unless a report has it anyway."""
     if listener is None:
         warnings.warn(message, DtDispatchWarning, stacklevel=stacklevel + 1)
     elif not is_reported:
@@ -63,7 +63,7 @@ def warn(message: str, stacklevel: int, is_reported: bool = False) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Name an error by its type and the first line of what it says.
+    """Return the type of an error and the first line of its message.
 
     Example:
         >>> first_line(ValueError("no such op"))
@@ -74,13 +74,13 @@ def first_line(error: BaseException) -> str:
 
 
 def first_message(error: BaseException) -> str:
-    r"""Take the first line of what an error says; its type where it says nothing.
+    r"""Return the first line of the message of an error, or its type if the message is empty.
 
     Example:
         >>> first_message(OSError("disk full\nretry")), first_message(OSError())
         ('disk full', 'OSError')
     """
     lines: list[str] = []
-    with suppress(Exception):  # of an error of the program that raises as it is described
+    with suppress(Exception):  # a user's error can raise when it is formatted
         lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""What extensions import: kinds of results, samplers, units, documents and judgements of counts.
+"""Public interface of extensions: kinds of results, samplers, units, documents and judgements of counts.
 
 Example:
     >>> from pytest_dtdispatch.extend import Unit

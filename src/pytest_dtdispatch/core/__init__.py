@@ -1,1 +1,1 @@
-"""What figures are: signatures, samples, verdicts, files. Imports neither torch nor pytest."""
+"""Data types and files of results: signatures, samples, verdicts. Imports neither torch nor pytest."""

@@ -1,4 +1,4 @@
-"""Checks of arguments that are passed to methods which measure."""
+"""Checks of the arguments of measuring methods."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def callable_at(make: Callable[[int], Callable[[], Any]], size: int) -> Callable
 def check_steps(
     step: Callable[[], object], warmup: int, steps: int, name: str | None = None, method: str = "steps"
 ) -> None:
-    """Check a step and its numbers of iterations."""
+    """Check a step function and its numbers of warm-up and counted steps."""
     check_callable(method, step, name)
     check_count("warmup", warmup, 0, method)
     check_count("steps", steps, 1, method)
@@ -72,10 +72,10 @@ def check_count(keyword: str, value: object, minimum: int, method: str = "steps"
 
 
 def signature_mismatch(function: Callable[..., object], *arguments: object) -> str:
-    """Return which parameters prevent a call with these arguments; empty if the call is valid."""
+    """Return the parameters that prevent a call with these arguments, as text; empty if the call is valid."""
     try:
         signature = inspect.signature(function)
-    except Exception:  # a C function has no signature, and computing an object's may raise
+    except Exception:  # a C function has no signature, and a user's object may raise
         return ""
     try:
         signature.bind(*arguments)

@@ -1,4 +1,4 @@
-"""Where figures were taken: this machine, this torch, and which of many ranks this process is."""
+"""Environment of a run: machine, torch build, and the rank of this process."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ MEETING_POINT = ("MASTER_ADDR", "MASTER_PORT")
 
 @dataclass(frozen=True)
 class Environment:
-    """What a run's figures depend on beyond the machine that pytest-benchmark describes.
+    """Properties that figures of a run depend on, without those that pytest-benchmark already records.
 
     Args:
-        torch_version: as ``torch.__version__`` says.
+        torch_version: value of ``torch.__version__``.
         torch_build: git revision that torch was built from.
         cuda: CUDA version of the build, empty for a CPU build.
-        device: device type that the run's default mesh is on.
+        device: device type of the run's default mesh.
         device_name: name of the GPU, empty on a CPU.
         backend: backend of the run's default process group.
-        world_size: ranks in the run's default mesh.
-        threads: intra-op threads of torch that figures were taken in.
-        cache_interface: which sharding-propagation caches this torch has.
-        driver: newest CUDA version that the driver of the GPU takes, empty on a CPU.
+        world_size: number of ranks in the run's default mesh.
+        threads: number of torch's intra-op threads.
+        cache_interface: sharding-propagation caches of this torch, such as ``native+python``.
+        driver: newest CUDA version that the GPU driver supports, empty on a CPU.
         nccl: version of NCCL, empty on a CPU.
-        ranks: processes that took part.
-        rank_stat: what stands for all of them, empty where there was one.
+        ranks: number of processes that measured.
+        rank_stat: statistic over the ranks, ``median`` or ``max``; empty for one process.
     """
 
     torch_version: str
@@ -82,7 +82,7 @@ def environment_with(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def cpu_model() -> str:
-    """Return the model of the CPU, if the system names it."""
+    """Return the model name of the CPU, or else its architecture."""
     cpu_info = Path("/proc/cpuinfo")
     lines = cpu_info.read_text().splitlines() if cpu_info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -90,20 +90,20 @@ def cpu_model() -> str:
 
 
 def load_text() -> str:
-    """Format the load average and the number of cores, and whether the machine is busy."""
+    """Format the load average and the number of cores, with a warning if the machine is busy."""
     cores = os.cpu_count() or 1
     try:
         load = os.getloadavg()[0]
     except (AttributeError, OSError):
         return f"load unknown on {cores} cores"
-    # Two logical cores are often one physical core, and slow each other.
+    # Two logical cores often share one physical core and slow each other down.
     busy = ": the machine is busy, and figures may scatter" if load > cores / 2 else ""
     return f"load {load:.1f} on {plural(cores, 'core')}{busy}"
 
 
 def is_traced() -> bool:
-    """Whether a tracer or profiler of Python runs in this thread: a debugger, coverage, cProfile."""
-    monitoring: Any = getattr(sys, "monitoring", None)  # of Python 3.12 and later
+    """Return whether a Python tracer or profiler is active in this thread: a debugger, coverage, cProfile."""
+    monitoring: Any = getattr(sys, "monitoring", None)  # Python 3.12 and later
     tools = filter(monitoring.get_tool, range(6)) if monitoring else ()
     return bool(sys.gettrace() or sys.getprofile() or any(monitoring.get_events(tool) for tool in tools))
 
@@ -112,11 +112,11 @@ def require_torch() -> None:
     """Raise if torch is not installed, without importing it.
 
     Raises:
-        UnsupportedTorchError: in one line.
+        UnsupportedTorchError: torch is not installed.
     """
     try:
         is_installed = "torch" in sys.modules or importlib.util.find_spec("torch") is not None
-    except ModuleNotFoundError:  # something refuses to find it
+    except ModuleNotFoundError:  # raised by an import hook that blocks torch
         is_installed = False
     if not is_installed:
         raise UnsupportedTorchError(
@@ -126,13 +126,13 @@ def require_torch() -> None:
 
 @dataclass(frozen=True)
 class World:
-    """This process among the ranks of a run.
+    """Rank of this process and size of the run.
 
     Args:
-        rank: of this process.
-        size: ranks in the run.
-        local_rank: of this process on its machine.
-        local_size: ranks on its machine.
+        rank: rank of this process.
+        size: number of ranks in the run.
+        local_rank: rank of this process on its machine.
+        local_size: number of ranks on its machine.
     """
 
     rank: int = 0
@@ -142,7 +142,7 @@ class World:
 
     @property
     def is_many(self) -> bool:
-        """Whether other ranks take part."""
+        """Whether the run has other ranks."""
         return self.size > 1
 
     @property
@@ -152,7 +152,7 @@ class World:
 
 
 def read_world(environ: Mapping[str, str]) -> World:
-    """Read what torchrun, or another launcher, wrote; one rank alone where none did."""
+    """Read the variables that torchrun or another launcher sets; return a world of one rank without them."""
     rank, size = _number(environ, "RANK", -1), _number(environ, "WORLD_SIZE", -1)
     if not 0 <= rank < size or not all(environ.get(name) for name in MEETING_POINT):
         return World()
@@ -160,7 +160,7 @@ def read_world(environ: Mapping[str, str]) -> World:
 
 
 def why_no_world(environ: Mapping[str, str]) -> str:
-    """Say why a process that is named as one of many ranks cannot be that; empty of all others.
+    """Return why the environment names one of many ranks but is invalid; empty if it is valid.
 
     Example:
         >>> why_no_world({"RANK": "0", "WORLD_SIZE": "1"}), why_no_world({})
@@ -179,7 +179,7 @@ def why_no_world(environ: Mapping[str, str]) -> str:
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Name ranks in a sentence.
+    """Format ranks for a sentence.
 
     Example:
         >>> ranks_text([2]), ranks_text([0, 1, 3])

@@ -26,10 +26,10 @@ class CodePlace:
     """A source line of the user's program, the running module, and the phase of the step.
 
     Args:
-        file: of the nearest source line outside torch and this plugin; empty if there is none.
-        line: its number.
-        module: by its fully qualified name, the outermost one by its class; empty outside of modules.
-        phase: of the step.
+        file: file of the nearest source line outside torch and this plugin; empty if there is none.
+        line: line number.
+        module: fully qualified name of the module, or class of the outermost one; empty outside of modules.
+        phase: phase of the step.
 
     Example:
         >>> str(CodePlace("train.py", 41, "layers.0.attention.wq", Phase.BACKWARD))
@@ -60,10 +60,10 @@ class CodePlace:
 
 
 class OptimizerStep(NamedTuple):
-    """An optimizer that stepped.
+    """Optimizer whose ``step`` ran.
 
     Args:
-        name: of its class, if that is torch's.
+        name: name of its class if torch defines it, else empty.
         fuses: whether ``fused=True`` is possible: its options allow it, and DTensor has a rule for that op.
         is_mixed: whether a parameter group has plain tensors beside DTensors, or DTensors of several meshes.
         is_partial: whether gradients are partial sums.
@@ -76,14 +76,14 @@ class OptimizerStep(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An op, a node of autograd or a range, with its time.
+    """Interval of a profile: an op, an autograd node or a range.
 
     Args:
-        name: of an op, ``aten::mm``, of a node of autograd, or of a range.
-        begin_ns: when it began.
-        end_ns: when it ended.
-        sequence: number of the autograd node that an op created, or that ran; negative without one.
-        is_range: whether it is a range of the program, such as a ``record_function``, and not an op.
+        name: name of the op (``aten::mm``), autograd node or range.
+        begin_ns: start time.
+        end_ns: end time.
+        sequence: sequence number of the autograd node that an op created or that ran; negative without one.
+        is_range: whether it is a range of the program, such as a ``record_function``, rather than an op.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Event(NamedTuple):
 
 
 class Part(TextEnum):
-    """What time goes to."""
+    """Category of the time of a step."""
 
     LOCAL = "local"
     DISPATCH = "dispatch"
@@ -123,15 +123,15 @@ FSDP = (Part.FSDP_COLLECTIVES, Part.FSDP_COPIES, Part.FSDP_PYTHON)
 
 @dataclass(frozen=True)
 class Cell:
-    """What one op took in one part at one place, in a step.
+    """Time of one op, in one part, at one source line, per step.
 
     Args:
-        part: what the time went to.
-        op: the op, the conversion or the node of autograd; empty outside of all.
-        place: where in the program; None where that is not known.
-        ns: nanoseconds a step, the cost of timing taken off.
-        calls: calls a step.
-        timing_ns: the cost of timing that was taken off.
+        part: category of the time.
+        op: name of the op, conversion or autograd node; empty outside of all.
+        place: source line in the program; None if unknown.
+        ns: nanoseconds per step, without the cost of timing.
+        calls: calls per step.
+        timing_ns: cost of timing that was subtracted, in nanoseconds per step.
     """
 
     part: str
@@ -143,7 +143,7 @@ class Cell:
 
 
 def ns_by_part(cells: Iterable[Cell]) -> Mapping[str, float]:
-    """Add up the nanoseconds of each part; one that no cell is of has none.
+    """Sum the nanoseconds by part. Parts without cells are absent; reading one returns 0.
 
     Example:
         >>> ns_by_part([Cell("local", "mm", None, 2.0, 1.0), Cell("local", "add", None, 3.0, 1.0)])["local"]

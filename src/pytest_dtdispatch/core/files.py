@@ -1,4 +1,4 @@
-"""Read files of a bounded size, and write files atomically.
+"""Read files of limited size, and write files atomically.
 
 An existing file is overwritten only if it has the same format, detected from its first bytes. Pipes and
 devices are written to directly.
@@ -26,7 +26,11 @@ MOST_HELD_BYTES = 2 * MOST_BYTES
 
 
 def read_text(path: Path) -> str:
-    """Read an untrusted file; a ValueError names the file and the reason in one line."""
+    """Read an untrusted file.
+
+    Raises:
+        ValueError: the file cannot be read, is too large or is not UTF-8; one line with the file's name.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
@@ -35,16 +39,20 @@ def read_text(path: Path) -> str:
     if len(data) > MOST_BYTES:
         raise ValueError(f"{path} has more than {MOST_BYTES // 2**20} MiB")
     try:
-        return data.decode("utf-8-sig")  # some editors begin a file with a mark
+        return data.decode("utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ValueError(f"{path}:{line}: this is not UTF-8 text") from None
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON like :func:`read_text`, unless its values would take far more memory than its text."""
+    """Parse a JSON file; reject it before parsing if its values would need too much memory.
+
+    Raises:
+        ValueError: as in :func:`read_text`, or the text is not valid JSON.
+    """
     text = read_text(path)
-    # Bytes of a list, a mapping and a further value, parsed and copied.
+    # Estimated bytes of a list, a mapping and each further value, parsed and copied.
     if 64 * text.count("[") + 200 * text.count("{") + 80 * text.count(",") > MOST_HELD_BYTES:
         raise ValueError(f"{path} would take more than {MOST_HELD_BYTES // 2**20} MiB of memory")
     try:
@@ -56,7 +64,7 @@ def read_json(path: Path) -> Any:
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; a name that occurs twice is an error."""
+    """Return a JSON object; raise if a name occurs twice."""
     members = dict(pairs)
     if len(members) < len(pairs):
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
@@ -88,11 +96,11 @@ def checked_target(path: Path, begins: str = "") -> None:
 
     Args:
         path: of the file.
-        begins: regular expression of the beginning of its format: an existing file that does not match is
+        begins: regular expression for the first bytes of its format: an existing file that does not match is
             rejected. Empty if the file is read before it is written.
 
     Raises:
-        DtDispatchError: the file exists with another content, or cannot be written; one line.
+        DtDispatchError: the file has another format, or cannot be written.
     """
     try:
         status = _status(path)

@@ -1,4 +1,4 @@
-"""Samples of one state, and all that was measured of one signature or one call."""
+"""Samples of one state, and the measurement of one signature or one call."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pytest_dtdispatch.core.plain_data import MOST, Natural, Size
 from pytest_dtdispatch.core.text import TextEnum
 from pytest_dtdispatch.stats.intervals import quietest_block, scatter
 
-# Scatter past which a row is marked, and not judged: of 120 rows of a quiet machine none has more.
+# A row with more scatter is marked as noisy and is not judged. On a quiet machine, none of 120 rows has more.
 NOISY = 1.0
-# Above the fastest reading of the core's speed. Another machine on the same physical core slows all code, and
-# no wait or steal is counted here: in 20 s on two virtual cores, 320 of 530 times the loop took 1.6 to 1.9
-# times as long, a hit 1.4 to 2.1 times and a miss 1.4 to 1.9 times. In the other 210 the loop took 0.95 to
-# 1.05 times its median.
+# Ratio to the fastest reading of the core's speed. Another machine on the same physical core slows all code,
+# and the kernel counts neither waiting nor steal for it: in 20 s on two virtual cores, the loop took 1.6 to
+# 1.9 times as long in 320 of 530 readings, a hit 1.4 to 2.1 times and a miss 1.4 to 1.9 times. In the other
+# 210 readings, the loop took 0.95 to 1.05 times its median.
 SLOWED = 1.2
-MIN_WAITED = 0.1  # share of the time of calls from which on a row says that they waited for a core
+MIN_WAITED = 0.1  # minimum share of waiting for a core that a row reports
 FEW_SAMPLES = "few samples"
 TRACED = "a tracer of Python ran, such as a debugger or coverage, and makes calls longer"
 
 
 class State(TextEnum):
-    """What a sample was proved to be."""
+    """State of the caches during a call, proved by counters."""
 
     MISS = "miss"
     HIT = "hit"
@@ -37,7 +37,7 @@ class State(TextEnum):
 
 
 class Contains(TextEnum):
-    """Where the clock of a figure starts."""
+    """Scope of a timed call: where its clock starts."""
 
     DISPATCH = "dispatch from below autograd"
     END_TO_END = "end to end from Python, autograd included"
@@ -46,7 +46,7 @@ class Contains(TextEnum):
 
 
 class Proof(TextEnum):
-    """What the cache counters proved of the samples of a row."""
+    """Result of checking the samples of a row against the cache counters."""
 
     PROVED = "proved"
     UNPROPAGATED = "unpropagated"
@@ -56,7 +56,7 @@ class Proof(TextEnum):
 
 @dataclass(frozen=True)
 class Refused:
-    """Samples that were taken and not recorded, because the counters said something else happened."""
+    """Samples that were not recorded because the counters disproved their state."""
 
     reason: str
     count: Natural
@@ -67,17 +67,18 @@ class Refused:
 
 @dataclass(frozen=True)
 class Unit:
-    """Unit of samples, and the names of their figures in files.
+    """Unit of samples, and the names of their metrics in files. A metric with an empty name is not written.
 
     Args:
-        name: what is counted, as a plural: ``instructions``; of times ``ns``.
-        is_time: whether samples are nanoseconds; their quietest block stands for them, else the least.
-        steady: metric of hits, and of calls where the op never asks the propagator; empty for none.
-        hit: metric of hits alone.
+        name: plural of the counted thing, such as ``instructions``; ``ns`` for times.
+        is_time: whether samples are nanoseconds. The figure of times is their quietest block, that of counts
+            their minimum.
+        steady: metric of hits, or of calls whose op never reaches the propagator.
+        hit: metric of hits only.
         miss: metric of misses.
-        compile: metric of a first call that compiles, less a later call.
-        call: metric of calls that have no miss and no hit: of unpropagated ops, and of what was compared.
-        least: the least reading that can be one.
+        compile: metric of a first call that compiles, minus a later call.
+        call: metric of calls without misses and hits: unpropagated ops and compared variants.
+        least: minimum valid reading.
     """
 
     name: str = "ns"
@@ -91,16 +92,16 @@ class Unit:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names that the figures have in files."""
+        """Names of its metrics in files."""
         return tuple(name for name in (self.steady, self.hit, self.miss, self.compile, self.call) if name)
 
     def holds(self, reading: int) -> bool:
-        """Whether a counter can read this; one that is absent reads 2**64 - 1."""
+        """Return whether a reading is valid; an absent counter reads 2**64 - 1."""
         return self.least <= reading < MOST
 
     @property
     def figure_name(self) -> str:
-        """What stands for samples."""
+        """Name of the statistic of samples."""
         return "quietest block" if self.is_time else "least"
 
 
@@ -113,7 +114,7 @@ INSTRUCTIONS = Unit(
     compile="compile_time_instruction_count",
     least=1,
 )
-UNITS = [INSTRUCTIONS, TIME]  # those of registered samplers follow
+UNITS = [INSTRUCTIONS, TIME]  # registered samplers append theirs
 
 
 @dataclass(frozen=True)
@@ -121,8 +122,8 @@ class Share:
     """Instructions of one function, without those of other functions that it calls.
 
     Args:
-        function: its name, and where it is.
-        instructions: of all its calls together.
+        function: name and source line of the function.
+        instructions: total over all its calls.
     """
 
     function: str
@@ -131,11 +132,11 @@ class Share:
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the instructions of one call went.
+    """Instructions of one call by function.
 
     Args:
-        functions: of Python, each with the machine code that it called, those with most instructions first.
-        total: instructions of the call, in functions listed and not.
+        functions: Python functions, including the machine code that each called, sorted by instructions.
+        total: instructions of the call, including functions that are not listed.
     """
 
     functions: tuple[Share, ...]
@@ -144,21 +145,21 @@ class Profile:
 
 @dataclass(frozen=True)
 class Samples:
-    """All samples of one state that were proved to be in it; it takes none that no clock or counter can give.
+    """Samples that were proved to be of one state. Values that no clock or counter can produce are rejected.
 
     Args:
-        state: the state they were proved to be in.
-        values: in their unit, in the order they were taken; on many ranks those of the rank whose median is
-            the statistic, or of the two between which it lies.
-        refused: what was taken for this state and not recorded.
-        unit: what they are in: nanoseconds, if not said.
+        state: the proved state.
+        values: samples in their unit, in the order of measurement. On many ranks: the samples of the rank
+            whose median is the statistic, or of the two ranks whose medians enclose it.
+        refused: samples of this state that were not recorded, by reason.
+        unit: unit of the samples; nanoseconds by default.
         profile: instructions of a call in this state by function, if requested.
-        by_rank: on many ranks, each rank with its samples; else empty.
-        stat: what stands for all ranks: the ``median`` of the rank medians, or the ``max``.
-        waited: share of the time of all calls that the thread waited for a core, on the rank with the most.
-        blocks: blocks that were measured; these are the samples of the quietest.
-        slow_blocks: blocks of them that a core measured far slower than that of these samples.
-        speed_ns: nanoseconds of a fixed Python loop beside these calls; 0 if unknown.
+        by_rank: ranks and their samples; empty for one process.
+        stat: statistic over the ranks: ``median`` of the rank medians, or ``max``.
+        waited: share of the time of all calls in which the thread waited for a core; maximum over the ranks.
+        blocks: number of measured blocks; the samples are those of the quietest.
+        slow_blocks: number of these blocks in which the core was far slower than in the block of the samples.
+        speed_ns: nanoseconds of a fixed Python loop that was timed with these calls; 0 if unknown.
 
     Example:
         >>> hits = Samples(State.HIT, (7, 9), by_rank=((0, (7,)), (1, (9,))))
@@ -186,36 +187,36 @@ class Samples:
 
     @property
     def ns(self) -> tuple[int, ...]:
-        """Latencies in nanoseconds; none where the samples are no times."""
+        """Latencies in nanoseconds; empty if the samples are counts."""
         return self.values if self.unit.is_time else ()
 
     @property
     def count(self) -> int:
-        """How many samples there are; on many ranks, of all of them."""
+        """Number of samples, on all ranks."""
         return sum(len(values) for _, values in self.by_rank) or len(self.values)
 
     @property
     def figure_name(self) -> str:
-        """What the figure is called."""
+        """Name of the statistic that ``figure`` is."""
         return f"{self.stat} of rank medians" if self.by_rank else self.unit.figure_name
 
     @property
     def figure(self) -> float:
-        """What stands for the samples, if there are any: of times the quietest block, else the least."""
+        """Statistic of the samples (at least one): the quietest block of times, or minimum count."""
         if self.by_rank:
             return self.median_ns
         return quietest_block(self.values) if self.unit.is_time else min(self.values)
 
     @property
     def scatter(self) -> float | None:
-        """How far they scatter, as a share, on the worst rank; None of counts, and of few samples."""
+        """Relative scatter of the samples, on the worst rank; None for counts and for few samples."""
         if self.by_rank:
             return max(scatter(values) or 0.0 for _, values in self.by_rank)
         return scatter(self.ns)
 
     @property
     def median_ns(self) -> float:
-        """Median latency in nanoseconds, on many ranks their statistic; there must be a latency."""
+        """Median latency in nanoseconds, or the statistic over the ranks; there must be a latency."""
         if self.by_rank:
             return self.slowest[1] if self.stat == "max" else self.middle_ns
         return statistics.median(self.ns)
@@ -227,50 +228,51 @@ class Samples:
 
     @property
     def middle_ns(self) -> float:
-        """Median over ranks of the rank medians; of one rank its median."""
+        """Median of the rank medians; the median itself for one process."""
         return float(statistics.median(self.rank_medians.values())) if self.by_rank else self.median_ns
 
     @property
     def slowest(self) -> tuple[int, float]:
-        """The rank with the greatest median, and that median; there must be many ranks."""
-        return max(self.rank_medians.items(), key=lambda one: one[1])
+        """Rank with the largest median, and that median; there must be several ranks."""
+        return max(self.rank_medians.items(), key=lambda item: item[1])
 
     @property
     def spread(self) -> float:
-        """How much slower the slowest rank is than the fastest, as a fraction of the median over ranks."""
+        """Difference between the slowest and the fastest rank, as a fraction of the median over ranks."""
         least = min(self.rank_medians.values())
         return (self.slowest[1] - least) / self.middle_ns if self.middle_ns else 0.0
 
     @property
     def is_noisy(self) -> bool:
-        """Whether the samples scatter too far for their figure to be judged."""
+        """Whether the samples scatter too much for their figure to be judged."""
         return (self.scatter or 0) > NOISY
 
     @property
     def span(self) -> int:
-        """How much greater the greatest sample is than the least."""
+        """Difference between the largest and the smallest sample."""
         return max(self.values) - min(self.values)
 
 
 def refused_of(every: Iterable[Samples]) -> tuple[Refused, ...]:
-    """Add up, reason by reason, what was refused of several samples."""
-    refused: Counter[str] = Counter()
-    for one in (one for samples in every for one in samples.refused):
-        refused[one.reason] += one.count
-    return tuple(Refused(*each) for each in refused.items())
+    """Sum refused samples by reason."""
+    counts: Counter[str] = Counter()
+    for samples in every:
+        for refused in samples.refused:
+            counts[refused.reason] += refused.count
+    return tuple(Refused(reason, count) for reason, count in counts.items())
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured of one call.
+    """Figures of one call.
 
     Args:
-        rounds: rounds done, not rounds planned.
-        samples: one entry for each state that was tried.
-        notes: what every reader must know: why there are no figures, what was done differently.
-        remarks: what explains the figures to who asks: why there is no local row.
-        is_traced: whether a tracer of Python ran.
-        few_misses: whether its misses are too few to be judged.
+        rounds: number of completed rounds, which may be fewer than planned.
+        samples: one entry for each attempted state.
+        notes: notes that are always printed, such as why there are no figures.
+        remarks: notes that only verbose output has, such as why there is no local row.
+        is_traced: whether a Python tracer was active.
+        few_misses: whether there are too few misses to be judged.
     """
 
     rounds: Natural = 0
@@ -282,7 +284,7 @@ class Figures:
 
 
 def merge(calls: Sequence[Figures]) -> Figures:
-    """Put together what was measured of a call several times.
+    """Merge the figures of repeated measurements of one call.
 
     Example:
         >>> hits = Figures(1, (Samples(State.HIT, (7, 9)),))
@@ -308,16 +310,16 @@ def merge(calls: Sequence[Figures]) -> Figures:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Everything measured of one signature, or of one named call, in one test.
+    """Measurement of one signature, or of one named call, in one test.
 
     Args:
-        label: the signature as text, or the name of the call.
-        full_label: the same, never shortened.
-        op: the op overload, or the name of the call.
-        mesh: mesh and device as text, ``4`` or ``2x4:cuda``; empty where no mesh is known.
-        contains: where the clock starts.
-        calls: how often the program made this call.
-        figures: what was measured.
+        label: signature as text, or name of the call.
+        full_label: the label without a limit of its length.
+        op: op overload, or name of the call.
+        mesh: mesh and device as text, ``4`` or ``2x4:cuda``; empty if there is no known mesh.
+        contains: scope of the timed call.
+        calls: number of calls by the program.
+        figures: figures of the call.
     """
 
     label: str
@@ -329,44 +331,44 @@ class Measurement:
     figures: Figures
 
     def of(self, state: State) -> Samples | None:
-        """Samples of one state, or None where none was recorded."""
-        return next((s for s in self.figures.samples if s.state is state and s.values), None)
+        """Return the samples of a state, or None if none was recorded."""
+        return next((samples for samples in self.recorded() if samples.state is state), None)
 
     def figure(self, state: State) -> float | None:
-        """What stands for one state, or None where none was recorded."""
+        """Return the figure of a state, or None if none was recorded."""
         samples = self.of(state)
         return samples.figure if samples else None
 
     def median_ns(self, state: State) -> float | None:
-        """Median of one state in nanoseconds, or None where no time was recorded."""
+        """Return the median of a state in nanoseconds, or None if no time was recorded."""
         samples = self.of(state)
         return samples.median_ns if samples and samples.ns else None
 
     @property
     def steady(self) -> Samples | None:
-        """Samples of calls in the steady state: hits, else unpropagated calls."""
+        """Samples of calls in the steady state: hits, or else unpropagated calls."""
         return self.of(State.HIT) or self.of(State.CALL)
 
     @property
     def steady_ns(self) -> float | None:
-        """What stands for calls in the steady state, in nanoseconds: hits, else unpropagated calls."""
+        """Figure of calls in the steady state, in nanoseconds; None if no time was recorded."""
         return self.steady.figure if self.steady and self.steady.ns else None
 
     @property
     def overhead_ns(self) -> float | None:
-        """What dispatch adds to the op on the local shards, in nanoseconds: steady minus local."""
+        """Nanoseconds that dispatch adds to the op on local shards: steady minus local."""
         steady, local = self.steady_ns, self.of(State.LOCAL)
         return steady - local.figure if steady is not None and local else None
 
     @property
     def miss_over_hit(self) -> float | None:
-        """How many hits one miss costs."""
+        """Cost of a miss divided by that of a hit; None unless both were recorded."""
         miss, hit = self.figure(State.MISS), self.figure(State.HIT)
         return miss / hit if miss is not None and hit else None
 
     @property
     def proof_kind(self) -> Proof:
-        """What the cache counters proved of these samples."""
+        """Whether the cache counters proved the samples."""
         if any(samples.refused for samples in self.figures.samples):
             return Proof.REFUSED
         recorded = {samples.state for samples in self.recorded()}
@@ -378,19 +380,19 @@ class Measurement:
 
     @property
     def proof(self) -> str:
-        """The proof in one phrase: of refused samples, their reasons."""
+        """Text of the proof: the reasons of refused samples, or else the value of ``proof_kind``."""
         reasons = [str(each) for samples in self.figures.samples for each in samples.refused]
         return ", ".join(reasons) or self.proof_kind.value
 
     @property
     def noisy(self) -> tuple[State, ...]:
-        """States whose samples scatter too far for their figure to be judged."""
+        """States whose samples scatter too much to be judged."""
         return tuple(samples.state for samples in self.figures.samples if samples.is_noisy)
 
     def recorded(self) -> Iterator[Samples]:
-        """Every state that has samples."""
+        """Yield the samples of every state that has any."""
         return (samples for samples in self.figures.samples if samples.values)
 
     def times(self) -> Iterator[Samples]:
-        """Every state that has latencies: the rows of this measurement."""
+        """Yield the samples of every state that has latencies."""
         return (samples for samples in self.figures.samples if samples.ns)

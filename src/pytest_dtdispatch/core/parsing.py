@@ -25,7 +25,7 @@ ON = ("1", "true", "yes", "on")  # in an ini file
 
 
 def read_argument(keyword: str, value: Any, read: Callable[[Any], T], wrong: type[Exception]) -> T:
-    """Parse a keyword argument of a test; an invalid value raises this type of error."""
+    """Parse a keyword argument; raise ``wrong`` if its value is invalid."""
     __tracebackhide__ = True
     try:
         return read(value)
@@ -37,7 +37,7 @@ def _parsed(valid: str, parse: Callable[[], T | None]) -> T:
     """Return the parsed value; if it is None or parsing raises, raise a ValueError with the valid values."""
     try:
         value = parse()
-    except Exception:  # the value is the user's, and can raise anything
+    except Exception:  # a user's value can raise anything
         value = None
     if value is None:
         raise ValueError(valid)
@@ -45,7 +45,7 @@ def _parsed(valid: str, parse: Callable[[], T | None]) -> T:
 
 
 def read_decimal(text: str) -> float:
-    """Parse a number in ASCII digits: Python's ``float`` also accepts ``3_0``.
+    """Parse a number in ASCII digits; unlike ``float``, reject ``3_0``.
 
     Raises:
         ValueError: the text is not such a number.
@@ -60,7 +60,7 @@ def read_decimal(text: str) -> float:
 
 
 def _whole(value: Any, least: int = 1) -> int | None:
-    """Return a whole number, from a number or ASCII digits; None if it is smaller or anything else."""
+    """Convert a number or ASCII digits to a whole number; return None if invalid or below ``least``."""
     if isinstance(value, bool) or (isinstance(value, str) and not re.fullmatch("[+-]?[0-9]+", value.strip())):
         return None
     number = int(value) if isinstance(value, str) else operator.index(value)
@@ -73,7 +73,7 @@ def _positive(value: Any) -> float | None:
 
 
 def _listed(value: Any) -> tuple[str, ...] | None:
-    """Return one or several nonempty texts as a tuple; None for anything else."""
+    """Return one or several nonempty strings as a tuple; None for anything else."""
     texts = (value,) if isinstance(value, str) else value
     is_listed = isinstance(texts, (tuple, list)) and all(isinstance(text, str) and text for text in texts)
     return tuple(texts) if is_listed else None
@@ -85,7 +85,7 @@ def read_count(value: Any) -> int:
 
 
 def read_ranks(value: Any) -> int:
-    """Parse the number of ranks to start on one machine, each a process."""
+    """Parse the number of ranks to start on one machine, one process each."""
     valid = "a whole number from 1 to 1,024"
     return _parsed(valid, lambda: ranks if (ranks := _whole(value)) and ranks <= 1024 else None)
 
@@ -97,30 +97,30 @@ def read_rounds(value: Any) -> int | str:
 
 
 def read_seconds(value: Any) -> float:
-    """Parse a positive number of seconds that a clock can wait."""
+    """Parse a positive number of seconds."""
     longest = 10**9  # about 30 years; clocks overflow soon after
     valid = f"a number of seconds above 0, and at most {longest:,}"
     return _parsed(valid, lambda: seconds if (seconds := _positive(value)) and seconds <= longest else None)
 
 
 def read_limit(value: Any) -> float:
-    """Parse a limit: a number above 0, not a text."""
+    """Parse a limit: a number above 0, not a string."""
     return _parsed("a number above 0", lambda: None if isinstance(value, str) else _positive(value))
 
 
 def read_sizes(value: Any) -> tuple[int, ...]:
-    """Parse sizes, and sort them."""
+    """Parse sizes and return them sorted."""
 
     def sizes() -> tuple[int, ...] | None:
-        each = [None if isinstance(size, str) else _whole(size) for size in value]
-        differing = {size for size in each if size is not None}
-        return tuple(sorted(differing)) if len(differing) == len(each) > 1 else None
+        parsed = [None if isinstance(size, str) else _whole(size) for size in value]
+        differing = {size for size in parsed if size is not None}
+        return tuple(sorted(differing)) if len(differing) == len(parsed) > 1 else None
 
     return _parsed("two or more whole numbers of at least 1 that differ", sizes)
 
 
 def read_switch(value: Any) -> bool:
-    """Parse a switch: a bool, or a word of an ini file."""
+    """Parse a switch: a bool, or a word such as ``yes`` in an ini file."""
     text = str(value).lower() if isinstance(value, (bool, str)) else ""
     valid = (*ON, "0", "false", "no", "off")
     return _parsed("true or false", lambda: text in ON if text in valid else None)
@@ -182,7 +182,7 @@ class Export(NamedTuple):
 
     @property
     def is_auto(self) -> bool:
-        """Whether the environment names the file."""
+        """Whether an environment variable names the file."""
         return self == ("markdown", Path(AUTO))
 
     @property
@@ -213,7 +213,7 @@ def read_choice(value: Any, choices: Sequence[str]) -> str:
 
 
 def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
-    """Parse limits by name: ``misses=0,collectives=4``, several such texts, or in Python a dict.
+    """Parse limits by name: ``misses=0,collectives=4``, several such strings, or a dict.
 
     Example:
         >>> read_limits("misses=0, recompiles=1", ("misses", "recompiles"))

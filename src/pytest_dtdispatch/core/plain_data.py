@@ -1,4 +1,4 @@
-"""Convert dataclasses to plain data and back, by the names of their types; nothing is evaluated."""
+"""Convert dataclasses to plain data and back, by the names of their types. Nothing is evaluated."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from types import GenericAlias, NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 TYPE = "type"
-MOST = 2**63  # above any counter or clock
-# Numbers with a smaller range than their type: minimum and maximum.
+MOST = 2**63  # no counter or clock reaches it
+# Number types with a minimum and a maximum.
 Natural = Annotated[int, 0, MOST]
 Size = Annotated[float, 0, math.inf]
-Share = Annotated[float, 0, 2]  # of a whole, with room for rounding
+Share = Annotated[float, 0, 2]  # fraction of a whole; above 1 by rounding
 Indent = Annotated[int, 0, 99]
 # All other types are lists.
 JSON_TYPES: Mapping[Any, Any] = {str: str, int: int, float: (int, float), NoneType: NoneType}
 
 
 class _LocatedError(ValueError):
-    """An invalid value, with its innermost field."""
+    """An invalid value whose message already names its innermost field."""
 
 
 def encode(value: Any) -> Any:
@@ -60,11 +60,11 @@ def decode(kind: Any, plain: Any) -> Any:
     """Convert untrusted plain data to a value of a type.
 
     Args:
-        kind: type, as in the annotation of a dataclass field; data of another type is rejected.
+        kind: type, as in the annotation of a dataclass field.
         plain: data from ``json``.
 
     Raises:
-        ValueError: which part of the data is not a value of its type.
+        ValueError: a value does not have its type; the message names the value and its field.
     """
     origin, of = get_origin(kind), get_args(kind)
     if origin is Annotated:
@@ -93,12 +93,12 @@ def decode(kind: Any, plain: Any) -> Any:
 
 
 def _is_record(kind: Any) -> bool:
-    """Whether a type is a named tuple, which files have as a list."""
+    """Return whether a type is a named tuple; in files it is a list."""
     return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
 def _read_record(kind: Any, items: list[Any]) -> Any:
-    """Read a named tuple; items whose defaults are meant may be absent at its end."""
+    """Convert a list to a named tuple; trailing items with defaults may be absent."""
     types = [*get_type_hints(kind, include_extras=True).values()]
     if not len(types) - len(kind._field_defaults) <= len(items) <= len(types):
         raise ValueError(f"{len(items)} items in place of {len(types)}")
@@ -133,14 +133,14 @@ def _fields_of(kind: Any) -> dict[str, tuple[Any, bool]]:
 
 
 def _read_union(kinds: tuple[Any, ...], plain: Any) -> Any:
-    """Convert to the first type that fits; dataclasses are distinguished by their names."""
+    """Convert to the first matching type of a union; dataclasses are distinguished by their names."""
     name = plain.get(TYPE) if isinstance(plain, dict) else None
     for kind in kinds:
         if is_dataclass(kind):
-            is_it = name == kind.__name__  # type: ignore[union-attr]
+            matches = name == kind.__name__  # type: ignore[union-attr]
         else:
-            is_it = isinstance(plain, JSON_TYPES.get(get_origin(kind) or kind, list))
-        if is_it:
+            matches = isinstance(plain, JSON_TYPES.get(get_origin(kind) or kind, list))
+        if matches:
             return decode(kind, plain)
     raise ValueError(f"{_named(plain)} where none is valid")
 

@@ -1,4 +1,4 @@
-"""What was found in one test: results of every kind, under one protocol, and names for their numbers."""
+"""Protocol of results of all kinds, and the names of their metrics in files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import shorten
 from pytest_dtdispatch.core.text import escape_controls
 
-LONGEST_NAME = 4000  # in files: with it, quoted, a line stays within what readers accept
+LONGEST_NAME = 4000  # characters in files; with longer quoted names, a line exceeds the limits of CSV readers
 
-# Every metric that files of results may have, and whether it is a count, which has no noise.
+# Every metric that files of results may have, and whether it is an exact count.
 MetricNames = Mapping[str, bool]
 
 
@@ -25,13 +25,13 @@ class MetricValue:
     """Value of one metric of a row or of another result.
 
     Args:
-        row: its identity, without a state.
-        metric: name of the metric; a time is in nanoseconds.
-        value: rounded to a whole number.
-        scatter: of its samples, if they scatter too far to judge it; infinite if there are too few; else 0.
-        signature: the whole signature, if the label is cut.
-        ranks: that found this value, if others found less.
-        is_traced: whether a tracer of Python ran, so that no gate judges it.
+        row: identity of the row, without a state.
+        metric: name of the metric.
+        value: value rounded to a whole number; times are in nanoseconds.
+        scatter: relative scatter of its samples if too large to be judged; infinite for too few; else 0.
+        signature: full signature if the label is shortened, else empty.
+        ranks: ranks with this value, if other ranks have a smaller one.
+        is_traced: whether a Python tracer was active; no gate judges such a value.
     """
 
     row: RowId
@@ -44,15 +44,15 @@ class MetricValue:
 
 
 class Count(float):
-    """A number a step. A failing ``assert`` on it lists what it consists of.
+    """Count per step. A failing ``assert`` on it lists the counted events.
 
-    Properties that return one are annotated as ``float``: type checkers let a float equal an ``int``, and no
-    class derived from it.
+    Properties that return it are annotated as ``float``, because type checkers reject a comparison of ``int``
+    with a subclass of ``float``.
 
     Args:
-        total: over all steps.
+        total: sum over all steps.
         steps: number of steps.
-        details: what is listed.
+        details: lines that a failing ``assert`` lists.
 
     Example:
         >>> Count(10, 5) == 2, str(Count(10, 5)), str(Count(1, 4))
@@ -62,10 +62,10 @@ class Count(float):
     details: tuple[str, ...]
 
     def __new__(cls, total: float, steps: int, details: Iterable[str] = ()) -> Count:
-        """Divide, where there is something to divide by."""
-        made = super().__new__(cls, total / steps if steps else 0.0)
-        made.details = tuple(details)
-        return made
+        """Divide the total by the steps; 0 without steps."""
+        count = super().__new__(cls, total / steps if steps else 0.0)
+        count.details = tuple(details)
+        return count
 
     def __getnewargs__(self) -> tuple[float, int, tuple[str, ...]]:  # type: ignore[override]
         return float(self), 1, self.details
@@ -78,17 +78,17 @@ class Count(float):
 
 @dataclass(frozen=True)
 class Advice:
-    r"""What to change in a step.
+    r"""Suggested change of a step.
 
     Args:
-        seen: what was seen, and where.
-        change: what to write instead.
-        saves: what it saves in a step, without the time.
-        count: of the ops, collectives or other things that it saves.
-        ns: nanoseconds a step that it may save; 0 if that is not known.
-        share: of the step that it may save; 0 if that is not known.
-        grows: whether it saves memory and no time.
-        source_lines: where it was seen, such as ``train.py:41``.
+        seen: the finding, with its source line.
+        change: the suggested code.
+        saves: description of the saving, without the time.
+        count: number of saved ops, collectives or other events.
+        ns: nanoseconds per step that the change may save; 0 if unknown.
+        share: fraction of the step that the change may save; 0 if unknown.
+        grows: whether the change saves memory instead of time.
+        source_lines: source lines of the finding, such as ``train.py:41``.
 
     Example:
         >>> saves = "saves at most 2 redistributions"
@@ -109,19 +109,19 @@ class Advice:
 
     @property
     def lines(self) -> tuple[str, str]:
-        """What was seen and what to change; what that saves."""
+        """The finding with the change, and the saving."""
         time = f", about {self.ns / 1e3:,.0f} us ({self.share:.1%})" if self.ns else ""
         return f"{self.seen}: {self.change}", f"  {self.saves}{time}, in each step"
 
 
 def repeated(items: Iterable[object]) -> list[str]:
-    """List equal items once, with how often they came."""
+    """Return the distinct items as texts, with their numbers of occurrences."""
     counted = Counter(str(item) for item in items)
     return [text if count == 1 else f"{text} ({count}x)" for text, count in counted.items()]
 
 
 def plain_name(name: str) -> str:
-    r"""Make a text one line, with one space between words.
+    r"""Convert a text to one line, with one space between words.
 
     Example:
         >>> plain_name(" two\n lines ")
@@ -131,7 +131,7 @@ def plain_name(name: str) -> str:
 
 
 def row_name(name: str, one: object) -> str:
-    """Name the row of one size, or of one variant: ``stack[8]``, ``mlp[plain]``."""
+    """Return the row name of one size or one variant: ``stack[8]``, ``mlp[plain]``."""
     return f"{name}[{one}]"
 
 
@@ -151,48 +151,48 @@ def name_in_files(row: RowId) -> str:
 
 
 class Finding(Protocol):
-    """One result of any kind."""
+    """Result of any kind."""
 
     @property
     def kind(self) -> str:
-        """The name that its kind is registered under."""
+        """Registered name of its kind."""
 
     @property
     def name(self) -> str:
-        """Its name, which is unique in its test, as files and gates find it by name."""
+        """Name of the result, unique within its test: files and gates identify it by name."""
 
     def rows(self) -> Sequence[Measurement]:
-        """Rows that it has for files of runs, and for gates that compare samples."""
+        """Return its rows, for saved runs and for gates that compare samples."""
 
     def metrics(self) -> Iterable[tuple[str, int]]:
-        """Named whole numbers that it has beside its rows, for files of results and their gates."""
+        """Return its named numbers that are not part of rows, for files of results and their gates."""
 
 
 class NoRows:
     """Defaults of a result without rows and metrics."""
 
     def rows(self) -> Sequence[Measurement]:
-        """None."""
+        """Return no rows."""
         return ()
 
     def metrics(self) -> Iterable[tuple[str, int]]:
-        """None."""
+        """Return no metrics."""
         return ()
 
 
 class OneRow(NoRows):
-    """Defaults of a result that is one row."""
+    """Defaults of a result with exactly one row."""
 
     measurement: Measurement
 
     def rows(self) -> Sequence[Measurement]:
-        """Its one row."""
+        """Return its only row."""
         return (self.measurement,)
 
 
 @dataclass(frozen=True)
 class NamedCall(OneRow):
-    """A whole callable that was measured under a name."""
+    """Measurement of a named callable."""
 
     kind: ClassVar[str] = "measured"
     name: str
@@ -208,18 +208,18 @@ def row_metrics(test: str, rows: Iterable[Measurement]) -> Iterator[MetricValue]
 
 
 def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int, float]]:
-    """Give every metric of a row, under the names that its unit gives, and how far it scatters if too far."""
+    """Yield the name, value and scatter of every metric of a row; the scatter is 0 unless it is too large."""
     unit = next((samples.unit for samples in measurement.recorded()), TIME)
-    taken = {
+    samples_by_metric = {
         unit.steady: measurement.steady,
         unit.hit: measurement.of(State.HIT),
         unit.miss: measurement.of(State.MISS),
         unit.call: None if measurement.contains is Contains.COMPILED else measurement.of(State.CALL),
     }
-    for metric, samples in taken.items():
+    for metric, samples in samples_by_metric.items():
         if metric and samples:
             unknown = math.inf if measurement.figures.few_misses and samples.state is State.MISS else 0.0
             yield metric, round(samples.figure), unknown or (samples.scatter or 0.0) * samples.is_noisy
     first, call = (measurement.figure(state) for state in (State.COMPILE_COLD, State.CALL))
     if unit.compile and first is not None and call is not None:
-        yield unit.compile, round(first - call), 0.0  # the first call compiles, and then runs once
+        yield unit.compile, round(first - call), 0.0  # the first call compiles and also runs

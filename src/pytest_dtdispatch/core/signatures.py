@@ -1,4 +1,4 @@
-"""Signatures: names of ops on tensors of given types, and how long names are shortened."""
+"""Signatures: names of ops on tensors of given types, and the shortening of long names."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-# Row names appear in tables, files and command lines: an op on lists of tensors must not fill a page.
+# Row names appear in tables, files and command lines; an op on lists of tensors would fill a page.
 MAX_LENGTH = 120
 
 
 @dataclass(frozen=True)
 class Signature:
-    """One op overload on tensors of given types on a mesh.
+    """An op overload on tensors of given types on a mesh.
 
     Args:
-        op: overload as torch names it, ``add.Tensor``.
-        arguments: one text for each argument that is shown; a list of tensors is a tuple of texts.
-        mesh: extent of each mesh dimension, in ranks.
+        op: torch's name of the overload, ``add.Tensor``.
+        arguments: text of each displayed argument; a list of tensors is a tuple of texts.
+        mesh: size of each mesh dimension.
         device: device type of the mesh, ``cpu`` or ``cuda``.
 
     Example:
@@ -36,7 +36,7 @@ class Signature:
 
     @property
     def full(self) -> str:
-        """The text without a limit of its length."""
+        """Text of the signature without a limit of its length."""
         arguments = ", ".join(a if isinstance(a, str) else f"[{_runs(a)}]" for a in self.arguments)
         return f"{self.op}({arguments}){self.place}"
 
@@ -72,10 +72,10 @@ NODE, WORD = (
 
 
 def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
-    """Shorten a name to a limit of at least 12 characters, with a digest of the whole that keeps it unique.
+    """Shorten a name to a limit of at least 12 characters; a digest of the full name keeps it unique.
 
-    ``keep_end`` characters of its end stay, as far as the limit allows. A shortened name is shortened further
-    with the digest that it has, so that a row has one digest everywhere.
+    The last ``keep_end`` characters are preserved as far as the limit allows. Shortening a shortened name
+    again preserves its digest, so that a row has the same digest everywhere.
     """
     if len(text) <= limit:
         return text
@@ -89,7 +89,7 @@ def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
 
 
 def cut_name(name: str, limit: int = MAX_LENGTH) -> str:
-    """Shorten the name of a call or a signature, except for mesh and device at its end.
+    """Shorten the name of a call or a signature, but preserve the mesh and device at its end.
 
     The name of an autograd node is cut between its words.
 
@@ -105,6 +105,6 @@ def cut_name(name: str, limit: int = MAX_LENGTH) -> str:
 
 
 def _runs(texts: Sequence[str]) -> str:
-    """Join equal neighbours: ``f32[8]R, f32[8]R`` is ``f32[8]R*2``."""
+    """Join texts and abbreviate repeated ones: ``f32[8]R, f32[8]R`` becomes ``f32[8]R*2``."""
     counted = [(text, len(list(same))) for text, same in groupby(texts)]
     return ", ".join(text if count == 1 else f"{text}*{count}" for text, count in counted)

@@ -1,4 +1,4 @@
-"""What is found in one test: a store while the test runs, and a frozen record once it has ended."""
+"""Results of one test: a mutable store while the test runs, and a frozen record after its end."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pytest_dtdispatch.errors import GateError
 
 @dataclass(frozen=True)
 class Uncaptured:
-    """What a capture does not see.
+    """Work of the program that captures cannot observe.
 
     Args:
-        threads: of the program, that ran DTensor ops where no capture was open.
-        ops: that they ran, at least.
-        processes: that were started to run functions of the program; what they ran is not known.
+        threads: number of threads that ran DTensor ops without an open capture.
+        ops: minimum number of these ops.
+        processes: number of processes that were started to run functions of the program, with unknown ops.
         modes: names of modes that hid DTensor ops.
-        notes: what else slows down or hides what is measured.
+        notes: other causes that slow down or hide measured ops.
 
     Example:
         >>> Uncaptured(threads=1, ops=2) + Uncaptured(threads=1, ops=3)
@@ -46,21 +46,21 @@ class Uncaptured:
 
 @dataclass(frozen=True)
 class TestRecord:
-    """Everything that was found in one test.
+    """All results of one test.
 
     Args:
-        test: its name in rows.
+        test: name of the test in rows.
         measured: rows of signatures in the order of their first calls, then those of named calls.
-        results: all other results by kind, in the order of kinds.
-        merged_numbers: of results, merged over processes; None if the test ran in one.
-        verdicts: of limits on its results.
-        thresholds: that its marker has.
-        ops: on DTensors that its captures saw.
-        globs: that select ops to measure.
+        results: all other results by kind, in the order of registered kinds.
+        merged_numbers: numbers of results, merged over processes; None if the test ran in one process.
+        verdicts: verdicts of limits on its results.
+        thresholds: thresholds of its marker.
+        ops: DTensor ops that its captures received.
+        globs: globs that select the ops to measure.
         uncaptured: DTensor ops and processes that no capture received.
-        is_simulated: whether figures hold the work of all ranks, simulated in one process.
+        is_simulated: whether figures include the work of all ranks, simulated in one process.
         unmeasured: why it has no result although it uses the fixture; empty if it has one.
-        traces: JSON that torch's profiler wrote, by region.
+        traces: JSON traces of torch's profiler, one for each region.
 
     Example:
         >>> store = ResultStore("t.py::test_a")
@@ -69,7 +69,7 @@ class TestRecord:
         ['warm start']
     """
 
-    __test__ = False  # pytest collects classes by such names
+    __test__ = False  # pytest collects classes whose names begin with Test
 
     test: str = ""
     measured: tuple[Measurement, ...] = ()
@@ -88,18 +88,18 @@ class TestRecord:
         return bool(self.measured or any(self.results.values()))
 
     def rows(self) -> tuple[Measurement, ...]:
-        """Return every row: signatures, named calls, then rows of other results."""
-        found = (result for of_kind in self.results.values() for result in of_kind)
-        return (*self.measured, *(row for result in found for row in result.rows()))
+        """Return all rows: signatures, named calls, then rows of other results."""
+        results = (result for of_kind in self.results.values() for result in of_kind)
+        return (*self.measured, *(row for result in results for row in result.rows()))
 
     def times(self) -> Iterator[tuple[RowId, Measurement, Samples]]:
-        """Yield every state with latencies of every row."""
+        """Yield the identity, row and samples of every state with latencies."""
         for row in self.rows():
             for samples in row.times():
                 yield RowId(self.test, row.label, samples.state), row, samples
 
     def numbers(self, excluded: Collection[str] = ()) -> Iterator[MetricValue]:
-        """Yield numbers that results have beside rows, but for excluded kinds; of many ranks the largest."""
+        """Yield numbers of results that are not part of rows, without excluded kinds; maxima of ranks."""
         if self.merged_numbers is not None:
             yield from self.merged_numbers
             return
@@ -109,21 +109,21 @@ class TestRecord:
                 yield from (MetricValue(row, *metric) for metric in result.metrics())
 
     def metrics(self) -> Iterator[MetricValue]:
-        """Yield every number of the test: those of its rows, then those of results."""
+        """Yield all numbers of the test: those of its rows, then those of results."""
         yield from row_metrics(self.test, self.rows())
         yield from self.numbers()
 
     def shared_key(self) -> str:
-        """Return a key in files that two rows share; empty if there is none."""
+        """Return a key that several rows have in files; empty if all keys are unique."""
         [(key, rows)] = Counter(row_key(row.label) for row in self.rows()).most_common(1) or [("", 0)]
         return key if rows > 1 else ""
 
     def with_earlier(self, earlier: TestRecord) -> TestRecord:
-        """Add what an earlier attempt of the test measured and this one did not, with its verdicts."""
-        again = {result.name for of_kind in self.results.values() for result in of_kind}
-        again |= {row.label for row in self.measured}
-        again |= {""} if self else set()  # the verdict that the test measured nothing
-        before = [verdict for verdict in earlier.verdicts if verdict.row.label not in again]
+        """Return a record with the results and verdicts that only an earlier attempt of the test has."""
+        repeated = {result.name for of_kind in self.results.values() for result in of_kind}
+        repeated |= {row.label for row in self.measured}
+        repeated |= {""} if self else set()  # the verdict that the test measured nothing
+        before = [verdict for verdict in earlier.verdicts if verdict.row.label not in repeated]
         rows = {(row.full_label, row.contains): row for row in (*earlier.measured, *self.measured)}
         results = {}
         for kind in {**earlier.results, **self.results}:
@@ -135,18 +135,18 @@ class TestRecord:
 
 @dataclass(eq=False, repr=False)
 class ResultStore:
-    """What was found in a test so far.
+    """Results of a running test.
 
     Args:
-        test: its name in rows.
+        test: name of the test in rows.
         uncaptured: DTensor ops and processes that no capture received.
-        is_simulated: whether figures hold the work of all ranks, simulated in one process.
-        passed_over: ops on DTensors in captures that ``ops`` excluded from measuring.
+        is_simulated: whether figures include the work of all ranks, simulated in one process.
+        passed_over: captured DTensor ops that ``ops`` excludes from measuring.
         calls_passed_over: number of calls of these ops.
-        verdicts: of limits on its results.
+        verdicts: verdicts of limits on its results.
         unraised: errors of limits that have not failed the test yet.
-        traces: JSON that torch's profiler wrote, by region.
-        uncounted: kind and name of limited results that raised before they had counts.
+        traces: JSON traces of torch's profiler, one for each region.
+        uncounted: kind and name of results with limits that raised before they were counted.
 
     Example:
         >>> results = ResultStore()
@@ -171,51 +171,51 @@ class ResultStore:
     _found: dict[str, dict[str, Finding]] = field(default_factory=dict)
 
     def count(self, signature: Signature) -> bool:
-        """Count a call of a signature; say whether it is known, and only its number grows."""
+        """Count a call of a recorded signature; return False, and count nothing, if it is new."""
         if signature not in self._figures:
             return False
         self._calls[signature] += 1
         return True
 
     def enter(self, signature: Signature, figures: Figures) -> None:
-        """Enter a new signature with what its first call gave."""
+        """Record a new signature with the figures of its first call."""
         self._calls[signature] = 1
         self._figures[signature] = figures
 
     def enter_call(self, name: str, mesh: str, figures: Figures) -> None:
-        """Enter a named call that was made on a mesh, ``2x4``, or on none known."""
+        """Record a named call on a mesh, as text: ``2x4``, or empty if unknown."""
         self.add(NamedCall(name, Measurement(name, name, name, mesh, Contains.END_TO_END, 1, figures)))
 
     def add(self, result: Finding) -> None:
-        """Add a result of any kind; one of the same kind and name is replaced."""
+        """Add a result, or replace the result of the same kind and name."""
         self._found.setdefault(result.kind, {})[result.name] = result
 
     def names_beside(self, kind: str) -> set[str]:
-        """Keys in files that are taken, so that no further result of a kind can have them."""
-        # Results of these kinds have no rows, and no metric that another kind has.
-        apart = {"steps", "budget"}
-        kinds = {kind} if kind in apart else self._found.keys() - apart
+        """Return the keys in files that another result of this kind must not have."""
+        # Results of these kinds have no rows, and no metric in common with another kind.
+        separate = {"steps", "budget"}
+        kinds = {kind} if kind in separate else self._found.keys() - separate
         return {row_key(name) for each in kinds for name in self._found.get(each, ())}
 
     def ops(self) -> set[str]:
-        """Every op on DTensors that captures saw."""
+        """Return every DTensor op that captures received."""
         return self.passed_over | {signature.op for signature in self._figures}
 
     def of(self, kind: str) -> tuple[Any, ...]:
-        """Every result of one kind, in the order they were found."""
+        """Return the results of one kind in the order they were added."""
         return tuple(self._found.get(kind, {}).values())
 
     @property
     def seen_calls(self) -> int:
-        """Calls that captures saw so far, or captures and steps that were counted."""
+        """Number of captured calls and counted results of ``steps`` so far."""
         return sum(self._calls.values()) + self.calls_passed_over + len(self.of("steps"))
 
     def measurements(self) -> tuple[Measurement, ...]:
-        """Every row: signatures in the order of their first call, named calls, then rows of other results."""
+        """Return all rows: signatures by their first call, named calls, then rows of other results."""
         return self.freeze(self._found).rows()
 
     def freeze(self, kinds: Iterable[str] = ()) -> TestRecord:
-        """Return the record of the test, with its results in the order of kinds."""
+        """Return the record of the test, with results of these kinds in their order."""
         ops = (
             Measurement(str(op), op.full, op.op, op.mesh_device, Contains.DISPATCH, self._calls[op], figures)
             for op, figures in self._figures.items()

@@ -16,12 +16,12 @@ MOST_SHOWN = 120
 MOST_LISTED = 20
 UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 COUNT_UNITS = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
-# The index of a layer, in the name of a module or in what has one: layers.0.wq, FSDP::pre_forward (layers.0).
+# The index of a layer in a text with a module name: layers.0.wq, FSDP::pre_forward (layers.0).
 INDEX = re.compile(r"(?<![^.(])\d+(?![^.,)])")
 
 
 class TextEnum(str, Enum):
-    """An enum whose members are formatted as their values: ``enum.StrEnum`` of Python 3.11 and later."""
+    """Enum whose members are formatted as their values, like ``enum.StrEnum`` of Python 3.11 and later."""
 
     __str__ = str.__str__
 
@@ -30,7 +30,7 @@ Answer = TypeVar("Answer")
 
 
 def ask(question: Callable[[Any], Answer], value: object, unknown: Answer) -> Answer:
-    """Return the answer to a question about a value of the program, or ``unknown`` if it raises.
+    """Return ``question(value)`` for a value of the program, or ``unknown`` if that raises.
 
     Example:
         >>> ask(len, "two", 0), ask(len, 2, 0)
@@ -38,7 +38,7 @@ def ask(question: Callable[[Any], Answer], value: object, unknown: Answer) -> An
     """
     try:
         return question(value)
-    except Exception:  # a property or an operator of its class, or torch, which cannot describe every tensor
+    except Exception:  # raised by user code, or by torch for a tensor that it cannot describe
         return unknown
 
 
@@ -53,7 +53,7 @@ def plural(number: int, noun: str, ending: str = "s") -> str:
 
 
 def escape_controls(text: str) -> str:
-    r"""Escape characters that no terminal shows, such as ESC or a right-to-left mark.
+    r"""Escape unprintable characters, such as ESC or a right-to-left mark.
 
     Example:
         >>> print(escape_controls("\x1b[31mred\r"))
@@ -67,7 +67,7 @@ def escape_controls(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return the repr of an invalid value in one line, or its type if its repr raises.
+    """Return the repr of an invalid value as one short line, or its type if its repr raises.
 
     Example:
         >>> shown([1, "two"]), len(shown("9" * 5000))
@@ -75,14 +75,14 @@ def shown(value: object) -> str:
     """
     try:
         text = repr(value)
-    except Exception:  # it is the user's, and can raise anything
+    except Exception:  # a user's repr can raise anything
         return f"<{type(value).__name__} that cannot be shown>"
     text = escape_controls(" ".join(text.split()))
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
 
 
 def brief(error: object) -> str:
-    """Shorten the message of an error in its middle, if it quotes a long text.
+    """Return the message of an error; omit the middle of one above 400 characters.
 
     Example:
         >>> len(brief("x" * 10_000)), brief("not a text")
@@ -93,12 +93,12 @@ def brief(error: object) -> str:
 
 
 def listed(items: Sequence[object]) -> list[str]:
-    """Return indented lines of the first items, and a line with the number of the others."""
+    """Return an indented line for each of the first items, and a line with the number of the others."""
     return [f"    {item}" for item in first_of(items, MOST_LISTED)]
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return a suggestion of similar valid names, or an empty text.
+    """Return a suggestion of similar valid names, or an empty string.
 
     Example:
         >>> nearest("--budjet", ("--budget", "--help")), nearest("--x", ["--budget"])
@@ -122,7 +122,7 @@ def first_of(items: Sequence[object], most: int, how_all: str = "") -> list[str]
 
 
 def fold_layers(names: Iterable[str]) -> dict[str, str]:
-    """Map names that differ only by indices of layers to one name, with a star for each index that differs.
+    """Map names that differ only in layer indices to one name, with a star for each differing index.
 
     Example:
         >>> fold_layers(["layers.0.wq", "layers.1.wq", "layers.1.norm"])
@@ -132,19 +132,20 @@ def fold_layers(names: Iterable[str]) -> dict[str, str]:
     for name in names:
         families[INDEX.sub("*", name)].append(name)
     folded: dict[str, str] = {}
-    for alike in families.values():
-        folded |= dict.fromkeys(alike, _shared_name(alike))
+    for family in families.values():
+        folded |= dict.fromkeys(family, _shared_name(family))
     return folded
 
 
-def _shared_name(alike: Sequence[str]) -> str:
-    of_each = zip(*map(INDEX.findall, alike), strict=True)
-    indices = iter(["*" if len({*each}) > 1 else each[0] for each in of_each])
-    return INDEX.sub(lambda _: next(indices), alike[0])
+def _shared_name(family: Sequence[str]) -> str:
+    """Return the first name with a star in place of each index that differs."""
+    by_position = zip(*map(INDEX.findall, family), strict=True)
+    indices = iter(["*" if len({*found}) > 1 else found[0] for found in by_position])
+    return INDEX.sub(lambda _: next(indices), family[0])
 
 
 def shorten_path(name: str) -> str:
-    """Omit all folders but the last of a file that is elsewhere or deeply nested.
+    """Omit all folders but the last from an absolute path or one of more than 30 characters.
 
     Example:
         >>> shorten_path("/opt/lib/torch/optim/adam.py:7"), shorten_path("train.py:7")
@@ -158,12 +159,12 @@ def shorten_path(name: str) -> str:
 
 
 def own_name(fn: Callable[..., Any]) -> str:
-    """Return the name of a callable, in angle brackets if it has none."""
+    """Return the name of a callable, or ``<unnamed>``."""
     return str(ask(attrgetter("__name__"), fn, "<unnamed>"))
 
 
 def step_name(step_fn: Callable[[], object]) -> str:
-    """Return the name of a step function; a lambda is a ``step``."""
+    """Return the name of a step function; ``step`` for a lambda or an unnamed callable."""
     name = own_name(step_fn)
     return "step" if name.startswith("<") else name
 
@@ -187,13 +188,13 @@ class Scale:
         return "-" if ns is None else f"{ns / self.ns:,.{self.decimals}f}"
 
 
-# Fixed unit and digits: two runs are read side by side.
+# A fixed unit and number of digits make two runs comparable by eye.
 MILLISECONDS, MICROSECONDS = Scale("ms", 1e6, 3), Scale("us", 1e3, 2)
 
 
 def column_scale(values_ns: Iterable[float | None]) -> Scale:
-    """Choose one unit for a column: its median reads as 1 to 999, its smallest value has three digits."""
-    # No clock ticks in 1 ps: a smaller time is a rounding error.
+    """Choose the unit of a column: its median is 1 to 999 in it, and its smallest value has three digits."""
+    # No clock has a resolution of 1 ps: a smaller time is a rounding error.
     sizes = sorted(size for value in values_ns if (size := abs(value or 0)) >= 1e-3)
     if not sizes:
         return Scale("us", 1e3, 1)
@@ -204,7 +205,7 @@ def column_scale(values_ns: Iterable[float | None]) -> Scale:
 
 
 def short(value: float, units: Sequence[tuple[str, float]]) -> str:
-    """Format a round time in nanoseconds, or a round count, with a short unit.
+    """Format a time in nanoseconds, or a count, with three significant digits and a unit prefix.
 
     Example:
         >>> short(1000, UNITS), short(2.5e8, UNITS), short(0.5, UNITS)
@@ -223,7 +224,7 @@ _listeners: list[Listener] = []
 
 @contextmanager
 def progress_to(listener: Listener) -> Iterator[None]:
-    """Pass progress messages to a listener while a block runs."""
+    """Temporarily pass progress messages to a listener."""
     _listeners.append(listener)
     try:
         yield
@@ -232,7 +233,7 @@ def progress_to(listener: Listener) -> Iterator[None]:
 
 
 def show_progress(form: str, *values: object) -> None:
-    """Report progress: a format and its values. It is formatted only if there is a listener.
+    """Report progress. The message is formatted only if there is a listener.
 
     Example:
         >>> with progress_to(print):

@@ -1,4 +1,4 @@
-"""How much more a row may take, and what gates say: of a row, of a number against its limit, and of a run."""
+"""Thresholds, and verdicts of gates: on a row, on a number with a limit, and on a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ THRESHOLD_FIELDS = ("min", "q1", "median", "q3", "mean")
 
 
 class Verdict(TextEnum):
-    """What a comparison found: that all is well, else the gravest first."""
+    """Result of a comparison; after ``PASSED``, the most severe first."""
 
     PASSED = "passed"
     REGRESSED = "regressed"
@@ -26,15 +26,15 @@ class Verdict(TextEnum):
     INCONCLUSIVE = "inconclusive"
     QUARANTINED = "quarantined"
     IMPROVED = "improved"
-    CHANGED = "changed"  # more or fewer calls: reported, not a fault
+    CHANGED = "changed"  # a different number of calls: reported, but does not fail
     NEW = "new"
 
 
-MAX_BLOCKS = 4  # of a row that would fail: it is measured again after a pause, three times
+MAX_BLOCKS = 4  # a row that would fail is measured again after a pause, up to three times
 
 
 class Outlook(IntEnum):
-    """What another measurement can change: nothing, an open verdict, a slow core's figure, a failure."""
+    """What another block can change: nothing, an open verdict, the figure of a slow core, a failure."""
 
     DECIDED, OPEN, SLOW, FAILING = range(4)
 
@@ -46,9 +46,9 @@ class TimeChange:
     Args:
         base_ns: figure of the saved run.
         head_ns: figure of this run.
-        change_percent: from the first to the second.
+        change_percent: change from base to head.
         low_percent: lower end of its 99 % interval.
-        high_percent: upper end.
+        high_percent: upper end of its 99 % interval.
         base_samples: number of samples of the saved run.
         head_samples: number of samples of this run.
     """
@@ -64,13 +64,13 @@ class TimeChange:
 
 @dataclass(frozen=True)
 class CountChange:
-    """A number beside its limit, or beside its expected value.
+    """A number with its limit or expected value.
 
     Args:
-        expected: the limit, or the expected value.
+        expected: limit or expected value.
         found: the number.
-        change_percent: from the expected value; None of a limit, and if 0 was expected.
-        margin_percent: by which the number may differ; None of a limit.
+        change_percent: change from the expected value; None for a limit, and if 0 was expected.
+        margin_percent: allowed change; None for a limit.
     """
 
     expected: float
@@ -84,13 +84,13 @@ class TimeShift:
     """Shift of times from base to head of an A/B run.
 
     Args:
-        base_ns: median of the base's processes.
-        head_ns: median of the head's.
-        shift_percent: the Hodges-Lehmann shift.
+        base_ns: median of the processes of the base.
+        head_ns: median of the processes of the head.
+        shift_percent: Hodges-Lehmann shift.
         low_percent: lower end of its 95 % interval.
-        high_percent: upper end.
-        p: of the rank test.
-        smallest_percent: the smallest slow-down that the comparison can detect.
+        high_percent: upper end of its 95 % interval.
+        p: p-value of the rank test.
+        smallest_percent: smallest slowdown that the comparison can detect.
         plain_percent: shift of the op on plain tensors; None if it was not measured.
     """
 
@@ -113,7 +113,7 @@ class NumberShift:
         base_most: maximum of the base.
         head_least: minimum of the head.
         head_most: maximum of the head.
-        shift_percent: from minimum to minimum; None of exact numbers.
+        shift_percent: shift from minimum to minimum; None for exact numbers.
         low_percent: smallest shift between any two processes.
         high_percent: largest shift between any two processes.
         plain_percent: shift of the op on plain tensors; None if it was not measured.
@@ -137,14 +137,14 @@ class RowVerdict:
     """Verdict of a gate on one row, with its figures.
 
     Args:
-        row: that was judged; it has a state if a gate compared its samples.
-        verdict: of the row.
-        change: by which it was judged; None if nothing was compared.
-        remedy: what to do about it; empty where nothing is to be done.
+        row: judged row; with a state if a gate compared its samples.
+        verdict: verdict on the row.
+        change: compared figures; None if nothing was compared.
+        remedy: suggested action; empty if none is needed.
         criterion: threshold or limit as the user wrote it, and the statistic; empty if all rows have the
             same.
-        details: lines on the finding and its parts.
-        is_strict: whether the run fails where the row is inconclusive.
+        details: lines that explain the verdict.
+        is_strict: whether an inconclusive row fails the run.
         lines: source lines that caused it, such as ``train.py:41``.
     """
 
@@ -160,13 +160,13 @@ class RowVerdict:
 
 @dataclass(frozen=True)
 class Threshold:
-    """The most that one figure of a row may grow.
+    """Maximum relative growth of one statistic of a row.
 
     Args:
-        state: of the rows it holds for; of every state where empty.
-        field: which figure: ``min``, ``q1``, ``median``, ``q3`` or ``mean``.
-        fraction: growth that is still allowed: 0.1 is 10 %.
-        is_strict: whether the run fails where the row is inconclusive.
+        state: state of the rows that it applies to; empty for all states.
+        field: statistic: ``min``, ``q1``, ``median``, ``q3`` or ``mean``.
+        fraction: maximum growth: 0.1 is 10 %.
+        is_strict: whether an inconclusive row fails the run.
     """
 
     state: str
@@ -179,12 +179,12 @@ class Threshold:
 
     @property
     def figure(self) -> str:
-        """What may not grow: ``median``, or of one state ``hit=median``."""
+        """The limited statistic: ``median``, or ``hit=median`` for one state."""
         return f"{self.state}={self.field}" if self.state else self.field
 
 
 def thresholds_of(state: str, thresholds: tuple[Threshold, ...]) -> tuple[Threshold, ...]:
-    """Choose what holds for a row: for each field the threshold of its state, else the one of every state."""
+    """Return the thresholds of a state: for each field, that of the state, or else that of all states."""
     chosen: dict[str, Threshold] = {}
     for threshold in sorted(thresholds, key=lambda threshold: bool(threshold.state)):
         if threshold.state in ("", state):
@@ -192,7 +192,7 @@ def thresholds_of(state: str, thresholds: tuple[Threshold, ...]) -> tuple[Thresh
     return tuple(chosen.values())
 
 
-LIMITS = "limits"  # what the gate of limits compares with
+LIMITS = "limits"  # baseline of the gate of limits
 FAILING = {
     Verdict.REGRESSED,
     Verdict.MISSING,
@@ -216,17 +216,17 @@ def over(verdicts: Iterable[RowVerdict], improved_fails: bool = False) -> list[R
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a gate says of a whole run.
+    """Judgement of a gate on a run.
 
     Args:
-        verdicts: of each row.
-        where: the baseline: a file.
+        verdicts: verdicts on the rows.
+        where: file of the baseline.
         failed: rows that fail the run.
         has_compared: whether any row was compared; otherwise the run fails.
         remarks: lines below the rows.
-        to_paste: rows of the file with which the found values pass.
+        to_paste: rows of the expected file with which the measured values pass.
         command: shell command that writes these rows.
-        since: when the baseline was set, as ``2026-07-31``; empty where that is not known.
+        since: date of the baseline, as ``2026-07-31``; empty if unknown.
         excluded: number of rows of the baseline whose tests the run does not select.
     """
 
@@ -249,14 +249,14 @@ class Judgement:
 def judged(
     verdicts: Sequence[RowVerdict], improved_fails: bool = False, remarks: tuple[str, ...] = ()
 ) -> Judgement:
-    """Return the judgement of a run by its rows; it fails if none was compared."""
+    """Return the judgement on a run with these verdicts; it fails if no row was compared."""
     has_compared = any(row.verdict in COMPARED for row in verdicts)
     failed = tuple(over(verdicts, improved_fails))
     return Judgement(tuple(verdicts), "", failed, has_compared, remarks)
 
 
 def not_judged(verdict: Verdict, why: str, remedy: str = "") -> Judgement:
-    """Return one verdict on the whole run: why nothing could be judged."""
+    """Return a judgement with one verdict on the whole run, with the reason why no row was judged."""
     return judged([RowVerdict(RowId("", why), verdict, None, remedy)])
 
 
@@ -272,13 +272,13 @@ def judge_count(
     """Compare a number with the maximum that a limit allows.
 
     Args:
-        name: of the result; its test is added when the verdict is recorded.
+        name: name of the result; its test is added when the verdict is recorded.
         limit: name of the limit.
-        most: that is allowed.
-        found: in the result.
-        what: says what was found, in a few words.
-        consists_of: what is counted.
-        lines: source lines of these.
+        most: maximum.
+        found: number in the result.
+        what: short description of the number.
+        consists_of: counted events.
+        lines: source lines that caused it, such as ``train.py:41``.
 
     Example:
         >>> judge_count("model", "blocks", 11, 12, "there are 12").details
@@ -293,12 +293,12 @@ def judge_count(
 
 
 def unjudged(row: RowId, criterion: str, why: str, verdict: Verdict = Verdict.DISABLED) -> RowVerdict:
-    """Return a verdict on a row that a limit could not judge, which never passes."""
+    """Return the verdict on a row that a limit could not judge; by default it fails."""
     return RowVerdict(row, verdict, None, "", criterion, (f"{criterion} judged nothing: {why}",))
 
 
 def complaint(verdicts: Iterable[RowVerdict]) -> str:
-    """Say what a test fails by, result by result; empty where it passes."""
+    """Format the verdicts that fail a test, grouped by result; empty if it passes."""
     by_row: dict[str, list[str]] = {}
     for verdict in over(verdicts):
         title = "over its limits" if verdict.verdict is Verdict.REGRESSED else "not judged"
