@@ -207,7 +207,7 @@ def test_an_unwritable_file_is_refused_first(tmp_path: Path, capsys: pytest.Capt
     for path, line in (
         (tmp_path / ("a" * 256), "cannot be written: File name too long"),
         (tmp_path / "nowhere" / "ab.json", "there is no folder"),
-        (saved, "saved.json holds something else: name another file, or remove it"),
+        (saved, "saved.json has another format: name another file, or remove it"),
     ):
         assert line in said(["ab", "--base", str(good), "--head", str(good), "--json", str(path)], 2, capsys)
     assert saved.read_text() == '{"machine_info": {}}'

@@ -162,7 +162,7 @@ def test_earlier_file_is_recognized_by_its_beginning(tmp_path: Path, text: str, 
 def test_unrecognized_file_is_not_overwritten(tmp_path: Path, text: str) -> None:
     path = tmp_path / "file"
     path.write_text(text, encoding="latin-1")
-    assert refusal(path, "new") == f"{path} holds something else: name another file, or remove it"
+    assert refusal(path, "new") == f"{path} has another format: name another file, or remove it"
 
 
 def test_locked_folder_is_free_afterwards(tmp_path: Path) -> None:

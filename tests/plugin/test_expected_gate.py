@@ -145,8 +145,8 @@ def test_a_full_disk_fails_the_run(pytester: pytest.Pytester, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("export", "says"),
     [
-        ("csv:kept", "kept holds something else: name another file, or remove it"),
-        ("html:kept", "kept holds something else: name another file, or remove it"),
+        ("csv:kept", "kept has another format: name another file, or remove it"),
+        ("html:kept", "kept has another format: name another file, or remove it"),
         ("csv:./expected.csv", "csv: expected.csv is the file of --dtdispatch-expected too"),
     ],
 )

@@ -196,10 +196,10 @@ def test_empty_format_is_an_error_and_writes_nothing(tmp_path: Path) -> None:
 
 def test_files_must_differ_and_hold_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
-    with pytest.raises(DtDispatchError, match="two formats are to be written to one file"):
+    with pytest.raises(DtDispatchError, match="two formats have the same file"):
         export_saved(run_of(), [Export("csv", file), Export("bencher", tmp_path / "." / "a.csv")])
     assert export_saved(run_of(), [Export("csv", file)]) == [f"2 results written to {file}"]
-    says = r"a\.csv holds something else: name another file, or remove it"
+    says = r"a\.csv has another format: name another file, or remove it"
     with pytest.raises(DtDispatchError, match=says):
         export_saved(run_of(), [Export("bencher", file)])
 

@@ -35,7 +35,7 @@ def test_other_machines_and_noisy_results_are_named() -> None:
     elsewhere = hit_of(1, *HITS, environment={"CPU": "other", "commit": "a"})
     noisy = run_of(row(ADD, NOISY), taken="2026-11-02", where="b", environment={"CPU": "this", "commit": "b"})
     lines = lines_of(history_document([elsewhere, noisy]), 140)
-    assert lines[0].endswith("may not compare with the newest: another CPU")
+    assert lines[0].endswith("may not be comparable with the newest: another CPU")
     assert cells_of(lines, "dispatch_hit_ns")[-1] == "noisy"
 
 

@@ -53,7 +53,7 @@ def test_verdict_comes_first_and_changed_rows_second(monkeypatch: pytest.MonkeyP
     lines = text.splitlines()
     assert lines[0] == "## dtdispatch: failed, 1 passed, 1 regressed, 1 missing"
     assert lines[2:6] == [
-        "| row | verdict | change | held against | of |",
+        "| row | verdict | change | compared with | of |",
         "| --- | --- | --- | --- | --- |",
         r"| `t.py::slow` | regressed | 7.00 -\> 8.40 us (+20.0 %) | median:10% | expected.csv |",
         "| `t.py::gone` | missing | - | misses 4 +-0 % | expected.csv |",
@@ -102,7 +102,7 @@ def test_changed_rows_are_listed_up_to_a_maximum() -> None:
     many = [RowVerdict(row_id(f"t.py::{n}"), Verdict.MISSING) for n in range(MOST_ROWS + 5)]
     text = summary(ReportedRun(gates=(gate(*many),), numbers=(number("t", "misses_per_step", 1),)))
     assert len(tables_of(text)[0]) == MOST_ROWS + 2
-    assert "and 5 rows more" in text
+    assert "and 5 more rows" in text
 
 
 def test_a_run_that_stopped_has_a_summary_too() -> None:
@@ -157,7 +157,7 @@ def test_worst_errors_come_first_and_remainder_is_counted() -> None:
     assert len(lines) == MOST_SHOWN == 10
     assert [message.partition(":")[0] for _, message in lines[:9]] == ["t"] * 9
     assert lines[0][1].startswith("t::19: ")
-    assert lines[-1][1].startswith("and 11 rows more failed")
+    assert lines[-1][1].startswith("and 11 more rows failed")
 
 
 def test_hostile_names_start_no_command_or_line() -> None:

@@ -68,7 +68,7 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise ValueError(f"{twice[:40]!r} is there twice in one object")
+        raise ValueError(f"{twice[:40]!r} occurs twice in one object")
     return members
 
 
@@ -115,7 +115,7 @@ def checked_target(path: Path, begins: str = "") -> None:
         if begins and stat.S_ISREG(status.st_mode) and status.st_size:
             with path.open(encoding="utf-8-sig", errors="replace") as file:
                 if not re.match(begins, file.read(2**16)):
-                    raise DtDispatchError(f"{path} holds something else: name another file, or remove it")
+                    raise DtDispatchError(f"{path} has another format: name another file, or remove it")
     except OSError as error:
         raise DtDispatchError(f"{path} cannot be written: {error.strerror}") from None
 

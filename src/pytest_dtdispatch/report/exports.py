@@ -1,4 +1,4 @@
-"""Every format that a run is written in, each a row of a table."""
+"""Export formats of runs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import summary
 from pytest_dtdispatch.stats.intervals import bounds
 
-DECIMALS = 3  # of nanoseconds: no clock has more
+DECIMALS = 3  # of nanoseconds; no clock has a higher resolution
 TRACE_FORMAT = "pytest-dtdispatch trace"
-# A row of expected results has a margin, a number, where a row of results may have a whole signature.
+# Rows of expected results end in a margin, a number; rows of results may end in a signature.
 RESULT = r'("(?=[^"]*::)([^"]|"")*"|(?=[^",\n]*::)[^",\n]*),\w+,\d+(\s|,(?![-+.\de]+[,\s]))'
 
 
 def github_benchmark(run: ReportedRun) -> tuple[str, int]:
-    """Write an entry for each state of each row, and for each number beside rows.
+    """Render an entry for each state of each row, and for each number that is not part of a row.
 
     The fields are those of ``customSmallerIsBetter`` in the README of
     https://github.com/benchmark-action/github-action-benchmark, and of ``BenchmarkResult`` in its source.
@@ -47,7 +47,7 @@ def github_benchmark(run: ReportedRun) -> tuple[str, int]:
         details = [
             row.full_label,
             f"{samples.figure_name} of {samples.count:,} samples, {row.proof}",
-            *["noisy: its samples scatter too far to judge"] * samples.is_noisy,
+            *["noisy: its samples scatter too much to be judged"] * samples.is_noisy,
         ]
         entries.append({**entry, "extra": "\n".join(map(escape_controls, details))})
     for number in run.result_numbers():
@@ -58,21 +58,21 @@ def github_benchmark(run: ReportedRun) -> tuple[str, int]:
 
 
 def bencher(run: ReportedRun) -> tuple[str, int]:
-    """Write a run in the Bencher Metric Format: https://bencher.dev/docs/reference/bencher-metric-format.
+    """Render a run in the Bencher Metric Format: https://bencher.dev/docs/reference/bencher-metric-format.
 
-    A benchmark is a state of a row, or a result that has numbers beside rows.
+    A benchmark is a state of a row, or a result with numbers that are not part of rows.
     """
     longest_benchmark, longest_measure = 1024, 64
     found: dict[str, dict[str, dict[str, float]]] = {}
     for name, _, samples in recorded_states(run):
         metric = {"value": round(samples.figure, DECIMALS)}
-        # The one that the column +-% of tables stands for: from the least sample to where the median lies
-        # below with 95 %; none of counts, of few samples, and of figures that stand for several ranks.
+        # The interval of the column +-% of tables: from the minimum to the upper 95 % bound of the median.
+        # Counts, few samples and figures of several ranks have none.
         is_of_samples = samples.unit.is_time and not samples.by_rank
         if is_of_samples and (interval := bounds(samples.values)):
             metric["lower_value"], metric["upper_value"] = map(float, interval)
         measure = samples.unit.name
-        if samples.unit.is_time:  # Bencher has a measure "latency", in nanoseconds, and creates others
+        if samples.unit.is_time:  # "latency", in nanoseconds, is a built-in measure of Bencher
             measure = "latency" if samples.unit == TIME else "time-ns"
         benchmark = shorten(escape_controls(name), len(f"::{samples.state}"), longest_benchmark)
         found.setdefault(benchmark, {})[shorten(measure, limit=longest_measure)] = metric
@@ -84,11 +84,11 @@ def bencher(run: ReportedRun) -> tuple[str, int]:
 
 
 def trace(run: ReportedRun) -> tuple[str, int]:
-    """Join the traces that torch's profiler wrote of the steps of a run: their times share one clock."""
+    """Merge the torch profiler's traces of the steps of a run; their times are of one clock."""
     traces = [_read_trace(text) for text in run.traces]
     events = [event for one in traces for event in one["traceEvents"]]
     merged = {"otherData": {"format": TRACE_FORMAT}, **(traces or [{}])[0], "traceEvents": events}
-    # Those that have a beginning and an end are counted.
+    # Count events with a duration.
     return json.dumps(merged) + "\n", sum(event.get("ph") == "X" for event in events)
 
 
@@ -107,7 +107,7 @@ def _read_trace(text: str) -> Any:
 
 
 def recorded_states(run: ReportedRun) -> Iterator[tuple[str, Measurement, Samples]]:
-    """Yield every state of every row that has samples, under the name that it has in pytest-benchmark too."""
+    """Yield name, row and samples of every state with samples; pytest-benchmark has the same names."""
     for test, rows in run.rows_by_test().items():
         for row in rows:
             for samples in row.recorded():
@@ -120,13 +120,13 @@ def _block_count(run: ReportedRun) -> int:
 
 @dataclass(frozen=True)
 class Format:
-    """A form of file.
+    """A file format.
 
     Args:
-        begins: a regular expression that knows an earlier file, which is replaced.
-        text: renders a run, and counts what the text holds.
-        unit: of that.
-        nothing: is said where that is nothing.
+        begins: regular expression for the first bytes of its files; other files are not overwritten.
+        text: function that renders a run, and returns the text and the number of its items.
+        unit: noun for an item.
+        nothing: error message if there are no items.
     """
 
     begins: str
@@ -135,10 +135,10 @@ class Format:
     nothing: str = "no result has a figure"
 
     def render(self, run: ReportedRun, path: Path) -> tuple[str, str]:
-        """Render a run; return the text and a message with the count.
+        """Render a run; return the text and a message with the number of items.
 
         Raises:
-            DtDispatchError: the run has nothing of the kind, or rendering raised anything.
+            DtDispatchError: the run has no items, or rendering raised an exception.
         """
         try:
             text, count = self.text(run)
@@ -149,7 +149,7 @@ class Format:
         return text, f"{plural(count, self.unit)} written to {path}"
 
 
-TEXT = r'"(?:[^"\\]|\\.)*"'  # of JSON; it ends in one place, so that no file takes long to tell
+TEXT = r'"(?:[^"\\]|\\.)*"'  # a JSON string; the match is unique, so that matching never backtracks for long
 FORMATS: Mapping[str, Format] = {
     "csv": Format(RESULT, lambda run: (results_text(run.metrics()), len(run.metrics()))),
     "json": Format(rf'\{{"format":"{FORMAT}"', run_text),
@@ -172,7 +172,7 @@ FORMATS: Mapping[str, Format] = {
 
 
 def check_export(export: Export) -> None:
-    """Check that a file can be written, before anything is measured or written."""
+    """Check that the file of an export can be written, before anything is measured or written."""
     if export.format == "html":
         require_jinja()
     if not export.is_stdout:
@@ -182,7 +182,7 @@ def check_export(export: Export) -> None:
 def export_saved(run: ReportedRun, exports: Sequence[Export]) -> list[str]:
     """Write a saved run in several formats, all of them or none; return a message for each file."""
     if len({os.path.realpath(export.path) for export in exports}) < len(exports):
-        raise DtDispatchError("two formats are to be written to one file: name another")
+        raise DtDispatchError("two formats have the same file: name another")
     for export in exports:
         check_export(export)
     rendered = [(export, *FORMATS[export.format].render(run, export.path)) for export in exports]

@@ -1,4 +1,4 @@
-"""Reports of whole runs: the summary of a job, annotations of failed rows, runs side by side."""
+"""Reports of whole runs: job summary, annotations of failed rows, history of several runs."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ from pytest_dtdispatch.report.run import ReportedRun
 # Of the summary of one step: "Job summaries are isolated between steps and each step is restricted to a
 # maximum size of 1MiB", in GitHub's reference of workflow commands.
 MOST_BYTES = 2**20
-MOST_ROWS = 100  # in the table of what changed
-# How they are written, and that 10 errors a step are shown: "Workflow commands for GitHub Actions".
+MOST_ROWS = 100  # in the table of changes
+# Maximum of errors per step, from GitHub's "Workflow commands for GitHub Actions".
 MOST_SHOWN = 10
 TITLE = "dtdispatch"
 
 
 def summary(run: ReportedRun, room: int = MOST_BYTES) -> str:
-    """Write a summary of at most so many bytes: what does not fit is left out section by section.
+    """Render a summary of limited size; sections that do not fit are omitted.
 
     Args:
-        run: to summarize.
-        room: for all of it, in bytes; verdict and changes are written in any case.
+        run: run to summarize.
+        room: maximum size in bytes; verdict and changes are never omitted.
     """
     text = _head(run)
     left_out: list[str] = []
-    room_for_sections = room - 4096  # the rest is for the line on omitted sections
+    room_for_sections = room - 4096  # reserve space for the line on omitted sections
     of_gates = (
         (f"Full output of the gate: {cut_name(gate.where)}", judgement_document(gate)) for gate in run.gates
     )
@@ -73,7 +73,7 @@ def stopped_summary(why: str) -> str:
 
 
 def verdict_text(run: ReportedRun) -> str:
-    """Say in a few words how a run ended, and how many rows there are of each verdict.
+    """Return the outcome of a run in a few words, with the number of rows of each verdict.
 
     Example:
         >>> verdict_text(ReportedRun())
@@ -103,7 +103,7 @@ def _head(run: ReportedRun) -> str:
 
 
 def _changes(changed: Sequence[tuple[Judgement, RowVerdict]]) -> Table:
-    """Lay out the rows that did not just pass, the gravest verdict first."""
+    """Render the changed rows, which are sorted by severity."""
     lines = tuple(
         Line(
             row_text(row),
@@ -111,8 +111,8 @@ def _changes(changed: Sequence[tuple[Judgement, RowVerdict]]) -> Table:
         )
         for gate, row in changed[:MOST_ROWS]
     )
-    more = f"and {len(changed) - MOST_ROWS:,} rows more" if len(changed) > MOST_ROWS else ""
-    columns = tuple(map(Column, ("verdict", "change", "held against", "of")))
+    more = f"and {len(changed) - MOST_ROWS:,} more rows" if len(changed) > MOST_ROWS else ""
+    columns = tuple(map(Column, ("verdict", "change", "compared with", "of")))
     return Table(columns, (Group("", lines, more),), label_title="row", proof_title="")
 
 
@@ -129,27 +129,27 @@ def run_sections(run: ReportedRun) -> Iterator[tuple[str, Document]]:
 
 
 def error_commands(run: ReportedRun, locations: Mapping[str, tuple[str, int]]) -> list[str]:
-    """Write an error for each row that failed, the worst first; of more than are shown say how many.
+    """Return a GitHub error command for each failed row, the worst first, and one for the number of others.
 
     Args:
-        run: that was judged.
+        run: judged run.
         locations: file in the repository and line, from 1, of each test, by its name in rows.
     """
     failed = [row for gate in run.gates for row in gate.failed]
     failed.sort(key=gravity)
     idle = (gate.where for gate in run.gates if gate.has_failed and not gate.failed)
-    locations = {row_key(test): location for test, location in locations.items()}  # as a row of a file has it
+    locations = {row_key(test): location for test, location in locations.items()}  # rows of files have keys
     lines = [_error({"title": TITLE}, f"no row could be judged against {where}") for where in idle]
     room = MOST_SHOWN - len(lines)
     if len(failed) <= room:
         return [*lines, *(_of_row(row, locations) for row in failed)]
-    rest = f"and {len(failed) - (room - 1):,} rows more failed: the output of the run names all"
+    rest = f"and {len(failed) - (room - 1):,} more rows failed: the output of the run lists all"
     shown = [_of_row(row, locations) for row in failed[: room - 1]]
     return [*lines, *shown, _error({"title": TITLE}, rest)]
 
 
 def _error(properties: Mapping[str, str], message: str) -> str:
-    """Write a workflow command, so that neither a property nor the message ends it."""
+    """Format an error command of GitHub; characters that would end a property or the message are escaped."""
     escaped = {key: _data(value).replace(":", "%3A").replace(",", "%2C") for key, value in properties.items()}
     return f"::error {','.join(map('='.join, escaped.items()))}::{_data(message)}"
 
@@ -167,7 +167,7 @@ def _data(text: str) -> str:
 
 
 def history_document(runs: Sequence[ReportedRun]) -> Document:
-    """Lay out how each number of some runs went, the oldest first; those that may not compare are named."""
+    """Render each number of several runs, the oldest first, and list runs of a different environment."""
     ordered = sorted(runs, key=ReportedRun.order)
     numbers: dict[tuple[RowId, str], list[MetricValue | None]] = {}
     for n, run in enumerate(ordered):
@@ -185,9 +185,7 @@ def history_document(runs: Sequence[ReportedRun]) -> Document:
         expendable=tuple(str(n) for n in range(2, len(ordered))),
     )
     blocks: list[Block] = [one_line(text) for text in _run_texts(ordered)]
-    legend = (
-        "Times are in nanoseconds; -: the run does not have it. change: from the first figure to the last."
-    )
+    legend = "Times are in nanoseconds; -: not in this run. change: from the first figure to the last."
     return Document((*blocks, table, paragraph(legend, indent=1)))
 
 
@@ -209,7 +207,7 @@ def _run_texts(runs: Sequence[ReportedRun]) -> Iterator[str]:
         differing = [name for name, value in _comparable(run).items() if newest.get(name) != value]
         text = f"{n}: {run.where}, taken {run.taken or 'at an unknown time'}"
         if differing:
-            text += f"; may not compare with the newest: another {', '.join(differing)}"
+            text += f"; may not be comparable with the newest: another {', '.join(differing)}"
         if run.unknown:
             text += f"; kinds of results that are not registered here: {', '.join(map(shown, run.unknown))}"
         yield text
