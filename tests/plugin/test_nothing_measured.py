@@ -191,11 +191,12 @@ def test_uncaptured_threads_processes_and_modes_are_reported(pytester: pytest.Py
     result = measure_source(pytester, UNSEEN, *WHOLE, passed=4)
     for line in (
         "nothing was measured: no capture saw an op on DTensors in a test that passed",
-        "not measured: 1 test ran DTensor ops (at least 4) in 2 threads of their own, unseen by a",
-        "not measured: 1 test started 2 processes, unseen by a capture;",
+        "not measured: 1 test ran DTensor ops (at least 4) in 2 threads of their own, which a "
+        "capture in the main thread cannot observe; --dtdispatch-metric counts also counts misses there",
+        "not measured: 1 test started 2 processes, which a capture cannot observe;",
         "not measured: 1 test opened CommDebugMode, which hides DTensor ops from a capture around it; "
-        "take the fixture and open dtdispatch.capture() inside CommDebugMode, "
-        "or count it by --dtdispatch-metric counts",
+        "use the fixture and open dtdispatch.capture() inside CommDebugMode, "
+        "or count ops by --dtdispatch-metric counts",
     ):
         assert line in told(result)
     assert "DtDispatchWarning" not in text_of(result)
@@ -217,6 +218,6 @@ def test_a_test_that_simulates_its_ranks_is_measured(pytester: pytest.Pytester) 
     ops = {name.rpartition("::")[2] for name in measured}
     assert {"test_it.py::test_closed::mul.Tensor", "test_it.py::test_raises::mul.Tensor"} <= measured
     assert {"add.Tensor", "mul.Tensor"} <= ops
-    assert "figures of 2 tests hold the work of all ranks, which LocalTensorMode simulates" in told(result)
+    assert "figures of 2 tests include the work of all ranks, which LocalTensorMode simulates" in told(result)
     assert "not measured" not in told(result)
     assert "hides DTensor ops" not in text_of(result)

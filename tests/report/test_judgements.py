@@ -143,7 +143,7 @@ def test_failed_gate_lists_rows_changes_and_corrections() -> None:
         "    dispatch_hit_ns 0 +-30 %, quietest block: 0 -> 7",
         "    find what made it grow, or update the expected file if the cost is wanted",
         "  drift of 1 passed row: median +20.0 %",
-        "  what changed, by command or as rows to paste:",
+        "  changed rows, as a command or to paste:",
         '    dtdispatch expected update expected.csv --results results.csv --reason "..."',
         "a,dispatch_hit_ns,1200,0.3",
         f'"{LONG}",dispatch_hit_ns,123400,0.3',
@@ -157,7 +157,7 @@ def test_new_results_are_listed_up_to_ten() -> None:
     assert found[0] == "gate: passed against expected.csv: 1 passed, 12 new"
     assert found[1:11] == [f"  new {n}: dispatch_hit_ns {n}" for n in range(10)]
     assert found[11:13] == [
-        "  and 2 more that are new; --dtdispatch-export csv:FILE writes all",
+        "  and 2 more new rows; --dtdispatch-export csv:FILE writes all",
         "    the expected file has no such row: add one to gate it",
     ]
 

@@ -73,7 +73,7 @@ def test_each_uncaptured_kind_is_one_line_with_count() -> None:
         "not measured: 1 test started 1 process",
         "not measured: 1 test opened CommDebugMode",
         "not measured: 2 tests opened DebugMode",
-        "figures of 1 test hold the work of all ranks",
+        "figures of 1 test include the work of all ranks",
     ]
     assert lines_of(caveats([TestRecord()])) == []
 

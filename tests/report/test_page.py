@@ -115,7 +115,7 @@ def test_sections_stand_in_their_order() -> None:
     page = page_of(run)
     titles = re.findall(r"<h2>(.*?)</h2>", html_page(run))
     of_steps = ("Budget of each step", "Signatures and calls", "Counts of each step")
-    assert titles == ["Verdicts against base.json", "What costs most", *of_steps]
+    assert titles == ["Verdicts against base.json", "Largest costs", *of_steps]
     assert [link["href"] for link in page.all("a")[1:]] == [f"#s{n}" for n in range(1, 6)]
     assert page.text.index("Failed: 1 regressed") < page.text.index("find what slowed it")
 
@@ -141,7 +141,7 @@ def test_names_are_not_reworded() -> None:
 def test_a_gate_that_passed_says_so_above_all() -> None:
     passed = RowVerdict(HIT, Verdict.PASSED)
     page = page_of(run_of(gates=(Judgement((passed,), "base.json"),)))
-    assert page.text.index("Passed: 1 passed") < page.text.index("What costs most\n")
+    assert page.text.index("Passed: 1 passed") < page.text.index("Largest costs\n")
 
 
 def test_entries_after_ten_are_folded_on_the_page() -> None:

@@ -97,7 +97,7 @@ WRONG = {
     "no version": (json.dumps({"benchmarks": [], KEY: [{"name": "a"}]}), f"its {KEY} has no version"),
     "nothing": (block(measured={}), NOTHING),
     "gates": (block(gates=3), f"its {KEY} has no list: 3"),
-    "a block": (block(notices={"blocks": [{"type": "Evil"}]}), f"its {KEY} has a Evil where none is valid"),
+    "a block": (block(notices={"blocks": [{"type": "Evil"}]}), f"its {KEY} has a Evil of an invalid type"),
     "no state": (block({"state": "warm"}), "'warm' is not a valid State"),
     "no times": (block({"values": ["<b>"]}), "has no int: '<b>'"),
     "below zero": (block({"values": [-1]}), "a latency of -1 ns"),
@@ -108,7 +108,7 @@ WRONG = {
     "an unknown field": (block({"vaules": []}), "a Samples with 'vaules'; valid: state, values, "),
     "an unknown member": (block(thershold={}), "a ReportedRun with 'thershold'; valid: "),
     "an indent": (block(notices={"blocks": [{"type": "Verbatim", "lines": [], "indent": 10**9}]}), "to 99"),
-    "a key twice": (block()[:-1] + f', "{KEY}": 1}}', f"is not JSON: '{KEY}' is there twice in one object"),
+    "a key twice": (block()[:-1] + f', "{KEY}": 1}}', f"is not JSON: '{KEY}' occurs twice in one object"),
     "a long name": (block({"state": "x" * 10_000}), "is not a valid State"),
 }
 

@@ -142,7 +142,7 @@ def _read_union(kinds: tuple[Any, ...], plain: Any) -> Any:
             matches = isinstance(plain, JSON_TYPES.get(get_origin(kind) or kind, list))
         if matches:
             return decode(kind, plain)
-    raise ValueError(f"{_named(plain)} where none is valid")
+    raise ValueError(f"{_named(plain)} of an invalid type")
 
 
 def _checked(kind: Any, plain: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Format-independent report blocks, which the terminal, Markdown and HTML render."""
+"""Format-independent report blocks, rendered for the terminal, in Markdown and in HTML."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_dtdispatch.core.verdicts import RowVerdict
 
 
 class Tone(Enum):
-    """What a piece of text is, from which each format takes its colour or its marks."""
+    """Meaning of a piece of text; each format maps it to a colour or to markup."""
 
     PLAIN = "plain"
     STRONG = "strong"
@@ -28,16 +28,17 @@ class Tone(Enum):
 
 @dataclass(frozen=True)
 class View:
-    """Options of a view of results, and the run that they belong to.
+    """Options for rendering results, and properties of their run.
 
     Args:
-        verbose: with every column and note.
-        counted: what its samples count; empty where they are times.
-        is_many: whether it ran on many ranks.
-        over: results that are over their limits.
-        each_layer: whether lines that differ by the index of a layer alone are not one.
+        verbose: whether all columns and notes are shown.
+        counted: plural of the counted things, such as ``instructions``; empty if samples are times.
+        is_many: whether the run had many ranks.
+        over: results that exceed their limits.
+        each_layer: whether each layer has its own line; by default, lines that differ only in the layer index
+            are folded.
         before: results of an earlier run.
-        about_before: where and when that run was taken.
+        about_before: file and time of the earlier run.
     """
 
     verbose: bool = False
@@ -49,7 +50,7 @@ class View:
     about_before: str = ""
 
     def listed(self, notes: Sequence[str]) -> list[str]:
-        """Choose the notes that are shown, and say how many are left out.
+        """Return the visible notes, and a text with the number of the others.
 
         Example:
             >>> View().listed(list("abcdefg"))[-2:]
@@ -71,12 +72,12 @@ Cell = str | tuple[Span, ...]
 
 @dataclass(frozen=True)
 class Paragraph:
-    """Running text.
+    """A paragraph of text.
 
     Args:
-        spans: its pieces; one where it is wrapped.
-        indent: steps from the left edge.
-        hanging: steps more for every line after the first.
+        spans: pieces of text; exactly one if the paragraph is wrapped.
+        indent: indentation of the first line, in steps.
+        hanging: additional indentation of all other lines, in steps.
         is_whole: whether it is never wrapped.
     """
 
@@ -88,7 +89,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Verbatim:
-    """Lines that stay as they are: to paste, or printed by someone else."""
+    """Lines that are never reformatted: text to paste, or output of another program."""
 
     lines: tuple[str, ...]
     indent: Indent = 0
@@ -96,7 +97,7 @@ class Verbatim:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of cells: its title, and the unit of all of them."""
+    """Title and unit of a column."""
 
     title: str
     unit: str = ""
@@ -112,12 +113,12 @@ class Line:
     """A line of a table.
 
     Args:
-        label: what it is about: a signature, a step.
-        cells: one for each column.
-        proof: what the last column says: what was proved, a state, a verdict.
-        notes: what is written below the line.
-        tone: of the last column.
-        row: the row that it shows, and where its clock starts; None if it shows none.
+        label: text of the first column, such as a signature.
+        cells: one cell for each column.
+        proof: text of the last column: a proof, a state or a verdict.
+        notes: notes below the line.
+        tone: tone of the last column.
+        row: identity and scope of the displayed row; None if it displays none.
     """
 
     label: str
@@ -130,12 +131,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Group:
-    """Lines under one title, such as those of one test; without a title they stand alone.
+    """Lines of a table under one title, such as those of one test.
 
     Args:
-        title: of all lines.
-        lines: those that are shown.
-        more: line on omitted lines; empty if there are none.
+        title: common title; empty for none.
+        lines: visible lines.
+        more: text about omitted lines; empty if there are none.
     """
 
     title: str
@@ -145,18 +146,19 @@ class Group:
 
 @dataclass(frozen=True)
 class Table:
-    """Groups of lines under columns.
+    """A table of grouped lines.
 
     Args:
-        columns: between the label and the proof.
-        groups: of lines.
-        label_title: of the first column.
-        proof_title: of the last column; empty where there is none.
-        expendable: titles of columns that may be left out, the first of them first.
-        widest_kept: titles of those that go after them, and only where labels have no room at all.
-        label_tone: of all labels.
-        proof_room: columns of the terminal that the last column has: a longer text runs over the edge.
-        spells_out: whether a line in a tone that warns has below it what there is no room for.
+        columns: columns between the label and the proof.
+        groups: groups of lines.
+        label_title: title of the first column.
+        proof_title: title of the last column; empty if the table has none.
+        expendable: titles of columns that are omitted in a narrow terminal, in this order.
+        widest_kept: titles of columns that are omitted after these, and only to preserve the minimum width of
+            labels.
+        label_tone: tone of all labels.
+        proof_room: width that is reserved for the last column; a longer text exceeds the terminal's width.
+        spells_out: whether the omitted cells of a line with a warning are written below it.
     """
 
     columns: tuple[Column, ...]
@@ -166,21 +168,20 @@ class Table:
     expendable: tuple[str, ...] = ()
     widest_kept: tuple[str, ...] = ()
     label_tone: Tone = Tone.CODE
-    proof_room: Indent = 24  # of "unpropagated, noisy call"; a refusal may be longer
+    proof_room: Indent = 24  # length of "unpropagated, noisy call"; reasons of refusals may be longer
     spells_out: bool = False
 
 
 @dataclass(frozen=True)
 class StackedBar:
-    """A whole and its parts side by side, for formats that can draw: a table near it has the same figures.
+    """A bar with the parts of a whole, for graphical formats; a table near it has the same figures.
 
     Args:
-        title: what it is of.
-        whole: its size.
-        parts: in the order they are drawn: of each its name with its size, its share from 0 to 1, and the
-            number of its colour.
-        note: what must be known of it; empty where nothing.
-        has_rest: whether the last part is what no other explains.
+        title: name of the whole.
+        whole: size of the whole, as text.
+        parts: name and size, share from 0 to 1, and number of the colour of each part, in drawing order.
+        note: note below the bar; empty for none.
+        has_rest: whether the last part is the unexplained remainder.
     """
 
     title: str
@@ -195,13 +196,13 @@ Block = Paragraph | Verbatim | Table | StackedBar
 
 @dataclass(frozen=True)
 class Document:
-    """The report of one kind of result.
+    """Report on one kind of result.
 
     Args:
-        blocks: from the first to the last.
-        legend: what the figures are; it may stand far below them.
-        meanings: what each column means, by its title, the most important first.
-        worst: names what to look at first; empty where nothing stands out.
+        blocks: blocks in their order.
+        legend: explanation of the figures; it may be printed far below them.
+        meanings: explanations of columns by title, sorted by importance.
+        worst: text that names the most expensive or worst row; empty if there is none.
     """
 
     blocks: tuple[Block, ...] = ()
@@ -213,7 +214,7 @@ class Document:
         return bool(self.blocks)
 
     def legend_of(self, titles: Collection[str] | None = None) -> str:
-        """Say what the figures are, and what its columns mean, or those of these titles alone."""
+        """Return the legend with the meanings of all columns, or of the columns with these titles."""
         if titles is None:
             tables = (block for block in self.blocks if isinstance(block, Table))
             titles = {column.title for table in tables for column in table.columns}
@@ -223,22 +224,23 @@ class Document:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of result: everything that tables, files and gates must know of it.
+    """A kind of result, as tables, files and gates use it.
 
     Args:
-        name: the ``kind`` of its results.
-        document: lays out results by test.
-        metrics: names of the numbers that its results have beside rows.
-        judge: compares a result with the limits of its test, by their names; yields a verdict for each.
+        name: ``kind`` of its results.
+        document: function that renders results by test.
+        metrics: names of the numbers of its results that are not part of rows.
+        judge: function of a result and the limits of its test by name; yields a verdict for each limit.
         limits: names of its limits, which ``--dtdispatch-max`` and the marker accept.
-        nothing: why a limit judged nothing, if there is no result.
-        title: of its section; the name if empty.
-        type: frozen dataclass of its results, as which a saved run is read; None if they are not read.
-        has_own_table: whether ``document`` shows its rows, and the table of signatures and calls does not.
-        shows_earlier: whether ``document`` shows a result beside that of the saved run it is compared with.
-        largest: names the largest part of a result of a test, for the top of a page.
-        advice: of a result.
-        data: fields of the results of a test in JSON; None for those of their class.
+        nothing: reason why a limit could not judge a test without such a result.
+        title: title of its section; by default the name.
+        type: frozen dataclass of its results, for decoding saved runs; None if they are not decoded.
+        has_own_table: whether ``document`` renders its rows; if not, the table of calls does.
+        shows_earlier: whether ``document`` renders the result of the compared saved run next to each result.
+        largest: function that names the largest part of a result, for the top of a page.
+        advice: function that returns the advice of a result.
+        data: function that returns the fields of a test's results in JSON; None for the fields of their
+            class.
     """
 
     name: str
@@ -260,33 +262,33 @@ KINDS: dict[str, Kind] = {}  # in the order of tables and files
 
 
 def register_kind(kind: Kind) -> None:
-    """Register a kind of result, or replace the one of its name."""
+    """Register a kind of result, or replace the kind of the same name."""
     KINDS[kind.name] = kind
 
 
 def paragraph(text: str, tone: Tone = Tone.PLAIN, indent: int = 0, hanging: int = 0) -> Paragraph:
-    """Make a paragraph in one tone."""
+    """Return a paragraph in one tone."""
     return Paragraph((Span(text, tone),), indent, hanging)
 
 
 def one_line(*parts: str | Span, indent: int = 0) -> Paragraph:
-    """Make a line that is never wrapped, plain where it is not said otherwise."""
+    """Return a line that is never wrapped; strings become plain spans."""
     spans = tuple(part if isinstance(part, Span) else Span(part) for part in parts)
     return Paragraph(spans, indent, is_whole=True)
 
 
 def notice(*texts: str) -> Document:
-    """Return lines that call for attention."""
+    """Return a document of warnings."""
     return Document(tuple(one_line(Span(text, Tone.NOTICE)) for text in texts))
 
 
 def spans_of(cell: Cell) -> tuple[Span, ...]:
-    """Read a cell as pieces."""
+    """Return a cell as spans."""
     return (Span(cell),) if isinstance(cell, str) else cell
 
 
 def plain(cell: Cell) -> str:
-    """Read a cell without its tones.
+    """Return the text of a cell without its tones.
 
     Example:
         >>> plain((Span("mm", Tone.CODE), Span(" (2x)")))

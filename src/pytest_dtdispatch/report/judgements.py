@@ -1,4 +1,4 @@
-"""What gates say: how many rows passed, and of each other one its verdict, its figures and the remedy."""
+"""Reports of gates: counts of verdicts, and the verdict, figures and remedy of each row that did not pass."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ TONES = {
 }
 ORDER = tuple(Verdict)
 MOST_NEW = 10
-MOST_ROWS = 20  # that did not pass
+MOST_ROWS = 20  # rows that did not pass
 LONGEST_ROW = 300
 WHOLE = View(verbose=True)
 
 
 def judgement_document(judgement: Judgement, view: View = WHOLE) -> Document:
-    """Lay out what a gate found: rows and what to do about them, and how far those that passed moved."""
+    """Render the judgement of a gate: rows with their remedies, and the drift of rows that passed."""
     word, tone = ("failed", Tone.BAD) if judgement.has_failed else ("passed", Tone.GOOD)
     numbers = plain(verdict_counts(judgement.verdicts)) or "no row to judge"
     where = shorten_path(judgement.where)
@@ -66,14 +66,14 @@ def judgement_document(judgement: Judgement, view: View = WHOLE) -> Document:
     if not judgement.has_compared and any(row.change or row.criterion for row in judgement.verdicts):
         blocks.append(_detail("no row could be judged, so the gate fails", Tone.BAD))
     if judgement.to_paste:
-        blocks.append(_detail("what changed, by command or as rows to paste:"))
+        blocks.append(_detail("changed rows, as a command or to paste:"))
         pasted = judgement.to_paste if view.verbose else first_of(judgement.to_paste, MOST_ROWS)
         blocks += (Verbatim((judgement.command,), indent=2), Verbatim(tuple(pasted)))
     return Document(tuple(blocks))
 
 
 def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]:
-    """Lay out rows beside those of a saved run, test by test, the worst first, and what to do about them."""
+    """Render rows next to those of a saved run, by test, the worst first, and their remedies."""
     if not rows:
         return
     ordered = sorted(rows, key=_badness)
@@ -107,7 +107,7 @@ def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]
 
 
 def _shared_threshold(rows: Sequence[RowVerdict]) -> str:
-    """Return the threshold that holds for all rows; empty if they have several, or none."""
+    """Return the threshold of all rows; empty if they have different ones, or none."""
     thresholds = {row.criterion for row in rows}
     return thresholds.pop() if len(thresholds) == 1 else ""
 
@@ -133,13 +133,13 @@ def _time(ns: float) -> str:
 
 
 def _is_ordinary(row: RowVerdict) -> bool:
-    """Return whether a row is of a kind that is shown only a few times."""
+    """Return whether a row needs no attention, so that only a few such rows are listed."""
     is_unchanged = row.verdict is Verdict.INCONCLUSIVE and not row.criterion and row.change is not None
     return is_unchanged or row.verdict in (Verdict.PASSED, Verdict.NEW)
 
 
 def _verdict_word(row: RowVerdict) -> tuple[str, Tone]:
-    """Say the verdict; of a row without a threshold in which direction it moved."""
+    """Return the verdict as text with its tone; without a threshold, the direction of the change."""
     if not row.criterion:
         match row.verdict:
             case Verdict.REGRESSED:
@@ -152,12 +152,12 @@ def _verdict_word(row: RowVerdict) -> tuple[str, Tone]:
 
 
 def _badness(row: RowVerdict) -> tuple[int, float]:
-    """Sort the worst first: rows that passed come last, the slowest of them first."""
+    """Return a sort key: the worst row first, rows that passed last, and of these the slowest first."""
     return (len(ORDER) if row.verdict is Verdict.PASSED else gravity(row)[0]), gravity(row)[1]
 
 
 def worst_text(rows: Iterable[RowVerdict]) -> str:
-    """Name the row with the worst verdict; empty if all rows passed."""
+    """Describe the row with the worst verdict; return an empty string if all rows passed."""
     worst = min(rows, key=_badness, default=None)
     if worst is None or worst.verdict is Verdict.PASSED:
         return ""
@@ -166,12 +166,12 @@ def worst_text(rows: Iterable[RowVerdict]) -> str:
 
 
 def gravity(row: RowVerdict) -> tuple[int, float]:
-    """Sort rows by their verdicts, the gravest first, and by how far they have grown, as far as is known."""
+    """Return a sort key: the most severe verdict first, then the largest growth."""
     return ORDER.index(row.verdict), -(_change_percent(row) or 0.0)
 
 
 def _change_percent(row: RowVerdict) -> float | None:
-    """Return how far a row has moved since its baseline was set; None if that is unknown."""
+    """Return the change of a row from its baseline, in percent; None if unknown."""
     return row.change.change_percent if isinstance(row.change, (TimeChange, CountChange)) else None
 
 
@@ -195,7 +195,7 @@ def change_text(row: RowVerdict) -> str:
 
 
 def verdict_counts(verdicts: Sequence[RowVerdict]) -> tuple[Span, ...]:
-    """Say how often each verdict was given."""
+    """Format the number of rows of each verdict."""
     numbers = Counter(row.verdict for row in verdicts)
     return tuple(
         Span(f"{', ' if n else ''}{numbers[verdict]} {verdict}", TONES.get(verdict, Tone.BAD))
@@ -204,7 +204,7 @@ def verdict_counts(verdicts: Sequence[RowVerdict]) -> tuple[Span, ...]:
 
 
 def drift_lines(verdicts: Sequence[RowVerdict], since: str = "") -> Iterator[Paragraph]:
-    """Write how far rows that passed have moved since the baseline was set: small losses add up."""
+    """Render the median change of rows that passed: small regressions add up."""
     passed = [row for row in verdicts if row.verdict is Verdict.PASSED]
     drifts = [percent for row in passed if (percent := _change_percent(row)) is not None]
     if not drifts:
@@ -212,7 +212,7 @@ def drift_lines(verdicts: Sequence[RowVerdict], since: str = "") -> Iterator[Par
     figure, bounds = f"{median(drifts):+.1f} %", ""
     times = [row.change for row in passed if isinstance(row.change, TimeChange)]
     if len(times) == len(drifts):
-        low, high = median(one.low_percent for one in times), median(one.high_percent for one in times)
+        low, high = median(time.low_percent for time in times), median(time.high_percent for time in times)
         figure = "noise" if low <= 0 <= high else figure
         bounds = f" ({low:+.1f} % to {high:+.1f} %, medians of 99 % intervals)"
     rows = plural(len(drifts), "passed row")
@@ -226,7 +226,7 @@ def _row(row: RowVerdict) -> Iterator[Paragraph]:
 
 
 def row_text(row: RowVerdict) -> str:
-    """Return the name of a row, cut to fit a line."""
+    """Return the name of a row, shortened to fit a line."""
     return cut_name(name_in_files(row.row), LONGEST_ROW)
 
 
@@ -251,7 +251,7 @@ def _new_rows(rows: Sequence[RowVerdict]) -> Iterator[Paragraph]:
     for row in rows[:MOST_NEW]:
         yield _row_title(row, f"{row_text(row)}: {row.criterion}")
     if len(rows) > MOST_NEW:
-        rest = f"and {len(rows) - MOST_NEW:,} more that are new; --dtdispatch-export csv:FILE writes all"
+        rest = f"and {len(rows) - MOST_NEW:,} more new rows; --dtdispatch-export csv:FILE writes all"
         yield one_line(rest, indent=1)
     if rows:
         yield _detail(rows[0].remedy, indent=2)

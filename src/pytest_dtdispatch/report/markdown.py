@@ -1,4 +1,4 @@
-"""A document as Markdown, of the kind that Sphinx builds and GitHub shows."""
+"""Documents in Markdown that both GitHub and Sphinx render."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ MARKUP = re.compile(r"([\\`*_\[\]<>|#$~&{}!])")
 
 
 def document_text(document: Document) -> str:
-    """Write a document, its legend below its blocks."""
+    """Render a document as Markdown, with its legend below its blocks."""
     parts = []
     for block in document.blocks:
         match block:
             case Paragraph():
-                # Escape the beginning of a text that would read as an item of a list or as a heading.
+                # Escape the beginning of a text that Markdown would parse as a list item or a heading.
                 parts.append(re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", _inline(block.spans)))
             case Verbatim():
                 parts.append(_fenced(block.lines))
@@ -48,14 +48,14 @@ def code(text: str) -> str:
         '`a\\|b`'
     """
     text = escape_controls(" ".join(text.split()))
-    has_pipe_after_backslash = "\\" in text and "|" in text  # which ends a cell of a table, escaped or not
+    has_pipe_after_backslash = "\\" in text and "|" in text  # it ends a table cell, escaped or not
     if not text or "`" in text or has_pipe_after_backslash:
         return escaped(text)
     return f"`{text}`".replace("|", "\\|")
 
 
 def escaped(text: str) -> str:
-    r"""Write a text, such as a message of torch's, so that none of it is markup.
+    r"""Escape all Markdown and HTML markup of a text, such as a message of torch.
 
     Example:
         >>> escaped("no rule for <x> | y")
@@ -65,7 +65,7 @@ def escaped(text: str) -> str:
 
 
 def folded(title: str, text: str) -> str:
-    """Write a text that few readers open, below its title."""
+    """Return a collapsed section with a title."""
     shown = html.escape(escape_controls(re.sub(r"\s+", " ", title)))
     return f"<details>\n<summary>{shown}</summary>\n\n{text}\n</details>\n"
 
@@ -88,7 +88,7 @@ def _group_parts(table: Table, group: Group) -> Iterator[str]:
 
 
 def _grid(titles: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Format a table, with columns of numbers aligned right; only plain texts count as numbers."""
+    """Format a table; align columns right if all their cells are numbers in plain text."""
     rules = ["--:" if _is_number([row[i] for row in rows]) else "---" for i in range(len(titles))]
     lines = (map(escaped, titles), rules, *(map(_inline, row) for row in rows))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
@@ -101,7 +101,7 @@ def _is_number(cells: Sequence[Cell]) -> bool:
 
 
 def _fenced(lines: Sequence[str]) -> str:
-    """Write lines as code, in a fence that none of them can close."""
+    """Format lines as a code block, with a fence that no line can close."""
     fence = "```"
     while any(fence in line for line in lines):
         fence += "`"

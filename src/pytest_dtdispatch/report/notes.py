@@ -29,7 +29,7 @@ from pytest_dtdispatch.report.document import (
 
 
 def mark(measurement: Measurement) -> tuple[str, Tone]:
-    """Say of a row what is not proved, and in which states it is noisy; nothing where all is well."""
+    """Return the text and tone of a row's last column: missing proof and noisy states; empty if proved."""
     kind = measurement.proof_kind
     states = "all" if len(measurement.noisy) > 2 else ", ".join(measurement.noisy)
     noisy = ", ".join([f"noisy {states}"] * bool(states) + ["traced"] * measurement.figures.is_traced)
@@ -41,19 +41,19 @@ def mark(measurement: Measurement) -> tuple[str, Tone]:
 
 
 def notes_of(row: Measurement, view: View) -> tuple[str, ...]:
-    """Return the notes below a row: with ``-v`` its remarks too."""
+    """Return the notes below a row; a verbose view includes its remarks."""
     waits = [f"{each.state} {each.waited:.0%}" for each in row.recorded() if each.waited > MIN_WAITED]
     waited = [f"waited for a core: {', '.join(waits)} of the time"] * bool(waits)
     return (*row.figures.notes, *waited, *(row.figures.remarks if view.verbose else ()))
 
 
 def title_of(lines: Sequence[Line]) -> str:
-    """Title the last column, where it says anything."""
+    """Return the title of the last column; empty if all its cells are empty."""
     return "mark" if any(line.proof for line in lines) else ""
 
 
 def proved(everything: Sequence[Measurement], by: str = "the cache counters") -> Iterator[Paragraph]:
-    """Say once how many rows are proved, and how many calls that captures saw they explain."""
+    """Render the number of proved rows, and the number of captured calls that they explain."""
     if everything:
         count = sum(measurement.proof_kind is Proof.PROVED for measurement in everything)
         tone = Tone.GOOD if count == len(everything) else Tone.PLAIN
@@ -62,7 +62,7 @@ def proved(everything: Sequence[Measurement], by: str = "the cache counters") ->
 
 
 def noise(everything: Sequence[Measurement]) -> Document:
-    """Report how many rows are noisy or traced, so that no gate judges them, or from a slow core."""
+    """Render the numbers of noisy and traced rows, which no gate judges, and of rows from a slow core."""
     readings = [[each.speed_ns for each in row.recorded() if each.speed_ns] for row in everything]
     fastest_ns = min(itertools.chain.from_iterable(readings), default=0)
     slowed = [max(of_row) > SLOWED * fastest_ns for of_row in readings if of_row]
@@ -71,9 +71,9 @@ def noise(everything: Sequence[Measurement]) -> Document:
         "quieter machine, or compare builds with dtdispatch ab"
     )
     slow = (
-        f"were measured while the core ran {SLOWED - 1:.0%} slower than beside the fastest row, as beside "
-        "other machines on the same processor: their times are longer by as much. "
-        "Run again when it is quieter"
+        f"were measured while the core ran {SLOWED - 1:.0%} slower than for the fastest row, as it does if "
+        "other machines share the processor: their times are longer by that much. "
+        "Run again when the machine is quieter"
     )
     counts = {
         noisy: sum(bool(row.noisy) for row in everything),
@@ -85,12 +85,12 @@ def noise(everything: Sequence[Measurement]) -> Document:
 
 
 def caveats(tests: Iterable[TestRecord]) -> Document:
-    """Say of how many tests something was not seen, in a line for each way, and how many simulate ranks."""
+    """Render the numbers of tests with uncaptured work, by cause, and of tests that simulate ranks."""
     found = list(tests)
     lines = list(_uncaptured_lines([test.uncaptured for test in found]))
     if simulated := sum(test.is_simulated for test in found):
         of = plural(simulated, "test")
-        lines.append(f"figures of {of} hold the work of all ranks, which LocalTensorMode simulates")
+        lines.append(f"figures of {of} include the work of all ranks, which LocalTensorMode simulates")
     return Document(tuple(paragraph(line, Tone.NOTICE, hanging=1) for line in lines))
 
 
@@ -99,14 +99,14 @@ def _uncaptured_lines(tests: list[Uncaptured]) -> Iterator[str]:
         threads, ops = sum(test.threads for test in in_threads), sum(test.ops for test in in_threads)
         yield (
             f"not measured: {plural(len(in_threads), 'test')} ran DTensor ops (at least {ops:,}) in "
-            f"{plural(threads, 'thread')} of their own, unseen by a capture of the main thread; "
-            "--dtdispatch-metric counts counts what misses there"
+            f"{plural(threads, 'thread')} of their own, which a capture in the main thread cannot observe; "
+            "--dtdispatch-metric counts also counts misses there"
         )
     if in_processes := [test for test in tests if test.processes]:
         processes = sum(test.processes for test in in_processes)
         yield (
             f"not measured: {plural(len(in_processes), 'test')} started {plural(processes, 'process', 'es')}"
-            ", unseen by a capture; --dtdispatch-metric counts counts in those that are spawned"
+            ", which a capture cannot observe; --dtdispatch-metric counts also counts in spawned processes"
         )
     yield from dict.fromkeys(note for test in tests for note in test.notes)
     modes = list(dict.fromkeys(mode for test in tests for mode in test.modes))
@@ -114,20 +114,20 @@ def _uncaptured_lines(tests: list[Uncaptured]) -> Iterator[str]:
         hidden = sum(mode in test.modes for test in tests)
         yield (
             f"not measured: {plural(hidden, 'test')} opened {mode}, which hides DTensor ops from a capture "
-            f"around it; take the fixture and open dtdispatch.capture() inside {mode}, "
-            "or count it by --dtdispatch-metric counts"
+            f"around it; use the fixture and open dtdispatch.capture() inside {mode}, "
+            "or count ops by --dtdispatch-metric counts"
         )
 
 
 def _explained(everything: Sequence[Measurement]) -> str:
-    """Write how many calls the rows explain, of those that captures saw, and which ops have no figure."""
-    seen = [row for row in everything if row.contains is Contains.DISPATCH]
+    """Format the number of captured calls that the rows explain, and the ops without a figure."""
+    captured = [row for row in everything if row.contains is Contains.DISPATCH]
     without: Counter[str] = Counter()
-    for row in seen:
+    for row in captured:
         if row.steady is None and row.of(State.MISS) is None:
             without[row.op] += row.calls
-    calls = sum(row.calls for row in seen)
-    text = f", {calls - without.total():,} of {calls:,} calls explained" if seen else ""
+    calls = sum(row.calls for row in captured)
+    text = f", {calls - without.total():,} of {calls:,} calls explained" if captured else ""
     if without:
         ops = ", ".join(f"{op} ({count:,}x)" for op, count in without.most_common(3))
         left_out = len(without) - 3

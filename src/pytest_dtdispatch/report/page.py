@@ -1,4 +1,4 @@
-"""A run as one page of HTML that loads nothing, and lets no script run but its own."""
+"""A run as one HTML page. It loads no other resources, and its policy permits only its own script."""
 
 from __future__ import annotations
 
@@ -38,11 +38,15 @@ from pytest_dtdispatch.report.summary import run_sections
 
 TITLE = "DTensor dispatch report"
 PIECES = {"local": "local", "hit": "overhead on a hit", "miss": "extra on a miss"}  # of the bar of a row
-MOST, LONGEST = 10, 72  # items of a list that are not folded, letters of a name
+MOST, LONGEST = 10, 72  # unfolded items of a list, characters of a name
 
 
 def require_jinja() -> Any:
-    """Import jinja2, or say in one line what to install."""
+    """Import jinja2.
+
+    Raises:
+        DtDispatchError: jinja2 is not installed.
+    """
     try:
         import jinja2
     except ImportError:
@@ -51,7 +55,7 @@ def require_jinja() -> Any:
 
 
 def html_page(run: ReportedRun) -> str:
-    """Write a page of a run.
+    """Render a run as an HTML page.
 
     Raises:
         DtDispatchError: jinja2 is not installed.
@@ -76,7 +80,7 @@ def html_page(run: ReportedRun) -> str:
         pieces=PIECES,
         cut=cut_name,
         fitted=_fitted,
-        is_of_rows=lambda table: any(one.row in rows for of in table.groups for one in of.lines),
+        is_of_rows=lambda table: any(line.row in rows for group in table.groups for line in group.lines),
         lists=_lists,
         most=MOST,
         longest=LONGEST,
@@ -90,7 +94,7 @@ def html_page(run: ReportedRun) -> str:
 
 @functools.cache
 def _template() -> Any:
-    """Compile the template: what is written by it is escaped, and is shown letter by letter."""
+    """Compile the template; markup and control characters of all values are escaped."""
     jinja2 = require_jinja()
     markup = jinja2.utils.markupsafe.Markup
 
@@ -109,7 +113,7 @@ def _own_file(name: str) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """Let nothing be loaded, and no script run but ours."""
+    """Return the content security policy: only this style and this script, and no other resources."""
     hashed = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
     return (
         f"default-src 'none'; style-src 'sha256-{hashed[0]}'; script-src 'sha256-{hashed[1]}'; "
@@ -120,15 +124,14 @@ def _policy(style: str, script: str) -> str:
 def _about(run: ReportedRun) -> Iterator[str]:
     rows, tests = sum(1 for _ in run.rows()), sum(map(bool, run.rows_by_test().values()))
     where = f" from {run.where}" if run.where else ""
-    taken = run.taken or "at an unknown time"
     measured = f"{plural(rows, 'row')} in {plural(tests, 'test')}, " if rows else ""
-    yield f"{measured}taken {taken}{where}"
+    yield f"{measured}taken {run.taken or 'at an unknown time'}{where}"
     cpu, torch, device, python = map(run.environment.get, ("CPU", "torch version", "device", "Python"))
     yield ", ".join(filter(None, (cpu, torch and f"torch {torch}", device, python)))
 
 
 def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
-    """Yield the parts of the page: of each its title and its blocks, of a gate how it ended."""
+    """Yield sections of the page, with title and blocks; those of gates also have an outcome and a tone."""
     for gate in run.gates:
         word, tone = ("Failed", "bad") if gate.has_failed else ("Passed", "good")
         outcome = f"{word}: {plain(verdict_counts(gate.verdicts)) or 'no row was judged'}"
@@ -139,8 +142,8 @@ def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
             "outcome": outcome,
             "tone": tone,
         }
-    yield {"title": "What costs most", "blocks": tuple(_dearest(run))}
-    yield {"title": "To know first", "blocks": run.notices.blocks}
+    yield {"title": "Largest costs", "blocks": tuple(_largest_costs(run))}
+    yield {"title": "Notices", "blocks": run.notices.blocks}
     if not run:
         yield {"title": "Signatures and calls", "blocks": (paragraph("No signature or call was measured."),)}
     for title, document in run_sections(run):
@@ -150,19 +153,18 @@ def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
     yield {"title": "Profiles", "blocks": tuple(profiles(run.rows_by_test()))}
 
 
-def _dearest(run: ReportedRun) -> Iterator[Block]:
-    """Name the largest part of each budget, the row that costs most, and what to change."""
+def _largest_costs(run: ReportedRun) -> Iterator[Block]:
+    """Yield the largest part of each budget, the three most expensive rows, and all advice."""
     results = [*run.each_result()]
     for kind, test, result in results:
         yield from KINDS[kind].largest(test, result)
     units = UNITS if run.unit.is_time else COUNT_UNITS
     tests = {id(row): test for test, rows in run.calls.items() for row in rows}
-    for one in by_cost([row for rows in run.calls.values() for row in rows])[:3]:
-        if cost := one.share and call_cost(one.row):
-            figures = (
-                f"{plural(one.row.calls, 'call')} of {short(cost, units)}, {one.share:.0%} of all rows: "
-            )
-            label, of = cut_name(one.row.label, LONGEST), f" of {tests[id(one.row)]}"
+    for costed in by_cost([row for rows in run.calls.values() for row in rows])[:3]:
+        row = costed.row
+        if cost := costed.share and call_cost(row):
+            figures = f"{plural(row.calls, 'call')} of {short(cost, units)}, {costed.share:.0%} of all rows: "
+            label, of = cut_name(row.label, LONGEST), f" of {tests[id(row)]}"
             yield Paragraph((Span(figures), Span(label, Tone.CODE), Span(of)), 1)
     for kind, _, result in results:
         for advised, saves in (advice.lines for advice in KINDS[kind].advice(result)):
@@ -170,14 +172,19 @@ def _dearest(run: ReportedRun) -> Iterator[Block]:
 
 
 class Folded(NamedTuple):
-    """Further items of a list, each with its blocks."""
+    """Collapsed items of a list.
+
+    Args:
+        items: number of items.
+        blocks: blocks of all these items.
+    """
 
     items: int
     blocks: tuple[Block, ...]
 
 
 def _folded(blocks: Iterable[Block]) -> Iterator[Block | Folded]:
-    """Fold a list: an item is an indented line of several pieces, with what is indented further below it."""
+    """Collapse long lists. An item is an indented line of several spans, with the deeper lines below it."""
     items, rest = 0, list[Block]()
     for block in blocks:
         indent, pieces = (block.indent, len(block.spans)) if isinstance(block, Paragraph) else (0, 0)
@@ -195,28 +202,29 @@ def _folded(blocks: Iterable[Block]) -> Iterator[Block | Folded]:
 
 
 def _fitted(table: Table) -> Table:
-    """Remove expendable columns of a table that has too many for the page; word scatter as a bound."""
+    """Remove expendable columns from a table that is too wide for the page; write scatter as a bound."""
     titles = [column.title for column in table.columns]
-    most_columns = 11  # beside the label, on a screen of 1,280 dots
-    spared = [title for title in table.expendable if title in titles][: max(len(titles) - most_columns, 0)]
-    kept = [title not in spared for title in titles]
+    most_columns = 11  # next to the label, on a screen of 1,280 pixels
+    excess = max(len(titles) - most_columns, 0)
+    omitted = [title for title in table.expendable if title in titles][:excess]
+    is_visible = [title not in omitted for title in titles]
 
     def fit(line: Line) -> Line:
-        cells = tuple(itertools.compress(line.cells, kept))
+        cells = tuple(itertools.compress(line.cells, is_visible))
         return replace(line, cells=cells, proof=_as_bound(line.proof))
 
     groups = tuple(replace(group, lines=tuple(map(fit, group.lines))) for group in table.groups)
     columns = (replace(column, title=_as_bound(column.title)) for column in table.columns)
-    return replace(table, columns=tuple(itertools.compress(columns, kept)), groups=groups)
+    return replace(table, columns=tuple(itertools.compress(columns, is_visible)), groups=groups)
 
 
 def _as_bound(text: str) -> str:
-    """Word scatter, in a text without names of users, as the upper bound that it is."""
+    """Write scatter as the upper bound that it is, in a text without user-provided names."""
     return re.sub(r"\+-(?=[\d,]*%)", "up to +", text)
 
 
 def _lists(table: Table, by_group: bool) -> Iterator[tuple[str, list[tuple[str, Line]]]]:
-    """Yield the lists of a table with their titles: one, whose lines name their groups, or one a group."""
+    """Yield titles and lines of the lists of a table: one list per group, or one whose lines name groups."""
     if by_group or len(table.groups) == 1:
         yield from ((group.title, [("", line) for line in group.lines]) for group in table.groups)
     else:
@@ -226,7 +234,7 @@ def _lists(table: Table, by_group: bool) -> Iterator[tuple[str, list[tuple[str, 
 def _page_rows(
     run: ReportedRun, low: float, high: float
 ) -> Iterator[tuple[tuple[RowId, Contains], dict[str, Any]]]:
-    """Say of each row what is not in its cells."""
+    """Yield each row's identity, scope and properties that no cell has: marks, verdict and bar."""
     verdicts = _verdicts_by_row(run)
     units = UNITS if run.unit.is_time else COUNT_UNITS
     for test, rows in run.calls.items():
@@ -250,25 +258,25 @@ def _page_rows(
 
 
 def _verdicts_by_row(run: ReportedRun) -> dict[RowId, Verdict]:
-    """Return the gravest verdict of each row, whatever its state."""
-    judged: dict[RowId, list[Verdict]] = {}
+    """Return the most severe verdict of each row over all its states."""
+    verdicts_by_row: dict[RowId, list[Verdict]] = {}
     for gate in run.gates:
-        for one in gate.verdicts:
-            judged.setdefault(one.row._replace(state=None), []).append(one.verdict)
+        for judged in gate.verdicts:
+            verdicts_by_row.setdefault(judged.row._replace(state=None), []).append(judged.verdict)
     return {
-        row: min([one for one in verdicts if one is not Verdict.PASSED] or verdicts, key=ORDER.index)
-        for row, verdicts in judged.items()
+        row: min([each for each in verdicts if each is not Verdict.PASSED] or verdicts, key=ORDER.index)
+        for row, verdicts in verdicts_by_row.items()
     }
 
 
 def _ends(row: Measurement) -> dict[str, float]:
-    """Return what the pieces of the bar of a row end at, as far as they are known."""
+    """Return the end of each part of the bar of a row, without unknown ones."""
     figures = row.figure(State.LOCAL), row.steady.figure if row.steady else None, row.figure(State.MISS)
     return {kind: end for kind, end in zip(PIECES, figures, strict=True) if end}
 
 
 def _bar(ends: Mapping[str, float], low: float, high: float) -> Iterator[tuple[str, float, float]]:
-    """Place each piece on the logarithmic scale, from where the one before it ends."""
+    """Yield name, start and end of each part, in percent of the logarithmic scale."""
     start = 0.0
     for kind, end in ends.items():
         stop = round(100 * math.log(end / low) / math.log(high / low), 2)

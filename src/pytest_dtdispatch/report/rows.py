@@ -1,4 +1,4 @@
-"""The columns of a row, in one table for every output, and the rows in the order of what they cost."""
+"""The table of rows: its columns, and its rows sorted by cost."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ MEANINGS = {
     "miss": "first call with empty caches",
     "hit": "a later call",
     "overhead": "hit - local",
-    SCATTER: "how far samples scatter",
-    "slowest": "the greatest rank median, and its rank",
-    "spread": "from the fastest rank to the slowest, in percent of the figure",
-    "share": "part of what all rows cost",
+    SCATTER: "scatter of the samples",
+    "slowest": "the largest rank median, and its rank",
+    "spread": "slowest minus fastest rank, in percent of the figure",
+    "share": "fraction of the cost of all rows",
     "local": "the op on plain local shards",
     "calls": "calls in the program",
-    "total": "shares added up from the first row",
+    "total": "cumulative share",
     "cold": "a miss with all other caches empty too",
-    "miss+": "the greatest count less the smallest",
-    "hit+": "the greatest count less the smallest",
+    "miss+": "maximum minus minimum count",
+    "hit+": "maximum minus minimum count",
     "samples": "misses + hits recorded",
 }
-# Columns that are left out first if there is no room; cold ones stay.
+# Columns that a narrow table omits, in this order; "cold" is never omitted.
 EXPENDABLE = (
     *("rounds", "samples", "total", "miss/hit", "local", "hit+", "miss+", "calls", "overhead"),
     *("spread", "slowest"),
@@ -69,9 +69,9 @@ class RowColumn:
     """A column of figures.
 
     Args:
-        title: of the column.
-        text: of a row.
-        unit: of all its figures.
+        title: title of the column.
+        text: function that formats the cell of a row.
+        unit: unit of all figures.
     """
 
     title: str
@@ -80,12 +80,12 @@ class RowColumn:
 
 
 def scatter_text(samples: Samples | None) -> str:
-    """Format how far samples scatter, in percent; a dash where that is not known."""
+    """Format the scatter of samples in percent; a dash if unknown."""
     return "-" if samples is None or samples.scatter is None else f"{100 * samples.scatter:,.0f}"
 
 
 def columns(view: View) -> Iterator[RowColumn]:
-    """Yield the columns that a row may have."""
+    """Yield all columns of figures."""
     for state in SCALES:
         yield from _columns_of(state, view)
     yield RowColumn("overhead", _overhead_text, MICROSECONDS.name)
@@ -95,7 +95,10 @@ def columns(view: View) -> Iterator[RowColumn]:
 
 
 def _columns_of(state: State, view: View) -> Iterator[RowColumn]:
-    """Yield a column of the figures of a state, and others beside it; a hit is any later call."""
+    """Yield the column of the figure of a state, and columns of its scatter or ranks.
+
+    The column of hits also has unpropagated calls.
+    """
     scale = Scale("", 1, 0) if view.counted else SCALES[state]
 
     def cell(row: Measurement, text: FigureText) -> str:
@@ -121,7 +124,7 @@ def _figure(samples: Samples) -> float:
 
 
 def _overhead_text(row: Measurement) -> str:
-    """Format what dispatch adds to the local op; each call of an op that never hits adds a miss."""
+    """Format the cost of dispatch: steady minus local. Without hits, each call costs a miss."""
     hit, local = row.steady or row.of(State.MISS), row.of(State.LOCAL)
     return MICROSECONDS.text(_figure(hit) - _figure(local) if hit and hit.ns and local else None)
 
@@ -136,7 +139,7 @@ def _sample_counts(row: Measurement) -> str:
 
 
 def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Document:
-    """Lay out rows of ops and named calls, of ranks, counts or times: each column that has a figure."""
+    """Render rows of ops and named calls, with the columns that have a figure."""
     legend = "Each figure is the lowest of seven block medians."
     if view.is_many:
         legend = "Each figure is the median of the rank medians."
@@ -154,7 +157,7 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
 
 
 def _worst_text(measured: Mapping[str, Sequence[Measurement]], view: View) -> str:
-    """Name the row whose calls cost most."""
+    """Describe the row with the most expensive calls; return an empty string if no cost is known."""
     costs = {
         (test, row.label): (cost * row.calls, cost, row.of(State.LOCAL) is not None)
         for test, rows in measured.items()
@@ -163,7 +166,7 @@ def _worst_text(measured: Mapping[str, Sequence[Measurement]], view: View) -> st
     }
     if not costs:
         return ""
-    (test, label), (_, cost, has_local) = max(costs.items(), key=lambda one: one[1])
+    (test, label), (_, cost, has_local) = max(costs.items(), key=lambda item: item[1])
     each = f"{cost:,.0f} {view.counted}" if view.counted else f"{MICROSECONDS.text(cost)} {MICROSECONDS.name}"
     return f"worst: {label} in {test}, {each}{' of overhead' * has_local} a call"
 
@@ -171,7 +174,7 @@ def _worst_text(measured: Mapping[str, Sequence[Measurement]], view: View) -> st
 def _table(
     columns: Sequence[RowColumn], regions: Mapping[tuple[str, Contains], Sequence[CostedRow]], view: View
 ) -> Table:
-    """Lay out a line for each row, the most expensive of a test first; of the cheapest say how many."""
+    """Render rows, the most expensive of a test first, and the number of omitted cheap rows."""
     has_shares = any(len(rows) > 1 and rows[0].share is not None for rows in regions.values())
     before = (Column("calls"), Column("share", "%"), Column("total", "%")) if has_shares else ()
     after = (Column("rounds"), *[Column("calls")] * (not has_shares)) if view.verbose else ()
@@ -200,13 +203,13 @@ def _table(
 
 
 def line_of(row: Measurement, cells: Sequence[str], view: View) -> Line:
-    """Lay out a row: below its cells notes, in the last column what is wrong with it."""
+    """Render a row, with its mark in the last column and its notes."""
     text, tone = mark(row)
     return Line(row.label, tuple(cells), text, notes_of(row, view), tone)
 
 
 def profiles(measured: Mapping[str, Sequence[Measurement]]) -> Iterator[Block]:
-    """List the functions that the instructions of profiled calls went to."""
+    """Yield a table of instructions by function for each profiled call."""
     for test, rows in measured.items():
         for row in rows:
             for samples in row.figures.samples:
@@ -225,12 +228,12 @@ def profiles(measured: Mapping[str, Sequence[Measurement]]) -> Iterator[Block]:
 
 @dataclass(frozen=True)
 class CostedRow:
-    """A row, and its part of what all rows of a region cost.
+    """A row with its share of the cost of all rows of a region.
 
     Args:
-        row: what was measured.
-        share: None where nothing is known of what a call costs.
-        total: its share with those of all rows before it.
+        row: the row.
+        share: its share; None if the cost of its calls is unknown.
+        total: cumulative share of this row and all rows before it.
     """
 
     row: Measurement
@@ -239,18 +242,18 @@ class CostedRow:
 
 
 def call_cost(row: Measurement) -> float | None:
-    """Return the cost of a later call above the op on local shards, in the unit of the row.
+    """Return the cost of a later call minus that of the op on local shards, in the unit of the row.
 
-    Without a local row it is the whole call. Each call of an op that never hits is a miss.
+    Nothing is subtracted if there is no local row. Without hits, the cost is that of a miss.
     """
     cost, local = row.steady.figure if row.steady else row.figure(State.MISS), row.figure(State.LOCAL)
     return cost if cost is None or local is None else max(cost - local, 0.0)
 
 
 def by_cost(rows: Sequence[Measurement]) -> list[CostedRow]:
-    """Sort rows by calls x cost, the most expensive first; those without a figure come last.
+    """Sort rows by calls x cost, the most expensive first; rows without a figure come last.
 
-    Named calls stay in their order: one may run another, and their costs have no sum.
+    Named calls come last in their original order, without a share: one may contain another.
     """
     costs = [
         (cost * row.calls, row)
@@ -271,10 +274,10 @@ def by_cost(rows: Sequence[Measurement]) -> list[CostedRow]:
 
 
 def shown(rows: Sequence[CostedRow], view: View) -> tuple[list[CostedRow], str]:
-    """Choose the most expensive rows and all with a mark or a note, and describe the omitted ones."""
+    """Return the most expensive rows and all with a mark or a note, and a text about the omitted ones."""
     is_whole = view.verbose or len(rows) <= 5
     left_out = [] if is_whole else [each for n, each in enumerate(rows) if _can_go(each, n)]
-    if len(left_out) < 2:  # a line that says so would take as much room
+    if len(left_out) < 2:  # a line about it would need as much space
         return list(rows), ""
     part = sum(each.share or 0.0 for each in left_out)
     more = f"and {len(left_out):,} more rows, together {part:.1%}; -v lists them"
@@ -282,7 +285,7 @@ def shown(rows: Sequence[CostedRow], view: View) -> tuple[list[CostedRow], str]:
 
 
 def _can_go(costed: CostedRow, before: int) -> bool:
-    """Whether a row is proved, and those before it are 10, or make 95 % of the cost."""
+    """Return whether a row is proved, and 10 rows or 95 % of the cost come before it."""
     if costed.share is None or costed.total is None or mark(costed.row)[1] is Tone.BAD:
         return False
     is_cheap = costed.total - costed.share >= 0.95 and not costed.row.figures.notes
@@ -290,7 +293,7 @@ def _can_go(costed: CostedRow, before: int) -> bool:
 
 
 def timed_document(title: str, timed: Mapping[Signature, Sequence[Figures]]) -> Document:
-    """Lay out a region that was timed call by call: a line a signature, from all its calls."""
+    """Render a region whose calls were timed: one line per signature, from all its calls."""
     figures = {op: replace(merge(calls), remarks=()) for op, calls in timed.items()}
     rows = [
         Measurement(str(op), op.full, op.op, op.mesh_device, Contains.DISPATCH, len(timed[op]), of_op)

@@ -1,4 +1,4 @@
-"""A run as every output takes it: encoded whole into the file that pytest-benchmark saves, and read again."""
+"""A run as input of all reports, and its encoding in the file that pytest-benchmark saves."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from pytest_dtdispatch.core.text import brief, shorten_path, shown
 from pytest_dtdispatch.core.verdicts import LIMITS, Judgement, Threshold, Verdict, over
 from pytest_dtdispatch.report.document import KINDS, Document, View, notice
 
-KEY = "dtdispatch"  # of the run in the file
+KEY = "dtdispatch"  # of the run in pytest-benchmark's file
 VERSION = 4
 NOTHING = "nothing in it was measured with --dtdispatch"
 
 
 class NotComparableError(ValueError):
-    """What is named is valid, and no run of ours to compare with."""
+    """The file is valid, but has no run of this plugin."""
 
 
 class OtherFormatError(ValueError):
-    """Another version saved the run."""
+    """The run was saved in the format of another version."""
 
 
 Results = Mapping[str, Mapping[str, tuple[Any, ...]]]  # by kind and test
@@ -37,24 +37,24 @@ Results = Mapping[str, Mapping[str, tuple[Any, ...]]]  # by kind and test
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """Everything that is reported of a run.
+    """All data of a run that reports have.
 
     Args:
-        where: the file it was read from; empty of a run that has just ended.
-        taken: when, as ISO 8601 has it.
-        environment: where it was taken, by name.
-        build: the same, as records of databases have it.
+        where: file that it was read from; empty for a run that has just ended.
+        taken: date and time in ISO 8601.
+        environment: properties of its environment by name, as text.
+        build: properties of its environment, for records of databases.
         measured: rows of signatures and named calls, by test; every test with a result has an item.
         results: all other results.
-        earlier: results of the saved run that this run was compared with, if their kind shows them.
-        about_earlier: where and when that run was taken.
+        earlier: results of the saved run that this run was compared with, if their kind renders them.
+        about_earlier: file and time of that saved run.
         unknown: results of kinds that are not registered here, as plain data.
-        thresholds: that the markers of tests had, by test.
-        numbers: of many ranks, numbers of results merged over them; empty of one process.
-        gates: their judgements.
-        notices: what must be known beside the figures: what was not captured, how ranks differ.
-        stopped: why it ended before its last test; empty of a whole run.
-        traces: of its steps, each as torch's profiler writes it; a saved run has none.
+        thresholds: thresholds of markers, by test.
+        numbers: numbers of results merged over the ranks; empty for one process.
+        gates: judgements of the gates.
+        notices: notices on the run, such as uncaptured work and differences between ranks.
+        stopped: why it ended before its last test; empty for a complete run.
+        traces: JSON traces of torch's profiler; empty for a saved run.
     """
 
     where: str = ""
@@ -89,17 +89,17 @@ class ReportedRun:
 
     @property
     def view(self) -> View:
-        """How its documents are laid out: whole."""
+        """Default view of its documents, which is verbose."""
         is_many = any(samples.by_rank for row in self.rows() for samples in row.figures.samples)
         return View(True, "" if self.unit.is_time else self.unit.name, is_many)
 
     @property
     def calls(self) -> dict[str, tuple[Measurement, ...]]:
-        """Rows of signatures and named calls, and of kinds without a table of their own, by test."""
+        """Rows of the table of calls by test: signatures, named calls, and kinds without their own table."""
         return {test: tuple(rows) for test, rows in self.rows_by_test(of_calls=True).items() if rows}
 
     def rows_by_test(self, of_calls: bool = False) -> dict[str, list[Measurement]]:
-        """Return every row by test, or those of the table of calls."""
+        """Return all rows by test, or only those of the table of calls."""
         rows = {test: [*of_test] for test, of_test in self.measured.items()}
         for kind, test, result in self.each_result():
             if not (of_calls and KINDS[kind].has_own_table):
@@ -117,15 +117,15 @@ class ReportedRun:
                 yield from ((kind, test, result) for result in of_test)
 
     def as_earlier(self, differing: str = "") -> str:
-        """Return where and when it was taken, for results of a later run that are shown beside its own."""
+        """Return the caption of its results next to those of a later run: its file and time."""
         return f"before: {shorten_path(self.where)}, taken {self.taken or 'at an unknown time'}{differing}"
 
     def order(self) -> tuple[str, str]:
-        """Return the sort key of runs: their time."""
+        """Return the sort key of runs: their time, then their file."""
         return self.taken, self.where
 
     def result_numbers(self) -> Iterator[MetricValue]:
-        """Yield the numbers that results have beside rows."""
+        """Yield the numbers of results that are not part of rows."""
         if self.numbers:
             yield from self.numbers
             return
@@ -134,14 +134,14 @@ class ReportedRun:
             yield from (MetricValue(row, *metric) for metric in result.metrics())
 
     def metrics(self) -> tuple[MetricValue, ...]:
-        """Return every number, test by test: those of rows, then those of other results."""
+        """Return all numbers by test: those of rows, then those of other results."""
         found = {test: [*row_metrics(test, rows)] for test, rows in self.rows_by_test().items()}
         for number in self.result_numbers():
             found.setdefault(number.row.test, []).append(number)
         return tuple(chain.from_iterable(found.values()))
 
     def documents(self, view: View | None = None) -> dict[str, Document]:
-        """Lay out every kind of result, by its name; a kind that raises leaves a notice."""
+        """Render the results of each kind, by its name; a notice replaces the document if that raises."""
         of_limits = (row for gate in self.gates if gate.where == LIMITS for row in gate.verdicts)
         over_limits = (one.row for one in of_limits if over([one]) or one.verdict is Verdict.QUARANTINED)
         view = replace(view or self.view, over=frozenset(over_limits), about_before=self.about_earlier)
@@ -155,7 +155,7 @@ class ReportedRun:
                 }
                 try:
                     documents[kind.name] = kind.document(results, replace(view, before=before))
-                except Exception as error:  # of a registered kind: other tables and all files are written
+                except Exception as error:  # raised by an extension: still write other tables and all files
                     documents[kind.name] = notice(f"the table of {kind.name} raised {shown(error)}")
         for name in self.unknown:
             documents[name] = notice(f"results of the kind {shown(name)} are kept: it is not registered here")
@@ -163,7 +163,7 @@ class ReportedRun:
 
 
 def encode_run(run: ReportedRun) -> dict[str, Any]:
-    """Return all that is reported of a run as plain data."""
+    """Convert a run to plain data."""
     plain = encode(replace(run, traces=(), unknown={}))  # a trace is a file of its own
     if run.unknown:
         plain["results"] = {**plain.get("results", {}), **run.unknown}
@@ -174,10 +174,10 @@ def read_run(path: Path) -> ReportedRun:
     """Read a saved run.
 
     Args:
-        path: of what ``--benchmark-json``, ``--benchmark-save`` or ``--benchmark-autosave`` wrote.
+        path: file of ``--benchmark-json``, ``--benchmark-save`` or ``--benchmark-autosave``.
 
     Raises:
-        ValueError: in one line, which file it is and what is wrong with it.
+        ValueError: the file is not a saved run; one line with the name of the file.
     """
     members = read_json(path)
     try:
@@ -189,10 +189,10 @@ def read_run(path: Path) -> ReportedRun:
 
 
 def decode_run(members: Any) -> ReportedRun:
-    """Read the members of such a file, which may come from anywhere.
+    """Convert the untrusted content of a saved file to a run.
 
     Raises:
-        ValueError: in a few words, what is wrong with them.
+        ValueError: it is not a saved run.
     """
     plain = members.get(KEY) if isinstance(members, dict) and "benchmarks" in members else None
     if plain is None:
@@ -219,7 +219,7 @@ def decode_run(members: Any) -> ReportedRun:
 
 
 def _decode(plain: Any) -> ReportedRun:
-    """Decode a run, its results by the types of their kinds; those of other kinds stay plain data."""
+    """Decode a run, with results by the types of their kinds; those of unregistered kinds stay plain data."""
     if not isinstance(plain, dict):
         raise ValueError(f"no dict: {shown(plain)}")
     members = {name: plain[name] for name in plain.keys() - {"results", "earlier"}}
@@ -235,7 +235,7 @@ def _decode(plain: Any) -> ReportedRun:
 
 
 def _decode_results(plain: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Decode results of registered kinds, and return those of others as they are."""
+    """Return the decoded results of registered kinds, and the plain data of all others."""
     if not isinstance(plain, dict):
         raise ValueError(f"no dict: {shown(plain)}")
     results, unknown = {}, {}

@@ -1,4 +1,4 @@
-"""What commands print, in colours where somebody sees them, and a line that says what takes long."""
+"""Terminal output of commands, in colours if supported, and the progress line."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from pytest_dtdispatch.core.text import NOTHING, escape_controls, progress_to
 from pytest_dtdispatch.report.document import Document, Span, Tone, View
 from pytest_dtdispatch.report.terminal import document_lines, page_width
 
-LONG_S = 2.0  # what is over sooner is not spoken of
+LONG_S = 2.0  # shorter waits show no progress
 SAVE, RESTORE, ERASE = "\x1b7", "\x1b8", "\x1b[K"
 
 
 def show(document: Document) -> None:
-    """Print a document to standard output, as wide as that is."""
+    """Print a document to standard output, in its width."""
     width = page_width(sys.stdout.isatty(), shutil.get_terminal_size().columns)
     for line in document_lines(document, width, View()):
         _print(line, sys.stdout)
 
 
 def say(text: str, tone: Tone = Tone.PLAIN, stream: TextIO | None = None) -> None:
-    """Print a line, to standard output if no stream is named."""
+    """Print a line, by default to standard output."""
     _print([Span(escape_controls(text), tone)], stream or sys.stdout)
 
 
 @contextmanager
 def shown_progress() -> Iterator[None]:
-    """Show on standard error what is going on while a block runs, if that is a terminal."""
+    """Temporarily show progress messages on standard error, if that is an interactive terminal."""
     if not is_watched(sys.stderr.isatty()):
         yield
         return
@@ -46,7 +46,7 @@ def shown_progress() -> Iterator[None]:
 
 
 def has_colors(stream: TextIO) -> bool:
-    """Ask whether to write in colours; variables are obeyed in the order in which pytest obeys them."""
+    """Return whether to write colours; environment variables have the same precedence as in pytest."""
     if (color := os.environ.get("PY_COLORS")) in ("0", "1"):
         return color == "1"
     if os.environ.get("NO_COLOR"):
@@ -69,18 +69,18 @@ def _print(pieces: Iterable[Span], stream: TextIO) -> None:
 
 
 def is_watched(is_terminal: bool) -> bool:
-    """Ask whether somebody looks on, and what stands there can be taken back."""
+    """Return whether the terminal is interactive and can erase text."""
     return is_terminal and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
 
 
 class ProgressLine:
-    """The rest of the line that a cursor is in, which stays where it is.
+    """Progress message in the rest of the cursor's line; the position of the cursor is preserved.
 
     Args:
         stream: a terminal.
-        room: says how many columns there are beside the cursor.
-        reached: holds what stands between the stream and the terminal aside, while we write.
-        clock: in seconds.
+        room: function that returns the number of columns right of the cursor.
+        reached: context manager that suspends output capturing while a message is written.
+        clock: clock in seconds.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ProgressLine:
         self._is_there = False
 
     def show(self, text: str) -> None:
-        """Write what is going on, if it has gone on for long, and there is room."""
+        """Write a message, unless the wait is short so far or there are fewer than 20 columns."""
         if text == NOTHING:
             self.clear()
         if self._clock() < self._next:
@@ -104,13 +104,13 @@ class ProgressLine:
             room = self._room() - 2
             if room >= 20:
                 self._is_there = True
-                text = escape_controls(text).encode("ascii", "replace").decode("ascii")  # a column a letter
+                text = escape_controls(text).encode("ascii", "replace").decode("ascii")  # one column each
                 fitted = text if len(text) <= room else f"{text[: room - 3]}..."
                 self._write(f"{SAVE} {fitted}{ERASE}{RESTORE}")
         self._next = self._clock() + 0.1
 
     def clear(self) -> None:
-        """Take it away, and wait again for long before the next."""
+        """Erase the message, and restart the delay of the next one."""
         if self._is_there:
             with self._reached():
                 self._write(ERASE)
@@ -118,6 +118,6 @@ class ProgressLine:
         self._next = self._clock() + LONG_S
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # it was closed: nobody misses a word of progress
+        with contextlib.suppress(OSError, ValueError):  # the stream was closed; progress can be lost
             self._stream.write(text)
             self._stream.flush()

@@ -1,4 +1,4 @@
-"""A document as lines of a terminal, in colours: what of it a width has room for."""
+"""Documents as lines of a terminal of limited width, with tones for colours."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from pytest_dtdispatch.report.document import (
     plain,
 )
 
-NO_EDGE = sys.maxsize  # the width of a pipe and of a file
+NO_EDGE = sys.maxsize  # width of a pipe or a file
 INDENT = "  "
 MIN_LABEL = 30
 T = TypeVar("T")
 
 
 def page_width(is_terminal: bool, columns: int) -> int:
-    """Columns of a terminal; a pipe or a file has no edge, unless ``COLUMNS`` gives it one."""
+    """Return the width of a terminal; that of a pipe or a file is unlimited unless ``COLUMNS`` is set."""
     return columns if is_terminal or "COLUMNS" in os.environ else NO_EDGE
 
 
 def document_lines(document: Document, width: int, view: View) -> Iterator[tuple[Span, ...]]:
-    """Lay out the blocks of a document; its legend stands elsewhere."""
+    """Yield the lines of a document without its legend."""
     for block in document.blocks:
         match _escaped(block):
             case Paragraph() as escaped:
@@ -48,7 +48,7 @@ def document_lines(document: Document, width: int, view: View) -> Iterator[tuple
 
 
 def _escaped(part: T) -> T:
-    """Write what tests and files named so that a terminal shows it, and does not obey it."""
+    """Escape control characters in all texts of a block, as names of tests and files may have them."""
     changed: Any = part
     if isinstance(part, str):
         changed = escape_controls(part)
@@ -60,7 +60,7 @@ def _escaped(part: T) -> T:
 
 
 def brief_legend(documents: Iterable[Document], width: int) -> str:
-    """Explain as many of the columns that are shown as one line has room for."""
+    """Return explanations of visible columns, as many as fit into one line."""
     room, text, end = min(width, 120) - len(INDENT) - 1, "", "-v explains all."
     for document in documents:
         shown = _shown_titles(document, width)
@@ -76,14 +76,14 @@ def _shown_titles(document: Document, width: int) -> list[str]:
 
 
 def plain_text(document: Document, width: int) -> str:
-    """Write a document and its legend without colours."""
+    """Render a document and its legend without colours."""
     legend = paragraph(document.legend_of(_shown_titles(document, width)), indent=1)
     whole = Document((*document.blocks, *((legend,) if plain(legend.spans) else ())))
     return "\n".join("".join(piece.text for piece in line) for line in document_lines(whole, width, View()))
 
 
 def paragraph_lines(block: Paragraph, width: int) -> Iterator[tuple[Span, ...]]:
-    """Wrap a paragraph at spaces alone, so that names and figures stay whole."""
+    """Yield the lines of a paragraph, wrapped only at spaces so that names and figures stay intact."""
     indent = INDENT * block.indent
     if block.is_whole:
         first, *others = block.spans
@@ -101,9 +101,9 @@ def paragraph_lines(block: Paragraph, width: int) -> Iterator[tuple[Span, ...]]:
 
 
 def _fit(table: Table, width: int) -> tuple[int, dict[int, int]]:
-    """Return the width of labels, and the widths of the columns that there is room for, by their index.
+    """Return the width of labels, and the widths of the columns that fit, by index.
 
-    Labels have half of the width before columns are left out.
+    Columns are omitted only if labels would have less than half of the width.
     """
     lines = [line for group in table.groups for line in group.lines]
     longest = max(map(len, (table.label_title, *(line.label for line in lines))))
@@ -125,7 +125,7 @@ def _fit(table: Table, width: int) -> tuple[int, dict[int, int]]:
 
 
 def table_lines(table: Table, width: int, view: View) -> Iterator[tuple[Span, ...]]:
-    """Lay out a table; a verbose view writes below each line what has no room in it."""
+    """Yield the lines of a table; a verbose view has the omitted cells of each line below it."""
     label_width, widths = _fit(table, width)
     heads = "".join(table.columns[i].head.rjust(size) for i, size in widths.items())
     yield (Span(f"{INDENT}{table.label_title.ljust(label_width)}{heads}  {table.proof_title}".rstrip()),)
@@ -153,7 +153,7 @@ def _row(line: Line, label_width: int, widths: Mapping[int, int]) -> tuple[Span,
 
 
 def _figures_text(table: Table, line: Line, columns: Sequence[int]) -> str:
-    """Write cells of a line in running text; a title that stands twice with the one that it belongs to."""
+    """Format cells of a line as a sentence; a repeated title is preceded by that of its main column."""
     titles = [column.title for column in table.columns]
     texts = []
     for i in columns:
