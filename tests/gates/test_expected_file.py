@@ -92,7 +92,7 @@ def test_rows_are_read_with_their_lines() -> None:
         ("t,instructions,6940,0.1", f"unknown metric 'instructions'; valid: {', '.join(METRICS)}"),
         ('"t,dispatch_hit_ns,6940,0.1', "a row is one line, quoted as CSV"),
         (f"{NAME},dispatch_hit_ns,6940,0.1", "quote a name that has commas"),
-        ("t,dispatch_hit_ns,\0,0.1", "this is no text: it has a zero byte"),
+        ("t,dispatch_hit_ns,\0,0.1", "this is not text: it has a zero byte"),
         (ROW, "a second row of dispatch_hit_ns of 't.py::test_add::"),
         ("x" * 10_001, "a line of more than 10,000 characters"),
         (f"{'x' * 4001},dispatch_hit_ns,1,0", "a name of more than 4,000 characters"),

@@ -1,1 +1,1 @@
-"""The rules by which a run passes or fails. Imports neither torch nor pytest."""
+"""Rules of gates: whether a run passes. Imports neither torch nor pytest."""

@@ -1,7 +1,7 @@
-"""Results against expected ones: their files, the rule, and taking over what a run found.
+"""Gate of expected results: file format, rule, and update from the results of a run.
 
-Files are as PyTorch's pr_time_benchmarks has them: CSV without a header. Its reader takes the first four
-fields of a line and leaves a fifth alone: there stands why a value was changed. A comment line would stop it.
+The format is that of PyTorch's pr_time_benchmarks: CSV without a header. Its reader ignores the fifth field
+of a line, which has the reason for the last change here. It does not accept comment lines.
 """
 
 from __future__ import annotations
@@ -40,20 +40,21 @@ T = TypeVar("T")
 LONGEST_LINE = 10_000
 LONGEST_REASON = 500
 RESULTS_FORM = "name,metric,value[,signature]"
-REPORTED = ("calls",)  # metrics that fail a run only where a file lists them
+REPORTED = ("calls",)  # metrics without verdicts unless the expected file has a row for them
 
 
 @dataclass(frozen=True)
 class ExpectedRow:
-    """What one metric is expected to be.
+    """Expected value of one metric of one row.
 
     Args:
-        name: as results have it.
-        metric: one of the known ones.
-        expected: a whole number of at least 0, in the metric's unit.
-        noise_margin: how far from it a result may be, either way, as a fraction of it: 0.1 is 10 %.
-        reason: why it was last changed; may be empty.
-        line: number of its line in the file, from 1; 0 where it is in none.
+        name: name of the row in files.
+        metric: name of a registered metric.
+        expected: expected value, a whole number of at least 0 in the metric's unit.
+        noise_margin: maximum difference in either direction, as a fraction of the expected value: 0.1 is 10
+            %.
+        reason: reason for the last change; may be empty.
+        line: line number in the file, from 1; 0 if it is not in a file.
     """
 
     name: str
@@ -64,7 +65,7 @@ class ExpectedRow:
     line: int = 0
 
     def __str__(self) -> str:
-        """One line of the file."""
+        """Return its line of the file."""
         reason = [self.reason] if self.reason else []
         return _csv_line([self.name, self.metric, str(self.expected), repr(self.noise_margin), *reason])
 
@@ -74,9 +75,9 @@ class ExpectedFile:
     """A file of expected results.
 
     Args:
-        where: its path.
-        text: all of it.
-        rows: in the order of their lines.
+        where: path of the file.
+        text: full text of the file.
+        rows: rows in the order of their lines.
     """
 
     where: str
@@ -99,10 +100,7 @@ def read_expected(path: Path, metrics: MetricNames) -> ExpectedFile:
 
 
 def parse_expected(text: str, where: str, metrics: MetricNames) -> ExpectedFile:
-    """Read the text of a file of expected results.
-
-    Blank lines, and comment lines that begin with ``#``, are kept and mean nothing.
-    """
+    """Parse the text of a file of expected results; ignore blank lines and comments that begin with ``#``."""
 
     def read(line: int, name: str, metric: str, value: str, margin: str, reason: str = "") -> ExpectedRow:
         expected, noise_margin = _whole(value, "expected"), read_margin(margin, "noise_margin")
@@ -124,9 +122,10 @@ def read_results(path: Path, metrics: MetricNames) -> tuple[MetricValue, ...]:
 
 
 def results_text(results: Iterable[MetricValue]) -> str:
-    """Write a line for each result, and no blank one, at which PyTorch's reader stops.
+    """Render one line per result. There are no blank lines, because PyTorch's reader stops at one.
 
-    A signature that its name has cut is the last field, unless a line with it is too long to be read.
+    The last field is the signature if the name has a shortened one, unless the line would exceed
+    :data:`LONGEST_LINE`.
     """
     lines = []
     for result in results:
@@ -137,7 +136,7 @@ def results_text(results: Iterable[MetricValue]) -> str:
 
 
 def checked_reason(text: str) -> str:
-    """Check a reason for a change, and make it one line."""
+    """Check the length of a reason for a change, and return it as one line."""
     reason = plain_name(text)
     if not 0 < len(reason) <= LONGEST_REASON:
         raise ValueError(f"a reason has 1 to {LONGEST_REASON} characters, not {len(reason)}")
@@ -145,7 +144,15 @@ def checked_reason(text: str) -> str:
 
 
 def read_margin(text: str, what: str) -> float:
-    """Parse a noise margin; an error describes valid ones."""
+    """Parse a noise margin.
+
+    Args:
+        text: text of the margin.
+        what: name of the field or flag, for the error message.
+
+    Raises:
+        ValueError: it is not a fraction from 0 to 1.
+    """
     try:
         margin = read_decimal(text)
     except ValueError:
@@ -157,7 +164,7 @@ def read_margin(text: str, what: str) -> float:
 
 
 def _rows(text: str, where: str, form: str, metrics: MetricNames, read: Callable[..., T]) -> tuple[T, ...]:
-    """Read each row by its line and its fields; no two are of one metric of one name."""
+    """Parse all rows by ``read``; raise if two rows have the same name and metric."""
     rows: dict[tuple[str, str], T] = {}
     for line, content in enumerate(text.split("\n"), start=1):
         try:
@@ -174,9 +181,9 @@ def _rows(text: str, where: str, form: str, metrics: MetricNames, read: Callable
 
 
 def _fields(line: str, form: str, metrics: MetricNames) -> list[str]:
-    """Split a line into fields; a blank line and a comment have none."""
+    """Split a line into fields; return an empty list for a blank line or a comment."""
     if "\0" in line:
-        raise ValueError("this is no text: it has a zero byte")
+        raise ValueError("this is not text: it has a zero byte")
     if len(line) > LONGEST_LINE:
         raise ValueError(f"a line of more than {LONGEST_LINE:,} characters")
     if not line.strip() or line.lstrip().startswith("#"):
@@ -204,7 +211,7 @@ def _whole(text: str, column: str) -> int:
 
 
 def _csv_line(fields: list[str]) -> str:
-    """Join fields; a first one that would read as a comment is quoted."""
+    """Join fields; quote the first one if it begins like a comment."""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="").writerow(fields)
     line = buffer.getvalue()
@@ -215,11 +222,11 @@ def parse_row(name: str, tests: Collection[str] = ()) -> RowId:
     """Parse the name of a row in a file of expected results.
 
     The name of the test and the label may both contain ``::``. The test is the longest known one that the
-    name begins with; of an unknown test it is everything before the last ``::``.
+    name begins with, or else everything before the last ``::``.
 
     Args:
-        name: as the file has it.
-        tests: names of known tests, as files have them.
+        name: name of the row in the file.
+        tests: names of known tests, as in files.
 
     Example:
         >>> parse_row("t.py::test_a[x::y]::block::add", {"t.py::test_a[x::y]"})
@@ -238,23 +245,25 @@ def judge_results(
     improved_fails: bool = True,
     tests: Collection[str] = (),
 ) -> Judgement:
-    """Judge results against expected ones.
+    """Compare results with expected ones.
 
-    Regressed is a result above ``expected * (1 + noise_margin)``, improved one below
-    ``expected * (1 - noise_margin)``: the rule of PyTorch's ``check_results.py``. One whose samples scatter
-    too far is inconclusive.
+    A result above ``expected * (1 + noise_margin)`` is regressed, and one below ``expected * (1 -
+    noise_margin)`` is improved, as in PyTorch's ``check_results.py``. A result whose samples scatter too much
+    is inconclusive.
 
     Args:
         expected: rows of the file that the run selects.
-        results: of the run.
-        improved_fails: whether the run fails by improved rows too.
-        tests: names of the tests of the run, as files have them.
+        results: results of the run.
+        improved_fails: whether improved rows also fail the run.
+        tests: names of the tests of the run, as in files.
     """
     found = by_name(results)
     verdicts = [_judge_row(row, found.pop((row.name, row.metric), None), tests) for row in expected]
     add = "the expected file has no such row: add one to gate it"
-    new = [one for one in found.values() if one.metric not in REPORTED]
-    verdicts += [RowVerdict(one.row, Verdict.NEW, None, add, f"{one.metric} {one.value:,}") for one in new]
+    new = [result for result in found.values() if result.metric not in REPORTED]
+    verdicts += [
+        RowVerdict(result.row, Verdict.NEW, None, add, f"{result.metric} {result.value:,}") for result in new
+    ]
     judgement = judged(verdicts, improved_fails)
     if not judgement.has_failed and all(row.verdict is not Verdict.IMPROVED for row in verdicts):
         return judgement
@@ -263,12 +272,12 @@ def judge_results(
 
 
 def by_name(results: Iterable[MetricValue]) -> dict[tuple[str, str], MetricValue]:
-    """Return results by the name in files and the metric."""
+    """Return results by their name in files and metric."""
     return {(name_in_files(result.row), result.metric): result for result in results}
 
 
 def corrections(expected: Sequence[ExpectedRow], results: Sequence[MetricValue]) -> Iterator[ExpectedRow]:
-    """Give the rows that are off by more than a third of their margin, with the value found and no reason."""
+    """Yield rows that differ by more than a third of their margin, with the new value and an empty reason."""
     found = by_name(results)
     for row in expected:
         result = found.get((row.name, row.metric))
@@ -277,7 +286,7 @@ def corrections(expected: Sequence[ExpectedRow], results: Sequence[MetricValue])
 
 
 def shortened(value: int, noise_margin: float) -> int:
-    """Cut a value to four digits, unless that alone moves it by more than a third of its margin."""
+    """Truncate a value to four significant digits, if that changes it by at most a third of its margin."""
     unit = 10 ** max(len(str(value)) - 4, 0)
     cut = value // unit * unit
     return value if _is_off(value, cut, noise_margin) else cut
@@ -286,12 +295,20 @@ def shortened(value: int, noise_margin: float) -> int:
 def update_expected(
     path: Path, results_path: Path, reason: str, new_margin: str | None, metrics: MetricNames
 ) -> str:
-    """Update values that differ by more than a third of their margin, each with the reason.
+    """Update the values and reasons of rows that differ by more than a third of their margin.
 
-    Order, comments, blank lines and every other row stay as they are.
+    Order, comments, blank lines and all other rows are unchanged.
+
+    Args:
+        path: file of expected results.
+        results_path: file of results.
+        reason: reason for the change.
+        new_margin: margin of times without a row, which are then added (counts with margin 0); None to add
+            none.
+        metrics: registered metrics.
 
     Returns:
-        One line for the user.
+        One line for the user with the number of changes.
 
     Raises:
         DtDispatchError: a file or a value is not valid.
@@ -307,11 +324,11 @@ def update_expected(
         found = by_name(results)
         if margin is None and not known & found.keys():
             raise ValueError(f"{results_path} has no result for any row of {path}")
-        unknown = [one for key, one in found.items() if key not in known and one.metric not in REPORTED]
+        new = [each for key, each in found.items() if key not in known and each.metric not in REPORTED]
         changed = [replace(row, reason=reason) for row in corrections(file.rows, results)]
         added = []
         if margin is not None:
-            for result in unknown:
+            for result in new:
                 room = 0.0 if metrics[result.metric] else margin
                 value = shortened(result.value, room)
                 added.append(ExpectedRow(name_in_files(result.row), result.metric, value, room, reason))
@@ -324,10 +341,10 @@ def update_expected(
     others = (
         (len(added), "added"),
         (len(known - found.keys()), "kept, because the results do not have them"),
-        (len(unknown) - len(added), "results have no row: --new-margin adds them"),
+        (len(new) - len(added), "results have no row: --new-margin adds them"),
     )
     counts = [f"{len(changed):,} of {len(file.rows) + len(added):,} rows changed"]
-    return ", ".join(counts + [f"{count:,} {what}" for count, what in others if count])
+    return ", ".join(counts + [f"{count:,} {text}" for count, text in others if count])
 
 
 def _is_off(expected: int, value: int, noise_margin: float) -> bool:
@@ -335,7 +352,7 @@ def _is_off(expected: int, value: int, noise_margin: float) -> bool:
 
 
 def _room(expected: int, noise_margin: float) -> Fraction:
-    """How far a result may be from what is expected; exact, as floats round whole numbers above 2**53."""
+    """Return the margin in the unit of the value, as a Fraction: floats round whole numbers above 2**53."""
     return expected * Fraction(repr(noise_margin))
 
 

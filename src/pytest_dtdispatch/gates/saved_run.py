@@ -1,4 +1,4 @@
-"""Judge a run against one that was saved: what became slower by more than its threshold."""
+"""Gate of saved runs: which rows became slower by more than their threshold."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_dtdispatch.core.verdicts import (
 )
 from pytest_dtdispatch.stats.intervals import Statistic, quantile, ratio_interval, scatter
 
-MOST_SAMPLES = 100  # drawn again 2000 times in 15 ms
+MOST_SAMPLES = 100  # 2,000 resamples take 15 ms
 STATISTICS: dict[str, Statistic] = {
     "min": min,
     "q1": lambda values: quantile(values, 0.25),
@@ -31,25 +31,25 @@ STATISTICS: dict[str, Statistic] = {
     "q3": lambda values: quantile(values, 0.75),
     "mean": fmean,
 }
-# What must be equal before figures may be compared.
+# Properties of environments that must be equal for a comparison.
 COMPARABLE = (
     *("CPU", "Python", "torch version", "torch build", "cuda", "device", "device name", "backend"),
     *("threads", "ranks", "rank stat"),
 )
-MIN_SAMPLES = 8  # the least and the greatest of fewer do not cover their median with 99 %
+MIN_SAMPLES = 8  # minimum and maximum of fewer samples do not enclose their median with 99 % confidence
 LEAST_SAMPLES = 5  # the minimum rounds of a slow row
 MOST_CONTROL_SHIFT = 0.03
-MAX_SPEED_SHIFT = 0.1  # of a core at its speed the loop takes 0.95 to 1.05 times its median, else 1.6 to 1.9
+MAX_SPEED_SHIFT = 0.1  # the loop takes 0.95 to 1.05 times its median, and 1.6 to 1.9 times on a slowed core
 MIN_AGREEING_BLOCKS = 2  # one block can be slowed between two readings of the core's speed
-MAX_WAITED = 0.2  # beside two busy loops on two cores a thread waits for a third of its time
+MAX_WAITED = 0.2  # with two busy loops on two cores, a thread waits for a third of its time
 
 SCATTERS = f"scatter by more than {NOISY:.0%}"
 SLOW_CORE = (
     "the core ran slower while it was measured, so other machines may be the cause: run again, "
     "or compare builds with dtdispatch ab"
 )
-# Verdicts of the interval less the shift of plain ops, or of the core's speed, that agree with that of the
-# interval. On a slower machine a row that passed has passed.
+# By verdict of the interval: verdicts of the interval without the shift of plain ops, or of the core's speed,
+# that agree with it. A row that passes on a slower machine passes.
 AGREEING = {
     Verdict.REGRESSED: {Verdict.REGRESSED},
     Verdict.INCONCLUSIVE: set(Verdict),
@@ -59,7 +59,7 @@ AGREEING = {
 
 
 class Unusable(TextEnum):
-    """Why the samples of a row decide nothing."""
+    """Reason why the samples of a row cannot be judged."""
 
     FEW = (
         f"fewer than {MIN_SAMPLES} samples: raise --dtdispatch-rounds or --dtdispatch-max-time, "
@@ -76,9 +76,9 @@ class Unusable(TextEnum):
 def interval_of_ratio(
     base: Sequence[float], head: Sequence[float], statistic: Statistic
 ) -> tuple[float, float]:
-    """Return the interval of the ratio of a figure of two runs, with 99 %, by what scatters within both.
+    """Return the 99 % interval of the ratio of a statistic of two runs, from the scatter within both.
 
-    Samples are taken at even distances: fewer of them only widen the interval.
+    Of many samples, a regular subset of at most :data:`MOST_SAMPLES` is used, which only widens the interval.
     """
     base, head = (values[:: math.ceil(len(values) / MOST_SAMPLES)] for values in (base, head))
     block = max(1, min(len(values) for values in (base, head) if len(values) > 1) // 20)
@@ -87,18 +87,18 @@ def interval_of_ratio(
 
 @dataclass(frozen=True)
 class StateRow:
-    """One signature in one state in one test.
+    """Latencies of a row in one state.
 
     Args:
-        row: its identity, with the state.
-        ns: samples in nanoseconds, in the order taken; one at least.
-        mesh: that it ran on, as text; empty where it used none.
-        thresholds: that the marker of its test has.
-        is_traced: whether a tracer of Python ran.
-        blocks: that were measured, these samples being those of the quietest.
-        slow_blocks: blocks of them that a slower core measured.
-        waited: share of the time of its calls that they waited for a core.
-        speed_ns: time of a fixed Python loop beside its calls; 0 if unknown.
+        row: identity of the row, with the state.
+        ns: samples in nanoseconds, in the order of measurement; at least one.
+        mesh: mesh as text; empty if it used none.
+        thresholds: thresholds of its test's marker.
+        is_traced: whether a Python tracer was active.
+        blocks: number of measured blocks; the samples are those of the quietest.
+        slow_blocks: number of blocks on a slower core.
+        waited: share of the time of its calls in which the thread waited for a core.
+        speed_ns: nanoseconds of a fixed Python loop that was timed with its calls; 0 if unknown.
     """
 
     row: RowId
@@ -137,7 +137,7 @@ def state_rows(
 
 
 def environment_differences(then: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """Name what differs between two environments, and makes their figures not comparable."""
+    """Format the differences between two environments that make their figures not comparable."""
     return tuple(
         f"{name}: {shorten(then.get(name) or 'unknown')} then, {now.get(name) or 'unknown'} now"
         for name in COMPARABLE
@@ -150,13 +150,15 @@ def judge_run(
 ) -> Judgement:
     """Judge every row that has a threshold.
 
-    Regressed is a row whose whole interval of the ratio, with 99 % by bootstrap, is past its threshold;
-    improved is one that has become faster by as much. Nothing passes by an interval that reaches further
-    from its ratio than the threshold, to either side, or by a saved row that waited for a core. If rows on
-    plain tensors, which no dispatch is part of, shifted by more than 3 % in the median, the interval is also
-    judged less that shift. A regression that this removes is contaminated; any other row whose verdict
-    depends on it is inconclusive. So is a row whose verdict depends on the speed that the core had beside
-    its calls, if that differs by more than 10 %.
+    A row is regressed if its whole interval of the ratio (bootstrap, 99 %) is above the threshold, and
+    improved if it is faster by the threshold. A row is inconclusive, and does not pass, if the interval
+    extends further from the ratio than the threshold in either direction, or if calls of the saved row waited
+    for a core.
+
+    Rows on plain tensors contain no dispatch. If their median shift exceeds 3 %, the interval is also judged
+    without that shift: a regression that this removes is contaminated, and any other row whose verdict
+    changes is inconclusive. If the speed of the core during the calls differs by more than 10 %, a row whose
+    verdict depends on it is inconclusive too.
     """
     then, now = {row.row: row for row in base}, {row.row: row for row in head}
     shifts = control_shifts(then, now).values()
@@ -178,7 +180,7 @@ def judge_run(
 
 
 def outlook_of(base: StateRow, head: StateRow, threshold: Threshold, shift: float) -> Outlook:
-    """Return what more samples can change of a row that :func:`judge_run` would judge as it is now."""
+    """Return what more samples can change in the verdict that :func:`judge_run` would return now."""
     if _passes_clearly(base, head, threshold):
         return Outlook.DECIDED
     verdict = _judge_row(head, base, head, threshold, shift).verdict
@@ -198,7 +200,7 @@ def outlook_of(base: StateRow, head: StateRow, threshold: Threshold, shift: floa
 
 
 def _passes_clearly(base: StateRow, head: StateRow, threshold: Threshold) -> bool:
-    """Whether the middle halves of samples are within the threshold of a median: a bootstrap takes 30 ms."""
+    """Return whether interquartile ranges are within a median's threshold, which saves 30 ms of bootstrap."""
     if _unusable(base, saved=True) or _unusable(head) or threshold.field != "median":
         return False
     if abs(speed_shift(base, head)) > MAX_SPEED_SHIFT:
@@ -210,7 +212,7 @@ def _passes_clearly(base: StateRow, head: StateRow, threshold: Threshold) -> boo
 
 
 def compare_rows(base: Sequence[StateRow], head: Sequence[StateRow]) -> list[RowVerdict]:
-    """Hold the median of every row against the saved one, with no threshold: what is faster, what slower."""
+    """Compare the median of every row with the saved one, without thresholds: faster, slower or no change."""
     then, now = ({row.row: row for row in rows if row.state is not State.LOCAL} for rows in (base, head))
     verdicts, any_change = [], Threshold("", "median", 0.0)
     for name, row in {**then, **now}.items():
@@ -221,7 +223,7 @@ def compare_rows(base: Sequence[StateRow], head: Sequence[StateRow]) -> list[Row
 
 
 def control_shifts(then: Mapping[RowId, StateRow], now: Mapping[RowId, StateRow]) -> dict[RowId, float]:
-    """Return the logarithm of the ratio of each plain row, unless the core's speed shifted."""
+    """Return the log ratio of each row on plain tensors, without rows whose core speed shifted."""
     controls = [
         name
         for name, row in now.items()
@@ -232,22 +234,22 @@ def control_shifts(then: Mapping[RowId, StateRow], now: Mapping[RowId, StateRow]
 
 
 def speed_shift(base: StateRow, head: StateRow) -> float:
-    """Return by what share the core ran slower beside the calls of the second row; 0 if unknown."""
+    """Return the relative slowdown of the core from the base's calls to the head's; 0 if unknown."""
     return head.speed_ns / base.speed_ns - 1 if base.speed_ns and head.speed_ns else 0.0
 
 
 def control_shift(shifts: Collection[float]) -> float:
-    """Return by what share plain ops take longer, given :func:`control_shifts`; 0 if there are none."""
+    """Return the relative slowdown of plain ops from :func:`control_shifts`; 0 without any."""
     return math.expm1(median(shifts)) if shifts else 0.0
 
 
 def _judge_row(
     row: StateRow, base: StateRow | None, head: StateRow | None, threshold: Threshold, shift: float = 0.0
 ) -> RowVerdict:
-    """Judge one row, beside plain ops that shifted by a share."""
+    """Judge one row against a threshold; ``shift`` is the relative slowdown of plain ops."""
     verdict_of = partial(RowVerdict, row.row, criterion=str(threshold), is_strict=threshold.is_strict)
     if head is None:
-        remedy = "in the saved run, and not measured: restore the test, or save a new run"
+        remedy = "in the saved run, but not measured: restore the test, or save a new run"
         return verdict_of(Verdict.MISSING, None, remedy)
     if base is None:
         remedy = "not in the saved run: save a new one if the row belongs there"
@@ -277,18 +279,18 @@ def _judge_row(
 def _verdict_of(
     interval: Sequence[float], base: StateRow, head: StateRow, threshold: Threshold, shift: float
 ) -> tuple[Verdict, str]:
-    """Return the verdict of an interval that does not depend on the machine, and its remedy."""
-    verdict, remedy = _place(interval, threshold)
+    """Return the verdict and remedy of an interval; it is not decided by a change of the machine's speed."""
+    verdict, remedy = _interval_verdict(interval, threshold)
     speed = speed_shift(base, head)
-    less_speed, _ = _place([end / (1 + speed) for end in interval], threshold)
-    if abs(speed) > MAX_SPEED_SHIFT and less_speed not in AGREEING[verdict]:
+    without_speed, _ = _interval_verdict([end / (1 + speed) for end in interval], threshold)
+    if abs(speed) > MAX_SPEED_SHIFT and without_speed not in AGREEING[verdict]:
         slow_saved_core = "the core ran slower while the saved run measured it: save a new one"
         return Verdict.INCONCLUSIVE, SLOW_CORE if speed > 0 else slow_saved_core
     agreeing = head.blocks - head.slow_blocks
     if verdict is Verdict.REGRESSED and head.slow_blocks and agreeing < MIN_AGREEING_BLOCKS:
         return Verdict.INCONCLUSIVE, SLOW_CORE
-    less_shift, _ = _place([end / (1 + shift) for end in interval], threshold)
-    if abs(shift) > MOST_CONTROL_SHIFT and less_shift not in AGREEING[verdict]:
+    without_shift, _ = _interval_verdict([end / (1 + shift) for end in interval], threshold)
+    if abs(shift) > MOST_CONTROL_SHIFT and without_shift not in AGREEING[verdict]:
         verdict = Verdict.CONTAMINATED if verdict is Verdict.REGRESSED else Verdict.INCONCLUSIVE
         remedy = (
             "the same op on plain tensors shifted too, so the cause may be the machine: run again, "
@@ -304,7 +306,7 @@ def _verdict_of(
 
 
 def _refusals(saved: Sequence[StateRow]) -> Iterator[RowVerdict]:
-    """Refuse a saved run of whose thresholds half lack samples, or most can never be judged."""
+    """Yield a verdict against the saved run if half of the thresholds lack samples or most are unusable."""
     few = sum(len(row.ns) < LEAST_SAMPLES for row in saved)
     useless = sum(_unusable(row, saved=True) is not None for row in saved)
     if (few and 2 * few >= len(saved)) or 2 * useless > len(saved):
@@ -317,22 +319,23 @@ def _refusals(saved: Sequence[StateRow]) -> Iterator[RowVerdict]:
 
 
 def _waited_more(row: StateRow, other: StateRow) -> bool:
-    """Whether one row waited for a core much longer than another, and may be too slow."""
+    """Return whether one row waited for a core much longer than another, and may be too slow."""
     return row.waited - other.waited > MAX_WAITED
 
 
 def _is_slow_by_waits(base: StateRow, head: StateRow, threshold: Threshold) -> bool:
-    """Whether other processes may have made a row slow: it waited, and its samples differ by the threshold.
+    """Return whether other processes may have slowed a row: it waited, and its samples scatter.
 
-    Beside four busy loops the median of a miss grew by 10 to 119 % and the least by 2 to 37 %, and its upper
-    quartile lay 32 % and more above the lower one. That of hits, and of misses of a quiet machine, lies 5 %.
+    Its quartiles must differ by more than the threshold. With four busy loops, the median of a miss grew by
+    10 to 119 % and its minimum by 2 to 37 %, and its upper quartile was at least 32 % above the lower one.
+    For hits, and for misses on a quiet machine, it is 5 %.
     """
     upper, lower = STATISTICS["q3"](head.ns), STATISTICS["q1"](head.ns)
     return _waited_more(head, base) and upper > lower * (1 + threshold.fraction)
 
 
 def _unusable(row: StateRow, saved: bool = False) -> Unusable | None:
-    """Return why the samples of a row, of this or of the saved run, decide nothing; None if they can."""
+    """Return why the samples of a row of this or the saved run cannot be judged; None if they can."""
     if len(row.ns) < MIN_SAMPLES:
         is_compiled = row.state in (State.COMPILE_COLD, State.COMPILE_WARM)
         return Unusable.FEW_COMPILED if is_compiled else Unusable.FEW
@@ -345,13 +348,13 @@ def _unusable(row: StateRow, saved: bool = False) -> Unusable | None:
     return None
 
 
-def _place(interval: Sequence[float], threshold: Threshold) -> tuple[Verdict, str]:
-    """Place the ratio and the ends of its interval by a threshold."""
+def _interval_verdict(interval: Sequence[float], threshold: Threshold) -> tuple[Verdict, str]:
+    """Return verdict and remedy of an interval (low, ratio, high) for a threshold."""
     (low, ratio, high), most = interval, 1 + threshold.fraction
     if low > most:
         return Verdict.REGRESSED, "find what slowed it, or save a new run if the cost is wanted"
     if high > most:
-        remedy = "the interval contains the threshold: take more rounds, or compare builds with dtdispatch ab"
+        remedy = "the interval contains the threshold: run more rounds, or compare builds with dtdispatch ab"
         return Verdict.INCONCLUSIVE, remedy
     if threshold.fraction and max(ratio / low, high / ratio) > most:
         remedy = (

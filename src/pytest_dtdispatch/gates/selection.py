@@ -1,4 +1,4 @@
-"""Which tests of a baseline or of an expected file a run selects: rows of other tests are not missing."""
+"""Selection of the tests of a baseline or an expected file: rows of unselected tests are not missing."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Selection:
     """Tests that the arguments of a run select.
 
     Args:
-        beginnings: of the names of tests that arguments name, with what follows them: ``t.py::``.
-        deselected: names of tests that ``-k``, ``-m``, ``--deselect`` or a plugin left out.
-        tests: names of all collected tests, as files have them, deselected ones too.
+        beginnings: prefixes of the names of selected tests, including a separator: ``t.py::``.
+        deselected: names of tests that ``-k``, ``-m``, ``--deselect`` or a plugin deselected.
+        tests: names of all collected tests, as in files, including deselected ones.
 
     Example:
         >>> selection = Selection(("t.py::",), {"t.py::test_b"})
@@ -30,6 +30,6 @@ class Selection:
     tests: Collection[str] = frozenset()
 
     def has(self, test: str) -> bool:
-        """Return whether a run selects a test, whose name may be as files have it."""
+        """Return whether a run selects a test, by its name or its name in files."""
         key = row_key(test)
         return f"{key}::".startswith(self.beginnings) and key not in self.deselected
