@@ -52,7 +52,7 @@ def test_open_process_group_is_not_replaced() -> None:
     try:
         mesh = init_device_mesh("cpu", (8,))
         line = said((2, 4))
-        assert line.startswith("fake_mesh: a process group is open (fake, 8 ranks): make the mesh on it")
+        assert line.startswith("fake_mesh: a process group is open (fake, 8 ranks): create the mesh on it")
         assert dist.is_initialized()
         a = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0)])
         assert (a + a).shape == (8, 8)

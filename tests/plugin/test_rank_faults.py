@@ -268,5 +268,5 @@ def test_lost_store_ends_every_rank(tmp_path: Path) -> None:
 
     run = run_ranks(tmp_path, 2, meanwhile=take_away, variables=variables)
     assert run.status == 1, run.text
-    assert "failed: the store by which ranks exchange results went away: " in run.text
+    assert "failed: the store by which ranks exchange results is unreachable: " in run.text
     assert "1 failed, 1 passed" in run.text or "1 passed, 1 error" in run.text

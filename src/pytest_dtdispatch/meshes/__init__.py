@@ -1,1 +1,1 @@
-"""Where ops run: process groups and device meshes."""
+"""Process groups and device meshes."""

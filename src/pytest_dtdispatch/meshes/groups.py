@@ -1,4 +1,4 @@
-"""Process groups and device meshes: for tests, and with fake ranks for scripts and notebooks."""
+"""Process groups and device meshes of tests, and fake ones for scripts and notebooks."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 
 class ProcessGroupOwner:
-    """Opens a process group for a test and closes it afterwards; uses a group that the user opened as it is.
+    """Owner of the process group of a test. A group that the user opened is used, and never closed.
 
-    Opening and closing clear everything that torch cached about meshes: a mesh on a new group compares equal
-    to the old one, and cache entries that refer to the old group would answer it.
+    Opening and closing clear torch's caches of meshes: a mesh on a new group compares equal to one on the old
+    group, so that cache entries of the old group would be hits.
 
     Args:
-        exchange: through which ranks synchronize; None with one rank.
-        test: identifies the test, equal on all ranks and different for each run of it.
+        exchange: store for the synchronization of ranks; None for a single rank.
+        test: key of the test, equal on all ranks and different in each run of the test.
     """
 
     def __init__(self, exchange: Exchange | None = None, test: str = "") -> None:
@@ -166,15 +166,15 @@ def fake_mesh(
     destroyed, and torch's caches of it are cleared.
 
     Args:
-        mesh: the shape, ``(2, 4)``, ``"2x4"`` or ``4``.
+        mesh: shape of the mesh, ``(2, 4)``, ``"2x4"`` or ``4``.
         dim_names: names of its dimensions.
-        device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for CUDA if torch sees a device.
+        device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for CUDA if torch has a device.
 
     Returns:
         A context manager; its value is the mesh.
 
     Raises:
-        MeshError: a process group is open already, or such a mesh is not possible here.
+        MeshError: a process group is already open, or the mesh is not possible here.
 
     Example:
         >>> with fake_mesh((2, 4), dim_names=("dp", "tp")) as mesh:
@@ -192,7 +192,7 @@ def fake_mesh(
     if dist.is_initialized():
         raise MeshError(
             f"fake_mesh: a process group is open ({dist.get_backend()}, {dist.get_world_size()} ranks): "
-            "make the mesh on it with torch's init_device_mesh, or destroy it first"
+            "create the mesh on it with torch's init_device_mesh, or destroy it first"
         )
     owner = ProcessGroupOwner()
     try:

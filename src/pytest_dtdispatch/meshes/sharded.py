@@ -10,7 +10,7 @@ import torch
 
 
 def assert_sharded_tensor_equal(actual: Any, expected: Any) -> None:
-    """Compare two tensors of ``torch.distributed._shard.sharded_tensor``, and report the first difference.
+    """Assert that two tensors of ``torch.distributed._shard.sharded_tensor`` are equal.
 
     Compares the local shards and their metadata bit for bit, the number of shards on other ranks if both
     tensors were created with ``init_rrefs=True``, the metadata of the whole tensor, and the sharding spec.
@@ -23,7 +23,7 @@ def assert_sharded_tensor_equal(actual: Any, expected: Any) -> None:
         expected: another one.
 
     Raises:
-        AssertionError: they differ; the message says where and how.
+        AssertionError: they differ; the message has the first difference.
 
     Example:
         >>> assert_sharded_tensor_equal(restored, saved)  # doctest: +SKIP

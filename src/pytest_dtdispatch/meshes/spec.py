@@ -1,4 +1,4 @@
-"""Choose a device and a backend that were requested and that this machine supports."""
+"""Choice of a device and a backend that this machine supports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import is_local_mode_open
 
 REAL = ("gloo", "nccl")  # backends that need a process for each rank
-MAX_RANKS = 2**20  # a mesh is a tensor of its ranks: a typing error must not fill the memory
+MAX_RANKS = 2**20  # a mesh is a tensor of its ranks, so that a typing error could exhaust the memory
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class MeshSpec:
     """A mesh that this machine supports.
 
     Args:
-        mesh: extent of each mesh dimension, in ranks.
+        mesh: size of each mesh dimension.
         device: ``cpu`` or ``cuda``.
         backend: ``fake``, ``gloo``, ``nccl`` or ``local``.
     """
@@ -37,12 +37,12 @@ class MeshSpec:
 
     @property
     def world_size(self) -> int:
-        """Ranks that the mesh needs."""
+        """Number of ranks of the mesh."""
         return prod(self.mesh)
 
 
 def choose_mesh(mesh: tuple[int, ...], device: str, backend: str, world: World | None = None) -> MeshSpec:
-    """Resolve ``auto``, and reject what this machine does not support."""
+    """Resolve ``auto``, and raise if this machine does not support the mesh, device or backend."""
     world = world or read_world(os.environ)
     world_size = prod(mesh)
     if world_size > MAX_RANKS:
@@ -99,11 +99,11 @@ def group_backend() -> str:
 def run_environment(
     mesh: tuple[int, ...], device: str, backend: str, rank_stat: str = "", one_thread: bool = True
 ) -> Environment:
-    """Describe the environment of a run with this default mesh."""
+    """Return the environment of a run with this default mesh."""
     world = read_world(os.environ)
     try:
         spec = choose_mesh(mesh, device, backend)
-    except MeshError:  # tests with meshes of their own may have been measured: their rows must not be lost
+    except MeshError:  # tests with their own mesh may have rows, which must not be lost
         spec = MeshSpec(mesh, device, backend)
     on_cuda = spec.device == "cuda" and torch.cuda.is_available()
     nccl = torch.cuda.nccl.version() if on_cuda and dist.is_nccl_available() else ()

@@ -1,1 +1,1 @@
-"""Many ranks: start them, and let them tell each other what they found."""
+"""Runs on many ranks: launch, communication and merging of results."""

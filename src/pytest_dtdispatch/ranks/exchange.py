@@ -28,12 +28,12 @@ def _store_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        says = f"the store by which ranks exchange results went away: {first_message(error)[:200]}"
-        raise RanksError(says) from None
+        message = f"the store by which ranks exchange results is unreachable: {first_message(error)[:200]}"
+        raise RanksError(message) from None
 
 
 class Exchange:
-    """A store in which every rank writes values under a key, and reads those of all ranks."""
+    """A store in which every rank writes values and reads those of all ranks, by key."""
 
     LEFT = "left"  # key of a rank's exit status: it does not participate after that
 
@@ -48,11 +48,11 @@ class Exchange:
     @_store_errors()
     def put(self, key: str, value: Any) -> None:
         """Write this rank's value under a key, once per key."""
-        data = zlib.compress(json.dumps(value).encode())  # torch refuses values of 8 MiB
-        self._store.set(f"{key}/{self.world.rank}", data)  # type: ignore[arg-type]  # bytes do as well
+        data = zlib.compress(json.dumps(value).encode())  # torch rejects values of 8 MiB
+        self._store.set(f"{key}/{self.world.rank}", data)  # type: ignore[arg-type]  # it also accepts bytes
 
     def meet(self, key: str, value: Any, action: str) -> dict[int, Any]:
-        """Write a value in the middle of a test, and gather those of all ranks."""
+        """Write a value during a test, and gather the values of all ranks."""
         self.put(key, value)
         return self.gather(key, action, unless=(self.end_of_part, self.LEFT))
 
@@ -70,7 +70,7 @@ class Exchange:
         A rank that has written under one of the ``unless`` keys instead will not write this key.
 
         Raises:
-            RanksError: ``action``, which completes "rank 1 did not ...", was not done in time.
+            RanksError: a rank left or timed out; ``action`` completes the message "rank 1 did not ...".
         """
         deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         waiting = {*(range(self.world.size) if among is None else among)} - self.lost.keys()
@@ -102,7 +102,7 @@ class Exchange:
 
 
 class Lockstep:
-    """Agreements of ranks in one test, in their order; a no-op without a real process group."""
+    """Synchronization of ranks in one test; a no-op without a real process group."""
 
     def __init__(self, exchange: Exchange, test: str, has_real_group: Callable[[], bool]) -> None:
         self._exchange = exchange
@@ -112,7 +112,7 @@ class Lockstep:
         self._count = 0
 
     def sync(self, subject: str) -> None:
-        """Meet the other ranks at the next subject."""
+        """Wait for the other ranks at the start of a subject."""
         self._subject = subject
         if self._has_real_group():
             self._settle(f"the start of {subject}", ())
@@ -121,8 +121,8 @@ class Lockstep:
         """Return the minimum of each number over all ranks; None without a real process group.
 
         Raises:
-            RanksError: ranks are at different steps, pass a different count of numbers, or one of them has
-                left the test.
+            RanksError: ranks are at different steps or pass different numbers of values, or a rank has left
+                the test.
         """
         if not self._has_real_group():
             return None
@@ -141,15 +141,15 @@ class Lockstep:
 
 
 def join(world: World, timeout_s: float) -> Exchange:
-    """Open the store that the launcher named in the environment, or a local one without other ranks."""
+    """Open the store that the launcher set in the environment, or a local one for a single rank."""
     if not world.is_many:
         return Exchange(HashStore(), world, timeout_s)
     try:
         store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
     except (RuntimeError, ValueError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        says = f"finds no store at {where} within {timeout_s:g} s: {first_message(error)[:200]}"
+        message = f"finds no store at {where} within {timeout_s:g} s: {first_message(error)[:200]}"
         if "EADDRINUSE" in str(error):
-            says = f"cannot open a store: the port of {where} is in use"
-        raise RanksError(f"rank {world.rank} {says}") from None
+            message = f"cannot open a store: the port of {where} is in use"
+        raise RanksError(f"rank {world.rank} {message}") from None
     return Exchange(store, world, timeout_s)

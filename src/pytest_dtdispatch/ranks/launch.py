@@ -1,4 +1,4 @@
-"""Start ranks on this machine with torch's elastic launcher, and report how they ended."""
+"""Launch ranks on this machine with torch's elastic launcher, and report failures."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pytest_dtdispatch.errors import RanksError
 
-HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # by the launcher
+HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # by torch's launcher
 
 
 def launch(
     ranks: int, command: Sequence[str], variables: Mapping[str, str], folder: str
 ) -> tuple[int, str] | None:
-    """Run a command once for each rank and wait for all; if one fails, end the others.
+    """Run a command once per rank and wait for all; if one fails, terminate the others.
+
+    Returns:
+        The rank that failed first and how it ended; None if all succeeded.
 
     Raises:
-        RanksError: this process received a signal to stop; it stopped the ranks.
+        RanksError: this process received a termination signal, and has stopped the ranks.
     """
     config = LaunchConfig(
         min_nodes=1,
@@ -40,23 +43,24 @@ def launch(
         logs_specs=DefaultLogsSpecs(log_dir=folder),
     )
     environment = {"OMP_NUM_THREADS": "1", **os.environ, **variables}
-    with mock.patch.dict(os.environ, environment), _silent_and_without_traces():
+    with mock.patch.dict(os.environ, environment), _silent_launcher():
         try:
             elastic_launch(config, command[0])(*command[1:])
         except ChildFailedError as error:
-            of_launcher = -signal.SIGTERM  # which the launcher sends to the others
-            ended = sorted(error.failures.items(), key=lambda one: (one[1].exitcode == of_launcher, one[0]))
-            rank, failure = ended[0]
-            by_itself = f"ended with exit status {failure.exitcode}"
-            return rank, by_itself if failure.exitcode >= 0 else f"was killed by {failure.signal_name()}"
+            terminated = -signal.SIGTERM  # the launcher sends it to the other ranks
+            failures = error.failures.items()
+            rank, failure = min(failures, key=lambda item: (item[1].exitcode == terminated, item[0]))
+            if failure.exitcode < 0:
+                return rank, f"was killed by {failure.signal_name()}"
+            return rank, f"ended with exit status {failure.exitcode}"
         except SignalException as error:
             raise RanksError(f"{error.sigval.name}: the {ranks} ranks were stopped") from None
     return None
 
 
 @contextmanager
-def _silent_and_without_traces() -> Iterator[None]:
-    """Silence the launcher, whose failures are reported here, and remove its signal handlers afterwards."""
+def _silent_launcher() -> Iterator[None]:
+    """Temporarily disable logging, as failures are reported here; restore signal handlers afterwards."""
     handlers = {number: signal.getsignal(number) for number in HANDLED}
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -21,11 +21,12 @@ T = TypeVar("T")
 def merge_records(by_process: Mapping[int, TestRecord], stat: str) -> TestRecord:
     """Merge the records of one test, in the order of the first process.
 
-    Keeps the maximum of each number and the worst verdict on each limit, with the ranks if not all agree.
+    The result has the maximum of each number and the worst verdict on each limit, with the ranks that it is
+    from unless all agree.
 
     Args:
-        by_process: records of ranks, or of workers of pytest-xdist, by number.
-        stat: figure of a row over processes: ``median`` or ``max``.
+        by_process: records of ranks, or of pytest-xdist workers, by number.
+        stat: statistic of a row over processes: ``median`` or ``max``.
     """
     everyone = sorted(by_process)
     first = by_process[everyone[0]]
@@ -54,7 +55,7 @@ def _key(row: Measurement) -> tuple[str, Contains]:
 
 
 def _with_row(result: Any, merged: Mapping[tuple[str, Contains], Measurement]) -> Any:
-    """Replace the row of a result that is one row."""
+    """Return a result of one row with the merged row; return other results unchanged."""
     if not isinstance(result, OneRow):
         return result
     own = result.measurement
@@ -62,7 +63,7 @@ def _with_row(result: Any, merged: Mapping[tuple[str, Contains], Measurement]) -
 
 
 def _by_key(by_rank: Mapping[int, Sequence[T]], *names: str) -> list[dict[int, T]]:
-    """Group values of ranks that are equal in these attributes."""
+    """Group values of ranks by these attributes."""
     found: dict[Any, dict[int, T]] = {}
     for rank, values in sorted(by_rank.items()):
         for value in values:
@@ -120,8 +121,8 @@ def _samples(ranks: Mapping[int, Measurement], stat: str) -> Iterator[Samples]:
 
 
 def representative(by_rank: Sequence[tuple[int, tuple[int, ...]]], stat: str) -> tuple[int, ...]:
-    """Return the samples of the rank, or of the two ranks, with the statistic over rank medians."""
-    ordered = sorted(by_rank, key=lambda one: statistics.median(one[1]))
+    """Return the samples of the rank whose median is the statistic, or of the two ranks that enclose it."""
+    ordered = sorted(by_rank, key=lambda item: statistics.median(item[1]))
     if stat == "max":
         return ordered[-1][1]
     middle = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
@@ -129,7 +130,7 @@ def representative(by_rank: Sequence[tuple[int, tuple[int, ...]]], stat: str) ->
 
 
 def _texts(texts: Mapping[int, Sequence[str]]) -> tuple[str, ...]:
-    """List each text once, with its ranks if not all of them have it."""
+    """Return the distinct texts, each with its ranks unless all ranks have it."""
     who = group_ranks((rank, text) for rank, of_rank in texts.items() for text in of_rank)
     return tuple(
         text if len(ranks) == len(texts) else f"{ranks_text(ranks)}: {text}" for text, ranks in who.items()
@@ -137,7 +138,7 @@ def _texts(texts: Mapping[int, Sequence[str]]) -> tuple[str, ...]:
 
 
 class PhaseOutcome(NamedTuple):
-    """How one phase of a test ended on one rank."""
+    """Outcome of one phase of a test on one rank."""
 
     label: str  # ``passed``, ``failed``, ``skipped``, ``xfailed``
     why: str = ""  # one line, if it did not pass
@@ -145,7 +146,7 @@ class PhaseOutcome(NamedTuple):
 
 
 def collected_difference(first: Sequence[str], other: Sequence[str]) -> str:
-    """Describe the first difference between the tests of two ranks; empty if they are equal."""
+    """Describe the first difference between the tests of two ranks; return an empty string if equal."""
     texts = []
     for verb, names, others in (("lacks", first, other), ("also has", other, first)):
         if new := sorted({*names} - {*others}, key=names.index):

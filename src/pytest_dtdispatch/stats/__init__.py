@@ -1,1 +1,1 @@
-"""Statistics, each with its source. Imports neither torch nor pytest."""
+"""Statistical functions with their sources. Imports neither torch nor pytest."""

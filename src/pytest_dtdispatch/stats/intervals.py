@@ -1,4 +1,4 @@
-"""Robust statistics of times that other programs on the machine make longer."""
+"""Robust statistics of times with interference by other programs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Statistic = Callable[[Sequence[float]], float]
 def quietest_block(values: Sequence[float], blocks: int = 7, least: int = 3) -> float:
     """Return the lowest median of blocks of neighboring values.
 
-    Other programs only ever add to a time, and pause now and then: the quietest block shows the time of a
-    call during such a pause, and does not depend on a single sample.
+    Interference by other programs only increases a time, and is intermittent: the quietest block has the time
+    of a call without interference, and does not depend on a single sample.
 
     Args:
-        values: at least one, in the order measured.
+        values: at least one value, in the order of measurement.
         blocks: maximum number of blocks.
-        least: number of values in a block, or one less if the values do not divide evenly.
+        least: minimum number of values in a block; one less if the values do not divide evenly.
 
     Example:
         >>> quietest_block([9, 8, 9, 5, 4, 6, 9, 7, 9])
@@ -41,7 +41,7 @@ def scatter(values: Sequence[float]) -> float | None:
     The first detects occasional interference, the second permanent interference.
 
     Args:
-        values: in the order measured.
+        values: values in the order of measurement.
 
     Returns:
         The larger of the two, as a share of its lower end; None for fewer than five values.
@@ -64,10 +64,10 @@ def bounds(values: Sequence[float]) -> tuple[float, float] | None:
     The quietest block lies between them; :func:`scatter` is its distance from the farther one.
 
     Args:
-        values: in any order.
+        values: values in any order.
 
     Returns:
-        Both; None for fewer than five values.
+        Both ends; None for fewer than five values, or if the minimum is 0.
 
     Example:
         >>> bounds([100, 100, 100, 150, 110, 120, 100, 100]), bounds([100, 900])
@@ -83,8 +83,8 @@ def bounds(values: Sequence[float]) -> tuple[float, float] | None:
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
     """Return the confidence interval of the median, between two samples.
 
-    It assumes nothing about the distribution: the number of n independent samples below the median is that
-    of heads in n tosses of a coin.
+    It assumes nothing about the distribution: the number of independent samples below the median is
+    binomially distributed with probability 1/2.
 
     Source: Conover, "Practical Nonparametric Statistics" (3rd edition, 1999), section 3.2, confidence
     interval for a quantile.
@@ -168,10 +168,10 @@ def ratio_interval(
     Args:
         base: at least one sample above 0, in any unit, in the order measured.
         head: at least one sample above 0, in the same unit, in the order measured.
-        statistic: of samples.
+        statistic: function of samples.
         confidence: between 0 and 1.
-        resamples: number of times that both are resampled.
-        seed: of the random draws.
+        resamples: number of resamples of each.
+        seed: seed of the random draws.
         block: number of samples that were measured together.
 
     Returns:
@@ -205,7 +205,7 @@ def quantile(values: Sequence[float], q: float) -> float:
     numpy's default.
 
     Args:
-        values: at least one, in any unit and order.
+        values: at least one value, in any unit and order.
         q: from 0 (minimum) to 1 (maximum).
 
     Returns:

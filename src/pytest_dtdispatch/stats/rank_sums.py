@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import NormalDist, median
 
-MAX_EXACT = 60  # of both samples together: about 20 ms
+MAX_EXACT = 60  # total size of both samples, for about 20 ms
 
 
 def mann_whitney(base: Sequence[float], head: Sequence[float]) -> float:
@@ -96,12 +96,12 @@ def shift_interval(
 def smallest_detectable(
     base: Sequence[float], head: Sequence[float], floor: float = 0.0, alpha: float = 0.05
 ) -> float:
-    """Return the smallest slow-down that samples with this spread can show.
+    """Return the smallest slowdown that is detectable in samples with this spread.
 
-    A slow-down is a regression if the shift of logarithms exceeds ``log(1 + floor)`` and the one-sided rank
-    test gives ``p <= alpha``. Moving all head samples moves the shift and its interval equally, so the test
-    first trips when the lower end of the interval with confidence ``1 - 2 * alpha`` leaves 0: at a shift of
-    its distance from the observed shift. The result depends on the spread, not on the observed shift.
+    A slowdown is a regression if the shift of logarithms exceeds ``log(1 + floor)`` and the one-sided rank
+    test gives ``p <= alpha``. Adding a constant to all head samples adds it to the shift and both ends of its
+    interval, so the smallest detectable shift is the distance from the lower end of the interval with
+    confidence ``1 - 2 * alpha`` to the observed shift. It depends on the spread, not on the observed shift.
 
     Source: the interval is the inversion of the rank test: Lehmann, "Nonparametrics: Statistical
     Methods Based on Ranks" (1975), section 2.6.
@@ -109,11 +109,11 @@ def smallest_detectable(
     Args:
         base: at least one sample above 0, in any unit.
         head: at least one sample above 0, in the same unit.
-        floor: the smallest slow-down that counts, as a fraction: 0.1 is 10 %.
-        alpha: the level of the test, above 0 and under 0.5.
+        floor: smallest relevant slowdown, as a fraction: 0.1 is 10 %.
+        alpha: significance level of the test, above 0 and below 0.5.
 
     Returns:
-        A slow-down in percent; infinite if there are too few samples for such a p value.
+        The slowdown in percent; infinite if there are too few samples for the significance level.
 
     Example:
         >>> round(smallest_detectable([10.0, 10.1, 10.2, 10.3, 10.4], [10.0, 10.1, 10.2, 10.3, 10.4]), 1)
@@ -135,7 +135,7 @@ def hochberg(p_values: Sequence[float]) -> list[float]:
     Sarkar, "Some Probability Inequalities for Ordered MTP2 Random Variables" (1998).
 
     Args:
-        p_values: each from 0 to 1; may be none.
+        p_values: values from 0 to 1; may be empty.
 
     Returns:
         The adjusted values, in the same order: none exceeds that of Holm's procedure.
