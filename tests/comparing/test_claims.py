@@ -122,7 +122,7 @@ def one() -> None:
     pytest.fail("a variant ran though another is none")
 
 
-NO_NAME = "of a variant is not a text, is empty, or begins or ends with"
+NO_NAME = "of a variant is not a string, is empty, or begins or ends with"
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ NO_NAME = "of a variant is not a text, is empty, or begins or ends with"
         ({"a": one, "b": lambda x: x}, {}, "the variant 'b' takes arguments (x), and compare() passes none"),
         ({"a": one, "b": 3}, {}, "a value of type int is not callable"),
         ({"a": one, "b": one}, {"equal": True}, "compare(equal=True): it takes a function of two results"),
-        ({"a": one, "b": one}, {"name": ""}, "compare(name=''): a name is a non-empty text"),
-        ({"a": one, "b": one}, {"name": 3}, "compare(name=3): a name is a non-empty text"),
+        ({"a": one, "b": one}, {"name": ""}, "compare(name=''): the name must be a non-empty string"),
+        ({"a": one, "b": one}, {"name": 3}, "compare(name=3): the name must be a non-empty string"),
     ],
 )
 def test_invalid_variants_are_refused_before_running(variants: Any, options: Any, says: str) -> None:

@@ -53,7 +53,7 @@ def hold(first: Any, other: Any, **options: Any) -> None:
         ({"a": [torch.ones(2), 3]}, {"a": [torch.ones(2), 4]}, "at result['a'][1], 4 is not 3"),
         ([torch.ones(2), 3], torch.ones(2), "it has values at [''], and not at ['[0]', '[1]']"),
         (None, 3, "3 is not None"),
-        (Odd(), Odd(), "a Odd cannot be compared (RuntimeError): give equal="),
+        (Odd(), Odd(), "a Odd cannot be compared (RuntimeError): pass equal="),
     ],
 )
 def test_results_that_differ(first: Any, other: Any, says: str) -> None:
@@ -121,7 +121,7 @@ def test_dtensors_are_compared_by_value_across_placements(mesh: DeviceMesh) -> N
         (torch.ones(2), torch.ones(2) + 1e-7, torch.allclose, ""),
         (torch.ones(2), torch.ones(2) + 1e-7, torch.testing.assert_close, ""),
         (1, 2, lambda first, other: (first, other) == (1, 2), ""),
-        (1, 2, lambda first, other: False, "equal= says so; bit for bit, 2 is not 1"),
+        (1, 2, lambda first, other: False, "equal= returned false; bit for bit, 2 is not 1"),
         (torch.ones(2), torch.zeros(2), torch.testing.assert_close, "not close! Mismatched elements: 2 / 2"),
         (torch.ones(2), torch.ones(2), torch.eq, "it must return True or False, or raise an AssertionError"),
     ],

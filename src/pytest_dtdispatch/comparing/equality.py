@@ -1,4 +1,4 @@
-"""Equality of results: each is compared with the first one, leaf by leaf."""
+"""Comparison of results with the first one, leaf by leaf."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Snapshot:
     """Copy of the result of a variant, right after its call.
 
     Args:
-        label: of the variant.
-        leaves: by their paths; tensors as the part that this rank holds.
+        label: label of the variant.
+        leaves: leaves by their paths; of each tensor, the local part of this rank.
         spec: pytree spec of the result.
     """
 
@@ -75,8 +75,8 @@ def call_variants(variants: Variants, call: Callable[[str, Callable[[], Any]], A
     """Call each variant once, from the same random state, and compare their results.
 
     Args:
-        variants: to compare.
-        call: calls a variant; by default without arguments.
+        variants: variants to compare.
+        call: function that calls a variant; by default it is called without arguments.
     """
     cuda = [torch.device("cuda", torch.cuda.current_device())] if torch.cuda.is_initialized() else []
     random, first = RandomState(cuda), None
@@ -104,8 +104,8 @@ def _check_equal(variants: Variants, first: Snapshot, other: Snapshot) -> None:
         hint = ""
         if has_tensors and is_group_fake():
             hint = (
-                "; the collectives of a fake process group move no data, so compare what needs them on "
-                "--dtdispatch-backend local or gloo, or give equal="
+                "; the collectives of a fake process group move no data: compare results that need them on "
+                "--dtdispatch-backend local or gloo, or pass equal="
             )
         raise UnequalError(f"compare {variants.name!r}: the results of {pair} are not equal: {reason}{hint}")
 
@@ -122,11 +122,11 @@ def _call_equal(equal: Callable[[Any, Any], object], first: Snapshot, other: Sna
         raise MeasurementError(
             f"equal= returned {shown(verdict)}: it must return True or False, or raise an AssertionError"
         ) from None
-    return "" if is_equal else f"equal= says so; bit for bit, {difference(first, other) or 'they are'}"
+    return "" if is_equal else f"equal= returned false; bit for bit, {difference(first, other) or 'they are'}"
 
 
 def _plain(first: Snapshot, other: Snapshot) -> list[Any]:
-    """Return both results with plain tensors, reduced to the parts that this rank holds of both."""
+    """Return both results with plain tensors, reduced to the parts that this rank has of both."""
     results = [dict(first.leaves), dict(other.leaves)]
     for path, one in first.leaves.items():
         another = other.leaves.get(path)
@@ -139,7 +139,7 @@ def _plain(first: Snapshot, other: Snapshot) -> list[Any]:
 
 
 def difference(first: Snapshot, other: Snapshot) -> str:
-    """Describe the first difference of two results; empty if they are equal bit for bit."""
+    """Describe the first difference of two results; return an empty string if they are equal bit for bit."""
     if [*first.leaves] != [*other.leaves]:
         return f"it has values at {shown([*other.leaves])}, and not at {shown([*first.leaves])}"
     for path, leaf in first.leaves.items():
@@ -157,7 +157,7 @@ def _leaf_difference(first: Any, other: Any) -> str:
             first is other or bool(first == other) or bool(first != first and other != other)
         )
     except Exception as error:  # raised by a class of the user
-        return f"a {type(first).__name__} cannot be compared ({type(error).__name__}): give equal="
+        return f"a {type(first).__name__} cannot be compared ({type(error).__name__}): pass equal="
     texts = [
         f"a tensor {shape_text(leaf.shape)}" if type(leaf) is LocalPart else shown(leaf)
         for leaf in (other, first)

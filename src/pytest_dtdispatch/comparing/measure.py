@@ -1,4 +1,4 @@
-"""Call each variant for the program, then repeat them alternately, with a block of calls each in a round."""
+"""Measurement of variants: call each for the program, then repeat blocks of calls alternately."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pytest_dtdispatch.torchapi.tensors import wait_for
 
 # With 15 rounds the interval excludes one at each end: a single disturbed round decides nothing.
 MIN_ROUNDS = 15
-ROUNDS_EACH = 5  # for each requested round: 100 by default
+ROUNDS_EACH = 5  # rounds for each requested one: 100 by default
 BLOCK_NS = 3_000_000  # short, so that a slow machine slows down both of two blocks
 LONG_NS = 10_000_000  # a call that is this long is a block
 MAX_WARMUP = 20  # calls
@@ -54,20 +54,21 @@ def calls_of_block(call_ns: int) -> int:
 
 
 def warmup_of_block(calls: int) -> int:
-    """Return the number of calls to discard before them: the first hits after a miss are slower."""
+    """Return the number of warm-up calls of a block: the first hits after a miss are slower."""
     return min(calls // 3 + 1, MAX_WARMUP) if calls > 1 else 0
 
 
 class Turns:
-    """Measures rounds in which each variant has a turn.
+    """Measurement of rounds with one block of calls for each variant.
 
-    At the beginning of a turn the sharding caches are cleared, and the variant fills them as if it ran alone.
-    A cache entry answers the tensor that created it up to a fifth faster than an equal tensor: of two equal
-    variants, the one that filled shared caches would be faster.
+    Before each block, the sharding caches are cleared, and the variant fills them as if it ran alone. A hit
+    is up to a fifth faster for the tensor that created the cache entry than for an equal tensor: with shared
+    caches, the first of two equal variants would be faster.
 
     Attributes:
-        recorders: of each variant, with the median of each of its blocks.
-        at: label of the variant that is running.
+        recorders: recorder of each variant, with the median of each of its blocks.
+        calls: number of calls in a block, by variant.
+        at: label of the running variant.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Turns:
         self._max_rounds = max(MIN_ROUNDS, ROUNDS_EACH * plan.rounds)
 
     def take(self) -> None:
-        """Measure as many rounds as the time allows."""
+        """Measure as many rounds as the time limit allows."""
         budget_ns = min(self._plan.max_time_s, 1e9) * 1e9 * len(self._subjects)
         began = time.perf_counter_ns()
         took = {label: self._rehearse(label) for label in self._subjects}
@@ -102,7 +103,7 @@ class Turns:
                     self._measure_block(label, waits)
 
     def _rehearse(self, label: str) -> tuple[int, int]:
-        """Time the call that fills the caches, and a few more; return its time and the shortest other."""
+        """Time the call that fills the caches, and a few hits; return its time and the shortest hit."""
         began = time.perf_counter_ns()
         self._fill(label)
         fill_ns, call_ns = time.perf_counter_ns() - began, sys.maxsize

@@ -29,9 +29,9 @@ class Variants:
     """Callables to compare.
 
     Args:
-        name: of the comparison.
-        functions: by label; the others are compared with the first.
-        equal: returns whether two results are equal; None to compare them bit for bit.
+        name: name of the comparison.
+        functions: callables by label; all others are compared with the first.
+        equal: function that returns whether two results are equal; None to compare them bit for bit.
     """
 
     name: str
@@ -49,10 +49,10 @@ class CallCounts:
     """Counts of one call.
 
     Args:
-        misses: ops whose sharding was propagated.
-        redistributes: redistributions, explicit or implied.
-        collectives: of all kinds.
-        wraps: conversions of local tensors to DTensors.
+        misses: number of ops whose sharding was propagated.
+        redistributes: number of redistributions, explicit or implicit.
+        collectives: number of collectives of all kinds.
+        wraps: number of conversions of local tensors to DTensors.
     """
 
     misses: int = 0
@@ -74,12 +74,12 @@ class Outcome(TextEnum):
 
 @dataclass(frozen=True)
 class Ratio:
-    """The time of one variant over that of another: the median over rounds, with its interval.
+    """Ratio of the times of two variants, with its interval.
 
     Args:
         ratio: median of the ratios of all rounds.
         low: lower end of its 99.9 % interval.
-        high: upper end.
+        high: upper end of its 99.9 % interval.
         rounds: number of rounds.
     """
 
@@ -103,11 +103,11 @@ class ComparedVariant(OneRow):
     """Result of one variant.
 
     Args:
-        name: of its row, ``mlp[plain]``.
-        label: given by the user, ``plain``.
-        base_name: of the comparison, ``mlp``.
-        measurement: its row; a sample is the median of a block of calls, one block a round.
-        counts: of one call; None if it cannot be repeated.
+        name: name of its row, ``mlp[plain]``.
+        label: label from the user, ``plain``.
+        base_name: name of the comparison, ``mlp``.
+        measurement: its row; a sample is the median of the block of calls in a round.
+        counts: counts of one call; None if it cannot be repeated.
     """
 
     kind: ClassVar[str] = "compared"
@@ -125,12 +125,12 @@ class ComparedVariant(OneRow):
 
     @property
     def samples(self) -> Samples | None:
-        """Its samples, one a round; None if there are none."""
+        """Its samples, one per round; None if there are none."""
         return self.measurement.of(State.CALL)
 
 
 def ratio_of(one: ComparedVariant, other: ComparedVariant) -> Ratio | None:
-    """Return the time of one over that of the other; None if unknown."""
+    """Return the ratio of the time of one variant to that of another; None if unknown."""
     if not (one.samples and other.samples):
         return None
     found = paired_ratio(other.samples.values, one.samples.values, confidence=0.999)
@@ -139,7 +139,7 @@ def ratio_of(one: ComparedVariant, other: ComparedVariant) -> Ratio | None:
 
 @dataclass(frozen=True, repr=False)
 class Claim:
-    """A claim that one variant is faster or slower than another: true or false, with its figures as text."""
+    """Claim that one variant is faster or slower than another: a truth value, and its figures as text."""
 
     holds: bool
     text: str
@@ -158,9 +158,9 @@ class Compared:
     If nothing is measured, it has no variants, ``faster_than`` is true, and ``slower_than`` is false.
 
     Args:
-        name: of the comparison.
-        labels: of the variants, in order.
-        variants: their results; empty if nothing was measured.
+        name: name of the comparison.
+        labels: labels of the variants, in order.
+        variants: results of the variants; empty if nothing was measured.
         reason: why nothing was measured.
         is_gate: whether a claim fails the test if nothing was measured, in a run that measures.
 
@@ -194,7 +194,7 @@ class VariantResult:
 
     Args:
         compared: the comparison.
-        label: of the variant.
+        label: label of the variant.
     """
 
     compared: Compared = field(repr=False)
@@ -216,7 +216,7 @@ class VariantResult:
         return self.measured.measurement.median_ns(State.CALL) if self.measured else None
 
     def ratio_to(self, other: str) -> Ratio | None:
-        """Return its time over that of another variant; None if unknown.
+        """Return the ratio of its time to that of another variant; None if unknown.
 
         Args:
             other: label of the other variant.
@@ -267,7 +267,12 @@ class VariantResult:
         return self._claim(Outcome.SLOWER, other, by)
 
     def _claim(self, claimed: Outcome, other: str, by: float) -> Claim:
-        """Judge the whole interval. The ratio is missing only if the run does not measure."""
+        """Compare the whole interval with the claim.
+
+        Raises:
+            MeasurementError: ``other`` or ``by`` is invalid.
+            GateError: the run measures, but there is no ratio.
+        """
         is_faster = claimed is Outcome.FASTER
         if (
             isinstance(by, bool)
@@ -301,13 +306,13 @@ def check_variants(variants: object, equal: object, name: object) -> None:
             f"compare({shown(variants)}): it takes callables by their names, as in {USAGE}"
         )
     if not isinstance(name, str) or not name.strip():
-        raise MeasurementError(f"compare(name={shown(name)}): a name is a non-empty text")
+        raise MeasurementError(f"compare(name={shown(name)}): the name must be a non-empty string")
     if len(variants) < 2:
         raise MeasurementError(f"compare() of {len(variants)} variants: it needs at least two, as in {USAGE}")
     for label, fn in variants.items():
         if not isinstance(label, str) or not label or label != label.strip():
             raise MeasurementError(
-                f"compare(): the name {shown(label)} of a variant is not a text, is empty, or "
+                f"compare(): the name {shown(label)} of a variant is not a string, is empty, or "
                 "begins or ends with a space"
             )
         check_callable(f"compare: {label!r}", fn, None)

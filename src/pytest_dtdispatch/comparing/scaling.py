@@ -1,4 +1,4 @@
-"""Growth of the cost of a callable with a size: measured, fitted, compared with a limit, and rendered."""
+"""Growth of the cost of a callable with a size: measurement, fit, limit and report."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ VERDICT_TEXTS = {
 
 @dataclass(frozen=True)
 class Fit:
-    """How the cost in one state grows: ``cost = constant * size**exponent``.
+    """Power law of the cost in one state: ``cost = constant * size**exponent``.
 
     Args:
-        state: of the samples; ``call`` if the callable never asks the sharding propagator.
+        state: state of the samples; ``call`` if the callable never calls the sharding propagator.
         exponent: median over passes; NaN if nothing was fitted, so that no comparison with it is true.
-        low: the smallest exponent of a pass. The interval to ``high`` has the true median of n independent
+        low: smallest exponent of a pass. The interval to ``high`` contains the true median of n independent
             passes with probability ``1 - 2**(1-n)`` (David and Nagaraja, Order Statistics, 2003, 7.1).
-        high: the largest.
-        growths: cost at each size over that at the previous size, median over passes.
+        high: largest exponent of a pass.
+        growths: ratio of the cost at each size to that at the previous size, median over passes.
         passes: number of passes with an exponent.
         why_not: why nothing was fitted; empty if it was.
         is_absent: whether the callable has no sample in this state, at any size.
@@ -84,11 +84,11 @@ class Scaling(NoRows):
     exponents are 0, so that an assertion on them passes.
 
     Args:
-        name: of its rows, which are ``name[8]`` and so on.
+        name: prefix of its rows' names, which are ``name[8]`` and so on.
         sizes: measured sizes, the smallest first.
         miss: growth of a miss.
         hit: growth of a hit, or of any call if the callable never propagates.
-        max_exponent: the limit, if any.
+        max_exponent: limit; None for no limit.
     """
 
     kind: ClassVar[str] = "scaling"
@@ -128,14 +128,14 @@ def run_and_measure_sizes(
     scatter and not slope.
 
     Args:
-        run: runs a call, and returns its result and a repeatable call.
-        make: creates the callable of a size.
-        sizes: in any order.
-        caches: of sharding propagation.
-        plan: of all passes together.
+        run: function that runs a call, and returns its result and a repeatable call.
+        make: function that creates the callable of a size.
+        sizes: sizes in any order.
+        caches: sharding caches.
+        plan: rounds and time of all passes together.
 
     Returns:
-        By size, the smallest first: the figures of each pass, and the mesh as text.
+        The figures of each pass by size, the smallest first, and the mesh as text by size.
     """
     __tracebackhide__ = True
     from pytest_dtdispatch.torchapi.tensors import wait_for
@@ -144,7 +144,7 @@ def run_and_measure_sizes(
     for size in sorted(sizes, reverse=True):
         result, ran[size] = run(callable_at(make, size))
         wait_for(result)
-    ran = {size: one.settled_again() for size, one in ran.items()}
+    ran = {size: call.settled_again() for size, call in ran.items()}
     share = replace(plan, rounds=math.ceil(plan.rounds / PASSES), max_time_s=plan.max_time_s / PASSES)
     figures: dict[int, list[Figures]] = {size: [] for size in sorted(ran)}
     for number in range(PASSES):

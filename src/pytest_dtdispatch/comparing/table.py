@@ -1,4 +1,4 @@
-"""The table of a comparison: a line for each variant, in order."""
+"""The table of comparisons: one line for each variant."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> D
 
 
 def _worst_text(every: Sequence[ComparedVariant]) -> str:
-    """Name the slowest variant of all."""
+    """Describe the slowest of all variants."""
     timed = [(variant.samples.figure, variant.name) for variant in every if variant.samples]
     return f"worst: {max(timed)[1]}, {MICROSECONDS.text(max(timed)[0])} us" if timed else ""
 
