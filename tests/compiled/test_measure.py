@@ -282,10 +282,10 @@ def test_cache_folders_and_settings_are_restored(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("counter", "entries", "proof", "note"),
     [
-        ("fxgraph_cache_hit", 0, "a cache of compiled code answered (2x)", ""),  # as a warm one it is right
-        ("fxgraph_cache_miss", 0, "proved", "1 look-ups found nothing"),
-        ("", 0, "proved", "none was asked"),
-        ("", 1, "a cache was not empty (2x)", "none was asked"),
+        ("fxgraph_cache_hit", 0, "a hit in a cache of compiled code (2x)", ""),  # as a warm one it is right
+        ("fxgraph_cache_miss", 0, "proved", "1 lookups were misses"),
+        ("", 0, "proved", "there was no lookup"),
+        ("", 1, "a cache was not empty (2x)", "there was no lookup"),
     ],
 )
 def test_only_warm_compiles_hit_caches(
@@ -296,7 +296,7 @@ def test_only_warm_compiles_hit_caches(
     measurement = measured(double, torch.ones(3), backend=Compiler(counter), plan={"rounds": 2}).measurement
     assert (measurement.of(State.COMPILE_COLD) is None) is (proof != "proved")
     assert measurement.proof == proof
-    notes = (f"compile-warm: no cache of compiled code answered: {note}",) if note else ()
+    notes = (f"compile-warm: no hit in a cache of compiled code: {note}",) if note else ()
     assert measurement.figures.notes == notes
 
 

@@ -111,8 +111,8 @@ def test_missing_counts_are_question_marks() -> None:
 
 
 def test_a_refused_compile_says_why() -> None:
-    refused = Samples(State.COMPILE_COLD, (), (Refused("a cache of compiled code answered", 5),))
-    assert cells(shown(samples=(refused, *TIMED[1:])))["proof"] == "a cache of compiled code answered (5x)"
+    refused = Samples(State.COMPILE_COLD, (), (Refused("a hit in a cache of compiled code", 5),))
+    assert cells(shown(samples=(refused, *TIMED[1:])))["proof"] == "a hit in a cache of compiled code (5x)"
 
 
 def notes(verbose: bool, count: int) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""Compiled functions: the cost of compiling and of calling them."""
+"""Compiled functions: cost of compiling and of calling them."""

@@ -43,17 +43,17 @@ temporary_folder = partial(tempfile.TemporaryDirectory[str], prefix="dtdispatch-
 
 
 class CompileRounds:
-    """Measures rounds of one function, and counts its first cold compile.
+    """Measurement of rounds of one function, and counts of its first cold compile.
 
     Args:
         compilation: the function and its options.
         subject: the uncompiled function.
-        caches: of sharding propagation, and those that feed it.
+        caches: sharding caches, and the caches that they depend on.
         plan: number of compiles and calls.
-        folder: of the code caches of warm compiles; the rehearsal fills them.
+        folder: folder of the code caches of warm compiles; the rehearsal fills them.
 
     Attributes:
-        counts: of the first cold compile.
+        counts: counts of the first cold compile.
         gave_up: why torch gave up compiling, in any round; empty if it did not.
     """
 
@@ -96,7 +96,7 @@ class CompileRounds:
         return results
 
     def take(self) -> Figures:
-        """Measure rounds, and note an early end."""
+        """Measure all rounds; if one raises, return the figures so far with a note."""
         notes: tuple[str, ...] = ()
         try:
             with nothing_warned():  # the first compile has already warned
@@ -108,8 +108,8 @@ class CompileRounds:
             notes = (f"repeating it raised {first_line(error)}",)
         hits, misses = self._warm_cache_lookups
         if not hits and self._recorder.recorded(State.COMPILE_WARM):
-            cache_lookups = f"{misses} look-ups found nothing" if misses else "none was asked"
-            notes = (f"compile-warm: no cache of compiled code answered: {cache_lookups}", *notes)
+            cache_lookups = f"{misses} lookups were misses" if misses else "there was no lookup"
+            notes = (f"compile-warm: no hit in a cache of compiled code: {cache_lookups}", *notes)
         samples = self._recorder.samples()
         if self.gave_up:
             notes = (f"{UNCOMPILED}: {self.gave_up}", *notes)
@@ -117,7 +117,7 @@ class CompileRounds:
         return Figures(self._rounds, samples, notes, is_traced=is_traced())
 
     def _measure_round(self) -> None:
-        """Compile cold, compile warm, and call."""
+        """Compile cold, compile warm, and call the compiled and the uncompiled function."""
         is_exact, entries_left = self._plan.sampler.is_exact, list[int]()
         with (
             temporary_folder() as folder,
@@ -137,7 +137,7 @@ class CompileRounds:
                 self._count(graphs, uncached[0])
             reason = self._why_no_program
             if not reason and (hits or any(entries_left)):
-                reason = "a cache of compiled code answered" if hits else "a cache was not empty"
+                reason = "a hit in a cache of compiled code" if hits else "a cache was not empty"
             self._recorder.record(State.COMPILE_COLD, figure, reason)
             if is_exact:
                 self._compiled_calls()
@@ -149,7 +149,7 @@ class CompileRounds:
         self._calls(State.EAGER, self._subject.fn)
 
     def _forget(self) -> None:
-        """Forget compiled programs."""
+        """Reset torch.compile."""
         torch.compiler.reset()
         self._compiles_before = compilerapi.compilations()
 
@@ -164,7 +164,7 @@ class CompileRounds:
         return tuple(self._compiled(*other) for other in self._compilation.others)
 
     def _compile(self, forget: Callable[[], None]) -> list[int]:
-        """Time one compile; return its time, graphs, and hits and misses of code caches."""
+        """Time one compile; return its figure, and the numbers of graphs, code cache hits and misses."""
         with gc_paused() as collect:
 
             def prepare() -> tuple[Any, ...]:
@@ -198,7 +198,7 @@ class CompileRounds:
         self.gave_up = compilerapi.failure_since(self._compiles_before)
 
     def _compiled_calls(self) -> None:
-        """Call compiled code, and check that it runs compiled: no counter moves if torch gave up."""
+        """Call compiled code, and check that it runs compiled: no counter changes if torch gave up."""
         before = self._compiles_before
         self._compiles_before = compilerapi.compilations()  # earlier ones were counted at the cold compile
         self._calls(State.CALL, self._compiled, self._why_no_program)
@@ -226,7 +226,7 @@ class CompileRounds:
 
 
 def _refused(samples: Samples) -> Samples:
-    """Refuse all samples: some calls ran uncompiled, but no counter identifies them."""
+    """Return the samples as refused: some calls ran uncompiled, but no counter identifies them."""
     refused = (*samples.refused, Refused(UNCOMPILED, len(samples.values)))
     return replace(samples, values=(), refused=refused, profile=None)
 
@@ -239,7 +239,7 @@ def run_and_measure_compile(
     compilerapi.check_backend(backend)
     eager_results, ran = run_call(compilation.call_all, compilation.args, compilation.setup, plan.agreement)
     release = release_of(eager_results)
-    wait_for(eager_results)  # the program may not use them: only this plugin requested them
+    wait_for(eager_results)  # the program may never wait for them: this plugin requested the call
 
     def compiled(
         figures: Figures,

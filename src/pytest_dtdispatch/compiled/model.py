@@ -26,10 +26,10 @@ class CompilePlan:
 
     Args:
         rounds: number of cold compiles, and of warm ones.
-        calls: of the compiled function in each round, and of the uncompiled one.
-        sampler: measures each call; without warm compiles if it is exact.
+        calls: number of calls of the compiled function in each round, and of the uncompiled one.
+        sampler: sampler of each call; if it is exact, there are no warm compiles.
         one_thread: whether to compile for, and call in, one intra-op thread.
-        agreement: of ranks that compile together.
+        agreement: agreement of the ranks that compile together; None for one process.
     """
 
     rounds: int = 5
@@ -45,12 +45,12 @@ class Compilation:
 
     Args:
         fn: the function.
-        args: of its first call.
+        args: arguments of its first call.
         others: arguments of further calls, a tuple each.
-        setup: called before each call; may return the arguments.
-        backend: of torch.compile, a name or a function.
-        dynamic: of torch.compile.
-        fullgraph: of torch.compile.
+        setup: function that is called before each call and may return its arguments.
+        backend: backend of torch.compile, a name or a function.
+        dynamic: ``dynamic`` of torch.compile.
+        fullgraph: ``fullgraph`` of torch.compile.
     """
 
     fn: Callable[..., Any]
@@ -63,13 +63,15 @@ class Compilation:
 
     def __post_init__(self) -> None:
         __tracebackhide__ = True
-        tuples = isinstance(self.others, (tuple, list)) and all(isinstance(one, tuple) for one in self.others)
-        wanted = {
-            "others": (tuples, "a list of tuples of arguments"),
+        are_tuples = isinstance(self.others, (tuple, list)) and all(
+            isinstance(other, tuple) for other in self.others
+        )
+        checks = {
+            "others": (are_tuples, "a list of tuples of arguments"),
             "backend": (isinstance(self.backend, str) or callable(self.backend), "a name or a function"),
             "dynamic": (self.dynamic in (None, True, False), "True, False or None"),
         }
-        for keyword, (is_valid, valid) in wanted.items():
+        for keyword, (is_valid, valid) in checks.items():
             if not is_valid:
                 raise MeasurementError(f"compile(): {keyword}={shown(getattr(self, keyword))} is not {valid}")
 
@@ -85,7 +87,7 @@ class CompileCounts:
 
     Args:
         graphs: number of compiled graphs.
-        graph_breaks: source line and reason of each.
+        graph_breaks: source line and reason of each graph break.
         guards: number of guards that every later call checks.
         recompiles: function, source line and reason of each recompile, in the first call, in calls with other
             arguments, and in timed calls.
@@ -113,10 +115,10 @@ class CompiledFunction(OneRow):
     """Result of a compiled function.
 
     Args:
-        name: of its rows.
-        backend: that compiled it.
-        counts: of its first cold compile.
-        measurement: of its compiles and calls.
+        name: name of its rows.
+        backend: name of the backend.
+        counts: counts of its first cold compile.
+        measurement: its rows, one for each state of compiles and calls.
         gave_up: why torch gave up compiling it, so that calls run uncompiled; empty if it did not.
     """
 
@@ -139,11 +141,11 @@ class Compiled:
     """Result of ``dtdispatch.compile``: compiled and eager results, and counts to assert on.
 
     If nothing is measured, the function runs uncompiled: both results are the same, and every count is 0.
-    A count that this torch does not provide is NaN, which equals nothing.
+    A count that this torch does not provide is NaN, so that every comparison with it is false.
 
     Args:
-        results: of the compiled function: its first call, then one for each of ``others``.
-        eager_results: of the same calls uncompiled.
+        results: results of the compiled function: of its first call, then of the calls with ``others``.
+        eager_results: results of the same calls uncompiled.
         function: its measurement; None if nothing was measured.
 
     Example:

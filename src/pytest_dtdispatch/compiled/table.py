@@ -63,7 +63,7 @@ def document(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> 
 
 
 def _worst_text(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> str:
-    """Name the function with the most expensive cold compile."""
+    """Describe the function with the most expensive cold compile."""
     scale, unit = (Scale("", 1, 0), f" {view.counted}") if view.counted else (TIMES["cold"][1], " s")
     costs = [
         (cost, function.name)
