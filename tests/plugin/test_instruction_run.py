@@ -78,7 +78,7 @@ def test_callgrind_is_used_only_without_hardware_counter(monkeypatch: pytest.Mon
 
 def test_unsupported_processor_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    assert "on Linux on x86-64 alone, not linux on aarch64" in find_callgrind()[1]
+    assert "only on Linux on x86-64, not linux on aarch64" in find_callgrind()[1]
 
 
 def test_failed_counter_probe_ends_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,1 @@
-"""Instructions in place of time: what counts them, and where they went."""
+"""Instruction counts and profiles."""

@@ -1,12 +1,14 @@
-"""Count instructions, with enough uncounted calls before to make the count repeatable.
+"""Sampler of instructions, with enough warm-up calls for a reproducible count.
 
-Two effects outside the call change a count. CPython specializes byte code while it runs, for hundreds of
-calls. And its method cache has 4,096 slots, indexed by addresses and by versions of types: if two methods of
-a call share a slot, each call searches classes for both, which takes 300 to 600 instructions. Which methods
-do depends on all earlier allocations of the process: on the length of an environment variable, or on a line
-of unrelated code. Callgrind excludes method lookups, unless the compiler inlined them. If they are counted,
-as by the hardware, types get new versions before each block of calls, uncounted calls follow, and the minimum
-of several blocks is a count without such collisions.
+Two effects outside the call change a count. First, CPython specializes byte code during hundreds of calls.
+Second, its method cache has 4,096 slots, indexed by addresses and versions of types: if two methods of a call
+share a slot, each call searches classes for both, which takes 300 to 600 instructions. Collisions depend on
+all earlier allocations of the process, for example on the length of an environment variable or on a line of
+unrelated code.
+
+Callgrind excludes method lookups, unless the compiler inlined them. The hardware counter includes them:
+before each block of calls, types get new versions, warm-up calls follow, and the minimum over several blocks
+is a count without collisions.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ SHORT, LONG = 1_000, 11_000
 
 
 def check(meter: Meter, name: str) -> None:
-    """Check a meter by two loops that differ by 10,000 turns."""
+    """Check that a meter reads a plausible difference between loops of 1,000 and 11,000 iterations."""
     for turns in (SHORT, LONG):  # the first calls of a function specialize its byte code
         count_loop(meter, turns)
     short, long = count_loop(meter, SHORT), count_loop(meter, LONG)
@@ -31,12 +33,12 @@ def check(meter: Meter, name: str) -> None:
         if not INSTRUCTIONS.holds(reading):
             raise MeterError(f"{name} reads {reading}")
     per_turn = (long - short) / (LONG - SHORT)
-    if not 1 <= per_turn <= 1_000:  # instructions of a turn of an empty loop in Python
+    if not 1 <= per_turn <= 1_000:  # instructions of an iteration of an empty loop in Python
         raise MeterError(f"{name} reads {short:,} for {SHORT:,} turns of a loop and {long:,} for {LONG:,}")
 
 
 def count_loop(meter: Meter, turns: int) -> int:
-    """Count an empty loop."""
+    """Return the number of instructions of an empty loop."""
     begun = meter.begin()
     for _ in range(turns):
         pass
@@ -44,18 +46,18 @@ def count_loop(meter: Meter, turns: int) -> int:
 
 
 WARMUP_MISSES = 52  # CPython specializes byte code again after 53 calls that do not match it
-WARMUP_CALLS = 200  # in a block; with 100 a count in new slots is up to 1.5 % higher
-MIN_CALLS = 5  # of each kind, regardless of their instructions
+WARMUP_CALLS = 200  # per block; with 100, a count in new slots is up to 1.5 % higher
+MIN_CALLS = 5  # minimum of warm-up and counted calls, regardless of their instructions
 AFFORDABLE_MISSES = 300_000_000  # instructions of misses: 6 to 10 s under callgrind
-AFFORDABLE = 100_000_000  # instructions of uncounted hits
+AFFORDABLE = 100_000_000  # instructions of warm-up hits
 MAX_BLOCKS = 5
-# From CPython 3.13 on a class has at most 1,000 versions in a process, and is not cached after that.
+# In CPython 3.13 and later, a class has at most 1,000 versions in a process, and is not cached after that.
 MAX_LAYOUTS = 600
-DEPTH, MIN_PER_CLASS = 40, 10  # classes that are searched, and instructions of the search in each
+DEPTH, MIN_PER_CLASS = 40, 10  # number of searched classes, and minimum instructions of the search in each
 
 
 class MethodCache:
-    """Makes CPython choose new slots of its method cache, by new versions of types.
+    """CPython's method cache, whose slots change if types get new versions.
 
     Source: ``PyType_Modified`` of CPython's stable interface, "Invalidate the internal lookup cache for the
     type and all of its subtypes". It marks ``object`` as changed, so that each type gets a new version at its
@@ -68,7 +70,7 @@ class MethodCache:
         self._left = max_layouts
 
     def forget(self) -> bool:
-        """Invalidate all versions; return False, as a no-op, if this process had too many."""
+        """Invalidate all versions; return False, without effect, if this process has had too many."""
         if not self._left:
             return False
         self._left -= 1
@@ -98,13 +100,14 @@ def counts_lookups(meter: Meter) -> bool:
 
 
 class InstructionSampler(Sampler):
-    """Counts instructions of this process, in all rounds regardless of the time.
+    """Sampler of instructions of this process; all rounds are measured, regardless of the time limit.
 
     Args:
-        make_meter: starts counting, and returns the meter, and a profiler of one more call if requested. The
-            first row calls it, once, so that imports and other code before it run at full speed.
-        forget_methods: makes CPython refill its method cache in other slots; returns False if it cannot. By
-            default types get new versions if the meter counts lookups, else hits have one block.
+        make_meter: function that starts counting, and returns the meter, and a profiler if requested. It is
+            called once, for the first row, so that earlier code such as imports runs at full speed.
+        forget_methods: function that moves methods to other slots of CPython's method cache, and returns
+            False if it cannot. By default types get new versions if the meter counts lookups; if not, hits
+            have one block.
     """
 
     name, unit, is_exact = "instructions", INSTRUCTIONS, True
@@ -121,7 +124,7 @@ class InstructionSampler(Sampler):
 
     @property
     def meter(self) -> Meter:
-        """The meter; the first access starts counting."""
+        """Meter; the first access starts counting."""
         if self._meter is None:
             self._meter, self.profiler = self._make_meter()
             if self._forget_methods is None and counts_lookups(self._meter):
@@ -134,7 +137,7 @@ class InstructionSampler(Sampler):
             self._has_layouts = self._forget_methods()
 
     def pace(self, miss: int, hit: int, rounds: int, repeat: int) -> Pace:
-        """Return the affordable number of uncounted and counted calls."""
+        """Return the affordable numbers of warm-up and counted calls."""
         affordable = AFFORDABLE // max(hit, 1)
         max_blocks = 1 if self._forget_methods is None else MAX_BLOCKS
         blocks = min(max(affordable // WARMUP_CALLS, 1), rounds, max_blocks)

@@ -1,9 +1,9 @@
 """Meters of instructions: callgrind, if the process runs under it, or the processor's counter.
 
-Under callgrind a call can also be profiled by Python function.
+Under callgrind, a call can also be profiled by Python function.
 
-Run as a module, it prints why the processor's counter cannot be used: torch prints to standard error if there
-is none, which users need not see.
+Run as a module, it prints why the processor's counter cannot be used. A separate process hides the message
+that torch prints to standard error if there is no counter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pytest_dtdispatch.rounds.sampler import Meter
 
 RUNNING_ON_VALGRIND = 0x1001
 MONITOR_COMMAND = 0x1202
-ZERO_STATS = 0x43540001  # 'C' and 'T' in the upper bytes: callgrind's own
+ZERO_STATS = 0x43540001  # requests of callgrind have 'C' and 'T' in the upper bytes
 TOGGLE_COLLECT = 0x43540002
 START_INSTRUMENTATION = 0x43540004
 STOP_INSTRUMENTATION = 0x43540005
@@ -40,14 +40,14 @@ def why_no_requests() -> str:
     system, machine = sys.platform, platform.machine()
     if (system, machine) == ("linux", "x86_64"):
         return ""
-    return f"callgrind can be asked on Linux on x86-64 alone, not {system} on {machine}"
+    return f"callgrind is supported only on Linux on x86-64, not {system} on {machine}"
 
 
 class ClientRequests:
-    """Requests of a process to its valgrind, by instructions that are a no-op elsewhere.
+    """Client requests of a process to valgrind: instructions that are a no-op without it.
 
-    C macros contain them. Here they are written to memory and called, without a compiler and without root.
-    Source: ``valgrind.h`` and ``callgrind.h``, "client requests".
+    valgrind provides them as C macros. Here they are written to memory and called, without a compiler and
+    without root. Source: ``valgrind.h`` and ``callgrind.h``, "client requests".
 
     Example:
         >>> ClientRequests().prepared((RUNNING_ON_VALGRIND,))()
@@ -68,25 +68,25 @@ class ClientRequests:
         address = self._start + self._memory.tell()
         self._memory.write(_code(map(ctypes.addressof, blocks)))
         request = ctypes.CFUNCTYPE(ctypes.c_uint64)(address)
-        request.keeps = self  # type: ignore[attr-defined]  # the memory that it runs in
+        request.keeps = self  # type: ignore[attr-defined]  # keep its memory alive
         return request
 
     def text(self, text: str) -> int:
-        """Store a text, and return its address."""
+        """Store a string, and return its address."""
         buffer = ctypes.create_string_buffer(text.encode())
         self._alive.append(buffer)
         return ctypes.addressof(buffer)
 
 
 def _code(blocks: Iterable[int]) -> bytes:
-    """Return x86-64 code that sends the requests in blocks of six numbers, and returns the last answer."""
+    """Return x86-64 code that sends the requests in blocks of six numbers, and returns the last result."""
     requests = b"".join(
         b"\x48\xb8"
         + block.to_bytes(8, "little")  # mov rax, block
-        + b"\x31\xd2"  # xor edx, edx: the answer without valgrind
+        + b"\x31\xd2"  # xor edx, edx: the result without valgrind
         + b"\x48\xc1\xc7\x03\x48\xc1\xc7\x0d"  # rol rdi, 3; rol rdi, 13
         + b"\x48\xc1\xc7\x3d\x48\xc1\xc7\x33"  # rol rdi, 61; rol rdi, 51: 128 in all
-        + b"\x48\x87\xdb"  # xchg rbx, rbx: here valgrind reads rax, and answers in rdx
+        + b"\x48\x87\xdb"  # xchg rbx, rbx: valgrind reads rax here, and writes its result to rdx
         for block in blocks
     )
     return requests + b"\x48\x89\xd0\xc3"  # mov rax, rdx; ret
@@ -97,17 +97,17 @@ LOG, OUTPUT = "valgrind.log", "callgrind.out"
 # CPython's method lookup in the classes of a type, excluded from all counts: its cost depends on addresses.
 # Do not add a function that this one calls: it would switch the collection on again.
 LOOKUP = "_PyType_LookupRef" if hasattr(ctypes.pythonapi, "_PyType_LookupRef") else "_PyType_Lookup"
-EVENTS = re.compile(rb"events-\d+: *(\d+)")  # of each thread; a pattern that begins with letters is fast
+EVENTS = re.compile(rb"events-\d+: *(\d+)")  # one per thread; the literal prefix makes the search fast
 
 
 class Callgrind:
-    """The callgrind that runs this process. Its constructor switches instrumentation on.
+    """Callgrind, which runs this process. The constructor switches instrumentation on.
 
-    A method lookup toggles the collection, so that only lookups are collected between two counts: a count
+    Each method lookup toggles the collection, so that between two counts only lookups are collected. A count
     begins with zeroing, and ends with one request.
 
     Attributes:
-        meter: counts instructions of this process.
+        meter: meter of instructions of this process.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -116,37 +116,38 @@ class Callgrind:
             raise MeterError("this process does not run under valgrind")
         requests.prepared((START_INSTRUMENTATION,))()
         self._log = (folder / LOG).open("rb")
-        ask = (MONITOR_COMMAND, requests.text("status internal"))
-        self._ask, self._end_and_ask = requests.prepared(ask), requests.prepared((TOGGLE_COLLECT,), ask)
+        status = (MONITOR_COMMAND, requests.text("status internal"))
+        self._request_total = requests.prepared(status)
+        self._end_and_request_total = requests.prepared((TOGGLE_COLLECT,), status)
         self._stop = requests.prepared((STOP_INSTRUMENTATION,))
         self.zero, self.toggle = requests.prepared((ZERO_STATS,)), requests.prepared((TOGGLE_COLLECT,))
         begin = requests.prepared((ZERO_STATS,), (TOGGLE_COLLECT,))
-        self.meter = Meter(begin, self._end)  # begins without a Python function, which would be counted
+        self.meter = Meter(begin, self._end)  # a Python function as begin would be counted
         check(self.meter, CALLGRIND)
 
     def total(self) -> int:
         """Return the number of instructions since the last zeroing."""
-        self._ask()
-        return self._answered()
+        self._request_total()
+        return self._read_total()
 
     def stop(self) -> None:
         """Switch instrumentation off: later code is not counted, and runs faster."""
         self._stop()
 
     def _end(self) -> int:
-        self._end_and_ask()
-        return self._answered()
+        self._end_and_request_total()
+        return self._read_total()
 
-    def _answered(self) -> int:
-        answer = self._log.read()
-        found = EVENTS.findall(answer)
+    def _read_total(self) -> int:
+        output = self._log.read()
+        found = EVENTS.findall(output)
         if not found:
-            raise MeterError(f"{CALLGRIND} did not report what it counted: {answer[:80]!r}")
+            raise MeterError(f"{CALLGRIND} reported no count: {output[:80]!r}")
         return sum(map(int, found))
 
 
 def command(valgrind: str, folder: Path) -> list[str]:
-    """Return the prefix of a command line that runs it under callgrind, without counting yet."""
+    """Return the prefix of a command line that runs it under callgrind, with counting switched off."""
     return [
         valgrind,
         "--tool=callgrind",
@@ -159,7 +160,11 @@ def command(valgrind: str, folder: Path) -> list[str]:
 
 
 def hardware_meter(counter: Any = None) -> Meter:
-    """Count instructions of this thread by the processor's counter."""
+    """Return a meter of instructions of this thread that uses the processor's counter.
+
+    Raises:
+        MeterError: there is no counter, or its readings are implausible.
+    """
     from pytest_dtdispatch.torchapi.missing_api import instruction_counter
 
     counter = counter or instruction_counter()
@@ -180,7 +185,7 @@ def hardware_meter(counter: Any = None) -> Meter:
 
 
 class CallProfiler:
-    """Profile calls under callgrind."""
+    """Profiler of calls under callgrind."""
 
     def __init__(self, callgrind: Callgrind) -> None:
         self._callgrind = callgrind
@@ -191,15 +196,15 @@ class CallProfiler:
     def __call__(
         self, fn: Callable[..., Any], prepare: Callable[[], tuple[Any, ...]], kwargs: dict[str, Any]
     ) -> Profile:
-        """Run a call once more, and list the functions with most instructions."""
+        """Repeat a call, and return the functions with most instructions."""
         costs = self._by_function(partial(fn, *prepare(), **kwargs))  # adds no Python function
         return Profile(largest(costs), sum(costs.values()))
 
     def _by_function(self, call: Callable[[], Any]) -> Counter[str]:
-        """Read the meter whenever Python enters or leaves a function, excluding the cost of reading."""
+        """Return instructions by function, read at each entry and exit without the cost of reading."""
         toggle, total, zero = self._callgrind.toggle, self._callgrind.total, self._callgrind.zero
         costs: Counter[str] = Counter()
-        stack = ["what is called directly"]
+        stack = ["the called function"]
 
         def on_event(frame: FrameType, event: str, argument: Any) -> None:
             toggle()
@@ -232,12 +237,12 @@ def _nothing() -> object:
 
 def _code_name(code: CodeType) -> str:
     path = Path(code.co_filename)
-    name = getattr(code, "co_qualname", code.co_name)  # Python 3.11 and later know the class
+    name = getattr(code, "co_qualname", code.co_name)  # includes the class in Python 3.11 and later
     return f"{name} ({'/'.join(path.parts[-2:])}:{code.co_firstlineno})"
 
 
 def largest(costs: Mapping[str, int]) -> tuple[Share, ...]:
-    """Return the functions with most instructions, the largest first."""
+    """Return the 20 functions with most instructions, in descending order."""
     shares = [Share(function, count) for function, count in costs.items() if count > 0]
     return tuple(sorted(shares, key=lambda share: (-share.instructions, share.function))[:20])
 
