@@ -1,1 +1,1 @@
-"""Source lines of the program: which line runs, and lines over time."""
+"""Source lines of the program: the current line, and lines over time."""

@@ -1,4 +1,4 @@
-"""Find the user's line that a thread runs: by its stack, and in backward by autograd's nodes."""
+"""Find the user's line that a thread runs: from its stack, and in backward from autograd nodes."""
 
 from __future__ import annotations
 
@@ -25,43 +25,44 @@ from pytest_dtdispatch.torchapi.autograd import (
 )
 
 FORWARD = Phase.FORWARD
-# Attributes of modules that hold a wrapped module, and that are not part of the program's own names.
+# Attributes of wrapped modules, which are omitted from qualified names.
 WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 
 
 class ModuleNames:
-    """Qualified names of modules, from the outermost module that was called, which has the name of its class.
+    """Qualified names of modules relative to the outermost called module, which has the name of its class.
 
     A module with several names has the first of them. Modules are referenced weakly.
     """
 
     def __init__(self) -> None:
-        self._roots = WeakIdKeyDictionary()  # a module may have an __eq__ of its own
+        self._roots = WeakIdKeyDictionary()  # by identity: a module may define __eq__
 
     def name(self, running: Sequence[Any]) -> str:
-        """Return the name of the innermost running module; ``running`` goes from there outwards.
+        """Return the name of the innermost running module; ``running`` is sorted from the innermost outwards.
 
-        A module that the outermost one does not hold, as a graph of the compiler, belongs to the next one.
+        A module that is not part of the outermost one, such as a graph of the compiler, has the name of the
+        next module outwards.
         """
         names = self._names_in(running[-1], running[0])
         return str(next(name for module in running if (name := names.get(module))))
 
     def name_in_backward(self, running: Sequence[Any]) -> str:
-        """Return the name in the largest cached root: a checkpoint calls a part of that again."""
+        """Return the name in the largest cached root, as a checkpoint calls only part of a model again."""
         for module in running:
             if roots := [names for names in self._roots.values() if names.get(module)]:
                 return str(max(roots, key=len)[module])
         return self.name(running)
 
     def _names_in(self, root: Any, module: Any) -> WeakIdKeyDictionary:
-        """Return the names in a root, computed again if a module was added since."""
+        """Return the names in a root; recompute them if ``module`` is not among the cached ones."""
         names: WeakIdKeyDictionary | None = self._roots.get(root)
         if names is None or module not in names:
             names = self._roots[root] = WeakIdKeyDictionary()
             for name, each in ask(lambda each: list(each.named_modules()), root, [("", root)]):
                 path = ".".join(part for part in name.split(".") if part not in WRAPPERS)
                 names[each] = path or type(_unwrapped(each)).__name__
-            names.setdefault(module, "")  # the root does not hold it: its names are not computed again
+            names.setdefault(module, "")  # not part of the root: do not recompute the names for it again
         return names
 
 
@@ -73,30 +74,30 @@ def _unwrapped(module: Any) -> Any:
 
 
 class NodeLines:
-    """Lines that created the autograd nodes of a step, by the node's number in the step."""
+    """Lines that created the autograd nodes of a step, by the number of the node in the step."""
 
     def __init__(self) -> None:
         self.is_recorded = False
         self.first = 0
-        # Number of nodes at each backward: steps with equal numbers are taken to create equal nodes.
+        # Number of nodes at each backward: steps with equal numbers are assumed to create equal nodes.
         self.backwards: list[int] = []
         self._numbers: list[int] = []
         self._lines: list[CodePlace] = []
 
     def begin(self) -> None:
-        """Begin a step, after one in which no node was recorded."""
+        """Begin a step. The previous step must have recorded no node."""
         self.first = next_node_number()
         self.backwards.clear()
 
     def record(self, place: CodePlace) -> None:
-        """Record the line of the latest node. The first record of a node is the nearest to it."""
+        """Record the line of the latest node. Only the first record of a node is kept: it is the nearest."""
         number = next_node_number() - 1 - self.first
         if number > (self._numbers[-1] if self._numbers else -1):
             self._numbers.append(number)
             self._lines.append(place)
 
     def find(self, number: int) -> CodePlace | None:
-        """Return the line of a node that was recorded, or that is between two records of one line."""
+        """Return the line of a node that was recorded, or that is between two records of the same line."""
         after = bisect.bisect(self._numbers, number)
         if after == 0:
             return None
@@ -125,15 +126,15 @@ class ForwardLines:
 
 
 class LineFinder(ForwardLines):
-    """Finds the user's line that runs, as a context manager.
+    """Context manager that finds the running line of the user.
 
-    A query takes microseconds; otherwise the program is as fast as without it. No call of a module, of an op
-    or of an optimizer is patched, so that compiled code stays as it is. In backward, the line is the forward
-    line that created the running node. It is found if nodes of the step were recorded, or those of an earlier
-    step with as many nodes; otherwise the result is the line that called backward.
+    A query takes microseconds, and there is no other overhead. Calls of modules, ops and optimizers are not
+    patched, so that compiled code is unchanged. In backward, the result is the forward line that created the
+    running node, if nodes were recorded in this step, or in an earlier step with as many nodes. Otherwise it
+    is the line that called backward.
 
     Args:
-        base: the code that calls the step; its callers are not part of the step.
+        base: function that calls the step; its callers are not part of the step.
 
     Example:
         >>> with LineFinder() as finder:
@@ -148,8 +149,8 @@ class LineFinder(ForwardLines):
         self._home = threading.get_ident()
         self._open = ExitStack()
         self._nodes = self._earlier_nodes = NodeLines()
-        # The caller of the latest backward, and those of running ones by thread. Their lines are found when
-        # they are queried, as that takes as long as two ops.
+        # The caller of the latest backward, and callers of running ones by thread. Their lines are resolved
+        # only on a query, as that takes as long as two ops.
         self._caller: FrameType | None = None
         self._callers: dict[int, FrameType] = {}
 
@@ -163,7 +164,7 @@ class LineFinder(ForwardLines):
         self._open.close()
 
     def begin_step(self) -> None:
-        """Begin a step, in the thread that opened this."""
+        """Begin a step in the current thread, which must be the one that entered the context."""
         if self._nodes.is_recorded:
             self._earlier_nodes = self._nodes
             self._nodes = NodeLines()
@@ -171,18 +172,18 @@ class LineFinder(ForwardLines):
         self._is_after_backward = False
 
     def here(self) -> CodePlace:
-        """Return the line that the calling thread runs."""
+        """Return the line that the current thread runs."""
         place = self._resolve(self._view(sys._getframe(1)))
         if self._nodes.is_recorded and self._is_home:
             self._nodes.record(place)
         return place
 
     def is_called_directly(self) -> bool:
-        """Return whether the user's code called the op that runs."""
+        """Return whether user code called the running op directly."""
         return self._frames.is_called_directly(sys._getframe(1))
 
     def record(self) -> CodePlace:
-        """Return the line that the calling thread runs, and record its nodes for later steps.
+        """Return the line that the current thread runs, and record it for the latest node.
 
         Call this for every op of a step, or for none.
         """
@@ -214,7 +215,7 @@ class LineFinder(ForwardLines):
         return view_stack(self._frames.outwards(frame, self._base), self._base)
 
     def _resolve(self, seen: StackView) -> CodePlace:
-        # Nodes of a device run in a thread of their own, whose stack shows no engine.
+        # Nodes of a device run in a separate thread, whose stack has no frame of the engine.
         if not seen.is_in_engine and (seen.phase is not None or not is_in_backward()):
             return self._forward(seen)
         node = self._line_of_node()

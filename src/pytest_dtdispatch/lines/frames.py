@@ -1,4 +1,4 @@
-"""Frames of a thread's stack: whose code they run, and the user's line, modules and phase that they show."""
+"""Stack frames: the owner of their code, and the user's line, modules and phase of a stack."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from pytest_dtdispatch.lines.wrappers import wrapper_paths
 from pytest_dtdispatch.torchapi.autograd import engine_code
 from pytest_dtdispatch.torchapi.observe import missing_fsdp_name
 
-# Code without a file that a user typed. Other such code is generated, as "<string>" by dataclasses.
+# Names of interactive code. Other code without a file is generated, such as "<string>" by dataclasses.
 TYPED = ("<stdin>", "<ipython-input", "<doctest", "<console>")
-# Parts of paths: of packages that run a test, and of code that the compiler writes.
+# Parts of paths of packages that run tests, and of code that the compiler writes.
 HIDDEN = (f"{os.sep}_pytest{os.sep}", f"{os.sep}pluggy{os.sep}", "torchinductor_")
 
-# Between the line that calls an op and its propagation: folders of ours, and files of torch.
+# Folders of this plugin, and files of torch, between the line that calls an op and its propagation.
 BETWEEN = ("rounds", "replay", "lines", "steps", "torchapi")
 CALLING = ("distributed/tensor/", "_tensor.py", "functional.py", "_ops.py", "_compile.py")
 
 
 class FrameOwner(Enum):
-    """Whose code a stack frame belongs to."""
+    """Owner of the code of a stack frame."""
 
     USER = "code of the user"
     MODULE = "the call of a module"
@@ -46,7 +46,7 @@ class FrameOwner(Enum):
     NOTHING = "code of torch, of Python, of pytest or of this plugin"
 
 
-# Module constants: looking up a member of an enum takes long.
+# Module constants, because enum members are slow to access.
 NOTHING, USER, MODULE = FrameOwner.NOTHING, FrameOwner.USER, FrameOwner.MODULE
 ENGINE, OPTIMIZER, OPTIMIZER_HOOKS = FrameOwner.ENGINE, FrameOwner.OPTIMIZER, FrameOwner.OPTIMIZER_HOOKS
 PHASES = {
@@ -85,14 +85,14 @@ class Frames:
     """Owners of frames, computed once for each code object.
 
     Attributes:
-        owners: by the id of a code object, as hashing it takes longer than the rest of a look-up. Callers
-            that run for each frame read it themselves: a call of :meth:`owner` would take as long again.
+        owners: owners by the id of a code object, because hashing it takes longer than the rest of a lookup.
+            Callers that run for each frame read it directly: a call of :meth:`owner` would double the time.
     """
 
     def __init__(self) -> None:
         ours = Path(__file__).parents[1]
         installed = Path(torch.__file__).parents[1]
-        self._suite = _folder(ours / "suite")  # written as users write
+        self._suite = _folder(ours / "suite")  # treated as user code
         self._hidden = tuple(map(_folder, (ours, installed / "torch", installed / "functorch")))
         self._python = _folders_of_python()
         self._optimizers = _folder(Path(torch.optim.__file__).parent)
@@ -123,7 +123,7 @@ class Frames:
         return self.owners.get(id(code)) or self._cache(code, self._of_file(code.co_filename))
 
     def outwards(self, frame: FrameType | None, base: CodeType | None = None) -> OwnedFrames:
-        """Walk the stack from a frame, and yield owned frames and frames of ``base``, with their owners."""
+        """Yield owned frames, and frames of ``base``, with their owners, from the innermost outwards."""
         owners, owner_of = self.owners, self.owner
         while frame is not None:
             code = frame.f_code
@@ -133,7 +133,7 @@ class Frames:
             frame = frame.f_back
 
     def is_called_directly(self, frame: FrameType | None) -> bool:
-        """Return whether the user's code called an op, with only code of DTensor and of ours in between."""
+        """Return whether user code called an op, with only frames of DTensor and this plugin in between."""
         while frame is not None and frame.f_code.co_filename.startswith(self._between):
             frame = frame.f_back
         return frame is not None and self.owner(frame.f_code) is USER
@@ -183,19 +183,19 @@ def _folder(path: str | Path) -> str:
     return f"{path}{os.sep}"
 
 
-@functools.cache  # it takes as long as a step
+@functools.cache  # sysconfig takes as long as a step
 def _folders_of_python() -> tuple[str, ...]:
     return tuple(_folder(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 
 
 class StackView(NamedTuple):
-    """What the stack shows, from the innermost frame out to the engine or to the caller of the step.
+    """Summary of a stack, from the innermost frame out to the engine or to the caller of the step.
 
     Args:
-        file: of the innermost frame of the user's code.
-        line: its number.
-        running: modules, the innermost first.
-        phase: that a function of torch implies; None if there is none.
+        file: file of the innermost frame of user code; empty if there is none.
+        line: line number in that file.
+        running: running modules, the innermost first.
+        phase: phase that a frame of torch implies; None if there is none.
         is_in_engine: whether the engine called all these frames.
     """
 
@@ -207,7 +207,7 @@ class StackView(NamedTuple):
 
 
 def view_stack(frames: OwnedFrames, base: CodeType | None = None) -> StackView:
-    """Inspect frames from the innermost out; continue beyond ``base`` if no frame inside is the user's."""
+    """Summarize frames from the innermost out; continue beyond ``base`` if no frame inside is user code."""
     file, line, running, phase, user, caller = "", 0, list[Any](), None, None, None
     for owner, frame in frames:
         if frame.f_code is base:
@@ -230,9 +230,9 @@ def view_stack(frames: OwnedFrames, base: CodeType | None = None) -> StackView:
 
 
 def _phase(owner: FrameOwner, user: FrameType | None, caller: FrameOwner) -> Phase | None:
-    """Return the phase that a function of torch begins; None for a closure that an optimizer calls.
+    """Return the phase of a torch function; None for a closure that an optimizer calls.
 
-    Hooks of an optimizer belong to it: the wrapper of its step calls them, not its algorithm.
+    Hooks of an optimizer are part of its phase: the wrapper of ``step`` calls them, not its algorithm.
     """
     if owner not in (OPTIMIZER, OPTIMIZER_HOOKS) or caller is OPTIMIZER_HOOKS or user is None:
         return PHASES[owner]

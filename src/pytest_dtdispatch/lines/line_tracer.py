@@ -1,4 +1,4 @@
-"""Trace a program line by line, for a few steps, which become slower."""
+"""Line-by-line tracing of a program for a few steps, which become slower."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pytest_dtdispatch.lines.traced_line import TracedLine
 from pytest_dtdispatch.torchapi.compiler import uncompiled
 from pytest_dtdispatch.torchapi.ops import describe_optimizer
 
-QUICK_NS, QUICK_LINES = 5_000, 20  # after so many lines in such a short time each, a loop is one line
-# Tracing plain Python takes 10 to 80 times as long as its lines. Tracing ends once it took this many times
-# the remaining time, and not before it took as long as starting the profiler does.
+QUICK_NS, QUICK_LINES = 5_000, 20  # after this many lines of at most this time each, a loop is one line
+# Tracing plain Python takes 10 to 80 times as long as its lines. Tracing ends when it has taken MAX_TRACING
+# times the remaining time, but not before it has taken as long as starting the profiler.
 MAX_TRACING, MIN_TRACING_NS, CHECK_NS = 3, 20_000_000, 1_000_000
 MANY_LINES = 200
 LIBRARY_OWNERS = frozenset(LIBRARIES.values())
@@ -29,15 +29,15 @@ IMPORTLIB = "<frozen importlib._bootstrap>"
 
 
 class LineTracer(ForwardLines):
-    """Record each line of the user's program and its module, in this thread.
+    """Tracer of the lines and modules of the user's program in this thread.
 
     All code that an import runs is attributed to the importing line.
 
     Attributes:
-        lines: by time, on the clock ``time.perf_counter_ns``.
-        ended_at: the last line, if tracing reached its maximum.
+        lines: traced lines, in the order of time.
+        ended_at: last line, if tracing reached its maximum; else None.
         is_interrupted: whether the program installed its own tracer.
-        optimizers: that stepped, by id.
+        optimizers: optimizers whose ``step`` ran, by id.
     """
 
     def __init__(self) -> None:
@@ -58,8 +58,8 @@ class LineTracer(ForwardLines):
         """Trace the program inside, including functions that are running. There must be no other tracer.
 
         Args:
-            innermost: frame from which running functions are traced; None if there are none.
-            max_tracing: maximum time of tracing relative to the remaining time; then tracing ends.
+            innermost: innermost running frame to trace; None for none.
+            max_tracing: maximum time of tracing relative to the remaining time; tracing ends there.
         """
         self._trace = self._on_event
         self._call_ns = self._unclocked_ns()
@@ -87,7 +87,7 @@ class LineTracer(ForwardLines):
                 frame.f_trace = None
 
     def _unclocked_ns(self) -> int:
-        """Measure the cost of an unrecorded line, less the time that its trace function measures itself."""
+        """Measure the cost of an unrecorded line without the time that the trace function itself measures."""
         count, shortest_ns = len(self.lines), sys.maxsize
         for _ in range(5):
             self._event_ns, self._tracing_ns, self._check_at_ns = 0, 0, math.inf
@@ -174,7 +174,7 @@ class LineTracer(ForwardLines):
         return None
 
     def _place(self) -> tuple[CodePlace, bool]:
-        """Return the current line, and whether it is user code called by the autograd engine."""
+        """Return the current line, and whether it is user code that the autograd engine called."""
         outwards = reversed(self._stack)
         seen = view_stack(outwards)
         if not seen.is_in_engine:

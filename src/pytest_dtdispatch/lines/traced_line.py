@@ -1,4 +1,4 @@
-"""A line that was traced. Without torch."""
+"""Record of a traced line. Does not import torch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class TracedLine(NamedTuple):
     """A line that the program reached while it was traced.
 
     Args:
-        begin_ns: when the tracer was called.
-        at_ns: when the tracer returned, and the line began to run.
-        place: the line; None if lines are no longer traced.
+        begin_ns: time of the call of the tracer.
+        at_ns: time when the tracer returned and the line began to run.
+        place: source line; None at the end of tracing.
         in_engine: whether it is user code that the autograd engine called, such as a checkpoint.
         part: of Python that runs from here on outside of ops.
     """
