@@ -137,7 +137,7 @@ def test_debug_logging_of_the_dispatcher_is_warned_of(
     shard: Make, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, f"torch.distributed.tensor.{name}")
-    with pytest.warns(DtDispatchWarning, match=rf"{name} is at DEBUG"):
+    with pytest.warns(DtDispatchWarning, match=rf"{name} has level DEBUG"):
         captured(lambda: None)
 
 

@@ -212,5 +212,5 @@ def test_whole_tests_have_notes_instead_of_warnings(metric: str, pytester: pytes
     flags = ("--dtdispatch-all", f"--dtdispatch-metric={metric}", "-Werror")
     result = measure(pytester, *flags, passed=3)
     text = result.stdout.str()
-    notes = ("1 test opened CommDebugMode", "in 1 thread of their own", "is at DEBUG")
+    notes = ("1 test opened CommDebugMode", "in 1 thread of their own", "has level DEBUG")
     assert [text.count(note) for note in notes] == [int(metric == "time")] * len(notes)

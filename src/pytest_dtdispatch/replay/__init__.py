@@ -1,1 +1,1 @@
-"""Calls of the program, repeated to measure them, unnoticed by the program."""
+"""Repetition of the program's calls to measure them, without visible effects on the program."""

@@ -41,7 +41,7 @@ class OpCall(NamedTuple):
     kwargs: dict[str, Any]
 
     def run(self) -> Any:
-        """Make the call below the mode that handles it."""
+        """Run the call below the mode that handles it."""
         with below_modes(self.func):
             return self.func(*self.args, **self.kwargs)
 
@@ -50,12 +50,12 @@ class OpCall(NamedTuple):
         return leaves_of(self.args, self.kwargs)
 
     def written(self) -> list[torch.Tensor]:
-        """Return the tensors that the op writes to, by its schema."""
+        """Return the tensors that the op writes to according to its schema."""
         values = [value for argument, value in arguments_of(*self) if is_written(argument)]
         return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
     def skip_reason(self) -> str | None:
-        """Return why the call cannot be repeated, by its schema and tags; None if it can."""
+        """Return why the call cannot be repeated according to its schema and tags; None if it can."""
         if not is_op(self.func):
             return "a higher-order operator runs once"
         if torch.Tag.inplace_view in self.func.tags:
@@ -71,9 +71,9 @@ def has_dtensor(leaves: list[Any]) -> bool:
 
 
 class UnnoticedMode(TorchDispatchMode):
-    """Base of our dispatch modes: compiled code stays compiled, higher-order operators run.
+    """Base of this plugin's dispatch modes: compiled code stays compiled, and higher-order operators run.
 
-    A signal that arrives while a mode is opened or closed leaves none of them open.
+    If a signal arrives while a mode is opened or closed, the mode is closed.
     """
 
     supports_higher_order_operators = True
@@ -113,7 +113,7 @@ class UnnoticedMode(TorchDispatchMode):
         """Handle the names of modes that were opened inside and left open."""
 
     def _close(self) -> list[str]:
-        """Close modes that were opened inside and left open, then this one; return the names of those."""
+        """Close modes that were opened inside and left open, then this one; return names of the former."""
         if not any(mode is self for mode in open_modes()):
             return []
         left_open = close_modes_opened_since([*self._outer, self])
@@ -141,9 +141,9 @@ DTYPES = {
 def signature_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Signature:
     """Return the signature of an op call on DTensors, or on their specs in propagation.
 
-    Tensors are shown by dtype, global shape and placements. Integers, flags and dtypes that differ from
-    the op's defaults are shown by name: they select another plan of propagation, and without them
-    different calls would share a row. Scalars are left out: a learning rate does not make another op.
+    Tensors have dtype, global shape and placements. Integers, flags and dtypes that differ from the defaults
+    of the op have their name: they select another plan of propagation, so that different calls would share a
+    row without them. Scalars are omitted: the value of a learning rate does not change the plan.
     """
     mesh = mesh_among(leaves_of(args, kwargs))
     texts = (_argument_text(*each) for each in arguments_of(func, args, kwargs))
@@ -184,7 +184,7 @@ def dtype_text(dtype: torch.dtype) -> str:
 def tensor_text(tensor: TensorTraits) -> str:
     """Return dtype, global shape and, for a DTensor, placements: ``f32[512,512]S0``.
 
-    ``async`` follows if its local shard is the output of a collective that nothing has waited for.
+    ``async`` is appended if its local shard is the output of a collective that was not waited for.
     """
     text = f"{dtype_text(tensor.dtype)}{shape_text(tensor.shape)}{placements_text(tensor.placements)}"
     return f"{text} async" if tensor.is_async else text
@@ -218,7 +218,7 @@ def placement_text(placement: Any) -> str:
 
 
 def redistribution_text(source: Any, target: Any) -> str:
-    """Return how a redistribution changes a tensor, or its spec, as text: ``f32[8,8]S0 -> R``."""
+    """Format a redistribution of a tensor or a spec: ``f32[8,8]S0 -> R``."""
     traits = tensor_traits(source)
     before = tensor_text(traits) if traits else placements_text(source.placements)
     return f"{before} -> {placements_text(target.placements)}"
@@ -229,9 +229,9 @@ NAMED_ARGUMENTS = {"from_local": {4: "run_check", 5: "shape"}, "redistribute": {
 
 
 class RepetitionContext:
-    """Replaces the context of an autograd function in a repetition.
+    """Replacement of the context of an autograd function in a repetition.
 
-    It reads attributes of the context of the program's own call, and stores new ones in itself.
+    Attributes are read from the context of the program's own call, and written to this object.
     """
 
     def __init__(self, context: Any) -> None:
@@ -257,17 +257,17 @@ class ConversionCall:
 
     @property
     def name(self) -> str:
-        """The name in signatures: ``redistribute``, ``to_local_backward``."""
+        """Name in signatures: ``redistribute``, ``to_local_backward``."""
         return f"{self.converter.name}{'_backward' * self.converter.is_backward}"
 
     @property
     def tensor(self) -> torch.Tensor | None:
-        """The tensor that is converted; None if autograd has no gradient for it."""
+        """Converted tensor; None if autograd has no gradient for it."""
         values = (*self.args, *self.kwargs.values())
         return next((each for each in values if isinstance(each, torch.Tensor)), None)
 
     def arguments_of_repetition(self) -> tuple[Any, ...]:
-        """Return the positional arguments, with a context that leaves the program's unchanged."""
+        """Return the positional arguments, with a replaced context so that the program's is unchanged."""
         if not self.args or isinstance(self.args[0], torch.Tensor):
             return self.args
         return (RepetitionContext(self.args[0]), *self.args[1:])
@@ -287,7 +287,7 @@ class ConversionCall:
         return Signature(self.name, (text, *others), tuple(mesh.shape), mesh.device_type)
 
     def _target_text(self, source: Any, target: Any) -> str:
-        """Return the placements of the result; empty if a DTensor is unwrapped as it is."""
+        """Return the placements of the result as text; empty if a DTensor is unwrapped without change."""
         if isinstance(target, DTensor):
             dtype = f"{dtype_text(target.dtype)} " * (target.dtype != source.dtype)
             return f"{dtype}{placements_text(target.placements)}"

@@ -42,15 +42,15 @@ __tracebackhide__ = True  # a failing test shows its own line
 
 
 class UncapturedOps:
-    """Detects DTensor ops that an open capture does not receive.
+    """Detector of DTensor ops that an open capture does not receive.
 
-    In other threads of the program it records propagations, which leaves hits as fast as they are: a new
-    thread starts with empty caches, so its first ops propagate. Threads that torch runs for the thread with
-    the capture, as autograd does, have its modes and are not meant.
+    In other threads of the program, propagations are recorded, which does not slow down hits: a new thread
+    starts with empty caches, so its first ops propagate. Threads that torch runs for the capture's thread,
+    such as those of autograd, have its modes and are excluded.
 
-    A mode that is opened inside the capture may decline DTensor ops and let their plain-tensor ops through:
-    a debug mode does. The proof is a plain-tensor op that comes through it after a propagation that no op of
-    the capture caused.
+    A mode that is opened inside the capture may decline DTensor ops and pass on their plain-tensor ops, as a
+    debug mode does. This is detected by a plain-tensor op after a propagation that no op of the capture
+    caused.
     """
 
     def __init__(self, capture: object, caches: ShardingCaches) -> None:
@@ -62,7 +62,7 @@ class UncapturedOps:
         self._hiding: set[str] = set()
 
     def update(self) -> None:
-        """Read the counters of this thread: an op of the capture has ended."""
+        """Record the counters of this thread at the end of an op of the capture."""
         self._counted[threading.get_ident()] = self._counters()
 
     def check_modes(self) -> None:
@@ -73,12 +73,12 @@ class UncapturedOps:
             self._hiding.add(type(mode).__name__)
 
     def found(self) -> Uncaptured:
-        """Return how many threads ran ops, at least how many ops, and which modes hid some."""
+        """Return the number of threads with uncaptured ops, at least how many ops, and hiding modes."""
         ops = sum(max(propagated.values()) for propagated in self._propagated.values())
         return Uncaptured(len(self._propagated), ops, modes=tuple(sorted(self._hiding)))
 
     def warn(self) -> None:
-        """Warn of the ops that were detected."""
+        """Issue warnings about the detected ops."""
         found = self.found()
         messages = [
             f"{mode} was opened inside the capture and hides DTensor ops from it: "
@@ -98,7 +98,7 @@ class UncapturedOps:
         return [(read[0], read[1]) for read in (reader() for reader in self._caches.readers())]
 
     def on_propagation(self, kind: str) -> None:
-        """Record a propagation in another thread than that of the capture."""
+        """Record a propagation in a thread other than that of the capture."""
         ident = threading.get_ident()
         # The capture may be open in this thread too, or be handling an op of it right now.
         if ident != self._home and all(one is not self._capture for one in (*open_modes(), *_dispatching())):
@@ -106,7 +106,7 @@ class UncapturedOps:
 
 
 def _dispatching() -> Iterator[Any]:
-    """Yield the modes and subclasses that handle an op in this thread right now, the innermost first."""
+    """Yield the modes and subclasses that are handling an op in this thread, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "__torch_dispatch__":
@@ -115,7 +115,7 @@ def _dispatching() -> Iterator[Any]:
 
 
 class DispatchCapture(UnnoticedMode):
-    """A dispatch mode that passes the ops on DTensors to :meth:`on_op`.
+    """Dispatch mode that passes DTensor ops to :meth:`on_op`.
 
     Like every dispatch mode, it runs below autograd.
     """
@@ -137,7 +137,7 @@ class DispatchCapture(UnnoticedMode):
         return super().__enter__()
 
     def _open(self) -> None:
-        warn_of_debug_logging()  # signals are deferred here: none can leave the lock of logging behind
+        warn_of_debug_logging()  # signals are deferred here, so that none can leave logging locked
         self._lock.__enter__()
         self._uncaptured = UncapturedOps(self, self._caches)
         self._lock.contexts.enter_context(observe_propagations(self._uncaptured.on_propagation))
@@ -168,7 +168,7 @@ class DispatchCapture(UnnoticedMode):
         call = OpCall(func, args, kwargs or {})
         leaves = call.leaves()
         if types != (DTensor,) and any(map(wraps_dtensors, leaves)):
-            return NotImplemented  # it dispatches to ops on the DTensors inside, which come here
+            return NotImplemented  # the subclass dispatches ops on its inner DTensors, which arrive here
         on_dtensors = has_dtensor(leaves)
         if not on_dtensors:
             self._uncaptured.check_modes()
@@ -188,26 +188,26 @@ class DispatchCapture(UnnoticedMode):
 
     @abstractmethod
     def on_op(self, call: OpCall) -> Any:
-        """Make the call once for the program, and return its result."""
+        """Run the call once for the program, and return its result."""
 
 
 def warn_of_debug_logging() -> None:
-    """Warn if a logger of the dispatcher is at DEBUG: torch then formats every op that it dispatches."""
+    """Warn if a logger of the dispatcher has level DEBUG, so that torch formats every dispatched op."""
     at_debug = [logger.name for logger in dispatch_loggers() if logger.isEnabledFor(DEBUG)]
     if at_debug:
         warn(
-            f"logger {at_debug[0]} is at DEBUG, which makes every hit several times slower: "
-            "set it to INFO to measure what users have",
+            f"logger {at_debug[0]} has level DEBUG, which makes every hit several times slower: "
+            "set it to INFO for representative figures",
             stacklevel=6,
         )
 
 
 class SignatureCapture(DispatchCapture):
-    """Measures each signature of ops and conversions at its first call, and counts its other calls.
+    """Capture that measures each signature of ops and conversions at its first call, and counts other calls.
 
     Args:
-        results: receives measurements; captures of one test share it.
-        plan: how much is measured of each signature.
+        results: store of the measurements, shared by the captures of a test.
+        plan: rounds and time limit of each signature.
         ops: globs of op names; every op if empty.
     """
 
@@ -219,10 +219,10 @@ class SignatureCapture(DispatchCapture):
 
     def _open(self) -> None:
         super()._open()
-        self._lock.contexts.enter_context(observe_conversions(self))  # which are not ops
+        self._lock.contexts.enter_context(observe_conversions(self))  # conversions are not ops
 
     def on_op(self, call: OpCall) -> Any:
-        """Make the call, and measure it if its signature is new."""
+        """Run the call, and measure it if its signature is new."""
         signature = signature_of(call.func, call.args, call.kwargs)
         if self._results.count(signature):
             return call.run()
@@ -235,7 +235,7 @@ class SignatureCapture(DispatchCapture):
     def on_conversion(
         self, converter: Converter, function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """Make a conversion that the thread of the capture calls and that is not part of another one.
+        """Run a conversion, and measure it if it is outermost and in the thread of the capture.
 
         A conversion inside an op is part of the op: the capture is not open there, nor in a repetition.
         """
@@ -251,7 +251,7 @@ class SignatureCapture(DispatchCapture):
             self._converting.is_inside = False
 
     def _on_conversion(self, call: ConversionCall) -> Any:
-        """Make a conversion, and measure it if its signature is new."""
+        """Run a conversion, and measure it if its signature is new."""
         result, before = run_conversion(call)
         self._uncaptured.update()
         if not self._is_selected(call.name):
@@ -268,7 +268,7 @@ class SignatureCapture(DispatchCapture):
         return result
 
     def _begin(self, signature: Signature) -> None:
-        """Show what is measured next, and synchronize ranks."""
+        """Report progress on a signature, and synchronize ranks."""
         if self._plan.agreement is not None:
             self._plan.agreement.sync(signature.full)
         self._results.is_simulated |= is_local_mode_open()

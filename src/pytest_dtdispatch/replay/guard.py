@@ -1,7 +1,7 @@
-"""One measurement at a time in a process. Without torch.
+"""Lock that permits one measurement at a time in a process. Does not import torch.
 
-Two measurements that run at once would time each other: they share the interpreter's lock, the switch of the
-garbage collector and several caches of torch.
+Concurrent measurements would time each other: they share the GIL, the switch of the garbage collector and
+several caches of torch.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _open: list[MeasurementLock] = []
 
 
 class MeasurementLock:
-    """Keeps all other threads from measuring while it is open.
+    """Lock that prevents other threads from measuring while it is open.
 
     The thread that opened it may open others inside. Locks of a thread that has died are void, and their
     contexts are closed.
 
     Args:
-        activity: named in errors, such as ``"a capture is open"``.
+        activity: clause for error messages, such as ``"a capture is open"``.
 
     Attributes:
-        thread: that opened it.
-        contexts: closed before another thread may measure.
+        thread: thread that opened it.
+        contexts: contexts that are closed before another thread can measure.
     """
 
     def __init__(self, activity: str) -> None:
@@ -47,26 +47,26 @@ class MeasurementLock:
 
     def __exit__(self, *exception: Any) -> None:
         try:
-            self.contexts.close()  # first: no other thread may find them open
+            self.contexts.close()  # before other threads can measure
         finally:
             with _lock:
                 if self in _open:
                     _open.remove(self)
 
     def is_of_this_thread(self) -> bool:
-        """Return whether the calling thread opened it."""
+        """Return whether the current thread opened it."""
         return self.thread is threading.current_thread()
 
     def is_void(self) -> bool:
         """Return whether the thread that opened it has died."""
         if self.thread is threading.main_thread():
             return False
-        # The threading module does not notice the death of a thread that it did not start.
+        # The threading module cannot detect the end of a thread that it did not start.
         return not self.thread.is_alive() or self.thread.ident not in sys._current_frames()
 
 
 def refuse_elsewhere() -> None:
-    """Raise if another thread measures."""
+    """Raise if another thread is measuring."""
     with _lock:
         for void in [each for each in _open if each.is_void()]:
             _open.remove(void)
@@ -80,7 +80,7 @@ def refuse_elsewhere() -> None:
 
 
 def refuse_inside(method: str) -> None:
-    """Raise if this thread measures: ``method`` opens hooks that would outlive that measurement."""
+    """Raise if this thread is measuring: ``method`` installs patches that would outlive that measurement."""
     with _lock:
         for each in _open:
             if each.is_of_this_thread():

@@ -62,9 +62,9 @@ ON_META = "not timed: DTensors on meta have meta kernels; --dtdispatch-metric co
 
 
 class LocalOps(UnnoticedMode):
-    """Records the ops on plain tensors that DTensor ops dispatch to, collectives among them.
+    """Recorder of the ops on plain tensors that DTensor ops dispatch to, including collectives.
 
-    Declining DTensor ops makes DTensor dispatch them itself, below this mode.
+    It declines DTensor ops, so that DTensor itself dispatches them below this mode.
     """
 
     def __init__(self) -> None:
@@ -80,15 +80,15 @@ class LocalOps(UnnoticedMode):
 
 
 class WriteRecorder(UnnoticedMode):
-    """Saves what a whole callable is about to change, except tensors that it creates itself.
+    """Mode that saves all state before a whole callable changes it, except tensors that the callable creates.
 
     Args:
-        phase: saves it.
-        collectives: receives the outputs of collectives that run.
+        phase: store of the saved state.
+        collectives: list to which outputs of collectives are appended; None to ignore them.
 
     Attributes:
-        mesh: of the first DTensor.
-        is_on_meta: whether any DTensor has no memory.
+        mesh: mesh of the first DTensor; None if there is none.
+        is_on_meta: whether any DTensor is on meta.
     """
 
     def __init__(self, phase: Phase, collectives: list[torch.Tensor] | None = None) -> None:
@@ -117,7 +117,7 @@ class WriteRecorder(UnnoticedMode):
         return result
 
     def _save(self, call: OpCall, tensors: list[torch.Tensor]) -> None:
-        """Save what an op is about to change."""
+        """Save the state that an op is about to change."""
         if self.mesh is None:
             self.mesh = mesh_among(tensors)
         self.is_on_meta |= are_on_meta(tensors)
@@ -131,13 +131,13 @@ class WriteRecorder(UnnoticedMode):
 
 
 class Inspection(NamedTuple):
-    """What the inspection of a call shows.
+    """Result of inspecting a call.
 
     Args:
-        subject: what is measured.
-        local: the op on local shards, which is measured beside it.
-        notes: first notes of the figures.
-        remarks: first remarks of the figures.
+        subject: call to measure.
+        local: op on local shards to measure with it; None if there is none.
+        notes: notes that precede those of the figures.
+        remarks: remarks that precede those of the figures.
     """
 
     subject: Subject
@@ -148,16 +148,16 @@ class Inspection(NamedTuple):
 
 @dataclass
 class RanCall:
-    """A call that the program has made, and that can be repeated.
+    """A call that the program has run, and that can be repeated.
 
     Attributes:
-        replay: restores what the call changes.
-        subject: what is repeated.
-        is_on_meta: whether a DTensor that takes part has no memory.
+        replay: saved state that each repetition restores.
+        subject: repeated call.
+        is_on_meta: whether any of its DTensors is on meta.
         is_compiled: whether the call entered compiled code.
-        collectives: receives those that repetitions leave running and that their results do not show; None if
-            there are none.
-        called: prepares a call of a function that runs repetitions.
+        collectives: list for the collectives that repetitions leave running and that are not in their
+            results; None if there are none.
+        called: context manager that wraps the function which runs repetitions.
     """
 
     replay: Repeatable
@@ -169,30 +169,30 @@ class RanCall:
     called: ClassVar[Callable[..., Any]] = staticmethod(call_from_torch)
 
     def inspect(self, signals: Signals) -> Inspection:
-        """Repeat the call once, and return which local ops and collectives it runs."""
+        """Repeat the call once, and return the local ops and collectives that it runs."""
         raise NotImplementedError
 
     def skip_reason(self, plan: Plan) -> str | None:
-        """Return why no rank measures the call; None if all do."""
+        """Return why no rank measures the call; None if all ranks do."""
         is_timeless = self.is_on_meta and plan.sampler.unit.is_time
         return agreed_reason(plan.agreement, ON_META if is_timeless else None)
 
     def measure(
         self, caches: ShardingCaches, plan: Plan, label: str = "", mesh: str = "", inspects: bool = True
     ) -> Figures:
-        """Repeat the call to measure it, and restore what the program's own call left.
+        """Repeat the call to measure it, then restore the state after the program's own call.
 
         Args:
-            caches: of sharding propagation.
-            plan: how much is measured.
-            label: of the row, if a gate may judge it.
-            mesh: of the row.
+            caches: sharding caches.
+            plan: rounds and time limit.
+            label: label of the row, if a gate may judge it; else empty.
+            mesh: mesh of the row, as text.
             inspects: whether the call is inspected first.
         """
         if (reason := self.skip_reason(plan)) is not None:
             return Figures(notes=(reason,))
         if not caches.readers():
-            note = "not measured: this torch does not count look-ups of redistribution plans"
+            note = "not measured: this torch does not count lookups of redistribution plans"
             return Figures(notes=(note,))
         one_thread, threads = plan.one_thread and not self.is_compiled, torch.get_num_threads()
         blocks = Blocks(plan, label, mesh)
@@ -202,7 +202,7 @@ class RanCall:
                 inspection = self._inspected(signals) if inspects else Inspection(self.subject)
                 subject, local, notes, remarks = inspection
                 rounds = Rounds(subject, caches, plan, local, synchronizer(), signals)
-                # No other function of ours is in between: see `rounds/timing.py`.
+                # Add no other function in between: see `rounds/timing.py`.
                 with self.called(rounds.run) as call:
                     call()
                 figures = rounds.figures
@@ -230,7 +230,7 @@ class RanOp(RanCall):
     def inspect(self, signals: Signals) -> Inspection:
         """Repeat a hit, and return the op on local shards and the redistributions that it runs.
 
-        What runs is recorded, not derived from rules. On a miss, propagation would run ops on fake tensors.
+        They are recorded, not derived from rules. On a miss, propagation would also run ops on fake tensors.
         """
         redistributed: list[str] = []
         below = LocalOps()
@@ -255,7 +255,7 @@ class RanConversion(RanCall):
     result: Any
 
     def inspect(self, signals: Signals) -> Inspection:
-        """Repeat the conversion, and return the collectives that it runs, in their order."""
+        """Repeat the conversion, and return the collectives that it runs, in order."""
         subject, below = self.subject, LocalOps()
         again = repeat_under(below, subject, subject.prepare(), signals)
         collectives = [kind for call in below.calls if (kind := collective_of(call.func))]
@@ -270,7 +270,7 @@ class RanCallable(RanCall):
     """A call of a whole function.
 
     Attributes:
-        mesh: of the first DTensor, as text.
+        mesh: mesh of the first DTensor, as text; empty if there is none.
     """
 
     mesh: str
@@ -278,17 +278,17 @@ class RanCallable(RanCall):
     called = nullcontext  # C++ warnings of a whole function are the program's own
 
     def inspect(self, signals: Signals) -> Inspection:
-        """Return the call itself: it may run any number of ops."""
+        """Return the call without a local op: it may run any number of ops."""
         return Inspection(self.subject)
 
     def settled_again(self) -> RanCallable | NotRepeatable:
-        """Save what later calls of the program left, if they allow a repetition."""
+        """Save the state after later calls of the program, unless they prevent a repetition."""
         replay = self.replay.settled_again()
         return replace(replay, mesh=self.mesh) if isinstance(replay, NotRepeatable) else self
 
     @contextmanager
     def repeating(self, one_thread: bool) -> Iterator[Prepare]:
-        """Yield what prepares each repetition; then restore what the program's call left."""
+        """Yield a function that prepares a repetition; then restore the state after the program's call."""
         with Signals() as signals, restoring([self], one_thread):
             try:
                 signals.let_in()
@@ -298,7 +298,7 @@ class RanCallable(RanCall):
 
 
 def local_op(call: OpCall, ran: Sequence[OpCall]) -> OpCall | str:
-    """Return the op on local shards, of all ops that a call ran; or the reason why there is none."""
+    """Return the op on local shards among the ops that a call ran, or the reason why there is none."""
     collectives = [c for c in ran if getattr(c.func, "namespace", "").startswith(("c10d", "_c10d"))]
     if collectives:
         return f"redistributes ({', '.join(dict.fromkeys(c.func.__name__ for c in collectives))})"
@@ -319,7 +319,7 @@ def local_op(call: OpCall, ran: Sequence[OpCall]) -> OpCall | str:
 def repeat_under(
     mode: AbstractContextManager[Any], subject: Subject, args: tuple[Any, ...], signals: Signals
 ) -> Any:
-    """Repeat a call once, under one of our modes or counters."""
+    """Repeat a call once under a mode or counter of this plugin."""
     with mode:
         try:
             signals.let_in()
@@ -330,10 +330,10 @@ def repeat_under(
 
 @contextmanager
 def restoring(calls: Sequence[RanCall], one_thread: bool) -> Iterator[None]:
-    """Repeat calls without the modes of the program; then close modes that they left open, and restore all.
+    """Disable modes of the program for repetitions; then close modes that they left open, and restore state.
 
-    One intra-op thread is used to time dispatch: a local op that torch splits over threads waits a whole time
-    slice for its second thread if other processes keep the cores busy.
+    Dispatch is timed in one intra-op thread: if other processes keep the cores busy, a local op that torch
+    splits over threads waits a whole time slice for its second thread.
     """
     with without_outer_modes(), ExitStack() as afterwards:
         if one_thread and (threads := torch.get_num_threads()) != 1:
@@ -342,7 +342,7 @@ def restoring(calls: Sequence[RanCall], one_thread: bool) -> Iterator[None]:
         for call in reversed(calls):
             afterwards.callback(call.replay.restore)
         for call in calls:
-            if call.replay.states.masks:  # the call changed one: those of new plans are saved too
+            if call.replay.states.masks:  # the call changed a mask: also save the masks of new plans
                 afterwards.enter_context(call.replay.recording_masks())
             if call.collectives is not None:
                 record = partial(_record, call.collectives)
@@ -353,14 +353,19 @@ def restoring(calls: Sequence[RanCall], one_thread: bool) -> Iterator[None]:
 
 
 def _record(collectives: list[torch.Tensor], wrap: Callable[..., Any], output: Any) -> Any:
-    """Record a collective that a repetition leaves running and that its result does not show."""
+    """Record a collective that a repetition leaves running and that is not in its result."""
     collectives.extend(tree_leaves(output))
     return wrap(output)
 
 
 @dataclass
 class Repeated:
-    """Outcome of repetitions: figures, which the block sets, and signals, open while a call runs."""
+    """Outcome of repetitions.
+
+    Args:
+        figures: figures, set by the ``with`` block.
+        signals: deferred signals; they are admitted while a call runs.
+    """
 
     figures: Figures = field(default_factory=Figures)
     signals: Signals = field(default_factory=Signals)
@@ -373,19 +378,20 @@ def repetitions(
     clear: Callable[[], None] = no_op,
     is_alone: bool = True,
 ) -> Iterator[Repeated]:
-    """Repeat calls in a ``with`` block, unnoticed by the program.
+    """Repeat calls in a ``with`` block, without visible effects on the program.
 
-    An error of a repetition becomes a note in place of figures, as the program's own call succeeded. What a
-    signal handler or another thread raises is raised as if the program's own call had raised it.
+    An error of a repetition is reported as a note instead of figures, as the program's own call succeeded.
+    Exceptions of a signal handler or of another thread are raised as if the program's own call had raised
+    them.
 
     This is a ``with`` block, not a function, to add no frame between the program and its op: see
     ``rounds/timing.py``.
 
     Args:
-        calls: what is repeated, alternately.
-        one_thread: whether they run in one intra-op thread, or in as many as the program has set.
-        clear: empties caches before a call is repeated to find the source of an error.
-        is_alone: whether it may be repeated for that: not if ranks repeat together.
+        calls: calls to repeat, alternately.
+        one_thread: whether they run in one intra-op thread, or in the program's number of threads.
+        clear: function that clears caches before a call is repeated to find the source of an error.
+        is_alone: whether a call may be repeated to find it, which is impossible if ranks repeat together.
     """
     outcome = Repeated()
     with outcome.signals, nothing_warned(), restoring(calls, one_thread):
@@ -397,7 +403,7 @@ def repetitions(
             outcome.signals.is_open = False
             if is_alone and is_from_elsewhere(error, calls, clear):
                 raise error.with_traceback(None) from None
-            clear_frames(error.__traceback__)  # torch may keep it, and with it what was repeated
+            clear_frames(error.__traceback__)  # torch may keep the traceback, which references the call
             note = (
                 str(error) if isinstance(error, NoCopyError) else f"repeating it raised {first_line(error)}"
             )
@@ -405,7 +411,7 @@ def repetitions(
 
 
 def is_from_elsewhere(error: Exception, calls: Sequence[RanCall], clear: Callable[[], None]) -> bool:
-    """Return whether another thread raised an error in this one: it has no text, and does not occur again."""
+    """Return whether another thread raised an error in this one: it has no text, and is not reproducible."""
     if error.args:
         return False
     try:
@@ -421,22 +427,22 @@ def is_from_elsewhere(error: Exception, calls: Sequence[RanCall], clear: Callabl
 
 
 def synchronizer() -> Any:
-    """Return a function that waits for the device, if this process uses one."""
+    """Return a function that waits for the CUDA device; a no-op if this process uses none."""
     return torch.cuda.synchronize if torch.cuda.is_initialized() else no_op
 
 
 def threads_note(threads: int) -> str:
-    """Return why a compiled call is not timed in one thread: torch would compile it again."""
+    """Return a note that a compiled call is not timed in one thread, as torch would recompile it."""
     return f"timed in the program's {threads} threads, which it is compiled for"
 
 
 def _run(before: Before, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Make the program's own call, and return its result."""
+    """Run the program's own call, and return its result."""
     with before.recording_masks():
         try:
             return fn(*args, **kwargs)
         except BaseException:
-            before.forget()  # a traceback that lives on must not reference copies
+            before.forget()  # the traceback may outlive the call, and must not reference copies
             raise
 
 
@@ -451,9 +457,9 @@ def _subject_of_op(call: OpCall, replay: Repeatable) -> Subject:
 
 
 def run_op(call: OpCall) -> tuple[Any, RanOp | NotRepeatable]:
-    """Make an op call for the program, and return its result and what can repeat it.
+    """Run an op call for the program, and return its result and a repeatable call.
 
-    The program's call comes first and with all modes of the program open; its exceptions are raised here.
+    The program's call runs first, with all modes of the program open, and its exceptions propagate.
     """
     with unnoticed():
         before = Before(call.leaves())
@@ -468,16 +474,16 @@ def run_op(call: OpCall) -> tuple[Any, RanOp | NotRepeatable]:
 
 
 def run_conversion(call: ConversionCall) -> tuple[Any, Before]:
-    """Make a conversion for the program, and return its result and what it changed."""
+    """Run a conversion for the program, and return its result and the state before it."""
     with unnoticed():
         before = Before(leaves_of(call.args, call.kwargs))
         if call.tensor is not None:
-            before.save_version(call.tensor)  # it runs above autograd, which counts versions
+            before.save_version(call.tensor)  # a conversion runs above autograd, which increments versions
     return _run(before, call.function, call.args, call.kwargs), before
 
 
 def settled_conversion(call: ConversionCall, result: Any, before: Before) -> RanConversion | NotRepeatable:
-    """Return what can repeat a conversion that ran."""
+    """Return a repeatable call of a conversion that has run."""
     replay = before.settled()
     if isinstance(replay, NotRepeatable):
         return replay
@@ -501,8 +507,8 @@ def run_and_measure_call(
     """Call a function for the program, then repeat it to measure it; return result, mesh and figures.
 
     Repetitions restore the contents and versions of every tensor that torch writes to, the gradients of every
-    leaf that takes part, the entries of optimizers' states, and random states. Any other side effect of the
-    function happens in each repetition.
+    leaf involved, the entries of optimizers' states, and random states. Any other side effect of the function
+    occurs in each repetition.
     """
     result, ran = run_call(fn, args, setup, plan.agreement)
     return result, ran.mesh, ran.measure(caches, plan, name, ran.mesh)
@@ -514,7 +520,7 @@ def run_call(
     setup: Setup | None = None,
     agreement: Agreement | None = None,
 ) -> tuple[Any, RanCallable | NotRepeatable]:
-    """Call a function for the program, and repeat it once to record what it keeps between calls."""
+    """Call a function for the program, and repeat it once to record the state that it keeps between calls."""
     with unnoticed():
         before = Before(ask(tree_leaves, args, []), Storages())
     first_args = call_arguments(args, setup)
@@ -539,17 +545,17 @@ def run_call(
 
 
 def _first_repetition(ran: RanCallable, is_alone: bool) -> str | None:
-    """Repeat a call, and record what its first run created and which collectives it leaves running.
+    """Repeat a call, and record tensors that its first run created and collectives that it leaves running.
 
     Returns:
-        Why the call is not repeated again; None if it is.
+        Why the call cannot be repeated again; None if it can.
     """
     subject, replay, leaves_collectives = ran.subject, ran.replay, False
 
     def on_compiled_code() -> None:
         ran.is_compiled = True
         with unnoticed():
-            replay.grown.keep_allocated()  # no mode sees what compiled code reads
+            replay.grown.keep_allocated()  # no mode observes the reads of compiled code
 
     with (
         observe_compiled_code(on_compiled_code),
@@ -564,7 +570,7 @@ def _first_repetition(ran: RanCallable, is_alone: bool) -> str | None:
         wait_for_all(collectives)
         replay.settle_repetition()
         del result
-    if leaves_collectives and not ran.is_compiled:  # a hook would make compiled code compile again
+    if leaves_collectives and not ran.is_compiled:  # a patch would cause compiled code to recompile
         ran.collectives = []
         ran.subject = replace(subject, release=partial(wait_for_all, ran.collectives))
     return replay.skip_reason or next(iter(outcome.figures.notes), None)

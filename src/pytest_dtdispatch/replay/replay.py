@@ -1,7 +1,7 @@
-"""A call of the program, from its first run to repetitions that the program does not notice.
+"""A call of the program, from its first run to repetitions without visible effects on the program.
 
-:class:`Before` saves what the call is about to change. After the call it becomes :class:`Repeatable`, or
-:class:`NotRepeatable` if a change cannot be restored.
+:class:`Before` saves the state that the call is about to change. After the call it becomes
+:class:`Repeatable`, or :class:`NotRepeatable` if a change cannot be restored.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from pytest_dtdispatch.torchapi.tensors import memory_key, storages_of, version_
 
 
 def agreed_reason(agreement: Agreement | None, reason: str | None) -> str | None:
-    """Return why a call is not repeated, on this rank or on another, which may lack memory; None if it is."""
+    """Return why a call cannot be repeated on all ranks; None if it can. Another rank may lack memory."""
     [is_repeated] = agreed(agreement, "the repetition", reason is None)
     return reason or (None if is_repeated else "runs once: another rank cannot repeat it")
 
 
 @dataclass(frozen=True)
 class NotRepeatable:
-    """A call that runs once.
+    """A call that cannot be repeated.
 
     Args:
-        reason: why, in one line.
-        mesh: of the first DTensor of a whole callable, as text.
+        reason: why it cannot be repeated, in one line.
+        mesh: mesh of the first DTensor of a whole callable, as text.
     """
 
     reason: str
     mesh: str = ""
 
     def skip_reason(self, plan: Plan) -> str:
-        """Return the reason, and make other ranks skip the call too."""
+        """Return the reason, and have other ranks skip the call too."""
         return agreed_reason(plan.agreement, self.reason) or self.reason
 
     def measure(self, caches: object, plan: Plan, *row: str, inspects: bool = True) -> Figures:
-        """Return figures without samples, which note the reason."""
+        """Return figures without samples, with a note of the reason."""
         return Figures(notes=(self.skip_reason(plan),))
 
     def settled_again(self) -> NotRepeatable:
@@ -65,14 +65,14 @@ class NotRepeatable:
 
 @dataclass(eq=False)
 class Phase:
-    """Saves what the call that runs is about to change: in its first run or in its first repetition.
+    """State that the running call is about to change, in its first run or in its first repetition.
 
     Args:
-        states: that the call may change, other than contents of tensors.
-        storages: of all tensors, for a whole callable; None for an op or a conversion.
-        regions: memory that the call wrote to, by keys.
-        grown: storages that the program's call left allocated, and that were free before it.
-        skip_reason: why the call runs once; None as long as no reason is found.
+        states: state that the call may change, other than contents of tensors.
+        storages: storages of all tensors, for a whole callable; None for an op or a conversion.
+        regions: keys of the memory that the call wrote to.
+        grown: storages that were free before the program's call and allocated after it.
+        skip_reason: why the call cannot be repeated; None if it can so far.
     """
 
     states: States
@@ -82,15 +82,15 @@ class Phase:
     skip_reason: str | None = None
 
     def save(self, tensor: torch.Tensor) -> None:
-        """Save a tensor that is about to be written to."""
+        """Save a tensor before it is written to."""
         raise NotImplementedError
 
     def refuse(self, reason: str | None) -> None:
-        """Do not repeat the call if there is a reason; the first one counts."""
+        """Record why the call cannot be repeated, if there is a reason; the first reason is kept."""
         self.skip_reason = self.skip_reason or reason
 
     def recording_masks(self) -> AbstractContextManager[None]:
-        """Save every mask of a cached plan that is about to change: no op reports it."""
+        """Return a context that saves masks of cached plans before they change, as no op reports that."""
         return observe.before("mask", lambda buffer, *_: self.states.masks.save(buffer))
 
     def save_version(self, tensor: torch.Tensor) -> None:
@@ -100,7 +100,7 @@ class Phase:
                 self.states.versions.save(each)
 
     def _is_new(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor that is about to be written to shows other memory than earlier ones."""
+        """Return whether a tensor that is about to be written to has memory that no earlier one had."""
         refuse_uncopyable(tensor)
         if self.storages:
             self.save_version(tensor)
@@ -111,15 +111,15 @@ class Phase:
 
 
 class Before(Phase):
-    """A call that the program is about to make, or makes right now.
+    """State before a call of the program.
 
-    Ops and conversions are copied after the call: each repetition starts from what the call left, as dispatch
-    does not depend on contents, and one copy is enough. Tensors that a whole callable writes to are copied
-    before the call and after it.
+    Tensors that an op or a conversion writes to are copied only after the call, and each repetition starts
+    from these contents, as dispatch does not depend on them. Tensors that a whole callable writes to are
+    copied before and after the call.
 
     Args:
-        leaves: of the arguments.
-        storages: of all tensors, before a whole callable runs; None for an op or a conversion.
+        leaves: leaves of the arguments.
+        storages: storages of all tensors, for a whole callable; None for an op or a conversion.
     """
 
     def __init__(self, leaves: Sequence[Any], storages: Storages | None = None) -> None:
@@ -141,11 +141,11 @@ class Before(Phase):
             self.refuse(str(error))
 
     def forget(self) -> None:
-        """Drop all references after the call raised: its traceback, which may live on, references this."""
+        """Drop all references after the call raised, as its traceback references this object."""
         vars(self).clear()
 
     def settled(self) -> Repeatable | NotRepeatable:
-        """Save what the program's call left; the result is not repeatable if that cannot be restored."""
+        """Save the state after the program's call; the result is not repeatable if it cannot be restored."""
         try:
             with unnoticed():
                 repeatable = self._repeatable()
@@ -166,7 +166,7 @@ class Before(Phase):
                 after.append(Copy(tensor))
                 before.append(copy or after[-1])
                 self.states.specs.save(tensor)
-        before.reverse()  # a tensor may be saved after a write to a view of it: its first copy comes last
+        before.reverse()  # a tensor may be saved after a write to its view: restore the first copy last
         if self.storages:
             self.storages.refuse_changed("it")
             self.grown, self.storages = self.storages.grown(), self.storages.renewed()
@@ -178,12 +178,12 @@ class Before(Phase):
 
 @dataclass(eq=False)
 class Repeatable(Phase):
-    """A call that the program has made, and whose changes can be restored.
+    """State before and after a call of the program whose changes can be restored.
 
     Args:
-        before: contents that each repetition starts from.
-        after: contents that the program's call left.
-        created: contents that it left in tensors that it created.
+        before: contents of tensors before each repetition.
+        after: contents of tensors after the program's call.
+        created: contents after the program's call of tensors that it created.
     """
 
     before: list[Copy] = field(default_factory=list)
@@ -191,22 +191,26 @@ class Repeatable(Phase):
     created: list[Copy] = field(default_factory=list)
 
     def save(self, tensor: torch.Tensor) -> None:
-        """Save what the program's call left in a tensor, before the first repetition writes to it.
+        """Save the contents of a tensor after the program's call, before the first repetition writes to it.
 
-        These are tensors that the callable created in its first call, as an optimizer creates its moments.
+        The callable created it in its first call, as an optimizer creates its moments.
         """
         if self._is_new(tensor):
             self.created.append(Copy(tensor, self.storages.differ if self.storages else is_freed))
             self.states.specs.save(tensor)
 
     def settle_repetition(self) -> None:
-        """Keep allocated what the first repetition did not allocate; raise if there can be no other one."""
+        """Keep storages allocated that the first repetition did not allocate.
+
+        Raises:
+            NoCopyError: the call cannot be repeated again.
+        """
         self.grown.keep_allocated()
         if self.storages:
             self.storages.refuse_changed("its repetition")
 
     def settled_again(self) -> Repeatable | NotRepeatable:
-        """Save what later calls of the program left, if they allow a repetition."""
+        """Save the state after later calls of the program, unless they prevent a repetition."""
         try:
             with unnoticed():
                 self.states.settle()
@@ -223,12 +227,12 @@ class Repeatable(Phase):
         return bool(self.before) or bool(self.states.masks)
 
     def rewind_op(self) -> None:
-        """Restore what a repetition of an op starts from: as little as possible, between timed calls."""
+        """Restore the state before a repetition of an op: as little as possible, as timed calls follow."""
         self.states.masks.rewind()
         restore_all(self.before)
 
     def rewind(self) -> None:
-        """Restore the state before the call; tensors that it created get what it left in them."""
+        """Restore the state before the call; tensors that it created get their contents after the call."""
         states = self.states
         with unnoticed():
             states.masks.rewind()
@@ -238,7 +242,7 @@ class Repeatable(Phase):
                 state.rewind()
 
     def restore(self) -> None:
-        """Restore what the program's call left, each part even if another one fails."""
+        """Restore the state after the program's call; restore each part even if another one fails."""
         states = self.states
         parts: list[SavedState | GrownStorages | Copy]
         parts = [states.masks, states.optimizers, self.grown, *self.created, *self.after]

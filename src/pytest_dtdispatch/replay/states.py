@@ -21,12 +21,12 @@ from pytest_dtdispatch.torchapi.tensors import (
 
 
 class SavedState:
-    """One property of several objects, before the program's call and after it.
+    """Values of one property of several objects, before and after the program's call.
 
     Args:
-        read: returns the property of an object.
-        write: sets it.
-        kind: class of the objects; others are ignored.
+        read: function that returns the property of an object.
+        write: function that sets the property of an object.
+        kind: class of the objects; objects of other classes are ignored.
     """
 
     def __init__(
@@ -42,35 +42,35 @@ class SavedState:
         return bool(self._before)
 
     def save(self, owner: Any) -> None:
-        """Save the property of an object, once."""
+        """Save the property of an object, unless it is already saved."""
         if id(owner) not in self._before and issubclass(type(owner), self._kind):
             self._before[id(owner)] = (owner, self._read(owner))
 
     def settle(self) -> None:
-        """Save what the program's call left, for all objects saved so far."""
+        """Save the values after the program's call, for all objects that were saved before it."""
         self._after = [(owner, self._read(owner)) for owner, _ in self._before.values()]
 
     def rewind(self) -> None:
-        """Restore the first saved values."""
+        """Restore the values before the call."""
         for owner, value in reversed(self._before.values()):  # a later view has the version of its base
             self._write(owner, value)
 
     def restore(self) -> None:
-        """Restore what the program's call left. Objects saved later get the value that they had then."""
+        """Restore the values after the program's call, or saved values of objects that were saved later."""
         self.rewind()
         for owner, value in reversed(self._after):
             self._write(owner, value)
 
 
 def random_states(generator: torch.Generator | None) -> dict[str, torch.Tensor]:
-    """Read the state of a generator, or those of DTensor's own tracker if it is None."""
+    """Return the state of a generator, or the states of DTensor's own tracker if it is None."""
     if generator is not None:
         return {"": generator.get_state()}
     return {name: state.clone() for name, state in random_tracker_states().items()}
 
 
 def set_random_states(generator: torch.Generator | None, states: dict[str, torch.Tensor]) -> None:
-    """Write the state of a generator, or those of DTensor's own tracker if it is None."""
+    """Set the state of a generator, or the states of DTensor's own tracker if it is None."""
     if generator is not None:
         generator.set_state(states[""])
         return
@@ -79,7 +79,7 @@ def set_random_states(generator: torch.Generator | None, states: dict[str, torch
 
 
 class RandomState(SavedState):
-    """Every state that random ops advance: of devices, of generators in arguments, of DTensor's tracker."""
+    """Random states: of devices, of generators in arguments, and of DTensor's tracker."""
 
     def __init__(self, leaves: Sequence[Any]) -> None:
         super().__init__(random_states, set_random_states)
@@ -97,7 +97,7 @@ class RandomState(SavedState):
                 self.save(cuda_generator(device))
 
     def settle(self) -> None:
-        """Save the states that the program's call left."""
+        """Save the states after the program's call, and compare them with those before it."""
         super().settle()
         pairs = zip(self._before.values(), self._after, strict=True)
         self._has_advanced = any(
@@ -106,18 +106,18 @@ class RandomState(SavedState):
         )
 
     def rewind(self) -> None:
-        """Restore the states before the call, if it advanced one."""
+        """Restore the states before the call, if it advanced any."""
         if self._has_advanced:
             super().rewind()
 
 
 class Gradients(SavedState):
-    """Gradients of leaves, also of leaves that the call's ops reach only after their backward.
+    """Gradients of leaves, including leaves that no op reads before their gradient is set.
 
     FSDP2 sets the gradients of its parameters, which no op reads before the optimizer does.
 
     Args:
-        before: leaves that are alive before the call, and their gradients, by the id of the leaf.
+        before: live leaves before the call and their gradients, by the id of the leaf.
     """
 
     def __init__(self, before: dict[int, tuple[Any, Any]]) -> None:
@@ -125,13 +125,13 @@ class Gradients(SavedState):
         self._alive = before
 
     def save(self, owner: Any) -> None:
-        """Save the gradient of a leaf, once."""
+        """Save the gradient of a leaf, unless it is already saved."""
         if id(owner) in self._alive:
             self._before.setdefault(id(owner), self._alive[id(owner)])
         super().save(owner)
 
     def settle(self) -> None:
-        """Save what the program's call left, also for leaves that no op reached."""
+        """Save the gradients after the program's call, including those of leaves that no op read."""
         for leaf, gradient in self._alive.values():
             if leaf.grad is not gradient:
                 self.save(leaf)
@@ -140,7 +140,7 @@ class Gradients(SavedState):
 
 
 def set_mask(buffer: Any, mask: tuple[Any, int]) -> None:
-    """Set the mask of the buffer of a masked partial sum, and how many results still need it."""
+    """Set the mask of the buffer of a masked partial sum, and its reference count."""
     buffer.data, buffer.refcount = mask
 
 
@@ -148,8 +148,8 @@ class States:
     """All state that a call may change, other than the contents of tensors.
 
     Args:
-        leaves: of the call's arguments.
-        gradients: of leaves that are alive, by the id of the leaf.
+        leaves: leaves of the call's arguments.
+        gradients: live leaves and their gradients, by the id of the leaf.
     """
 
     def __init__(self, leaves: Sequence[Any], gradients: dict[int, tuple[Any, Any]]) -> None:
@@ -161,16 +161,16 @@ class States:
         self.random = RandomState(leaves)
 
     def settle(self) -> None:
-        """Save what the program's call left."""
+        """Save all state after the program's call."""
         for state in vars(self).values():
             state.settle()
 
 
 def leaves_behind(tensor: torch.Tensor, visited: dict[int, Any]) -> Iterator[torch.Tensor]:
-    """Walk the autograd graph from a tensor to leaves, without nodes that were visited before.
+    """Yield the leaves of the autograd graph of a tensor, without nodes in ``visited``.
 
-    A tensor that retains its gradient is treated as a leaf. Nothing is found behind a stale view, which no op
-    can use while gradients are recorded.
+    A tensor that retains its gradient is also a leaf. A stale view has no leaves: no op can use it while
+    gradients are recorded.
     """
     if ask_tensor(lambda each: each.requires_grad and (each.is_leaf or each.retains_grad), tensor, False):
         yield tensor
@@ -179,7 +179,7 @@ def leaves_behind(tensor: torch.Tensor, visited: dict[int, Any]) -> Iterator[tor
         node = nodes.pop()
         if node is None or id(node) in visited:
             continue
-        visited[id(node)] = node  # a reference, so that no other node gets its id
+        visited[id(node)] = node  # the reference prevents that another node gets its id
         if hasattr(node, "variable"):
             yield node.variable
         nodes.extend(parent for parent, _ in node.next_functions)

@@ -24,7 +24,7 @@ from pytest_dtdispatch.torchapi.tensors import (
 
 
 class NoCopyError(Exception):
-    """What a call changes cannot be restored; the text is the reason why it runs once."""
+    """A change by a call cannot be restored; the message is the reason why the call is not repeated."""
 
 
 def is_freed(plain: torch.Tensor) -> bool:
@@ -33,7 +33,7 @@ def is_freed(plain: torch.Tensor) -> bool:
 
 
 class Copy:
-    """Contents of a tensor, without those of inner tensors that ``is_free`` reports as not allocated."""
+    """Copy of the contents of a tensor, without inner tensors that ``is_free`` reports as not allocated."""
 
     def __init__(self, tensor: torch.Tensor, is_free: Callable[[torch.Tensor], bool] = is_freed) -> None:
         self.tensor = tensor
@@ -46,7 +46,7 @@ class Copy:
             if part is None:
                 continue
             storage, layout, region, contents = part
-            # This runs between timed calls: the less it does, the faster is the next call.
+            # Do as little as possible here: a timed call follows.
             if plain.untyped_storage() is not storage or storage.nbytes() != layout[1]:
                 if _layout(plain) != layout:
                     is_whole = False
@@ -57,7 +57,11 @@ class Copy:
 
 
 def restore_all(copies: Iterable[Copy]) -> None:
-    """Write copies to their tensors before a repetition; raise if a tensor has no room for its contents."""
+    """Write copies to their tensors before a repetition.
+
+    Raises:
+        NoCopyError: the layout of a tensor has changed.
+    """
     if not all(copy.restore() for copy in copies):
         raise NoCopyError(
             "not repeated: a tensor that it writes to was freed, resized or moved after the first call"
@@ -65,7 +69,11 @@ def restore_all(copies: Iterable[Copy]) -> None:
 
 
 def refuse_uncopyable(tensor: torch.Tensor) -> None:
-    """Raise if the contents of a tensor that a call writes to cannot be copied."""
+    """Check that the contents of a tensor that a call writes to can be copied.
+
+    Raises:
+        NoCopyError: they cannot.
+    """
     for plain in storages_of(tensor):
         if kind := ask_tensor(_uncopyable_kind, plain, "wrapped"):
             raise NoCopyError(f"runs once: it writes to a {kind} tensor, whose contents cannot be restored")
@@ -80,7 +88,7 @@ def _uncopyable_kind(plain: torch.Tensor) -> str:
 
 
 def layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return what an op may change of the layout of a tensor in memory."""
+    """Return the shape, placements and memory layout of a tensor, which an op may change."""
     placements = tuple(tensor.placements) if isinstance(tensor, DTensor) else ()
     return tensor.shape, placements, [*map(_layout, storages_of(tensor))]
 
@@ -96,9 +104,9 @@ def _part_of(plain: torch.Tensor) -> tuple[torch.UntypedStorage, tuple[Any, ...]
 
 
 def _region(plain: torch.Tensor) -> torch.Tensor:
-    """Return a tensor that autograd and version counters ignore; without the repeats of an expanded one.
+    """Return an alias of a tensor that autograd and version counters ignore.
 
-    Torch does not copy to expanded tensors.
+    Expanded dimensions have size 1: torch does not copy to expanded tensors.
     """
     contents = plain.data
     stride = contents.stride()
@@ -113,33 +121,34 @@ def _region(plain: torch.Tensor) -> torch.Tensor:
 def _cloned(region: torch.Tensor) -> torch.Tensor:
     try:
         return region.clone()
-    except (RuntimeError, MemoryError):  # torch has no error of its own for a CPU that is out of memory
+    except (RuntimeError, MemoryError):  # torch raises RuntimeError if the CPU is out of memory
         size = region.numel() * region.element_size()
         raise NoCopyError(f"runs once: no memory for a copy of the {size:,} bytes that it writes") from None
 
 
 def keys_of(tensor: torch.Tensor) -> set[Any]:
-    """Return keys that identify the storages of a tensor, also among later ones at the same address.
+    """Return keys that identify the storages of a tensor, and differ from those of later ones at its address.
 
-    Tensors with a storage get no weak reference: ``torch.utils.swap_tensors`` would refuse them.
+    There is no weak reference to a tensor with a storage: ``torch.utils.swap_tensors`` would reject the
+    tensor.
     """
     plains = ((plain, storage_of(plain)) for plain in storages_of(tensor))
     return {WeakIdRef(plain) if storage is None else StorageReference(storage) for plain, storage in plains}
 
 
 class Storages:
-    """The storage of every live tensor at one moment, and how many bytes are allocated for it.
+    """Snapshot of the storages of all live tensors, with their allocated bytes.
 
-    Torch reports neither that a storage is freed or resized, nor that a tensor gets another one. Tensors with
-    an autograd graph are not referenced, as a graph may be large.
+    Torch does not report that a storage is freed or resized, or that a tensor gets another storage. Tensors
+    with an autograd graph are not referenced, as a graph may be large.
 
     Args:
-        heap: finds tensors and optimizers; after its first query it returns only new ones.
-        found: tensors and optimizers that earlier queries returned.
-        keys: of storages that are included while they are alive.
+        heap: query of tensors and optimizers; after its first query it returns only new ones.
+        found: tensors and optimizers of earlier queries.
+        keys: keys of other storages to include if they are alive.
 
     Attributes:
-        optimizers: that are alive.
+        optimizers: live optimizers.
     """
 
     def __init__(
@@ -160,7 +169,7 @@ class Storages:
                 self._sizes.setdefault(key, storage.nbytes())
 
     def renewed(self) -> Storages:
-        """Return the storages of now, those created since included."""
+        """Return a new snapshot, including storages that were created since."""
         found = (*(tensor for tensor, _ in self._tensors), *self.optimizers)
         return Storages(self._heap, found, self._sizes)
 
@@ -177,12 +186,16 @@ class Storages:
         return {id(each): (each, each.grad) for each, _ in self._tensors if each.requires_grad}
 
     def differ(self, plain: torch.Tensor) -> bool:
-        """Return whether the storage of a tensor had another size then, so that its contents are lost."""
+        """Return whether the contents of a tensor are lost: its storage is free or had another size."""
         size = plain.untyped_storage().nbytes()
         return is_freed(plain) or any(self._sizes.get(key, size) != size for key in keys_of(plain))
 
     def refuse_changed(self, call: str) -> None:
-        """Raise if a call since then discarded the contents of a storage."""
+        """Check that no call since the snapshot discarded the contents of a storage.
+
+        Raises:
+            NoCopyError: a call did; ``call`` is the subject of the message.
+        """
         for tensor, key in self._tensors:
             storage = storage_of(tensor)
             if storage is None or StorageReference(storage) != key:
@@ -194,7 +207,7 @@ class Storages:
                 raise NoCopyError(f"runs once: {call} {how} the storage of a tensor")
 
     def grown(self) -> GrownStorages:
-        """Copy each storage that was free then and is allocated now."""
+        """Copy each storage that was free in the snapshot and is allocated now."""
         free = (storage_behind(key) for key, before in self._sizes.items() if not before)
         return GrownStorages(storage for storage in free if storage is not None and storage.nbytes())
 
@@ -202,26 +215,26 @@ class Storages:
 class GrownStorages:
     """Storages that the program's call allocated, and that are freed before each repetition.
 
-    Those that a repetition does not allocate itself stay allocated: a Python object, which is not restored,
-    may record that they are, as in FSDP2. Reading a freed storage ends the process.
+    A storage that a repetition does not allocate itself stays allocated: a Python object may record that it
+    is allocated, as in FSDP2, and is not restored. Reading a freed storage crashes the process.
     """
 
     def __init__(self, storages: Iterable[torch.UntypedStorage] = ()) -> None:
         self._allocated = {StorageReference(each): (each, _cloned(bytes_of(each))) for each in storages}
 
     def rewind(self) -> None:
-        """Free them all."""
+        """Free all of them."""
         for storage, _ in self._allocated.values():
             storage.resize_(0)
 
     def restore(self) -> None:
-        """Allocate them, and write the contents that the program's call left."""
+        """Allocate them, and write their contents after the program's call."""
         for storage, contents in self._allocated.values():
             storage.resize_(contents.numel())
             bytes_of(storage).copy_(contents)
 
     def keep_allocated(self, tensors: Iterable[torch.Tensor] | None = None) -> None:
-        """From now on, allocate those that are free: all, or those of tensors that are about to be read."""
+        """Allocate free storages and keep them: all, or only those of tensors that are about to be read."""
         if not (before := self._allocated):
             return
         read = set(before) if tensors is None else {key for each in tensors for key in keys_of(each)}
