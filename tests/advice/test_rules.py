@@ -423,12 +423,12 @@ def miss(
         ),
         ("shape of self", Remedy.SHAPE, "pad to a few sizes: each new shape propagates once"),
         (
-            "an equal call missed before: its plan is not kept",
+            "an equal call missed before: its plan is not cached",
             Remedy.UNCACHED,
             "torch does not cache this op: run it on local tensors",
         ),
         (
-            "propagation raised NotImplementedError, and that is not kept",
+            "propagation raised NotImplementedError, which is not cached",
             Remedy.UNCACHED,
             "torch does not cache this op: run it on local tensors",
         ),
@@ -448,7 +448,7 @@ def test_single_or_unfixable_misses_have_no_advice() -> None:
     recurring = miss("mm.default", "shape of self", "shape of self", remedy=Remedy.SHAPE)
     inside_torch = miss("lerp_.Scalar", "value of weight", "value of weight", OPTIMIZER, Remedy.NUMBER)
     assert seen(replace(inside_torch, is_direct=False)) == []
-    elsewhere = miss("mm.default", "shape of self in another place", "shape of self in another place")
+    elsewhere = miss("mm.default", "shape of self at another position", "shape of self at another position")
     assert seen(once) == seen(elsewhere) == []
     assert advise([StepCounts(), StepCounts(events=(recurring,))]) == ()
 
@@ -644,7 +644,7 @@ WRAPPED = st.builds(
 )
 MISSED = st.builds(
     lambda cause, place, remedy: miss("mm.default", cause, cause, place, remedy),
-    st.sampled_from(["value of max", "shape of self in another place", "first call of this op"]),
+    st.sampled_from(["value of max", "shape of self at another position", "first call of this op"]),
     PLACES,
     st.sampled_from(Remedy),
 )

@@ -60,13 +60,13 @@ def two(left: Any, right: Any) -> None:
 @pytest.mark.parametrize(
     ("step", "inputs", "how", "line"),
     [
-        (one, [], {}, "inputs has no items: give one at least"),
+        (one, [], {}, "inputs has no items: pass at least one"),
         (one, [1, 2], {"warmup": 2}, "inputs has 2 items: warmup=2 leaves none of them to"),
         (one, [1], {"warmup": 1}, "inputs has 1 item: warmup=1 leaves none of them to count"),
         (one, iter(()), {}, "inputs has no items"),
         (one, iter((1, 2)), {"warmup": 3}, "inputs has 2 items: warmup=3 leaves none"),
-        (one, 7, {}, "inputs=7 cannot be iterated over: give a list of inputs"),
-        (one, [1], {"steps": 5}, "steps=5 with inputs: each input is a step, leave it out"),
+        (one, 7, {}, "inputs=7 cannot be iterated over: pass a list of inputs"),
+        (one, [1], {"steps": 5}, "steps=5 with inputs: each input is a step, so omit steps="),
         (one, [1], {"warmup": -1}, "warmup=-1 is not a whole number of at least 0"),
         (one, [1], {"warmup": "2"}, "warmup='2' is not a whole number of at least 0"),
         (lambda: None, [1], {}, "the step takes no arguments, and is called with one of the"),

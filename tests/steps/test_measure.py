@@ -101,7 +101,7 @@ MISSING: dict[str, tuple[Callable[[DeviceMesh, int], Any], str]] = {
     ),
     "an op that fails": (
         lambda mesh, _: fails(mesh),
-        "propagation raised RuntimeError, and that is not kept",
+        "propagation raised RuntimeError, which is not cached",
     ),
 }
 
@@ -140,8 +140,8 @@ def test_reasons_name_placement_dtype_and_keyword_changes(mesh: DeviceMesh) -> N
     of_sum = [miss.reason for miss in steps.missed if miss.signature.startswith("sum")]
     assert of_sum == [
         "placements of self R, were S0",
-        "dtype of self f64, was f32 in another place",
-        "keepdim is given, and was not",
+        "dtype of self f64, was f32 at another position",
+        "keepdim is passed, but was not before",
     ]
 
 
@@ -179,7 +179,7 @@ def test_propagations_that_ask_no_cache_are_counted(shard: Make) -> None:
 
     missed = count(step, warmup=1, steps=2).steps[-1].missed
     assert [miss.queried for miss in missed] == [FIRST_ASKED, QueriedCache.NONE]
-    assert missed[1].reason.startswith("no cache was asked")
+    assert missed[1].reason.startswith("no cache was queried")
 
 
 def test_decode_loop_compares_calls_across_steps(shard: Make) -> None:
@@ -232,7 +232,7 @@ def test_misses_are_not_compared_across_threads(shard: Make) -> None:
     steps = count(lambda: (a + a, in_thread(lambda: (a + a, a + 1))), warmup=1, steps=2)
     assert [miss.reason for miss in steps.steps[-1].missed] == [
         "first call of this op in this thread; caches are per thread",
-        "type of other int, was tensor in another place",
+        "type of other int, was tensor at another position",
     ]
     assert all(miss.elsewhere for miss in steps.missed)
 
@@ -579,7 +579,9 @@ def test_a_clear_that_nobody_sees_is_warned_of(shard: Make) -> None:
         clear()
         a + a
 
-    with pytest.warns(DtDispatchWarning, match="misses of the native cache: . were seen, and torch counts"):
+    with pytest.warns(
+        DtDispatchWarning, match="misses of the native cache: . were recorded, but torch counts"
+    ):
         count(step, warmup=1, steps=1)
 
 

@@ -48,8 +48,8 @@ BASE = {**mesh(), **tensor("self"), **number("other", 1)}
         (BASE, {**BASE, **mesh(names="('x',)")}, "another mesh: dim_names ('x',), were None"),
         (BASE, {**BASE, **mesh(ranks="3,2,1,0")}, "another mesh: ranks 3,2,1,0, were 0,1,2,3"),
         (BASE, {**BASE, **number("other", 7)}, "value of other 7, was 1"),
-        (BASE, {**BASE, **number("alpha", 2)}, "alpha is given, and was not"),
-        ({**BASE, **number("alpha", 2)}, BASE, "alpha is not given, and was"),
+        (BASE, {**BASE, **number("alpha", 2)}, "alpha is passed, but was not before"),
+        ({**BASE, **number("alpha", 2)}, BASE, "alpha is not passed, but was before"),
         (BASE, {**mesh(), **tensor("self"), **tensor("other")}, "type of other tensor, was int"),
         (
             {**tensor("self"), **tensor("other")},
@@ -79,7 +79,7 @@ def test_miss_of_equal_call_has_a_reason() -> None:
     seen = Seen()
     note(seen, "add", BASE, clears=1)
     assert why(seen, "add", BASE, clears=2) == "the caches were cleared since its last call"
-    assert why(seen, "add", BASE, clears=1) == "an equal call missed before: its plan is not kept"
+    assert why(seen, "add", BASE, clears=1) == "an equal call missed before: its plan is not cached"
 
 
 def test_a_long_list_of_differences_is_cut() -> None:
@@ -97,7 +97,7 @@ def test_calls_at_the_same_position_are_compared_first() -> None:
     call = {**tensor("self", shape="[8,1,4]"), **tensor("mat2", shape="[8,4,10]")}
     assert why(seen, "bmm", call, call=3) == "shape of mat2 [8,4,10], was [8,4,9]"
     assert why(seen, "bmm", call, call=7).startswith("shape of self [8,1,4], was [8,1,9]")
-    assert why(seen, "bmm", call, call=5) == "shape of mat2 [8,4,10], was [8,4,9] in another place"
+    assert why(seen, "bmm", call, call=5) == "shape of mat2 [8,4,10], was [8,4,9] at another position"
 
 
 def test_cause_is_independent_of_call_position() -> None:

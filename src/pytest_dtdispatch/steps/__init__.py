@@ -1,1 +1,1 @@
-"""Steps: what a step makes the dispatcher do, counted exactly."""
+"""Exact counts of the work of the dispatcher in a step."""

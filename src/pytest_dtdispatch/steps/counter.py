@@ -1,4 +1,4 @@
-"""Count what the dispatcher does in a step: hits, propagations, transfers, growth."""
+"""Counter of the dispatcher's work in a step: hits, propagations, transfers, growth."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from pytest_dtdispatch.torchapi.reads import observe_reads
 
 
 def call_lines(calls: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """List calls (signature, source line), with equal signatures merged.
+    """Format calls (signature, source line), with one line for each signature.
 
     Example:
         >>> call_lines([("add@4", "a.py:1"), ("mm@4", "a.py:2"), ("add@4", "a.py:1")])
@@ -80,7 +80,7 @@ class ThreadState(threading.local):
     clears = 0
 
     def __init__(self, keys: Iterator[int], caches: ShardingCaches) -> None:
-        self.key = next(keys)  # the system reuses the number of a dead thread
+        self.key = next(keys)  # the system reuses the identifiers of dead threads
         self._caches = caches
         self._lap = self._other_calls = 0
         # Hits and misses of the native cache: before the step, and at the last reading.
@@ -109,7 +109,7 @@ class ThreadState(threading.local):
         return CallPosition(self.key, self._stats[0] - self._before[0] + self._other_calls - 1, self.clears)
 
     def cleared(self) -> None:
-        """Save the counters of the native cache, which is about to be cleared."""
+        """Save the counters of the native cache before it is cleared."""
         hits, misses = self.native()
         self._before, self._stats = (-hits, -misses), (0, 0)
         self.clears += 1
@@ -119,14 +119,14 @@ class ThreadState(threading.local):
             self._lap, self._other_calls, self._before = lap, 0, self._stats
 
 
-# Arguments of ops that are sizes, or become one: padding keeps them equal.
+# Arguments of ops that are or determine sizes: padding makes them equal.
 SIZES = {"size", "end", "length", "repeats", "split_size", "split_sizes", "pad"}
 
 
 class _Propagated(NamedTuple):
     """A call that propagated."""
 
-    schema: Any  # refers to specs: it must not outlive the lap, because live specs are counted at its end
+    schema: Any  # references specs: it must not outlive the lap, because live specs are counted at its end
     queried: QueriedCache
     error: str
     at: CallPosition
@@ -135,13 +135,13 @@ class _Propagated(NamedTuple):
 
 
 class StepCounter:
-    """Counts hits, propagations, transfers and growth, from one lap to the next.
+    """Counter of hits, propagations, transfers and growth, from one lap to the next.
 
-    Use it as a context manager, in one thread. Nothing is cleared or repeated, and a native cache hit costs
-    as much as uncounted.
+    Use it as a context manager, in one thread. It clears and repeats nothing, and does not slow down hits of
+    the native cache.
 
     Args:
-        base: the function that calls the step; its line is not part of the program.
+        base: function that calls the step; its line is not part of the program.
     """
 
     purpose = "steps are counted"
@@ -174,10 +174,10 @@ class StepCounter:
         self._open.close()
 
     def _install(self, stack: ExitStack) -> None:
-        """Install everything that counting needs."""
+        """Install all patches and contexts of counting."""
         stack.callback(self.end_notes)
-        if gc.get_freeze_count() < MIN_FROZEN:  # keep objects frozen that the program froze
-            gc.freeze()  # so that collecting garbage at each lap only visits new objects
+        if gc.get_freeze_count() < MIN_FROZEN:  # objects that the program froze stay frozen
+            gc.freeze()  # so that garbage collection at each lap only visits new objects
             stack.callback(gc.unfreeze)
         stack.enter_context(self._lines)
         stack.enter_context(observe_ops(self))
@@ -198,13 +198,13 @@ class StepCounter:
         return result
 
     def begin_notes(self) -> None:
-        """Start recording all ops, unless a mode of the program is open, which may be closed first."""
+        """Start recording all ops, unless a mode of the program is open: it may be closed before ours."""
         if not open_modes():
             self._notes = CallNotes(self)
             self._notes.__enter__()
 
     def end_notes(self) -> None:
-        """Stop recording ops. Our mode stays open while a mode is open that the program opened later."""
+        """Stop recording ops. The mode stays open while a later mode of the program is open."""
         if self._notes is None:
             return
         self._notes.is_on = False
@@ -213,12 +213,12 @@ class StepCounter:
             self._notes = None
 
     def lap(self) -> StepCounts:
-        """Return the counts since the last lap, or since entry, and start again."""
+        """Return the counts since the last lap, or since entry, and begin a new lap."""
         counts = self._counted()
         gc.collect()
         references, self._live = self._live, live_objects()
         before, self._new = self._new, new_objects()
-        # Not only objects refer to their class, and a new object may replace a frozen one.
+        # The minimum of two counts: classes have other references, and a new object may replace a frozen one.
         specs = min(self._live[SPECS] - references[SPECS], self._new.specs - before.specs)
         tensors = self._new.tensors.total() - before.tensors.total()
         tensors = min(self._live[DTENSORS] - references[DTENSORS], tensors)
@@ -226,7 +226,7 @@ class StepCounter:
         return replace(counts, kept=growing_tensors(before, self._new)) if tensors > 0 else counts
 
     def _with_entries(self, counts: StepCounts) -> StepCounts:
-        """Add the growth of caches, and start again."""
+        """Add the growth of caches, and begin a new lap."""
         before, self._entries = self._entries, self._caches.entries()
         self._begin()
         gained = ((name, count - before[name]) for name, count in self._entries.items())
@@ -279,7 +279,7 @@ class StepCounter:
             self._thread.python_entries = info().currsize
 
     def on_tensor_meta(self, infer: Function, schema: Any) -> Any:
-        """Show the propagation to a profiler: only now it is certain that the Python cache missed."""
+        """Record the propagation in a profile: only here it is certain that the Python cache missed."""
         if self._thread.depth == 1:
             self._thread.outermost.show()
         return infer(schema)
@@ -294,7 +294,7 @@ class StepCounter:
         return result
 
     def on_native_clear(self, clear: Function) -> None:
-        """Save the counters, which are cleared with the cache."""
+        """Save the counters, which clearing the cache resets."""
         self._thread.cleared()
         clear()
 
@@ -315,7 +315,7 @@ class StepCounter:
             thread.depth -= 1
             profiled.end()
             if not thread.depth:
-                thread.outermost = None  # it refers to specs
+                thread.outermost = None  # it references specs
                 at = thread.record_call(self._lap)
                 if has_propagated():
                     place, is_direct = self._lines.here(), self._lines.is_called_directly()
@@ -330,8 +330,8 @@ class StepCounter:
         )
         if recorded != native_misses:
             warn(
-                f"misses of the native cache: {recorded} were seen, and torch counts {native_misses}: "
-                "something cleared the caches unseen, or propagates unseen",
+                f"misses of the native cache: {recorded} were recorded, but torch counts {native_misses}: "
+                "the caches were cleared, or ops were propagated, without a notification",
                 stacklevel=3,
             )
 
@@ -350,9 +350,9 @@ class StepCounter:
 
     def _miss(self, one: _Propagated, called: Called) -> Miss:
         if one.error:
-            reason = Reason(f"propagation raised {one.error}, and that is not kept", remedy=Remedy.UNCACHED)
+            reason = Reason(f"propagation raised {one.error}, which is not cached", remedy=Remedy.UNCACHED)
         elif one.queried is QueriedCache.NONE:
-            reason = Reason("no cache was asked: the program is traced, or a mode bypasses the caches")
+            reason = Reason("no cache was queried: the program is traced, or a mode bypasses the caches")
         else:
             reason = self._seen.why(called)
         return Miss(
@@ -370,7 +370,7 @@ class StepCounter:
 
 
 def _remedy(op: Any, reason: Reason) -> Remedy:
-    """Return what avoids a miss; for a value that differs it depends on the schema of the op."""
+    """Return the remedy of a miss; that of a differing value depends on the schema of the op."""
     names = [name.partition("[")[0] for name in reason.arguments]
     if reason.remedy is not Remedy.NUMBER or all(takes_tensor(op, name) for name in names):
         return reason.remedy
@@ -384,7 +384,7 @@ def _signature_text(schema: Any) -> str:
 class CallNotes(UnnoticedMode):
     """Mode that records all DTensor ops, to compare later misses with them.
 
-    It is switched off if it cannot be closed because it is not the innermost mode.
+    It is switched off, but not closed, while it is not the innermost mode.
     """
 
     def __init__(self, counter: StepCounter) -> None:
@@ -403,10 +403,10 @@ MAX_RECORDED = 20_000  # calls and transfers in one step
 
 
 class LoopCounter(StepCounter):
-    """Counts misses and cache entries of each step, and transfers of steps that record them.
+    """Counter of misses and cache entries of each step, and of transfers if they are recorded.
 
-    Garbage is not collected, and live objects are not counted. Redistributions, collectives, wraps and
-    unwraps are empty for steps that do not record transfers.
+    Garbage is not collected, and live objects are not counted. Steps without recorded transfers have no
+    redistributions, collectives, wraps and unwraps.
     """
 
     purpose = "a StepWatch is open"
@@ -424,13 +424,13 @@ class LoopCounter(StepCounter):
         stack.callback(self.end_notes)
 
     def lap(self) -> StepCounts:
-        """Return the counts since the last lap, or since entry, and start again."""
+        """Return the counts since the last lap, or since entry, and begin a new lap."""
         return self._with_entries(self._counted())
 
     def quiet_lap(self) -> int | None:
-        """Start again and return the number of calls if there were only hits; else return None.
+        """Begin a lap and return the number of calls of the last one if it had only hits; else return None.
 
-        Most steps are like this, and a watch must be cheap for them.
+        This is the fast path of a watch: most steps have only hits.
         """
         hits, misses = self._thread.native()
         if (
@@ -446,7 +446,7 @@ class LoopCounter(StepCounter):
         return calls
 
     def note(self, call: OpCall) -> Any:
-        """Run and record a call, up to a maximum, for programs that never end a step."""
+        """Run and record a call, up to a maximum for programs that never end a step."""
         if len(self._log) >= MAX_RECORDED:
             self.skip_transfers()
             self.end_notes()

@@ -16,7 +16,7 @@ EXPLICIT = "redistribute"  # the op of explicit redistributions
 
 
 class QueriedCache(TextEnum):
-    """The cache that had no answer when an op propagated."""
+    """Cache that missed when an op propagated."""
 
     NATIVE = "native cache"
     PYTHON = "Python cache"
@@ -24,7 +24,7 @@ class QueriedCache(TextEnum):
 
 
 class Remedy(TextEnum):
-    """What avoids a miss; empty if no remedy is sure."""
+    """Remedy of a miss; empty if none is certain."""
 
     NONE = ""
     NUMBER = "give the number as a 0-dim tensor: its value is not part of the key"
@@ -49,7 +49,7 @@ class StepEvent:
 
     @property
     def origin(self) -> Hashable:
-        """Key that is equal for events of the same cause."""
+        """Key that events of the same cause have in common."""
         return *(getattr(self, name) for name in self.common), self.place
 
     def _with_line(self, text: str) -> str:
@@ -61,15 +61,15 @@ class Miss(StepEvent):
     """A call whose sharding was propagated.
 
     Args:
-        signature: of the call.
-        reason: what differs from earlier calls, or why no cache could answer.
-        queried: the cache that was queried.
-        cause: the reason without values that may differ from step to step.
+        signature: signature of the call.
+        reason: difference from earlier calls, or why no cache could have an entry.
+        queried: queried cache.
+        cause: reason without values that may differ from step to step.
         call: number of earlier calls of its thread in the step.
-        elsewhere: whether it ran in another thread than the step.
-        remedy: what avoids it.
-        values: the first value that differs, now and before.
-        is_direct: whether the program called the op itself, not torch's Python code or autograd.
+        elsewhere: whether it ran in a thread other than that of the step.
+        remedy: remedy that avoids it.
+        values: first differing value, now and before.
+        is_direct: whether user code called the op, not torch's Python code or autograd.
         place: its source line; None if unknown.
     """
 
@@ -87,7 +87,7 @@ class Miss(StepEvent):
 
     @property
     def op(self) -> str:
-        """The op."""
+        """Name of the op."""
         return self.signature.partition("(")[0]
 
     def __str__(self) -> str:
@@ -99,16 +99,16 @@ class Redistribution(StepEvent):
     """A redistribution of a DTensor, explicit or implied by an op.
 
     Args:
-        op: the op that implied it, or ``redistribute`` if it is explicit.
+        op: op that implied it, or ``redistribute`` if it is explicit.
         tensor: dtype and global shape.
         source: placements before, one for each mesh dimension.
-        target: placements after.
-        bytes: handled by its collectives on this rank: for each the larger of input and output by shape, as
-            in nccl-tests (doc/PERFORMANCE.md); 0 if nothing is sent.
-        tensor_number: equal for the same tensor if nothing was written to it in between; 0 if unknown.
-        result_number: that of the result.
-        operands: number of tensors that the op takes which implied it; 0 if it is explicit.
-        memory_number: equal for the same memory, whatever was written to it; 0 if it is implied or unknown.
+        target: placements after, one for each mesh dimension.
+        bytes: bytes of its collectives on this rank: for each, the larger of input and output by shape, as in
+            nccl-tests (doc/PERFORMANCE.md); 0 if nothing is sent.
+        tensor_number: number of the tensor, equal if nothing was written to it in between; 0 if unknown.
+        result_number: number of the result, likewise.
+        operands: number of tensor arguments of the op that implied it; 0 if it is explicit.
+        memory_number: number of the memory, equal whatever was written to it; 0 if it is implied or unknown.
         matrices: number of sharded matrices of the optimizer whose step implied it; 0 outside of optimizers.
         is_for_loss: whether a cross entropy takes its result as logits, or implied it.
         place: its source line; None if unknown.
@@ -144,9 +144,9 @@ class Collective(StepEvent):
 
     Args:
         kind: name of torch's function, such as ``all_gather``.
-        bytes: handled on this rank, as in a redistribution; not compared by ``==``.
-        elsewhere: what torch runs instead on a mesh of another device; empty if it runs the same.
-        is_redistributing: whether a redistribution runs it.
+        bytes: bytes on this rank, as in a redistribution; not compared by ``==``.
+        elsewhere: text with the collective on a mesh of another device; empty if it is the same.
+        is_redistributing: whether it is part of a redistribution.
         fsdp_group: number of the group of parameters that FSDP2 gathers or reduces; 0 if it is not FSDP2's.
         place: its source line; None if unknown.
     """
@@ -169,11 +169,11 @@ class Wrapping(StepEvent):
     """A conversion of a local tensor to a DTensor.
 
     Args:
-        name: of the function: ``from_local``, ``distribute_tensor``, ``to_local``, or ``DTensor`` for its
-            constructor; in backward that of the forward function.
+        name: name of the function: ``from_local``, ``distribute_tensor``, ``to_local``, or ``DTensor`` for
+            its constructor; in backward that of the forward function.
         tensor: dtype and global shape.
-        placements: of the DTensor, one for each mesh dimension.
-        tensor_number: equal for the same local or full tensor if nothing was written to it in between; 0 in
+        placements: placements of the DTensor, one for each mesh dimension.
+        tensor_number: number of the local or full tensor, equal if nothing was written to it in between; 0 in
             backward, or if unknown.
         is_parameter: whether the tensor is a parameter.
         place: its source line; None if unknown.
@@ -203,9 +203,9 @@ class Read(StepEvent):
     """A read of values of a tensor by the host, which waits for a device.
 
     Args:
-        op: name of the function that reads, such as ``item``, which ``bool`` and ``float`` call too.
-        tensor: dtype and shape, of a DTensor the global shape.
-        placements: of a DTensor, one for each mesh dimension; empty for any other tensor.
+        op: name of the reading function, such as ``item``, which ``bool`` and ``float`` also call.
+        tensor: dtype and shape; for a DTensor, the global shape.
+        placements: placements of a DTensor, one for each mesh dimension; empty for other tensors.
         is_partial: whether a placement is partial, so that the value is this rank's share.
         place: its source line; None if unknown.
     """
@@ -236,11 +236,11 @@ def change_text(source: Iterable[str], target: Iterable[str]) -> str:
     return f"{' '.join(source)} -> {' '.join(target)}"
 
 
-# A separate number: those in f32, S0 and dp7 are parts of names.
+# A number that is not part of a name, such as f32, S0 or dp7.
 NUMBER = re.compile(r"(?<![\w.#])(?:\d{1,3}(?:,\d{3})+(?= bytes)|\d+)(?![\w.])")
 
 
-MODULE = "\0"  # placeholder for the name of the module
+MODULE = "\0"  # placeholder of the module's name
 
 
 class EventText(NamedTuple):
@@ -259,7 +259,7 @@ def event_text(one: StepEvent) -> EventText:
 
 
 def insert_folded_modules(events: Sequence[EventText]) -> list[str]:
-    """Insert the modules into texts: names that differ only by the index of a layer become equal.
+    """Insert the modules into texts; names that differ only in the layer index become equal.
 
     Example:
         >>> mm, add = f"mm in {MODULE}", f"add in {MODULE}"
@@ -275,7 +275,7 @@ def insert_folded_modules(events: Sequence[EventText]) -> list[str]:
 
 
 def by_cause(steps: Sequence[Iterable[StepEvent]], each_layer: bool = False) -> list[str]:
-    """List the events of steps, with one line for each cause over all layers, or for each cause and layer.
+    """Format the events of steps, with one line for each cause over all layers, or for each cause and layer.
 
     Example:
         >>> by_cause([[], []])
@@ -302,7 +302,7 @@ def by_cause(steps: Sequence[Iterable[StepEvent]], each_layer: bool = False) -> 
 
 
 def merge_texts(texts: Sequence[str]) -> str:
-    """Merge texts that differ only in numbers, each as a range; else the first and the last text.
+    """Merge texts: if they differ only in numbers, into ranges, or else into the first and the last text.
 
     Example:
         >>> merge_texts(["f32[8,9]R, was 8", "f32[8,10]R, was 9", "f32[8,11]R, was 10"])
@@ -338,7 +338,7 @@ def _number(text: str) -> int:
 
 
 def _when(counts: Counter[int], steps: int) -> str:
-    """Format how often an event happened, and in which of several steps."""
+    """Format the number of occurrences of an event, and the steps that it occurs in."""
     often = sorted(set(counts.values()))
     if steps == 1:
         return f" ({often[0]}x)" if often[0] > 1 else ""

@@ -1,4 +1,4 @@
-"""Growth of live objects: DTensors and sharding specs that a step leaves."""
+"""Growth of live objects: DTensors and sharding specs that remain after a step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPECS, DTENSORS = "sharding specs", "DTensors"
 
 
 def live_objects() -> Counter[str]:
-    """Count live objects, including garbage, up to a constant: each refers to its class."""
+    """Count live objects, including garbage, up to a constant: each references its class."""
     return Counter({SPECS: sys.getrefcount(spec_type()), DTENSORS: sys.getrefcount(DTensor)})
 
 
@@ -46,7 +46,7 @@ def new_objects() -> NewObjects:
 def growing_tensors(before: NewObjects, now: NewObjects) -> str:
     """Describe up to three kinds of DTensors that grew in number, the largest growth first.
 
-    Kinds that differ only in extents are compared together: a cache whose length grows is replaced.
+    Kinds that differ only in sizes are compared together: a growing cache is replaced by a longer one.
     """
     grown, by_origin = Counter(now.tensors), Counter[str]()
     grown.subtract(before.tensors)
@@ -60,7 +60,7 @@ def growing_tensors(before: NewObjects, now: NewObjects) -> str:
 
 
 def _kind(tensor: Any) -> tuple[str, str]:
-    """Return the origin of a DTensor, which excludes its extents, and its description."""
+    """Return a key of a DTensor without its sizes, and its description."""
     dtype, shape = dtype_text(tensor.dtype), tensor.shape
     placements = " ".join(map(placement_text, tensor.placements))
     return f"{dtype} {len(shape)} {placements}", f"{dtype}{shape_text(shape)} {placements}"

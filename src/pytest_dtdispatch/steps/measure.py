@@ -1,4 +1,4 @@
-"""Count repeated steps, and steps of processes that a program spawns."""
+"""Counting of repeated steps, and of steps in spawned processes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _step_title(number: int, name: str, is_warm: bool) -> str:
 
 
 def run_counted(target: Callable[..., object], path: Path, *args: Any, **kwargs: Any) -> None:
-    """Run the target of a process, counted as one step; if it raises, the counts up to there are written."""
+    """Run the target of a process as one counted step, and write its counts, even if it raises."""
     with StepCounter() as counter:
         try:
             target(*args, **kwargs)
@@ -92,7 +92,7 @@ class ProcessCounts:
         self.started = 0
 
     def start(self, start: Callable[[Any], Any], process: Any) -> Any:
-        """Start a process so that it counts."""
+        """Start a process with a target that counts."""
         self.started += 1
         target = getattr(process, "_target", None)
         if target is None or not isinstance(process, SpawnProcess):
@@ -104,7 +104,7 @@ class ProcessCounts:
     def found(self) -> Iterator[tuple[int, StepCounts]]:
         """Yield the number and the counts of each process that wrote counts."""
         for number in range(1, self.started + 1):
-            with suppress(OSError, ValueError):  # it was killed before or while it wrote
+            with suppress(OSError, ValueError):  # the process was killed before or during writing
                 text = (self._folder / str(number)).read_text(encoding="utf-8")
                 yield number, decode(StepCounts, json.loads(text))
 

@@ -1,4 +1,4 @@
-"""Counts of a step: exact numbers, and the events that each consists of."""
+"""Counts of a step: exact numbers and their events."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class StepCounts(EventLists):
     """Counts of one step.
 
     Args:
-        hits: number of calls answered by a sharding-propagation cache.
+        hits: number of calls that were hits of a sharding-propagation cache.
         unpropagated: number of calls that never query the propagator, such as ``is_same_size``.
         events: misses, redistributions, collectives and conversions, in order.
         cache_growth: number of entries that each cache gained.
@@ -131,14 +131,14 @@ class CountKind(NamedTuple):
     """A kind of count of a step. Columns, limits, metrics and counts of A/B runs are derived from it.
 
     Args:
-        number: returns the count of a step.
-        title: of its column; empty if it has none.
+        number: function that returns the count of a step.
+        title: title of its column; empty if it has none.
         limit: name of its limit; empty if it has none.
         metric: name in files; empty if it is not written.
         per_step: attribute of ``Steps``, and name in A/B runs; empty if they do not compare it.
-        details: returns what it consists of, as lines below a limit that it exceeds.
-        events: returns the events that it counts.
-        is_growth: whether it counts what a step leaves; a cold step fills caches, which is not growth.
+        details: function that returns its events as lines, for a limit that it exceeds.
+        events: function that returns the counted events.
+        is_growth: whether it counts growth; a cold step fills caches, which is not growth.
     """
 
     number: Callable[[StepCounts], int]
@@ -152,7 +152,7 @@ class CountKind(NamedTuple):
 
 
 def event_kind(name: str, events: Callable[[StepCounts], Sequence[StepEvent]], metric: str = "") -> CountKind:
-    """Return the kind that counts these events, with the same name as a column, a limit and in A/B runs."""
+    """Return the kind that counts these events, with one name for its column, its limit and in A/B runs."""
 
     def details(step: StepCounts) -> Sequence[str]:
         return by_cause([events(step)])
@@ -223,11 +223,11 @@ class Steps(EventLists, NoRows):
     If nothing is measured, it has no steps, and every count is 0.
 
     Args:
-        name: of the step.
-        warmup: counts of each step of the warm-up.
-        steps: counts of each step after it.
+        name: name of the step.
+        warmup: counts of each warm-up step.
+        steps: counts of each step after the warm-up.
         inputs: shape of each input, including the warm-up; empty without inputs.
-        advice: what to change in the step, the largest saving first.
+        advice: suggested changes of the step, the largest saving first.
 
     Example:
         >>> from pytest_dtdispatch.steps.events import QueriedCache
@@ -245,14 +245,14 @@ class Steps(EventLists, NoRows):
     advice: tuple[Advice, ...] = ()
 
     def metrics(self) -> Iterator[tuple[str, int]]:
-        """Yield each metric, from the step with the highest count, as in limits."""
+        """Yield each metric: the maximum over the steps, as in limits."""
         for kind in COUNTS:
             if kind.metric and self.steps and not (kind.is_growth and self.is_cold):
                 yield kind.metric, max(0, *map(kind.number, self.steps))
 
     @property
     def is_cold(self) -> bool:
-        """Whether it is one step without a warm-up, whose first calls fill caches, which is not growth."""
+        """Whether it is one step without a warm-up; filling caches in its first calls is not growth."""
         return not self.warmup and len(self.steps) == 1
 
     @property
@@ -267,7 +267,7 @@ class Steps(EventLists, NoRows):
 
     @property
     def hits(self) -> int:
-        """Number of calls answered by a cache, in all steps."""
+        """Number of cache hits, in all steps."""
         return sum(step.hits for step in self.steps)
 
     @property
@@ -290,42 +290,42 @@ class Steps(EventLists, NoRows):
 
     @property
     def misses_per_step(self) -> float:
-        """Misses a step, with a list of their causes."""
+        """Misses per step, with a list of their causes."""
         return self._per_step([step.missed for step in self.steps])
 
     @property
     def redistributes_per_step(self) -> float:
-        """Redistributions a step, with a list."""
+        """Redistributions per step, with a list."""
         return self._per_step([step.redistributions for step in self.steps])
 
     @property
     def implicit_per_step(self) -> float:
-        """Implicit redistributions a step, with a list."""
+        """Implicit redistributions per step, with a list."""
         return self._per_step([step.implied for step in self.steps])
 
     @property
     def collectives_per_step(self) -> float:
-        """Collectives a step, with a list."""
+        """Collectives per step, with a list."""
         return self._per_step([step.collective_runs for step in self.steps])
 
     @property
     def wraps_per_step(self) -> float:
-        """Conversions of local tensors to DTensors a step, with a list."""
+        """Conversions of local tensors to DTensors per step, with a list."""
         return self._per_step([step.wraps for step in self.steps])
 
     @property
     def unwraps_per_step(self) -> float:
-        """Conversions of DTensors to local tensors a step, with a list."""
+        """Conversions of DTensors to local tensors per step, with a list."""
         return self._per_step([step.unwraps for step in self.steps])
 
     @property
     def reads_per_step(self) -> float:
-        """Reads of values by the host a step, with a list."""
+        """Reads of values by the host per step, with a list."""
         return self._per_step([step.reads for step in self.steps])
 
     @property
     def partial_reads_per_step(self) -> float:
-        """Reads of partial DTensors a step, with a list."""
+        """Reads of partial DTensors per step, with a list."""
         return self._per_step([step.partial_reads for step in self.steps])
 
     def _per_step(self, events: Sequence[Sequence[AnyEvent]]) -> Count:
@@ -333,25 +333,25 @@ class Steps(EventLists, NoRows):
 
     @property
     def cache_growth_per_step(self) -> float:
-        """Entries a step that the fastest-growing cache gained, with a list of all caches that grew."""
+        """Entries that the fastest-growing cache gained per step, with a list of all caches that grew."""
         grown, steps = self.cache_growth, plural(len(self.steps), "step")
         details = [f"{cache}: {count:+,} over {steps}" for cache, count in grown.items() if count]
         return Count(max(grown.values(), default=0), len(self.steps), details)
 
     @property
     def spec_growth_per_step(self) -> float:
-        """``DTensorSpec`` objects gained a step."""
+        """``DTensorSpec`` objects gained per step."""
         return Count(self.spec_growth, len(self.steps))
 
     @property
     def dtensor_growth_per_step(self) -> float:
-        """``DTensor`` objects gained a step, with a list."""
+        """``DTensor`` objects gained per step, with a list."""
         details = dict.fromkeys(step.kept for step in self.steps if step.kept)
         return Count(self.dtensor_growth, len(self.steps), details)
 
     @property
     def steady_after(self) -> Steady | None:
-        """Number of inputs and steps up to the last step that missed; None if that is the last one."""
+        """Number of inputs and steps up to the last step that missed; None if it is the last of all steps."""
         last = max((number for number, step in enumerate(self.steps, 1) if step.misses), default=0)
         if last and last == len(self.steps):
             return None
@@ -359,7 +359,7 @@ class Steps(EventLists, NoRows):
 
     @property
     def unsteady(self) -> str:
-        """The first two steps with a different number of calls, as text; empty if there are none."""
+        """Text about the first two steps with different numbers of calls; empty if there are none."""
         calls = [step.calls for step in self.steps]
         other = next((i for i, count in enumerate(calls) if count != calls[0]), None)
         return "" if other is None else f"{calls[0]} calls in step 1 and {calls[other]} in step {other + 1}"
@@ -367,14 +367,14 @@ class Steps(EventLists, NoRows):
 
 @dataclass(frozen=True)
 class StepCalls:
-    """The calls of a step.
+    """Calls of a step.
 
     Args:
-        name: of the step.
-        step: the callable.
-        warmup: number of calls that are not counted.
+        name: name of the step.
+        step: step function.
+        warmup: number of warm-up calls, which are not part of the counts.
         steps: number of calls after the warm-up; ignored if there are inputs.
-        inputs: one for each call; None if the step takes no argument.
+        inputs: argument of each call; None if the step takes no argument.
     """
 
     name: str
@@ -384,7 +384,11 @@ class StepCalls:
     inputs: Iterable[Any] | None = None
 
     def arguments(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the arguments of each call; reject inputs that the warm-up uses up."""
+        """Yield the arguments of each call.
+
+        Raises:
+            MeasurementError: there are no inputs after the warm-up.
+        """
         if self.inputs is None:
             yield from itertools.repeat((), self.warmup + self.steps)
             return
@@ -393,7 +397,7 @@ class StepCalls:
             number += 1
             yield (value,)
         if number <= self.warmup:
-            rest = f"warmup={self.warmup} leaves none of them to count" if number else "give one at least"
+            rest = f"warmup={self.warmup} leaves none of them to count" if number else "pass at least one"
             raise MeasurementError(f"steps(): inputs has {number or 'no'} item{'s' * (number != 1)}: {rest}")
 
     def run_once(self) -> Steps:
@@ -418,17 +422,17 @@ def read_calls(
     check_callable("steps", step, name)
     if steps is not None:
         raise MeasurementError(
-            f"steps(): steps={shown(steps)} with inputs: each input is a step, leave it out"
+            f"steps(): steps={shown(steps)} with inputs: each input is a step, so omit steps="
         )
     warmup = 0 if warmup is None else warmup
     check_count("warmup", warmup, 0)
     if not isinstance(inputs, Iterable) and not hasattr(inputs, "__getitem__"):
         raise MeasurementError(
-            f"steps(): inputs={shown(inputs)} cannot be iterated over: give a list of inputs"
+            f"steps(): inputs={shown(inputs)} cannot be iterated over: pass a list of inputs"
         )
     if mismatch := signature_mismatch(step, None):
         raise MeasurementError(
             f"steps(): the step {mismatch}, and is called with "
-            "one of the inputs: wrap it, as in dtdispatch.steps(lambda pair: step(*pair), inputs=pairs)"
+            "one input: wrap it, as in dtdispatch.steps(lambda pair: step(*pair), inputs=pairs)"
         )
     return StepCalls(name or step_name(step), step, warmup, 0, inputs)

@@ -1,4 +1,4 @@
-"""Record reads of values of tensors by the host, with their source lines."""
+"""Recorder of reads of tensor values by the host, with their source lines."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pytest_dtdispatch.torchapi.tensors import is_dtensor, is_tensor, local_of
 
 
 class Reading(threading.local):
-    """What a thread reads."""
+    """State of the reads of a thread."""
 
-    is_inside = False  # of a read, whose parts are not counted
-    is_on_cpu = False  # whether an op reads numbers on a CPU only
+    is_inside = False  # whether a read is running: nested ones are not counted
+    is_on_cpu = False  # whether an op is running that reads numbers only on a CPU
 
 
 class ReadRecorder:
-    """Records reads. Each method receives what reads, and must call it.
+    """Recorder of reads. Each method receives the reading function, and must call it.
 
     Args:
-        here: returns the current line of the calling thread.
-        log: list that reads are appended to.
+        here: function that returns the current line of the current thread.
+        log: list to which reads are appended.
     """
 
     def __init__(self, here: Callable[[], CodePlace], log: list[Any]) -> None:
@@ -36,7 +36,7 @@ class ReadRecorder:
         self._reading = Reading()
 
     def on_read(self, run: Callable[..., Any], name: str, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record a read of a tensor; reads inside are part of it."""
+        """Record a read of a tensor; nested reads are part of it."""
         reading = self._reading
         is_part = reading.is_inside or (reading.is_on_cpu and name == "item")
         if is_part or not is_tensor(tensor) or is_host_read(sys._getframe(1)):
@@ -52,6 +52,6 @@ class ReadRecorder:
         return result
 
     def on_cpu_reader(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run an op whose reads of numbers happen on a CPU only."""
+        """Run an op that reads numbers only on a CPU."""
         with patch.object(self._reading, "is_on_cpu", True):
             return run(*args, **kwargs)

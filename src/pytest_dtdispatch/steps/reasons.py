@@ -1,4 +1,4 @@
-"""Why a call missed: compare its cache-relevant properties with those of earlier calls."""
+"""Reasons of misses: differences of cache-relevant properties from those of earlier calls."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pytest_dtdispatch.torchapi.ops import arguments_of, leaves_of, op_name
 from pytest_dtdispatch.torchapi.tensors import mesh_among, stride_of, tensor_traits
 
 MAX_SHOWN = 3
-# Calls stored in a loop that never ends: of an op in a thread, and at one position in the step.
+# Maximum of stored calls, for endless loops: of an op in a thread, and at one position in the step.
 MAX_CALLS, MAX_AT_POSITION = 4096, 32
 
 
 class CallPosition(NamedTuple):
-    """The position of a call in a step.
+    """Position of a call in a step.
 
     Args:
-        thread: number of the thread, 0 for the one that runs the step; caches are per thread.
+        thread: number of the thread, 0 for that of the step; caches are per thread.
         call: number of earlier calls of the thread in this step.
-        clears: number of times that the thread's caches were cleared before.
+        clears: number of earlier clears of the thread's caches.
     """
 
     thread: int = 0
@@ -37,8 +37,8 @@ class Trait(NamedTuple):
     """A property that may distinguish two calls of an op in a cache.
 
     Args:
-        of: an argument, such as ``self`` or ``tensors[3]``, or ``mesh``.
-        kind: ``type``, which every argument has, ``shape``, ``placements``, ...
+        of: argument, such as ``self`` or ``tensors[3]``, or ``mesh``.
+        kind: kind of property: ``shape``, ``placements``, ...; every argument has a ``type``.
     """
 
     of: str
@@ -49,7 +49,7 @@ class Trait(NamedTuple):
 Traits = Mapping[Trait, str]
 _Call = tuple[tuple[Trait, str], ...]
 T = TypeVar("T")
-# These follow from others, or may not be part of a cache's key: reported only if nothing else differs.
+# Implied by other traits, or not part of some cache keys: reported only if no other trait differs.
 WEAK = ("stride", "value")
 REMEDIES = {"shape": Remedy.SHAPE, "length": Remedy.LENGTH, "value": Remedy.NUMBER}
 
@@ -64,14 +64,14 @@ class Called(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """Why a call missed.
+    """Reason of a miss.
 
     Args:
-        text: the reason.
-        without_values: the reason without values that may differ from step to step.
-        remedy: what avoids the miss.
-        arguments: of the first difference.
-        values: of these, now and before.
+        text: reason as text.
+        without_values: reason without values that may differ from step to step.
+        remedy: remedy that avoids the miss.
+        arguments: arguments of the first difference.
+        values: their value, now and before.
     """
 
     text: str
@@ -82,7 +82,7 @@ class Reason(NamedTuple):
 
 
 def describe(func: Any, args: Sequence[Any], kwargs: dict[str, Any], at: CallPosition) -> Called:
-    """Describe a call on DTensors, or on their specs in propagation."""
+    """Return the traits of a call on DTensors, or on their specs in propagation."""
     mesh = mesh_among(leaves_of(args, kwargs))
     traits = {} if mesh is None else {**_mesh_traits(mesh)}
     for argument, value in arguments_of(func, args, kwargs):
@@ -94,7 +94,7 @@ def _add(traits: dict[Trait, str], of: str, value: Any, mesh: Any) -> None:
     tensor = tensor_traits(value)
     if tensor is not None:
         traits[Trait(of, "type")] = "tensor"
-        replicated = "R" * (mesh.ndim if mesh is not None else 1)  # as torch treats a plain tensor
+        replicated = "R" * (mesh.ndim if mesh is not None else 1)  # torch treats plain tensors as replicated
         traits[Trait(of, "dtype")] = dtype_text(tensor.dtype)
         traits[Trait(of, "shape")] = shape_text(tensor.shape)
         traits[Trait(of, "placements")] = placements_text(tensor.placements) or replicated
@@ -121,10 +121,10 @@ def _mesh_traits(mesh: Any) -> dict[Trait, str]:
 
 
 class Seen:
-    """Earlier calls: of each thread by op, and by position in the step."""
+    """Earlier calls of each thread by op, and by position in the step."""
 
     def __init__(self) -> None:
-        # By call, the number of times that the thread's caches were cleared before it last ran.
+        # By call, the number of clears of the thread's caches before its last run.
         self._clears: defaultdict[tuple[int, str], dict[_Call, int]] = defaultdict(dict)
         self._at_position: defaultdict[tuple[int, str, int], dict[_Call, None]] = defaultdict(dict)
 
@@ -135,7 +135,7 @@ class Seen:
         _put_last(self._at_position[at.thread, called.op, at.call], call, None, MAX_AT_POSITION)
 
     def why(self, called: Called) -> Reason:
-        """Return why a call missed, before it is recorded itself."""
+        """Return the reason of a miss; call it before recording the call."""
         op, traits, at, _ = called
         earlier = self._clears.get((at.thread, op))
         if not earlier:
@@ -145,9 +145,9 @@ class Seen:
         if before is not None and before < at.clears:
             return Reason("the caches were cleared since its last call", remedy=Remedy.CLEARED)
         if before is not None:
-            return Reason("an equal call missed before: its plan is not kept", remedy=Remedy.UNCACHED)
+            return Reason("an equal call missed before: its plan is not cached", remedy=Remedy.UNCACHED)
         same_position = self._at_position.get((at.thread, op, at.call))
-        # Of equally similar calls the reader remembers the last.
+        # Of equally similar calls, report the latest.
         latest_first = islice(reversed(same_position or earlier), MAX_AT_POSITION)
         differences = (_differences(traits, dict(other)) for other in latest_first)
         kinds, strong, weak = min(differences, key=lambda each: tuple(map(len, each)))
@@ -155,12 +155,12 @@ class Seen:
         text = _joined([change.text for change in changes], ", ")
         cause = _joined([change.without_values for change in changes], ", ")
         if not same_position:
-            return Reason(f"{text} in another place", cause)
+            return Reason(f"{text} at another position", cause)
         return changes[0]._replace(text=text, without_values=cause)
 
 
 def _put_last(calls: dict[_Call, T], call: _Call, value: T, limit: int) -> None:
-    """Store a call as the latest; drop the first if there are too many."""
+    """Store a call as the latest; remove the oldest if there are more than ``limit``."""
     calls.pop(call, None)
     calls[call] = value
     if len(calls) > limit:
@@ -168,14 +168,17 @@ def _put_last(calls: dict[_Call, T], call: _Call, value: T, limit: int) -> None:
 
 
 def _differences(traits: Traits, other: Traits) -> tuple[list[Reason], list[Reason], list[Reason]]:
-    """Compare two calls; equal differences of several arguments are merged."""
+    """Return differences of two calls: added or removed arguments, strong ones, and weak ones.
+
+    Equal differences of several arguments are merged.
+    """
     # A difference in the length of a list covers its items.
     new, old = (
         [trait.of for trait in each if trait.kind == "type" and "[" not in trait.of]
         for each in (traits, other)
     )
-    texts = [f"{of} is given, and was not" for of in new if of not in old]
-    texts += [f"{of} is not given, and was" for of in old if of not in new]
+    texts = [f"{of} is passed, but was not before" for of in new if of not in old]
+    texts += [f"{of} is not passed, but was before" for of in old if of not in new]
     strong: list[Reason] = []
     weak: list[Reason] = []
     changed: dict[tuple[str, str, str], list[str]] = {}

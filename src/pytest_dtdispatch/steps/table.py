@@ -1,4 +1,4 @@
-"""The table of counts, with a line for each step, and limits of counts."""
+"""The table of counts, with one line for each step, and limits of counts."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from pytest_dtdispatch.steps.model import (
     Steps,
 )
 
-# Calls and hits come first here. COUNTS has the order of files, where calls come last.
+# Calls and hits are the first columns; COUNTS has the order of files.
 COLUMNS = sorted(
     (kind for kind in COUNTS if kind.title), key=lambda kind: kind.title not in ("calls", "hits")
 )
 LIMITS = tuple(kind.limit for kind in COLUMNS if kind.limit)
-RARE = (IMPLICIT, READS, PARTIAL_READS)  # columns that are shown only if a step has one
+RARE = (IMPLICIT, READS, PARTIAL_READS)  # columns that are omitted if all steps have 0
 MEANINGS = {
     "misses": "calls whose sharding was propagated",
-    IMPLICIT: "redistributions that an op made by itself",
-    "wraps": "DTensors made of local tensors",
-    READS: "values that the host reads, for which it waits for a device",
+    IMPLICIT: "redistributions that an op implied",
+    "wraps": "conversions of local tensors to DTensors",
+    READS: "reads of values by the host, which wait for a device",
     PARTIAL_READS: "reads of partial DTensors: each rank reads its own share",
     "cache+": "entries that the fastest-growing cache gained",
     "specs+": "live sharding specs gained",
     "DTensors+": "live DTensors gained",
     "calls": "ops on DTensors",
     "steps": "warm-up + counted",
-    "missed": "steps with inputs of that shape that missed",
+    "missed": "steps of that input shape that missed",
 }
 
 
@@ -75,7 +75,7 @@ def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
 
 
 def _worst_text(counted: Mapping[str, Sequence[Steps]]) -> str:
-    """Name the step with most misses, else with most redistributions; empty if no step has any."""
+    """Describe the step with most misses, or else most redistributions; empty if no step has any."""
     every = [
         (RowId(test, "" if steps.name == "step" else steps.name), steps.steps)
         for test, of_test in counted.items()
@@ -86,7 +86,7 @@ def _worst_text(counted: Mapping[str, Sequence[Steps]]) -> str:
         ("redistribution", "s", lambda step: len(step.redistributions)),
     ):
         found = [(row, sorted(map(number, steps))) for row, steps in every if steps]
-        row, numbers = max(found, key=lambda one: one[1][-1], default=(None, [0]))
+        row, numbers = max(found, key=lambda item: item[1][-1], default=(None, [0]))
         if numbers[-1]:
             up_to = "up to " * (numbers[0] < numbers[-1])
             return f"worst: {row}: {up_to}{plural(numbers[-1], noun, ending)} per step"
@@ -132,7 +132,7 @@ def _notes(steps: Steps, view: View) -> Sequence[str]:
 
 
 def _shape_lines(steps: Steps, view: View) -> tuple[Line, ...]:
-    """Return a line for each shape, in order of appearance, and one line for the rest of many shapes."""
+    """Return a line for each shape, in order of first occurrence, and one line for the rest of many."""
     of_shape: dict[str, list[StepCounts]] = {}
     for shape, counts in zip(steps.inputs[len(steps.warmup) :], steps.steps, strict=True):
         of_shape.setdefault(shape, []).append(counts)

@@ -1,4 +1,4 @@
-"""Record transfers: redistributions, collectives, wraps and unwraps, with their source lines."""
+"""Recorder of transfers: redistributions, collectives, wraps and unwraps, with their source lines."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Exchange(NamedTuple):
     """An exchange of shards between two dimensions: an all_to_all, or a gather on a CPU mesh.
 
     Args:
-        bytes: handled by an all_to_all on this rank.
+        bytes: bytes of an all_to_all on this rank.
         is_real: whether its collective moves data between processes.
         is_simulated: whether it runs on the CPU tensors of all simulated ranks, without a gather.
     """
@@ -62,7 +62,7 @@ class Exchange(NamedTuple):
     is_simulated: bool
 
     def as_counted(self, ran: Collective) -> Collective:
-        """Return the collective of a GPU mesh, or between real processes the one that ran."""
+        """Return the collective that a GPU mesh would run; between real processes, the one that ran."""
         is_gathered = ran.kind == "all_gather"
         if self.is_real:
             return replace(ran, elsewhere="all_to_all on a GPU") if is_gathered else ran
@@ -74,7 +74,7 @@ class Running(threading.local):
     """The redistribution, conversion and collective that a thread runs."""
 
     implied_by = ""
-    operands = 0  # number of tensors that this op takes
+    operands = 0  # number of tensor arguments of this op
     redistributed: Any = None  # the DTensor whose redistribution is explicit
     has_gradient = False  # whether autograd records it
     collective_bytes = 0
@@ -82,15 +82,15 @@ class Running(threading.local):
     exchange: Exchange | None = None
     place: CodePlace | None = None  # line of the redistribution
     converting = ""  # name of the conversion
-    is_observed = False  # whether torch called the next redistribution implicit
+    is_observed = False  # whether torch has marked the next redistribution as implicit
 
 
 class TransferRecorder:
-    """Records transfers. Each method receives the torch function and must call it.
+    """Recorder of transfers. Each method receives the torch function and must call it.
 
     Args:
-        here: returns the current line of the calling thread.
-        log: list that events are appended to.
+        here: function that returns the current line of the current thread.
+        log: list to which events are appended.
     """
 
     def __init__(self, here: Callable[[], CodePlace], log: list[Any]) -> None:
@@ -103,7 +103,7 @@ class TransferRecorder:
         self._graph = WeakIdKeyDictionary()
 
     def on_implied(self, redistribute: Function, info: Any, schema: Any, *args: Any, **kwargs: Any) -> Any:
-        """Note the op whose arguments are redistributed, and the number of tensors that it takes."""
+        """Record the op whose arguments are redistributed, and its number of tensor arguments."""
         leaves = leaves_of(schema.args_schema, schema.kwargs_schema)
         operands = sum(isinstance(leaf, spec_type()) for leaf in leaves)
         with patch.multiple(self._running, implied_by=op_name(schema.op), operands=operands):
@@ -181,12 +181,12 @@ class TransferRecorder:
         return result
 
     def on_observation(self, observe: Function, *args: Any, **kwargs: Any) -> None:
-        """Note that the next redistribution is implicit, by an op or in the backward of a conversion."""
+        """Record that the next redistribution is implicit, by an op or in the backward of a conversion."""
         observe(*args, **kwargs)
         self._running.is_observed = True
 
     def on_exchange(self, exchange: Function, shard: Any, *args: Any, **kwargs: Any) -> Any:
-        """Note that the next collective exchanges shards."""
+        """Record that the next collective exchanges shards."""
         is_simulated = is_local_mode_open()
         observed = Exchange(
             _bytes(shard),
@@ -199,7 +199,7 @@ class TransferRecorder:
     def on_conversion(self, converter: Converter, convert: Function, *args: Any, **kwargs: Any) -> Any:
         """Record a wrap or an unwrap; a nested one is part of the outer one."""
         __tracebackhide__ = True
-        # The autograd function has edges only if there will be a gradient.
+        # The autograd node has edges only if there will be a gradient.
         has_gradient = bool(getattr(args[0], "next_functions", ()))
         if converter.kind is Conversion.REDISTRIBUTE:
             explicit = None if converter.is_backward else first_tensor(args)
@@ -244,8 +244,8 @@ class TransferRecorder:
     def _number(self, converter: Converter, tensor: Any, has_gradient: bool) -> int:
         """Return the number of a converted tensor.
 
-        The result shares its memory, so a write does not change the number, unless it gives the tensor
-        another graph. A result without a gradient does not replace one with a gradient.
+        The result shares its memory, so a write changes the number only if it changes the autograd graph of
+        the tensor. A result without a gradient does not replace one with a gradient.
         """
         if converter.name == "distribute_tensor":
             return self._numbers.of_contents(tensor)
