@@ -1,1 +1,1 @@
-"""Rounds of timed calls: what is recorded, how often, and which samples are proved. Without torch."""
+"""Rounds of timed calls: plan, timing, and proof of samples. Does not import torch."""

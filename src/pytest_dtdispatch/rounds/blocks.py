@@ -1,4 +1,7 @@
-"""Blocks of samples: more until the gate of the row is decided, and again before it fails. Without torch."""
+"""Blocks of samples: more samples until a row's verdict is decided, and more blocks before it fails.
+
+Does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +14,26 @@ from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.core.verdicts import MAX_BLOCKS, Outlook
 from pytest_dtdispatch.rounds.plan import Plan, agreed, is_precise
 
-# Seconds before each repetition of a row that would fail. In 240 s on a quiet machine a spin loop had 39
-# moments of 50 ms and more, the longest 1.9 s, in which everything took 1.2 times as long.
+# Seconds before each repetition of a row that would fail. In 240 s on a quiet machine, a spin loop had 39
+# periods of at least 50 ms, the longest 1.9 s, in which everything took 1.2 times as long.
 PAUSES_S: tuple[float, ...] = tuple(0.5 * 2**number for number in range(MAX_BLOCKS - 1))
-MAX_EXTENSIONS = 3  # of a block: with more than four times its samples the baseline's decide the interval
-CLOSELY = 0.05  # precision of the median of a saved row by which a gate of 20 % can decide
+MAX_EXTENSIONS = 3  # per block: with more than four times the samples, the baseline's determine the interval
+CLOSELY = 0.05  # precision of the median of a saved row that a threshold of 20 % needs
 STEADY = (State.HIT, State.CALL)
 
 
 class Blocks:
-    """Blocks of one row: one without a gate.
+    """Blocks of samples of one row. Without a gate, there is one block.
 
     With a gate, a block is extended until each state of the row is decided, or precise if the gate does not
-    compare it, or its time is over. While a state would fail, or the core was slow, another block follows
-    after a pause. Such a state is judged by its quietest block. Samples of one block from different speeds of
-    the core are not mixed: the faster ones remain.
+    compare it, or until the time limit. While a state would fail, or the core was slow, another block follows
+    after a pause. Such a state is judged by its quietest block. Samples from different speeds of the core are
+    not mixed in a block: the faster ones remain.
 
     Args:
-        plan: how much is measured, and the gate.
-        label: of the row; empty for rows that are not gated one by one.
-        mesh: of the row, as text.
+        plan: rounds, time limit and gate.
+        label: label of the row; empty for rows that are not judged while they are measured.
+        mesh: mesh of the row, as text.
     """
 
     def __init__(self, plan: Plan, label: str, mesh: str) -> None:
@@ -44,7 +47,7 @@ class Blocks:
         self._began = plan.sampler.clock() if self._gate else 0
 
     def wants_more(self) -> bool:
-        """Return whether the row is measured again; sleep before another block."""
+        """Return whether to measure the row again; sleep before another block."""
         if not self._blocks or self._gate is None:
             return not self._blocks
         row = replace(self._row, figures=self.figures)
@@ -69,7 +72,7 @@ class Blocks:
         return PAUSES_S[len(self._blocks) - 1]
 
     def _without_gate(self, samples: Samples) -> Outlook:
-        """Return what a state needs that no gate compares: a core at full speed, and a precise median."""
+        """Return the outlook of a state that no gate compares: it needs a fast core and a precise median."""
         if samples.state is State.LOCAL:
             return Outlook.DECIDED
         if self._plan.speed.is_slow(samples.speed_ns):
@@ -77,7 +80,7 @@ class Blocks:
         return Outlook.DECIDED if is_precise(samples.values, CLOSELY) else Outlook.OPEN
 
     def _agreed(self, outlooks: Mapping[State, Outlook]) -> dict[State, Outlook]:
-        """Return what all ranks extend and repeat: what any rank needs and has time for."""
+        """Return the outlooks over all ranks: a state is measured again if any rank needs it and has time."""
         took_s = (self._plan.sampler.clock() - self._began) / 1e9
         another_s = took_s / (1 + self._extensions)
         is_in_time = self._extensions < MAX_EXTENSIONS and took_s + another_s <= self._plan.max_time_s
@@ -92,7 +95,7 @@ class Blocks:
         return {state: Outlook(-least) for state, least in zip(State, settled, strict=True)}
 
     def add(self, figures: Figures) -> None:
-        """Add a measurement, to the last block or as another one."""
+        """Add a measurement to the last block, or as a new block."""
         if not self._open:
             self._blocks.append(figures)
             return
@@ -108,7 +111,7 @@ class Blocks:
 
     @property
     def figures(self) -> Figures:
-        """The first block, with the quietest samples of each state that was measured again."""
+        """Figures of the first block, with the quietest block's samples of each repeated state."""
         first, *others = self._blocks
         by_state = [{each.state: each for each in of.samples if each.values} for of in self._blocks]
         chosen: dict[State, Samples] = {}
@@ -117,7 +120,7 @@ class Blocks:
             quietest = min(blocks, key=lambda of: of[state].median_ns)
             slow = sum(of[state].speed_ns > SLOWED * quietest[state].speed_ns for of in blocks)
             chosen[state] = replace(quietest[state], blocks=len(blocks), slow_blocks=slow)
-            if state in STEADY and State.LOCAL in quietest:  # from which the overhead is computed
+            if state in STEADY and State.LOCAL in quietest:  # the overhead is their difference
                 chosen[State.LOCAL] = quietest[State.LOCAL]
         samples = tuple(chosen.get(each.state, each) for each in first.samples)
         notes = [f"not measured again: {note}" for of in others if not of.samples for note in of.notes]

@@ -1,4 +1,4 @@
-"""How fast the core runs, by the time of a fixed Python loop. Without torch."""
+"""Speed of the core, as the time of a fixed Python loop. Does not import torch."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ def _work() -> None:
 
 @dataclass(eq=False)
 class CoreSpeed:
-    """Reads how fast the core runs, and limits how long a process waits until it runs faster.
+    """Readings of the core's speed, and a limit on pauses until it is faster.
 
-    Attributes:
+    Args:
+        work: loop that is timed.
+        clock: clock in nanoseconds.
         fastest_ns: minimum of all readings; infinite before the first.
-        pauses_left_s: seconds that may still be slept before measurements are repeated.
+        pauses_left_s: remaining seconds of pauses before measurements are repeated.
     """
 
     work: Callable[[], object] = _work
@@ -37,7 +39,7 @@ class CoreSpeed:
     pauses_left_s: float = 8.0
 
     def read(self) -> int:
-        """Return the nanoseconds that the loop takes now, as the minimum of two runs."""
+        """Return the current time of the loop in nanoseconds, the minimum of two runs."""
         times = []
         for _ in range(2):
             began = self.clock()
@@ -57,4 +59,4 @@ class CoreSpeed:
         return speed_ns > SLOWED * self.fastest_ns
 
 
-CORE = CoreSpeed()  # of this process
+CORE = CoreSpeed()  # shared by all measurements of this process

@@ -1,4 +1,7 @@
-"""How many calls of one subject are measured: as many as are enough and fit into the time. Without torch."""
+"""Plan of a measurement: the number of calls, which precision and a time limit determine.
+
+Does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ from pytest_dtdispatch.rounds.core_speed import CORE, CoreSpeed
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, Pace, Sampler
 from pytest_dtdispatch.stats.intervals import median_interval
 
-FEWEST = 6  # samples that have an interval with 95 %
+FEWEST = 6  # minimum number of samples for a 95 % interval
 
 
 def is_precise(values: Sequence[float], within: float = 0.1) -> bool:
-    """Return whether the interval of the median lies within a share of it, by default a tenth.
+    """Return whether the median's 95 % interval is within this fraction of it, by default 0.1.
 
     Example:
         >>> is_precise([100, 109, 92, 100, 102, 100]), is_precise([100] * 5)
@@ -34,27 +37,27 @@ def is_precise(values: Sequence[float], within: float = 0.1) -> bool:
 
 
 MIN_ROUNDS = 5
-LONG_S = 2.0  # rows that take longer announce it
+LONG_S = 2.0  # rows that take longer report their duration
 WARMUP_HITS = 10  # the second call after a miss costs 3 to 6 times a steady hit
-# A hit of 8 us is 3 % slower until what reads the counters between calls is warm too, after some 200 calls.
+# A hit of 8 us is 3 % slower until the code that reads the counters is warm too, after about 200 calls.
 QUICK_WARMUP, QUICK_WARMUP_NS = 200, 2_000_000
-ROUNDS_TOGETHER = 10  # on ranks that repeat collectives and stop together once samples are precise
-SLOW_NS = 3_000_000  # hits of less are never cut: 20 rounds of them fit into a second
-# The first hit after a miss takes up to 0.5 ms more, however many ops it runs, and later ones do not: of a
-# hit of 50 ms that is 1 %, and no hit is discarded.
+ROUNDS_TOGETHER = 10  # rounds on ranks that repeat collectives, and stop together if samples are precise
+SLOW_NS = 3_000_000  # the number of faster hits is never reduced: 20 rounds of them fit into a second
+# The first hit after a miss takes up to 0.5 ms more, regardless of its number of ops, and later ones do not.
+# For a hit of 50 ms this is 1 %, so that no hit is discarded.
 WARMUP_NS = 50_000_000
-SHARE_OF_HITS = 0.1  # of the time, if misses alone would take more than all of it
+SHARE_OF_HITS = 0.1  # of the time limit, if misses alone would exceed it
 
 
 class Effort(NamedTuple):
     """Numbers of calls of one subject.
 
     Args:
-        rounds: maximum.
-        in_a_row: rounds whose misses follow each other.
-        repeat: hits recorded for each round.
-        warmup: hits discarded before those of a row.
-        is_paced: whether a round that would end too late does not begin.
+        rounds: maximum number of rounds.
+        in_a_row: number of rounds whose misses are consecutive.
+        repeat: number of recorded hits per round.
+        warmup: number of discarded hits before consecutive hits.
+        is_paced: whether rounds that would exceed the time limit are not started.
     """
 
     rounds: int
@@ -64,16 +67,16 @@ class Effort(NamedTuple):
     is_paced: bool = False
 
     def ns(self, miss_ns: float, hit_ns: float) -> float:
-        """Estimate how long all rounds take."""
+        """Estimate the duration of all rounds."""
         rows = math.ceil(self.rounds / self.in_a_row)
         return self.rounds * miss_ns + (self.rounds * self.repeat + rows * self.warmup) * hit_ns
 
 
 def fitted(planned: Effort, miss_ns: int, hit_ns: int, left_ns: float, budget_ns: float) -> Effort:
-    """Reduce a plan so that it ends in time, if it can: the warm-up, then hits, then rounds.
+    """Reduce a plan to the time limit if possible: first the warm-up, then hits, then rounds.
 
-    At least five rounds remain, with one hit each. A plan with fast hits is unchanged: its misses take the
-    time, and rounds check the clock.
+    At least five rounds remain, with one hit each. A plan with fast hits is unchanged: misses dominate its
+    duration, and rounds check the time limit.
 
     Example:
         >>> fitted(Effort(20, 20, 10, 10), 145_000_000, 140_000_000, 715e6, 1e9)
@@ -94,10 +97,10 @@ def fitted(planned: Effort, miss_ns: int, hit_ns: int, left_ns: float, budget_ns
 
 
 class Agreement(Protocol):
-    """Numbers that ranks which repeat collectives together agree on."""
+    """Agreement on numbers between ranks that repeat collectives together."""
 
     def sync(self, subject: str) -> None:
-        """Wait until all ranks have reached the next subject."""
+        """Wait for all ranks at the start of the next subject."""
 
     def minimum(self, step: str, numbers: Sequence[int]) -> tuple[int, ...] | None:
         """Return the minimum of each number over all ranks; None without a real process group."""
@@ -106,15 +109,17 @@ class Agreement(Protocol):
 def agreed(agreement: Agreement | None, step: str, *numbers: int) -> tuple[int, ...]:
     """Return the minimum of each number over all ranks; without other ranks, the numbers themselves.
 
-    A clock, the load and free memory differ between ranks. If one of them decides whether or how often a step
-    runs, ranks enter different collectives and wait until the timeout: settle the number here first.
+    Clocks, load and free memory differ between ranks. A decision that depends on them, such as the number of
+    repetitions, must be agreed on here: otherwise ranks enter different collectives and wait until the
+    timeout.
 
-    Every rank must call this with the same ``step`` and as many numbers; else all ranks raise RanksError. It
-    takes 1 to 20 ms: do not call it between timed calls. A decision is 0 or 1; a maximum is passed negated.
+    Every rank must call this with the same ``step`` and the same number of values; otherwise all ranks raise
+    RanksError. It takes 1 to 20 ms: do not call it between timed calls. Pass a decision as 0 or 1, and negate
+    numbers to get their maximum.
 
     Args:
-        agreement: of the plan; None in a run without ranks.
-        step: names the decision, such as ``"the rounds"``.
+        agreement: agreement of the plan; None in a run without ranks.
+        step: name of the decision, such as ``"the rounds"``.
         numbers: this rank's proposals.
 
     Example:
@@ -125,32 +130,32 @@ def agreed(agreement: Agreement | None, step: str, *numbers: int) -> tuple[int, 
     return numbers if settled is None else settled
 
 
-# Judges states of a row while its call can be repeated; empty if the gate does not compare the row.
+# Returns the outlook of each state of a row while its call can be repeated; empty for rows without a gate.
 RowGate = Callable[[Measurement], dict[State, Outlook]]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured, and how.
+    """Options of measurements.
 
     Args:
-        rounds: proved misses for each signature.
-        repeat: hits recorded after each miss.
-        max_time_s: seconds after which no round is added, once five are done. If hits are slow, fewer are
-            recorded and discarded, so that the subject ends in time.
-        cold: also measure cold calls.
-        in_a_row: rounds whose misses follow each other, each of a cleared cache, before their hits, if that
-            takes no more than a tenth of the time; otherwise five. Hits between two misses make the second
-            one up to 20 % slower, as its code has gone cold.
-        sampler: reads each call.
-        agreement: agrees with other ranks on numbers; None without other ranks.
-        fewest: samples after which no round is added once the median of each state is precise; None runs all
-            rounds.
-        warmup: hits discarded before those of a row.
-        quick_warmup: maximum of discarded hits if they are fast.
-        one_thread: run repetitions in one intra-op thread, not in as many as the program has set.
-        gate: judges rows while they are measured; None if figures are neither saved nor judged.
-        speed: reads how fast the core runs, beside each measurement.
+        rounds: number of proved misses of each signature.
+        repeat: number of recorded hits per miss.
+        max_time_s: time limit in seconds; after at least five rounds, no round begins after it. If hits are
+            slow, fewer are recorded and discarded, so that the subject meets the limit.
+        cold: whether to measure cold calls too.
+        in_a_row: number of rounds whose misses are consecutive, before their hits, if the misses take at most
+            a tenth of the time limit; otherwise five. After hits, a miss is up to 20 % slower, as its code is
+            no longer in the CPU caches.
+        sampler: sampler of each call.
+        agreement: agreement with other ranks; None without other ranks.
+        fewest: minimum number of samples; no round is added after that if the median of each state is
+            precise. None runs all rounds.
+        warmup: number of discarded hits before consecutive hits.
+        quick_warmup: maximum number of discarded hits if they are fast.
+        one_thread: whether to repeat calls in one intra-op thread instead of the program's number of threads.
+        gate: function that judges rows while they are measured; None if figures are neither saved nor judged.
+        speed: readings of the core's speed.
     """
 
     rounds: int = 20
@@ -169,18 +174,19 @@ class Plan:
 
 
 class Schedule:
-    """Decides how many calls of one subject run, by the duration of its rehearsal.
+    """Numbers of calls of one subject, from the duration of its rehearsal.
 
     Attributes:
-        plan: as requested, but without a time limit if the sampler is exact.
+        plan: requested plan, but without a time limit if the sampler is exact.
         effort: numbers of calls.
-        pace: how calls become steady, if the sampler needs more warm-up than times do.
-        fewest: samples with a precise median that end the rounds; None if all rounds run.
+        pace: warm-up and blocks, if the sampler needs more warm-up than times; else None.
+        fewest: minimum number of samples, after which a precise median ends the rounds; None to run all
+            rounds.
     """
 
     def __init__(self, plan: Plan, has_local: bool) -> None:
         if plan.sampler.is_exact:
-            # The minimum of a count would depend on a number of rounds that depends on the time.
+            # With a time limit, the number of rounds and so the minimum of a count would depend on the time.
             plan = replace(plan, max_time_s=math.inf, in_a_row=plan.rounds)
         self.plan = plan
         self.clock = plan.sampler.clock
@@ -189,12 +195,12 @@ class Schedule:
         self.fewest = plan.fewest
         self._has_local = has_local
         self._affordable = self._planned = plan.rounds
-        self._miss_ns = self._hit_ns = 0  # of the rehearsal, with everything around a call
+        self._miss_ns = self._hit_ns = 0  # in the rehearsal, including all work around a call
         self._began = self.clock()
         self._deadline = self._began + self.plan.max_time_s * 1e9
 
     def rehearsed_miss(self, began: int) -> None:
-        """Record the duration of the first miss, and show the duration of the row if it is long."""
+        """Record the duration of the first miss, and report the duration of the row if it is long."""
         self._miss_ns = max(self.clock() - began, 1)
         in_time = min(self.plan.max_time_s * 1e9 / self._miss_ns, self.plan.rounds)
         rounds = 1 if in_time < 1 else max(int(in_time), min(self.plan.rounds, MIN_ROUNDS))
@@ -207,12 +213,12 @@ class Schedule:
         """Record the duration of a warm call; return whether another one fits."""
         self._hit_ns = min(self.clock() - began, self._hit_ns or sys.maxsize)
         least_ns = MIN_ROUNDS * (self._miss_ns + self._hit_ns)
-        # Ranks must make the same number of calls, whatever time they take.
+        # Ranks must make the same number of calls, regardless of their duration.
         is_free = self.plan.agreement is not None or self._hit_ns < SLOW_NS
         return is_free or least_ns <= self.plan.max_time_s * 1e9
 
     def rehearsed(self, miss: int, hit: int) -> None:
-        """Plan by the samples of a first miss and of a later call."""
+        """Plan the numbers of calls from the samples of a first miss and of a later call."""
         plan = self.plan
         self.pace = plan.sampler.pace(miss, hit, plan.rounds, plan.repeat)
         if self.pace is not None:
@@ -228,7 +234,7 @@ class Schedule:
         self.effort = self.effort._replace(in_a_row=min(plan.in_a_row, in_a_row), warmup=warmup)
 
     def settle(self, propagation: Propagation) -> None:
-        """Reduce the effort to what fits into the time, and to what all ranks can do."""
+        """Reduce the numbers of calls to the time limit, and to the minimum of all ranks."""
         has_miss, has_hit = propagation is not Propagation.NONE, propagation is not Propagation.NEVER_CACHED
         miss_ns = self._miss_ns * has_miss * (2 if self.plan.cold else 1)
         hit_ns = self._hit_ns * has_hit * (2 if self._has_local else 1)
@@ -250,9 +256,9 @@ class Schedule:
         self._began = self.clock()
 
     def next_rounds(self, done: int) -> int:
-        """Return how many rounds run next; 0 if there is no time for more."""
+        """Return the number of rounds to run next; 0 if the time limit is reached."""
         count = min(self.effort.in_a_row, self._planned - done)
-        # If the first miss took too long, the second one shows whether all do.
+        # If the first miss took too long, the second one decides whether all do.
         is_slow = self.effort.rounds == 1 and self.clock() - self._began >= done * self.plan.max_time_s * 1e9
         if done < (1 if is_slow else MIN_ROUNDS):
             return count
@@ -263,11 +269,11 @@ class Schedule:
         return min(count, int((self._deadline - now) * done / max(now - self._began, 1)))
 
     def has_few_misses(self, done: int) -> bool:
-        """Return whether a row has too few rounds to judge its misses."""
+        """Return whether there are too few rounds to judge misses."""
         return done < min(self.plan.rounds, MIN_ROUNDS)
 
     def notes(self, done: int) -> tuple[str, ...]:
-        """Return why a row has fewer rounds than others; empty if it has as many."""
+        """Return a note if the time limit left too few rounds."""
         if not self.has_few_misses(done):
             return ()
         took_s, most_s = self._miss_ns / 1e9, self.plan.max_time_s
@@ -275,28 +281,28 @@ class Schedule:
         return (f"{FEW_SAMPLES}: a miss takes longer{here} than the {most_s:g} s allowed",)
 
     def warmup_misses(self, count: int) -> int:
-        """Return how many misses are discarded at the start of a row: they are slow, except in short rows."""
+        """Return the number of misses to discard before consecutive ones: the first of many are slow."""
         if self.pace is not None:
             return self.pace.warmup_misses
         return count // 4 if self.effort.in_a_row == self.plan.in_a_row else 0
 
     def at_first(self, count: int, recorded: int) -> int:
-        """Return how many of ``count`` samples are recorded before the first check of their precision."""
+        """Return the number of samples, at most ``count``, to record before the first check of precision."""
         return count if self.fewest is None else min(count, max(self.fewest - recorded, 1))
 
     def is_enough(self, samples: Sequence[int]) -> bool:
-        """Return whether the median of a state is precise, if that ends the rounds."""
+        """Return whether the samples of a state are precise enough to end the rounds."""
         return self.fewest is not None and len(samples) >= self.fewest and is_precise(samples)
 
 
 class Propagation(Enum):
-    """How a subject uses the sharding propagator, found in its rehearsal."""
+    """Use of the sharding propagator by a subject, determined in its rehearsal."""
 
     CACHED = "cached"
     NEVER_CACHED = "never cached"
     NONE = "none"
 
 
-# Notes are shown beside figures, remarks in details.
+# Notes are always printed, remarks only in verbose output.
 NOTES = {Propagation.NEVER_CACHED: ("never hits: torch does not cache this op, and each call propagates",)}
 REMARKS = {Propagation.NONE: ("unpropagated: it never queries the sharding propagator, so it has no miss",)}

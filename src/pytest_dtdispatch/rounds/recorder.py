@@ -1,4 +1,4 @@
-"""Recorded samples by state, proved by cache counters, and reasons why others are refused. Without torch."""
+"""Samples by state, proved by cache counters, and reasons of refused ones. Does not import torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_dtdispatch.rounds.timing import TimedCalls
 
 
 class ProvedCall(NamedTuple):
-    """Sample of a call, and by how much the counters of hits and misses increased during it."""
+    """Sample of a call, with the increase of the counters of hits and misses."""
 
     sample: int
     hits: int
@@ -33,7 +33,7 @@ def proved_calls(calls: TimedCalls) -> list[ProvedCall]:
 
 
 class SampleRecorder:
-    """Samples of one subject by state, in the order of their calls, and reasons why others are refused.
+    """Samples of one subject by state, in the order of their calls, and reasons of refused ones.
 
     Example:
         >>> recorder = SampleRecorder()
@@ -59,23 +59,23 @@ class SampleRecorder:
             self._recorded[state].append(sample)
 
     def record_speed(self, state: State, speed_ns: int) -> None:
-        """Add a reading of the core's speed beside a call of a state."""
+        """Record a reading of the core's speed before a call of a state."""
         self._speeds[state].append(speed_ns)
 
     def record_block(self, state: State, off_core_ns: int, wall_ns: int, *speeds_ns: int) -> None:
-        """Add the time of a block of calls, its time off the core, and the core's speed around it.
+        """Record the wall time of a block of calls, its time off the core, and readings of the core's speed.
 
-        Samples of blocks that waited are not refused. The quietest block leaves them out: without half of
-        these blocks 91 of 108 figures of hits differed by at most 1 % beside a load of 15, and scattered over
-        processes by 13.1 % in place of 13.6 %. In blocks of 10 calls the first takes twice as long, and of
-        misses each block waited.
+        Samples of blocks that waited are not refused, because the quietest block excludes them anyway: at a
+        load of 15, excluding half of these blocks changed 91 of 108 figures of hits by at most 1 %, and their
+        scatter over processes from 13.6 % to 13.1 %. In blocks of 10 calls the first call takes twice as
+        long, and every block of misses waited.
         """
         self._off_core_ns[state] += off_core_ns
         self._wall_ns[state] += wall_ns
         self._speeds[state] += speeds_ns
 
     def off_core(self, state: State) -> float:
-        """Return the share of the time of all blocks that the thread was not on a core."""
+        """Return the share of the time of all blocks in which the thread was not on a core."""
         return min(self._off_core_ns[state] / max(self._wall_ns[state], 1), 1.0)
 
     def recorded(self, state: State) -> Sequence[int]:

@@ -1,4 +1,7 @@
-"""Rounds: clear and miss, warm-up, hits; each sample proved by the counters of the caches. Without torch."""
+"""Rounds of misses on cleared caches, warm-up and hits, with samples proved by cache counters.
+
+Does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +39,14 @@ NOT_COLD = "a cache was not empty"
 OFF_CORE = "not on a core for more than a tenth of the time, waiting or sleeping: {}"
 MAX_PART_CALLS = 10_000
 WARMUP_LOCALS, REHEARSAL_CALLS = 2, 3
-UNREAD = Meter(int, int)  # reading callgrind takes as long as 10 to 50 calls
+UNREAD = Meter(int, int)  # for warm-up calls, as reading callgrind takes as long as 10 to 50 calls
 
 T = TypeVar("T")
 Requests = Generator[TimingRequest, TimedCalls, T]  # receives the timed calls of each request
 
 
 def parts(calls: int) -> list[int]:
-    """Split a number of calls that are timed in a row: until it is proved, each takes 400 bytes.
+    """Split a number of consecutive calls into parts: until a call is proved, it takes 400 bytes.
 
     Example:
         >>> parts(25_000)
@@ -56,7 +59,7 @@ class Rounds:
     """Rounds of one subject, measured by the sampler of a plan.
 
     Attributes:
-        figures: of all rounds; empty before :meth:`run`.
+        figures: figures of all rounds; empty before :meth:`run`.
     """
 
     def __init__(
@@ -74,7 +77,7 @@ class Rounds:
         self._sampler, self._meter = plan.sampler, plan.sampler.meter
         self._schedule, self._recorder = Schedule(plan, local is not None), SampleRecorder(plan.sampler.unit)
         self._readers = caches.readers()
-        self._hit_reader: Reader | None = None  # of the cache that answers; all are read before it is found
+        self._hit_reader: Reader | None = None  # of the cache with the hits; None before the rehearsal
         # Nanoseconds of the last block: off its core, wall time, the core's speed before and after it.
         self._block = 0, 0, 0, 0
         self._read_speed = plan.speed.read if plan.sampler.unit.is_time else int
@@ -87,7 +90,7 @@ class Rounds:
         return self.figures
 
     def run(self) -> None:
-        """Time the requests of the rounds here, with no frame of them on the stack, and set the figures."""
+        """Set the figures. Requests are timed in this frame, without frames of the rounds on the stack."""
         keep_sources()
         timed: Any = None
         with core_waits() as waits, closing(self._requests()) as requests:
@@ -119,7 +122,7 @@ class Rounds:
             self._synchronize()
             more = yield from self._some_rounds(propagation, count)
             done += more
-            if more < count:  # they are enough
+            if more < count:  # the samples are precise
                 break
         slept = [str(state) for state in State if self._recorder.off_core(state) > MIN_WAITED]
         off_core = [OFF_CORE.format(", ".join(slept))] * (bool(slept) and not self._recorder.counts_waits)
@@ -129,7 +132,7 @@ class Rounds:
         return Figures(done, samples, notes, remarks, is_traced(), has_few)
 
     def _profile(self, state: State) -> Profile | None:
-        """Profile another call, if the sampler has a profiler."""
+        """Profile another call; return None if the sampler has no profiler."""
         if (profiler := self._sampler.profiler) is None or state in (State.COLD, State.LOCAL):
             return None
 
@@ -143,7 +146,7 @@ class Rounds:
             return profiler(self._subject.fn, prepare, self._subject.kwargs)
 
     def _rehearse(self) -> Requests[Propagation]:
-        """Run a first round that is discarded, and find the cache that answers."""
+        """Run and discard a first round, and determine the cache with the hits."""
         subject, caches, schedule = self._subject, self._caches, self._schedule
         with caches.counting_uncached() as uncached:
 
@@ -181,7 +184,7 @@ class Rounds:
         return Propagation.CACHED
 
     def _some_rounds(self, propagation: Propagation, count: int) -> Requests[int]:
-        """Run up to ``count`` rounds, fewer if they are enough; return their number."""
+        """Run up to ``count`` rounds, fewer if their samples are precise; return their number."""
         if propagation is Propagation.NONE:
             done = self._schedule.at_first(count, len(self._recorder.recorded(State.CALL)))
         else:
@@ -202,7 +205,7 @@ class Rounds:
         return done
 
     def _steady_rounds(self, state: State, done: int, maximum: int) -> Requests[int]:
-        """Time the calls of ``done`` rounds in the steady state, and more rounds if they are not enough."""
+        """Time the steady calls of ``done`` rounds, and of more rounds until they are precise."""
         effort, pace, recorded = self._schedule.effort, self._schedule.pace, self._recorder.recorded(state)
         if pace is None:
             yield from self._calls(self._subject, self._meter, effort.warmup)
@@ -219,7 +222,7 @@ class Rounds:
         return done
 
     def _after_clearing(self, state: State, count: int) -> Requests[int]:
-        """Time calls on cleared caches, without the garbage of earlier calls; return their number."""
+        """Time calls on cleared caches, after collecting garbage of earlier calls; return their number."""
         subject, schedule, caches = self._subject, self._schedule, self._caches
         done, recorded = 0, self._recorder.recorded(state)
         is_clear: list[bool] = []
@@ -263,8 +266,8 @@ class Rounds:
     def _steady_calls(self, state: State, count: int) -> Requests[None]:
         """Time a block of hits, or of calls that never query the propagator.
 
-        The counters of the cache that answers are read around every call, all others around the block: they
-        can only refuse all of it.
+        The counters of the cache with the hits are read around every call, all others around the block: a
+        miss of another cache refuses the whole block.
         """
         for part in parts(count):
             before = self._read_all()

@@ -1,4 +1,4 @@
-"""Samplers: what is read right before and right after a call. Without torch."""
+"""Samplers: readings right before and right after a call. Does not import torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_dtdispatch.core.measurement import TIME, UNITS, Profile, Unit
 from pytest_dtdispatch.errors import MeterError
 
 Clock = Callable[[], int]
-# Returns where the instructions of a call went. Arguments: the callable, its preparation, its keywords.
+# Returns the instructions of a call by function. Arguments: the callable, its preparation, its keywords.
 Profiler = Callable[[Callable[..., Any], Callable[[], "tuple[Any, ...]"], "dict[str, Any]"], Profile]
 
 
@@ -18,8 +18,8 @@ class Meter(NamedTuple):
     """Readings right before and right after each call; the difference is the call's sample.
 
     Args:
-        begin: begins to count, and returns the number to subtract.
-        end: ends counting, and returns the count.
+        begin: function that starts counting, and returns the number to subtract.
+        end: function that stops counting, and returns the count.
     """
 
     begin: Clock
@@ -27,13 +27,13 @@ class Meter(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """How calls become steady, if a sampler needs more warm-up than times do.
+    """Numbers of warm-up calls and blocks, for samplers that need more warm-up than times.
 
     Args:
-        warmup_misses: misses that are discarded before those of a row.
-        blocks: parts of the hits, between which the sampler is refreshed.
-        warmup: calls before each block, which are not read.
-        repeat: calls recorded in each block.
+        warmup_misses: number of discarded misses before consecutive ones.
+        blocks: number of blocks of hits, between which the sampler is refreshed.
+        warmup: number of warm-up calls before each block.
+        repeat: number of recorded calls in each block.
     """
 
     warmup_misses: int
@@ -43,21 +43,22 @@ class Pace(NamedTuple):
 
 
 class Sampler:
-    """What ``--dtdispatch-metric NAME`` reads for each call.
+    """Readings for each call, selected by ``--dtdispatch-metric NAME``.
 
-    Your own sampler has a name, a unit, ``begin`` and ``end``; register an instance of it. ``begin`` and
-    ``end`` take no arguments and return integers: their own work inside the call is part of the sample.
+    A custom sampler defines a name, a unit, ``begin`` and ``end``; register an instance of it. ``begin`` and
+    ``end`` take no arguments and return integers. Their own work between the two readings is part of the
+    sample.
 
     Attributes:
-        name: of the metric, on the command line.
-        unit: of the samples.
-        begin: read right before a call.
-        end: read right after it.
-        clock: nanoseconds by which rounds are limited.
-        is_exact: whether equal calls have equal samples. Rounds then have no time limit, and no compile is
-            warm.
-        why_not_on_ranks: why it works in one process only, in one line; empty if it works on many ranks.
-        profiler: returns where the instructions of a call went; None if profiles are not requested.
+        name: name of the metric, on the command line.
+        unit: unit of the samples.
+        begin: reading right before a call.
+        end: reading right after a call.
+        clock: clock in nanoseconds for time limits.
+        is_exact: whether equal calls have equal samples; rounds then have no time limit, and there are no
+            warm compiles.
+        why_not_on_ranks: why it works in only one process, in one line; empty if it works on many ranks.
+        profiler: function that returns the instructions of a call by function; None if not requested.
 
     Example:
         >>> class ThreadTime(Sampler):
@@ -79,21 +80,21 @@ class Sampler:
 
     @property
     def meter(self) -> Meter:
-        """Meter of calls on DTensors, and on plain tensors, which are the control of comparisons."""
+        """Meter of calls on DTensors, and of calls on plain tensors, the control of comparisons."""
         return Meter(self.begin, self.end)
 
     def why_not(self) -> str:
-        """Return why it cannot run here, in one line; empty if it can."""
+        """Return why it cannot run in this environment, in one line; empty if it can."""
         return ""
 
     def start(self) -> None:
-        """Prepare, before the first test that is measured."""
+        """Prepare before the first measured test."""
 
     def refresh(self) -> None:
-        """Reset what earlier calls left in the interpreter, before each subject and each block."""
+        """Reset the state that earlier calls left in the interpreter, before each subject and each block."""
 
     def pace(self, miss: int, hit: int, rounds: int, repeat: int) -> Pace | None:
-        """Plan warm-ups by samples of a first miss and a later call; None if those of times are enough."""
+        """Plan warm-up calls from samples of a first miss and a later call; None to use those of times."""
         del miss, hit, rounds, repeat
         return None
 
@@ -103,7 +104,7 @@ class Sampler:
 
 
 class WallClock(Sampler):
-    """Latency in nanoseconds."""
+    """Sampler of latencies in nanoseconds."""
 
     name = "time"
 
@@ -115,7 +116,7 @@ SAMPLERS: dict[str, Sampler] = {}
 
 
 def register_sampler(sampler: Sampler) -> None:
-    """Register a sampler for ``--dtdispatch-metric``; it replaces one of the same name."""
+    """Register a sampler for ``--dtdispatch-metric``, or replace the sampler of the same name."""
     SAMPLERS[sampler.name] = sampler
     if sampler.unit not in UNITS:
         UNITS.append(sampler.unit)

@@ -1,8 +1,7 @@
-"""Signals and warnings while an op is repeated: the program must see them as if it were not.
+"""Signals and warnings during repetitions: for the program, they are the same as without repetitions.
 
 Signals are handled while the op runs, and deferred while state is restored. The exception of a handler must
-reach the program at its own call: never as a failure of a repetition, and never in the middle of a
-restoration.
+propagate from the program's own call: never as a failure of a repetition, and never during a restoration.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ SIGNALS = tuple(signal.valid_signals())
 
 
 class Signals:
-    """Defers signals to the program's handlers, as a context manager.
+    """Context manager that defers signals to the program's handlers.
 
-    Python runs signal handlers in the main thread alone; in any other thread this is a no-op.
+    Python runs signal handlers only in the main thread; in any other thread this is a no-op.
 
     Attributes:
-        is_open: whether signals are handled at once. Set it to false in the first statement of a ``finally``:
-            Python handles signals where functions begin and end, not before an assignment.
+        is_open: whether signals are handled immediately. Set it to false in the first statement of a
+            ``finally``: Python handles signals at function calls and returns, not before an assignment.
     """
 
     def __init__(self) -> None:
@@ -52,9 +51,9 @@ class Signals:
         self._deliver()
 
     def let_in(self) -> None:
-        """Handle deferred signals, and from now on each signal at once."""
+        """Handle deferred signals now, and later signals immediately."""
         self.is_open = True
-        if self._raised is not None:  # by a handler that was not replaced yet
+        if self._raised is not None:  # a handler raised before it was replaced
             raise self._raised
         self._deliver()
 
@@ -74,14 +73,14 @@ class Signals:
             signal.raise_signal(self._deferred.pop(0))
 
     def _change(self, numbers: Iterable[int], change: Callable[[int], None]) -> None:
-        """Change the handler of each signal, even if one of them is called during that and raises."""
+        """Change the handler of each signal, even if a handler is called meanwhile and raises."""
         pending = list(numbers)
         while pending:
             try:
                 while pending:
                     change(pending[-1])
                     pending.pop()
-            except BaseException as error:  # of a signal that arrived before the change: change again
+            except BaseException as error:  # raised by a handler before its change: try again
                 self._raised = error
 
     def _replace(self, number: int) -> None:
@@ -91,24 +90,24 @@ class Signals:
             signal.signal(number, self._on_signal)
 
     def _restore(self, number: int) -> None:
-        if signal.getsignal(number) == self._on_signal:  # otherwise the program has set another one
+        if signal.getsignal(number) == self._on_signal:  # otherwise the program has set another handler
             signal.signal(number, self._handlers[number])
 
 
 def _are_deferred() -> bool:
-    """Return whether an outer instance defers signals, by the handler of interrupts."""
+    """Return whether an outer instance defers signals, judging by the handler of SIGINT."""
     owner = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
     return isinstance(owner, Signals) and not owner.is_open
 
 
 @contextmanager
 def nothing_warned() -> Iterator[None]:
-    """Ignore warnings of this thread, which the program's own call has shown; keep Python's records of them.
+    """Ignore warnings of this thread, as the program's own call has shown them; preserve Python's records.
 
-    ``warnings.catch_warnings`` makes Python forget which warnings it has shown. If torch leaves such a block,
-    they are remembered here, except for modules that warned after that, as in the program.
+    At the end of ``warnings.catch_warnings``, Python discards its records of shown warnings. If torch does
+    this in a repetition, the records are restored here, except for modules that have warned since.
     """
-    filters: list[Any] = warnings.filters  # type: ignore[assignment]  # a list, which others may reference
+    filters: list[Any] = warnings.filters  # type: ignore[assignment]  # a list that others may reference
     this_thread = threading.get_ident()
     in_this_thread = SimpleNamespace(match=lambda message: threading.get_ident() == this_thread)
     ours = ("ignore", in_this_thread, Warning, None, 0)
@@ -127,7 +126,7 @@ def nothing_warned() -> Iterator[None]:
 
 
 def _version() -> int:
-    """Return how often filters were changed; records of shown warnings with another number are void."""
+    """Return the number of changes of the filters; records of shown warnings with another number are void."""
     registry: dict[Any, Any] = {}
     warnings.warn_explicit("", Warning, "", 0, registry=registry)
     return int(registry["version"])

@@ -1,19 +1,21 @@
-"""Time calls one after the other, with next to nothing around each of them. Without torch.
+"""Timing of consecutive calls with minimal overhead. Does not import torch.
 
-The measured path has parts that look like detours. Each is worth more than the bounds of
-``benchmarks/fidelity.py`` allow, which are 3 % for a hit and 5 % for a miss:
+Parts of the measured path look indirect. Without each of them, figures exceed the limits of
+``benchmarks/fidelity.py``, which are 3 % for a hit and 5 % for a miss:
 
 * Propagation walks the Python stack: each frame between the program and its op makes a miss 0.3 % longer.
-  So a generator yields a :class:`TimingRequest` for each block, and the function at the bottom of the stack
-  times it. Rounds in plain functions make misses 1.6 % longer, and 3 of 8 ops exceed their bound. Below
-  autograd torch itself calls that function, and repetitions are a ``with`` block, not a function.
-* Propagation also checks whether each file on the stack has changed. :func:`keep_sources` avoids that for our
-  files: 1.1 % of a miss, and 3 % of a quick one.
-* CPython keeps frames in chunks of 16 KiB. At the end of a chunk every call maps a new one and frees it on
-  return, and a hit takes two to three times as long as one a few frames above or below. :func:`time_row`
-  requests a frame of 32 KiB: it gets a chunk of its own, with as much room for the frames that it calls.
-* Only the call is between two readings of the clock, and only counters are read between two calls, of the
-  cache that answers: reading all caches makes a hit 2 % longer. Counters are evaluated after the block.
+  Therefore a generator yields a :class:`TimingRequest` for each block, and the function at the bottom of the
+  stack times it. Rounds in plain functions make misses 1.6 % longer, and 3 of 8 ops exceed their limit. Below
+  autograd, torch itself calls that function, and repetitions are a ``with`` block, not a function.
+* Propagation also checks whether each file on the stack has changed. :func:`keep_sources` avoids this for
+  files of this package: 1.1 % of a miss, and 3 % of a quick one.
+* CPython allocates frames in chunks of 16 KiB. At the end of a chunk, every call maps a new chunk and frees
+it
+  on return, so that a hit takes two to three times as long as a few frames above or below. :func:`time_row`
+  requests a frame of 32 KiB: it gets a separate chunk, with as much space for the frames that it calls.
+* Only the call is between two readings of the clock. Between two calls, only the counters of the cache with
+the
+  hits are read: reading all caches makes a hit 2 % longer. Counters are evaluated after the block.
 """
 
 from __future__ import annotations
@@ -39,14 +41,14 @@ TimedCalls = list[tuple[int, Sequence[Any], Sequence[Any]]]
 
 @dataclass(frozen=True)
 class Subject:
-    """A call that is timed again and again.
+    """A call that is timed repeatedly.
 
     Args:
         fn: the callable.
-        prepare: called before each call, untimed; returns the positional arguments.
+        prepare: untimed function that is called before each call, and returns the positional arguments.
         kwargs: keyword arguments.
         prepare_propagates: whether ``prepare`` may query the caches itself.
-        release: receives each result, untimed, before it is dropped; None if results are just dropped.
+        release: untimed function that is called with each result before it is deleted; None for none.
     """
 
     fn: Callable[..., Any]
@@ -57,14 +59,14 @@ class Subject:
 
 
 class TimingRequest(NamedTuple):
-    """Calls that are timed one after the other: the arguments of :func:`time_row`.
+    """Consecutive timed calls: the arguments of :func:`time_row`.
 
     Args:
-        subject: what is called.
-        meter: read right before and right after each call.
-        prepare: called before each call, in place of that of the subject.
-        read: reads the counters.
-        calls: their number.
+        subject: timed call.
+        meter: meter that is read right before and right after each call.
+        prepare: function that is called before each call instead of ``subject.prepare``.
+        read: function that reads the counters.
+        calls: number of calls.
     """
 
     subject: Subject
@@ -90,7 +92,7 @@ def _time_row(subject: Subject, meter: Meter, prepare: Prepare, read: Reader, ca
         after = read()
         if release is not None:
             release(result)
-        del result  # dropping it is not part of the call
+        del result  # deallocation is not part of the call
         timed.append((end - start, before, after))
         before = after
     return timed
@@ -102,8 +104,8 @@ time_row: Callable[[Subject, Meter, Prepare, Reader, int], TimedCalls] = Functio
 
 
 def keep_sources() -> None:
-    """Keep Python from checking on disk the files of this package that are on the stack, and this one."""
-    frame: FrameType | None = sys._getframe()  # of this file, as time_row
+    """Prevent file checks by ``linecache`` for this file, and for files of this package on the stack."""
+    frame: FrameType | None = sys._getframe()  # time_row is in this file
     while frame is not None:
         file = frame.f_code.co_filename
         if str(frame.f_globals.get("__name__")).startswith(f"{__package__.partition('.')[0]}."):
@@ -115,7 +117,7 @@ def keep_sources() -> None:
 
 
 def no_op() -> None:
-    """Do nothing: no device to wait for, or no garbage to collect."""
+    """Do nothing."""
 
 
 @contextmanager
