@@ -1,4 +1,4 @@
-"""The object behind the ``dtdispatch`` fixture, as it is where nothing is measured."""
+"""Interface of the ``dtdispatch`` fixture, and its implementation if nothing is measured."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class DtDispatch:
-    """The measuring object of a test. If nothing is measured, everything runs once and at full speed.
+    """Measurements of a test. If nothing is measured, everything runs once and at full speed.
 
     Attributes:
         enabled: whether anything is measured.
@@ -42,40 +42,41 @@ class DtDispatch:
     def capture(self) -> AbstractContextManager[ResultStore]:
         """Measure every DTensor op and conversion of a ``with`` block, each signature at its first call.
 
-        Each op returns and changes what one call of it does. Figures start below autograd, where torch asks
-        dispatch modes.
+        For the program, each op has the result and the effects of a single call. The clock starts below
+        autograd, at dispatch modes.
 
         Returns:
             A context manager. Its value has the rows of this test: :meth:`ResultStore.measurements`.
 
         Raises:
-            MeasurementError: a capture or a counted step is open already.
+            MeasurementError: a capture or a counted step is already open.
         """
         return nullcontext(ResultStore())
 
     def call(
         self, fn: Callable[..., T], *args: Any, name: str | None = None, setup: Setup | None = None
     ) -> T:
-        """Measure a whole callable, end to end from Python, autograd included.
+        """Measure a whole callable, end to end from Python, including autograd.
 
-        It is called once for the test, and then once for each sample: on a miss, after every
-        sharding-propagation cache was cleared, and on hits. Before each further call, and at the end, these
-        are restored: contents and version counters of tensors that it writes to, the ``grad`` of leaves,
-        what optimizers keep, and random states. Tensors that the first call made and kept get back the
-        contents that it left in them.
+        It is called once for the test, and then once for each sample: for misses, after every
+        sharding-propagation cache was cleared, and for hits. Before each repetition, and at the end, this
+        state is restored: contents and version counters of tensors that it writes to, the ``grad`` of leaves,
+        the state of optimizers, and random states. Tensors that the first call created and that are still
+        alive get their contents after that call.
 
-        If a tensor cannot be restored, such as a sparse one, or if the callable frees or replaces what a
-        tensor held, it runs once, and its row says so. A Python counter, a list or a file changes with each
-        sample: ``setup`` can restore it, or make fresh arguments.
+        If a tensor cannot be restored, such as a sparse one, or if the callable frees or replaces the storage
+        of a tensor, it is not repeated, and its row has a note. A Python counter, a list or a file changes
+        with each sample: ``setup`` can restore it, or create new arguments.
 
         Args:
-            fn: what is called.
-            *args: its positional arguments.
-            name: names the row; by default the function's own name.
-            setup: called before each call, untimed. A tuple that it returns replaces ``args``.
+            fn: the callable.
+            *args: positional arguments.
+            name: name of the row; by default that of the function.
+            setup: untimed function that is called before each call. A tuple that it returns replaces
+                ``args``.
 
         Returns:
-            What the first call returned.
+            The result of the first call.
 
         Raises:
             MeasurementError: the name is missing or used by another call of this test, or a capture is open.
@@ -88,7 +89,7 @@ class DtDispatch:
         return self._call(fn, args, name, setup)
 
     def _call(self, fn: Callable[..., T], args: tuple[Any, ...], name: str | None, setup: Setup | None) -> T:
-        """Call what can be called."""
+        """Call the callable with the arguments of its setup."""
         return fn(*call_arguments(args, setup))
 
     def steps(
@@ -100,28 +101,29 @@ class DtDispatch:
         inputs: Iterable[Any] | None = None,
         name: str | None = None,
     ) -> Steps:
-        """Count what a step makes the dispatcher do: misses and why, redistributions, collectives, growth.
+        """Count the dispatcher's work in steps: misses with reasons, redistributions, collectives, growth.
 
         Nothing is cleared, repeated or restored: each step is a step of the program. Counts are exact; on a
         fake process group they are the same in every run. If nothing is measured, the step runs once, or once
-        with each input. The result has no steps then, and its counts are 0.
+        with each input; the result then has no steps, and its counts are 0.
 
         Args:
-            step_fn: one step. It takes no arguments, or one of the inputs. Its result is dropped.
-            warmup: steps that run first and do not count: 3, or 0 with inputs.
-            steps: steps that are counted, one by one: 5, or with inputs all others.
-            inputs: an iterable that ends. The step is called with each of them once, in order, such as tokens
-                of a decode loop or batches of several shapes. The table has a line for each shape.
-            name: names the line; by default the function's own name.
+            step_fn: step function without arguments, or with one of the inputs. Its result is ignored.
+            warmup: number of uncounted steps at the beginning; by default 3, or 0 with inputs.
+            steps: number of counted steps; by default 5. With inputs, all steps after the warm-up are
+                counted.
+            inputs: finite iterable of arguments. The step is called once with each of them, in order, such as
+                tokens of a decode loop or batches of several shapes. The table has a line for each shape.
+            name: name of the line; by default that of the function.
 
         Returns:
-            Counts of each step and of all. ``assert steps.misses_per_step == 0`` fails with a list of what
-            missed and why.
+            Counts of each step and of all steps. A failing ``assert steps.misses_per_step == 0`` lists the
+            misses with their reasons.
 
         Raises:
-            MeasurementError: there is nothing to count, the step takes other arguments, the name is taken by
+            MeasurementError: there is nothing to count, the step takes other arguments, the name is used by
                 other steps of this test, or a capture is open.
-            GateError: a step is over a limit of the marker, the flags or the ini file.
+            GateError: a step exceeds a limit of the marker, the flags or the ini file.
 
         Example:
             >>> DtDispatch().steps(lambda: None).misses_per_step == 0
@@ -130,37 +132,37 @@ class DtDispatch:
         return self._steps(read_calls(step_fn, warmup, steps, inputs, name))
 
     def _steps(self, calls: StepCalls) -> Steps:
-        """Run a step that has a name."""
+        """Run the calls of a step."""
         return calls.run_once()
 
     def budget(
         self, step_fn: Callable[[], object], warmup: int = 3, steps: int = 20, *, name: str | None = None
     ) -> Budget:
-        """Show where the wall time of a step goes: into which parts, phases, modules, lines and ops.
+        """Measure the breakdown of a step's wall time by parts, phases, modules, lines and ops.
 
-        Undisturbed and profiled steps run alternately, in blocks. Parts come from the profiled steps, and the
-        profiler's own cost is subtracted. Two more kinds of steps find that cost on the step itself: Python's
-        clock times their ranges once and twice. Undisturbed steps give ``measured_ns`` alone; the parts that
-        are missing from it are *unexplained*. Three steps are followed line by line, to find the places.
+        Undisturbed and profiled steps run alternately, in blocks. Parts are those of the profiled steps,
+        minus the cost of profiling. Two more kinds of steps measure this cost in the step itself: Python's
+        clock times their ranges once and twice. Undisturbed steps determine only ``measured_ns``; time that
+        the parts do not contain is *unexplained*. Three steps are traced line by line to locate ops.
 
         Nothing is cleared, repeated or restored: each step is a step of the program. If nothing is measured,
         the step runs once, and the budget is empty.
 
         Args:
-            step_fn: one step. It takes no arguments, and its result is dropped.
-            warmup: steps that run first.
-            steps: undisturbed steps, and as many of each other kind. Each of 16 blocks begins with one more
-                step, and with up to 40 if steps are shorter than 20 ms. Three more find the lines. With 20
-                the program makes 124 steps or more after the warm-up.
-            name: names the budget; by default the function's own name.
+            step_fn: step function without arguments. Its result is ignored.
+            warmup: number of steps at the beginning that are not measured; by default 3.
+            steps: number of undisturbed steps, and of each other kind; by default 20. Each of 16 blocks
+                begins with one more step, or with up to 40 if steps are shorter than 20 ms, and three more
+                are traced: 20 steps take at least 124 steps after the warm-up.
+            name: name of the budget; by default that of the function.
 
         Returns:
             ``measured_ns``, the median wall time of an undisturbed step; ``parts``, nanoseconds by the name
             of a part; ``unexplained_ns``; and the same time by phase, module, line and op.
 
         Raises:
-            MeasurementError: the step takes arguments, the name is taken by another budget of this test, a
-                capture or a counted step is open, or a profiler of torch runs.
+            MeasurementError: the step takes arguments, the name is used by another budget of this test, a
+                capture or a counted step is open, or a profiler of torch is running.
 
         Example:
             >>> budget = DtDispatch().budget(lambda: None)
@@ -171,30 +173,30 @@ class DtDispatch:
         return self._budget(step_fn, warmup, steps, name or step_name(step_fn))
 
     def _budget(self, step_fn: Callable[[], object], warmup: int, steps: int, name: str) -> Budget:
-        """Take a budget of a step that has a name."""
+        """Measure the budget of a step."""
         step_fn()
         return Budget(name)
 
     def compare(
         self, variants: Mapping[str, Callable[[], Any]], *, equal: Equal | None = None, name: str = "compare"
     ) -> Compared:
-        """Compare several ways to do the same: first their results, then their cost.
+        """Compare variants of a computation: first their results, then their cost.
 
-        Each variant is called once for the test, in the given order, from the same random state. In every
-        run its result is compared with the first one's, leaf by leaf and bit for bit, DTensors by their full
-        value. On a fake process group collectives move no data, so this rank's part is compared.
+        Each variant is called once for the test, in order, from the same random state. Its result is compared
+        with that of the first variant, leaf by leaf and bit for bit; DTensors by their full value. On a fake
+        process group, collectives move no data, so only this rank's part is compared.
 
-        If something is measured, the variants then alternate, with one block of calls each in every round. A
-        sample is a block's median, and two variants are compared round by round. They differ if the whole
-        99.9 % interval of their ratio is more than 3 % from 1. As with :meth:`call`, repetitions leave
-        nothing behind.
+        In a run that measures, the variants then alternate, with one block of calls of each in every round. A
+        sample is the median of a block, and two variants are compared round by round. They differ if the
+        whole 99.9 % interval of their ratio is more than 3 % from 1. As with :meth:`call`, state is restored.
 
         Args:
-            variants: two or more callables without arguments, by names of your choice. The others are
-                compared with the first.
-            equal: takes two results, the first variant's first, with plain tensors for DTensors. It returns
-                whether they are equal, or raises an AssertionError as ``torch.testing.assert_close`` does.
-            name: of the comparison; a row is ``name[variant]``.
+            variants: two or more callables without arguments, by label. All others are compared with the
+                first.
+            equal: function of two results, that of the first variant first, with plain tensors instead of
+                DTensors. It returns whether they are equal, or raises an AssertionError like
+                ``torch.testing.assert_close``.
+            name: name of the comparison; a row is ``name[variant]``.
 
         Returns:
             An entry for each variant: ``assert compared["plain"].faster_than("dtensor", by=0.2)``.
@@ -202,7 +204,7 @@ class DtDispatch:
 
         Raises:
             MeasurementError: there are fewer than two variants, or one takes arguments or cannot be called.
-            UnequalError: a result differs from the first variant's; the message says where, and by how much.
+            UnequalError: a result differs from that of the first variant; the message has the difference.
             MeasurementError: the name is used by another call of this test, or a capture is open.
 
         Example:
@@ -214,7 +216,7 @@ class DtDispatch:
         return self._compare(Variants(name, dict(variants), equal))
 
     def _compare(self, requested: Variants) -> Compared:
-        """Call each variant once, and compare what they return."""
+        """Call each variant once, and compare their results."""
         from pytest_dtdispatch.comparing.equality import call_variants
 
         call_variants(requested)
@@ -228,25 +230,25 @@ class DtDispatch:
         name: str | None = None,
         max_exponent: float | None = None,
     ) -> Scaling:
-        """Measure how the cost of a callable grows with a size, on a miss and on a hit.
+        """Measure the growth of the cost of a callable with a size, for misses and for hits.
 
-        Callables are made and called from the largest size down, each once for the test. Then they are
-        measured in several passes over all sizes, as :meth:`call` does. Each pass fits an exponent of
-        ``cost = constant * size**exponent``, by least squares of logarithms. The result has the median
-        exponent, and the smallest and the largest as its interval. Every size has its own row, ``name[8]``.
+        A callable is created and called once at each size, the largest first. Then they are measured in
+        several passes over all sizes, as by :meth:`call`. Each pass fits the exponent of ``cost = constant *
+        size**exponent``, by least squares of logarithms. The result has the median exponent, and the smallest
+        and the largest as its interval. Every size has its own row, ``name[8]``.
 
         Args:
-            make: takes a size, and returns a callable without arguments.
-            sizes: lengths of a list, mesh dimensions, ranks: two or more.
-            name: names the rows; by default the name of ``make``.
-            max_exponent: the test fails if the whole interval of the miss or of the hit lies above it, or if
-                nothing could be fitted.
+            make: function that takes a size, and returns a callable without arguments.
+            sizes: two or more sizes, such as lengths of a list, mesh dimensions or numbers of ranks.
+            name: prefix of the rows' names; by default the name of ``make``.
+            max_exponent: limit; the test fails if the whole interval of the miss or of the hit is above it,
+                or if nothing could be fitted. None for no limit.
 
         Returns:
             The exponents. If nothing is measured, it has no sizes, and exponents of 0.
 
         Raises:
-            MeasurementError: the sizes or the limit make no sense, or what was made cannot be called.
+            MeasurementError: the sizes or the limit are invalid, or ``make`` did not return a callable.
             MeasurementError: the name is missing or used by another call of this test, or a capture is open.
             GateError: an exponent is above ``max_exponent``, or could not be compared with it.
 
@@ -265,22 +267,22 @@ class DtDispatch:
     def _scaling(
         self, make: Make, sizes: tuple[int, ...], name: str | None, max_exponent: float | None
     ) -> Scaling:
-        """Take a scaling whose sizes rise."""
+        """Measure the scaling over ascending sizes."""
         return run_sizes(make, sizes, name)
 
     def record(self, *results: Finding) -> None:
-        """Keep results of your own with those of this test. They are shown, written and judged as ours are.
+        """Record custom results of this test. They are printed, written and judged like all others.
 
-        Their kind is registered once, in ``conftest.py``, by ``pytest_dtdispatch.extend.register_kind``.
-        If nothing is measured, nothing is kept or judged.
+        Register their kind in ``conftest.py``, by ``pytest_dtdispatch.extend.register_kind``. If nothing is
+        measured, nothing is recorded or judged.
 
         Args:
-            *results: each with a ``kind`` and a ``name``, and with methods ``rows()`` and ``metrics()`` as
-                :class:`pytest_dtdispatch.core.results.Finding` has them.
+            *results: results with a ``kind``, a ``name``, and the methods ``rows()`` and ``metrics()`` of
+                :class:`pytest_dtdispatch.core.results.Finding`.
 
         Raises:
-            MeasurementError: no such kind is registered, or the name is taken by another result of this test.
-            GateError: a result is over a limit of its kind. All of them are kept.
+            MeasurementError: the kind is not registered, or the name is used by another result of this test.
+            GateError: a result exceeds a limit of its kind. All results are recorded.
 
         Example:
             >>> class Blocks:
@@ -303,25 +305,26 @@ class DtDispatch:
         setup: Setup | None = None,
         others: Sequence[tuple[Any, ...]] = (),
     ) -> Compiled:
-        """Measure what it costs to compile a function, and to call it compiled.
+        """Measure the cost of compiling a function, and of calling it compiled.
 
-        It is called once for the test, uncompiled. Each round then has a cold compile with every cache empty,
-        a warm compile with caches of compiled code filled, and calls of the compiled and the uncompiled
-        function. As with :meth:`call`, repetitions leave nothing behind. Compiled programs are forgotten
-        before each compile, also those of other functions: they compile again at their next call.
+        It is called once for the test, uncompiled. Each round then has a cold compile with all caches empty,
+        a warm compile with filled caches of compiled code, and calls of the compiled and the uncompiled
+        function. As with :meth:`call`, state is restored. ``torch.compiler.reset`` runs before each compile,
+        so that other compiled functions are compiled again at their next call.
 
         Args:
-            fn: the function, not compiled yet.
-            *args: its positional arguments.
-            backend: of torch.compile: a name, or a function that compiles a graph.
-            dynamic: as torch.compile takes it.
-            fullgraph: as torch.compile takes it; a graph break then fails the test.
-            name: names the rows; by default the function's own name.
-            setup: called before each call, untimed. A tuple that it returns replaces ``args``.
+            fn: uncompiled function.
+            *args: positional arguments.
+            backend: backend of torch.compile: a name, or a function that compiles a graph.
+            dynamic: ``dynamic`` of torch.compile.
+            fullgraph: ``fullgraph`` of torch.compile; if true, a graph break fails the test.
+            name: name of the rows; by default that of the function.
+            setup: untimed function that is called before each call. A tuple that it returns replaces
+                ``args``.
             others: arguments of further calls, a tuple each. Recompiles that they cause are counted.
 
         Returns:
-            Results of the compiled and the uncompiled calls, and counts of what compiling did.
+            Results of the compiled and the uncompiled calls, and counts of the compile.
 
         Raises:
             MeasurementError: the backend is not available, or there is a graph break with ``fullgraph``.
@@ -337,6 +340,6 @@ class DtDispatch:
         return self._compile(compilation, name)
 
     def _compile(self, compilation: Compilation, name: str | None) -> Compiled:
-        """Call and compile a function."""
+        """Call a function uncompiled, as nothing is measured."""
         results = compilation.call_all(*call_arguments(compilation.args, compilation.setup))
         return Compiled(results, results)

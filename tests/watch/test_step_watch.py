@@ -143,7 +143,7 @@ def test_lines_go_to_standard_error(mesh: DeviceMesh, capsys: pytest.CaptureFixt
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("dtdispatch: step 1: ")
-    with pytest.raises(MeasurementError, match=r"^StepWatch\(print=3\): give a function of a text$"):
+    with pytest.raises(MeasurementError, match=r"^StepWatch\(print=3\): pass a function of a string$"):
         StepWatch(3)  # type: ignore[arg-type]
 
 

@@ -1,1 +1,1 @@
-"""Loops outside pytest, and whole scripts, watched step by step."""
+"""Watching of loops outside pytest, and of whole scripts, step by step."""

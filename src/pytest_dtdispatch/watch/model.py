@@ -1,4 +1,4 @@
-"""Results of a watched loop: totals, and disturbed steps. Its size is bounded."""
+"""Results of a watched loop, in limited memory: totals, and the latest disturbed steps."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class LoopStep:
     """One step of a loop.
 
     Args:
-        number: from 1.
-        counts: of the step; without transfers unless they were recorded.
-        took_ns: wall time from the end of the previous step; None if more was measured than counts.
+        number: number of the step, from 1.
+        counts: counts of the step; without transfers unless they were recorded.
+        took_ns: wall time from the end of the previous step; None if the step had overhead beyond counting.
         has_transfers: whether redistributions, collectives, wraps and unwraps were recorded.
         pauses: of Python's garbage collector.
     """
@@ -56,7 +56,7 @@ class LoopStep:
 
 @dataclass
 class Cause:
-    """Misses of one cause: the op, its line and the difference, with ranges for values that vary.
+    """Misses of one cause: the op, its line and the difference, with ranges of varying values.
 
     Args:
         first_step: the first step that missed.
@@ -88,7 +88,7 @@ class Cause:
 
     @property
     def when(self) -> str:
-        """Number of misses, and in which steps."""
+        """Text with the number of misses and the range of their steps."""
         where = f"step {self.first_step}"
         if self.last_step > self.first_step:
             where = f"steps {self.first_step} to {self.last_step}"
@@ -180,14 +180,14 @@ class LoopSteps:
 
     @property
     def misses_per_step(self) -> float:
-        """Misses a step after the warm-up, with a list of their causes."""
+        """Misses per step after the warm-up, with a list of their causes."""
         return Count(self.disturbed.misses, self.steady.steps + self.disturbed.steps, self.causes)
 
     @property
     def causes(self) -> Sequence[str]:
         """Causes of misses after the warm-up, the most frequent first.
 
-        Causes that differ only by the index of a layer are merged.
+        Causes that differ only in the layer index are merged.
         """
         every, lines = [*self._causes.values()], dict[str, Cause]()
         for text, cause in zip(insert_folded_modules([each.text for each in every]), every, strict=True):
@@ -215,7 +215,7 @@ class LoopSteps:
                 cause.add(miss, step.number)
 
     def is_due(self, step: LoopStep) -> bool:
-        """Return whether to print a disturbed step: the first with a cause, the second, the fourth, ..."""
+        """Return whether to print a disturbed step: the first, second, fourth, ... step of a cause."""
         causes = {miss.origin for miss in step.counts.missed} or {tuple(step.new_entries)}
         for cause in causes:
             if cause in self._steps_of or len(self._steps_of) < MAX_CAUSES:

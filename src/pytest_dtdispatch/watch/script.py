@@ -1,4 +1,4 @@
-"""``dtdispatch watch``: run a program as Python does; each step of its optimizer ends a step."""
+"""``dtdispatch watch``: run a program like Python; each step of its optimizer ends a step."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ INTERRUPTED, FAILED = 130, 1
 
 
 def watch_script(name: str, arguments: Sequence[str], budget_steps: int = 0) -> int:
-    """Run a script as ``python SCRIPT.py`` does, watch its steps, and print a summary.
+    """Run a script like ``python SCRIPT.py``, watch its steps, and print a summary.
 
     Args:
-        name: of its file.
-        arguments: of the script.
-        budget_steps: undisturbed steps of a budget, which begins after the warm-up; 0 for no budget.
+        name: path of the script.
+        arguments: arguments of the script.
+        budget_steps: number of undisturbed steps of a budget after the warm-up; 0 for no budget.
 
     Returns:
         The exit status of the program.
 
     Raises:
-        MeasurementError: it cannot be read, or it succeeded without calling an op on DTensors.
+        MeasurementError: the script cannot be read, or it succeeded without calling an op on DTensors.
     """
-    path = os.path.abspath(name)  # noqa: PTH100 (links are not followed, as Python follows none)
+    path = os.path.abspath(name)  # noqa: PTH100 (like Python, do not follow links)
     try:
         Path(path).open("rb").close()
     except OSError as error:
@@ -49,12 +49,12 @@ def watch_script(name: str, arguments: Sequence[str], budget_steps: int = 0) -> 
 
 
 def watch_module(name: str, arguments: Sequence[str], budget_steps: int = 0) -> int:
-    """Run a module as ``python -m MODULE`` does; else as a script.
+    """Run a module like ``python -m MODULE``, watch its steps, and print a summary.
 
     Args:
-        name: of the module, as ``import`` takes it.
-        arguments: of the module.
-        budget_steps: undisturbed steps of a budget, which begins after the warm-up; 0 for no budget.
+        name: name of the module, as in ``import``.
+        arguments: arguments of the module.
+        budget_steps: number of undisturbed steps of a budget after the warm-up; 0 for no budget.
 
     Returns:
         The exit status of the program.
@@ -62,13 +62,13 @@ def watch_module(name: str, arguments: Sequence[str], budget_steps: int = 0) -> 
     Raises:
         MeasurementError: the module cannot be run, or it succeeded without calling an op on DTensors.
     """
-    _set_up("-m", arguments, Path.cwd())  # runpy replaces it by the file's name, as Python does
+    _set_up("-m", arguments, Path.cwd())  # runpy replaces "-m" with the path of the file, like Python
     run = partial(runpy.run_module, name, run_name="__main__", alter_sys=True)
     return _watched(name, run, budget_steps)
 
 
 def _set_up(program: str, arguments: Sequence[str], folder: Path) -> None:
-    """Set the arguments and the first import folder as Python does."""
+    """Set ``sys.argv`` and the first folder of ``sys.path`` like Python."""
     sys.argv[:] = [program, *arguments]
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = str(folder)
@@ -104,10 +104,11 @@ def _watched(name: str, run: Callable[[], object], budget_steps: int) -> int:
 
 
 class _StepEnds:
-    """Ends a step of a watch with each step of the leading optimizer, the first that steps.
+    """Optimizer hook that ends a step of a watch with each step of the leading optimizer.
 
-    An optimizer that steps twice while the leader does not becomes the leader, because the other one may be
-    finished. So each iteration of a loop with several optimizers is one step.
+    The first optimizer that steps is the leader, so that each iteration of a loop with several optimizers is
+    one step. An optimizer that steps twice while the leader does not becomes the leader, because the leader
+    may no longer be in use.
     """
 
     def __init__(self, watch: StepWatch, budget_steps: int) -> None:
@@ -118,7 +119,7 @@ class _StepEnds:
         self._others: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Handle a step of an optimizer; no-op in compiled code."""
+        """Handle a step of an optimizer; a no-op in compiled code and in other threads."""
         if torch.compiler.is_compiling() or threading.current_thread() is not self._thread:
             return
         leader = self._leader() if self._leader else None

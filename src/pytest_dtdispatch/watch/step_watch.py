@@ -1,4 +1,4 @@
-"""Watch a training loop step by step, from inside the program."""
+"""Watching of a training loop step by step, from inside the program."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ from pytest_dtdispatch.watch.text import (
 )
 
 FIRST_CHECK = 8  # steps after the loop became steady; each later check is twice as far away
-TRANSFERS_EVERY = 4  # transfers are recorded in a step whose number is this many times that of the last one
+TRANSFERS_EVERY = 4  # ratio of the numbers of consecutive steps that record transfers
 
 
 class Growth:
-    """Detects growth of live objects once a loop is steady.
+    """Detector of growing numbers of live objects in a steady loop.
 
-    Objects grow if their minimum count since a check exceeds the minimum before it, twice in a row. Temporary
-    objects do not. Garbage is collected only if the count is higher.
+    A number grows if its minimum since a check exceeds the minimum before it, twice in a row; temporary
+    objects do not cause that. Garbage is collected only if the number is higher.
 
     Args:
-        since: the step in which the loop became steady.
-        live: counts live objects, including garbage.
+        since: number of the step in which the loop became steady.
+        live: function that counts live objects, including garbage.
 
     Attributes:
-        next_check: the step of the next check.
+        next_check: number of the step of the next check.
     """
 
     def __init__(self, since: int, live: Callable[[], Counter[str]]) -> None:
@@ -66,7 +66,7 @@ class Growth:
         self._grew_before = False
 
     def check(self, step: int) -> str:
-        """Return which objects grew; empty if none, or between checks."""
+        """Return a text about growing objects; empty if there are none, and between checks."""
         live = self._live()
         minimum = self._minimum = live if self._minimum is None else live & self._minimum
         if step < self.next_check:
@@ -81,7 +81,7 @@ class Growth:
         return self._text(live) if grew and again else ""
 
     def so_far(self, step: int) -> str:
-        """Return which objects grew in at least every second step, for the summary."""
+        """Return a text for the summary about objects that grew in at least every second step."""
         gc.collect()
         live = self._live()
         most = max((live - self._base).values(), default=0)
@@ -96,9 +96,9 @@ class BudgetRequest(NamedTuple):
     """A request for the budget of the next steps.
 
     Args:
-        steps: counted steps of each level.
-        after: number of steps that the loop had completed.
-        at_ns: time of the request, on the clock ``time.perf_counter_ns``.
+        steps: number of counted steps of each level.
+        after: number of completed steps at the time of the request.
+        at_ns: time of the request, by ``time.perf_counter_ns``.
     """
 
     steps: int
@@ -107,11 +107,11 @@ class BudgetRequest(NamedTuple):
 
     @property
     def first(self) -> int:
-        """Number of the first step of the budget: the one after the step that is running."""
+        """Number of the first step of the budget: the step after the running one."""
         return self.after + 2
 
     def too_few(self, completed: int, now_ns: int) -> str:
-        """Describe a loop that ended too early, and how many steps a budget needs at its speed.
+        """Return a message that the loop ended too early, with the number of steps that a budget needs.
 
         Example:
             >>> BudgetRequest(20, 2, 0).too_few(12, 300_000_000)
@@ -129,27 +129,27 @@ def _close(counter: LoopCounter, collector: PauseMeter) -> None:
 
 MAX_WARMUP = 10  # steps
 RECORDED_STEPS = 3  # steps that record every op
-CHECK_EVERY = 8  # steady steps between two counts of live objects
+CHECK_EVERY = 8  # number of steady steps between counts of live objects
 
 
 class StepWatch:
-    """Watch a loop, and print a line for each step that misses or adds to the sharding caches.
+    """Watch of a loop that prints a line for each step which misses or adds entries to the sharding caches.
 
-    It is open until :meth:`close`, or until the end of a ``with`` block. Use it in one thread. Nothing is
-    cleared or repeated.
+    It is open until :meth:`close`, or until the end of a ``with`` block. Use it in one thread. It clears and
+    repeats nothing.
 
     Args:
-        print: prints a line. By default the first rank writes to standard error, and other ranks write
-            nothing.
+        print: function that prints a line. By default the first rank writes to standard error, and other
+            ranks write nothing.
 
     Attributes:
-        steps: the steps so far.
-        budgets: all complete budgets.
+        steps: steps so far.
+        budgets: complete budgets.
         is_warm: whether the warm-up is over.
-        ops_after: once closed, calls by op after the last step, if all calls were recorded.
+        ops_after: calls by op after the last step, once closed and if all calls were recorded.
 
     Raises:
-        DtDispatchError: something else is being measured, in any thread.
+        DtDispatchError: another measurement is running, in any thread.
 
     Example:
         >>> with StepWatch(print) as watch:
@@ -160,9 +160,9 @@ class StepWatch:
         0
     """
 
-    def __init__(self, print: Say | None = None) -> None:  # noqa: A002 (the name says it)
+    def __init__(self, print: Say | None = None) -> None:  # noqa: A002 (public name)
         if not (print is None or callable(print)):
-            raise MeasurementError(f"StepWatch(print={shown(print)}): give a function of a text")
+            raise MeasurementError(f"StepWatch(print={shown(print)}): pass a function of a string")
         self.steps = LoopSteps()
         self.budgets: list[Budget] = []
         self.ops_after: Counter[str] = Counter()
@@ -236,18 +236,18 @@ class StepWatch:
                 self._write(paused_line(len(self.steps), took_ns, pauses, self.steps.steady))
 
     def budget(self, steps: int = 20) -> None:
-        """Measure the budget of the next steps: where their wall time goes.
+        """Measure the budget of the next steps: the breakdown of their wall time.
 
         Some steps are traced line by line. Then undisturbed and profiled steps alternate. A step is the code
-        between two calls of :meth:`step`. The result is printed once enough steps ran, and stored in
+        between two calls of :meth:`step`. After enough steps, the result is printed, and stored in
         ``budgets``.
 
         Args:
-            steps: number of undisturbed steps, and of each other kind. With 20 the budget takes 124 steps, or
-                more if they are shorter than 20 ms.
+            steps: number of undisturbed steps, and of each other kind. With 20, the budget takes 124 steps,
+                or more if they are shorter than 20 ms.
 
         Raises:
-            DtDispatchError: a budget is being measured, or a profiler of torch is running.
+            DtDispatchError: a budget is already being measured, or a profiler of torch is running.
         """
         self._check("budget()")
         if self._request is not None:
@@ -272,7 +272,7 @@ class StepWatch:
         """Remove all hooks; the counts stay."""
         if self._request is not None:
             too_few = self._request.too_few(len(self.steps), time.perf_counter_ns())
-            with suppress(DtDispatchError):  # the budget would be refused, and is incomplete
+            with suppress(DtDispatchError):  # the incomplete budget is discarded anyway
                 self._end_budget()
             self._write(f"no budget: {too_few}")
         if self._finish.alive and threading.current_thread() is self._thread:
@@ -302,7 +302,7 @@ class StepWatch:
 
     def _check(self, method: str) -> None:
         if not self._finish.alive:
-            raise MeasurementError(f"{method} of a StepWatch that is closed: make a new one")
+            raise MeasurementError(f"{method} of a closed StepWatch: create a new one")
         thread = threading.current_thread()
         if thread is not self._thread:
             raise MeasurementError(
@@ -335,7 +335,7 @@ class StepWatch:
         elif growth and number >= self._next_transfers and self._request is None:
             self._next_transfers = TRANSFERS_EVERY * number
             counter.record_transfers()
-        if growth and self._request is None and (grown := growth.check(number)):  # a budget holds specs
+        if growth and self._request is None and (grown := growth.check(number)):  # a budget references specs
             self._write(f"step {number}: {grown}")
 
     def _write(self, line: str) -> None:

@@ -1,4 +1,4 @@
-"""Output of a watched loop: lines about steps, and the summary. Without torch."""
+"""Output of a watched loop: lines about steps, and the summary. Does not import torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def say_on_first_rank(text: str) -> None:
 
 
 def is_first_rank() -> bool:
-    """Return whether this is the first rank: of the process group, or by the variables of a launcher."""
+    """Return whether this is the first rank, from the process group or the variables of a launcher."""
     dist: Any = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized() and dist.get_backend() != "fake":
         return bool(dist.get_rank() == 0)
@@ -53,7 +53,7 @@ def transfers_text(counts: StepCounts) -> str:
 
 
 def disturbed_line(step: LoopStep, steps: LoopSteps) -> str:
-    """Format a step that was not steady: misses with their causes, cache growth and time."""
+    """Format a disturbed step: misses with their causes, cache growth and time."""
     missed = by_cause([step.counts.missed])
     listed = "; ".join(first_of(missed, 3))
     parts = [f"{plural(step.counts.misses, 'miss', 'es')}: {listed}"] * bool(missed)
@@ -92,7 +92,7 @@ def calls_text(counts: StepCounts) -> str:
 
 
 def ops_text(ops: Mapping[str, int], calls: int) -> str:
-    """List the most frequent ops among a number of calls.
+    """Format the most frequent ops among a number of calls.
 
     Example:
         >>> ops_text({"mm.default": 12, "t.default": 8}, 20), ops_text({"mm.default": 12}, 30)
@@ -122,7 +122,7 @@ def ms(ns: float) -> str:
 
 
 def rendered(document: Document, stream: Any) -> str:
-    """Render a document for a stream, which may be None, as wide as its terminal."""
+    """Render a document for a stream, in the width of its terminal. The stream may be None."""
     is_terminal = stream is not None and stream.isatty()
     return plain_text(document, page_width(is_terminal, get_terminal_size().columns))
 
@@ -147,7 +147,7 @@ def _line(label: str, total: Total) -> Line:
 
 
 def _listed(kind: type[StepEvent], items: Sequence[object], most: int) -> Iterator[str]:
-    """List the first items, one per line, and count the others."""
+    """Yield a line for each of the first items, and one with the number of the others."""
     yield from (f"{kind.prefix}{item}" for item in items[:most])
     if len(items) > most:
         yield f"{len(items) - most:,} more {kind.plural}"

@@ -1,4 +1,4 @@
-"""Times of single op calls, without pytest."""
+"""Timing of single op calls without pytest."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ class Timing(NamedTuple):
 
 
 class TimeCaptureMode(DispatchCapture):
-    """Times every DTensor op of a region, call by call: one proved miss, and the median of proved hits.
+    """Mode that times every DTensor op call of a region: one proved miss, and the median of proved hits.
 
     It works without pytest, and clears the caches itself. An op that never queries the sharding propagator
-    has no miss; its latency is shown as a hit. Timed calls run local ops in one thread.
+    has no miss; its latency is reported as a hit. Timed calls run local ops in one thread.
 
     ``print(mode)`` writes a table with a line for each signature: calls, miss, hit, the scatter of both, and
-    a mark if something is not proved.
+    a mark if a state is not proved.
 
     Args:
-        repeat_count: hits recorded for each call.
+        repeat_count: number of recorded hits per call.
         ops: globs of op names; every op if empty.
 
     Attributes:
-        op_to_time: by op overload, such as ``add.Tensor``, one :class:`Timing` for each call.
+        op_to_time: list of one :class:`Timing` per call, by op overload, such as ``add.Tensor``.
         time_list: samples of the last op in seconds, its miss first.
 
     Raises:
-        MeasurementError: on entry, if a capture is open in this thread, or another thread measures.
+        MeasurementError: on entry, if a capture is open in this thread, or another thread is measuring.
         UnsupportedTorchError: this torch has no caches that can be cleared and counted.
 
     Example:
@@ -71,12 +71,12 @@ class TimeCaptureMode(DispatchCapture):
     def __str__(self) -> str:
         return rendered(timed_document("TimeCaptureMode", self._timed), sys.stdout)
 
-    __repr__ = __str__  # which notebooks show
+    __repr__ = __str__  # notebooks display it
 
     def on_op(self, call: OpCall) -> Any:
-        """Make the call, and append one timing."""
+        """Run the call, and append one timing."""
         signature = signature_of(call.func, call.args, call.kwargs)
-        # Exactly as many hits as requested; ranks of a real group discard equally many.
+        # Ranks of a real group must discard the same number of hits.
         quick_warmup = 0 if has_real_group() else QUICK_WARMUP
         plan = Plan(1, self.repeat_count, max_time_s=math.inf, quick_warmup=quick_warmup)
         result, ran = run_op(call)
