@@ -252,5 +252,5 @@ def test_unwritable_trace_fails_the_run_with_reason(pytester: pytest.Pytester) -
     assert "1 file not written" in result.outlines[-1]
     assert not path.exists()
     result = measure(pytester, TRACE, "-k", "test_profiled")
-    result.stdout.fnmatch_lines(["*a profiler of torch runs already, and a trace needs it: close it first"])
+    result.stdout.fnmatch_lines(["*a profiler of torch is running, and a trace needs it: close it first"])
     measure(pytester, "-k", "test_profiled").assert_outcomes(passed=1)

@@ -91,7 +91,9 @@ def test_torch_without_a_name_works_or_is_refused(tmp_path: Path) -> None:
     if hasattr(DTensor._op_dispatcher, SLOW_PATH):
         # A torch that names both functions of its native cache anew looks like one without such a cache.
         assert of_pair["status"] != 0
-        assert "cannot be measured: it lacks what clears and counts the native cache" in of_pair["said"]
+        assert (
+            "cannot be measured: it lacks functions that clear and count the native cache" in of_pair["said"]
+        )
         assert "unpropagated" not in of_pair["said"]
 
 

@@ -124,7 +124,7 @@ BOTH = [f"torch._C.{CLEAR}", f"torch._C.{STATS}"]
         (["torch.distributed.tensor.DTensor._op_dispatcher"], "propagate_op_sharding"),
         pytest.param(BOTH[:1], "clear function beside its stats", marks=NATIVE),
         pytest.param(BOTH[1:], "stats function beside its clear", marks=NATIVE),
-        pytest.param(BOTH, "what clears and counts the native cache", marks=SLOW),
+        pytest.param(BOTH, "functions that clear and count the native cache", marks=SLOW),
     ],
 )
 def test_missing_cache_function_is_an_error(

@@ -1,1 +1,1 @@
-"""All private names of torch that the package uses, found by probing."""
+"""All uses of private names of torch, which are probed."""

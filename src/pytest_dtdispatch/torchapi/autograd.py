@@ -1,4 +1,4 @@
-"""Nodes of autograd's graph, and the engine that runs them."""
+"""Nodes of the autograd graph, and the autograd engine."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 
-@functools.cache  # called first before the function is patched: all patched functions share one code
+@functools.cache  # the first call must precede patching: all patched functions share one code object
 def engine_code() -> Any:
-    """Return the code of the function that runs the engine; its caller is the next frame of the stack."""
+    """Return the code of the function that runs the engine; the next frame of the stack is its caller."""
     return torch.autograd.graph._engine_run_backward.__code__
 
 
@@ -33,7 +33,7 @@ def running_node() -> Any:
 def number_of(node: Any) -> int | None:
     """Return the number of a node, unique in the thread that created it; None if it has none."""
     number = int(node._sequence_nr())
-    return number if number < 2**63 else None  # the number of nodes that accumulate gradients
+    return number if number < 2**63 else None  # larger for nodes that accumulate gradients
 
 
 # Nodes that a cross entropy may have between it and its logits: each op computes element by element.

@@ -86,7 +86,7 @@ def observe_transfers(observer: Any) -> Iterator[None]:
 def _observe_collectives(observer: Any) -> Iterator[None]:
     """Observe collective ops, and methods of Python process groups, which bypass these ops."""
     kinds = _collective_kinds()
-    # All collectives of torch dispatch to ops of c10d. On meta, functional ones have kernels of their own.
+    # All collectives of torch dispatch to ops of c10d. On meta, functional ones have separate kernels.
     of_c10d = {op: partial(observer.on_collective, collective_kind(op.name())) for op in _collective_ops()}
     functional = filter(collective_of, _collective_ops(FUNCTIONAL_OPS))
     on_meta = {op: partial(_on_op_on_meta, observer, collective_kind(op.name())) for op in functional}
@@ -99,7 +99,7 @@ def _observe_collectives(observer: Any) -> Iterator[None]:
 
 
 def _on_op_on_meta(observer: Any, kind: str, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Notify of calls with a plain tensor on meta, by its type: inside kernels, fake tensors claim to be."""
+    """Notify of calls with a plain tensor on meta. Its type is checked, as fake tensors also report meta."""
     if any(type(leaf) is torch.Tensor and leaf.is_meta for leaf in tree_leaves(args)):
         return observer.on_collective(kind, run, *args, **kwargs)
     return run(*args, **kwargs)

@@ -1,6 +1,6 @@
 """Torch's compiler: caches, counters, graph breaks and recompiles.
 
-A value that an older torch lacks is None, and is reported as not counted.
+A value that an older torch lacks is None, which reports show as not counted.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _left_uncompiled: set[str] = set()
 
 
 class CacheLookups(NamedTuple):
-    """Values of torch's counters; use differences of them.
+    """Values of torch's counters; only differences of them are meaningful.
 
     Args:
-        graphs: compiled graphs.
-        hits: hits of caches of compiled code.
-        misses: misses of these caches.
+        graphs: number of compiled graphs.
+        hits: number of hits of caches of compiled code.
+        misses: number of misses of these caches.
     """
 
     graphs: int
@@ -40,7 +40,7 @@ class CacheLookups(NamedTuple):
 
 
 def is_tracing() -> bool:
-    """Return whether torch's compiler traces in this thread."""
+    """Return whether torch's compiler is tracing in this thread."""
     context = importlib.import_module("torch._guards").TracingContext
     return context.try_get() is not None
 
@@ -58,7 +58,7 @@ def cache_lookups() -> CacheLookups:
 
 
 def graphs_compiled() -> tuple[int]:
-    """Read only the counter of compiled graphs, which is read around each call."""
+    """Read only the counter of compiled graphs, for readings around each call."""
     return (int(_utils().counters["stats"]["unique_graphs"]),)
 
 
@@ -81,7 +81,7 @@ def compilations() -> list[Any]:
 
 
 def guards_since(seen: Sequence[Any]) -> int | None:
-    """Count the guards of compiles after those in ``seen``; None if torch has not kept all their records."""
+    """Count the guards of compiles after those in ``seen``; return None if torch discarded some records."""
     compiles = _compilations_since(seen)
     return None if compiles is None else sum(compiled.guard_count or 0 for compiled in compiles)
 
@@ -102,7 +102,8 @@ def recompiles_since(seen: Sequence[Any]) -> tuple[str, ...] | None:
 def failure_since(seen: Sequence[Any]) -> str:
     """Return why torch gave up compiling after the compiles in ``seen``; empty if unknown or if it did not.
 
-    A frame that cannot be traced, a graph break, is recorded with its name; a frame over a limit without.
+    Torch records a frame that cannot be traced (a graph break) with its name, and a frame over a limit
+    without.
     """
     for compiled in reversed(_compilations_since(seen) or ()):
         kind = getattr(compiled, "fail_type", None)
@@ -112,9 +113,9 @@ def failure_since(seen: Sequence[Any]) -> str:
 
 
 def runs_uncompiled(call: Callable[[], object]) -> bool:
-    """Make a call and return whether any frame with compiled programs, or every frame, runs uncompiled.
+    """Run a call and return whether any frame with compiled programs, or every frame, runs uncompiled.
 
-    No counter changes if torch gives up, but a profiler shows each lookup and each program that runs.
+    No counter changes if torch gives up, but a profile has each lookup and each program that runs.
     """
     if is_profiling():
         call()
@@ -122,7 +123,7 @@ def runs_uncompiled(call: Callable[[], object]) -> bool:
     with ExitStack() as stack:
         try:
             events = stack.enter_context(profiling())
-        except MeasurementError:  # no profiler starts: undecided, but all ranks make this call
+        except MeasurementError:  # no profiler starts: undecided, but all ranks must run this call
             call()
             return False
         call()
@@ -140,7 +141,7 @@ def _compilations_since(seen: Sequence[Any]) -> list[Any] | None:
 
 
 def leave_uncompiled(package: str) -> None:
-    """Let the compiler, if it is loaded, skip code of a package that runs among compiled code."""
+    """Have the compiler, if it is loaded, skip code of a package."""
     rules = sys.modules.get("torch._dynamo.trace_rules")
     add = getattr(rules, "add", None)
     if add is not None and package not in _left_uncompiled:
@@ -204,9 +205,10 @@ def cache_folder(path: Path) -> Iterator[None]:
 
 @contextmanager
 def own_trace_alone() -> Iterator[None]:
-    """Temporarily detach foreign handlers from torch's structured trace.
+    """Temporarily detach handlers of others from torch's structured trace.
 
-    pytest 9.1 attaches some: a failing test showed 472 lines of trace, and compile times included the writes.
+    pytest 9.1 attaches some: a failing test printed 472 lines of trace, and compile times included writing
+    it.
     """
     log = logging.getLogger("torch.__trace")
     others = [each for each in log.handlers if not type(each).__module__.startswith("torch.")]
@@ -232,9 +234,7 @@ def check_backend(backend: str | Callable[..., Any]) -> None:
         if find is not None:
             find()
     except Exception as error:
-        remedy = (
-            "install one (apt install g++, dnf install gcc-c++), or name one in the environment variable CXX"
-        )
+        remedy = "install one (apt install g++, dnf install gcc-c++), or set the environment variable CXX"
         needs = f"backend='inductor' needs a C++ compiler on a CPU: {_one_line(str(error))}"
         raise MeasurementError(f"{needs}; {remedy}") from None
 

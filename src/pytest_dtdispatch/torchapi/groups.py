@@ -21,8 +21,8 @@ from pytest_dtdispatch.torchapi.ops import TorchDispatchMode, open_modes
 def init_group(backend: str, **how: Any) -> None:
     """Start a process group, and restore ``sys.excepthook``.
 
-    Each group wraps it, to print a prefix such as ``[rank0]:``, and does not unwrap it when it is destroyed:
-    after 1,200 groups a traceback raised RecursionError.
+    Each group wraps it to print a prefix such as ``[rank0]:``, but does not unwrap it when it is destroyed:
+    after 1,200 groups, a traceback raised RecursionError.
     """
     hook = sys.excepthook
     try:
@@ -41,7 +41,7 @@ def forget_group_that_failed() -> None:
     """Reset the number of the next group after a failed start, so that its name is equal on all ranks."""
     world = getattr(torch.distributed.distributed_c10d, "_world", None)
     if not torch.distributed.is_initialized() and hasattr(world, "group_count"):
-        setattr(world, "group_count", 0)  # noqa: B010 (no stub of torch has it)
+        setattr(world, "group_count", 0)  # noqa: B010 (not in torch's stubs)
 
 
 def keep_backends_while_groups_end() -> None:
@@ -69,7 +69,7 @@ def has_local_mode() -> bool:
 
 
 def local_mode(world_size: int) -> AbstractContextManager[Any]:
-    """Return the mode in which each tensor of a fake process group has the values of all ranks."""
+    """Return a mode in which each tensor of a fake process group has the values of all ranks."""
     mode: AbstractContextManager[Any] = local_mode_type()(world_size)
     return mode
 
@@ -84,9 +84,9 @@ def collectives_write() -> bool:
 
 
 def print_stacks_on_fatal_signals() -> None:
-    """Print C++ stacks to standard error if this process dies of a signal such as SIGABRT or SIGSEGV.
+    """Print C++ stacks to standard error if a signal such as SIGABRT or SIGSEGV kills this process.
 
-    Torch installs handlers for SIGUSR2, to visit the other threads, and for SIGINT, which is restored.
+    Torch installs handlers for SIGUSR2, to inspect other threads, and for SIGINT; the latter is restored.
     """
     enable = getattr(torch._C, "_set_print_stack_traces_on_fatal_signal", None)
     if enable is None or sys.platform != "linux":
@@ -99,7 +99,7 @@ def print_stacks_on_fatal_signals() -> None:
 def start_rpc(rank: int, world_size: int, store: Any, timeout_s: float) -> None:
     """Start RPC between ranks that share an open store.
 
-    A ``tcp://`` rendezvous would hang under torchrun, whose variable for its own store makes every rank a
+    A ``tcp://`` rendezvous would hang under torchrun: a variable for torchrun's own store makes every rank a
     client.
     """
     rpc, scheme = importlib.import_module("torch.distributed.rpc"), f"dtdispatch-{secrets.token_hex(8)}"
@@ -114,22 +114,22 @@ def start_rpc(rank: int, world_size: int, store: Any, timeout_s: float) -> None:
         init_method=f"{scheme}://", rpc_timeout=timeout_s, _transports=["uv"]
     )
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "You are using a Backend", UserWarning)  # torch does, not the user
+        warnings.filterwarnings("ignore", "You are using a Backend", UserWarning)  # caused by torch itself
         rpc.init_rpc(f"worker{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
     handlers = getattr(importlib.import_module("torch.distributed.rendezvous"), "_rendezvous_handlers", {})
     handlers.pop(scheme, None)  # it keeps the store alive
 
 
 def stop_rpc(graceful: bool, timeout_s: float) -> None:
-    """Stop RPC; if gracefully, wait until all ranks stop it."""
+    """Stop RPC; if ``graceful``, wait until all ranks stop it."""
     rpc = importlib.import_module("torch.distributed.rpc")
     rpc.shutdown(graceful=graceful, timeout=timeout_s)
 
 
 def innermost_in_local_mode(mode: TorchDispatchMode) -> AbstractContextManager[None]:
-    """Keep a mode innermost while a program opens a simulation of all ranks, which would hide DTensors.
+    """Keep a mode innermost when a program opens a simulation of all ranks, which would hide DTensors.
 
-    A mode that is innermost when the simulation starts or ends is closed and opened again.
+    If the mode is innermost at the start or the end of a simulation, it is closed and opened again.
     """
 
     def moved(inner: Callable[..., Any], local_mode: Any, *args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Names that some versions and builds of torch lack or have elsewhere, and the error if one is missing."""
+"""Names that some torch versions or builds lack or have elsewhere, and the error for a missing name."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def flattened(mesh: Any) -> Any:
 
 
 def missing_name(error: BaseException | None) -> str:
-    """Return a message for an error, or one of its causes, that this folder raised for lack of a torch name.
+    """Return a message if this folder raised an error, or one of its causes, because torch lacks a name.
 
     Returns:
         One line; empty for all other errors.
@@ -73,14 +73,14 @@ def missing_name(error: BaseException | None) -> str:
         if isinstance(error, UnsupportedTorchError):
             return str(error)
         if isinstance(error, (AttributeError, ImportError)) and _is_from_torchapi(error):
-            lacked = first_message(error)
-            return f"torch {torch.__version__} lacks what is needed ({lacked}); torch 2.5 to 2.15 have it"
+            reason = first_message(error)
+            return f"torch {torch.__version__} lacks a required name ({reason}); torch 2.5 to 2.15 have it"
         error = error.__cause__ or error.__context__
     return ""
 
 
 def _is_from_torchapi(error: BaseException) -> bool:
-    """Return whether the innermost frame is of this folder, ignoring attribute lookups and imports."""
+    """Return whether the innermost frame is in this folder, ignoring attribute lookups and imports."""
     importlib_folder = Path(importlib.__file__).parent
     for code in reversed([frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]):
         folder = Path(code.co_filename).parent

@@ -1,4 +1,4 @@
-"""Observe and replace what torch calls: one table of points, and three verbs that patch them.
+"""Observation and replacement of torch functions: a table of points, and three functions that patch them.
 
 ``patch`` wraps the functions of a point, ``before`` calls a listener before each call, and ``around`` routes
 each call through a method, which receives the torch function and calls it.
@@ -50,11 +50,11 @@ class Point(NamedTuple):
     Functions that this torch lacks, or has not loaded, are skipped. Nothing is imported to patch it.
 
     Args:
-        modules: the first loaded one that has the path is used.
-        path: attributes from the module to the owner of the functions; empty if the module owns them.
+        modules: names of modules; the first loaded one with the path is used.
+        path: dotted path from the module to the owner of the functions; empty if it is the module.
         names: names of the functions.
-        is_required: whether every supported torch has one of them.
-        is_registered: whether torch stores the methods elsewhere, as hooks: they are patched by their code.
+        is_required: whether every supported torch has at least one of them.
+        is_registered: whether torch stores the methods elsewhere, as hooks, so that their code is patched.
     """
 
     modules: tuple[str, ...]
@@ -127,7 +127,7 @@ POINTS = {
     ),
     # An embedding on a table that is sharded by rows returns a masked partial sum, whose placement stores the
     # mask of the ids until the sum is reduced. The placement is part of a cached plan that all results share:
-    # a result that is dropped before it is reduced, as that of a repetition is, leaves its mask behind.
+    # a result that is deleted before it is reduced, such as that of a repetition, does not remove its mask.
     "mask": Point(
         ("torch.distributed.tensor._ops._mask_buffer", "torch.distributed.tensor._ops._embedding_ops"),
         "MaskBuffer",
@@ -216,8 +216,8 @@ class Converter(NamedTuple):
     """A torch function that converts tensors.
 
     Args:
-        kind: what it does.
-        name: the public function, ``from_local``; for a backward function, that of its forward.
+        kind: kind of conversion.
+        name: name of the public function, ``from_local``; for a backward function, that of its forward.
         is_backward: whether it is a backward function.
     """
 
@@ -234,7 +234,7 @@ def _autograd_method(owner: str, method: str) -> Point:
     return Point((API, REDISTRIBUTE), owner, (method,), is_required=True)
 
 
-# Public functions that have an autograd function stay unpatched: compiled code has guards on them.
+# Public functions with an autograd function are not patched, because compiled code has guards on them.
 CONVERTERS = {
     _autograd_method("_FromTorchTensor", "forward"): Converter(WRAP, "from_local"),
     _autograd_method("_FromTorchTensor", "backward"): Converter(UNWRAP, "from_local", is_backward=True),
@@ -252,9 +252,9 @@ def observe_conversions(
 ) -> AbstractContextManager[None]:
     """Route conversions through ``observer.on_conversion(converter, function, *args, **kwargs)``.
 
-    If torch converts inside of a conversion, as ``to_local`` does in backward by ``from_local``, both calls
-    are routed, the outer one first. So are backward functions without a gradient, which are no-ops. Without
-    grad, ``to_local`` returns the local tensor without a call.
+    Nested conversions, such as ``from_local`` in the backward of ``to_local``, are both routed, the outer one
+    first. Backward functions without a gradient are also routed; they are no-ops. Without grad mode,
+    ``to_local`` returns the local tensor without a routed call.
     """
     return around(
         {
@@ -312,8 +312,8 @@ class _LookupObserver:
 def observe_propagations(note: Callable[[str], None]) -> Iterator[None]:
     """Call a function immediately before each propagation, in its thread, with the name of torch's method.
 
-    The lookup of that method is observed. A wrapper would add a frame between an op and its propagation, and
-    each frame makes propagation slower.
+    The lookup of the method is observed instead of its call: a wrapper would add a frame between an op and
+    its propagation, and each frame makes propagation slower.
     """
     dispatcher = DTensor._op_dispatcher
     methods: list[tuple[type, str]] = [(type(dispatcher), SLOW_PATH)]

@@ -28,8 +28,8 @@ def below_modes(func: Any) -> AbstractContextManager[Any]:
     """Return a context in which a dispatch mode calls an op with the autograd and versions of a plain call.
 
     Below a mode, torch excludes autograd and version counters. Kernels of aten exclude both themselves.
-    Kernels of collectives count versions: a gathered tensor has as many versions as ranks. Kernels of users'
-    libraries may have no autograd but that of the ops they call.
+    Kernels of collectives increment versions: a gathered tensor has as many versions as ranks. Kernels of
+    users' libraries may rely on the autograd of the ops that they call.
     """
     keys = () if torch.is_inference_mode_enabled() else _keys_of_kernel(func)
     if not keys:
@@ -42,7 +42,7 @@ def below_modes(func: Any) -> AbstractContextManager[Any]:
 
 @functools.cache
 def _keys_of_kernel(func: Any) -> tuple[Any, ...]:
-    """Return the dispatch keys that the kernels of an op do not exclude themselves."""
+    """Return the dispatch keys that an op needs and that its kernels do not exclude themselves."""
     if not is_op(func) or func.namespace in ("aten", "prim", "prims"):
         return ()
     keys = torch._C.DispatchKey
@@ -57,7 +57,7 @@ def is_collective(func: Any) -> bool:
 
 
 def op_name(func: Any) -> str:
-    """Return the name of an op in tables: ``add.Tensor``, with its namespace unless that is ``aten``."""
+    """Return the name of an op in tables, ``add.Tensor``, with its namespace unless that is ``aten``."""
     namespace = getattr(func, "namespace", "aten")
     return str(func.__name__) if namespace == "aten" else f"{namespace}.{func.__name__}"
 
@@ -150,7 +150,7 @@ def returns_of(func: Any) -> Sequence[Any]:
 
 
 def without_outer_modes() -> AbstractContextManager[Any]:
-    """Hide repeated calls from the modes that the program has open."""
+    """Return a context that disables the open modes of the program."""
     if not torch._C._len_torch_dispatch_stack():
         return nullcontext()
     disabled: AbstractContextManager[Any] = _python_dispatch._disable_current_modes()
@@ -159,21 +159,21 @@ def without_outer_modes() -> AbstractContextManager[Any]:
 
 @contextmanager
 def unnoticed() -> Iterator[None]:
-    """Hide calls of this plugin from modes of the program and from ``__torch_function__`` of its classes."""
+    """Temporarily disable modes of the program and ``__torch_function__`` of its classes."""
     with without_outer_modes(), torch._C.DisableTorchFunction():
         yield
 
 
 @contextmanager
 def call_from_torch(fn: Callable[[], None]) -> Iterator[Callable[[], object]]:
-    """Yield a function that lets torch call ``fn``: C++ code issues its warnings before it returns.
+    """Yield a function that has torch call ``fn``, so that warnings of C++ code are issued before it returns.
 
-    Torch buffers such warnings until the outermost torch function that the program called returns, which may
-    be a whole backward. ``apply_``, here on a single element, calls back and has a buffer of its own.
+    Torch buffers such warnings until the outermost torch function of the program returns, which may be a
+    whole backward. ``apply_``, here on a single element, calls back and has a separate buffer.
     """
     hidden = torch._C.DisableTorchFunction if torch._C._len_torch_function_stack() else nullcontext
     with hidden():
-        # `iter` and `next` drop the element without a Python frame (see `rounds/timing.py`).
+        # `iter` and `next` discard the element without a Python frame (see `rounds/timing.py`).
         yield partial(torch.zeros(1, device="cpu").apply_, partial(next, iter(fn, None)))
 
 
@@ -196,7 +196,7 @@ def _close(mode: Any) -> None:
     for close in (type(mode).__exit__, TorchDispatchMode.__exit__):
         try:
             close(mode, None, None, None)
-        except IndexError:  # its record of outer modes is not written yet, or already popped
+        except IndexError:  # its record of outer modes does not exist yet, or was already popped
             continue
         return
     _python_dispatch._pop_mode(getattr(mode, "_mode_key", None))
@@ -204,7 +204,7 @@ def _close(mode: Any) -> None:
 
 @contextmanager
 def hidden_from_debug_mode(ours: type) -> Iterator[None]:
-    """Let torch's DebugMode find the next mode but ours; else it records ops of propagation."""
+    """Hide modes of class ``ours`` from torch's DebugMode, which would record ops of propagation."""
     name = "_get_current_dispatch_mode"
     homes = map(sys.modules.get, ("torch.utils._debug_mode._mode", "torch.utils._debug_mode"))
     home = next((each for each in homes if hasattr(each, name)), None)

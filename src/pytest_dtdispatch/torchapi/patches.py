@@ -1,4 +1,4 @@
-"""Patches of attributes and functions that several users and threads share."""
+"""Patches of attributes and functions, shared by several users and threads."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _patches: dict[tuple[int, str], Patch] = {}
 
 
 class Patch:
-    """A patched attribute and its wrappers, which are installed and removed in any order and in any thread.
+    """A patched attribute with its wrappers, which can be installed and removed in any order and any thread.
 
-    If each user wrapped the current value and restored the value it had found, wrappers would remain.
+    If each user wrapped the current value and restored its previous value, wrappers would remain.
     """
 
     def __init__(self, owner: Any, name: str) -> None:
@@ -32,21 +32,21 @@ class Patch:
         is_method = isinstance(owner, type) and self._own is not None and not is_bound
         self._inner = self._own if is_method else getattr(owner, name)
         self._convert: Callable[[Any], Any] = staticmethod if is_bound else lambda outer: outer
-        self._ours = [self._own]  # all values set here: an exception may interrupt a change
+        self._ours = [self._own]  # all values set by this patch, as an exception may interrupt a change
 
     def install(self, wrap: Wrap) -> None:
-        """Add a wrapper, outside of the others."""
+        """Add a wrapper around the others."""
         self.wraps.append(wrap)
         self._update()
 
     def remove(self, wrap: Wrap) -> None:
-        """Remove a wrapper; without any, restore the attribute."""
+        """Remove a wrapper; restore the attribute if it was the last."""
         if wrap in self.wraps:
             self.wraps.remove(wrap)
         self._update()
 
     def _update(self) -> None:
-        """Set the attribute. A value that others set stays."""
+        """Set the attribute, unless its value was set by others."""
         new = self._convert(self._wrapped()) if self.wraps else self._own
         self._ours.append(new)
         value = vars(self._owner).get(self._name)
@@ -65,9 +65,10 @@ class Patch:
 
 
 class FunctionPatch(Patch):
-    """A Python function that is patched by its code, so that every reference to it is patched.
+    """Patch of the code of a Python function, which applies to every reference to the function.
 
-    Modules import functions from each other, within a step too, and store them in classes, dicts, closures.
+    Modules import functions from each other, even during a step, and store them in classes, dicts and
+    closures.
     """
 
     def __init__(self, function: FunctionType) -> None:
@@ -83,7 +84,7 @@ class FunctionPatch(Patch):
     def _update(self) -> None:
         """Route the function through the wrappers, or restore it."""
         function = self._function
-        if self.wraps:  # the default first: the original code ignores it, the patched code reads it
+        if self.wraps:  # set the default first: the patched code reads it, the original code ignores it
             function.__kwdefaults__ = {**(self._defaults or {}), "_dtdispatch_wrapper": self._wrapped()}
             function.__code__ = self._patched
         else:
@@ -120,7 +121,7 @@ def patched(owner: Any, name: str, wrap: Wrap, by_code: bool = False) -> Iterato
 
 
 class Proxy:
-    """Replacement of a callable that has attributes of its own, such as those of a cache."""
+    """Replacement of a callable with attributes, such as those of a cache."""
 
     def __init__(self, inner: Any, method: Callable[..., Any]) -> None:
         self._inner, self._method = inner, method
@@ -129,7 +130,7 @@ class Proxy:
         return getattr(self._inner, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the replacement."""
+        """Call the method with the original callable and the arguments."""
         __tracebackhide__ = True
         return self._method(self._inner, *args, **kwargs)
 
@@ -138,7 +139,7 @@ def calling(method: Callable[..., Any]) -> Wrap:
     """Return a wrap whose replacement calls ``method(inner, ...)``; the method must call ``inner``."""
 
     def wrap(inner: Any) -> Any:
-        def run(*args: Any, **kwargs: Any) -> Any:  # has code, which torch may read if the original has some
+        def run(*args: Any, **kwargs: Any) -> Any:  # has __code__, which torch may read
             __tracebackhide__ = True
             return method(inner, *args, **kwargs)
 
@@ -148,7 +149,7 @@ def calling(method: Callable[..., Any]) -> Wrap:
 
 
 def uncompiled(function: Any) -> Any:
-    """Keep the compiler from tracing a function, and what it calls, where compiled code calls it."""
+    """Return a function that the compiler does not trace, with all its callees, if compiled code calls it."""
     frames: Any = torch._C._dynamo.eval_frame
     if hasattr(frames, "set_code_exec_strategy"):
         skip = frames._FrameAction.SKIP
@@ -168,9 +169,9 @@ def uncompiled(function: Any) -> Any:
 
 @contextmanager
 def kernels_routed(namespace: str, listeners: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
-    """Route calls of ops of a namespace through listeners, which receive what runs the op first.
+    """Route calls of ops of a namespace through listeners, which get a function that runs the op first.
 
-    The kernels are those of the key that selects a backend, below autograd, for which the ops have none.
+    The kernels are registered for BackendSelect, a key below autograd for which the ops have no kernels.
     """
     below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 

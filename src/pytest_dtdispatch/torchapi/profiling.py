@@ -1,4 +1,4 @@
-"""Torch's profiler: recorded events, and ranges of our own among them."""
+"""Torch's profiler: recorded events, and ranges of this package."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from pytest_dtdispatch.torchapi.observe import (
 __tracebackhide__ = True  # a test that fails here shows its own line
 Function = Callable[..., Any]
 
-is_profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled  # for this thread
-# Creates a range that profilers show. The fast class calls no op; the public one, its fallback, does.
+is_profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled  # in this thread
+# Creates a range in profiles. The fast class calls no op; the public class, its fallback, does.
 new_range: Any = getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)
 
 
 class ProfilerRange:
-    """A range of a program that is shown if a profiler runs.
+    """A range of a program that is recorded if a profiler is running.
 
     Args:
         kind: first word of its name.
-        name: returns the rest of its name; called only if a profiler runs.
+        name: function that returns the rest of its name; called only if a profiler is running.
     """
 
     __slots__ = ("_kind", "_name", "_range")
@@ -59,13 +59,13 @@ class ProfilerRange:
         self.end()
 
     def show(self) -> None:
-        """Begin the range if a profiler runs in this thread."""
+        """Begin the range if a profiler is running in this thread."""
         if is_profiling() and self._range is None:
             self._range = new_range(f"{self._kind} {self._name()}")
             self._range.__enter__()
 
     def end(self) -> None:
-        """End the range, whether or not the profiler still runs."""
+        """End the range, even if the profiler has stopped."""
         if self._range is not None:
             self._range.__exit__(None, None, None)
             self._range = None
@@ -75,8 +75,8 @@ class ProfilerRange:
 def profiling() -> Iterator[list[Event]]:
     """Profile CPU ops with ``torch.autograd.profiler.profile``.
 
-    The list is filled on exit, sorted by the begin of events, outer events first. Events in gloo's threads
-    are excluded: these run concurrently with the program, which waits for them in events of its own.
+    The list is filled on exit, sorted by the start of events, outer events first. Events in gloo's threads
+    are excluded: these run concurrently with the program, whose waits for them are separate events.
     """
     events: list[Event] = []
     profile = torch.autograd.profiler.profile(use_cpu=True, use_kineto=False)
@@ -93,8 +93,8 @@ def recording_trace(name: str, keep: Callable[[str], None]) -> Iterator[None]:
     """Record a region with torch's profiler.
 
     Args:
-        name: name of the region, a range in the trace.
-        keep: receives the trace, as JSON by torch, unless the region raises.
+        name: name of the region, which is a range in the trace.
+        keep: function that is called with torch's JSON of the trace, unless the region raises.
     """
     refuse_another_profiler("a trace")
     profile = torch.profiler.profile(acc_events=True)
@@ -109,8 +109,8 @@ def recording_trace(name: str, keep: Callable[[str], None]) -> Iterator[None]:
 def _quiet_start() -> AbstractContextManager[None]:
     """Silence the profiler's log: some builds write two lines at each start and stop.
 
-    Its library reads the log level at the first profile. A program may have set a level that is not silent,
-    as torchtitan does.
+    Its library reads the log level at the first profile. A program such as torchtitan may have set another
+    one.
     """
     return environment_with({"KINETO_LOG_LEVEL": "6"})
 
@@ -125,16 +125,16 @@ def _event(one: Any) -> Event:
 
 
 def refuse_another_profiler(purpose: str) -> None:
-    """Raise an error if a profiler runs: torch supports one at a time."""
+    """Raise an error if a profiler is running: torch supports one at a time."""
     if is_profiling():
-        raise MeasurementError(f"a profiler of torch runs already, and {purpose} needs it: close it first")
+        raise MeasurementError(f"a profiler of torch is running, and {purpose} needs it: close it first")
 
 
 @contextmanager
 def _only_profiler(profile: Any, purpose: str) -> Iterator[Any]:
     """Run a profiler until the program opens another one: torch supports one at a time.
 
-    If both ran, ours would lose its events, and its export would crash (torch 2.13).
+    If both ran, this profiler would lose its events, and its export would crash (torch 2.13).
 
     Raises:
         MeasurementError: on entry, if the profiler cannot start; on exit, if the program opened another.
@@ -146,17 +146,15 @@ def _only_profiler(profile: Any, purpose: str) -> Iterator[Any]:
             if profiler.enabled and not opened_at:
                 opened_at.append(_opening_line())
                 ours.close()
-                if inner.__name__ == "_start_trace":  # starting ours discarded what was prepared
+                if inner.__name__ == "_start_trace":  # starting this profiler discarded its preparation
                     profiler._prepare_trace()  # torch 2.9 does not prepare twice
             return inner(profiler, *args, **kwargs)
 
         try:
             profiler = ours.enter_context(profile)
         except RuntimeError as error:  # torch 2.9, if the program has prepared a profiler
-            refused = (
-                f"no profiler of torch starts, and {purpose} needs the only one: close one that is prepared"
-            )
-            raise MeasurementError(f"{refused} ({first_line(error)})") from error
+            message = f"torch's profiler, which {purpose} needs, does not start: close any prepared profiler"
+            raise MeasurementError(f"{message} ({first_line(error)})") from error
         with around(dict.fromkeys(("profiler", "itt", "nvtx"), start)):
             yield profiler
     for line in opened_at:
@@ -178,7 +176,7 @@ class Marks:
     """Ranges around functions of torch: ``dtdispatch::redistribution 3``, with an index into the notes.
 
     Args:
-        new_range: creates a range by name; by default one that torch's profiler shows.
+        new_range: function that creates a range by name; by default for torch's profiler.
 
     Attributes:
         notes: details of ranges: the specs before and after a redistribution, and whether a lookup in the
@@ -190,7 +188,7 @@ class Marks:
         self._new_range = new_range
 
     def marked(self, name: str) -> Any:
-        """Create a range, to be entered."""
+        """Return a new range, which is not entered yet."""
         return self._new_range(f"dtdispatch::{name}")
 
     def _ranged(self, name: str, inner: Function, *args: Any, **kwargs: Any) -> Any:
@@ -216,7 +214,7 @@ class Marks:
         }
         if not missing_fsdp_name():
             methods.update(dict.fromkeys(FSDP_POINTS, self._fsdp_hook))
-        if hasattr(DTensor._op_dispatcher, "dispatch"):  # in Python; native dispatch has events of its own
+        if hasattr(DTensor._op_dispatcher, "dispatch"):  # Python dispatch; native dispatch has events
             methods["dispatch"] = partial(self._ranged, "dispatch")
         with observe_conversions(self, (Conversion.WRAP, Conversion.UNWRAP)), around(methods):
             yield self

@@ -1,4 +1,4 @@
-"""The sharding propagator of DTensor: its caches, and the caches that it uses."""
+"""DTensor's sharding propagator: its caches, and the caches that it uses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NamedCache:
 
 
 class ShardingCaches:
-    """The sharding-propagation caches of the calling thread.
+    """Sharding-propagation caches of the current thread.
 
     Both caches are per thread: clear and read them in the thread that runs the op.
     """
@@ -41,7 +41,7 @@ class ShardingCaches:
         self._propagator = follow(DTensor, "_op_dispatcher.sharding_propagator")
         self._python = _python_cache(self._propagator)
         self._native_clear, self._native_stats = _native_cache()
-        # Old dispatchers query it on a miss.
+        # Old dispatchers query this cache on a miss.
         names = ("_propagate_tensor_meta_cached", "_propagate_tensor_meta")
         caches = (_lru_cache("tensor meta", type(self._propagator), name) for name in names)
         self._meta = next(filter(None, caches), None)
@@ -60,7 +60,7 @@ class ShardingCaches:
 
     def clear(self) -> None:
         """Clear the sharding-propagation caches of this thread, and the tensor-meta cache."""
-        # Neither is enough alone: some ops hit the Python cache, which most ops bypass since torch 2.10.
+        # Both are needed: since torch 2.10, most ops bypass the Python cache, but some do not.
         self._python.cache.cache_clear()
         if self._native_clear:
             self._native_clear()
@@ -73,7 +73,7 @@ class ShardingCaches:
             cache.clear()
 
     def clear_all(self) -> None:
-        """Clear all caches, as is needed when a process group is created or destroyed."""
+        """Clear all caches; required whenever a process group is created or destroyed."""
         self.clear()
         self.clear_cold()
 
@@ -105,8 +105,8 @@ class ShardingCaches:
     def counting_uncached(self) -> Iterator[list[int]]:
         """Count this thread's calls of the uncached propagation, in the only element of the list.
 
-        Tracing and some modes propagate on every call without a query of a cache, and no counter shows it.
-        The propagator's own cache calls the method as it was bound at start, which is not patched.
+        Tracing and some modes propagate on every call without querying a cache, which no counter shows. The
+        propagator's own cache calls the method that was bound at its creation, which is not patched.
         """
         count = [0]
 
@@ -138,8 +138,8 @@ def _native_cache() -> tuple[Callable[[], None] | None, Callable[[], tuple[int, 
             f"the native sharding-propagation cache's {lack} function beside its {have} function"
         )
     if clear is None and follow(DTensor, f"_op_dispatcher.{SLOW_PATH}") is not None:
-        # The cache works without them: no op would seem to propagate.
-        raise _unsupported(f"what clears and counts the native cache, on whose misses it calls {SLOW_PATH}")
+        # Without them, the cache works, but no op would seem to propagate.
+        raise _unsupported(f"functions that clear and count the native cache, but calls {SLOW_PATH}")
     return clear, stats
 
 
@@ -156,7 +156,7 @@ def _lru_cache(name: str, owner: Any, path: str) -> NamedCache | None:
 
 @functools.cache
 def _masks_are_confused() -> bool:
-    """Return whether masked partial placements compare equal though each has its own mask."""
+    """Return whether masked partial placements with different masks compare equal."""
     home = importlib.import_module("torch.distributed.tensor._ops._embedding_ops")
     kind = getattr(home, "_MaskPartial", None) or getattr(home, "MaskPartial", None)
     return kind is not None and kind() == kind()
@@ -184,7 +184,7 @@ def plan_caches() -> tuple[NamedCache, ...]:
 
 
 def dispatch_loggers() -> Sequence[logging.Logger]:
-    """Return the loggers whose DEBUG level slows the dispatcher."""
+    """Return the loggers whose DEBUG level slows down the dispatcher."""
     return [logging.getLogger(f"torch.distributed.tensor.{name}") for name in ("_dispatch", "_sharding_prop")]
 
 
@@ -195,10 +195,10 @@ def _unsupported(missing: str) -> UnsupportedTorchError:
 
 
 class PlanCaches(ShardingCaches):
-    """Plans of redistribution, and the planners that create them, shared by all threads.
+    """Caches of redistribution plans, and of the planners that create them, shared by all threads.
 
     A redistribution queries only the cache of plans. On a miss, a planner creates the plan; newer versions of
-    torch cache planners too.
+    torch also cache planners.
     """
 
     def __init__(self) -> None:
@@ -211,11 +211,11 @@ class PlanCaches(ShardingCaches):
             cache.clear()
 
     def readers(self) -> tuple[Callable[[], Sequence[Any]], ...]:
-        """Return the reader of the plans' counters; none if this torch does not count them."""
+        """Return the reader of the plans' counters; an empty tuple if this torch does not count them."""
         info = follow(redistribute_module(), "_gen_transform_infos.cache_info")
         return (info,) if info else ()
 
     @contextmanager
     def counting_uncached(self) -> Iterator[list[int]]:
-        """Count plans that are created without a query of the cache: none, except while torch traces."""
+        """Yield 0: plans are never created without querying the cache, except while torch is tracing."""
         yield [0]

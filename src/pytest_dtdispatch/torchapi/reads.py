@@ -1,4 +1,4 @@
-"""Reads of values of tensors by the host: the ops, methods and functions of torch that wait for a device."""
+"""Reads of tensor values by the host: torch ops, methods and functions that wait for a device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from pytest_dtdispatch.torchapi.observe import Point, patch
 from pytest_dtdispatch.torchapi.patches import kernels_routed, uncompiled
 
-# Ops that read values, or whose result has a shape that depends on values, with the name of their function.
+# Ops that read values, or whose result shape depends on values, with the names of their functions.
 OPS = {
     "_local_scalar_dense": "item",
     "nonzero": "nonzero",
@@ -26,17 +26,17 @@ OPS = {
     "repeat_interleave.Tensor": "repeat_interleave",
     "bincount": "bincount",
 }
-# Ops that read values on a CPU only: to check arguments, and numbers that a GPU kernel reads by itself.
+# Ops that read values only on a CPU: to check arguments, and numbers that a GPU kernel reads itself.
 CPU_READERS = (
     *("_index_put_impl_", "multinomial", "_assert_async", "_assert_async.msg"),
     *("_fused_sgd_", "_fused_adam_", "_fused_adamw_", "_fused_adagrad_"),
     *("_fused_sgd_.tensor_lr", "_fused_adam_.tensor_lr", "_fused_adamw_.tensor_lr"),
 )
-# What calls no op on a CPU tensor.
+# Methods and functions that call no op on a CPU tensor.
 METHODS = {
     Point(("torch",), "Tensor", (name,), is_required=True): name for name in ("tolist", "numpy", "cpu")
 } | {Point(("torch._tensor_str",), "", ("_str",), is_required=True): "print"}
-# Modules whose tensors are on the host on every machine: ranks of a mesh, states of generators.
+# Modules whose tensors are always on the host: ranks of a mesh, states of generators.
 HOST_MODULES = (
     *("torch.distributed.device_mesh", "torch.distributed._mesh_layout"),
     *("torch.distributed.tensor.placement_types", "torch.distributed.tensor._random"),
@@ -48,10 +48,10 @@ FOLDER = __name__.rpartition(".")[0]
 
 @contextmanager
 def observe_reads(observer: Any) -> Iterator[None]:
-    """Route reads of every thread through methods of an observer, which must call what they receive first.
+    """Route reads of every thread through methods of an observer, which must call their first argument.
 
-    * ``on_read(run, name, tensor, *args, **kwargs)``: a read; one of a DTensor contains that of its shard
-    * ``on_cpu_reader(run, *args, **kwargs)``: an op that reads numbers on a CPU only
+    * ``on_read(run, name, tensor, *args, **kwargs)``: a read; a read of a DTensor contains that of its shard
+    * ``on_cpu_reader(run, *args, **kwargs)``: an op that reads numbers only on a CPU
     """
     wraps = {point: partial(_reading, observer, name) for point, name in METHODS.items()}
     with kernels_routed("aten", dict(_listeners(observer))), patch(wraps), _handling(observer):
@@ -59,7 +59,7 @@ def observe_reads(observer: Any) -> Iterator[None]:
 
 
 def _listeners(observer: Any) -> Iterator[tuple[Any, Callable[..., Any]]]:
-    """Yield the ops that this torch has, each with what receives its calls."""
+    """Yield the ops that this torch has, with the listeners of their calls."""
     for name in (*OPS, *CPU_READERS):
         base, _, overload = name.partition(".")
         op = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
@@ -69,7 +69,7 @@ def _listeners(observer: Any) -> Iterator[tuple[Any, Callable[..., Any]]]:
 
 
 def _on_op(observer: Any, name: str, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    if kwargs.get("output_size") is not None:  # of a repetition: nothing is read for the shape of the result
+    if kwargs.get("output_size") is not None:  # repeat_interleave then reads no value for its result shape
         return run(*args, **kwargs)
     return observer.on_read(run, name, *args, **kwargs)
 
@@ -84,9 +84,10 @@ def _reading(observer: Any, name: str, inner: Any) -> Any:
 
 @contextmanager
 def _handling(observer: Any) -> Iterator[None]:
-    """Notify an observer of reads of DTensors; the kernels see their local tensors.
+    """Notify an observer of reads of DTensors, as kernels receive only their local tensors.
 
-    A handler of the dispatcher calls the op again without itself, so that calls, hits and misses stay.
+    A handler of the dispatcher calls the op again with the handler removed, so that calls, hits and misses
+    are unchanged.
     """
     handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
     reading = {ops.default: name for ops, name in DTENSOR_OPS.items() if ops.default not in handlers}
@@ -103,16 +104,16 @@ def _handling(observer: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        is_open = False  # for reads of other threads that have not ended
+        is_open = False  # for running reads in other threads
         for op in reading:
             handlers.pop(op, None)
 
 
 def is_host_read(frame: FrameType) -> bool:
-    """Return whether this package or torch reads a tensor that is on the host on every machine.
+    """Return whether this package or torch is reading a tensor that is always on the host.
 
     Args:
-        frame: that called the observer; outside of this folder, the innermost one reads.
+        frame: frame that called the observer; the innermost frame outside of this folder reads.
     """
     while _module(frame).startswith(FOLDER) and frame.f_back:
         frame = frame.f_back
@@ -126,7 +127,7 @@ def _module(frame: FrameType) -> str:
 
 
 def waits_for_device(tensor: Any) -> bool:
-    """Return whether reading a tensor waits for a device; on a machine without one, whether it would."""
+    """Return whether reading a tensor waits for a device, or would on a machine with one."""
     if isinstance(tensor, torch._subclasses.FakeTensor) or tensor.is_meta:
         return False
     return tensor.device.type != "cpu" or not torch.cuda.is_initialized()

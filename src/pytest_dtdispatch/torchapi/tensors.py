@@ -1,4 +1,4 @@
-"""Tensors of the program: DTensors, specs, local shards, storages, versions, results of collectives."""
+"""Properties of tensors: DTensors, specs, local shards, storages, versions, results of collectives."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ def ask_tensor(question: Callable[[Any], Answer], tensor: Any, unknown: Answer) 
 
 
 def is_tensor(value: object) -> bool:
-    """Return whether a value is a tensor, by its type alone: its ``__class__`` may raise."""
+    """Return whether a value is a tensor, judging only by its type: its ``__class__`` may raise."""
     return issubclass(type(value), torch.Tensor)
 
 
 def is_dtensor(value: object) -> bool:
-    """Return whether a value is a DTensor, by its type alone."""
+    """Return whether a value is a DTensor, judging only by its type."""
     return issubclass(type(value), DTensor)
 
 
 def tensors_in(result: Any) -> list[torch.Tensor]:
-    """Return the tensors in a nested value; none if it cannot be flattened."""
+    """Return the tensors in a nested value; an empty list if it cannot be flattened."""
     return [leaf for leaf in ask_tensor(tree_leaves, result, list[Any]()) if is_tensor(leaf)]
 
 
 class TensorTraits(NamedTuple):
     """Properties of a tensor that are part of cache keys; a plain tensor has no placements.
 
-    ``is_async``: the local shard is the result of a collective that is not awaited; ops on it take longer.
+    ``is_async``: the local shard is the result of a collective that was not awaited; ops on it take longer.
     """
 
     dtype: torch.dtype
@@ -92,7 +92,7 @@ def _async_type() -> Any:
 
 
 def wraps_dtensors(value: Any) -> bool:
-    """Return whether a tensor is of a subclass with DTensors in its attributes."""
+    """Return whether a tensor has a subclass with DTensors in its attributes."""
     visited: dict[int, Any] = {}
     pending = [] if is_dtensor(value) else [value]
     while pending:
@@ -106,7 +106,7 @@ def wraps_dtensors(value: Any) -> bool:
 
 
 def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the inner tensors of a tensor subclass; none for plain tensors."""
+    """Return the inner tensors of a tensor subclass; an empty list for plain tensors."""
     return [] if type(tensor) in PLAIN_TYPES else ask_tensor(_flattened, tensor, [])
 
 
@@ -160,25 +160,25 @@ def wait_for(result: Any) -> None:
 
 
 def unwaited() -> int:
-    """Count the registered collectives that are not awaited; 0 if this torch does not count them."""
+    """Return the number of registered collectives that were not awaited; 0 if torch does not count them."""
     count = getattr(getattr(torch._C, "_distributed_c10d", None), "_get_work_registry_size", None)
     return int(count()) if count else 0
 
 
 def wait_for_all(outputs: list[torch.Tensor], result: Any = None) -> None:
-    """Wait for pending collectives of a result and of a list of tensors, which is emptied."""
+    """Wait for pending collectives of a result and of a list of tensors, and clear the list."""
     wait_for(result)
     while outputs:
         _collectives().wait_tensor(outputs.pop())
 
 
 def release_of(result: Any) -> Callable[[Any], None] | None:
-    """Return the function to call with results like this one before they are dropped, or None."""
+    """Return the function to call with results like this one before their deletion, or None."""
     return wait_for if next(_unwaited(tensors_in(result)), None) is not None else None
 
 
 def _unwaited(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
-    """Yield tensors that a collective may not have written yet, inner tensors too."""
+    """Yield tensors, including inner ones, that a collective may not have written yet."""
     for tensor in tensors:
         if issubclass(type(tensor), _async_type()):
             yield tensor
@@ -192,13 +192,13 @@ def shards_of_simulated_ranks(local: torch.Tensor) -> list[torch.Tensor]:
 
 
 def storages_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the plain tensors with the storages of a tensor: local shards, inner tensors of a subclass."""
+    """Return plain tensors with the storages of a tensor: local shards, inner tensors of a subclass."""
     local = local_of(tensor)
     return [plain for inner in inner_tensors(local) for plain in storages_of(inner)] or [local]
 
 
 def memory_key(plain: torch.Tensor) -> tuple[Any, ...] | None:
-    """Return a key that is equal for tensors of the same elements of one storage; None if unknown."""
+    """Return a key that is equal for tensors with the same elements of a storage; None if unknown."""
     return ask_tensor(_memory_key, plain, None)
 
 
@@ -214,7 +214,7 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 
 class Heap:
-    """Objects tracked by the garbage collector; after the first query, only those that may be new.
+    """Objects tracked by the garbage collector; after the first query, only objects that may be new.
 
     A query of all objects takes 60 ms once torch is imported.
     """
@@ -240,12 +240,12 @@ def subclasses(*classes: type) -> Iterator[type]:
 
 
 def has_graph(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor has an autograd graph; true for a stale view, whose base has one."""
+    """Return whether a tensor has an autograd graph; true for a stale view, as its base has one."""
     return ask_tensor(lambda each: each.requires_grad and not each.is_leaf, tensor, True)
 
 
 class StorageReference(StorageWeakRef):
-    """A weak reference to a storage that may be interrupted while it is created."""
+    """A weak reference to a storage whose creation may be interrupted."""
 
     __slots__ = ()
 
@@ -272,9 +272,9 @@ def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 class TensorNumbers:
-    """Numbers of tensors, equal for tensors of the same elements of one storage.
+    """Numbers of tensors, equal for tensors with the same elements of a storage.
 
-    A weak reference to a storage prevents the reuse of its address.
+    A weak reference to the storage prevents the reuse of its address.
     """
 
     def __init__(self) -> None:
@@ -301,7 +301,7 @@ def version_of(tensor: torch.Tensor) -> int | None:
 
 @functools.cache
 def _version_setter() -> Callable[[torch.Tensor, int], None]:
-    """Return the version setter, probed with a tensor of ours: torch prints rejected arguments."""
+    """Return the version setter, probed with a tensor of this module, as torch prints rejected arguments."""
     set_counter: Any = torch._C._autograd._unsafe_set_version_counter
     try:
         set_counter((_OWN,), (0,))
@@ -333,7 +333,7 @@ def set_spec(tensor: DTensor, spec: tuple[Any, Any]) -> None:
 
 
 def share_masks(buffers: dict[tuple[Any, ...], list[Any]], call: Any, result: Any) -> None:
-    """Let a row-sharded embedding reuse the mask buffer of an earlier call with an equal plan.
+    """Share the mask buffer of an earlier row-sharded embedding with the result of an equal plan.
 
     All results of a plan share one buffer, but measuring clears plans, and a new plan has a new buffer.
     """
@@ -367,12 +367,12 @@ def cuda_generator(device: torch.device) -> torch.Generator:
 
 @dataclass(frozen=True)
 class LocalPart:
-    """The part of a tensor that this rank has: the local shard on a fake process group, else all.
+    """Part of a tensor on this rank: the local shard on a fake process group, or else the whole tensor.
 
     Args:
         shape: shape of the whole tensor.
-        values: copy of the part, a plain tensor.
-        offset: offset of the part in the whole.
+        values: copy of the part, as a plain tensor.
+        offset: offset of the part in the whole tensor.
     """
 
     shape: tuple[int, ...]
@@ -387,7 +387,7 @@ def flatten(result: Any) -> tuple[list[tuple[str, Any]], Any]:
 
 
 def local_part(tensor: torch.Tensor) -> LocalPart:
-    """Copy the part of a tensor that this rank has."""
+    """Copy the part of a tensor on this rank."""
     wait_for(tensor)
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         if not isinstance(tensor, DTensor):
@@ -415,7 +415,7 @@ def _whole(tensor: torch.Tensor) -> LocalPart:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy a tensor to the host; if all ranks are simulated, the shard of the first."""
+    """Copy a tensor to the host; if all ranks are simulated, the shard of the first rank."""
     wait_for(tensor)
     with without_outer_modes():
         plain = shards_of_simulated_ranks(tensor)[0].detach()
@@ -434,7 +434,7 @@ def _region(tensor: DTensor) -> tuple[int, ...] | None:
 
 
 def is_group_fake() -> bool:
-    """Return whether collectives of this process move no data: those of a fake group, unless simulated."""
+    """Return whether collectives of this process move no data, as in a fake group without simulated ranks."""
     dist = torch.distributed
     return dist.is_initialized() and str(dist.get_backend()) == "fake" and not is_local_mode_open()
 
