@@ -1,1 +1,1 @@
-"""Environments compared in fresh processes: dtdispatch ab."""
+"""Comparison of environments in fresh processes: ``dtdispatch ab``."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import TextEnum
 
-CALLS_PER_STEP = "calls_per_step"  # a count that is reported and not judged
+CALLS_PER_STEP = "calls_per_step"  # a count that is reported but not judged
 CONTROL = "control"  # state of the control rows: aten ops on plain tensors, not part of the code under test
 
 
@@ -39,8 +39,8 @@ class Answer:
     """Data that a process of an A/B run returns.
 
     Args:
-        values: one number per row or count.
-        details: the items behind a count.
+        values: numbers by row or count.
+        details: events of a count, as lines.
         absent: reasons why rows, or all rows of a test or a file, are absent.
         folders: folders of the side's checkout from which modules were imported.
         refusal: error if a module of the repository was imported from elsewhere; then nothing was measured.

@@ -58,7 +58,7 @@ class Checkout:
             return True
         last = name.rpartition(".")[2]
         if name.partition(".")[0] in sys.stdlib_module_names or last == "conftest" or last[:5] == "test_":
-            return False  # tests are identified by path alone
+            return False  # tests are identified only by path
         return any(_has_module(folder, name) for folder in self._package_folders)
 
     def _is_own(self, file: str) -> bool:
@@ -85,13 +85,13 @@ def module_files(modules: Mapping[str, ModuleType]) -> dict[str, str]:
 
 
 class InstalledFinder:
-    """A finder that imports packages from a folder, with precedence over other hooks and paths."""
+    """Finder that imports packages from a folder, with precedence over other hooks and paths."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Find a module, but no namespace package, which may have parts elsewhere."""
+        """Find a module, except namespace packages, which may have parts elsewhere."""
         folders = [self._folder] if path is None else [each for each in path if _is_below(each, self._folder)]
         spec = PathFinder.find_spec(name, folders, target)
         return spec if spec and spec.loader else None

@@ -1,6 +1,6 @@
-"""Processes of an A/B run: interpreters, start, end, and the answers they return.
+"""Processes of an A/B run: interpreters, start, end, and answers.
 
-A process leaves no children behind, whether it exits, reaches its time limit, or this process is killed.
+A process leaves no children behind when it exits, reaches its time limit, or this process is killed.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Versions:
 
 
 class Probed(NamedTuple):
-    """What an interpreter reports.
+    """Report of an interpreter.
 
     Args:
         versions: versions of Python and packages.
@@ -98,7 +98,11 @@ def interpreter(side: str, typed: str) -> str:
 
 
 def probe(arm: Arm, workspace: Path) -> Probed:
-    """Query the versions and paths of an interpreter; raise an error if it cannot measure."""
+    """Query the versions and paths of an interpreter.
+
+    Raises:
+        DtDispatchError: it does not respond, or lacks torch or this version of the plugin.
+    """
     log = workspace / f"{arm.name}-probe.log"
     status = run_to_end(arm, ["-c", PROBE], {}, log, 120.0)
     if status is None:
@@ -136,7 +140,7 @@ def run_pytest(
         time_limit_s: seconds after which it is killed.
 
     Raises:
-        ProcessError: it returns no valid answer; the message names its log.
+        ProcessError: it returns no valid answer; the message has the path of its log.
     """
     log, output = workspace / f"{arm.name}.log", workspace / "answer.json"
     output.unlink(missing_ok=True)
@@ -236,10 +240,10 @@ def run_to_end(
 
 
 def _environment(arm: Arm, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process: ours, with a random hash seed and one thread.
+    """Return the environment of a process: that of this process, with a random hash seed and one thread.
 
-    A fixed seed would hide the effect of the seed, not remove it. Dispatch is measured, so local ops must not
-    wait for a second thread.
+    A fixed seed would hide the effect of the seed, not remove it. Local ops must not wait for a second
+    thread, because dispatch is measured.
     """
     ours = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
     folders = [*map(str, arm.import_path), ours.get("PYTHONPATH", "")]

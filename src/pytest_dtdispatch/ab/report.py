@@ -203,7 +203,7 @@ def _differing(run: Run, pair: Pair, one: RowVerdict) -> list[str]:
 
 
 def _functions(*sides: Iterable[str]) -> list[str]:
-    """List the functions that differ most; a function absent from a profile had fewer than those in it."""
+    """List the functions that differ most; a function absent from a profile has fewer than those in it."""
     # A line of a profile. Folder and line number are ignored: they differ between commits.
     function = r"(\d+) (\S+ \()(?:.*/)?([^/:]+)(?::\d+)?\)"
     base, head = counted = Counter[str](), Counter[str]()

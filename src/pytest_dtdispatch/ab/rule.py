@@ -29,7 +29,7 @@ from pytest_dtdispatch.stats.rank_sums import (
 
 
 class Metric(TextEnum):
-    """What an A/B run compares."""
+    """Metric that an A/B run compares."""
 
     TIME = "time"
     COUNTS = "counts"
@@ -38,8 +38,8 @@ class Metric(TextEnum):
 
 SCREEN, CONFIRM, PROFILE = "screen", "confirm", "profile"
 SCREEN_LEVEL, CONFIRM_LEVEL = 0.05, 0.005
-# Pairs of the screen, and fresh ones. An exact count needs one process; a count of instructions hardly
-# scatters, and takes minutes under callgrind.
+# Numbers of pairs in the screen, and of fresh pairs. An exact count needs one process. A count of
+# instructions hardly scatters, and takes minutes under callgrind.
 PAIRS = {Metric.TIME: (5, 10), Metric.COUNTS: (1, 1), Metric.INSTRUCTIONS: (1, 2)}
 
 RUN_AGAIN = "run again, or --control off where the builds differ"
@@ -58,12 +58,12 @@ Sides = tuple[Sequence[Values], Sequence[Values]]  # the processes of the base, 
 
 @dataclass(frozen=True)
 class Rule:
-    """Metric, number of processes, and the smallest differences that count; all shares are fractions.
+    """Metric, number of processes, and the smallest relevant differences, as fractions.
 
     Args:
         metric: times, counts or instructions.
-        pairs: pairs of processes in the screen.
-        confirm: fresh pairs, if a row trips.
+        pairs: number of pairs of processes in the screen.
+        confirm: number of fresh pairs, if a row trips.
         floor_hit: smallest shift of a hit, or of a call that never propagates, that is a change.
         floor_miss: smallest shift of a miss, or of a cold call, that is a change.
         control: largest shift of plain tensors with which rows are judged; 0 judges always.
@@ -84,10 +84,10 @@ class Difference:
     """Difference of a row between two sides.
 
     Args:
-        change: of the verdict.
+        change: figures of the difference.
         verdict: regressed or improved if the difference is large enough, else passed.
-        p: of the rank test, one-sided in the direction of the shift; 0 for numbers without noise.
-        is_undecided: whether the row is inconclusive unless it is called regressed or improved.
+        p: p-value of the rank test, one-sided in the direction of the shift; 0 for numbers without noise.
+        is_undecided: whether the row is inconclusive unless it is regressed or improved.
     """
 
     change: SideChange
@@ -99,13 +99,13 @@ class Difference:
     def is_tripped(self) -> bool:
         """Whether fresh processes must measure the row.
 
-        This ignores p: one disturbed process of five spoils it. The p of the fresh processes prevents false
-        alarms.
+        The p-value is ignored, as a single disturbed process of five invalidates it. The p-value of the fresh
+        processes prevents false alarms.
         """
         return self.verdict is not Verdict.PASSED or self.is_undecided
 
     def judged(self, adjusted_p: float) -> Verdict:
-        """Return the verdict of the row, for a p that is adjusted for all judged rows."""
+        """Return the verdict of the row for a p-value that is adjusted for all judged rows."""
         if self.verdict is not Verdict.PASSED and adjusted_p <= CONFIRM_LEVEL:
             return self.verdict
         return Verdict.INCONCLUSIVE if self.is_undecided else Verdict.PASSED
@@ -118,10 +118,10 @@ class Stage:
     Args:
         rows: differences of rows that all processes measured.
         absent: verdicts of rows that some processes, or all processes of a side, did not measure.
-        control: shift of plain tensors, in logarithms, if any were measured.
+        control: shift of plain tensors, as a logarithm; None if none were measured.
         is_contaminated: whether that shift exceeds its limit.
-        processes: number of processes, of the side that has fewer.
-        has_control: whether the shift is that of control rows, and not of local rows, as in older files.
+        processes: number of processes of the side with fewer.
+        has_control: whether the shift is that of control rows; if not, of local rows, as in older files.
     """
 
     rows: Mapping[RowId, Difference]
@@ -137,9 +137,10 @@ class Stage:
 
 
 def compare_times(base: Sequence[float], head: Sequence[float], floor: float, level: float) -> Difference:
-    """Compare times of a row by their logarithms, so that a shift is a ratio.
+    """Compare the logarithms of a row's times, so that a shift is a ratio.
 
-    A slowdown past the floor is undecided, and so is one within an interval that is wider than the floor.
+    A slowdown above the floor is undecided, and so is any change if the interval is wider than the floor and
+    extends above it.
 
     Source: the shift of Hodges and Lehmann (1963) for size, the rank test of Mann and Whitney (1947) for
     chance. A rank test alone would report negligible differences.
@@ -158,8 +159,8 @@ def compare_times(base: Sequence[float], head: Sequence[float], floor: float, le
 def compare_numbers(base: Sequence[float], head: Sequence[float], threshold: float | None) -> Difference:
     """Compare numbers of all processes; less is better.
 
-    Exact numbers, which have no threshold, are undecided if they differ but overlap. Instructions are
-    compared by the minimum of each side, as disturbances only add.
+    Exact numbers have no threshold, and are undecided if they differ but overlap. Instructions are compared
+    by the minimum of each side, as disturbances only increase them.
     """
     change = NumberShift(min(base), max(base), min(head), max(head))
     if threshold is not None:
@@ -227,9 +228,9 @@ def _compare_row(
 
 
 def control_shift(base: Sequence[Values], head: Sequence[Values], metric: Metric, state: str) -> float | None:
-    """Return the shift of the rows of a state from base to head, in logarithms, if any were measured.
+    """Return the shift of the rows of a state from base to head, as a logarithm, if any were measured.
 
-    For control rows it is the median, which a commit that changes one of these ops does not affect.
+    For control rows it is the median, which is not affected by a commit that changes one of these ops.
     """
     rows = [row for row in {**base[0], **head[0]} if row.state == state]
     if state != CONTROL:
@@ -248,7 +249,7 @@ def floor_of(rule: Rule, row: RowId) -> float:
 def local_shift(
     base: Sequence[Values], head: Sequence[Values], metric: Metric, rows: Sequence[RowId]
 ) -> float | None:
-    """Return the shift of rows that all processes measured from base to head, in logarithms.
+    """Return the shift from base to head of rows that all processes measured, as a logarithm.
 
     Times are averaged in each process, as logarithms. Instructions are the minimum of each side, by row.
     """
@@ -275,7 +276,7 @@ def compare_stages(rule: Rule, processes: Callable[..., Sides]) -> dict[str, Sta
 
     Args:
         rule: the rule.
-        processes: returns the processes of both sides in given stages.
+        processes: function that returns the processes of both sides in these stages.
 
     Returns:
         Comparisons by stage; for counts and instructions the screen includes the fresh processes.
@@ -317,7 +318,7 @@ def judge(rule: Rule, stages: Mapping[str, Stage]) -> list[RowVerdict]:
 
 
 def _ends(one: RowVerdict) -> tuple[float, float]:
-    """Return the figures of base and head by which a row is judged."""
+    """Return the judged figures of base and head."""
     match one.change:
         case TimeShift(base, head):
             return base, head
@@ -327,7 +328,10 @@ def _ends(one: RowVerdict) -> tuple[float, float]:
 
 
 def _explained(rule: Rule, verdicts: Mapping[RowId, RowVerdict], one: RowVerdict) -> RowVerdict:
-    """Pass a row whose local op regressed, if its overhead grew by at most its floor; both name the op."""
+    """Return passed for a row whose local op regressed, if its overhead grew by at most its floor.
+
+    The remedies of both rows name the op as the cause.
+    """
     local = verdicts.get(one.row._replace(state=State.LOCAL))
     if not local or not local.verdict is one.verdict is Verdict.REGRESSED:
         return one
@@ -342,7 +346,7 @@ def _explained(rule: Rule, verdicts: Mapping[RowId, RowVerdict], one: RowVerdict
 
 
 def _row_verdict(rule: Rule, row: RowId, stage: Stage, verdict: Verdict, tripped: int = 0) -> RowVerdict:
-    """Return the verdict of a row in a stage, with a remedy; in a contaminated stage, contaminated."""
+    """Return the verdict of a row in a stage, with a remedy; a contaminated stage makes it contaminated."""
     remedy = ""
     if stage.is_contaminated and stage.control is not None:
         verdict = Verdict.CONTAMINATED
@@ -360,8 +364,8 @@ def _row_verdict(rule: Rule, row: RowId, stage: Stage, verdict: Verdict, tripped
 def _remedy_for_noise(rows: int, processes: int) -> str:
     """Return the remedy for inconclusive rows: more processes, if so few could never confirm a row.
 
-    The smallest p of a rank test is 1 / C(2n, n) for n processes per side; Hochberg's method multiplies it by
-    at most the number of rows.
+    The smallest p-value of a rank test is 1 / C(2n, n) for n processes per side; Hochberg's method multiplies
+    it by at most the number of rows.
     """
     needed = next(n for n in itertools.count(1) if rows / math.comb(2 * n, n) <= CONFIRM_LEVEL)
     if processes >= needed:

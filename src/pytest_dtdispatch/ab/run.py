@@ -52,10 +52,10 @@ PYTEST_RUNS: Mapping[Metric, Mapping[AnswerKind, tuple[str, ...]]] = {
 DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core")
 # For rows whose instructions differ: a profile of one takes about 10 s, and its counts are not judged.
 PROFILING = ("-odtdispatch_profile=true", "--dtdispatch-rounds=1", "--dtdispatch-repeat=1")
-MAX_SHARE = 10.0  # of floors and of the control: 1000 %
+MAX_SHARE = 10.0  # maximum of floors and of the control: 1000 %
 FORMAT, VERSION = "pytest-dtdispatch ab", 4
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.CHANGED)
-Pair = tuple[str, str]  # names of the sides that are compared
+Pair = tuple[str, str]  # names of two compared sides
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Request:
         pythons: interpreters: a base and a head, or several; all others are compared with the first.
         revisions: commits of the base and the head; empty if interpreters are compared.
         arguments: arguments of pytest; the built-in suite if empty.
-        passes: passes over all tests in each process.
+        passes: number of passes over all tests in each process.
         rule: metric, number of processes and thresholds.
         install: whether each commit is installed into its own folder.
     """
@@ -92,7 +92,7 @@ class Request:
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
-        """Pairs of sides that are compared: the first with each of the others."""
+        """Compared pairs of sides: the first with each of the others."""
         first, *others = self.sides
         return tuple((first, other) for other in others)
 
@@ -108,7 +108,7 @@ class ProcessSample(Answer):
 
 @dataclass(frozen=True)
 class Run:
-    """State of a run: processes are in the order in which they ran."""
+    """State of a run, with processes in the order in which they ran."""
 
     request: Request
     sides: Mapping[str, Versions]
@@ -135,7 +135,7 @@ Results = Mapping[Pair, PairResult]
 def interleaved(sides: Sequence[str], rounds: int) -> tuple[str, ...]:
     """Return the side of each process: all sides in each round, in reverse order every second round.
 
-    A machine that slows down at a constant rate then slows all sides equally.
+    A machine that slows down at a constant rate then slows down all sides equally.
 
     Example:
         >>> interleaved(("base", "head"), 3)
@@ -156,7 +156,7 @@ def measure_run(request: Request, time_limit_s: float, output: Path | None) -> t
 
     Raises:
         DtDispatchError: the request is invalid.
-        ProcessError: a process measured nothing; the message names its log.
+        ProcessError: a process measured nothing; the message has the path of its log.
     """
     rule = request.rule
     with _workplace(request, output) as (arms, folder):
@@ -178,7 +178,7 @@ def measure_run(request: Request, time_limit_s: float, output: Path | None) -> t
 
 
 def _most_changed(found: Results) -> list[RowId]:
-    """Return the three rows with the largest changes, which are profiled."""
+    """Return the three rows with the largest changes, for profiling."""
     shifts = [
         (abs(one.change.shift_percent or 0.0), one.row)
         for compared in found.values()
@@ -193,8 +193,8 @@ def _most_changed(found: Results) -> list[RowId]:
 def _workplace(request: Request, output: Path | None) -> Iterator[tuple[Sequence[Arm], Path]]:
     """Prepare all sides, and a folder for logs and answers.
 
-    The user's tests run in the current folder or a worktree of it. The built-in suite runs in an empty
-    folder, without ini files and modules of others.
+    Tests of the user run in the current folder or a worktree of it. The built-in suite runs in an empty
+    folder, without ini files and modules of other projects.
     """
     pythons = {
         side: interpreter(side, typed) for side, typed in zip(request.sides, request.pythons, strict=True)
@@ -216,7 +216,7 @@ def _workplace(request: Request, output: Path | None) -> Iterator[tuple[Sequence
 
 @dataclass
 class Runner:
-    """Runs the processes of a run, and writes each sample to the output file, if any."""
+    """Runner of the processes of a run; it writes each sample to the output file, if any."""
 
     run: Run
     arms: Sequence[Arm]
@@ -226,7 +226,7 @@ class Runner:
     profiled: Sequence[RowId] = ()
 
     def profile(self, rows: Sequence[RowId], sides: Sequence[str]) -> None:
-        """Profile rows on some sides; a failure of profiling leaves the verdicts of the run."""
+        """Profile rows on some sides; a failure of profiling does not change the verdicts of the run."""
         self.profiled, judged = rows, self.run
         try:
             self.run_stage(PROFILE, sides, 1)
@@ -235,7 +235,7 @@ class Runner:
             say(f"functions are unknown: {error}", stream=sys.stderr)
 
     def run_stage(self, stage: str, sides: Sequence[str], rounds: int) -> None:
-        """Run the processes of a stage; the file contains each before the next one starts."""
+        """Run the processes of a stage, and write the file before each of them."""
         order = interleaved(sides, rounds)
         arms = {arm.name: arm for arm in self.arms}
         seconds: list[float] = []
@@ -264,7 +264,7 @@ class Runner:
             for name, values in merged.items():
                 values |= getattr(answer, name)
         seconds = time.monotonic() - start
-        # Values of a test that failed are from fewer passes than on other sides.
+        # A failed test has values of fewer passes than on other sides.
         absent = [row for row in merged["absent"] if row.state is None]
         values = merged.pop("values")
         rows = [row for row in values if not any(each.contains(row) for each in absent)]
@@ -280,9 +280,9 @@ class Runner:
     def _variables(self, side: str) -> dict[str, str]:
         """Return the environment variables of a process of a side.
 
-        With more than two versions, a test that fails on one is excluded there, and the others are compared.
-        Counts of instructions depend on the memory layout, which is otherwise equal in all processes, so the
-        size of the environment varies with the sample (Mytkowicz et al., 2009,
+        With more than two sides, a test that fails on one is excluded there, and the others are compared.
+        Counts of instructions depend on the memory layout, which would be equal in all processes: the size of
+        the environment varies with the sample (Mytkowicz et al., 2009,
         https://doi.org/10.1145/1508244.1508275).
         """
         passes, tests = str(self.run.request.passes), json.dumps([row.test for row in self.profiled])
@@ -295,7 +295,7 @@ class Runner:
         return variables
 
     def write(self, found: Results) -> None:
-        """Write the file of the run; JSON has no infinite numbers, so these are null."""
+        """Write the file of the run, with null for infinite numbers, which JSON does not have."""
         if self.output is None:
             return
         verdicts = [

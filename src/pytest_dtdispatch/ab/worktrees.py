@@ -20,9 +20,9 @@ from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 
 @contextlib.contextmanager
 def workspace() -> Iterator[Path]:
-    """Create a folder for a run, and remove those of killed runs, whose lock is free.
+    """Create a folder for a run, and remove folders of killed runs, whose lock is free.
 
-    After a ProcessError the folder stays: the message names a log in it.
+    After a ProcessError, the folder is not removed, because the message has the path of a log in it.
     """
     for lock in Path(tempfile.gettempdir()).glob("dtdispatch-ab-*/lock"):
         with contextlib.suppress(OSError), lock.open("rb") as file:  # another user's, or in use
@@ -102,7 +102,7 @@ def _refuse_ignored_builds(top: Path, side: str, worktree: Path) -> None:
 
 
 def _git(project: Path, *words: str, option: str = "") -> str:
-    """Run git and return its output; a failure is an error in ``option``, and ignored without one."""
+    """Run git and return its output; report a failure as an error of ``option``, or ignore it without one."""
     command = ["git", "-C", str(project), *words]
     try:  # without Ctrl-C, which git must not receive
         done = subprocess.run(
