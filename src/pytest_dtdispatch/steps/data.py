@@ -17,15 +17,15 @@ NUMBERING = ("place", "call", "tensor_number", "result_number")  # fields that o
 
 @dataclass(frozen=True)
 class StepState:
-    """State of a step: steady without misses and growth, and with the same number of calls.
+    """State of a step. It is steady if it has no misses, no growth, and always the same number of calls.
 
     Args:
-        counted: whether a single step without a warm-up was counted, which has no steady state.
+        counted: whether it is a single step without a warm-up, which has no steady state.
         steady: whether it is steady, at least after its last miss.
-        shapes: number of distinct inputs up to its last miss, if it is steady only after that.
+        shapes: number of distinct inputs up to its last miss, if it is steady only after that; else 0.
         misses: whether it misses.
         grows: whether caches or live sharding specs grow.
-        unsteady: whether the number of calls differs.
+        unsteady: whether its number of calls differs.
     """
 
     counted: bool = False
