@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **more)
 
     def error(self, message: str) -> NoReturn:
-        """Exit with a one-line error."""
+        """Raise a one-line error."""
         raise DtDispatchError(message)
 
 

@@ -330,7 +330,7 @@ def test_failed_or_refused_budget_leaves_nothing_behind() -> None:
         budget_of(lambda: 1 // (7 - next(calls)), 2, 8)
     assert sys.gettrace() is None
     profiler = torch.autograd.profiler.profile()
-    with profiler, pytest.raises(MeasurementError, match="a profiler of torch runs already"):
+    with profiler, pytest.raises(MeasurementError, match="a profiler of torch is running"):
         budget_of(lambda: None, 0, 1)
     assert budget_of(lambda: None, 0, 1).measured_ns > 0
 

@@ -65,7 +65,11 @@ WRONG: dict[str, tuple[Any, Any, str]] = {
     "no bool": (Tree, {"name": "a", "is_old": 1}, "no bool: 1"),
     "a list": (Tree, [], "no dict: []"),
     "an unknown word": (Color, "blue", "'blue' is not a valid Color"),
-    "an unknown dataclass": (Tree, {"name": "a", "parts": [{"type": "os.system"}]}, "a os.system of an invalid type"),
+    "an unknown dataclass": (
+        Tree,
+        {"name": "a", "parts": [{"type": "os.system"}]},
+        "a os.system of an invalid type",
+    ),
     "too many": (Tree, {"name": "a", "pairs": [["n", 1, 2]]}, "3 items in place of 2"),
     "an unknown field": (Tree, {"name": "a", "ame": 1}, "a Tree with 'ame'; valid: name, parts, "),
     "400 digits": (Leaf, {"size": 10**400}, "1000"),

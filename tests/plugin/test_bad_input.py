@@ -120,7 +120,7 @@ MISTAKES = [
         )
     ),
     *(
-        (body, f"MeasurementError: the name {name!r} is taken by another call of this test")
+        (body, f"MeasurementError: the name {name!r} is used by another call of this test")
         for body, name in (
             ("dtdispatch.call(len, 'a')\ndtdispatch.call(len, 'a')", "len"),
             ("for _ in range(2): dtdispatch.steps(lambda: None, name='train')", "train"),

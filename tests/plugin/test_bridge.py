@@ -188,14 +188,14 @@ def test_only_and_skip_choose_our_tests_as_theirs(pytester: pytest.Pytester) -> 
     run(pytester, "--benchmark-only").assert_outcomes(passed=2, skipped=1)
     measure(pytester, "--benchmark-only", "--dtdispatch-all").assert_outcomes(passed=3)
     result = measure(pytester, "--benchmark-skip", passed=1, skipped=2)
-    result.stdout.fnmatch_lines(["nothing was measured: --benchmark-skip is given"])
+    result.stdout.fnmatch_lines(["nothing was measured: --benchmark-skip is set"])
 
 
 def test_benchmark_disable_runs_tests_once_and_unmeasured(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEN_LINES + "        print('enabled', dtdispatch.enabled)\n")
     result, found = rows(pytester, "--benchmark-disable", "-s", passed=1)
     assert found == []
-    result.stdout.fnmatch_lines(["*enabled False*", "nothing was measured: --benchmark-disable is given"])
+    result.stdout.fnmatch_lines(["*enabled False*", "nothing was measured: --benchmark-disable is set"])
     result, found = rows(pytester, "--benchmark-disable", "--benchmark-enable")
     assert len(found) == 3
 

@@ -57,7 +57,7 @@ def test_under_xdist_nothing_is_measured_with_one_reason(pytester: pytest.Pytest
     assert result.ret == pytest.ExitCode.OK
     result.assert_outcomes(passed=2)
     assert_says_once_of_ours(
-        result, NOTHING + "pytest-xdist runs tests in parallel, where latencies mean nothing; run with -n0"
+        result, NOTHING + "pytest-xdist runs tests in parallel, which makes latencies meaningless; run"
     )
     assert not benchmarks_of(pytester.path / "rows.json")
 

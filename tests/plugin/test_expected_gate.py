@@ -276,7 +276,7 @@ def test_row_of_a_removed_test_is_missing(pytester: pytest.Pytester, expected: P
 
 def test_a_gate_that_compared_nothing_fails(pytester: pytest.Pytester, expected: Path) -> None:
     gate = (*MEASURED, "--dtdispatch-expected=expected.csv")
-    failed(run(pytester, *gate, "--benchmark-disable"), "1 disabled", "disabled --benchmark-disable is given")
+    failed(run(pytester, *gate, "--benchmark-disable"), "1 disabled", "disabled --benchmark-disable is set")
     (pytester.path / "results.csv").unlink()
     assert_passed(run(pytester, *GATE, "--co"))  # judges and writes nothing
     assert not (pytester.path / "results.csv").exists()
@@ -298,7 +298,7 @@ def test_noisy_result_is_inconclusive_without_correction(pytester: pytest.Pytest
     result = run(pytester, *GATE)
     says = (f"inconclusive {MUL}", "    noisy: its samples scatter by ")
     assert_passed(result, "9 passed, 2 inconclusive", *says)
-    assert "rows to paste" not in text_of(result)
+    assert "or to paste" not in text_of(result)
     failed(run(pytester, *GATE, "-k", "mul"), "2 inconclusive", "no row could be judged", passed=1)
 
 

@@ -112,7 +112,7 @@ def test_a_lambda_is_named_after_its_test(pytester: pytest.Pytester) -> None:
     source = """
 def test_call(dtdispatch, a):
     dtdispatch.call(lambda: a + a)
-    with pytest.raises(Exception, match="name .test_call. is taken by another call of this test"):
+    with pytest.raises(Exception, match="name .test_call. is used by another call of this test"):
         dtdispatch.call(lambda: a * a)
 
 def test_scaling(dtdispatch, a):

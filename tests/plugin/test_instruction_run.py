@@ -71,8 +71,10 @@ def test_callgrind_is_used_only_without_hardware_counter(monkeypatch: pytest.Mon
     assert choose("") == ("", "the hardware counter (callgrind is not needed)")
     with pytest.raises(pytest.UsageError) as raised:
         choose(NO_PMU)
-    says = f"--dtdispatch-metric instructions: nothing here counts them: {NO_PMU}; valgrind is not on PATH: "
-    assert str(raised.value).startswith(f"{says}install valgrind (apt install valgrind")
+    says = f"--dtdispatch-metric instructions: no counter is available here: {NO_PMU}; "
+    assert str(raised.value).startswith(
+        f"{says}valgrind is not on PATH: install valgrind (apt install valgrind"
+    )
     assert "\n" not in str(raised.value)
 
 
@@ -84,7 +86,7 @@ def test_unsupported_processor_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 def test_failed_counter_probe_ends_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relaunch, "HARDWARE_PROBE", "no_such_module_of_ours")
     text = relaunch.why_no_hardware_counter()
-    assert text.startswith("the hardware counter could not be tried: ")
+    assert text.startswith("the probe of the hardware counter failed: ")
     assert text.endswith("No module named no_such_module_of_ours")
 
 
@@ -105,7 +107,7 @@ def test_counting_run_refuses_debugger_flags(
     pytester.runpytest_inprocess(*FAST, *COUNT, "--collect-only", "-q").stdout.fnmatch_lines(["2 tests*"])
     result = pytester.runpytest_inprocess(*FAST, *COUNT, "--benchmark-disable", "-kother")
     result.assert_outcomes(passed=1, deselected=1)
-    result.stdout.fnmatch_lines(["nothing was measured: --benchmark-disable is given"])
+    result.stdout.fnmatch_lines(["nothing was measured: --benchmark-disable is set"])
     ini = "-odtdispatch_metric=instructions"
     pytester.runpytest_inprocess(*FAST, ini, "-kother").assert_outcomes(passed=1, deselected=1)
 

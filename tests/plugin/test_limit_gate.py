@@ -231,7 +231,7 @@ def test_plain(dtdispatch): pass
     assert measure(pytester, flags[0], "--collect-only").ret == pytest.ExitCode.OK
     result = measure(pytester, "--benchmark-disable", "-k", "marked")
     disabled = "gate: failed against limits: 3 disabled"
-    result.stdout.fnmatch_lines(["misses=0 judged nothing: --benchmark-disable is given", disabled])
+    result.stdout.fnmatch_lines(["misses=0 judged nothing: --benchmark-disable is set", disabled])
 
 
 RAISES = "with pytest.raises(ValueError):\n    "

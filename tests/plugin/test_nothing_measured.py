@@ -53,7 +53,7 @@ def test_run_without_ops_is_reported_at_every_verbosity(pytester: pytest.Pyteste
     assert "2 passed, 2 not measured in" in last_line(result)
     for verbosity in ("-q", "-qq", "-v"):
         measure(pytester, verbosity).stdout.fnmatch_lines([f"{says}*"])
-    says = "nothing was measured: no capture saw an op on DTensors in a test that passed"
+    says = "nothing was measured: no capture received an op on DTensors in a test that passed"
     measure(pytester, "--dtdispatch-all").stdout.fnmatch_lines([says])
 
 
@@ -190,7 +190,7 @@ def test_raises(device_mesh):
 def test_uncaptured_threads_processes_and_modes_are_reported(pytester: pytest.Pytester) -> None:
     result = measure_source(pytester, UNSEEN, *WHOLE, passed=4)
     for line in (
-        "nothing was measured: no capture saw an op on DTensors in a test that passed",
+        "nothing was measured: no capture received an op on DTensors in a test that passed",
         "not measured: 1 test ran DTensor ops (at least 4) in 2 threads of their own, which a "
         "capture in the main thread cannot observe; --dtdispatch-metric counts also counts misses there",
         "not measured: 1 test started 2 processes, which a capture cannot observe;",

@@ -151,7 +151,7 @@ def test_hanging_rank_is_named_with_its_stack(tmp_path: Path, results: Path) -> 
 def test_hanging_rank_zero_is_named_by_rank_one(tmp_path: Path) -> None:
     run = fail_on_ranks(tmp_path, HANGS.format(rank=0), launcher=by_torchrun)
     why = f"rank 0 did not end the call of test_faults.py::test_bad within {TIMEOUT_S} s"
-    assert f"ERROR: rank 1 could not go on: {why}" in run.text
+    assert f"ERROR: rank 1 could not continue: {why}" in run.text
 
 
 @pytest.mark.parametrize(

@@ -421,10 +421,10 @@ def test_where_nothing_is_timed_gates_fail_as_disabled(pytester: pytest.Pytester
     save(pytester)
     counts = run(pytester, *GATE, "--dtdispatch-metric=counts")
     failed(counts, "disabled --dtdispatch-metric counts times")
-    failed(run(pytester, *GATE, "--benchmark-disable"), "disabled --benchmark-disable is given")
+    failed(run(pytester, *GATE, "--benchmark-disable"), "disabled --benchmark-disable is set")
     write(pytester, marker='@pytest.mark.dtdispatch(threshold="60%")')
     result = run(pytester, *COMPARE, "--benchmark-disable", passed=1, failed=1)
-    assert "60% judged nothing: --benchmark-disable is given" in text_of(result)
+    assert "60% judged nothing: --benchmark-disable is set" in text_of(result)
 
 
 @pytest.mark.long
@@ -443,7 +443,7 @@ def test_ini_thresholds_apply_only_with_a_saved_run(pytester: pytest.Pytester) -
     pytester.makeini("[pytest]\ndtdispatch_fail = median:10%\n")
     write(pytester)
     assert_passed(run(pytester, "-k", "add"))
-    assert_passed(run(pytester, *SAVE), "gate: thresholds are given, and --benchmark-compare names no saved")
+    assert_passed(run(pytester, *SAVE), "gate: thresholds are set, but --benchmark-compare names no saved")
     assert_passed(run(pytester, *COMPARE), "4 passed")
 
 

@@ -133,7 +133,7 @@ def test_counting_sampler_has_integers_and_no_time_rows(pytester: pytest.Pyteste
     assert Path("results.csv").read_text() == f"{MUL},readings,1\n"
     assert benchmarks_of(Path("rows.json")) == []
     result = measure(pytester, metric, "--dtdispatch-nproc=2")
-    assert "readings are taken in one process, as only times are merged over ranks" in text_of(result)
+    assert "readings are measured in one process, as only times are merged over ranks" in text_of(result)
 
 
 # A kind of result: a named number, beside which no row stands.
@@ -237,7 +237,7 @@ def test_results_of_an_unregistered_kind_are_preserved(
 def test_unrecordable_result_is_a_one_line_error(pytester: pytest.Pytester) -> None:
     for numbers, why in (
         (["type('', (), {'kind': 'other'})"], "no kind of results is registered as 'other'; valid: budget, "),
-        (['Number("one", 1)', 'Number("one", 2)'], "the name 'one' is taken by another call of this test"),
+        (['Number("one", 1)', 'Number("one", 2)'], "the name 'one' is used by another call of this test"),
     ):
         with_numbers(pytester, *numbers)
         result = measure(pytester, failed=1)

@@ -69,8 +69,8 @@ def two(left: Any, right: Any) -> None:
         (one, [1], {"steps": 5}, "steps=5 with inputs: each input is a step, so omit steps="),
         (one, [1], {"warmup": -1}, "warmup=-1 is not a whole number of at least 0"),
         (one, [1], {"warmup": "2"}, "warmup='2' is not a whole number of at least 0"),
-        (lambda: None, [1], {}, "the step takes no arguments, and is called with one of the"),
-        (two, [1], {}, "the step takes arguments (left, right), and is called with one of"),
+        (lambda: None, [1], {}, "the step takes no arguments, and is called with one input"),
+        (two, [1], {}, "the step takes arguments (left, right), and is called with one input"),
         (7, [1], {}, "a value of type int is not callable: pass a function"),
     ],
 )

@@ -105,7 +105,7 @@ def test_invalid_budget_requests_are_refused() -> None:
             with pytest.raises(DtDispatchError, match="not a whole number of at least 1"):
                 watch.budget(steps)  # type: ignore[arg-type]
         profiler = torch.autograd.profiler.profile()
-        with profiler, pytest.raises(DtDispatchError, match="a profiler of torch runs"):
+        with profiler, pytest.raises(DtDispatchError, match="a profiler of torch is running"):
             watch.budget()
         watch.budget()
         with pytest.raises(MeasurementError, match="a budget is being measured"):
@@ -123,4 +123,4 @@ def test_profiler_of_the_program_is_undisturbed() -> None:
             torch.ones(2) + 1
             watch.step()
     assert any(event.name == "aten::add" for event in profiler.function_events)
-    assert any("no budget: a profiler of torch runs" in line for line in lines)
+    assert any("no budget: a profiler of torch is running" in line for line in lines)

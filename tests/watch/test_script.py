@@ -204,7 +204,7 @@ def test_running_profiler_of_script_prevents_a_budget(watch: Watch) -> None:
     code = STEPS.replace("sys.argv[1]", "4").replace("for i", opened)
     status, _, error = watch(f"{code}profiler.stop()", budget_steps=20)
     assert status == 0
-    assert error.count("no budget: a profiler of torch runs already") == 1
+    assert error.count("no budget: a profiler of torch is running") == 1
     assert "StepWatch: 4 steps" in error
 
 

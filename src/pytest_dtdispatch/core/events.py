@@ -63,7 +63,7 @@ class OptimizerStep(NamedTuple):
     """Optimizer whose ``step`` ran.
 
     Args:
-        name: name of its class if torch defines it, else empty.
+        name: name of its class, which torch defines.
         fuses: whether ``fused=True`` is possible: its options allow it, and DTensor has a rule for that op.
         is_mixed: whether a parameter group has plain tensors beside DTensors, or DTensors of several meshes.
         is_partial: whether gradients are partial sums.

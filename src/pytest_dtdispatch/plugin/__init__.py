@@ -1,4 +1,4 @@
-"""The plugin: what pytest calls. Nothing else of ours imports pytest."""
+"""The pytest plugin. No other folder of this package imports pytest."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ pytest_plugins = ["pytest_dtdispatch.plugin.hooks"]  # for ``-p pytest_dtdispatc
 
 
 class PluginObject:
-    """A plugin object whose properties are not read as it is registered.
+    """A plugin object whose properties are not read during its registration.
 
-    pytest 8.0 reads every attribute of what is registered, in search of fixtures. A value that is computed
-    once would be the one from before the first test.
+    pytest 8.0 reads every attribute of a registered object to find fixtures. Cached properties would be
+    computed before the first test.
 
     Example:
         >>> class Counting(PluginObject):
@@ -21,5 +21,5 @@ class PluginObject:
     """
 
     def __dir__(self) -> list[str]:
-        """Name the hooks."""
+        """Return the names of the hooks."""
         return [name for name in super().__dir__() if name.startswith("pytest_")]

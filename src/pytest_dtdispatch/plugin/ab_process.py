@@ -1,7 +1,7 @@
-"""What a process of an A/B run is loaded with: ``pytest -p pytest_dtdispatch.plugin.ab_process``.
+"""Plugin of a process of an A/B run: ``pytest -p pytest_dtdispatch.plugin.ab_process``.
 
-Where times are measured, all tests run several times over, so that a slow second of the machine hits one
-pass of a row and not all.
+If times are measured, all tests run in several passes, so that a short slowdown of the machine affects only
+one pass of a row.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from pytest_dtdispatch.steps.model import COUNTS, Steps
 if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.session import Session
 
-# Of each pass and row. At 20 rounds a block of misses is one miss, of hits 30: some milliseconds, in which a
-# machine is quiet when it is never quiet for as long as a pass takes.
+# Number of blocks per pass and row. At 20 rounds, a block has one miss or 30 hits, and takes a few
+# milliseconds: a machine that is never quiet for a whole pass may be quiet for a block.
 BLOCKS = 20
-CALLS, LAYOUTS = 30, 4  # of the control: calls in a block, and layouts of the method cache in all blocks
+CALLS, LAYOUTS = 30, 4  # of the control: calls per block, and layouts of the method cache over all blocks
 LONGEST_DETAIL = 500
-MOST_CALLS = 2_000  # of two sides those that only one has are listed
-# Of a process that measures a commit. Packages may be imported before any hook runs: by other plugins.
+MOST_CALLS = 2_000  # maximum of recorded calls; those that only one side has are listed
+# Checkout of a process that measures a commit. Other plugins may import packages before any hook runs.
 COMMIT = decode(Checkout, json.loads(text)) if (text := os.environ.get(Variable.CHECKOUT)) else None
 if COMMIT and COMMIT.installed:
     sys.meta_path.insert(0, InstalledFinder(COMMIT.installed))
 
 
 def absences(record: TestRecord) -> Iterator[tuple[RowId, str]]:
-    """Yield states and rows of a test that have no figure, each with the reason."""
+    """Yield states and rows of a test without a figure, with the reasons."""
     for row in record.rows():
         for samples in row.figures.samples:
             if samples.refused and not samples.values:
@@ -58,10 +58,10 @@ def absences(record: TestRecord) -> Iterator[tuple[RowId, str]]:
 
 
 def times(record: TestRecord) -> Iterator[tuple[RowId, float]]:
-    """Yield the least median of a block of every state.
+    """Yield the minimum of the block medians of every state.
 
-    What else runs on the machine only ever adds, for seconds at a time, so that the least of many short
-    blocks is the steadiest value of a process (Chen and Revels, 2016, https://arxiv.org/abs/1608.04295).
+    Interference only increases times, for seconds at a time, so that the minimum over many short blocks is
+    the most stable value of a process (Chen and Revels, 2016, https://arxiv.org/abs/1608.04295).
     """
     for row, _, samples in record.times():
         yield row, quietest_block(samples.ns, BLOCKS, least=1)
@@ -71,10 +71,10 @@ def counts(record: TestRecord) -> Iterator[tuple[RowId, float]]:
     """Yield every count of a test: those of its steps, captures and calls, then those of other kinds."""
     for steps in record.results.get(Steps.kind, ()):
         if steps.steps:
-            for metric, number in _counts_of_steps(steps):
-                yield RowId(record.test, steps.name, metric), number
-    for one in record.numbers(excluded=(Steps.kind,)):
-        yield one.row._replace(state=one.metric), float(one.value)
+            for metric, count in _counts_of_steps(steps):
+                yield RowId(record.test, steps.name, metric), count
+    for number in record.numbers(excluded=(Steps.kind,)):
+        yield number.row._replace(state=number.metric), float(number.value)
 
 
 def _counts_of_steps(steps: Steps) -> Iterator[tuple[str, float]]:
@@ -88,7 +88,7 @@ def _counts_of_steps(steps: Steps) -> Iterator[tuple[str, float]]:
 
 
 def proofs(record: TestRecord) -> Iterator[tuple[RowId, float]]:
-    """Yield 0 for every row whose later calls were proved to hit, or to need no cache, else 1."""
+    """Yield 0 for rows whose later calls are proved hits or unpropagated, and 1 for rows that never hit."""
     for row in record.rows():
         recorded = {samples.state for samples in row.recorded()}
         refused = {samples.state for samples in row.figures.samples if samples.refused}
@@ -98,7 +98,7 @@ def proofs(record: TestRecord) -> Iterator[tuple[RowId, float]]:
 
 
 def instructions(record: TestRecord) -> Iterator[tuple[RowId, float]]:
-    """Yield the least count of every state of every row; of what was profiled it knows the functions."""
+    """Yield the minimum count of every state of every row, with the functions of a profile as details."""
     for row in record.rows():
         for samples in row.recorded():
             if not samples.unit.is_time:
@@ -108,7 +108,7 @@ def instructions(record: TestRecord) -> Iterator[tuple[RowId, float]]:
 
 
 def control(sampler: Sampler) -> Iterator[tuple[RowId, float]]:
-    """Measure six ops on plain tensors, as hits are: as many calls in as many blocks."""
+    """Measure six ops on plain tensors, with the numbers of calls and blocks of hits."""
     import torch
 
     aten, a, b = torch.ops.aten, torch.ones(16, 8, device="cpu"), torch.ones(8, 8, device="cpu")
@@ -135,12 +135,13 @@ VALUES = {
 
 
 class Passes:
-    """The plugin object that runs all tests several times, and then writes the answer.
+    """Plugin object that runs all tests in several passes, and then writes the answer.
 
     Args:
-        kind: of the answer.
-        goes_on: whether tests that failed or were skipped are left out of later passes, with the reason.
-        sampler: reads the control; None where counts are compared.
+        kind: kind of the answer.
+        goes_on: whether failed or skipped tests are excluded from later passes, with the reason; if not, the
+            run stops after a pass with a failure.
+        sampler: sampler of the control; None if counts are compared.
     """
 
     def __init__(self, kind: AnswerKind, goes_on: bool, sampler: Sampler | None) -> None:
@@ -152,31 +153,31 @@ class Passes:
         self._why: dict[str, str] = {}
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Record why a file has no tests; no test of it has a name yet."""
+        """Record why a file has no tests."""
         if self._goes_on and (report.failed or report.skipped):
             self._absent[RowId(report.nodeid)] = outcome_text(report)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record why a test has no result; one that is expected to fail has one."""
+        """Record why a test has no result, unless it is expected to fail."""
         if (report.failed or report.skipped) and not hasattr(report, "wasxfail"):
             self._why[report.nodeid] = outcome_text(report)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        """Run every test, and then every test again; stop after a pass in which one failed."""
+        """Run all passes over the tests; stop after a pass with a failure."""
         measuring: Session | None = session.config.pluginmanager.get_plugin("dtdispatch-session")
         if self._refuse_other_code():
             session.testsfailed = 0  # tests of another commit may not even import
             return True
-        self._leave_out(session)
+        self._exclude_failed(session)
         if tests := json.loads(os.environ.get(Variable.ONLY, "[]")):
             session.items[:] = [item for item in session.items if row_nodeid(item) in tests]
         if session.testsfailed or session.config.option.collectonly or measuring is None:
             return None
-        own_loop: Any = session.config.pluginmanager.get_plugin("main")  # of pytest
+        main: Any = session.config.pluginmanager.get_plugin("main")
         for _ in range(self._count):
-            own_loop.pytest_runtestloop(session)
-            self._leave_out(session)
+            main.pytest_runtestloop(session)
+            self._exclude_failed(session)
             for record in measuring.results.records.values():
                 self._add(record)
             if self._sampler and self._values:
@@ -190,7 +191,7 @@ class Passes:
         return True
 
     def _refuse_other_code(self) -> bool:
-        """Whether the process imported a module of its repository from elsewhere than its checkout."""
+        """Write a refusal if a module of the repository is not from this checkout; return whether it was."""
         refusal = COMMIT.refusal(module_files(sys.modules)) if COMMIT else ""
         if refusal:
             self._write(Answer(refusal=refusal))
@@ -200,7 +201,7 @@ class Passes:
         write_atomic(self._output, json.dumps(encode(answer)))
 
     def _add(self, record: TestRecord) -> None:
-        """Add what a test found in the pass that just ended; the least value of all passes stands."""
+        """Add the results of a test in the last pass; the value of a row is the minimum over all passes."""
         if self._kind in (AnswerKind.TIMES, AnswerKind.INSTRUCTIONS):
             self._absent |= absences(record)
         for row, value in VALUES[self._kind](record):
@@ -209,8 +210,8 @@ class Passes:
                 lines = value.details[: MOST_CALLS if row.state == CALLS_PER_STEP else MOST_LISTED]
                 self._details[row] = tuple(line[:LONGEST_DETAIL] for line in lines)
 
-    def _leave_out(self, session: pytest.Session) -> None:
-        """Take from the session what gave no result, and let it go on."""
+    def _exclude_failed(self, session: pytest.Session) -> None:
+        """Exclude tests without a result from later passes, and let the session continue."""
         if self._goes_on:
             absent = [item for item in session.items if item.nodeid in self._why]
             self._absent |= {RowId(row_nodeid(item)): self._why[item.nodeid] for item in absent}
@@ -219,7 +220,7 @@ class Passes:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register in a process of an A/B run; reject a metric that it must not measure."""
+    """Register the plugin object in a process of an A/B run; reject a metric that is not compared."""
     if not os.environ.get(Variable.OUTPUT):
         return
     kind = AnswerKind(os.environ.get(Variable.KIND, AnswerKind.TIMES))
@@ -227,7 +228,7 @@ def pytest_configure(config: pytest.Config) -> None:
     is_time = metric in SAMPLERS and SAMPLERS[metric].unit.is_time
     if not (is_time if kind in (AnswerKind.TIMES, AnswerKind.PROOFS) else metric == kind):
         raise pytest.UsageError(
-            f"--dtdispatch-metric {metric}: this A/B run compares {kind}; say before -- what it "
+            f"--dtdispatch-metric {metric}: this A/B run compares {kind}; set before -- what it "
             "compares: --metric time, counts or instructions"
         )
     goes_on = bool(os.environ.get(Variable.GO_ON))
@@ -237,5 +238,5 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def outcome_text(report: pytest.CollectReport | pytest.TestReport) -> str:
-    """Write how a test or a file failed, or why it was skipped, in one line."""
+    """Format the outcome of a test or a file and its reason, in one line."""
     return f"{report.outcome}: {reason_of(report)}"

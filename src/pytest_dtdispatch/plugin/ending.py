@@ -1,4 +1,4 @@
-"""The end of a run after other plugins, and the start of the plugins of a run."""
+"""Registration of the plugins of a run, and the end of a run after other plugins."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ NO_RUN = "--benchmark-compare finds no saved run"
 
 
 class Ending:
-    """The plugin object that ends a run after other plugins: its exit status and its section.
+    """Plugin object that ends a run after other plugins: its exit status and its section.
 
     Args:
-        config: of pytest.
-        session: of the run.
+        config: pytest's configuration.
+        session: session of the run.
     """
 
     def __init__(self, config: pytest.Config, session: Session) -> None:
         self._config = config
         self._session = session
         self._unfinished: pytest.Session | None = None
-        self._awaits_summary = False  # tests are over, and our section is not printed yet
+        self._awaits_summary = False  # whether tests are over, but the section is not printed yet
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Note that the session has to be finished."""
+        """Record that the session must be finished."""
         self._unfinished = session
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fail a run whose gates failed, or that lost a file."""
+        """Fail a run with failed gates or unwritten files."""
         self._unfinished = None
         if self._session.failures() and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -58,7 +58,7 @@ class Ending:
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # below the tables of others, above pytest's own summary
     def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, object, object]:
-        """Print our section, even if the summary of another plugin raises."""
+        """Print the section, even if the summary of another plugin raises."""
         try:
             return (yield)
         finally:
@@ -68,7 +68,7 @@ class Ending:
     def pytest_unconfigure(self) -> None:
         """Print results as data, the last lines of the run.
 
-        If another plugin raised first, as pytest-benchmark may, write files and print our section before.
+        If another plugin raised before, as pytest-benchmark may, write files and print the section first.
         """
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if sys.exc_info()[1] is not None:
@@ -82,7 +82,7 @@ class Ending:
         sys.stdout.writelines(self._session.log.printed)
 
     def _summarize(self, reporter: Any) -> None:
-        """Print our section."""
+        """Print the section."""
         self._awaits_summary = False
         reporter.ensure_newline()
         reporter.section("dtdispatch")
@@ -119,11 +119,12 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
         manager.register(Bridge(config, settings), "dtdispatch-bridge")
     if not settings.measure:
         return
-    # Workers of pytest-xdist are judged, and write, in the process that started them; ranks in the first.
+    # Workers of pytest-xdist are judged and written by the process that started them, ranks by the first
+    # rank.
     reports = not hasattr(config, "workerinput") and read_world(os.environ).is_first
     gates, targets, log = Gates(settings, resolve.why_not_measured(config)), list[Target](), WriteLog()
     if reports:
-        try:  # what cannot be read or written is named before anything is measured
+        try:  # report unreadable and unwritable files before anything is measured
             gates.baseline = read_baseline(config, settings)
             gates.expected = [read_expected(path, metric_names()) for path in settings.expected]
             targets = file_targets(settings, log)
@@ -167,7 +168,7 @@ def read_baseline(config: pytest.Config, settings: Settings) -> Baseline | None:
 
 
 def _newest(paths: Sequence[Path], any_machine: bool) -> Baseline:
-    """Return the newest saved run of this machine, and those that were passed over."""
+    """Return the newest saved run of this machine, with messages about skipped newer ones."""
     passed_over: list[str] = []
     for path in paths:
         cpu, why = cpu_model(), "it is empty"

@@ -1,4 +1,4 @@
-"""The end of a run: collect what its tests found, judge it, and write files; nothing here needs pytest."""
+"""The end of a run: collect the results of its tests, and write files. Does not import pytest."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def collect(
     """Collect the records of tests in a run.
 
     Args:
-        records: by name in rows.
-        settings: of the run.
-        time: when it began, as ISO 8601.
+        records: records of tests, by name in rows.
+        settings: settings of the run.
+        time: start of the run in ISO 8601.
         stopped: why it ended before its last test; empty if it did not.
-        notices: that precede those on what was found.
+        notices: notices that precede those on the results.
     """
-    has_found = any(records.values())  # where nothing was measured, it may be because there is no such place
+    has_found = any(records.values())  # if not, the mesh may not exist, so that it has no environment
     rows = [row for record in records.values() for row in record.rows()]
     by_kind = {
         kind: {test: of for test, record in records.items() if (of := record.results.get(kind))}
@@ -67,10 +67,10 @@ def collect(
 
 
 class WriteLog:
-    """What writers wrote and could not write.
+    """Log of written and unwritten files.
 
     Attributes:
-        failures: what failed, once for each writer.
+        failures: kind of failure of each failed writer.
         notes: lines for the user.
         printed: texts for standard output, after pytest's summary.
     """
@@ -82,7 +82,7 @@ class WriteLog:
 
     @contextmanager
     def writing(self, target: str) -> Iterator[None]:
-        """Report anything a writer raises as one line that names its target; other writers still run."""
+        """Log any exception of a writer as one line with its target, so that other writers still run."""
         try:
             yield
         except Exception as error:
@@ -92,7 +92,7 @@ class WriteLog:
             self.notes.append(Span(f"failed: {reason}", Tone.BAD))
 
     def document(self) -> Document:
-        """Report which files were written, and which were not."""
+        """Render the lines on written and unwritten files."""
         return Document(tuple(map(one_line, self.notes)))
 
 
@@ -100,10 +100,10 @@ def write_files(run: ReportedRun, targets: Sequence[Target], skip_reason: str, l
     """Write the requested files; an incomplete run never overwrites a complete file.
 
     Args:
-        run: that has ended.
-        targets: files, each with its writer.
-        skip_reason: why the run is incomplete; empty if it is whole.
-        log: receives a line for each file.
+        run: finished run.
+        targets: files with their writers.
+        skip_reason: why the run is incomplete; empty if it is complete.
+        log: log that receives a line for each file.
     """
     for export, write in targets:
         with log.writing(str(export.path)):
@@ -118,7 +118,7 @@ def write_files(run: ReportedRun, targets: Sequence[Target], skip_reason: str, l
 def file_targets(settings: Settings, log: WriteLog) -> list[Target]:
     """Check that files can be written, before a long run whose results would be lost.
 
-    Paths are whole, as a test may change the directory.
+    Paths are absolute, because a test may change the current directory.
 
     Raises:
         DtDispatchError: a file cannot be written, or two are the same.
@@ -142,7 +142,7 @@ def file_targets(settings: Settings, log: WriteLog) -> list[Target]:
 def properties(run: ReportedRun) -> Iterator[tuple[str, Any]]:
     """Yield every number of a run, the outcomes of its gates, and its environment, for the JUnit file.
 
-    They belong to the suite: ``junit-10.xsd`` of Jenkins' xunit plugin has properties nowhere else.
+    They are properties of the suite: ``junit-10.xsd`` of Jenkins' xunit plugin permits them only there.
 
     Example:
         >>> list(properties(ReportedRun(environment={"torch version": "2.13.0"})))
@@ -172,7 +172,7 @@ def _append_summary(export: Export, run: ReportedRun, skip_reason: str) -> str:
     path = export.path
     try:
         there = path.stat().st_size if path.exists() else 0
-        has_results = not skip_reason or run.gates  # which report why they judged nothing
+        has_results = not skip_reason or run.gates  # gates report why they judged nothing
         text = summary(run, MOST_BYTES - there) if has_results else stopped_summary(skip_reason)
         with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"\n{text}" if there else text)
@@ -182,7 +182,7 @@ def _append_summary(export: Export, run: ReportedRun, skip_reason: str) -> str:
 
 
 def _check_that_files_differ(settings: Settings) -> None:
-    """Reject writing one file twice, or over a file that the run reads."""
+    """Check that no file is written twice, or is also read by the run."""
     files = [("--dtdispatch-expected", path) for path in settings.expected]
     for export in settings.export:
         files += [] if export.is_auto else [(f"--dtdispatch-export {export.format}", export.path)]

@@ -82,7 +82,7 @@ def factory(request: pytest.FixtureRequest) -> MeshFactory:
 
 
 def _groups(request: pytest.FixtureRequest) -> ProcessGroupOwner:
-    """Own the process group of a test until the first fixture that requested it ends."""
+    """Return the owner of a test's process group, and close it with the first fixture that requested it."""
     stash: pytest.Stash = request.node.stash
     if _GROUPS not in stash:
         with resolve.plain_errors():
@@ -105,6 +105,6 @@ def _exchange(config: pytest.Config) -> Exchange:
 
         world = read_world(os.environ)
         exchange = join(world, resolve.run_settings(config).timeout)
-        if world.is_many:  # with one process each test gets a store of its own
+        if world.is_many:  # with one process, each test gets a separate store
             config.stash[_EXCHANGE] = exchange
     return exchange

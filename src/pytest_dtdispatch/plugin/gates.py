@@ -1,4 +1,4 @@
-"""Gates of a run: on limits, against a saved run, and against files of expected results."""
+"""Gates of a run: limits, comparison with a saved run, and with files of expected results."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from pytest_dtdispatch.report.document import Kind
 from pytest_dtdispatch.report.run import ReportedRun, Results
 from pytest_dtdispatch.rounds.sampler import SAMPLERS
 
-MAX_CONFIRMED = 10  # rows, 3.5 s each: by then the run fails, and other rows are not measured again
+MAX_CONFIRMED = 10  # rows, 3.5 s each; after that the run fails anyway, and no other row is measured again
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The saved run that a run is compared with.
+    """Saved run that a run is compared with.
 
     Args:
-        run: that was read; None if there is none.
-        why_none: the reason; empty if there is one.
-        passed_over: newer saved runs, each with the reason.
+        run: the saved run; None if there is none.
+        why_none: why there is none; empty if there is one.
+        passed_over: messages about skipped newer saved runs.
     """
 
     run: ReportedRun | None
@@ -58,7 +58,7 @@ class Baseline:
     passed_over: tuple[str, ...] = ()
 
     def rows(self) -> list[StateRow]:
-        """Return its rows in their states, with the thresholds that it saved."""
+        """Return its rows by state, with its saved thresholds."""
         if self.run is None:
             return []
         thresholds = self.run.thresholds
@@ -74,12 +74,12 @@ def _state_rows(
 
 @dataclass(eq=False)
 class Gates:
-    """The gates of a run.
+    """Gates of a run.
 
     Args:
-        settings: of the run.
-        why_not: why nothing is measured although it was requested; empty if it is.
-        baseline: None where the run is compared with no saved run.
+        settings: settings of the run.
+        why_not: why nothing is measured although it was requested; empty if it is measured.
+        baseline: baseline of the gate of saved runs; None if no comparison was requested.
         expected: files of expected results.
     """
 
@@ -87,21 +87,21 @@ class Gates:
     why_not: str = ""
     baseline: Baseline | None = None
     expected: Sequence[ExpectedFile] = ()
-    _judged: dict[RowId, StateRow] | None = None  # rows that outlooks compare with
+    _judged: dict[RowId, StateRow] | None = None  # saved rows for outlooks; None before the first
     _shifts: dict[RowId, float] = field(default_factory=dict)  # of control rows measured so far
     _confirmed: set[RowId] = field(default_factory=set)
 
     def judges_captures(self, settings: Settings) -> bool:
-        """Whether what captures find is judged in a test with these settings."""
+        """Return whether results of captures are judged in a test with these settings."""
         of_counts = settings.metric == "counts" and limits_text(settings.limits, KINDS["steps"].limits)
         return bool(settings.expected or (settings.threshold and self.baseline) or of_counts)
 
     def judge(self, run: ReportedRun, records: Mapping[str, TestRecord], selection: Selection) -> ReportedRun:
-        """Return the run with what every gate says of it, and what it is shown beside.
+        """Return the run with the judgements of all gates, and with earlier results for comparison.
 
         Args:
-            run: that has ended.
-            records: of its tests, by name in rows.
+            run: finished run.
+            records: records of its tests, by name in rows.
             selection: tests of baselines that the run selects.
         """
         gates = (
@@ -115,12 +115,12 @@ class Gates:
     # Limits
 
     def judged_nothing(self, row: RowId, criterion: str, kind: Kind) -> RowVerdict:
-        """Return the verdict of limits whose kind has no result."""
+        """Return the verdict on limits whose kind has no result."""
         verdict = Verdict.DISABLED if self.why_not else Verdict.MISSING
         return unjudged(row, criterion, self.why_not or kind.nothing, verdict)
 
     def _judge_limits(self, records: Mapping[str, TestRecord]) -> Iterator[Judgement]:
-        """Gather what limits found in tests, and those of the run that judged nothing in all of it."""
+        """Yield the judgement of limits: verdicts in tests, and limits of the run that judged nothing."""
         verdicts: list[RowVerdict] = []
         for kind in KINDS.values():
             if kind.limits and not any(record.results.get(kind.name) for record in records.values()):
@@ -134,35 +134,35 @@ class Gates:
     # A saved run
 
     def refusal(self, has_rows: bool) -> Judgement | None:
-        """Refuse to compare runs that measure different things, or none."""
+        """Return why the run cannot be compared with the saved run, as a judgement; None if it can."""
         if self.baseline is None:
             return None
         settings, base = self.settings, self.baseline.run
-        takes_times = settings.metric in SAMPLERS and SAMPLERS[settings.metric].unit.is_time
-        times_nothing = "" if takes_times else f"--dtdispatch-metric {settings.metric} times nothing"
-        if why_not := self.why_not or times_nothing:
-            return not_judged(Verdict.DISABLED, why_not)
+        is_timed = settings.metric in SAMPLERS and SAMPLERS[settings.metric].unit.is_time
+        times_nothing = "" if is_timed else f"--dtdispatch-metric {settings.metric} times nothing"
+        if reason := self.why_not or times_nothing:
+            return not_judged(Verdict.DISABLED, reason)
         if base is None:
             remedy = "save one with --benchmark-save=NAME or --benchmark-autosave"
             return not_judged(Verdict.MISSING, self.baseline.why_none, remedy)
         if base.stopped:
             why = f"the saved run is incomplete: {base.stopped}"
-            return not_judged(Verdict.MISMATCHED, why, "save a whole run")
-        if not has_rows:  # where nothing was measured, it may be because there is no such place
+            return not_judged(Verdict.MISMATCHED, why, "save a complete run")
+        if not has_rows:  # the mesh may not exist, so that the run has no environment
             return None
         then, now = base.environment, settings.environment_texts()
         if then.get("metric") != now["metric"]:
             metrics = f"metric: {then.get('metric')} then, {now['metric']} now"
             return not_judged(Verdict.MISMATCHED, metrics, "save a run with the same --dtdispatch-metric")
         if not settings.any_machine and (differ := environment_differences(then, now)):
-            remedy = "save a run on this machine, or compare all the same with --dtdispatch-any-machine"
+            remedy = "save a run on this machine, or compare anyway with --dtdispatch-any-machine"
             return not_judged(Verdict.MISMATCHED, "; ".join(differ), remedy)
         return None
 
     def outlook(
         self, test: str, of_marker: tuple[Threshold, ...] | None, row: Measurement
     ) -> dict[State, Outlook]:
-        """Judge the compared states of a row in its test, by the control rows measured so far."""
+        """Return the outlook of each compared state of a row, with the control rows measured so far."""
         if self._judged is None:
             saved = self.baseline.rows() if self.baseline and not self.refusal(has_rows=True) else ()
             self._judged = {each.row: each for each in saved}
@@ -183,12 +183,12 @@ class Gates:
         return outlooks
 
     def _thresholds_of(self, row: StateRow, of_marker: tuple[Threshold, ...] | None) -> tuple[Threshold, ...]:
-        """Choose thresholds of a row of the saved run: those of the marker, of the run, or saved ones."""
+        """Return thresholds of a saved row: those of the marker, or else of the run, or else saved ones."""
         limits = (self.settings.threshold or ()) if of_marker is None else of_marker
         return thresholds_of(str(row.state), limits) or thresholds_of(str(row.state), row.thresholds)
 
     def _judge_saved_run(self, run: ReportedRun, selection: Selection) -> Iterator[Judgement]:
-        """Compare the run with the saved one, if there is any threshold."""
+        """Yield the judgement against the saved run, if there is any threshold."""
         if self.baseline is None:
             return
 
@@ -206,7 +206,7 @@ class Gates:
             yield replace(judgement, where=base.where, since=base.taken[:10], excluded=excluded)
 
     def compared(self, run: ReportedRun, selection: Selection) -> tuple[RowVerdict, ...]:
-        """Return how rows moved since the saved run: those that a gate judged, and all others."""
+        """Return the verdicts on rows compared with the saved run: those of a gate, and of all other rows."""
         if self.baseline is None:
             return ()
         judged = tuple(row for gate in run.gates for row in gate.verdicts if row.row.state)
@@ -217,12 +217,12 @@ class Gates:
         return (*judged, *compare_rows(free, [row for row in head if row.row not in ids]))
 
     def why_not_compared(self, run: ReportedRun) -> str:
-        """Return why rows stand beside no saved run although one was named; empty where they do."""
+        """Return why the run is not compared with the requested saved run; empty if it is."""
         refused = self.refusal(any(True for _ in run.rows()))
         return refused.verdicts[0].row.label if refused else ""
 
     def _earlier(self, results: Results) -> tuple[Results, str]:
-        """Return results of the saved run that those of this one are shown beside, and when it was taken."""
+        """Return results of the saved run to render next to those of this run, and their caption."""
         if self.baseline is None or (base := self.baseline.run) is None:
             return {}, ""
         found = {}
@@ -238,19 +238,19 @@ class Gates:
     # Files of expected results
 
     def _judge_expected(self, run: ReportedRun, selection: Selection) -> Iterator[Judgement]:
-        """Compare the results with each file; what none of them expects is new once."""
+        """Yield a judgement for each file; rows that no file has are new only in the first judgement."""
         if self.why_not:
             disabled = not_judged(Verdict.DISABLED, self.why_not)
             yield from (replace(disabled, where=file.where) for file in self.expected)
             return
         found = by_name(run.metrics()) if self.expected else {}
-        known = [{(row.name, row.metric) for row in file.rows} for file in self.expected]
-        new = [one for key, one in found.items() if not any(key in rows for rows in known)]
+        keys_of_files = [{(row.name, row.metric) for row in file.rows} for file in self.expected]
+        new = [number for key, number in found.items() if not any(key in keys for keys in keys_of_files)]
         csv = (str(export.path) for export in self.settings.export if export.format == "csv")
         written, tests = next(csv, "RESULTS.csv"), selection.tests
-        for file, own in zip(self.expected, known, strict=True):
+        for file, keys in zip(self.expected, keys_of_files, strict=True):
             rows = [row for row in file.rows if selection.has(parse_row(row.name, tests).test)]
-            of_file = [one for key, one in found.items() if key in own]
+            of_file = [number for key, number in found.items() if key in keys]
             judgement = judge_results(rows, [*of_file, *new], self.settings.improved == "fail", tests)
             command = shlex.join(["dtdispatch", "expected", "update", file.where, "--results", written])
             yield replace(judgement, where=file.where, command=f'{command} --reason "..."')
@@ -258,5 +258,5 @@ class Gates:
 
 
 def limits_text(limits: Mapping[str, int], names: Iterable[str]) -> str:
-    """Write those limits that have these names."""
+    """Format the limits with these names."""
     return ", ".join(f"{name}={limits[name]}" for name in names if name in limits)

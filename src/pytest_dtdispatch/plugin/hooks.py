@@ -1,6 +1,6 @@
-"""pytest's hooks and our fixtures, a few lines each.
+"""Hooks of pytest and fixtures, a few lines each.
 
-Nothing here imports torch. A run that does not measure imports this and the table of settings, and no more.
+This module does not import torch. A run that does not measure imports only it and the table of settings.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def pytest_load_initial_conftests(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Read the saved run to compare with, before pytest-benchmark does, and before anything is measured.
+    """Run the tests in other processes if instructions are counted or ranks are started.
 
-    Where instructions are to be counted, or ranks are to be started, other processes run the tests; then
-    return their exit status.
+    Returns:
+        The exit status of these processes; None to run the tests in this process.
     """
     if config.getoption("help") or config.getoption("version") or not settings.has_settings(config):
         return None

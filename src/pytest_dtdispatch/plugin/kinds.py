@@ -1,4 +1,4 @@
-"""Built-in kinds of results, registered in the order of tables and files before those of extensions."""
+"""Built-in kinds of results, registered before those of extensions, in the order of tables and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fail tests by their limits, and by markers that nothing would apply."""
+"""Failures of tests by their limits, and by markers that are set too late."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.resolve import row_nodeid
 from pytest_dtdispatch.plugin.results import RunResults
 
-# How a test that exceeds a limit may end: it fails by it, is expected to fail, or the run ends.
+# Exceptions that may end a test which exceeds a limit: the test fails, is expected to fail, or the run ends.
 ENDS = (
     *(GateError, RanksError, pytest.fail.Exception, pytest.xfail.Exception),
     *(pytest.exit.Exception, KeyboardInterrupt),
@@ -23,22 +23,22 @@ ENDS = (
 
 
 class Limits:
-    """The plugin object that fails tests.
+    """Plugin object that fails tests.
 
     Args:
-        gates: of the run.
-        results: of its tests.
+        gates: gates of the run.
+        results: results of its tests.
     """
 
     def __init__(self, gates: Gates, results: RunResults) -> None:
         self._gates = gates
         self._results = results
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around what makes a failure an expected one
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the hooks of xfail
     def pytest_runtest_makereport(
         self, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Fail a part of a test that swallowed what a limit raised."""
+        """Fail a phase of a test that caught the error of a limit."""
         if unraised := self._results.store.unraised:
             error = GateError("\n".join(map(str, unraised)))
             error.__traceback__ = unraised[0].__traceback__
@@ -50,7 +50,7 @@ class Limits:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Fail a test that passed, and left a limit nothing to judge."""
+        """Fail a test that passed without a result for one of its limits."""
         result = yield
         self._refuse_late_marker(item)
         if nothing_judged := [*self._nothing_judged(item)]:
@@ -58,25 +58,23 @@ class Limits:
             raise pytest.fail.Exception(complaint(nothing_judged), pytrace=False)
         return result
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around what fixtures and conftests do as the test ends
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around teardown by fixtures and conftest files
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Fail a test whose marker changed as it ended."""
+        """Fail a test whose marker changed during teardown."""
         result = yield
         self._refuse_late_marker(item)
         return result
 
     def _refuse_late_marker(self, item: pytest.Item) -> None:
-        """Fail a test whose marker changed after its settings were read: nothing would apply the change."""
+        """Fail a test whose marker changed after its settings were read, as the change has no effect."""
         marks, applied = resolve.marks(item), self._results.marks
         if applied is not None and applied != marks:
             self._results.marks = marks
             late = f"{resolve.test_line(item)}: the marker dtdispatch changed after measuring began"
-            raise pytest.fail.Exception(
-                f"{late}: set it on the test, or as tests are collected", pytrace=False
-            )
+            raise pytest.fail.Exception(f"{late}: set it on the test, or during collection", pytrace=False)
 
     def _nothing_judged(self, item: pytest.Item) -> Iterator[RowVerdict]:
-        """Name the limits of a test that judged nothing in it."""
+        """Yield verdicts on the limits of a test that judged nothing."""
         test, store = row_nodeid(item), self._results.store
         limits, of_marker = resolve.test_settings(item).limits, resolve.marker_values(item)
         for kind in KINDS.values():

@@ -1,4 +1,4 @@
-"""Rows into pytest-benchmark, and its flags onto our tests; the only module that knows it."""
+"""Integration with pytest-benchmark: its session gets our rows, and its flags apply to our tests."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ CONTAINS = {
     State.COMPILE_WARM: "torch.compile and the first call: tracing, look-ups in filled caches, one run",
     State.EAGER: "the same call uncompiled, end to end from Python",
 }
-# Flags on the layout or content of tables, which request that they are printed.
+# Flags on the layout or content of tables; each of them requests the tables.
 OF_TABLES = (
     *("--benchmark-columns", "--benchmark-sort", "--benchmark-group-by", "--benchmark-name"),
     *("--benchmark-time-unit", "--benchmark-verbose"),
-    *("--benchmark-histogram", "--benchmark-compare-fail"),  # which draw and judge the rows of tables
+    *("--benchmark-histogram", "--benchmark-compare-fail"),  # these draw and judge the rows of tables
 )
-NAME_LENGTH = 60  # of a signature in the first column of pytest-benchmark's table, which it never cuts
+NAME_LENGTH = 60  # of a signature in the first column of pytest-benchmark's table, which is never shortened
 
 
 class Benchmarks(list[Any]):
-    """Benchmarks of a run that has budgets and counts alone: pytest-benchmark saves no list that is false."""
+    """Benchmarks of a run with only budgets and counts; true, as pytest-benchmark saves no false list."""
 
     def __bool__(self) -> bool:
         return True
 
 
 class Bridge:
-    """The plugin object that ties a run to pytest-benchmark."""
+    """Plugin object that integrates a run with pytest-benchmark."""
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
@@ -57,13 +57,13 @@ class Bridge:
         self._entries: dict[str, list[Any]] = {}
 
     def enter(self, item: pytest.Item, record: TestRecord) -> None:
-        """Enter the rows of a test into pytest-benchmark's session."""
+        """Add the rows of a test to pytest-benchmark's session."""
         session = self._config.pluginmanager.get_plugin("pytest-benchmark")
         if session is None or not read_world(os.environ).is_first:
             return
         from pytest_benchmark.stats import Metadata
 
-        for earlier in self._entries.get(record.test, ()):  # of an attempt before this one
+        for earlier in self._entries.get(record.test, ()):  # entries of an earlier attempt
             session.benchmarks.remove(earlier)
         entries = self._entries[record.test] = []
         settings = self._settings
@@ -82,7 +82,7 @@ class Bridge:
         session.benchmarks += entries
 
     def pytest_sessionstart(self) -> None:
-        """Replace how pytest-benchmark writes files, which a kill or a second session would tear."""
+        """Have pytest-benchmark write files atomically and under a lock."""
         session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
         ours: Any = self._config.pluginmanager.get_plugin("dtdispatch-session")
         if session is None or ours is None:
@@ -99,28 +99,28 @@ class Bridge:
 
         def save(content: object, name: str) -> None:
             storage = session.storage
-            with locked(storage.get("")):  # else two sessions choose one number
+            with locked(storage.get("")):  # otherwise two sessions may choose the same number
                 write(storage.get(f"{storage._next_num}_{name}.json"), content)
 
-        if isinstance(session.json, Path):  # before 5.2 an open file, which is empty already
+        if isinstance(session.json, Path):  # before 5.2, it is an open and already truncated file
             vars(session)["save_json"] = lambda content: write(session.json, content)
         if isinstance(session.storage, FileStorage):
             vars(session.storage)["save"] = save
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # after our session, which is registered later
     def pytest_sessionfinish(self) -> Generator[None, object, object]:
-        """Let pytest-benchmark save a run of budgets and counts alone."""
+        """Have pytest-benchmark save a run that has only budgets and counts."""
         session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
         ours: Any = self._config.pluginmanager.get_plugin("dtdispatch-session")
         if session is not None and ours is not None and ours.run and not session.benchmarks:
             session.benchmarks = Benchmarks()
         return (yield)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-benchmark's own look at the items
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the hook of pytest-benchmark
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, object, object]:
-        """Let --benchmark-only and --benchmark-skip see our tests as benchmarks.
+        """Have --benchmark-only and --benchmark-skip treat our tests as benchmarks.
 
-        They look for a fixture of that name. Our tests cannot ask for it: unused, it warns.
+        They select tests by the fixture ``benchmark``. Our tests cannot request it: it warns if unused.
         """
         ours = [item for item in items if self._is_measured(item)]
         names = {id(item): item.fixturenames for item in ours}  # type: ignore[attr-defined]
@@ -134,19 +134,19 @@ class Bridge:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
-        """Add what our figures depend on; two runs that differ in it are not comparable."""
+        """Add the environment; runs of different environments are not comparable."""
         if not self._settings.measure:
             return
         try:
             environment = asdict(self._settings.environment())
         except DtDispatchError as error:
             raise pytest.UsageError(str(error)) from None
-        metric = self._settings.metric  # one of the user's own: rows of another are not comparable
+        metric = self._settings.metric  # rows of different custom metrics are not comparable
         machine_info["dtdispatch"] = {**environment, **({} if metric in METRICS else {"metric": metric})}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
-        """Add the whole run: rows with all samples, counts, budgets, verdicts, where it was taken."""
+        """Add the whole run: rows with all samples, counts, budgets, verdicts and environment."""
         session: Any = self._config.pluginmanager.get_plugin("dtdispatch-session")
         if session is not None and session.run:
             with session.log.writing("the run in pytest-benchmark's file"):
@@ -154,7 +154,7 @@ class Bridge:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_terminal_summary(self) -> None:
-        """Remove our rows from tables that were not requested."""
+        """Remove our rows from pytest-benchmark's tables, unless these were requested."""
         session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
         if session is not None and session.groups and not _wants_tables(self._config):
             ours = {entry.fullname for entries in self._entries.values() for entry in entries}
@@ -165,7 +165,7 @@ class Bridge:
             ]
 
     def keep_files(self) -> None:
-        """Let pytest-benchmark write nothing of a run that broke: files of earlier runs stay."""
+        """Prevent pytest-benchmark from writing files, so that files of earlier runs are unchanged."""
         session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
         if session is not None:
             session.json = session.save = session.autosave = None
@@ -178,7 +178,7 @@ class Bridge:
 
 
 def _wants_tables(config: pytest.Config) -> bool:
-    """Ask whether a flag of pytest-benchmark's tables was given, be it with its default."""
+    """Return whether a flag of pytest-benchmark's tables was passed, even with its default value."""
     words = (
         *config.invocation_params.args,
         *config.getini("addopts"),
@@ -189,7 +189,7 @@ def _wants_tables(config: pytest.Config) -> bool:
 
 
 def saved_runs(config: pytest.Config) -> list[Path]:
-    """Return the file that --benchmark-compare names if it exists; without a name all files, newest first."""
+    """Return the file that --benchmark-compare names, if it exists; without a name, all, newest first."""
     from pytest_benchmark.logger import Logger
     from pytest_benchmark.utils import get_machine_id, load_storage
 
@@ -209,14 +209,14 @@ def saved_runs(config: pytest.Config) -> list[Path]:
 
 
 def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Samples) -> SimpleNamespace:
-    """Describe one signature in one state in one test, as pytest-benchmark wants a benchmark to look.
+    """Return a row in one state with the attributes of a benchmark of pytest-benchmark.
 
-    Names are as a terminal shows them: tables are made of these rows.
+    Control characters in names are escaped, because pytest-benchmark prints them in tables.
     """
     own: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     ours = {"op": measurement.op, "state": str(samples.state), "mesh": measurement.mesh}
     group = f"dtdispatch {samples.state}"
-    if measurement.contains is Contains.COMPARED:  # those of a comparison stand beside no other
+    if measurement.contains is Contains.COMPARED:  # each comparison has its own group
         group = f"{group} {item.nodeid}::{measurement.op}"
     return SimpleNamespace(
         cprofile_stats=None,

@@ -1,4 +1,4 @@
-"""Functions that need private names of pytest; each has a test that the name works."""
+"""Functions that need private names of pytest, each with a test."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from _pytest.junitxml import xml_key
 
 
 def junit_xml(config: pytest.Config) -> Any:
-    """Return what writes the file of ``--junit-xml``; None without that flag."""
+    """Return the writer of the ``--junit-xml`` file; None without that flag."""
     return config.stash.get(xml_key, None)
 
 
 def root_and_ini(config: pytest.Config) -> tuple[object, object]:
-    """Return the rootdir and the ini file that pytest finds by the paths of tests alone."""
+    """Return the rootdir and the ini file that pytest determines from only the paths of tests."""
     flags = config.known_args_namespace
     known = {
         "inifile": flags.inifilename,
@@ -27,18 +27,18 @@ def root_and_ini(config: pytest.Config) -> tuple[object, object]:
         "rootdir_cmd_arg": flags.rootdir or None,
         "invocation_dir": config.invocation_params.dir,
     }
-    accepted = inspect.signature(determine_setup).parameters  # they differ between versions of pytest
+    accepted = inspect.signature(determine_setup).parameters  # differs between versions of pytest
     rootdir, inifile, *_ = determine_setup(**{name: known[name] for name in accepted if name in known})
     return rootdir, inifile
 
 
 def terminal_width(reporter: Any) -> int:
-    """Return the columns of pytest's terminal."""
+    """Return the width of pytest's terminal in columns."""
     return int(reporter._tw.fullwidth)
 
 
 def terminal_file(reporter: Any) -> tuple[TextIO, Callable[[], int]]:
-    """Return the file that pytest's terminal writes to, and a function that returns the room on its line."""
+    """Return the file of pytest's terminal, and a function that returns the remaining columns of its line."""
     writer = reporter._tw
     return writer._file, lambda: writer.fullwidth - writer.width_of_current_line
 
@@ -46,6 +46,6 @@ def terminal_file(reporter: Any) -> tuple[TextIO, Callable[[], int]]:
 def add_to_last_line(reporter: Any, words: str, counted: Sequence[object], is_failure: bool = False) -> None:
     """Add a count to pytest's last line; a failure turns the line red."""
     if is_failure:
-        reporter.stats.setdefault("error", [])  # pytest chooses red by the kinds of reports that there are
+        reporter.stats.setdefault("error", [])  # pytest chooses the color by the kinds of reports
         getattr(terminal, "_color_for_type", {})[words] = "red"
     reporter._add_stats(words, counted)

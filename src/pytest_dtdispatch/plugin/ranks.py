@@ -41,26 +41,26 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.ranks.exchange import Exchange, Lockstep
 
 PLUGIN = "dtdispatch-rank"
-FOLDER = "DTDISPATCH_RANKS"  # environment variable of ranks that we start: a folder for their state
+FOLDER = "DTDISPATCH_RANKS"  # environment variable of launched ranks: a folder for their state
 # Files in it: the exit status of the run, the test of each rank, the output of each rank but the first.
 STATUS, AT, PRINTED = "status", "at", "printed"
-LAUNCHER = "launcher"  # in it: a pipe that the launcher keeps open while it runs
-DONE, BYE = "done", "bye"  # keys of the end: the status of the first rank, and who has read it
+LAUNCHER = "launcher"  # also in it: a pipe that the launcher keeps open while it runs
+DONE, BYE = "done", "bye"  # keys at the end: exit status of the first rank, and its receipt by other ranks
 WRITES = (  # flags of other plugins that write or compare files
     *("benchmark_json", "benchmark_save", "benchmark_autosave", "benchmark_save_data"),
     *("benchmark_compare", "benchmark_compare_fail", "benchmark_histogram", "benchmark_cprofile_dump"),
     *("xmlpath", "log_file", "report_log"),
 )
 NEXT = {"setup": "call", "call": "teardown", "teardown": ""}  # phases of a test
-GRACE = 0.25  # of the timeout: for ranks that began to wait later
-FAREWELL_S = 10.0  # for an exchange of milliseconds
+GRACE = 0.25  # additional fraction of the timeout, for ranks that began to wait later
+FAREWELL_S = 10.0  # timeout of the last exchange, which takes milliseconds
 STACK_SIGNAL, WRITES_STACK_S = signal.SIGUSR1, 0.3  # torch uses SIGUSR2 for its own stacks
-LONGEST_REASON, TAIL = 300, 4000  # characters: of one line, of a failure or the output of a rank
+LONGEST_REASON, TAIL = 300, 4000  # characters of a one-line reason, and of a failure or a rank's output
 _NUMBER = pytest.StashKey[int]()
 
 
 def take_part(config: pytest.Config) -> None:
-    """Join a run of many ranks, if this process belongs to one, before anything is printed."""
+    """Register the rank of this process if it belongs to a measuring run of many ranks."""
     world, flags = read_world(os.environ), config.known_args_namespace
     switches = ("dtdispatch", "dtdispatch_all")
     values = [getattr(flags, name, None) or str(config.getini(name) or "").lower() for name in switches]
@@ -76,7 +76,7 @@ def rank_of(config: pytest.Config) -> Rank | None:
 
 
 def count_test(config: pytest.Config) -> None:
-    """Count test runs: each has a number that is equal on all ranks."""
+    """Increment the number of the current test run, which is equal on all ranks."""
     config.stash[_NUMBER] = test_number(config) + 1
 
 
@@ -86,9 +86,9 @@ def test_number(config: pytest.Config) -> int:
 
 
 class Rank:
-    """The plugin object of one rank of many, which synchronizes tests with the other ranks."""
+    """Plugin object of one of many ranks, which synchronizes tests with the other ranks."""
 
-    exchange: Exchange  # once ranks have met
+    exchange: Exchange  # set by join()
     _settings: Settings
 
     def __init__(self, world: World) -> None:
@@ -108,14 +108,14 @@ class Rank:
         self._differ: dict[tuple[RowId, str], str] = {}
 
     def _keep_output(self) -> None:
-        """Redirect the output of this process to a file; its errors are shown at once."""
+        """Redirect standard output of this process to a file; standard error is not redirected."""
         path = Path(self._folder, f"{PRINTED}-{self.world.rank}")
         sys.stdout.flush()
         with path.open("w+b") if self._folder else tempfile.TemporaryFile() as file:
             os.dup2(file.fileno(), 1)
 
     def join(self, config: pytest.Config) -> int | None:
-        """Synchronize with the other ranks; return an exit status if that fails."""
+        """Open the exchange with the other ranks; return an exit status if that fails."""
         for dest in () if self.world.is_first else WRITES:
             if getattr(config.option, dest, None):
                 setattr(config.option, dest, None)
@@ -146,9 +146,9 @@ class Rank:
         try:
             status = int((yield) or 0)
         except pytest.UsageError as error:
-            # Once ranks have met, the first reports it, with the output of ranks that ended differently.
-            is_said = self.has_met and not self.world.is_first
-            print(f"ERROR: {error}", file=sys.stdout if is_said else sys.stderr)
+            # After join(), the first rank reports it, with the output of ranks that ended differently.
+            is_reported = self.has_met and not self.world.is_first
+            print(f"ERROR: {error}", file=sys.stdout if is_reported else sys.stderr)
             status = int(pytest.ExitCode.USAGE_ERROR)
         if not self.has_met:
             return status
@@ -156,7 +156,7 @@ class Rank:
         return self._end_first(status) if self.world.is_first else self._end_other(status)
 
     def _end_first(self, status: int) -> int:
-        """Report how the other ranks ended, and let them exit with the run."""
+        """Report failures of the other ranks, and let them exit with the status of the run."""
         exchange, others = self.exchange, range(1, self.world.size)
         try:
             exchange.put(exchange.LEFT, [status, ""])
@@ -180,10 +180,10 @@ class Rank:
             self.exchange.gather(self.exchange.LEFT, "end its run", among=others, unless=())
         except RanksError as error:
             problems = [str(error)]
-        came = self.exchange.gather(self.exchange.LEFT, "end its run", among=others, unless=())
+        ended = self.exchange.gather(self.exchange.LEFT, "end its run", among=others, unless=())
         return problems + [
             f"rank {rank} ended with exit status {theirs}; the end of its output:\n{printed}"
-            for rank, (theirs, printed) in came.items()
+            for rank, (theirs, printed) in ended.items()
             if theirs not in (0, status)
         ]
 
@@ -198,8 +198,8 @@ class Rank:
             ends = exchange.gather(DONE, "end the run", 2 * exchange.timeout_s, among=[0], unless=())
             exchange.put(BYE, None)
         except RanksError as error:
-            if all(rank in exchange.lost for rank in range(self.world.rank)):  # else one of them reports it
-                print(f"ERROR: rank {self.world.rank} could not go on: {error}", file=sys.stderr)
+            if all(rank in exchange.lost for rank in range(self.world.rank)):  # or one of them reports it
+                print(f"ERROR: rank {self.world.rank} could not continue: {error}", file=sys.stderr)
             return status or int(pytest.ExitCode.TESTS_FAILED)
         # One nonzero status per machine: a launcher stops its other ranks as soon as one exits with it.
         return int(ends[0]) if self.world.local_rank == 0 else 0
@@ -223,7 +223,7 @@ class Rank:
             raise session.Failed(why)
 
     def _compare(self, tests: list[str]) -> str:
-        """Describe how the collected tests of ranks differ; empty if they are equal."""
+        """Describe the difference between the collected tests of ranks; return an empty string if equal."""
         here = (socket.gethostname(), os.getpid())
         self.exchange.put("collected", [tests, self._collect_errors, here])
         found = self.exchange.gather("collected", "collect its tests")
@@ -242,7 +242,7 @@ class Rank:
 
     # Tests
 
-    # Not first: the test has to be counted before.
+    # Without tryfirst, because the test must be counted before.
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Record the current test of this rank, for the launcher too."""
         self._runs = True
@@ -254,10 +254,10 @@ class Rank:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """End each phase of a test together: it fails where it fails on any rank."""
+        """End each phase of a test on all ranks together: it fails on all if it fails on any."""
         report = yield
         if call.excinfo is not None and isinstance(call.excinfo.value, RanksError):
-            report.longrepr = str(call.excinfo.value)  # frames of torch and of this plugin add nothing
+            report.longrepr = str(call.excinfo.value)  # without frames of torch and this plugin
         if not self.why_stopped:
             try:
                 self._end_phase(item, report, call.duration)
@@ -271,7 +271,7 @@ class Rank:
         key = _end_of(part, item.config)
         self.exchange.put(key, ours)
         self.exchange.end_of_part = _end_of(NEXT[part], item.config)
-        # A failure here may have waited for the others already.
+        # A failed phase may already have waited for the other ranks.
         waited = min(duration, self._settings.timeout) if ours.label == FAILED else 0.0
         found = self._gather(key, f"end the {part} of {item.nodeid}", waited)
         outcomes = {rank: PhaseOutcome(*theirs) for rank, theirs in found.items()}
@@ -299,8 +299,8 @@ class Rank:
         for rank in self.exchange.lost if self.world.is_first else ():
             host, process = self._processes.get(rank, ("", 0))
             if host == socket.gethostname():
-                with suppress(OSError):  # it has ended
-                    os.kill(process, STACK_SIGNAL)  # it writes its stack
+                with suppress(OSError):  # the process has ended
+                    os.kill(process, STACK_SIGNAL)  # it prints its stack
                     time.sleep(WRITES_STACK_S)
 
     # Results
@@ -315,7 +315,7 @@ class Rank:
         return Lockstep(self.exchange, str(test_number(config)), has_real_group)
 
     def merged(self, record: TestRecord, config: pytest.Config) -> TestRecord:
-        """Send the record of this rank in the current test; on the first rank, merge those of all."""
+        """Send the record of the current test to the first rank; there, return the merged record."""
         if self.why_stopped or not self._runs:
             return record
         key = f"rows/{test_number(config)}"
@@ -343,7 +343,7 @@ class Rank:
         return f"{self.world.size} ranks on {f'{machines} machines' if machines > 1 else '1 machine'}"
 
     def document(self) -> Document:
-        """Lay out failures by rank."""
+        """Render failures of ranks, and numbers that differ between ranks."""
         failed = [*self._complaints, *filter(None, [self.why_stopped])]
         failures = [one_line(Span(f"failed: {text}", Tone.BAD)) for text in failed]
         notices = [one_line(Span(text, Tone.NOTICE)) for text in self._differ.values()]
@@ -351,7 +351,7 @@ class Rank:
 
 
 def _end_with_launcher(folder: Path) -> None:
-    """Wait until the launcher has ended, which closes its pipe; remove its folder and end this process.
+    """Wait until the launcher ends, which closes its pipe; then remove its folder and kill this process.
 
     If the launcher is killed, ranks would wait for their timeout. This thread sleeps in one system call until
     then, and also runs while the main thread waits in a collective, where no Python signal handler does.
@@ -369,7 +369,7 @@ def _end_of(part: str, config: pytest.Config) -> str:
 
 
 def reason_of(report: pytest.CollectReport | pytest.TestReport) -> str:
-    """Return in one line why a test, or a file, failed or was skipped."""
+    """Return why a test or a file failed or was skipped, in one line."""
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")[:LONGEST_REASON]
     crash = getattr(report.longrepr, "reprcrash", None)

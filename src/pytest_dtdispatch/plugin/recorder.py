@@ -1,4 +1,4 @@
-"""The object behind the ``dtdispatch`` fixture where something is measured: it keeps what it measures."""
+"""Implementation of the ``dtdispatch`` fixture in a run that measures."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ NOT_TIMED = "latencies are not taken"
 
 
 class OpenCapture(AbstractContextManager[ResultStore]):
-    """A capture of a test, from where it is made until it is left.
+    """A capture of a test, and checks of its use.
 
     Args:
-        mode: a dispatch mode, or a region that is counted.
-        results: of the test.
+        mode: dispatch mode, or counted region.
+        results: results of the test.
 
     Attributes:
-        where: file and line that made it.
-        misuse: what was not done with it; empty where all was.
-        is_open: whether it was entered, and not left yet.
+        where: file and line of its creation.
+        misuse: how it was misused; empty if it was not.
+        is_open: whether it was entered and not exited yet.
         is_idle: whether no op on DTensors ran in it.
     """
 
     def __init__(self, mode: AbstractContextManager[Any], results: ResultStore) -> None:
-        caller = sys._getframe(2)  # who called what makes this
+        caller = sys._getframe(2)  # the caller of capture()
         self.where = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         self.misuse = "never entered, so nothing was measured"
         self.is_open = self.is_idle = False
@@ -74,14 +74,14 @@ class OpenCapture(AbstractContextManager[ResultStore]):
 
 
 class Recorder(api.DtDispatch):
-    """Measure, and keep what was measured in the results of the test.
+    """Recorder of measurements in the results of a test.
 
     In a run that counts, a capture and a call are one step each, and nothing is repeated.
 
     Args:
-        settings: of the test.
-        plan: how much is measured.
-        test: its name in rows.
+        settings: settings of the test.
+        plan: options of measurements.
+        test: name of the test in rows.
     """
 
     enabled = True
@@ -91,12 +91,19 @@ class Recorder(api.DtDispatch):
         self._settings = settings
         self._plan = plan
         self._counts = settings.metric == "counts"
-        self._takes_times = not self._counts and plan.sampler.unit.is_time
+        self._is_timed = not self._counts and plan.sampler.unit.is_time
         self._captures: list[OpenCapture] = []
-        self._step = ""  # which one is counted or timed, and what would change; empty where none is
+        self._step = ""  # clause about the running step for errors; empty if no step is running
 
     def close(self) -> list[str]:
-        """Close captures that were left open, and refuse misused ones; return where others saw no op."""
+        """Close captures that were left open.
+
+        Returns:
+            File and line of captures without any op on DTensors.
+
+        Raises:
+            MeasurementError: a capture was misused.
+        """
         misused = [f"{one.where}: this capture was {one.misuse}" for one in self._captures if one.misuse]
         for capture in reversed(self._captures):
             if capture.is_open:
@@ -112,10 +119,10 @@ class Recorder(api.DtDispatch):
                 known = ", ".join(KINDS)
                 raise MeasurementError(f"no kind of results is registered as {kind!r}; valid: {known}")
             self._refuse_used(result.name, kind=result.kind)
-            list(result.metrics())  # one that raises fails its test, not the end of the session
+            list(result.metrics())  # an error fails the test here, not the end of the session
             self.results.add(result)
         limits = self._settings.limits
-        self._hold([verdict for each in results for verdict in KINDS[each.kind].judge(each, limits)])
+        self._add_verdicts([verdict for each in results for verdict in KINDS[each.kind].judge(each, limits)])
 
     # Captures
 
@@ -134,7 +141,7 @@ class Recorder(api.DtDispatch):
 
     @contextmanager
     def whole_test(self) -> Iterator[None]:
-        """Capture, count or time what the thread of a test runs, and notice what processes it starts."""
+        """Capture, count or time all ops in the thread of a test, and count the processes that it starts."""
         if self._settings.budget:
             from pytest_dtdispatch.budget.measure import budgeted_region
 
@@ -149,7 +156,7 @@ class Recorder(api.DtDispatch):
             yield
 
     def note(self, message: str) -> None:
-        """Keep a warning, to print it with the results."""
+        """Record a warning, which is printed with the results."""
         self.results.uncaptured += Uncaptured(notes=(message,))
 
     def _notice_process(self, start: Callable[[Any], Any], process: Any) -> Any:
@@ -158,7 +165,7 @@ class Recorder(api.DtDispatch):
 
     @contextmanager
     def _counting_processes(self) -> Iterator[None]:
-        """Count in processes that the test starts; equal counts are merged."""
+        """Count in processes that the test starts; merge equal counts."""
         from pytest_dtdispatch.steps.measure import counting_in_processes
 
         with counting_in_processes() as processes:
@@ -172,7 +179,7 @@ class Recorder(api.DtDispatch):
     # Calls and steps
 
     def _call(self, fn: Callable[..., T], args: tuple[Any, ...], name: str | None, setup: Setup | None) -> T:
-        """Measure a call; where counts are taken it is one step, and not repeated."""
+        """Measure a call; in a run that counts, it is one step, and not repeated."""
         from pytest_dtdispatch.replay.repeat import run_and_measure_call
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
@@ -182,8 +189,8 @@ class Recorder(api.DtDispatch):
             with self._counted_region(name, self.record):
                 return fn(*arguments)
         with self._measuring("call", name):
-            result, place, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), self._plan, name)
-        self.results.enter_call(name, place, figures)
+            result, mesh, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), self._plan, name)
+        self.results.enter_call(name, mesh, figures)
         return result  # type: ignore[no-any-return]
 
     def _steps(self, calls: StepCalls) -> Steps:
@@ -201,7 +208,7 @@ class Recorder(api.DtDispatch):
     def _budget(self, step_fn: Callable[[], object], warmup: int, steps: int, name: str) -> Budget:
         from pytest_dtdispatch.budget.measure import run_and_measure_budget
 
-        if not self._takes_times:
+        if not self._is_timed:
             step_fn()
             return Budget(name, note=NOT_TIMED)
         self._begin("budget", name, kind=Budget.kind)
@@ -219,19 +226,20 @@ class Recorder(api.DtDispatch):
         from pytest_dtdispatch.replay.repeat import run_call
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-        if not self._takes_times:  # a limit that cannot be judged fails
+        if not self._is_timed:  # a limit that cannot be judged fails
             scaling = run_sizes(make, sizes, name)
             if max_exponent is not None:
-                self._hold([unjudged(RowId("", scaling.name), f"max_exponent={max_exponent:g}", NOT_TIMED)])
+                criterion = f"max_exponent={max_exponent:g}"
+                self._add_verdicts([unjudged(RowId("", scaling.name), criterion, NOT_TIMED)])
             return scaling
         name = self._name_of(make, name, "scaling")
         self._begin("scaling", name, *(row_name(name, size) for size in sizes))
         with self._measuring("scaling", name):
             caches = ShardingCaches()
             run = partial(run_call, agreement=self._plan.agreement)
-            measured, places = run_and_measure_sizes(run, make, sizes, caches, self._plan)
+            measured, meshes = run_and_measure_sizes(run, make, sizes, caches, self._plan)
         for size, passes in measured.items():
-            self.results.enter_call(row_name(name, size), places[size], merge(passes))
+            self.results.enter_call(row_name(name, size), meshes[size], merge(passes))
         scaling = fit_scaling(name, measured, max_exponent)
         self.record(scaling)
         return scaling
@@ -264,7 +272,7 @@ class Recorder(api.DtDispatch):
                 return fn()
 
         self._begin("compare", requested.name, *requested.row_names)
-        if not self._takes_times:  # a claim that cannot be judged fails
+        if not self._is_timed:  # a claim that cannot be judged fails
             call_variants(requested, count if self._counts else None)
             return Compared(requested.name, tuple(requested.functions), reason=NOT_TIMED, is_gate=True)
         with self._measuring("compare", requested.name):
@@ -272,31 +280,33 @@ class Recorder(api.DtDispatch):
         self.record(*compared.variants)
         return compared
 
-    # What is refused
+    # Checks
 
     def _begin(self, method: str, name: str, *rows: str, kind: str = NamedCall.kind) -> str:
-        """Refuse what cannot be measured now, or under its name; return the name."""
+        """Check that a measurement is possible now and that its name is unused; return the name."""
         self._refuse(f"{method}(name={name!r})")
         self._refuse_used(name, *rows, kind=kind)
         return name
 
-    def _refuse(self, what: str) -> None:
-        """Refuse what another thread, a step or a capture would be measured with."""
+    def _refuse(self, measurement: str) -> None:
+        """Raise if a measurement in another thread, a step or a capture is running."""
         refuse_elsewhere()
         if self._step:
-            raise MeasurementError(f"{what} inside {self._step}: take it out of the step")
+            raise MeasurementError(f"{measurement} inside {self._step}: move it out of the step")
         if any(capture.is_open for capture in self._captures):
-            raise MeasurementError(f"{what} inside a capture would be measured twice: close the capture")
+            raise MeasurementError(
+                f"{measurement} inside a capture would be measured twice: close the capture first"
+            )
 
     def _refuse_used(self, *names: str, kind: str) -> None:
         if not self.results.names_beside(kind).isdisjoint(map(row_key, names)):
             raise MeasurementError(
-                f"the name {names[0]!r} is taken by another call of this test: give another name="
+                f"the name {names[0]!r} is used by another call of this test: pass another name="
             )
 
     @contextmanager
     def _running(self, step: str, is_timed: bool) -> Iterator[None]:
-        """Run a step, in which nothing else may be measured."""
+        """Prevent other measurements while a step runs."""
         done, figures = ("timed", "times") if is_timed else ("counted", "counts")
         self._step = f"{step!r}, which is being {done}, would change its {figures}"
         try:
@@ -305,7 +315,7 @@ class Recorder(api.DtDispatch):
             self._step = ""
 
     def _measuring(self, method: str, name: str) -> MeasurementLock:
-        """Meet other ranks, where there are any, and keep other threads away."""
+        """Synchronize with other ranks, and return a lock against measurements in other threads."""
         self._sync(name)
         return MeasurementLock(f"the {method} {name!r} is measured")
 
@@ -331,30 +341,34 @@ class Recorder(api.DtDispatch):
         keep(Steps(name, (), (counts,), advice=advise([counts])))
 
     def _record_ops(self, steps: Steps) -> None:
-        """Record a region that ran ops on DTensors: most tests of a run have none."""
+        """Record a region, unless it ran no op on DTensors, as in most tests of a run."""
         [counts] = steps.steps
         if counts.calls or counts.events:
             self.record(steps)
 
     @contextmanager
     def _counted(self, kind: str, name: str) -> Iterator[None]:
-        """Remember what raises before it leaves counts, until one of its name leaves some."""
+        """Record a result as uncounted if its region raises, until a region of the same name succeeds."""
         self.results.uncounted.add((kind, name))
         yield
         self.results.uncounted.discard((kind, name))
 
-    def _hold(self, verdicts: Sequence[RowVerdict]) -> None:
-        """Keep what limits say of results; what fails the test fails it also where it catches the error."""
+    def _add_verdicts(self, verdicts: Sequence[RowVerdict]) -> None:
+        """Add verdicts of limits. A failing one fails the test, even if the test catches the error.
+
+        Raises:
+            GateError: a limit is exceeded, or could not be judged.
+        """
         test = self.results.test
         self.results.verdicts += [replace(each, row=RowId(test, each.row.label)) for each in verdicts]
-        if against := complaint(verdicts):
-            error = GateError(against)
+        if message := complaint(verdicts):
+            error = GateError(message)
             self.results.unraised.append(error)
             raise error
 
     @contextmanager
     def _recording(self, name: str) -> Iterator[None]:
-        """Record a region by torch's profiler, if a trace is requested."""
+        """Record a region with torch's profiler, if a trace is requested."""
         if not any(export.format == "trace" for export in self._settings.export):
             yield
             return
@@ -365,7 +379,7 @@ class Recorder(api.DtDispatch):
 
 
 def make_plan(settings: Settings, sampler: Sampler, agreement: Lockstep | None, gate: RowGate | None) -> Plan:
-    """Plan how much a test measures: every round for a gate, which also judges what is only saved now."""
+    """Return the plan of a test. With a gate, all rounds run, because saved figures may be judged later."""
     fewest = settings.most_rounds if gate else FEWEST
     return Plan(
         settings.most_rounds,

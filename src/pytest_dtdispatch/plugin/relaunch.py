@@ -1,4 +1,4 @@
-"""Run the command line of this process again, in ranks or where instructions can be counted."""
+"""Rerun of this process's command line in ranks, or under a counter of instructions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def refuse_questions(config: pytest.Config, because: str) -> None:
 
 
 def _refuse_workers(config: pytest.Config) -> None:
-    """Reject workers of pytest-xdist with ranks: workers would run the tests, and no rank would."""
+    """Reject workers of pytest-xdist with ranks: workers would run the tests instead of the ranks."""
     settings, workers = resolve.valid_settings(config), config.getoption("numprocesses", None)
     is_launched = settings is not None and settings.measure and settings.nproc > 1
     if workers and (is_launched or rank_of(config)) and not resolve.runs_nothing(config.option):
@@ -59,9 +59,10 @@ def _refuse_workers(config: pytest.Config) -> None:
 
 
 def _refuse_moved_rootdir(config: pytest.Config) -> None:
-    """Reject a value of our flags that changed the rootdir, and with it the ini file and names of rows.
+    """Reject a value of our flags that changed the rootdir, and so the ini file and the names of rows.
 
-    Pytest looks for both before it knows our flags, and takes FILE of ``--flag FILE`` for a path of tests.
+    Pytest determines both before our flags are declared, and treats FILE of ``--flag FILE`` as a path of
+    tests.
     """
     args = [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(str, config.invocation_params.args)]
     flags = {setting.flag for setting in WITH_FLAG if setting.metavar}
@@ -124,7 +125,7 @@ def choose(why_no_hardware: str) -> tuple[str, str]:
     path, why_not = find_callgrind()
     if why_not:
         raise pytest.UsageError(
-            f"--dtdispatch-metric instructions: nothing here counts them: {why_no_hardware}; {why_not}"
+            f"--dtdispatch-metric instructions: no counter is available here: {why_no_hardware}; {why_not}"
         )
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.strip()
     return path, f"callgrind ({version}; {why_no_hardware})"
@@ -136,15 +137,15 @@ def why_no_hardware_counter() -> str:
     try:
         probe = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PROBE_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        return f"the hardware counter did not answer in {PROBE_TIMEOUT_S} s"
+        return f"the probe of the hardware counter did not end within {PROBE_TIMEOUT_S} s"
     if probe.returncode:
         last = (probe.stderr.strip().splitlines() or [f"exit status {probe.returncode}"])[-1]
-        return f"the hardware counter could not be tried: {last}"
+        return f"the probe of the hardware counter failed: {last}"
     return probe.stdout.strip()
 
 
 def find_callgrind() -> tuple[str, str]:
-    """Return the path of valgrind, and why it is not usable."""
+    """Return the path of valgrind, and why it is not usable; empty if it is."""
     from pytest_dtdispatch.instructions.meters import why_no_requests
 
     path = shutil.which("valgrind") or ""
@@ -167,7 +168,7 @@ def _run(command: list[str], folder: Path) -> int:
     environment = {**variables, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", FOLDER: str(folder)}
     with subprocess.Popen(command, env=environment) as process:
         while (status := process.poll()) is None:
-            with suppress(KeyboardInterrupt):  # the other process gets it too, and ends the run
+            with suppress(KeyboardInterrupt):  # the other process also receives it, and ends the run
                 process.wait()
     if status < 0:
         print(f"ERROR: the run under {command[0]} ended by signal {-status}", file=sys.stderr)
@@ -193,7 +194,7 @@ def _launch(config: pytest.Config, number: int) -> int:
             lines = _why_ended(end, Path(folder))
         except RanksError as stopped:
             lines = [str(stopped)]
-        # On new lines: the first rank may have printed part of one.
+        # Begin a new line, as the first rank may have printed an incomplete one.
         print("", *(f"ERROR: {line}" for line in lines), sep="\n", file=sys.stderr)
     return int(pytest.ExitCode.TESTS_FAILED)
 

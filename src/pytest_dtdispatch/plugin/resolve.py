@@ -1,4 +1,4 @@
-"""Resolve flags, ini values and markers, for the run and for one test."""
+"""Resolution of flags, ini values and markers, for a run and for one test."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pytest_dtdispatch.plugin.settings import (
 
 RUNS_NOTHING = ("help", "version", "collectonly", "markers", "showfixtures", "show_fixtures_per_test")
 # Flags of pytest-benchmark that save figures or compare them.
-KEEPING = ("save", "autosave", "json", "compare", "compare_fail")
+SAVING = ("save", "autosave", "json", "compare", "compare_fail")
 _SETTINGS = pytest.StashKey[Settings]()
 
 
@@ -70,9 +70,9 @@ def test_settings(item: pytest.Item) -> Settings:
 
 
 def are_figures_kept(config: pytest.Config, settings: Settings) -> bool:
-    """Return whether figures are saved or judged, and not only shown."""
-    is_kept = any(getattr(config.known_args_namespace, f"benchmark_{name}", None) for name in KEEPING)
-    return is_kept or bool(settings.threshold or settings.expected or settings.export)
+    """Return whether figures are saved or judged, and not only printed."""
+    is_saved = any(getattr(config.known_args_namespace, f"benchmark_{name}", None) for name in SAVING)
+    return is_saved or bool(settings.threshold or settings.expected or settings.export)
 
 
 def flag_values(config: pytest.Config) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def marks(item: pytest.Item) -> list[pytest.Mark]:
 
 
 def marker_values(item: pytest.Item) -> dict[str, Any]:
-    """Read the markers of a test: the closest takes precedence, limits of all are merged."""
+    """Return the values of a test's markers: the closest takes precedence, and limits of all are merged."""
     values: dict[str, Any] = {}
     for mark in marks(item):
         where = f"{test_line(item)}: marker dtdispatch"
@@ -104,13 +104,13 @@ def marker_values(item: pytest.Item) -> dict[str, Any]:
 
 
 def checked(keyword: str, value: Any) -> Any:
-    """Read a value from the code of a test."""
+    """Parse a value from the code of a test."""
     return read_argument(keyword, value, partial(_value, SETTINGS[keyword]), MeshError)
 
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Skip a test without its devices, and fail an invalid request in one line."""
+    """Convert errors: skip a test whose devices are missing, and fail other tests with one line."""
     try:
         yield
     except DevicesError as error:
@@ -133,7 +133,7 @@ def why_not_measured(config: pytest.Config) -> str:
     """Return the reason why nothing is measured in this run; empty if it measures."""
     if is_distributed(config) and run_settings(config).metric != "counts":
         return (
-            "pytest-xdist runs tests in parallel, where latencies mean nothing; run with -n0, "
+            "pytest-xdist runs tests in parallel, which makes latencies meaningless; run with -n0, "
             "or count with --dtdispatch-metric counts"
         )
     codspeed = config.pluginmanager.get_plugin("codspeed_plugin")
@@ -141,7 +141,7 @@ def why_not_measured(config: pytest.Config) -> str:
         return "pytest-codspeed measures this run; leave out --codspeed"
     for off, on in (("disable", "enable"), ("skip", "only")):
         if config.getoption(f"benchmark_{off}", False) and not config.getoption(f"benchmark_{on}", False):
-            return f"--benchmark-{off} is given"
+            return f"--benchmark-{off} is set"
     return ""
 
 
@@ -151,10 +151,10 @@ def is_distributed(config: pytest.Config) -> bool:
 
 
 def selected_beginnings(config: pytest.Config) -> tuple[str, ...]:
-    """Return beginnings of the names of tests that the command line names; of all if that is unknown."""
+    """Return prefixes of the names of tests on the command line; that of all tests if unknown."""
     starts, args = [], config.args
     is_ini = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    if is_ini or {*args} <= {*config.getini("addopts")}:  # a file that is gone is in no ini value
+    if is_ini or {*args} <= {*config.getini("addopts")}:  # no arguments on the command line
         return EVERYTHING
     for arg in args:
         path, colons, names = arg.partition("::")
@@ -166,9 +166,9 @@ def selected_beginnings(config: pytest.Config) -> tuple[str, ...]:
 
 
 def row_nodeid(item: pytest.Item) -> str:
-    """Return the name of a test in its rows: its node id, or with --pyargs its module.
+    """Return the name of a test in its rows: its node id, with --pyargs by module instead of path.
 
-    Rows of an installed suite must have one name in every environment, or no two runs compare.
+    Rows of an installed suite must have the same name in every environment, so that runs can be compared.
     """
     module = getattr(getattr(item, "module", None), "__name__", "")
     if not item.config.getoption("pyargs", False) or "." not in module:
@@ -192,16 +192,16 @@ def _resolve(config: pytest.Config) -> Settings:
 
 
 def _of_ranks(settings: Settings) -> dict[str, Any]:
-    """Check requests for many ranks; return their different defaults."""
+    """Check settings for many ranks; return the defaults that differ with many ranks."""
     world, nproc = read_world(os.environ), settings.nproc
-    if settings.measure and (why_not := why_no_world(os.environ)):
-        raise pytest.UsageError(why_not)
+    if settings.measure and (reason := why_no_world(os.environ)):
+        raise pytest.UsageError(reason)
     if world.is_many and nproc not in (1, world.local_size):
         raise pytest.UsageError(
             f"--dtdispatch-nproc: a launcher started {world.local_size} ranks here, not {nproc}"
         )
-    if settings.measure and (why_not := _why_no_metric(settings.metric, world.is_many or nproc > 1)):
-        raise pytest.UsageError(f"--dtdispatch-metric {settings.metric}: {why_not}")
+    if settings.measure and (reason := _why_no_metric(settings.metric, world.is_many or nproc > 1)):
+        raise pytest.UsageError(f"--dtdispatch-metric {settings.metric}: {reason}")
     return {"mesh": (world.size,)} if world.is_many and settings.backend not in ("fake", "local") else {}
 
 
@@ -215,7 +215,7 @@ def _why_no_metric(metric: str, is_many: bool) -> str:
 
     sampler = SAMPLERS[metric]
     if is_many and not sampler.unit.is_time:
-        return f"{sampler.unit.name} are taken in one process, as only times are merged over ranks"
+        return f"{sampler.unit.name} are measured in one process, as only times are merged over ranks"
     return sampler.why_not() or (sampler.why_not_on_ranks if is_many else "")
 
 
@@ -225,7 +225,7 @@ def _ini_values(config: pytest.Config) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for each in WITH_INI:
         if each.name not in flagged and (value := config.getini(each.dest)):
-            read = _read(each, value, _ini_place(config, each))
+            read = _read(each, value, _ini_source(config, each))
             folder = config.inipath.parent if config.inipath else config.rootpath
             values[each.name] = tuple(_beside(one, folder) for one in read) if each.reader in FILES else read
     return values
@@ -238,7 +238,7 @@ def _beside(file: Path | Export, folder: Path) -> Path | Export:
     return file if file.is_auto or file.is_stdout else file._replace(path=folder / file.path)
 
 
-def _ini_place(config: pytest.Config, setting: Setting) -> str:
+def _ini_source(config: pytest.Config, setting: Setting) -> str:
     """Return the name of the ini file, or the ``-o`` that overrides it."""
     name = setting.dest
     overridden = any(text.partition("=")[0] == name for text in config.getoption("override_ini") or ())
@@ -246,7 +246,17 @@ def _ini_place(config: pytest.Config, setting: Setting) -> str:
 
 
 def _read(setting: Setting, value: Any, where: str, name: str = "") -> Any:
-    """Parse a value; an error names the value and its source in one line."""
+    """Parse a value.
+
+    Args:
+        setting: setting of the value.
+        value: unparsed value.
+        where: source of the value, for the error message.
+        name: name before the value in the error message.
+
+    Raises:
+        pytest.UsageError: the value is invalid.
+    """
     try:
         return _value(setting, value)
     except ValueError as error:
@@ -254,7 +264,11 @@ def _read(setting: Setting, value: Any, where: str, name: str = "") -> Any:
 
 
 def _value(setting: Setting, value: Any) -> Any:
-    """Parse a value of a setting; a ValueError names the valid values."""
+    """Parse a value of a setting.
+
+    Raises:
+        ValueError: the value is invalid; the message has the valid ones.
+    """
     if setting.reader == "limits":  # of built-in and registered kinds of results
         from pytest_dtdispatch.report.document import KINDS
 

@@ -1,4 +1,4 @@
-"""Results of the tests of a run, in the process that runs them or that started its workers."""
+"""Results of the tests of a run, in the process that runs them or that started the workers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Location:
-    """The first line of a test.
+    """First source line of a test.
 
     Args:
-        test: its name in rows.
-        path: of its file.
-        line: from 1.
+        test: name of the test in rows.
+        path: path of its file.
+        line: line number, from 1.
     """
 
     test: str
@@ -30,11 +30,11 @@ class Location:
 
 @dataclass(frozen=True)
 class Selected:
-    """The tests of a run.
+    """Tests of a run.
 
     Args:
-        locations: of tests, in the order they run.
-        deselected: names in rows of tests that the run deselected.
+        locations: source lines of tests, in the order of running.
+        deselected: names in rows of deselected tests.
     """
 
     locations: tuple[Location, ...] = ()
@@ -45,11 +45,11 @@ class RunResults:
     """Results of the tests of a run.
 
     Attributes:
-        records: of tests that were measured or judged, by name in rows; of many ranks merged ones.
-        store: of the test that runs.
-        marks: its markers when it was measured; None if it was not.
-        selected: tests of the run, those of workers of pytest-xdist too.
-        nodeids: of these tests.
+        records: records of measured or judged tests, by name in rows; merged over the ranks.
+        store: results of the running test.
+        marks: markers of the running test when it was measured; None if it was not.
+        selected: tests of the run, including those of pytest-xdist workers.
+        nodeids: node ids of these tests.
     """
 
     def __init__(self) -> None:
@@ -58,14 +58,14 @@ class RunResults:
         self.marks: list[pytest.Mark] | None = None
         self.selected = Selected()
         self.nodeids: tuple[str, ...] = ()
-        self._own: dict[str, TestRecord] = {}  # of this process, before those of ranks were merged
+        self._own: dict[str, TestRecord] = {}  # records of this process before merging over the ranks
 
     def begin(self, test: str) -> None:
         """Begin an attempt of a test."""
         self.store, self.marks = ResultStore(test), None
 
     def add(self, record: TestRecord, merge: Callable[[TestRecord], TestRecord]) -> TestRecord:
-        """Add the record of a test and what only earlier attempts measured; return it merged over ranks."""
+        """Add the record of a test, with results only of earlier attempts; return it merged over ranks."""
         if earlier := self._own.get(record.test):
             record = record.with_earlier(earlier)
         self._own[record.test] = self.records[record.test] = record
@@ -73,7 +73,7 @@ class RunResults:
         return merged
 
     def add_verdicts(self, verdicts: Sequence[RowVerdict]) -> None:
-        """Add verdicts on the test that runs, whether its record exists yet or not."""
+        """Add verdicts on the running test, even if its record does not exist yet."""
         test = self.store.test
         self.store.verdicts += verdicts
         record = self.records.get(test, TestRecord(test))
@@ -81,7 +81,7 @@ class RunResults:
         self.records[test] = replace(record, verdicts=(*record.verdicts, *new))
 
     def quarantine(self, test: str) -> None:
-        """Let limits that a test exceeds not fail the run: the test is expected to fail."""
+        """Prevent exceeded limits of a test that is expected to fail from failing the run."""
         if record := self.records.get(test):
             verdicts = [
                 replace(

@@ -22,24 +22,24 @@ from pytest_dtdispatch.report.notes import proved
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.terminal import brief_legend, document_lines, page_width
 
-# As pytest calls them.
+# Names of colors in pytest.
 COLORS = {Tone.STRONG: "bold", Tone.GOOD: "green", Tone.NOTICE: "yellow", Tone.BAD: "red"}
 NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True)
 class Section:
-    """The section of a run that has ended.
+    """Section of a finished run.
 
     Args:
-        run: that was judged.
-        records: of its tests, by name in rows.
-        gates: that judged it.
+        run: judged run.
+        records: records of its tests, by name in rows.
+        gates: gates of the run.
         selection: tests that it selects.
-        about: lines on how it was measured.
-        written: which files were written.
-        failures: what failed beside tests.
-        verbosity: of pytest: 0 by default, 1 by ``-v``.
+        about: lines about the meter and the ranks.
+        written: lines about written files.
+        failures: kinds of failures other than of tests.
+        verbosity: pytest's verbosity: 0 by default, 1 with ``-v``.
     """
 
     run: ReportedRun
@@ -52,7 +52,7 @@ class Section:
     verbosity: int
 
     def print_to(self, reporter: Any) -> None:
-        """Print it, and add counts to pytest's last line."""
+        """Print the section, and add counts to pytest's last line."""
         view = replace(self.run.view, verbose=self.verbosity > 0, each_layer=self.verbosity > 0)
         width = page_width(reporter.isatty, terminal_width(reporter))
         nothing = "" if any(self.records.values()) else self._why_nothing("passed" in reporter.stats)
@@ -67,7 +67,7 @@ class Section:
                 add_to_last_line(reporter, word, rows)
 
     def _documents(self, view: View, width: int, nothing: str) -> Iterator[Document]:
-        """Lay out what was found, unless by ``-qq``, and what ranks and gates say; last what is worst."""
+        """Yield results (not with ``-qq``), notices, judgements of gates, written files and the worst row."""
         compared = self.gates.compared(self.run, self.selection)
         shown = self.run.documents(view) if self.verbosity >= -1 and not nothing else {}
         unmatched = [*self._unmatched_globs()]
@@ -85,7 +85,7 @@ class Section:
         has_thresholds = self.gates.settings.threshold or self.run.thresholds
         if has_thresholds and self.gates.baseline is None:
             yield notice(
-                "gate: thresholds are given, and --benchmark-compare names no saved run: nothing was compared"
+                "gate: thresholds are set, but --benchmark-compare names no saved run: nothing was compared"
             )
         elif not self.run.gates and (reason := self.gates.why_not_compared(self.run)):
             yield notice(f"not compared with the saved run: {reason}")
@@ -97,7 +97,7 @@ class Section:
             yield Document((paragraph(text, Tone.STRONG, hanging=1),))
 
     def _comparison(self, compared: Sequence[RowVerdict], view: View) -> Document:
-        """Lay out how rows without a threshold moved since the saved run; a gate shows the others."""
+        """Render rows without a threshold next to the saved run; a gate renders the others."""
         free = [row for row in compared if not row.criterion]
         blocks = (*comparison_blocks(free, view), *proved([*self.run.rows()]))
         meanings = {
@@ -109,7 +109,7 @@ class Section:
         return Document(blocks, legend, meanings)
 
     def _legends(self, shown: Iterable[Document], view: View, width: int) -> Document:
-        """Say on what figures stand, what the columns mean that are shown, and how to see more."""
+        """Render the environment, and explanations of visible columns."""
         explained = [document for document in shown if document.legend_of()]
         legends = [document.legend_of() for document in explained]
         if explained and not view.verbose:
@@ -120,7 +120,7 @@ class Section:
         return Document((*lines, *(paragraph(text, indent=1) for text in legends)))
 
     def _unmeasured(self) -> list[str]:
-        """Name tests that have no result although they use the fixture, each with the reason."""
+        """Return a line for each test without a result although it uses the fixture, with the reason."""
         unmeasured = [(test, record.unmeasured) for test, record in self.records.items()]
         return [f"{test}: {why}" for test, why in unmeasured if why]
 
@@ -129,12 +129,12 @@ class Section:
         if not has_passed:
             return "no test passed"
         if self.gates.settings.measure_all:
-            return "no capture saw an op on DTensors in a test that passed"
+            return "no capture received an op on DTensors in a test that passed"
         called = "made a call on DTensors through the dtdispatch fixture"
         return f"no test that passed {called}; --dtdispatch-all measures every test"
 
     def _unmatched_globs(self) -> Iterator[str]:
-        """Name each glob that matches no op, and the ops that ran where it was given."""
+        """Yield a line for each glob that matches no op, with the ops that ran in its tests."""
         ran_by_glob: dict[str, set[str]] = {}
         for record in self.records.values():
             for glob in record.globs:
@@ -146,7 +146,7 @@ class Section:
 
 
 def add_failures(reporter: Any, failures: Iterable[str]) -> None:
-    """Add each kind of failure with its number, and turn the line red."""
+    """Add the number of each kind of failure to pytest's last line, and turn the line red."""
     for failure, number in Counter(failures).items():
         words = failure if number == 1 else failure.replace(" ", "s ", 1)
         add_to_last_line(reporter, words, [words] * number, is_failure=True)

@@ -1,4 +1,4 @@
-"""One run: measuring in each test, and its end."""
+"""A run that measures: its tests and its end."""
 
 from __future__ import annotations
 
@@ -57,20 +57,20 @@ NO_OPS = "no op on DTensors ran in the capture"
 
 
 class Session:
-    """The plugin object of a run with ``--dtdispatch``.
+    """Plugin object of a run with ``--dtdispatch``.
 
     Args:
-        config: of pytest.
-        gates: of the run.
-        targets: files to write at the end.
-        log: receives a line for each file.
+        config: pytest's configuration.
+        gates: gates of the run.
+        targets: files to write at the end, with their writers.
+        log: log that receives a line for each file.
 
     Attributes:
-        gates: of the run.
-        why_not: why nothing is measured although it was requested; empty if it is.
-        results: of its tests.
-        run: everything that is reported; empty until the tests are over.
-        log: of written files.
+        gates: gates of the run.
+        why_not: why nothing is measured although it was requested; empty if it is measured.
+        results: results of its tests.
+        run: data of all reports; empty until the end of the tests.
+        log: log of written files.
     """
 
     def __init__(self, config: pytest.Config, gates: Gates, targets: Sequence[Target], log: WriteLog) -> None:
@@ -96,7 +96,7 @@ class Session:
         self._sampler: Sampler | None = None
 
     def pytest_report_header(self) -> list[str]:
-        """Say how measuring is set, with what is known without torch."""
+        """Return lines about the settings, as far as they are known without torch."""
         settings = self._settings
         ops = f" ops={','.join(settings.ops)}" if settings.ops else ""
         where = f"mesh={mesh_text(settings.mesh)} device={settings.device} backend={settings.backend}"
@@ -122,7 +122,7 @@ class Session:
         self.results.selected = Selected(tuple(locations), tuple(self._deselected))
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
-        """List what a count consists of, where an assertion on it fails."""
+        """List the counted events if an assertion on a count fails."""
         if not isinstance(left, Count) or not left.details:
             return None
         return [f"{left!r} {op} {right!r}", *left.details]
@@ -137,7 +137,7 @@ class Session:
 
     @contextmanager
     def measuring(self, item: pytest.Item) -> Iterator[Recorder]:
-        """Measure in one test, and publish its rows when it is over, however it ended."""
+        """Measure in one test, and publish its rows at its end, whatever its outcome."""
         settings = resolve.test_settings(item)
         self.results.marks = resolve.marks(item)
         with resolve.plain_errors():
@@ -154,20 +154,20 @@ class Session:
         from pytest_dtdispatch.plugin.recorder import Recorder, make_plan
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-        if self._sampler is None:  # ready from the first test that needs it; a run that counts reads none
+        if self._sampler is None:  # started by the first test that needs it
             metric = self._settings.metric
             self._sampler = start_sampler("time" if metric == "counts" else metric)
         test = resolve.row_nodeid(item)
         agreement = self._ranks.agreement(item.config) if self._ranks else None
-        is_kept = resolve.are_figures_kept(item.config, settings)
+        needs_gate = resolve.are_figures_kept(item.config, settings)
         of_marker = resolve.marker_values(item).get("threshold")
-        gate = functools.partial(self.gates.outlook, test, of_marker) if is_kept else None
+        gate = functools.partial(self.gates.outlook, test, of_marker) if needs_gate else None
         recorder = Recorder(settings, make_plan(settings, self._sampler, agreement, gate), test)
         ShardingCaches().clear_all()
         return recorder
 
     def _publish(self, item: pytest.Item, recorder: Recorder) -> None:
-        """Add the record of a test, merged over ranks, and enter its rows into pytest-benchmark."""
+        """Add the record of a test, merged over ranks, and its rows to pytest-benchmark."""
         complaint = unmeasured = ""
         settings = resolve.test_settings(item)
         try:
@@ -188,7 +188,7 @@ class Session:
         merge = functools.partial(ranks.merged, config=item.config) if ranks else lambda record: record
         record = self.results.add(replace(record, unmeasured=unmeasured), merge)
         if not complaint and (key := record.shared_key()):
-            complaint = f"two rows of this test are called {key!r}: give the call another name="
+            complaint = f"two rows of this test have the name {key!r}: pass another name="
         if bridge := self._config.pluginmanager.get_plugin("dtdispatch-bridge"):
             bridge.enter(item, record)
         if complaint:
@@ -196,16 +196,16 @@ class Session:
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # closest to the test: only the test's ops are captured
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Wrap every test in a capture, if all are measured; one with the fixture measures itself."""
-        takes_all = self._settings.measure_all or self._settings.budget
-        if self.why_not or _is_fixture_used(item) or not takes_all:
+        """Wrap a test in a capture if all tests are measured, unless it uses the fixture."""
+        measures_all = self._settings.measure_all or self._settings.budget
+        if self.why_not or _is_fixture_used(item) or not measures_all:
             result = yield
         else:
             with self.measuring(item) as recorder, ExitStack() as region:
                 region.enter_context(patch.object(errors, "listener", recorder.note))
                 region.enter_context(recorder.whole_test())
                 result = yield
-                with resolve.plain_errors():  # no line of the test raises them
+                with resolve.plain_errors():  # these errors have no line in the test
                     region.close()
         self._has_passed = True
         return result
@@ -214,7 +214,7 @@ class Session:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Replace a traceback that ends in a missing name of torch; complete the record of a test."""
+        """Replace a traceback of a missing name of torch by one line; complete the record of a test."""
         report = yield
         error = call.excinfo.value if call.excinfo is not None else None
         if isinstance(error, Exception) and "torch" in sys.modules:
@@ -239,13 +239,13 @@ class Session:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self) -> None:
-        """Take progress away before the next dot is written."""
+        """Erase the progress line before pytest writes the outcome of a test."""
         show_progress(NOTHING)
 
     # The end
 
     def why_stopped(self) -> str:
-        """Return after how many tests the run stopped; empty if it did not."""
+        """Return a message with the number of tests after which the run stopped; empty if it did not."""
         total = len(self.results.nodeids)
         ended = len(self._ended.intersection(self.results.nodeids))
         return f"the run stopped after {ended:,} of {total:,} tests" if ended < total else ""
@@ -264,7 +264,7 @@ class Session:
         return (yield)
 
     def finish(self) -> None:
-        """Collect, judge and write; a worker sends which tests it ran instead."""
+        """Collect, judge and write the run; in a worker, only send its tests."""
         if self._is_worker:
             output: dict[str, object] = self._config.workeroutput  # type: ignore[attr-defined]
             output[SELECTED] = json.dumps(encode(self.results.selected))
@@ -287,7 +287,7 @@ class Session:
             write_files(run, self._targets, skip_reason, self.log)
 
     def _collect(self, lists_only: bool) -> ReportedRun:
-        """Return what this run found, judged unless tests are only listed."""
+        """Return the run, judged unless tests are only listed."""
         records, baseline = self.results.records, self.gates.baseline
         notices = [notice(*first_of(baseline.passed_over, MOST_NAMES))] if baseline else []
         notices += [self._ranks.document()] if self._ranks else []
@@ -305,7 +305,7 @@ class Session:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # below the output for people
     def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, object, object]:
-        """Print annotations of failed rows; the runner of GitHub Actions parses the beginnings of lines."""
+        """Print annotations of failed rows at the beginning of lines, where GitHub Actions parses them."""
         try:
             return (yield)
         finally:
@@ -314,11 +314,11 @@ class Session:
                 terminalreporter.write_line(line)
 
     def about(self) -> tuple[str, ...]:
-        """Return lines on how it was measured, beside its environment."""
+        """Return lines about the meter and the ranks."""
         return (*self._meter, *([self._ranks.summary] if self._ranks else []))
 
     def failures(self) -> list[str]:
-        """Name what failed beside tests."""
+        """Return the kinds of failures other than of tests."""
         return ["gate failed" for gate in self.run.gates if gate.has_failed] + self.log.failures
 
 
@@ -328,7 +328,7 @@ def _is_fixture_used(item: pytest.Item) -> bool:
 
 @contextmanager
 def shown_progress(config: pytest.Config) -> Iterator[None]:
-    """Show progress while a block runs, where nobody else writes on the terminal at that time."""
+    """Temporarily show progress, unless other output may be written to the terminal at that time."""
     plugins = config.pluginmanager
     reporter: Any = plugins.get_plugin("terminalreporter")
     has_live_log = plugins.hasplugin("logging") and (
@@ -339,7 +339,7 @@ def shown_progress(config: pytest.Config) -> Iterator[None]:
         yield
         return
     capture: Any = plugins.get_plugin("capturemanager")
-    uncaptured = capture.global_and_fixture_disabled  # else it would be part of what the test printed
+    uncaptured = capture.global_and_fixture_disabled  # otherwise progress would be captured as test output
     line = ProgressLine(*terminal_file(reporter), uncaptured)
     try:
         with progress_to(line.show):

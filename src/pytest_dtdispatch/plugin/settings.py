@@ -1,7 +1,7 @@
-"""The table of settings: each with its default, its reader, and every way to set it.
+"""The table of settings, with the default, the parser and all ways to set each.
 
-A flag beats the marker, the marker beats the ini file, the ini file beats the default. Every start of pytest
-declares the table: readers are imported when a value is set.
+Flags take precedence over the marker, the marker over the ini file, and the ini file over the default. Every
+start of pytest declares the table, so parsers are imported only when a value is set.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ LIMITS = (
 )
 # Counts barely vary between calls, and callgrind is slow.
 FEW = {"rounds": 12, "repeat": 3, "compile_rounds": 1}
-MOST_ROUNDS = 20  # of automatic rounds
-# Settings that apply without measuring too: whether to measure, and the mesh.
+MOST_ROUNDS = 20  # maximum of automatic rounds
+# Settings that also apply without measuring: whether to measure, and the mesh.
 UNMEASURED = ("measure", "measure_all", "mesh", "backend", "device", "timeout")
-MARKER_WINS = ("max", "threshold")  # markers take precedence; limits are merged, and those of flags stay
+MARKER_WINS = ("max", "threshold")  # markers take precedence; limits are merged, with precedence of flags
 FLAG, KEYWORD, EVERY_WAY = ("flag", "ini"), ("ini", "keyword"), ("flag", "ini", "keyword")
 LISTS = ("exports", "files", "globs", "limits", "packages", "thresholds")  # readers of repeatable settings
 FILES = ("files", "exports")  # readers of paths relative to the ini file
 
 
 class Setting(NamedTuple):
-    """A row of the table, of the field of its name."""
+    """A row of the table, for the field of the same name."""
 
     name: str
     default: Any
-    reader: str  # ``count`` is ``read_count`` in ``core/parsing.py``
+    reader: str  # name of the parser: ``count`` is ``read_count`` in ``core/parsing.py``
     description: str
     metavar: str
-    ways: Sequence[str]  # to set it: flag, ini, keyword of the marker
+    ways: Sequence[str]  # ways to set it: flag, ini, keyword of the marker
     choices: tuple[str, ...] = ()
-    dest: str = ""  # its ini name, from which its flag is derived
+    dest: str = ""  # name in the ini file, from which the flag is derived
 
     @property
     def is_repeatable(self) -> bool:
@@ -60,7 +60,7 @@ class Setting(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """The flag on the command line."""
+        """Flag on the command line."""
         return f"--{self.dest.replace('_', '-')}"
 
     @property
@@ -77,7 +77,7 @@ def setting(
     ways: Sequence[str] = ("ini",),
     **more: Any,
 ) -> Any:
-    """Create a field of the settings with its table row, except for the name."""
+    """Return a field of the settings, with its table row in its metadata, without the name."""
     metavar = metavar or "NAME" * ("choices" in more)
     row = Setting("", default, reader, description, metavar, ways, **more)
     return field(default=default, metadata={"row": row})
@@ -138,7 +138,7 @@ class Settings:
         choices=LIMITS,
         ways=EVERY_WAY,
     )
-    # How a function is compiled belongs to its test, so it is an argument of the marker.
+    # The compilation of a function depends on its test, so this is an argument of the marker.
     compile_rounds: int = setting(
         5, "count", "cold compiles of a function; as many warm ones follow", "N", ways=KEYWORD
     )
@@ -182,16 +182,16 @@ class Settings:
 
     @property
     def stops_when_enough(self) -> bool:
-        """Whether rounds end once the interval of the median is narrow."""
+        """Whether rounds end when the interval of the median is narrow."""
         return not isinstance(self.rounds, int) and self.metric not in ("counts", "instructions")
 
     @property
     def limits(self) -> Mapping[str, int]:
-        """Limits that are set, by name."""
+        """Limits by name; empty if none is set."""
         return self.max or {}
 
     def environment(self) -> Environment:
-        """Describe the environment of the figures."""
+        """Return the environment of the figures."""
         from pytest_dtdispatch.meshes.spec import run_environment
 
         one_thread = self.threads == "one" and self.metric != "counts"
@@ -240,7 +240,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def strange_flag(words: Sequence[str]) -> str:
-    """Return a message on an unknown word that resembles a flag of ours; empty if none does."""
+    """Return an error message for the first unknown flag with our prefix; empty if there is none."""
     for word in words:
         if (flag := word.partition("=")[0]).startswith("--dtdispatch-"):
             from pytest_dtdispatch.core.text import nearest
@@ -256,6 +256,6 @@ def has_settings(config: pytest.Config) -> bool:
 
 
 def marker_line() -> str:
-    """Describe the marker to pytest."""
+    """Return the description of the marker for ``pytest --markers``."""
     keywords = ", ".join(f"{keyword}=..." for keyword in KEYWORDS)
     return f"{MARKER}({keywords}): what is measured in a test, and on which mesh"

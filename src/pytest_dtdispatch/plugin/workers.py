@@ -1,6 +1,6 @@
-"""Send the records of tests from workers of pytest-xdist to the process that started them.
+"""Transfer of test records from pytest-xdist workers to the process that started them.
 
-A record travels on the report of its test's teardown, as reports are what workers send.
+A record is an attribute of the report of its test's teardown, because workers send reports.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def encode_record(record: TestRecord) -> str:
     """Encode a record.
 
     Raises:
-        MeasurementError: its results cannot be read again, or their kind declares no type to read them by.
+        MeasurementError: its results cannot be decoded, or their kind has no type.
     """
     if untyped := [kind for kind in record.results if KINDS[kind].type is None]:
         raise MeasurementError(
@@ -45,7 +45,7 @@ def encode_record(record: TestRecord) -> str:
 
 
 def decode_record(text: str) -> TestRecord:
-    """Decode a record, its results by the types of their kinds."""
+    """Decode a record, with results by the types of their kinds."""
     plain = json.loads(text)
     of_kinds = plain.pop("results", {})
     record: TestRecord = decode(TestRecord, plain)
@@ -61,11 +61,11 @@ def decode_record(text: str) -> TestRecord:
 
 
 class Workers:
-    """The plugin object that receives the records of workers.
+    """Plugin object that receives the records of workers.
 
     Args:
-        results: of the tests of all workers.
-        rank_stat: figure of a row that several workers measured.
+        results: results of the tests of all workers.
+        rank_stat: statistic of a row that several workers measured.
     """
 
     def __init__(self, results: RunResults, rank_stat: str) -> None:
@@ -75,7 +75,7 @@ class Workers:
 
     @pytest.hookimpl(tryfirst=True)  # before plugins that write reports
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add the record on a report; another worker may have run the same test."""
+        """Add the record of a report; another worker may have run the same test."""
         if (text := vars(report).pop(RECORD, None)) is None:
             return
         record = decode_record(text)
@@ -86,12 +86,12 @@ class Workers:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
-        """Record how many tests the run has."""
+        """Record the tests of the run."""
         self._results.nodeids = tuple(ids)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object | None) -> None:
-        """Read which tests a worker selected; one that died fails gates."""
+        """Read the tests that a worker selected; a worker that died fails the gate of limits."""
         if text := getattr(node, "workeroutput", {}).get(SELECTED):
             self._results.selected = decode(Selected, json.loads(text))
         elif error:
@@ -99,7 +99,7 @@ class Workers:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
-        """Name the test that a worker died in."""
+        """Record the test in which a worker died."""
         worker = report.node.gateway.id
         self._results.records.pop(worker, None)
         self._lose(crashitem, RowId(crashitem), f"{worker} died in this test")
