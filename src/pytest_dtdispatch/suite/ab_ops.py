@@ -1,6 +1,6 @@
-"""What an A/B run measures where no tests are named: ops on small tensors, so that dispatch is most of them.
+"""Default tests of an A/B run: ops on small tensors, so that most of their time is dispatch.
 
-The name of this file does not begin with ``test_``: the suite leaves it out, unless it is named. All of it,
+The name of this file does not begin with ``test_``, so the suite collects it only by name. To run all of it,
 20 signatures: ``dtdispatch ab ... -- --pyargs pytest_dtdispatch.suite.ab_ops``.
 """
 
@@ -18,7 +18,7 @@ from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.plugin.fixtures import MeshFactory
 from pytest_dtdispatch.suite.models import rows_split
 
-Op = Callable[[DTensor, DTensor], Any]  # of one tensor split by rows, and one that every rank has
+Op = Callable[[DTensor, DTensor], Any]  # of a tensor split by rows and a replicated one
 ROWS, COLUMNS, RANKS = 16, 8, 4
 
 CORE: Mapping[str, Op] = {

@@ -1,4 +1,4 @@
-"""What takes minutes is collected only where ``-m`` names it: the atlas, and what is compiled."""
+"""Collect slow tests of the suite, the atlas and compiled functions, only if ``-m`` names their markers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SLOW = {"atlas": "atlas", "test_compile.py": "compile"}  # files and folders, and the marker of each
+SLOW = {"atlas": "atlas", "test_compile.py": "compile"}  # marker of each file or folder
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -16,6 +16,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what is slow, unless ``-m`` names its marker."""
+    """Ignore slow files and folders, unless ``-m`` names their marker."""
     marker = SLOW.get(collection_path.name) if collection_path.parent == Path(__file__).parent else None
     return True if marker and marker not in (config.getoption("markexpr") or "") else None

@@ -1,6 +1,6 @@
-"""Decoding token by token, with caches of keys and values that are DTensors and grow by one entry a token.
+"""Token-by-token decoding, with caches of keys and values that are DTensors and grow by one entry per token.
 
-Each token brings shapes that no token had before, so each one misses.
+Each token has new shapes, so each one misses.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from pytest_dtdispatch.suite.llama import LAYERS, Attention, Sizes, TransformerBlock, fill_weights
 
 STREAMS = 2  # decoded together
-HEADS, TOKENS = 0, 2  # dimensions of a cache: the one that is split, the one that grows
-Decode = Callable[[int], Any]  # one token, given its number
+HEADS, TOKENS = 0, 2  # dimensions of a cache: the sharded one and the growing one
+Decode = Callable[[int], Any]  # of one token, by its number
 
 
 class CachedAttention(Attention):
-    """Attention of one token to all before it, whose keys and values are kept."""
+    """Attention of one token to all earlier ones, with cached keys and values."""
 
     keys: Tensor
     values: Tensor
@@ -38,16 +38,16 @@ class CachedAttention(Attention):
         return out
 
     def heads_of(self, x: Tensor) -> Tensor:
-        """View the last dimension as heads, and put these first: some versions multiply no others."""
+        """View the last dimension as heads, and move them first: some versions multiply no others."""
         return x.view(*x.shape[:2], -1, self.head_width).permute(2, 0, 1, 3)
 
 
 class Decoder(nn.Module):
-    """Layers that decode, one token after the other.
+    """Layers that decode one token at a time.
 
     Args:
-        sizes: of the weights.
-        empty: makes a cache that holds as many tokens as it is given.
+        sizes: sizes of the weights.
+        empty: function that returns a cache of the given number of tokens.
     """
 
     def __init__(self, sizes: Sizes, empty: Callable[[int], Tensor]) -> None:
@@ -59,7 +59,7 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor, number: int) -> Tensor:
-        """Decode the token of this number: as many are in the cache before it."""
+        """Decode the token of this number, which equals the number of tokens in the cache."""
         attentions = [each for each in self.modules() if isinstance(each, CachedAttention)]
         if number != self.cached:
             for attention in attentions:
@@ -74,11 +74,11 @@ def decode_token(mesh: DeviceMesh) -> Decode:
     """Prepare a model of two layers, its heads split over a mesh of one dimension, to decode one token.
 
     Args:
-        mesh: of as many ranks as divide the number of heads, 4.
+        mesh: mesh whose number of ranks divides the number of heads, 4.
 
     Returns:
-        What decodes one token, given its number: the caches hold as many before it. After the token
-        before it they have grown by that; else they are filled first.
+        Function that decodes one token, by its number. The caches are kept from the call before if that
+        decoded the preceding token; otherwise they are created with that number of tokens.
     """
     sizes, device = Sizes(), mesh.device_type
 
@@ -97,18 +97,18 @@ def decode_token(mesh: DeviceMesh) -> Decode:
 
 
 def decode_steps(mesh: DeviceMesh) -> Callable[[], Any]:
-    """Prepare the same model to decode one token after the other, from the second on."""
+    """Prepare the same model to decode the next token in each call, starting at number 1."""
     return in_sequence(decode_token(mesh))
 
 
 def in_sequence(decode: Decode) -> Callable[[], Any]:
-    """Number the tokens by themselves."""
+    """Return a function without arguments that decodes the next token."""
     numbers = itertools.count(1)
     return lambda: decode(next(numbers))
 
 
 def decoding(model: nn.Module, sizes: Sizes, device: str) -> Decode:
-    """Prepare a model to decode tokens of ones."""
+    """Prepare a model to decode tokens whose elements are all 1."""
     fill_weights(model)
     x = torch.ones(STREAMS, 1, sizes.width, device=device)
     return lambda number: model(x, number)

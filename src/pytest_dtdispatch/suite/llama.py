@@ -1,8 +1,8 @@
-"""A model built as Llama is: two layers, tensor and sequence parallel.
+"""Model with the structure of Llama: two layers, tensor and sequence parallel.
 
-Weights are split as torchtitan splits them, by torch's own ``parallelize_module``: linear layers over the
-ranks of a mesh of one dimension, what lies between them (norms, residual sums) by the sequence. Attention
-runs on local tensors, each rank on its own heads. Sizes are small, so that dispatch is most of a step.
+Weights are split as in torchtitan, with torch's ``parallelize_module``: linear layers over the ranks of a
+mesh of one dimension; norms and residual sums between them by the sequence. Attention runs on local
+tensors, each rank on its own heads. Sizes are small, so that most of a step is dispatch.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Sizes:
     """Sizes of a model.
 
     Attributes:
-        width: of what passes from layer to layer.
-        heads: of attention.
-        head_width: of one head.
+        width: width of the activations between layers.
+        heads: number of attention heads.
+        head_width: width of one head.
         hidden: width inside a feed-forward block.
-        tokens: in the vocabulary.
+        tokens: number of tokens in the vocabulary.
     """
 
     width: int = 64
@@ -50,7 +50,7 @@ class Sizes:
 
 
 class RMSNorm(nn.Module):
-    """Scale by the root of the mean square: of the ops that every torch has a rule for."""
+    """Root mean square norm, made of ops that every supported torch has a rule for."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -82,12 +82,12 @@ class Attention(nn.Module):
         return joined
 
     def heads_of(self, x: Tensor) -> Tensor:
-        """View the last dimension as heads, and put these before the sequence."""
+        """View the last dimension as heads, and move them before the sequence."""
         return x.view(*x.shape[:2], -1, self.head_width).transpose(1, 2)
 
 
 class FeedForward(nn.Module):
-    """The block between two attentions: SwiGLU."""
+    """Feed-forward block: SwiGLU."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -96,13 +96,13 @@ class FeedForward(nn.Module):
         self.w3 = nn.Linear(sizes.width, sizes.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Gate one projection by another, and project back."""
+        """Multiply one projection by the activated other one, and project back."""
         out: Tensor = self.w2(F.silu(self.w1(x)) * self.w3(x))
         return out
 
 
 class TransformerBlock(nn.Module):
-    """One layer: attention and a feed-forward block, each after a norm and beside a residual."""
+    """One layer: attention and a feed-forward block, each with a norm before it and a residual connection."""
 
     def __init__(self, sizes: Sizes, attention: Callable[[Sizes], nn.Module] = Attention) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class TransformerBlock(nn.Module):
 
 
 class Llama(nn.Module):
-    """Token numbers in, scores of the next token out."""
+    """Model that maps token numbers to scores of the next token."""
 
     rotations: Tensor
 
@@ -142,23 +142,23 @@ def llama_step(mesh: DeviceMesh) -> Work:
     """Prepare forward, loss and backward of the model, its weights split over a mesh of one dimension.
 
     Args:
-        mesh: of as many ranks as divide the number of heads, 4.
+        mesh: mesh whose number of ranks divides the number of heads, 4.
 
     Returns:
-        What runs one step and returns its loss, a plain tensor.
+        Function that runs one step and returns its loss, a plain tensor.
     """
     tokens = Sizes().tokens
     return training_step(split(llama(mesh.device_type), mesh), tokens, tokens, mesh.device_type)
 
 
 def llama(device: str) -> nn.Module:
-    """Make the model, whole."""
+    """Create the model with unsplit weights."""
     sizes = Sizes()
     return Llama(sizes, lambda: TransformerBlock(sizes)).to(device)
 
 
 def split(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Split the weights of a model over the ranks, and what is between its linear layers by the sequence."""
+    """Split the weights of a model over the ranks, and activations between linear layers by the sequence."""
     parallelize_module(
         model,
         mesh,
@@ -175,7 +175,7 @@ def split(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
 
 def fill_weights(model: nn.Module) -> None:
-    """Give weights small random numbers: older fake process groups leave undefined what they scatter."""
+    """Fill weights with small random numbers: older fake process groups scatter undefined values."""
     for weight in model.parameters():
         if weight.ndim > 1:  # those of norms are not scattered
             local_of(weight.data).uniform_(-0.1, 0.1)
@@ -202,10 +202,10 @@ def training_step(model: nn.Module, inputs: int, outputs: int, device: str) -> W
     """Prepare forward, loss and backward of a model.
 
     Args:
-        model: takes token numbers and gives scores.
-        inputs: how many tokens it knows.
-        outputs: how many it gives a score to.
-        device: of its weights.
+        model: model that maps token numbers to scores.
+        inputs: size of the input vocabulary.
+        outputs: number of scores per token.
+        device: device of the weights.
     """
     tokens = torch.arange(BATCH * SEQUENCE, device=device).remainder(inputs).view(BATCH, SEQUENCE)
     labels = torch.arange(BATCH * SEQUENCE, device=device).remainder(outputs)
@@ -220,14 +220,14 @@ def training_step(model: nn.Module, inputs: int, outputs: int, device: str) -> W
 
 
 def rotary_angles(positions: int, head_width: int) -> Tensor:
-    """Make the cosines and sines by which pairs of a head are rotated at each position."""
+    """Return the cosines and sines of the rotary embedding at each position."""
     frequencies = 10_000.0 ** -(torch.arange(0, head_width, 2) / head_width)
     angles = torch.outer(torch.arange(positions), frequencies)
     return torch.stack([angles.cos(), angles.sin()])
 
 
 def rotated(x: Tensor, rotations: Tensor) -> Tensor:
-    """Rotate the halves of each head, as Llama's own code does its pairs."""
+    """Apply the rotary embedding to the halves of each head, where Llama's own code uses pairs."""
     cosines, sines = rotations
     left, right = x.chunk(2, dim=-1)
     return torch.cat([left * cosines - right * sines, left * sines + right * cosines], dim=-1)

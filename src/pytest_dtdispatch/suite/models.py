@@ -23,7 +23,7 @@ from pytest_dtdispatch.torchapi.missing_api import fully_shard, two_tensor_type
 from pytest_dtdispatch.torchapi.ops import tree_leaves
 from pytest_dtdispatch.torchapi.tensors import local_of, shards_of_simulated_ranks
 
-# Small enough for local ops to run in one thread: what is measured is dispatch.
+# Small enough for local ops to run in one thread: the benchmark is of dispatch.
 WIDTH, HIDDEN, BATCH = 16, 64, 8
 AOT_BACKEND = "aot_eager_decomp_partition"
 INPUTS, LENGTH = 100, 100
@@ -32,7 +32,7 @@ TABLE_WIDTH = 256
 
 
 def rows_split(mesh: DeviceMesh, *shape: int) -> DTensor:
-    """Place random numbers, their rows split over the first mesh dimension."""
+    """Return a DTensor of random numbers, its rows split over the first mesh dimension."""
     placements: list[Placement] = [Shard(0), *(Replicate() for _ in range(mesh.ndim - 1))]
     return distribute_tensor(torch.rand(*shape, device=mesh.device_type), mesh, placements)
 
@@ -41,7 +41,7 @@ def tensor_parallel_step(mesh: DeviceMesh) -> Work:
     """Prepare forward and backward of an MLP block whose weights are split over the second mesh dimension.
 
     The batch is split over the first one. The first weight is split by rows and the second by columns, so
-    that one all-reduce a pass is all the communication there is.
+    that each pass has only one collective, an all-reduce.
     """
     up, down, x = _mlp_tensors(mesh)
 
@@ -68,7 +68,7 @@ def _mlp_tensors(mesh: DeviceMesh) -> tuple[torch.Tensor, torch.Tensor, torch.Te
 
 
 def filled(tensor: torch.Tensor) -> torch.Tensor:
-    """Fill a local shard: older fake process groups leave undefined what they scatter."""
+    """Fill a local shard: older fake process groups scatter undefined values."""
     local_of(tensor).data.uniform_()
     return tensor
 
@@ -80,14 +80,14 @@ def mlp_block(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Te
 
 
 def mlp_loss(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
-    """Run the block, and sum what it gives."""
+    """Run the block, and return the sum of its output."""
     return mlp_block(x, up, down).sum()
 
 
 def fsdp_training_step(mesh: DeviceMesh, **options: Any) -> Work:
-    """Prepare a training step of four linear layers under FSDP2, clipped, with AdamW; take the first one.
+    """Prepare a training step of four linear layers under FSDP2, with clipping and AdamW; run the first one.
 
-    The first step makes the optimizer's state; those after it are what training repeats.
+    The first step creates the state of the optimizer, which later steps only update.
     """
     model = four_layers(mesh.device_type)
     shard = fully_shard()
@@ -110,12 +110,12 @@ def fsdp_training_step(mesh: DeviceMesh, **options: Any) -> Work:
 
 
 def four_layers(device: str) -> torch.nn.Sequential:
-    """Make the layers, whole."""
+    """Create the layers with unsplit weights."""
     return torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, device=device) for _ in range(4)))
 
 
 def fsdp_step_or_skip(mesh: DeviceMesh, **options: Any) -> Work:
-    """Prepare the same step; skip the test where this torch runs FSDP2 on no CPU."""
+    """Prepare the same step; skip the test if this torch does not run FSDP2 on a CPU."""
     try:
         return fsdp_training_step(mesh, **options)
     except RuntimeError as error:
@@ -125,7 +125,7 @@ def fsdp_step_or_skip(mesh: DeviceMesh, **options: Any) -> Work:
 
 
 def fsdp_columns_step_or_skip(mesh: DeviceMesh) -> Work:
-    """Prepare the same step, each weight split by its columns; skip the test where this torch cannot."""
+    """Prepare the same step, each weight split by its columns; skip the test if this torch cannot."""
     if "shard_placement_fn" not in inspect.signature(fully_shard()).parameters:
         pytest.skip(f"torch {torch.__version__}: fully_shard has no shard_placement_fn")
     return fsdp_step_or_skip(mesh, shard_placement_fn=lambda weight: Shard(1) if weight.ndim > 1 else None)
@@ -143,7 +143,7 @@ def add_each(*inputs: torch.Tensor) -> list[torch.Tensor]:
 
 
 def aot_inputs(training: bool, subclass: bool) -> list[torch.Tensor]:
-    """Make 100 inputs."""
+    """Create 100 inputs."""
     plain = [torch.ones(LENGTH, requires_grad=training) for _ in range(INPUTS)]
     if not subclass:
         return plain
@@ -152,7 +152,7 @@ def aot_inputs(training: bool, subclass: bool) -> list[torch.Tensor]:
 
 
 def embedding(mesh: DeviceMesh) -> tuple[Callable[[Any], Any], Any]:
-    """Prepare a look-up of 1,024 rows of a replicated table."""
+    """Prepare a lookup of 1,024 rows of a replicated table."""
     device = mesh.device_type
     table = torch.rand(TABLE_ROWS[device], TABLE_WIDTH, device=device, requires_grad=True)
     weight = distribute_tensor(table, mesh, [Replicate()])
@@ -165,7 +165,7 @@ def embedding(mesh: DeviceMesh) -> tuple[Callable[[Any], Any], Any]:
 
 
 def assert_equals_eager(compiled: Compiled) -> None:
-    """Hold results against those of the uncompiled function: values, and where they lie."""
+    """Check that results have the types, placements and values of the uncompiled function's."""
     for result, eager in zip(compiled.results, compiled.eager_results, strict=True):
         pairs = zip(tree_leaves(result), tree_leaves(eager), strict=True)
         for one, other in pairs:
@@ -176,13 +176,13 @@ def assert_equals_eager(compiled: Compiled) -> None:
 
 
 def assert_compiled_once(compiled: Compiled) -> None:
-    """Hold results against eager ones, and that all of it was compiled in one piece."""
+    """Check that results equal eager ones, without graph breaks and recompiles."""
     assert_equals_eager(compiled)
     assert compiled.graph_breaks == compiled.recompiles == 0
 
 
 def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
-    """Take a tensor of a subclass apart, and one of many simulated ranks."""
+    """Yield the plain tensors inside a two-tensor subclass, or of each simulated rank."""
     if isinstance(tensor, two_tensor_type()):
         yield from (tensor.a, tensor.b)
     else:

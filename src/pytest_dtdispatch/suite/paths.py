@@ -1,11 +1,11 @@
-"""Paths through the dispatcher: those of PyTorch's own benchmark, under its names.
+"""Paths of PyTorch's own benchmark of the dispatcher, under its names.
 
 They are those of ``benchmarks/dynamo/pr_time_benchmarks/benchmarks/dtensor.py`` in the PyTorch repository,
-which counts their instructions on a hit. There, too, the work includes autograd's part: it is measured end
-to end. PyTorch changed two things: ``add_backward`` redistributes nothing since January 2026, and what only
-looks at metadata runs on ``meta`` tensors since July 2026, so that no code of a device is counted. The
-first is followed here, and what was before it is ``add_backward_redistribute``; the others stay on the
-device of the mesh, and those on ``meta`` stand beside them as ``..._meta``.
+which counts their instructions on a hit, end to end: autograd's part is included, as here. PyTorch changed
+two things. ``add_backward`` redistributes nothing since January 2026: so it does here, and the former
+version is ``add_backward_redistribute``. Paths that only read metadata run on ``meta`` tensors since July
+2026, so that no code of a device is counted: here they run on the device of the mesh, and their variants
+on ``meta`` tensors are named ``..._meta``.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _custom_handler(mesh: DeviceMesh, device: str = "") -> Work:
     return lambda: torch.ops.aten.is_same_size(a, b)
 
 
-# By the name of their rows: each prepares tensors on a mesh, and returns the work that is measured.
+# By the name of their rows: each prepares tensors on a mesh, and returns the work to measure.
 PATHS: Mapping[str, Callable[[DeviceMesh], Work]] = {
     "dtensor_dispatch_detach": _detach,
     "dtensor_dispatch_to_from_local": _to_from_local,

@@ -28,12 +28,12 @@ FAKE_TENSOR_CACHE = pytest.mark.parametrize(
 )
 
 
-# A compile takes seconds here, and a warm one as long as a cold one: this backend keeps nothing.
+# A compile takes seconds here, and a warm one as long as a cold one: this backend caches nothing.
 @pytest.mark.dtdispatch(compile_rounds=3)
 @pytest.mark.parametrize("subclass", [False, True], ids=["nosubclass", "subclass"])
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 def test_aotdispatcher(dtdispatch: DtDispatch, training: bool, subclass: bool) -> None:
-    """Dispatch 100 inputs and 100 outputs ahead of time."""
+    """Compile a function of 100 inputs and 100 outputs with AOTDispatcher."""
     mode = "training" if training else "inference"
     name = f"aotdispatcher_{mode}_{'subclass' if subclass else 'nosubclass'}_cpu"
     inputs = aot_inputs(training, subclass)
@@ -51,14 +51,14 @@ def test_embedding(dtdispatch: DtDispatch, device_mesh: DeviceMesh, is_cached: b
     assert_compiled_once(compiled)
 
 
-# Inductor cannot generate code for tensors that hold those of every rank.
+# Inductor cannot generate code for tensors that contain those of every rank.
 @pytest.mark.skipif(not has_local_mode(), reason="this torch has no torch.distributed._local_tensor")
 @pytest.mark.dtdispatch(backend="local", device="cpu")
 @FAKE_TENSOR_CACHE
 def test_embedding_on_simulated_ranks(
     dtdispatch: DtDispatch, device_mesh: DeviceMesh, is_cached: bool
 ) -> None:
-    """Do the same where every rank is simulated in this process, by a backend that generates no code."""
+    """Do the same with all ranks simulated in this process, and a backend that generates no code."""
     function, indices = embedding(device_mesh)
     with fake_tensor_cache(is_cached):
         compiled = dtdispatch.compile(function, indices, backend="aot_eager", dynamic=True)

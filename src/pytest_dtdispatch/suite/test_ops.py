@@ -1,4 +1,4 @@
-"""Ops by themselves: PyTorch's own paths, meshes of several shapes, numbers, and how a cost grows."""
+"""Single ops: PyTorch's own paths, meshes of several shapes, numbers, and growth of a cost with size."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_add(dtdispatch: DtDispatch, mesh_factory: MeshFactory, mesh: tuple[int,
 
 
 def test_add_flattened(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
-    """Capture an op on a mesh of two dimensions whose ranks are put into one."""
+    """Capture an op on a flattened mesh of two dimensions."""
     a = rows_split(flattened_or_skip(mesh_factory((4, 2), dim_names=("dp", "tp"))), 16, 16)
     with dtdispatch.capture():
         a + a
 
 
 def test_all_reduce(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
-    """Sum over both dimensions, before the mesh is flattened and after: newer versions then reduce once."""
+    """Sum over both dimensions before and after flattening the mesh, for which newer versions reduce once."""
     mesh = mesh_factory((4, 2), dim_names=("dp", "tp"))
     summands = DTensor.from_local(torch.rand(16, 16, device=mesh.device_type), mesh, [Partial()] * 2)
 
@@ -88,7 +88,7 @@ def test_add_number(dtdispatch: DtDispatch, device_mesh: DeviceMesh, dtype: torc
 
 
 def promoting(number: str, device: str, step: int) -> Any:
-    """Make a number of a step."""
+    """Return the number of a step, as a tensor if its name says so."""
     value = NUMBERS[number] + step
     return torch.tensor(value, device=device) if "tensor" in number else value
 
@@ -115,7 +115,7 @@ def test_foreach_of_tensors(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> 
 
 
 def adds_on(mesh_factory: MeshFactory, shape: Callable[[int], tuple[int, ...]]) -> Callable[[int], Any]:
-    """Prepare what adds on a mesh of a size."""
+    """Return a function that prepares an addition on a mesh of the given size."""
 
     def add(size: int) -> Callable[[], Any]:
         a = rows_split(mesh_factory(shape(size)), *SHAPE)

@@ -36,7 +36,7 @@ ROWS, COLUMNS = 8 * RANKS, 16
 
 
 def numbers(*extents: int) -> torch.Tensor:
-    """Make whole numbers that are the same on every rank: sums of them are exact in any order."""
+    """Return whole numbers that are equal on every rank: their sums are exact in any order."""
     return torch.arange(float(torch.tensor(extents).prod())).remainder(97).reshape(extents)
 
 
@@ -58,7 +58,7 @@ def test_collectives(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
 def test_redistribution(
     dtdispatch: DtDispatch, device_mesh: DeviceMesh, before: Placement, after: Placement
 ) -> None:
-    """Measure one collective, and check what it gives."""
+    """Measure one collective, and check its result."""
     whole = numbers(ROWS, COLUMNS).to(device_mesh.device_type)
     if before.is_partial():
         a = DTensor.from_local(whole * (dist.get_rank() + 1), device_mesh, [before])
@@ -91,7 +91,7 @@ def test_tensor_parallel_mlp(dtdispatch: DtDispatch, mesh_factory: MeshFactory) 
 
 @pytest.mark.skipif(RANKS not in (2, 4), reason="4 heads are split over 2 or 4 ranks")
 def test_llama(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
-    """Count steps of a Llama-like model, split over all ranks; loss and gradients are those of the whole."""
+    """Count steps of a Llama-like model split over all ranks; check loss and gradients against the whole."""
     mesh, tokens = mesh_factory((RANKS,), dim_names=("tp",)), Sizes().tokens
     on = mesh.device_type
     model, whole = split(llama(on), mesh), llama(on)

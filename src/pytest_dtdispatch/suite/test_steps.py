@@ -1,6 +1,6 @@
-"""Steps: every op of one, counts of several, where their time goes; what ends a training step.
+"""Steps: all ops of one, counts of several, their budget; gradient clipping and optimizer steps.
 
-Counts of training steps are steady; each token that is decoded misses.
+Counts of training steps are steady; each decoded token misses.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def parameters(mesh: DeviceMesh) -> list[torch.nn.Parameter]:
 
 
 def adamw_step_or_skip(mesh: DeviceMesh, name: str) -> Work:
-    """Prepare a step of AdamW, and take the first one; skip the test where this torch lacks what it needs.
+    """Prepare a step of AdamW, and run the first one; skip the test if this torch does not support it.
 
-    The first step makes the optimizer's state; those after it are what training repeats.
+    The first step creates the state of the optimizer, which later steps only update.
     """
     try:
         optimizer = torch.optim.AdamW(parameters(mesh), **ADAMW[name](mesh.device_type))
@@ -69,7 +69,7 @@ def adamw_step_or_skip(mesh: DeviceMesh, name: str) -> Work:
 
 
 def assert_steady(steps: Steps) -> None:
-    """Expect steps that miss nothing, and whose caches do not grow."""
+    """Check that steps have no misses, and that caches do not grow."""
     assert steps.misses_per_step == 0
     assert steps.cache_growth_per_step == 0
 
@@ -126,8 +126,8 @@ def test_llama_steps(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
 def test_decode_steps(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
     """Count decoded tokens, whose caches of keys and values grow: such steps are never steady.
 
-    Each token brings the shapes of one more entry in the cache, so every op on the cache misses, once for
-    both layers, and the sharding caches keep an entry for it.
+    Each token adds an entry to the cache and so changes its shapes: every op on the cache misses once for
+    both layers, and adds an entry to the sharding caches.
     """
     steps = dtdispatch.steps(decode_steps(mesh_factory((4,), dim_names=("tp",))))
     if dtdispatch.enabled:
@@ -136,37 +136,37 @@ def test_decode_steps(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None
 
 
 def test_tensor_parallel_budget(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
-    """Take the budget of an MLP block on a 2x4 mesh."""
+    """Measure the budget of an MLP block on a 2x4 mesh."""
     dtdispatch.budget(tensor_parallel_step(mesh_factory((2, 4), dim_names=("dp", "tp"))))
 
 
 def test_fsdp2_adamw_budget(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
-    """Take the budget of training steps of four linear layers under FSDP2 with AdamW on 8 ranks."""
+    """Measure the budget of training steps of four linear layers under FSDP2 with AdamW on 8 ranks."""
     dtdispatch.budget(fsdp_step_or_skip(mesh_factory((8,), dim_names=("dp",))))
 
 
 def test_llama_budget(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
-    """Take the budget of a Llama-like model of two layers, tensor and sequence parallel."""
+    """Measure the budget of a Llama-like model of two layers, tensor and sequence parallel."""
     dtdispatch.budget(llama_step(mesh_factory((4,), dim_names=("tp",))), steps=10)
 
 
 def test_decode_budget(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
-    """Take the budget of a token that a model decodes, whose cache grows by each: it misses."""
+    """Measure the budget of a decoded token, which misses because it grows the cache."""
     dtdispatch.budget(decode_steps(mesh_factory((4,), dim_names=("tp",))), steps=8)
 
 
 def test_clip_grad_norm(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
-    """Clip four gradients by the norm of all."""
+    """Clip four gradients by their total norm."""
     clipped = parameters(mesh_factory((RANKS,), dim_names=("dp",)))
     assert_steady(measure(dtdispatch, lambda: clip_grad_norm_(clipped, max_norm=1.0)))
 
 
 @pytest.mark.parametrize("implementation", ADAMW)
 def test_adamw(dtdispatch: DtDispatch, mesh_factory: MeshFactory, implementation: str) -> None:
-    """Take steps with four parameters, the learning rate a number or a tensor.
+    """Run steps with four parameters; the learning rate is a number or a tensor.
 
-    The loop over parameters passes ``addcdiv_`` another number in each step. Torch 2.10 and 2.11 keep
-    that number in the key of their cache, so this op may miss; no other does.
+    The loop over parameters passes a different number to ``addcdiv_`` in each step. In torch 2.10 and 2.11
+    that number is part of the cache key, so this op may miss; no other does.
     """
     mesh = mesh_factory((RANKS,), dim_names=("dp",))
     steps = measure(dtdispatch, adamw_step_or_skip(mesh, implementation))

@@ -1,1 +1,1 @@
-"""The atlas: what every op that DTensor's propagator has a rule for costs here."""
+"""The atlas: costs of every op that DTensor has a rule for, on this machine."""

@@ -1,4 +1,4 @@
-"""Arguments of an op, made from its schema: tried on plain tensors before DTensors are made of them."""
+"""Arguments of an op, derived from its schema and tried on plain tensors before DTensors."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _TENSOR = re.compile(r"(\w+)\[([\d,]*)\](t?)([RL]?)")
 
 @dataclass(frozen=True)
 class TensorText:
-    """A tensor as an argument needs it.
+    """Tensor that an argument needs.
 
     Args:
-        dtype: of its elements.
-        shape: its global shape.
-        is_transposed: whether its last two dimensions lie the other way round in memory.
-        is_replicated: whether no layout splits it.
-        is_plain: whether it is a plain tensor, on any layout of the others.
+        dtype: dtype of its elements.
+        shape: global shape.
+        is_transposed: whether its last two dimensions are transposed in memory.
+        is_replicated: whether it is replicated in every layout.
+        is_plain: whether it is a plain tensor in every layout.
     """
 
     dtype: torch.dtype
@@ -49,7 +49,7 @@ class TensorText:
 
     @classmethod
     def read(cls, text: str) -> TensorText:
-        """Parse a tensor of the table of needs: ``f32[8,4]``, ``f32[8]R``."""
+        """Parse a tensor as it is written in the table of inputs, such as ``f32[8,4]`` or ``f32[8]R``."""
         [(dtype, shape, transposed, place)] = _TENSOR.findall(text)
         extents = tuple(int(extent) for extent in shape.split(",") if extent)
         return cls(_dtype(dtype), extents, bool(transposed), place == "R", place == "L")
@@ -91,11 +91,11 @@ def _dtype(text: str) -> torch.dtype:
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments on which an op runs.
+    """Arguments with which an op runs.
 
     Args:
-        op: the op overload.
-        values: by name in its schema, tensors as texts.
+        op: overload of the op.
+        values: values by name in its schema; tensors as :class:`TensorText`.
     """
 
     op: Any
@@ -103,7 +103,7 @@ class Arguments:
 
     @property
     def has_tensors(self) -> bool:
-        """Whether any of them is a tensor, or a list of tensors."""
+        """Whether an argument is a tensor or a list of tensors."""
         return any(isinstance(value, (TensorText, tuple)) for value in self.values.values())
 
     def plain(self) -> OpCall:
@@ -122,10 +122,10 @@ class Arguments:
         return self._call(place)
 
     def supported(self, mesh: DeviceMesh, layout: Layout) -> OpCall | str:
-        """Return the call on DTensors, or torch's refusal."""
+        """Return the call on DTensors, or the first line of torch's error."""
         try:
             self.placed(mesh, layout).run()
-        except Exception as error:  # whatever torch says: plain tensors run with these arguments
+        except Exception as error:  # any error of torch: the arguments are valid, as plain tensors prove
             return first_line(error)
         return self.placed(mesh, layout)
 
@@ -148,7 +148,7 @@ class Arguments:
 
 
 def find_arguments(op: Any) -> Arguments | str:
-    """Find arguments on which an op runs on plain tensors."""
+    """Return arguments with which an op runs on plain tensors, or why there are none."""
     why, needed = "", needs_of(op_name(op))
     for template in TENSOR_TEMPLATES:
         values = {
@@ -158,10 +158,10 @@ def find_arguments(op: Any) -> Arguments | str:
         }
         arguments = Arguments(op, values)
         if not arguments.has_tensors:
-            return "it takes numbers alone"  # as ldexp.default, which has a rule in torch 2.5 to 2.12
+            return "it takes no tensors"  # as ldexp.default, which has a rule in torch 2.5 to 2.12
         try:
             arguments.plain().run()
-        except Exception as error:  # whatever torch says of them, they are the wrong arguments
+        except Exception as error:  # any error of torch: try the next arguments
             why = why or first_line(error)
         else:
             return arguments

@@ -1,8 +1,8 @@
-"""Inputs of ops, as data: layouts of their tensors, and arguments for ops that generic ones do not suit.
+"""Input data of ops: layouts of their tensors, and arguments for ops that do not run with generic ones.
 
-A tensor argument is written as in a signature: ``f32[8,4]``. A suffix ``R`` means that no layout splits it,
-like the scale of a norm, ``L`` that it is a plain tensor, and ``t`` that its last two dimensions are
-transposed in memory. Extents allow splitting a batch over 8 ranks.
+A tensor argument is written as in a signature: ``f32[8,4]``. The suffix ``R`` means that it is replicated
+in every layout, such as the scale of a norm, ``L`` that it is a plain tensor, and ``t`` that its last two
+dimensions are transposed in memory. Extents allow splitting a batch over 8 ranks.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Layout:
-    """Placements of every tensor among the arguments of an op.
+    """Placements of the tensor arguments of an op.
 
     Args:
         mesh: extent of each mesh dimension, in ranks.
-        placements: one text for each tensor, ``S0R`` as in a signature; the last holds for all that follow.
+        placements: text of each tensor, ``S0R`` as in a signature; the last one is of all further tensors.
     """
 
     mesh: tuple[int, ...]
@@ -32,12 +32,12 @@ class Layout:
         return f"{' '.join(self.placements)}@{'x'.join(map(str, self.mesh))}"
 
     def of(self, position: int) -> str:
-        """Placements of the tensor at a position, counted from 0."""
+        """Return the placements of the tensor at a position, counted from 0."""
         return self.placements[min(position, len(self.placements) - 1)]
 
 
 def layouts(mesh: tuple[int, ...], *each: str) -> tuple[Layout, ...]:
-    """Write layouts briefly: ``"S0 R"`` is one whose first tensor is ``S0``, and all others ``R``."""
+    """Create layouts from texts: in ``"S0 R"``, the first tensor is ``S0`` and all others are ``R``."""
     return tuple(Layout(mesh, tuple(text.split())) for text in each)
 
 
@@ -48,7 +48,7 @@ POINTWISE = (*SHAPES, *layouts(LINE, "S0 R", "S0 S1", "P R"), *layouts(GRID, "S0
 MATMUL = (*layouts(LINE, "R", "S0 R", "R S1", "S1 S0", "S1 R", "P R"), *layouts(GRID, "S0R RS1", "S0S1 RS0"))
 FUSED_MATMUL = layouts(LINE, "R S0 R", "R R S1", "S0 S0 R", "R S1 S0", "R", "P")
 
-# The first entry with a matching glob adds layouts to those of EVERY_OP.
+# Layouts beside those of EVERY_OP; the first entry with a matching glob is used.
 COMMON = (
     ("mm.default", MATMUL),
     ("bmm.default", (*MATMUL, *layouts(LINE, "S2 S1"))),
@@ -81,7 +81,7 @@ COMMON = (
 
 
 def _need(ops: str, /, **values: Any) -> tuple[str, dict[str, Any]]:
-    """Pair what some ops need, by the names in their schemas, with globs of their names, ``add.Tensor``."""
+    """Return an entry of NEEDS: globs of op names such as ``add.Tensor``, and values by argument name."""
     return ops, values
 
 
@@ -93,7 +93,7 @@ _NORM = "native_layer_norm*.* _fused_rms_norm*.*"
 _MATRICES = "cholesky*.* geqrf.* triangular_solve.* linalg_*.* _linalg_*.*"
 _ATTENTION = "_scaled_dot_product_*.*"
 
-# The first entry that names an argument of an op decides it.
+# Values of arguments; the first entry of an op with that argument is used.
 NEEDS = (
     # Products of matrices.
     _need("mm.*", self="f32[8,16]", mat2="f32[16,32]"),
@@ -185,7 +185,7 @@ NEEDS = (
     _need("view_as_complex.*", self="f32[8,2]"),
     _need("view_as_real.*", self="c64[8,8]"),
     _need("view.dtype", dtype="i32"),
-    # Elementwise, where something must be chosen.
+    # Elementwise ops with a required choice.
     _need("clamp*.default clip*.default", min=0.1),
     _need("clamp*.Tensor* clip*.Tensor*", min="f32[8,8]"),
     _need("div*.*mode*", rounding_mode="floor"),
@@ -196,7 +196,7 @@ NEEDS = (
     _need("norm.Scalar", p=2),
     _need("_foreach_powsum.* linalg__powsum.*", ord=2),
     _need("float_power_.*", self="f64[8,8]"),
-    # Linear algebra, each matrix of a batch on its own: symmetric and positive definite ones.
+    # Linear algebra on batches of symmetric and positive definite matrices.
     _need("cholesky_solve.*", self="f32[8,4,4]", input2="f32[8,4,4]"),
     _need("linalg_householder_product.*", input="f32[8,4,4]", tau="f32[8,4]"),
     _need("ormqr.*", self="f32[8,4,4]", input2="f32[8,4]", input3="f32[8,4,4]"),
@@ -216,15 +216,15 @@ NEEDS = (
 
 
 def layouts_of(op: str) -> tuple[Layout, ...]:
-    """Give the layouts in which an op is measured, by its name: ``add.Tensor``."""
+    """Return the layouts in which an op is measured, by its name such as ``add.Tensor``."""
     return EVERY_OP + next(iter(_entries(op, COMMON)), ())
 
 
 def needs_of(op: str) -> dict[str, Any]:
-    """Collect what the table of needs says of an op, by its name."""
+    """Return the argument values of an op in NEEDS, by its name."""
     return dict(ChainMap(*_entries(op, NEEDS)))
 
 
 def _entries(op: str, table: Iterable[tuple[str, T]]) -> list[T]:
-    """Choose the entries of a table whose globs name an op."""
+    """Return the entries of a table with a glob that matches an op."""
     return [entry for names, entry in table if any(fnmatchcase(op, glob) for glob in names.split())]

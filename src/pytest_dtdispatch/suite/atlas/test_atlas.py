@@ -18,11 +18,11 @@ OPS = ops_with_a_rule()
 
 
 @pytest.mark.atlas
-@pytest.mark.filterwarnings("default:torch refuses")  # the filter above another one holds
+@pytest.mark.filterwarnings("default:torch refuses")  # takes precedence over the filter below
 @pytest.mark.filterwarnings("ignore")  # beta ops, deprecated ops, random ops: torch warns of many
 @pytest.mark.parametrize("name", OPS)
 def test_op(dtdispatch: DtDispatch, mesh_factory: MeshFactory, name: str) -> None:
-    """Measure an op in every layout that torch supports; warn of the others, and skip an op that has none."""
+    """Measure an op in every layout that torch supports; warn about others, and skip an op without any."""
     arguments = find_arguments(OPS[name])
     if isinstance(arguments, str):
         pytest.skip(f"no arguments made: {arguments}")
