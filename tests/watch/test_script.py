@@ -261,9 +261,9 @@ def test_only_first_rank_measures_and_prints_budget(tmp_path: Path) -> None:
     code = STEPS.replace(group, "dist.init_process_group('gloo')").replace("(4,)", "(2,)")
     (tmp_path / "train.py").write_text(code)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    run = finish([*torchrun, "-m", "pytest_dtdispatch", "watch", "--budget", "-m", "train", "120"], tmp_path)
+    run = finish([*torchrun, "-m", "pytest_dtdispatch", "watch", "--budget", "-m", "train", "141"], tmp_path)
     assert run.status == 0, run.text
     assert len(re.findall(r"^  measured ", run.text, re.MULTILINE)) == 1
-    assert run.text.count("StepWatch: 120 steps") == 1
+    assert run.text.count("StepWatch: 141 steps") == 1
     assert f"train.py:{STEP + 1} " in run.text
     assert "redistribution collectives" in run.text
