@@ -62,6 +62,14 @@ def test_only_steps_that_stand_out_are_paused(took_us: int, pause_us: int, is_pa
     assert steps.is_paused(took_us * 1_000, pauses) is is_paused
 
 
+def test_frequent_pauses_stand_out_too() -> None:
+    steps = LoopSteps()
+    for number in range(20):
+        took_ns = 1_000_000 if number % 5 else 9_000_000
+        steps.add(replace(steady(number), took_ns=took_ns))
+    assert steps.is_paused(9_000_000, [Pause(2, 8_000_000)])
+
+
 def test_disturbed_step_names_long_pauses() -> None:
     step = replace(missing(7, miss(5)), pauses=(Pause(2, 2_000_000),))
     assert "the garbage collector paused it for 2 ms (1 pause, 1" in disturbed_line(step, LoopSteps())

@@ -226,12 +226,15 @@ class LoopSteps:
         return is_due
 
     def is_paused(self, took_ns: int, pauses: Sequence[Pause]) -> bool:
-        """Return whether a step took longer than most steady ones, mostly because of pauses."""
+        """Return whether a step took longer than steady ones do, mostly because of pauses.
+
+        The median is compared: pauses in every fifth step are part of the range of steady steps.
+        """
         paused_ns = sum(pause.ns for pause in pauses)
         if paused_ns < MIN_PAUSED * took_ns or len(self.steady.times) < MIN_TIMED:
             return False
         longer_ns = took_ns - self.steady.median_ns
-        return took_ns > self.steady.range_ns[1] and 2 * paused_ns > longer_ns
+        return longer_ns > MIN_PAUSED * took_ns and 2 * paused_ns > longer_ns
 
     @property
     def for_advice(self) -> list[list[StepCounts]]:
