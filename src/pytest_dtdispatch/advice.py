@@ -593,9 +593,7 @@ def groups_gathered_again(observed: Observed) -> Iterator[Advice]:
             "leave its module to the group of the module that calls it, which is gathered once",
             f"saves at most {plural(count, 'all_gather')}",
             count,
-            observed.cost_ns(
-                [one for group in groups for one in group[1:]], _own_collectives(observed), _communicates
-            ),
+            _cost_of_groups_ns(observed, [one for group in groups for one in group[1:]]),
             source_lines=line_texts(_lines_of(groups)),
         )
 
@@ -620,9 +618,18 @@ def small_groups(observed: Observed) -> Iterator[Advice]:
             "pass larger blocks to fully_shard, or a list of several modules",
             f"saves at most {plural(round(len(run) * share), 'collective')}",
             round(len(run) * share),
-            observed.cost_ns(run, every, _communicates) * share,
+            _cost_of_groups_ns(observed, run) * share,
             source_lines=line_texts(_lines_of([run])),
         )
+
+
+def _cost_of_groups_ns(observed: Observed, some: Sequence[Collective]) -> float:
+    """Return the cost of collectives of FSDP, with its copies and hooks."""
+    every = _own_collectives(observed)
+    of_fsdp = [one for one in every if one.fsdp_group]
+    return observed.cost_ns(some, every, _communicates) + observed.cost_ns(
+        some, of_fsdp, lambda cell: cell.part in (Part.FSDP_COPIES, Part.FSDP_PYTHON)
+    )
 
 
 def scattered_tensors(observed: Observed) -> Iterator[Advice]:

@@ -258,6 +258,17 @@ def test_many_small_fsdp_groups_are_merged() -> None:
     assert not seen(*fsdp_step([0] * 8)), "collectives of the program"
 
 
+def test_small_groups_promise_copies_and_hooks() -> None:
+    of_fsdp = fsdp_step(range(1, MIN_GROUPS + 1))
+    place = of_fsdp[0].place
+    step = StepCounts(events=(*of_fsdp, Collective("all_reduce", 4096, place=place)))
+    parts = (Part.FSDP_COLLECTIVES, Part.FSDP_COPIES, Part.FSDP_PYTHON, Part.LOCAL)
+    cells = [Cell(part, "", place, 100 * US, 1) for part in parts]
+    [found] = advise([step] * 3, cells, 400 * US)
+    # Of 25 collectives 24 are of FSDP. One group of eight remains.
+    assert found.ns == pytest.approx((100 * 24 / 25 + 200) * US * 7 / 8)
+
+
 def test_small_groups_and_micro_batches_save_different_collectives() -> None:
     found = seen(*fsdp_step(range(1, 9)), *fsdp_step(range(1, 9)))
     assert sorted(line for line in found if "saves" in line) == [
