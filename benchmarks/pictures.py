@@ -89,7 +89,7 @@ def budget_picture(budgets: dict[str, Parts]) -> str:
     body.append(_text(420, y + 4, "us", 'text-anchor="end" font-weight="bold"'))
     for name in names:
         y += 22
-        values = " → ".join(f"{parts.get(name, 0):,.0f}" for parts in budgets.values())
+        values = " → ".join(f"{parts[name]:,.0f}" if name in parts else "-" for parts in budgets.values())
         body.append(f'<rect x="0" y="{y - 9}" width="14" height="14" fill="{COLOURS[name]}"/>')
         body.append(_text(22, y + 3, name))
         body.append(_text(420, y + 3, values, 'text-anchor="end"'))

@@ -16,7 +16,7 @@ from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase, ns_by_pa
 from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.lines.traced_line import TracedLine
-from pytest_dtdispatch.report.document import Document, StackedBar, View
+from pytest_dtdispatch.report.document import Document, StackedBar, Table, View, plain
 from pytest_dtdispatch.report.markdown import document_text
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.terminal import plain_text
@@ -191,9 +191,9 @@ def test_parts_and_unexplained_time_sum_to_step() -> None:
 def test_table_shows_share_and_source_of_parts() -> None:
     text = shown(budget(), width=80)
     assert "t.py::test: train (budget)" in text
-    assert "dispatch               60.0   50.0%          1.0  timed" in text
-    assert "unexplained             5.0    4.2%            -" in text
-    assert "measured                120  100.0%            -  +-2%" in text
+    assert "dispatch               60.0   50.0%\n" in text
+    assert "unexplained             5.0    4.2%\n" in text
+    assert "measured                120  100.0%  +-2%\n" in text
     profiled = "Profiled steps took 1.25x the time of undisturbed ones; 30 events x 600 ns were subtracted."
     assert profiled in " ".join(text.split())
     assert "dispatch 75%, local 25%" in text
@@ -215,17 +215,55 @@ def test_noisy_step_has_no_note_of_unexplained_time() -> None:
 
 def test_noise_is_reported_first_in_every_format() -> None:
     said = document({"t.py::test": [budget(noise=0.4)]}, View())
-    [notice] = said.blocks[0].spans  # type: ignore[union-attr]
-    assert notice.text.startswith("t.py::test: train (budget) is noisy: its steps scatter by more than 15 %")
-    for text in (plain_text(said, 100), document_text(said)):
-        assert text.count("noisy") == 1
+    title = "t.py::test: train (budget) is noisy: its steps scatter by more than 15 %"
+    for text in (plain_text(said, 200), document_text(said)):
+        assert text.count("t.py::test") == 1
+        assert title in text.replace("\\", "")
         assert text.index("noisy") < text.index("dispatch")
     assert not any("noisy" in block.note for block in said.blocks if isinstance(block, StackedBar))
 
 
+def test_profiler_cost_and_basis_of_parts_need_verbosity() -> None:
+    text = shown(budget(), verbose=True, width=80)
+    assert "dispatch               60.0   50.0%          1.0  timed" in text
+    assert "measured                120  100.0%            -  +-2%" in text
+    assert not re.search("profiler us|  known|modelled", shown(budget()))
+
+
+def parts_of(budget: Budget, verbose: bool = False) -> list[list[str]]:
+    """Return the cells of the table of parts."""
+    [table] = [
+        block
+        for block in document({"t.py::test": [budget]}, View(verbose)).blocks
+        if isinstance(block, Table) and block.label_title == "part"
+    ]
+    return [[line.label, *map(plain, line.cells)] for line in table.groups[0].lines]
+
+
+def test_small_parts_are_merged_unless_verbose() -> None:
+    cells = [Cell(part, "", None, ns, 0.0) for part, ns in (("local", 300.0), ("other", 490.0))]
+    step = budget(cells=(*cells, Cell("dispatch", "mm", None, 99_210.0, 1.0)), measured_ns=1e5)
+    ends = [["unexplained", "0.0", "0.0%"], ["measured", "100", "100.0%"]]
+    assert parts_of(step) == [["dispatch", "99.2", "99.2%"], ["2 small parts", "0.8", "0.8%"], *ends]
+    assert [row[0] for row in parts_of(step, verbose=True)][:3] == ["dispatch", "other", "local"]
+    waited = replace(step, measured_ns=1e6, waiting_ns=9e5)
+    assert [row[0] for row in parts_of(waited)][:3] == ["waiting for a core", "dispatch", "2 small parts"]
+    one = budget(cells=(*cells[:1], Cell("dispatch", "mm", None, 99_700.0, 1.0)), measured_ns=1e5)
+    assert [row[0] for row in parts_of(one)][:2] == ["dispatch", "local"]
+
+
+def test_parts_below_zero_are_explained() -> None:
+    text = shown(
+        budget(cells=(Cell("local", "mm", None, 130_000.0, 1.0), Cell("autograd", "", None, -2e3, 0.0)))
+    )
+    assert "  autograd is below 0: more was subtracted for the profiler than it took\n" in text
+    assert "  unexplained is below 0: the parts of profiled steps add up to more than" in text
+    assert "below 0:" not in shown(budget())
+
+
 def test_profiling_cost_is_reported_unless_negative() -> None:
     cells = (Cell("local", "mm", FORWARD, 110_000.0, 2.0, -30_000.0),)
-    text = shown(budget(cells=cells, timed_ns=90_000.0, event_ns=-1_000.0))
+    text = shown(budget(cells=cells, timed_ns=90_000.0, event_ns=-1_000.0), verbose=True)
     assert "Profiling had no visible cost. 20 steps undisturbed, 20 profiled" in text
     assert not re.search("steps took|were subtracted", text)
     assert "110   91.7%        -30.0  modelled" in text, "what was added is shown"

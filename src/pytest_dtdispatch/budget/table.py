@@ -35,6 +35,7 @@ ORDER = {part: number for number, part in enumerate((*map(str, Part), REST))}  #
 # Parts of steps without DTensors.
 PYTHON = (Part.DDP, Part.PIPELINE, Part.MODULES, Part.OPTIMIZER, Part.OTHER)  # outside of ops
 PLAIN_PARTS = {Part.LOCAL, Part.AUTOGRAD, Part.COMMUNICATION, *PYTHON, *FSDP, Part.WAITING}
+FOLDED = 0.005  # share of a step without its waits, which vary by load
 UNEXPLAINED = "unexplained: the parts miss the step by more than noise; a profiled step runs other code"
 
 
@@ -44,11 +45,14 @@ def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
     blocks = tuple(block for test, budget in every for block in _blocks(test, budget, view))
     legend = (
         "Budget: measured is the median of undisturbed steps. Parts come from profiled steps, run "
-        "alternately with plain ones; profiler is the profiler's own cost, already subtracted, or added if "
-        "it is below 0. modelled: more than a tenth of the part was subtracted. unexplained: measured less "
-        "all parts."
+        "alternately with plain ones. unexplained: measured less all parts."
     )
-    return Document(blocks, legend, {"mostly": "its largest parts"}, _worst_text(every))
+    meanings = {
+        "mostly": "its largest parts",
+        "profiler": "the profiler's own cost, already subtracted, or added if it is below 0; modelled: it is "
+        "more than a tenth of the part",
+    }
+    return Document(blocks, legend, meanings, _worst_text(every))
 
 
 def _worst_text(budgets: Sequence[tuple[str, Budget]]) -> str:
@@ -69,15 +73,15 @@ def _worst_text(budgets: Sequence[tuple[str, Budget]]) -> str:
 
 def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
     title = step_title(test, budget)
-    if budget.is_noisy:
-        noisy = "noisy: its steps scatter by more than 15 %; run it again on a quieter machine"
-        yield paragraph(f"{title} is {noisy}", Tone.NOTICE)
     if (before := view.before.get(RowId(test, budget.name))) is not None:
         yield from before_and_after(title, before, budget, view.about_before)
     elif budget.measured_ns > 0:
         yield _bar(title, budget, _whole_ns(budget), UNEXPLAINED * budget.is_unexplained)
-    yield _parts(title, budget)
+    parts = _shown_parts(budget, view)
+    yield _parts_table(title, budget, parts, view)
     yield paragraph(_profiling_text(budget), indent=1)
+    for text in _negative_texts(budget, parts):
+        yield paragraph(text, indent=1)
     collector = collector_text(budget.collector) if budget.collector else ""
     for notice in (UNEXPLAINED * budget.is_unexplained, budget.note, collector):
         if notice:
@@ -180,21 +184,44 @@ def _bar(title: str, budget: Budget, whole_ns: float, note: str = "") -> Stacked
     return StackedBar(title, f"{us(budget.measured_ns)} us", parts, notes, has_rest=rest_ns > 0)
 
 
-def _parts(title: str, budget: Budget) -> Table:
-    off = dict.fromkeys(budget.parts, 0.0)
+def _shown_parts(budget: Budget, view: View) -> dict[str, float]:
+    """Return the nanoseconds of each part, the largest first; a brief view merges small parts."""
+    ordered = dict(sorted(budget.parts.items(), key=lambda item: -item[1]))
+    max_ns = FOLDED * (budget.measured_ns - budget.waiting_ns)
+    small = [part for part, ns in ordered.items() if abs(ns) < max_ns]
+    if view.verbose or len(small) < 2:
+        return ordered
+    merged_ns = sum(ordered.pop(part) for part in small)
+    return {**ordered, f"{len(small)} small parts": merged_ns}
+
+
+def _parts_table(title: str, budget: Budget, parts: Mapping[str, float], view: View) -> Table:
+    """Render the parts of a step; a verbose view adds the cost of profiling."""
+    profiler: defaultdict[str, float] = defaultdict(float)
     for cell in budget.cells:
-        off[cell.part] += cell.timing_ns
-    titles = {str(Part.SENDING): f"{Part.SENDING} ({budget.elsewhere})"} if budget.elsewhere else {}
-    lines = [
-        Line(titles.get(part, part), _cells(ns, budget, us(off[part])), budget.basis(part))
-        for part, ns in budget.parts.items()
-    ]
+        profiler[cell.part] += cell.timing_ns
+    columns = (Column("us"), Column("share"), *[Column("profiler", "us")] * view.verbose)
+    lines = []
+    for part, ns in parts.items():
+        name = f"{part} ({budget.elsewhere})" if part == Part.SENDING and budget.elsewhere else part
+        cells = _cells(ns, budget, us(profiler[part]))[: len(columns)]
+        lines.append(Line(name, cells, budget.basis(part) * view.verbose))
     if budget.steps:
-        lines.append(Line(REST, _cells(budget.unexplained_ns, budget)))
+        lines.append(Line(REST, _cells(budget.unexplained_ns, budget)[: len(columns)]))
     spread = f"+-{budget.scatter:.0%}" if budget.steps else ""
-    lines.append(Line("measured", _cells(budget.measured_ns, budget), spread))
-    columns = Column("us"), Column("share"), Column("profiler", "us")
-    return Table(columns, (Group(title, tuple(lines)),), "part", "known", expendable=("profiler",))
+    lines.append(Line("measured", _cells(budget.measured_ns, budget)[: len(columns)], spread))
+    noisy = " is noisy: its steps scatter by more than 15 %; run it again on a quieter machine"
+    group = Group(f"{title}{noisy * budget.is_noisy}", tuple(lines))
+    return Table(columns, (group,), "part", "known" * view.verbose, expendable=("profiler",))
+
+
+def _negative_texts(budget: Budget, parts: Mapping[str, float]) -> Iterator[str]:
+    """Explain parts below 0."""
+    for part, ns in parts.items():
+        if ns < 0:
+            yield f"{part} is below 0: more was subtracted for the profiler than it took"
+    if budget.steps and budget.unexplained_ns < 0 and not budget.is_unexplained:
+        yield "unexplained is below 0: the parts of profiled steps add up to more than an undisturbed step"
 
 
 def _profiling_text(budget: Budget) -> str:
