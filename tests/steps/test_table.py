@@ -83,7 +83,7 @@ def test_long_list_of_misses_is_cut_unless_verbose() -> None:
     many = tuple(replace(MISS, signature=f"op{i}") for i in range(9))
     steps = steps_of(StepCounts(events=many), StepCounts())
     assert text_of(steps).count("missed op") == 5
-    assert "and 4 more; -v lists them" in text_of(steps)
+    assert "and 4 more misses; -v lists them" in text_of(steps)
     assert text_of(steps, verbose=True).count("missed op") == 9
 
 

@@ -142,7 +142,7 @@ def test_disturbed_line_with_many_misses_is_cut() -> None:
     steps.add(step)
     line = disturbed_line(step, steps)
     assert line.startswith("step 1: 20 misses: add")
-    assert line.endswith("; and 17 more")
+    assert line.endswith("; and 17 more misses")
     assert (len(steps.disturbed.times), steps.with_transfers) == (0, step)
 
 

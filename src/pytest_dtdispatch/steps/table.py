@@ -108,9 +108,9 @@ def _line(test: str, steps: Steps, columns: Sequence[CountKind], view: View) -> 
 def _notes(steps: Steps, view: View) -> Sequence[str]:
     notes = [f"unsteady: {steps.unsteady}"] if steps.unsteady else []
     missed = by_cause([step.missed for step in steps.steps], view.each_layer)
-    notes += view.listed([f"missed {text}" for text in missed])
+    notes += view.listed([f"missed {text}" for text in missed], " misses")
     reads = by_cause([step.reads for step in steps.steps], view.each_layer)
-    notes += view.listed([f"read {text}" for text in reads])
+    notes += view.listed([f"read {text}" for text in reads], " reads")
     if elsewhere := sum(miss.elsewhere for miss in steps.missed):
         notes.append(
             f"{elsewhere} of {steps.misses} misses were in other threads, whose hits are not counted: "

@@ -55,7 +55,7 @@ def transfers_text(counts: StepCounts) -> str:
 def disturbed_line(step: LoopStep, steps: LoopSteps) -> str:
     """Format a disturbed step: misses with their causes, cache growth and time."""
     missed = by_cause([step.counts.missed])
-    listed = "; ".join(first_of(missed, 3))
+    listed = "; ".join(first_of(missed, 3, " misses"))
     parts = [f"{plural(step.counts.misses, 'miss', 'es')}: {listed}"] * bool(missed)
     entries = ", ".join(f"{name} {count:+,}" for name, count in step.new_entries.items())
     parts += [f"cache entries: {entries}"] * bool(entries)
