@@ -193,6 +193,7 @@ def test_limit_verdict_comes_first_in_every_file(pytester: pytest.Pytester) -> N
             "*1 failed, 1 gate failed*",
         ]
     )
+    assert not [line for line in result.outlines if line.startswith("worst:")]
     heading, _, _, _, first, *_ = (pytester.path / "run.md").read_text().splitlines()
     assert heading == "## dtdispatch: failed, 1 passed, 1 regressed"
     assert first == f"| `{row}` | regressed | 0 -\\> 1 | redistributes=0 | limits |"

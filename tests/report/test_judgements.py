@@ -9,7 +9,15 @@ import pytest
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, Verdict, not_judged
+from pytest_dtdispatch.core.verdicts import (
+    LIMITS,
+    Judgement,
+    RowVerdict,
+    Threshold,
+    Verdict,
+    judge_count,
+    not_judged,
+)
 from pytest_dtdispatch.gates.expected import ExpectedRow, judge_results
 from pytest_dtdispatch.gates.saved_run import StateRow, compare_rows, judge_run
 from pytest_dtdispatch.report.document import Document, View
@@ -93,6 +101,21 @@ def test_passed_rows_have_no_worst_line() -> None:
     passed = [row for row in judged(1.0, 1.05).verdicts if row.verdict is Verdict.PASSED]
     assert len(passed) == 2
     assert worst_text(passed) == ""
+
+
+def test_new_and_unchanged_rows_have_no_worst_line() -> None:
+    unchanged = compare_rows(*[[StateRow(RowId("t", "a", State.HIT), STEADY)]] * 2)
+    assert worst_text(unchanged) == ""
+    assert worst_text([RowVerdict(RowId("t", "a", None), Verdict.NEW)]) == ""
+
+
+def test_items_over_a_limit_are_listed_if_verbose() -> None:
+    over = judge_count("train", "misses", 0, 2, "step 1 has 2", ("mm", "add"))
+    limits = Judgement((over,), LIMITS, (over,))
+    title = ["gate: failed against limits: 1 regressed", "  regressed train"]
+    lines = lines_of(judgement_document(limits, View()), 80)
+    assert lines == [*title, "    misses=0, and step 1 has 2"]
+    assert lines_of(judgement_document(limits), 80)[3:] == ["        mm", "        add"]
 
 
 def test_unjudged_run_shows_its_reason() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.text import first_of
-from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.core.verdicts import LIMITS, RowVerdict, Verdict
 from pytest_dtdispatch.gates.selection import Selection
 from pytest_dtdispatch.plugin.finish import MOST_NAMES
 from pytest_dtdispatch.plugin.gates import Gates
@@ -91,9 +91,10 @@ class Section:
             yield notice(f"not compared with the saved run: {reason}")
         yield from (judgement_document(gate, view) for gate in self.run.gates)
         yield self.written
-        judged = compared or [row for gate in self.run.gates for row in gate.verdicts]
+        # Rows over their limits were listed by the gate.
+        judged = [row for gate in self.run.gates if gate.where != LIMITS for row in gate.verdicts]
         of_tables = next((document.worst for document in shown.values() if document.worst), "")
-        if text := worst_text(judged) if judged else of_tables:
+        if text := worst_text(compared or judged) if compared or self.run.gates else of_tables:
             yield Document((paragraph(text, Tone.STRONG, hanging=1),))
 
     def _comparison(self, compared: Sequence[RowVerdict], view: View) -> Document:

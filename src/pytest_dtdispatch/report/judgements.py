@@ -9,7 +9,7 @@ from statistics import median
 from pytest_dtdispatch.core.results import name_in_files
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import column_scale, first_of, plural, shorten_path
-from pytest_dtdispatch.core.verdicts import CountChange, Judgement, RowVerdict, TimeChange, Verdict
+from pytest_dtdispatch.core.verdicts import LIMITS, CountChange, Judgement, RowVerdict, TimeChange, Verdict
 from pytest_dtdispatch.report.document import (
     Block,
     Column,
@@ -57,7 +57,9 @@ def judgement_document(judgement: Judgement, view: View = WHOLE) -> Document:
     rest.sort(key=lambda row: ORDER.index(row.verdict))
     listed = rest if view.verbose else rest[:MOST_ROWS]
     for row in listed:
-        blocks += _row(row) if row.verdict is not Verdict.NEW else ()
+        # The error of a failed test lists what exceeded its limit.
+        is_cut = row.verdict is Verdict.REGRESSED and judgement.where == LIMITS and not view.verbose
+        blocks += _row(row, 1 if is_cut else None) if row.verdict is not Verdict.NEW else ()
     if more := sum(row.verdict is not Verdict.NEW for row in rest[len(listed) :]):
         blocks.append(_detail(f"and {more:,} more; -v lists them"))
     blocks += _new_rows([row for row in rest if row.verdict is Verdict.NEW])
@@ -157,9 +159,9 @@ def _badness(row: RowVerdict) -> tuple[int, float]:
 
 
 def worst_text(rows: Iterable[RowVerdict]) -> str:
-    """Describe the row with the worst verdict; return an empty string if all rows passed."""
+    """Describe the row with the worst verdict; return an empty string if none needs attention."""
     worst = min(rows, key=_badness, default=None)
-    if worst is None or worst.verdict is Verdict.PASSED:
+    if worst is None or _is_ordinary(worst):
         return ""
     change = f", {change_text(worst)}" if change_text(worst) else ""
     return f"worst: {cut_name(name_in_files(worst.row))}{change}, {_verdict_word(worst)[0]}"
@@ -219,9 +221,9 @@ def drift_lines(verdicts: Sequence[RowVerdict], since: str = "") -> Iterator[Par
     yield _detail(f"drift of {rows}{f' since {since}' * bool(since)}: median {figure}{bounds}")
 
 
-def _row(row: RowVerdict) -> Iterator[Paragraph]:
+def _row(row: RowVerdict, max_details: int | None = None) -> Iterator[Paragraph]:
     yield _row_title(row, row_text(row))
-    for text in filter(None, (*(row.details or (_figures_text(row),)), row.remedy)):
+    for text in filter(None, (*(row.details[:max_details] or (_figures_text(row),)), row.remedy)):
         yield _detail(text, indent=2)
 
 
