@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pytest_dtdispatch.plugin.kinds import KINDS
 from tests.plugin_runs import import_compilers, measure
 from tests.probes import (
     FSDP_WITHOUT_CUDA,
@@ -174,6 +175,35 @@ def test_reference_documents_exactly_the_existing_flags(request: pytest.FixtureR
         for name in option.names()
     ]
     assert sorted(documented) == sorted(known)
+
+
+def test_reference_documents_exactly_the_existing_limits() -> None:
+    page = (ROOT / "docs" / "reference.md").read_text()
+    [table] = re.findall(r"^\| limit \|.*\n\|---\|---\|\n((?:\|.*\n)+)", page, re.MULTILINE)
+    documented = [name for row in table.splitlines() for name in re.findall(r"`(\w+)=", row.split("|")[1])]
+    assert sorted(documented) == sorted(limit for kind in KINDS.values() for limit in kind.limits)
+
+
+def test_documented_configuration_limits_every_step(pytester: pytest.Pytester) -> None:
+    [configuration] = re.findall(
+        r"^```toml\n(.*?)^```$", (ROOT / "docs" / "quickstart.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    (pytester.path / "pyproject.toml").write_text(configuration)
+    pytester.makepyfile("""
+        import torch
+        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+        def test_steady(dtdispatch, device_mesh):
+            x = distribute_tensor(torch.ones(8, 8), device_mesh, [Shard(0), Replicate()])
+            steps = dtdispatch.steps(lambda: x * x)
+            assert device_mesh.shape == (2, 4) and steps.misses == 0
+
+        def test_implicit(dtdispatch, device_mesh):
+            x, y = (distribute_tensor(torch.ones(8, 8), device_mesh, [Shard(n), Replicate()]) for n in (0, 1))
+            dtdispatch.steps(lambda: x + y)
+    """)
+    result = measure(pytester, passed=1, failed=1)
+    assert "implicit=0, and step 1 has 1" in result.stdout.str()
 
 
 def test_links_to_pages_lead_somewhere() -> None:
