@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_dtdispatch.budget.collector import OLDEST, CollectorPauses, Pause, PauseMeter
+from pytest_dtdispatch.budget.data import budgets_data
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.budget.table import document
 from pytest_dtdispatch.core.events import Cell
@@ -62,3 +63,18 @@ def test_pauses_are_outside_of_the_sum() -> None:
     assert (
         "in 20 more steps: 42.0% of their time, 3 pauses, 1 of the oldest generation, longest 40 ns" in text
     )
+
+
+def test_exported_budget_contains_pauses() -> None:
+    pauses = CollectorPauses.of([Pause(OLDEST, 40), Pause(0, 1)], 20, 100)
+    [measured, unmeasured] = budgets_data([Budget("train", collector=pauses), Budget("train")])
+    assert measured["collector"] == {
+        "steps": 20,
+        "wall_ns": 100,
+        "pauses": 2,
+        "paused_ns": 41,
+        "longest_ns": 40,
+        "oldest": 1,
+        "oldest_ns": 40,
+    }
+    assert unmeasured["collector"] is None

@@ -16,6 +16,7 @@ import jsonschema
 import pytest
 
 import pytest_dtdispatch.plugin.kinds  # noqa: F401  results of all kinds have data
+from pytest_dtdispatch.budget.collector import CollectorPauses
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.cli import _parsers
 from pytest_dtdispatch.comparing.model import CallCounts, ComparedVariant
@@ -78,7 +79,7 @@ def whole_run() -> ReportedRun:
     )
     results = (
         Steps("train", (StepCounts(),), (StepCounts(hits=3, events=events),) * 2, advice=advice),
-        Budget("train", 100.0, cells, steps=20),
+        Budget("train", 100.0, cells, steps=20, collector=CollectorPauses(20, 100)),
         Scaling("stack", (1, 2), Fit(State.MISS), Fit(State.HIT, 1.0, 0.9, 1.1)),
         CompiledFunction("mlp", "inductor", CompileCounts(1, (), 3), row()),
         *variants,

@@ -11,15 +11,16 @@ from pytest_dtdispatch.core.plain_data import select
 
 
 def budgets_data(budgets: Sequence[Budget]) -> list[dict[str, Any]]:
-    """Return the parts of each budget, and its shares by phase, line, op and folded module."""
+    """Return each budget's parts, its shares by phase, line, op and folded module, and its GC pauses."""
     names = ("measured_ns", "scatter", "is_noisy", "steps", "parts", "unexplained_ns")
     return [
         {
-            **select(one, *names),
-            "phases": [*map(asdict, one.by_phase())],
-            "lines": [*map(asdict, one.by_line())],
-            "ops": [*map(asdict, one.by_op())],
-            "modules": [*map(asdict, fold_shares(one.by_module()))],
+            **select(budget, *names),
+            "phases": [*map(asdict, budget.by_phase())],
+            "lines": [*map(asdict, budget.by_line())],
+            "ops": [*map(asdict, budget.by_op())],
+            "modules": [*map(asdict, fold_shares(budget.by_module()))],
+            "collector": budget.collector and asdict(budget.collector),
         }
-        for one in budgets
+        for budget in budgets
     ]
