@@ -1,4 +1,4 @@
-"""Pauses of Python's garbage collector while steps run. Without torch."""
+"""Pauses of Python's garbage collector while steps run. Does not import torch."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-OLDEST = len(gc.get_threshold()) - 1  # generation
-MIN_PAUSES = 3  # for a share of the time: fewer may be chance
+OLDEST = len(gc.get_threshold()) - 1  # number of the oldest generation
+MIN_PAUSES = 3  # minimum for a share of the time: fewer may be chance
 
 
 class Pause(NamedTuple):
-    """A collection.
+    """Pause during one collection.
 
     Args:
-        generation: that was collected; younger ones are collected with it.
-        ns: its length.
+        generation: oldest collected generation; younger ones are collected with it.
+        ns: length of the pause in nanoseconds.
     """
 
     generation: int
@@ -32,11 +32,11 @@ class CollectorPauses:
     Args:
         steps: number of steps.
         wall_ns: wall time of these steps.
-        pauses: number of collections.
-        paused_ns: their sum.
-        longest_ns: the longest one.
+        pauses: number of pauses; each is one collection.
+        paused_ns: sum of all pauses.
+        longest_ns: longest pause.
         oldest: number of collections of the oldest generation.
-        oldest_ns: their sum.
+        oldest_ns: sum of the pauses of these.
 
     Example:
         >>> CollectorPauses.of([Pause(0, 10), Pause(2, 30), Pause(0, 10)], 4, 500).share
@@ -53,23 +53,23 @@ class CollectorPauses:
 
     @classmethod
     def of(cls, pauses: Sequence[Pause], steps: int, wall_ns: int) -> CollectorPauses:
-        """Sum pauses in several steps."""
-        lengths = [one.ns for one in pauses]
-        oldest = [one.ns for one in pauses if one.generation == OLDEST]
+        """Summarize the pauses in several steps."""
+        lengths = [pause.ns for pause in pauses]
+        oldest = [pause.ns for pause in pauses if pause.generation == OLDEST]
         paused_ns, longest_ns = sum(lengths), max(lengths, default=0)
         return cls(steps, wall_ns, len(lengths), paused_ns, longest_ns, len(oldest), sum(oldest))
 
     @property
     def share(self) -> float | None:
-        """Share of the time of these steps; None with fewer than three pauses."""
+        """Pauses as a share of wall time; None with fewer than three pauses, or if the wall time is 0."""
         return self.paused_ns / self.wall_ns if self.pauses >= MIN_PAUSES and self.wall_ns else None
 
 
 class PauseMeter:
-    """Records pauses of the garbage collector, in every thread: each one stops all threads.
+    """Records pauses of the garbage collector in all threads, because each pause stops every thread.
 
     Attributes:
-        pauses: recorded ones.
+        pauses: recorded pauses.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class PauseMeter:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record pauses inside."""
+        """Record the pauses within this context."""
         self.start()
         try:
             yield
@@ -86,11 +86,11 @@ class PauseMeter:
             self.stop()
 
     def start(self) -> None:
-        """Begin to record."""
+        """Start recording."""
         gc.callbacks.append(self._on_pause)
 
     def stop(self) -> None:
-        """End recording."""
+        """Stop recording."""
         if self._on_pause in gc.callbacks:  # the program may have cleared the list
             gc.callbacks.remove(self._on_pause)
 

@@ -1,4 +1,4 @@
-"""Measure the budget of a step: undisturbed, marked and profiled steps alternate, after some traced ones."""
+"""Measure the budget of a step: traced and counted steps, then blocks of timed and profiled ones."""
 
 from __future__ import annotations
 
@@ -57,37 +57,37 @@ from pytest_dtdispatch.torchapi.profiling import Marks, profiling, refuse_anothe
 from pytest_dtdispatch.torchapi.tensors import are_on_meta, wait_for
 
 BLOCKS = 4
-# Steps after a change of level are slower, and are discarded: at least one, and all until this has passed.
-# Of steps of 0.4 ms the first five were 8 to 18 % slower; after 5 ms medians were still up to 5 % above those
-# of a loop by hand, after 20 ms within 3 %.
+# The first steps after a change of level are slower and are discarded: at least one, and all in this time.
+# The first five steps of 0.4 ms were 8 to 18 % slower. After 5 ms, medians were still up to 5 % above those
+# of a hand-written loop; after 20 ms, they were within 3 %.
 WARM_NS, MAX_DISCARDED = 20_000_000, 40
-TRACED_STEPS = 2  # after one that is not traced
-COUNTED_STEPS = 3  # for advice
+TRACED_STEPS = 2  # after one untraced step
+COUNTED_STEPS = 3  # after one discarded step; input of advice
 EVENT_CALLS = 50
-MIN_OFF_CORE = 0.01  # share of a step from which on a note names it
+MIN_OFF_CORE = 0.01  # minimum share of a step for a note, and for marks on a clock without waits
 ANOTHER_TRACER = "lines are not known: another tracer of Python runs, such as a debugger or coverage"
 
-Clock = Callable[[], int]  # in nanoseconds
-# Returns a context for each step; its argument is whether the step is warm, or is discarded.
+Clock = Callable[[], int]  # returns nanoseconds
+# Returns the context of one step; its argument is whether the step is warm. Other steps are discarded.
 NewStep = Callable[[bool], AbstractContextManager[object]]
 
 
 class StepTime(NamedTuple):
-    """The wall time of a step, and how long of it the thread was not on a core."""
+    """Wall time of a step, and the part of it in which the thread was not on a core."""
 
     wall_ns: int
     off_core_ns: int
 
 
-# Steps that run with the same tools: a context that is open while they run, for each step whether it is warm,
-# and a list that receives the times of warm steps.
+# Steps that run with the same tools: the context of all of them, whether each step is warm, and the list to
+# which the times of warm steps are appended.
 Level = tuple[AbstractContextManager[NewStep], Iterator[bool], list[StepTime]]
 
 
 def run_and_measure_budget(
     step: Callable[[], object], warmup: int, steps: int, name: str, agreement: Agreement | None = None
 ) -> MeasuredBudget:
-    """Warm up, then run a step as often as its budget needs, and equally often on all ranks."""
+    """Warm up, and measure the budget of a step. All ranks run equally many steps."""
     __tracebackhide__ = True
     refuse_another_profiler("a budget")
     with MeasurementLock("a budget is taken"), gc_paused() as collect:
@@ -112,10 +112,11 @@ class BudgetMeasurement:
     Call :meth:`begin_step` before and :meth:`end_step` after each step, until the former returns False.
 
     Args:
-        steps: counted steps of each level.
-        name: of the budget.
-        collect: called after each block.
-        agreement: of ranks that run their steps together.
+        steps: number of warm steps of each timed level.
+        name: name of the budget.
+        collect: function that runs Python's garbage collector, if the caller has disabled it; called before
+            the first step and after each block.
+        agreement: agreement of ranks that run their steps together; None for one rank.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class BudgetMeasurement:
         self._counted: list[StepCounts] = []
         self._undisturbed: list[StepTime] = []
         self._marked: list[StepTime] = []
-        self._marks: tuple[list[StepMarks], list[StepMarks]] = [], []  # of ranges entered once, and twice
+        self._marks: tuple[list[StepMarks], list[StepMarks]] = [], []  # each range entered once, or twice
         self._profiled: list[StepTime] = []
         self._roots: list[Node] = []
         self._pauses, self._collected = PauseMeter(), list[StepTime]()
@@ -153,7 +154,7 @@ class BudgetMeasurement:
             self._open.__exit__(*exception)
 
     def begin_step(self) -> bool:
-        """Begin a step; return False if enough steps ran."""
+        """Begin a step; return False if the measurement is complete."""
         while (is_warm := next(self._turns, None)) is None:
             self._tools.close()
             if (level := next(self._schedule, None)) is None:
@@ -175,10 +176,10 @@ class BudgetMeasurement:
         self._step = nullcontext()
 
     def _levels(self) -> Iterator[Level]:
-        """Yield the levels in turn."""
+        """Yield the levels in the order in which they run."""
         is_paused = self._collect is not no_op
         [collects] = agreed(self._agreement, "the collector", is_paused or gc.isenabled())
-        if collects:  # first: what the other steps record would be part of the heap
+        if collects:  # first: records of other levels would enlarge the heap
             self._collect()
             yield _collecting(self._pauses, is_paused), self._warm(self._steps), self._collected
         [may_trace] = agreed(self._agreement, "the tracer", sys.gettrace() is None)
@@ -197,9 +198,9 @@ class BudgetMeasurement:
             self._collect()
 
     def _warm(self, count: int) -> Iterator[bool]:
-        """Yield False before each step to discard, then True `count` times.
+        """Yield False for each step to discard, then True `count` times.
 
-        Ranks must discard equally many steps: they agree after the first step, by its length.
+        Ranks must discard equally many steps. They agree on the number after the first step, from its length.
         """
         began = time.perf_counter_ns()
         yield False
@@ -214,7 +215,7 @@ class BudgetMeasurement:
         yield from repeat(True, count)
 
     def result(self) -> MeasuredBudget:
-        """Return the budget, after the last step."""
+        """Return the budget; call it after the last step."""
         waits, walls = self._waits, [step.wall_ns for step in self._undisturbed]
         measured_ns = statistics.median(walls)
         on_core_ns = statistics.median(step.wall_ns - step.off_core_ns for step in self._undisturbed)
@@ -249,16 +250,16 @@ class BudgetMeasurement:
         return MeasuredBudget(budget, self._counted, self._tracer.optimizers.values())
 
     def _collector(self) -> CollectorPauses | None:
-        """Return the pauses of the collector; None if the program has disabled it."""
+        """Return the pauses of the garbage collector; None if the program has disabled it."""
         walls = [step.wall_ns for step in self._collected]
         return CollectorPauses.of(self._pauses.pauses, len(walls), sum(walls)) if walls else None
 
     def _timelines(self, lengths_ns: Sequence[int]) -> list[Timeline]:
-        """Return timelines of the faster profiled steps, without waits, and with the cost of timing.
+        """Return timelines of the faster half of profiled steps, without waits, with the cost of timing.
 
         Args:
-            lengths_ns: of all profiled steps, without their waits for a core. They are longer than the step's
-                range: waits between the clock's readings and the range are in neither.
+            lengths_ns: lengths of all profiled steps without their waits for a core. A length exceeds the
+                step's range, because the clock is read outside of the range.
         """
         regions = region_lengths(*self._marks)
         waits_ns = [max(root.length_ns - ns, 0) for root, ns in zip(self._roots, lengths_ns, strict=True)]
@@ -272,11 +273,11 @@ class BudgetMeasurement:
 
 
 def steps_needed(steps: int, step_ns: float) -> int:
-    """Estimate how many steps a budget needs in all.
+    """Estimate the total number of steps that a budget needs, if the garbage collector is enabled.
 
     Args:
-        steps: counted steps of each level.
-        step_ns: length of a step, in nanoseconds.
+        steps: number of warm steps of each timed level.
+        step_ns: length of a step in nanoseconds.
 
     Example:
         >>> steps_needed(20, 30e6), steps_needed(20, 5e6)
@@ -291,7 +292,7 @@ def steps_needed(steps: int, step_ns: float) -> int:
 
 @contextmanager
 def _collecting(meter: PauseMeter, is_paused: bool) -> Iterator[NewStep]:
-    """Run steps with the collector; record its pauses in warm ones."""
+    """Run steps with the garbage collector; record its pauses in warm steps."""
     refuse_another_profiler("a budget")
     if is_paused:
         gc.enable()
@@ -304,7 +305,7 @@ def _collecting(meter: PauseMeter, is_paused: bool) -> Iterator[NewStep]:
 
 @contextmanager
 def _traced(tracer: LineTracer, timelines: list[Timeline]) -> Iterator[NewStep]:
-    """Profile and trace steps; append their timelines, on the clock of the tracer."""
+    """Profile and trace steps; append the timelines of traced steps, on the clock of the tracer."""
     refuse_another_profiler("a budget")
     with profiling() as events, Marks().in_place() as marks:
         anchors = _enter_anchors(marks)
@@ -322,7 +323,7 @@ def _traced(tracer: LineTracer, timelines: list[Timeline]) -> Iterator[NewStep]:
 
 @contextmanager
 def _counted(found: list[StepCounts]) -> Iterator[NewStep]:
-    """Count events of steps. Ops of the first step are recorded, so that backward has lines."""
+    """Count events of steps. Notes of the first step provide the lines of ops in backward."""
     with StepCounter() as counter:
         counter.begin_notes()
 
@@ -338,10 +339,10 @@ def _counted(found: list[StepCounts]) -> Iterator[NewStep]:
 
 
 def marking_clock(waits: CoreWaits, undisturbed: Sequence[StepTime]) -> Clock:
-    """Return the clock of marks: one that stops during waits if most steps of this block waited.
+    """Return the clock of marks, which stops during waits if the median step of this block waited.
 
-    Beside four busy loops a region of 3 ms has a wait in each step. Elsewhere the median of a region excludes
-    waits, and reading them at each mark made a step of 0.8 ms 70 us longer.
+    Next to four busy loops, a region of 3 ms has a wait in each step. If waits are rare, the median of a
+    region excludes them, and reading them at each mark made a step of 0.8 ms 70 us longer.
     """
     wait_ns = statistics.median(step.off_core_ns for step in undisturbed) if waits.is_counted else 0
     wall_ns = statistics.median(step.wall_ns for step in undisturbed)
@@ -350,7 +351,7 @@ def marking_clock(waits: CoreWaits, undisturbed: Sequence[StepTime]) -> Clock:
 
 @contextmanager
 def _marked(clock: Clock, ranges: int, found: list[StepMarks]) -> Iterator[NewStep]:
-    """Append the marks of warm steps on `clock`; each range is entered `ranges` times."""
+    """Append the marks of warm steps, read from `clock`; each range is entered `ranges` times."""
     marks: list[Mark] = []
 
     @contextmanager
@@ -369,7 +370,7 @@ def _marked(clock: Clock, ranges: int, found: list[StepMarks]) -> Iterator[NewSt
 
 @contextmanager
 def _profiled(roots: list[Node]) -> Iterator[NewStep]:
-    """Profile steps; append the warm ones."""
+    """Profile steps; append the warm steps."""
     refuse_another_profiler("a budget")
     warm: list[bool] = []
     with profiling() as events, Marks().in_place() as marks:
@@ -383,16 +384,16 @@ def _profiled(roots: list[Node]) -> Iterator[NewStep]:
 
 
 def steps_among(events: Sequence[Event], marks: Marks) -> list[Node]:
-    """Return the profiled steps, with their events nested."""
+    """Return the profiled steps with nested events."""
     named = (_name_event(event, marks) for event in events)
     return [node for node in nest_events(named) if node.event.name == STEP]
 
 
 def _name_event(event: Event, marks: Marks) -> Event:
-    """Add to a range of ours the note on it."""
+    """Replace the number in the name of a range by its note, if the event is a range of these marks."""
     kind, _, number = event.name.partition(" ")
     has_note = kind in (REDISTRIBUTION, CACHE_QUERY) and int(number) < len(marks.notes)
-    if not has_note:  # not a range of these marks
+    if not has_note:
         return event
     note = marks.notes[int(number)]
     if kind == CACHE_QUERY:
@@ -401,10 +402,10 @@ def _name_event(event: Event, marks: Marks) -> Event:
 
 
 def _enter_anchors(marks: Marks) -> list[tuple[int, int]]:
-    """Enter short ranges, which align the profiler's clock with Python's.
+    """Enter short ranges to align the profiler's clock with Python's.
 
     Returns:
-        Readings of Python's clock before and after each begins.
+        Readings of Python's clock before and after the begin of each range.
     """
     anchors = []
     for _ in range(10):
@@ -415,9 +416,9 @@ def _enter_anchors(marks: Marks) -> list[tuple[int, int]]:
 
 
 def clock_offset_ns(events: Sequence[Event], anchors: Sequence[tuple[int, int]]) -> int:
-    """Return Python's clock minus the profiler's, from the anchor that began within the shortest time.
+    """Return Python's clock minus the profiler's, from the anchor with the shortest time between readings.
 
-    A thread that lost its core between two readings for 300 ms would assign ops to earlier lines.
+    A thread that lost its core for 300 ms between two readings would otherwise assign ops to wrong lines.
     """
     begins = [event.begin_ns for event in events if event.name == ANCHOR]
     pairs = zip(anchors, begins, strict=True)
@@ -426,31 +427,34 @@ def clock_offset_ns(events: Sequence[Event], anchors: Sequence[tuple[int, int]])
 
 
 def _on_python_clock(events: Sequence[Event], anchors: Sequence[tuple[int, int]]) -> list[Event]:
-    by_ns = clock_offset_ns(events, anchors)
-    return [one._replace(begin_ns=one.begin_ns + by_ns, end_ns=one.end_ns + by_ns) for one in events]
+    offset_ns = clock_offset_ns(events, anchors)
+    return [
+        event._replace(begin_ns=event.begin_ns + offset_ns, end_ns=event.end_ns + offset_ns)
+        for event in events
+    ]
 
 
 def _leave_ours_uncompiled() -> None:
-    """Keep torch.compile out of our tracer and ranges, which run among code that it compiles."""
+    """Exclude the tracer and the ranges from torch.compile, because they run within code that it compiles."""
     for room in ("budget", "core", "lines", "replay", "rounds", "torchapi"):
         leave_uncompiled(f"pytest_dtdispatch.{room}")
 
 
 def _scatter(lengths: Sequence[int]) -> float:
-    """Return the maximum distance of the true median from that of a sample, as a share of it."""
+    """Return the maximum distance of the true median from the sample median, as a share of the latter."""
     middle = statistics.median(lengths)
     low, high = median_interval(lengths) or (min(lengths), max(lengths))
     return max(high - middle, middle - low) / middle
 
 
 def _noise(lengths: Sequence[int]) -> float:
-    """Return the larger of the scatter and the distance of the faster half, as a share of the median."""
+    """Return the scatter, or the distance of the faster half's median from the median if that is larger."""
     faster = statistics.median(sorted(lengths)[: (len(lengths) + 1) // 2])
     return max(_scatter(lengths), 1 - faster / statistics.median(lengths))
 
 
 def fsdp_note(timelines: Sequence[Timeline]) -> str:
-    """Name what torch lacks for the parts of FSDP2; empty if nothing, or in steps without FSDP2."""
+    """Return a note on FSDP2 names that torch lacks; empty if it lacks none, or in steps without FSDP2."""
     names = (one.context.op for timeline in timelines for one in timeline)
     missing = missing_fsdp_name()
     has_note = missing and any(name.startswith(FSDP_RANGE) for name in names)
@@ -458,7 +462,7 @@ def fsdp_note(timelines: Sequence[Timeline]) -> str:
 
 
 def off_core_text(waits: CoreWaits, ns: float, step_ns: float) -> str:
-    """Describe how long a step was not on a core; empty if less than a hundredth of it."""
+    """Describe the time in which a step was not on a core; empty if it is less than 1 % of the step."""
     if ns < MIN_OFF_CORE * step_ns:
         return ""
     kind = "waiting for a core" if waits.is_counted else "not on a core (waiting and sleeping)"
@@ -467,10 +471,10 @@ def off_core_text(waits: CoreWaits, ns: float, step_ns: float) -> str:
 
 @contextmanager
 def budgeted_region(name: str, record: Callable[[MeasuredBudget], None]) -> Iterator[None]:
-    """Measure the budget of a region that runs once, unless the region raises.
+    """Measure the budget of a region that runs once, and record it unless the region raises.
 
     Raises:
-        MeasurementError: on entry, if a profiler of torch is running.
+        MeasurementError: a torch profiler is running on entry.
     """
     __tracebackhide__ = True
     refuse_another_profiler("a budget")
@@ -502,10 +506,10 @@ def budgeted_region(name: str, record: Callable[[MeasuredBudget], None]) -> Iter
 
 
 def min_event_ns() -> float:
-    """Measure the minimum cost of timing an event: of ops that an op calls, one right after the other.
+    """Measure the minimum timing cost of an event, from consecutive ops that one op calls.
 
-    There is no other step to compare with one that ran once. Other events cost up to three times as much, so
-    that no more than the cost of timing is subtracted from such a step.
+    A step that ran once cannot be compared with a step without a profiler. Other events cost up to three
+    times as much, so the subtracted time never exceeds the actual timing cost of such a step.
     """
     tensors = [torch.ones(2, device="cpu")] * 100
 

@@ -1,4 +1,4 @@
-"""A budget: the wall time of a step, its parts, and their cells by op and source line. Without torch."""
+"""A budget: the wall time of a step by part, op and source line. Does not import torch."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from pytest_dtdispatch.steps.model import StepCounts
 
 MAX_NOISE = 0.15  # share of the step
 MAX_UNEXPLAINED = 0.1  # share of the step
-MODELLED = 0.1  # share of a part: if more is subtracted as the cost of timing, the part depends on that model
+MODELLED = 0.1  # share of a part; above it, the estimated cost of timing determines the part
 
 
 @dataclass(frozen=True)
 class CostShare:
-    """The share of a phase, an op, a module or a line in a step.
+    """Share of a phase, an op, a module or a line in the time of a step.
 
     Args:
-        name: of the phase, the op, the module or the line.
-        ns: nanoseconds a step.
-        calls: calls a step; 0 if none are counted.
+        name: name of the phase, op, module or line.
+        ns: nanoseconds per step.
+        calls: calls per step; 0 if calls are not counted.
         parts: nanoseconds by part, the largest first.
     """
 
@@ -41,26 +41,28 @@ class CostShare:
 
 @dataclass(frozen=True)
 class Budget(NoRows):
-    """Where the wall time of a step goes. Its figures are noisy, and no gate judges them.
+    """Division of a step's wall time into parts. Its figures are noisy, and no gate judges them.
 
-    If nothing is measured, it is empty, and every figure is 0.
+    All figures of a budget without a measurement are 0.
 
     Args:
-        name: of the step.
+        name: name of the step.
         measured_ns: median wall time of undisturbed steps, in nanoseconds.
-        cells: the time by part, op and source line.
+        cells: time by part, op and source line.
         timed_ns: median wall time of profiled steps, without their waits for a core.
         scatter: maximum distance of the true median from ``measured_ns``, as a share of it.
-        steps: number of undisturbed steps, and of profiled ones; 0 if the step ran once, profiled.
+        steps: number of undisturbed steps, and also of profiled steps; 0 if the step ran once, profiled.
         events: number of profiled events in a step.
         event_ns: mean cost of timing an event.
-        note: shown below the table.
-        noise: the largest scatter of the steps used, without their waits for a core.
-        advice: what to change in the step, the largest saving first.
-        waiting_ns: part of ``measured_ns`` that the step waited for a core: the median of the same steps is
-            that much less without their waits.
-        elsewhere: what torch runs instead of the collectives of redistributions on another device.
-        collector: pauses of Python's garbage collector in further steps, which are in no part; None if the
+        note: text shown below the table.
+        noise: largest noise of undisturbed, marked and profiled steps without their waits for a core: their
+            scatter, or the distance of the faster half's median, as a share of the median.
+        advice: recommended changes to the step, the largest saving first.
+        waiting_ns: part of ``measured_ns`` in which the step waited for a core: the difference of the medians
+            of the same steps with and without their waits; 0 if waits are not counted.
+        elsewhere: text with the collective that a redistribution runs on another type of device; empty if it
+            is the same.
+        collector: pauses of Python's garbage collector in additional steps, which are in no part; None if the
             program has disabled it.
 
     Example:
@@ -88,7 +90,7 @@ class Budget(NoRows):
 
     @property
     def parts(self) -> dict[str, float]:
-        """Nanoseconds by part; with ``unexplained_ns`` they add up to the step."""
+        """Nanoseconds by part; with ``unexplained_ns`` they add up to ``measured_ns``."""
         sums = dict(ns_by_part(self.cells))
         if self.waiting_ns:
             sums[Part.WAITING] = self.waiting_ns
@@ -96,22 +98,22 @@ class Budget(NoRows):
 
     @property
     def unexplained_ns(self) -> float:
-        """``measured_ns`` minus all parts; negative if the parts add up to more."""
+        """``measured_ns`` minus the sum of all parts; negative if the sum is larger."""
         return self.measured_ns - sum(self.parts.values())
 
     @property
     def is_noisy(self) -> bool:
-        """Whether steps scatter too far for the parts to be reliable."""
+        """Whether steps are too noisy for the parts to be reliable."""
         return self.noise > MAX_NOISE
 
     @property
     def is_unexplained(self) -> bool:
-        """Whether more than a tenth of the step is unexplained, though its steps scatter less."""
+        """Whether more than a tenth of a repeated step is unexplained although its steps are not noisy."""
         is_far = abs(self.unexplained_ns) > MAX_UNEXPLAINED * self.measured_ns
         return is_far and not self.is_noisy and self.steps > 0
 
     def basis(self, part: str) -> str:
-        """Return ``timed``, or ``modelled`` if much of the part was subtracted as the cost of timing."""
+        """Return ``timed``, or ``modelled`` if over a tenth of the part was subtracted as timing cost."""
         timing_ns = sum(cell.timing_ns for cell in self.cells if cell.part == part)
         remaining_ns = sum(cell.ns for cell in self.cells if cell.part == part)
         return "modelled" if abs(timing_ns) > MODELLED * (remaining_ns + timing_ns) else "timed"
@@ -138,7 +140,7 @@ class Budget(NoRows):
 
 
 def _sum_by_name(shares: Iterable[CostShare]) -> list[CostShare]:
-    """Sum shares of the same name; the most expensive first."""
+    """Sum shares with equal names, and sort by cost in descending order."""
     groups: defaultdict[str, list[CostShare]] = defaultdict(list)
     for share in shares:
         groups[share.name].append(share)
@@ -153,7 +155,7 @@ def _sum_by_name(shares: Iterable[CostShare]) -> list[CostShare]:
 
 
 def fold_shares(shares: Sequence[CostShare]) -> list[CostShare]:
-    """Sum shares whose names differ only by the index of a layer; the most expensive first.
+    """Sum shares whose names differ only by the index of a layer, the most expensive first.
 
     Example:
         >>> shares = [CostShare(f"layers.{n}.wq", 10.0, 2.0, {"local": 10.0}) for n in range(3)]
@@ -167,12 +169,12 @@ def fold_shares(shares: Sequence[CostShare]) -> list[CostShare]:
 
 
 class MeasuredBudget(NamedTuple):
-    """A budget, and the input of advice on it.
+    """A budget without advice, and the input of the rules that advise on it.
 
     Args:
-        budget: without advice.
-        counted: steps whose events were counted.
-        optimizers: that stepped.
+        budget: the budget.
+        counted: counts of some further steps; empty if the step ran once.
+        optimizers: optimizers that stepped in traced steps.
     """
 
     budget: Budget
@@ -181,7 +183,7 @@ class MeasuredBudget(NamedTuple):
 
 
 def split_by_line(lines: Sequence[TracedLine], begin_ns: int, end_ns: int) -> list[tuple[TracedLine, float]]:
-    """Return the lines that ran in a span of time, each with its share. The tracer's time is in none.
+    """Return the lines that ran in a time interval, with their shares of it. The tracer's time is excluded.
 
     Example:
         >>> here = TracedLine(0, 0, CodePlace("a.py", 1), False)
@@ -204,7 +206,7 @@ def split_by_line(lines: Sequence[TracedLine], begin_ns: int, end_ns: int) -> li
 
 
 def tracing_ns(lines: Sequence[TracedLine], begin_ns: int, end_ns: int) -> int:
-    """Return the time that the tracer took in a span of time.
+    """Return the nanoseconds spent in the tracer during a time interval.
 
     Example:
         >>> tracing_ns([TracedLine(30, 35, CodePlace("a.py", 2), False)], 20, 32)
@@ -216,12 +218,12 @@ def tracing_ns(lines: Sequence[TracedLine], begin_ns: int, end_ns: int) -> int:
 
 
 class LineShare(NamedTuple):
-    """The share of a line in a slice.
+    """Share of a source line in a slice.
 
     Args:
-        place: the line; None if it is not known.
-        part: of Python that runs there outside of ops.
-        share: of the slice.
+        place: the line; None if unknown.
+        part: part of Python code that runs at this line outside of ops.
+        share: share of the slice.
     """
 
     place: CodePlace | None
@@ -229,24 +231,24 @@ class LineShare(NamedTuple):
     share: float
 
 
-LineShares = list[LineShare]  # of a slice
+LineShares = list[LineShare]  # lines of one slice
 UNKNOWN_LINE = LineShare(None, Part.OTHER, 1.0)
 
 
 def cells_of(
     timelines: Sequence[Timeline], lines: Sequence[TracedLine], traced: Sequence[Timeline]
 ) -> tuple[Cell, ...]:
-    """Sum the slices of several steps by part, op and line, and divide by the number of steps.
+    """Compute the mean time per step by part, op and line.
 
-    Slices of steps that were not traced get the lines of a traced step that executed the same, in order;
-    else the lines of slices with the same op and order.
+    Only traced steps have lines. A slice of another step gets the lines of its counterpart: a slice with the
+    same key in a traced step that executed the same ops, else in any traced step, else one of the same op.
 
     Args:
-        timelines: of the steps.
-        lines: of all traced steps.
-        traced: timelines of these, on the clock of the lines.
+        timelines: timelines of the steps to sum.
+        lines: lines of all traced steps.
+        traced: timelines of the traced steps, on the clock of the lines.
     """
-    # Nanoseconds, calls, and the cost of timing.
+    # Values: nanoseconds, calls, nanoseconds of timing cost.
     sums: defaultdict[tuple[str, str, CodePlace | None], list[float]] = defaultdict(lambda: [0, 0, 0])
     by_order: dict[Hashable, dict[Hashable, LineShares]] = {}
     by_any: dict[Hashable, LineShares] = {}
@@ -267,13 +269,14 @@ def cells_of(
     return tuple(Cell(*key, *(value / len(timelines) for value in cell)) for key, cell in sums.items())
 
 
-SIZES = re.compile(r"\d+")  # in names of redistributions, which contain shapes
+SIZES = re.compile(r"\d+")  # names of redistributions contain shapes
 
 
 def _keys(timeline: Timeline) -> list[tuple[Hashable, Hashable]]:
-    """Return for each slice its key by op and order, and its key by op: equal in steps of other shapes.
+    """Return two keys of each slice: by op and number of the call, and by op only.
 
-    All slices of a call have the same order. A slice outside of ops follows the op before it.
+    Keys do not depend on shapes. All slices of a call have the same keys. The keys of a slice outside of ops
+    contain the preceding op.
     """
     numbers: defaultdict[Hashable, dict[Hashable, int]] = defaultdict(dict)
     keys: list[tuple[Hashable, Hashable]] = []
@@ -294,7 +297,7 @@ def _keys(timeline: Timeline) -> list[tuple[Hashable, Hashable]]:
 
 def _line_shares(timeline: Timeline, lines: Sequence[TracedLine]) -> Iterator[LineShares]:
     """Yield the lines of each slice of a traced step."""
-    created: dict[int, CodePlace | None] = {}  # lines that created autograd nodes, by the node's number
+    created: dict[int, CodePlace | None] = {}  # line that created an autograd node, by the node's number
     backward: CodePlace | None = None
     for one in timeline:
         context = one.context
@@ -318,5 +321,5 @@ def _line_shares(timeline: Timeline, lines: Sequence[TracedLine]) -> Iterator[Li
 
 
 def _with_module(place: CodePlace | None, origin: CodePlace | None) -> CodePlace | None:
-    """Add the module that created a node to a line outside of modules, such as a backward of the user's."""
+    """Add the module that created a node to a line outside of modules, such as in a user-defined backward."""
     return replace(place, module=origin.module) if place and origin and not place.module else place

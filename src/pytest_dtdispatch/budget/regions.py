@@ -1,7 +1,8 @@
-"""Regions between the ranges of a step, and the cost of timing events in each. Without torch.
+"""Regions between the marks of a step, and the cost of timing events in each. Does not import torch.
 
-Profiling makes a step longer. The ranges that it shows are also entered in steps without a profiler, where
-a clock alone marks their ends. The difference between both lengths of a region is the cost of its events.
+Profiling makes a step longer. The ranges that this plugin adds to profiled steps are also entered in steps
+without a profiler, where only a clock records their begins and ends. The difference between both lengths of a
+region is the timing cost of the events in it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pytest_dtdispatch.budget.timeline import OURS, Node, Slice, Timeline
 
 
 class Mark(NamedTuple):
-    """A begin or an end of a range. The first and the last mark of a step are those of the step itself."""
+    """Begin or end of a range. The first and the last mark are the begin and the end of the step."""
 
     is_begin: bool
     at_ns: int
@@ -29,7 +30,7 @@ StepMarks = Sequence[Mark]
 
 
 class ClockedRange:
-    """Marks its begin and its end on a clock, which costs less than a profiler."""
+    """Records its begin and end by a clock, which costs less than a profiler."""
 
     __slots__ = ("_clock", "_marks")
 
@@ -45,7 +46,7 @@ class ClockedRange:
 
 
 def marks_of(node: Node) -> list[Mark]:
-    """Return the marks of our ranges in a profiled step, including the step itself, in the order of time."""
+    """Return the marks of a profiled step and of this plugin's ranges in it, in time order."""
     marks = [Mark(True, node.event.begin_ns)]
     for child in node.children:
         inside = marks_of(child)
@@ -54,7 +55,7 @@ def marks_of(node: Node) -> list[Mark]:
 
 
 def merge_doubled_marks(marks: StepMarks) -> list[Mark]:
-    """Replace each pair of marks by its midpoint, in a step that entered each range twice.
+    """Replace each pair of marks by its midpoint in a step that entered each range twice.
 
     Example:
         >>> inner = [Mark(True, 3), Mark(True, 5), Mark(False, 7), Mark(False, 8)]
@@ -68,11 +69,11 @@ def merge_doubled_marks(marks: StepMarks) -> list[Mark]:
 
 @dataclass(frozen=True)
 class Regions:
-    """The regions of a step, and their lengths without a profiler.
+    """Regions of a step, and their lengths without a profiler.
 
     Args:
-        shape: for each mark, whether a range begins there. Steps of the same shape have the same regions.
-        lengths_ns: of each region, less the cost of its marks.
+        shape: whether each mark begins a range. Steps of equal shape have the same regions.
+        lengths_ns: length of each region minus the cost of its marks.
     """
 
     shape: tuple[bool, ...]
@@ -80,17 +81,17 @@ class Regions:
 
 
 def region_lengths(once: Sequence[StepMarks], twice: Sequence[StepMarks]) -> Regions:
-    """Compute the lengths of regions from steps that entered each range once, and from steps that did twice.
+    """Compute the lengths of regions from steps that entered each range once or twice.
 
-    Entering a range once more makes a region longer by the cost of its marks: the median over all regions
-    between two ranges, because each of their ends is half of a range.
+    Entering each range a second time lengthens a region by the cost of its marks. The cost is the median over
+    all regions but the first and the last: each of their ends costs half of a range.
     """
     shape, lengths = _median_lengths(once)
     shape_of_twice, longer = _median_lengths([merge_doubled_marks(marks) for marks in twice])
     range_ns = 0.0
     if shape == shape_of_twice and len(lengths) > 2:
         range_ns = statistics.median(b - a for a, b in zip(lengths[1:-1], longer[1:-1], strict=True))
-    halves = {0, len(lengths) - 1}  # the first and the last region have half of a range at one end only
+    halves = {0, len(lengths) - 1}  # the first and the last region border on a range at one end only
     costs = (range_ns / 2 if number in halves else range_ns for number in range(len(lengths)))
     return Regions(shape, tuple(ns - cost for ns, cost in zip(lengths, costs, strict=True)))
 
@@ -98,8 +99,8 @@ def region_lengths(once: Sequence[StepMarks], twice: Sequence[StepMarks]) -> Reg
 def _median_lengths(steps: Sequence[StepMarks]) -> tuple[tuple[bool, ...], list[float]]:
     """Return the most common shape of steps, and the median length of each region of that shape.
 
-    All steps count, as they do in the measured time. The faster half of steps without their waits for a core
-    was 3 to 9 % faster than all beside two busy loops, where the two cores share caches.
+    The median is over all steps of that shape, as the measured time is over all steps. Next to two busy loops
+    on two cores that share caches, the faster half of steps without their waits was 3 to 9 % faster than all.
     """
     by_shape: defaultdict[tuple[bool, ...], list[StepMarks]] = defaultdict(list)
     for marks in steps:
@@ -110,7 +111,7 @@ def _median_lengths(steps: Sequence[StepMarks]) -> tuple[tuple[bool, ...], list[
 
 
 def assign_regions(timeline: Timeline, marks: StepMarks, regions: Regions) -> Timeline:
-    """Set the regions of each slice of a profiled step: all of them if the step has another shape."""
+    """Set the regions of each slice of a profiled step: all regions if the step has another shape."""
     last = len(regions.lengths_ns) - 1
     if tuple(mark.is_begin for mark in marks) != regions.shape:
         return tuple(one._replace(regions=(0, last)) for one in timeline)
@@ -125,12 +126,12 @@ def assign_regions(timeline: Timeline, marks: StepMarks, regions: Regions) -> Ti
 
 
 def event_costs(timelines: Sequence[Timeline], regions: Regions) -> list[float]:
-    """Compute the cost of timing an event in each region: the time that it got longer by, per event.
+    """Compute the timing cost of an event in each region: the region's increase in length per event.
 
     Args:
-        timelines: of one profiled step, or the median of several. Regions of several different timelines are
-            compared as a whole.
-        regions: with their lengths without a profiler.
+        timelines: one timeline, which may be the median of several; or timelines of different steps, whose
+            regions are treated as one.
+        regions: regions with their lengths without a profiler.
     """
     group_of = _group_regions(timelines, len(regions.lengths_ns))
     longer_ns: defaultdict[int, float] = defaultdict(float)
@@ -144,7 +145,10 @@ def event_costs(timelines: Sequence[Timeline], regions: Regions) -> list[float]:
 
 
 def _group_regions(timelines: Sequence[Timeline], count: int) -> list[int]:
-    """Number groups of regions: regions that a slice overlaps are one group, as are all of several steps."""
+    """Return the group number of each region.
+
+    Regions that one slice overlaps are one group. All regions of several timelines are one group.
+    """
     if len(timelines) > 1:
         return [0] * count
     joined = {number for one in timelines[0] for number in range(one.regions[0] + 1, one.regions[1] + 1)}

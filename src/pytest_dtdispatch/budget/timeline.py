@@ -1,4 +1,4 @@
-"""The timeline of a step: profiler events, cut into slices that each belong to one part. Without torch."""
+"""Timeline of a step: profiler events, cut into slices of one part each. Does not import torch."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ OURS = "dtdispatch::"
 ANCHOR = f"{OURS}anchor"
 STEP, PROPAGATION, PLANNING = f"{OURS}step", f"{OURS}propagation", f"{OURS}planning"
 REDISTRIBUTION, WRAPPING, BACKWARD = f"{OURS}redistribution", f"{OURS}wrapping", f"{OURS}backward"
-FSDP_HOOK, FSDP_RANGE = f"{OURS}fsdp", "FSDP::"  # ours, and how FSDP2 begins the names of its own
+FSDP_HOOK, FSDP_RANGE = f"{OURS}fsdp", "FSDP::"  # prefix of this plugin's ranges, and of FSDP2's own
 FSDP_NODES = ("RegisterPostBackwardFunctionBackward", "RegisterPreBackwardFunctionBackward")
 CACHE_QUERY = f"{OURS}look-up"
 WAITING = f"{OURS}async tensor"  # inside the dispatch of an AsyncCollectiveTensor, which is not a DTensor
 SUBCLASS, DISPATCH = "PythonSubclass", f"{OURS}dispatch"
 DETACH, NATIVE_NODE = "aten::detach", re.compile(r"\w+Backward\d+")  # names of C++ nodes end with a number
-DISPATCHES = (SUBCLASS, DISPATCH)  # the dispatch of a DTensor op: in C++, or in Python by an older torch
+DISPATCHES = (SUBCLASS, DISPATCH)  # dispatch of a DTensor op: in C++, or in Python in older versions of torch
 FUNCTIONAL = ("_c10d_functional::", "_c10d_functional_autograd::")
 COLLECTIVES = (*FUNCTIONAL, "c10d::", "_dtensor::", "record_param_comms")
 CONVERTING = {"_FromTorchTensor": "from_local", "_ToTorchTensor": "to_local"}
@@ -32,11 +32,11 @@ UNDIVIDED = (
     *(Part.LOCAL, Part.PROPAGATION, Part.PLANNING, Part.COPIES, Part.SENDING, Part.COMMUNICATION),
     *(Part.FSDP_COLLECTIVES, Part.FSDP_COPIES),
 )
-# Parts that contain Python between ops: they are not called by an op, and have lines of their own.
+# Parts that contain Python code between ops. No op calls it, and it has source lines of its own.
 PYTHON = (Part.OTHER, Part.AUTOGRAD, Part.FSDP_PYTHON)
-REDISTRIBUTED = (Part.MOVING, Part.WRAPPING)  # an op inside these is not a local op of the program
+REDISTRIBUTED = (Part.MOVING, Part.WRAPPING)  # ops inside these are not local ops of the program
 RANGE_PARTS = {PROPAGATION: Part.PROPAGATION, PLANNING: Part.PLANNING}
-RANGE_EVENTS = 3  # timing a range of ours, which is entered from Python, costs as much as about three events
+RANGE_EVENTS = 3  # a range of this plugin is entered from Python, and costs as much as about three events
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Node:
 
     event: Event
     children: list[Node] = field(default_factory=list)
-    dispatches: bool = False  # whether a DTensor op is dispatched inside
+    dispatches: bool = False  # whether it is or contains the dispatch of a DTensor op
 
     @property
     def length_ns(self) -> int:
@@ -53,7 +53,7 @@ class Node:
         return self.event.end_ns - self.event.begin_ns
 
     def descendants(self) -> Iterator[Node]:
-        """Yield all events inside, outer ones first."""
+        """Yield all events inside, outer before inner."""
         for child in self.children:
             yield child
             yield from child.descendants()
@@ -64,15 +64,15 @@ class Node:
 
 
 class Context(NamedTuple):
-    """What a piece of time belongs to.
+    """Part, op and autograd node to which a slice of time belongs.
 
     Args:
-        part: the part of the budget.
-        op: the op, the conversion or the autograd node; empty outside of all.
-        called_ns: when the program called the op; negative outside of ops.
-        running_node: number of the autograd node that runs; negative outside of backward.
-        new_node: number of the autograd node that the op creates; negative if none.
-        in_engine: whether the autograd engine runs it.
+        part: part of the budget.
+        op: op, conversion, autograd node, FSDP2 hook or named range; empty outside of these.
+        called_ns: time at which the program called the op; negative outside of ops.
+        running_node: number of the running autograd node; negative outside of backward.
+        new_node: number of the autograd node that the op creates; negative if it creates none.
+        in_engine: whether it runs in the autograd engine.
     """
 
     part: Part = Part.OTHER
@@ -84,15 +84,15 @@ class Context(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """A piece of time with one context.
+    """Time interval with one context.
 
     Args:
-        context: what it belongs to.
-        begin_ns: when it begins.
-        end_ns: when it ends.
-        events: number of events timed in it. Half of an event's cost is before it, half after it.
-        calls: 1 if an op begins with it.
-        regions: the first and the last region of the step that it overlaps.
+        context: part, op and autograd node.
+        begin_ns: begin in nanoseconds.
+        end_ns: end in nanoseconds.
+        events: number of timed events. The slices before and after an event count half of it each.
+        calls: 1 if a call of an op begins with it, else 0.
+        regions: first and last region of the step that it overlaps.
         timing_ns: cost of timing its events, included in its length.
     """
 
@@ -110,11 +110,11 @@ class Slice(NamedTuple):
         return self.end_ns - self.begin_ns
 
     def less(self, ns: float) -> Slice:
-        """Return the slice with a higher cost of timing."""
+        """Return a copy whose cost of timing is higher by ``ns``."""
         return self._replace(timing_ns=self.timing_ns + ns)
 
 
-Timeline = tuple[Slice, ...]  # of one step, in the order of time
+Timeline = tuple[Slice, ...]  # slices of one step in time order
 
 
 def context_of(node: Node, outer: Context) -> Context:
@@ -122,7 +122,7 @@ def context_of(node: Node, outer: Context) -> Context:
 
     Args:
         node: the event.
-        outer: the context that surrounds it.
+        outer: context of the enclosing event.
     """
     name, sequence = node.event.name, node.event.sequence
     part, op = _part_and_op(node, outer)
@@ -136,7 +136,7 @@ def context_of(node: Node, outer: Context) -> Context:
 
 
 def _part_and_op(node: Node, outer: Context) -> tuple[Part, str]:
-    """Return the part and the op of an event, by the first rule that matches."""
+    """Return the part and the op of an event, by the first matching rule."""
     name = node.event.name
     if (node.event.is_range or name.startswith(OURS)) and name != DISPATCH:
         return _part_and_op_of_range(name, outer)
@@ -159,7 +159,7 @@ def _part_and_op(node: Node, outer: Context) -> tuple[Part, str]:
         return Part.DISPATCH if dispatches else Part.LOCAL, outer.op
     if name.startswith((f"{ENGINE}: ", "torch::autograd")):
         return Part.AUTOGRAD, op_name(name.removeprefix(f"{ENGINE}: "))
-    if "::" in name:  # a DTensor op spends its own time on recording the op for backward
+    if "::" in name:  # the self time of a DTensor op is spent on recording it for backward
         is_local = Part.FSDP_COPIES if is_fsdp else Part.LOCAL
         return Part.AUTOGRAD if node.dispatches else is_local, op_name(name)
     if is_fsdp or _runs_fsdp(node):
@@ -168,13 +168,13 @@ def _part_and_op(node: Node, outer: Context) -> tuple[Part, str]:
 
 
 def _runs_fsdp(node: Node) -> bool:
-    """Whether an autograd node of FSDP2 calls one of its hooks."""
+    """Return whether an event is an autograd node of FSDP2 that calls one of its hooks."""
     hooks = (child for child in node.children if child.event.name.startswith(FSDP_HOOK))
     return node.event.name in FSDP_NODES and any(hooks)
 
 
 def _part_and_op_of_range(name: str, outer: Context) -> tuple[Part, str]:
-    """Return the part and the op of a range: one of ours, or one that the program named."""
+    """Return the part and the op of a range of this plugin or of the program."""
     kind, _, label = name.partition(" ")
     if kind in RANGE_PARTS:
         return RANGE_PARTS[kind], outer.op
@@ -191,7 +191,7 @@ def _part_and_op_of_range(name: str, outer: Context) -> tuple[Part, str]:
 
 
 def _redistribution_in(node: Node) -> str:
-    """Name the redistribution of an autograd function by the range inside it."""
+    """Return the label of the first redistribution inside an autograd function, or ``redistribute``."""
     names = (inner.event.name for inner in node.descendants())
     labels = (name.removeprefix(REDISTRIBUTION).strip() for name in names if name.startswith(REDISTRIBUTION))
     return next(labels, "redistribute")
@@ -212,7 +212,7 @@ def _weight(node: Node) -> float:
 
 
 def nest_events(events: Iterable[Event]) -> list[Node]:
-    """Nest events that are sorted by begin; an event that outlasts its parent is cut at the parent's end."""
+    """Nest events that are sorted by begin. An event that outlasts its parent is truncated to it."""
     roots: list[Node] = []
     open_nodes: list[Node] = []
     for event in events:
@@ -230,7 +230,7 @@ def nest_events(events: Iterable[Event]) -> list[Node]:
 
 
 def slices(node: Node, outer: Context | None = None) -> Iterator[Slice]:
-    """Cut an event into slices in the order of time; their lengths add up to the event's."""
+    """Yield the slices of an event in time order; their lengths add up to the length of the event."""
     here = context_of(node, outer or Context())
     begin_ns, end_ns = node.event.begin_ns, node.event.end_ns
     calls = int(_begins_call(node, here, outer))
@@ -250,16 +250,16 @@ def slices(node: Node, outer: Context | None = None) -> Iterator[Slice]:
 
 
 def _saves_dtensor(node: Node, child: Node) -> bool:
-    """Whether autograd saves or unpacks a DTensor in an event of its own C++ code.
+    """Return whether autograd saves or unpacks a DTensor in C++ code, in the event `node`.
 
-    The DTensor is detached by a dispatch without an event; `child` is the detach of its local tensor.
+    The dispatch that detaches the DTensor has no event; `child` is the detach of its local tensor.
     """
     is_native = node.event.name.startswith("aten::") or NATIVE_NODE.fullmatch(node.event.name)
     return bool(is_native) and node.dispatches and child.event.name == DETACH and not child.dispatches
 
 
 def _begins_call(node: Node, here: Context, outer: Context | None) -> bool:
-    """Whether a call begins with an event; a call of a DTensor op begins with its dispatch."""
+    """Return whether a call begins with an event. A call of a DTensor op begins with its dispatch."""
     if here.part is Part.FSDP_PYTHON:
         return False
     if here.part in (Part.DISPATCH, Part.AUTOGRAD):
@@ -268,15 +268,15 @@ def _begins_call(node: Node, here: Context, outer: Context | None) -> bool:
 
 
 def executed(timeline: Timeline) -> tuple[tuple[Part, str], ...]:
-    """Return what a step executed, in order. Steps that executed the same are compared slice by slice."""
+    """Return the part and op of each slice. Timelines that are equal in these are compared slice by slice."""
     return tuple((one.context.part, one.context.op) for one in timeline)
 
 
 def median_timelines(timelines: Sequence[Timeline]) -> list[Timeline]:
-    """Return one timeline with the median length of each slice, over the steps that executed the same.
+    """Return one timeline with the median length of each slice, over steps that executed the same ops.
 
-    Interference makes one slice longer in this step and another one in the next. If fewer than half of the
-    steps executed the same, all timelines are returned unchanged.
+    Interference lengthens different slices in different steps. If fewer than half of the steps executed the
+    same ops, all timelines are returned unchanged.
     """
     common, count = Counter(map(executed, timelines)).most_common(1)[0]
     if count * 2 < len(timelines):
@@ -288,10 +288,11 @@ def median_timelines(timelines: Sequence[Timeline]) -> list[Timeline]:
 
 
 def subtract_waits(timelines: Sequence[Timeline], waits_ns: Sequence[int]) -> list[Timeline]:
-    """Shorten slices by the time that each step waited for a core.
+    """Subtract from the slices of each step the time that it waited for a core.
 
-    A wait takes 1 ms or more, in one slice of many. It is subtracted from the slices that exceed the shortest
-    of the same slice in other steps, the largest excess first, and only then in proportion to their lengths.
+    A wait takes 1 ms or more and affects one slice of many. It is subtracted from the excess of each slice
+    over its minimum in steps that executed the same ops, the largest excess first. The remainder is
+    subtracted from all slices in proportion to their minima.
     """
     shortest: dict[Hashable, list[int]] = {}
     for timeline in timelines:
