@@ -1,6 +1,6 @@
-"""Advice on what to change in a step: rules over its events and their cost.
+"""Advice on changes to a step: rules over its events and their cost.
 
-A rule is one function, and yields advice only where it is certain.
+Each rule is one function. It yields advice only if its condition is certain.
 """
 
 from __future__ import annotations
@@ -41,21 +41,25 @@ from pytest_dtdispatch.steps.events import (
 from pytest_dtdispatch.steps.model import StepCounts, most_growth
 
 MAX_LINES = 3
-MIN_SHARE = 0.01  # of the step: advice that saves less is omitted
-MIN_SUMS = 3  # tensors or numbers that are sent one by one
-BUCKET_BYTES = 25 * 2**20  # of DDP's buckets: more bytes at once are hardly faster
-MIN_LOGITS_BYTES = 2**22  # below, the ops of loss_parallel cost more than they save
-MIN_GROUPS, SMALL_GROUP_BYTES = 8, 2**20  # FSDP groups; the bytes are those of DDP's first bucket
+MIN_SHARE = 0.01  # minimum saving as a share of the step
+MIN_SUMS = 3  # minimum number of tensors that are sent one by one
+BUCKET_BYTES = 25 * 2**20  # as in DDP: larger buckets are hardly faster
+MIN_LOGITS_BYTES = 2**22  # for fewer bytes, the ops of loss_parallel cost more than they save
+MIN_GROUPS, SMALL_GROUP_BYTES = (
+    8,
+    2**20,
+)  # number and size of FSDP groups; the size is that of DDP's first bucket
 LOCAL_RATIO = 5  # minimum ratio of dispatch to local ops: it is 6 to 10 for a small shard
-# Conversions of input, weight and result of a module on local tensors, and their backward. Each costs as much
-# as one to three ops; with two, the promised saving was 0.6 and 1.5 times the actual one of two models.
+# Conversions of input, weight and result of a module on local tensors, in forward and backward. Each costs as
+# much as one to three ops. With two ops, the predicted saving was 0.6 and 1.5 times the actual saving of two
+# models.
 CONVERTING_OPS = 6 * 2
 
-# Elementwise optimizers of torch: a step on local tensors computes the same.
+# Elementwise optimizers of torch: a step on local tensors has the same result.
 ELEMENTWISE = {"Adam", "AdamW", "Adamax", "NAdam", "RAdam", "SGD", "ASGD", "Rprop", "RMSprop"}
 ELEMENTWISE |= {"Adadelta", "Adagrad"}
 MIXED = "use separate optimizers for plain parameters and for each mesh: a fused one takes no mixture"
-# Ops that may combine elements of several ranks: on local tensors their result may differ.
+# Ops that may combine elements of several ranks: their result on local tensors may differ.
 MIXING = re.compile(
     r"mm|matmul|linear|conv|embedding|attention|scatter|gather|index|sort|topk|cum|softmax|drop|rand|nll"
 )
@@ -70,9 +74,9 @@ class Observed:
 
     Args:
         steps: counts of each step.
-        cells: of the budget of such a step; empty if there are only counts.
-        optimizers: that stepped in the budget.
-        collector: pauses of the garbage collector in steps of the budget.
+        cells: cells of the budget of such a step; empty if there are only counts.
+        optimizers: optimizers that stepped in the budget.
+        collector: pauses of the garbage collector in steps of the budget; None if not measured.
     """
 
     steps: Sequence[StepCounts]
@@ -82,17 +86,17 @@ class Observed:
 
     @cached_property
     def passes(self) -> dict[int, int]:
-        """Number of backward passes that ended before each event of the last step, by id of the event."""
+        """Number of backward passes that ended before each event of the last step, by the event's id."""
         events = self.steps[-1].events if self.steps else ()
         ends = (_is_backward(one) and not _is_backward(other) for one, other in pairwise(events))
         return dict(zip(map(id, events), accumulate(ends, initial=0), strict=False))
 
     def last(self, kind: type[E]) -> tuple[E, ...]:
-        """Return events of a kind in the last step."""
+        """Return the events of a kind in the last step."""
         return self.steps[-1].of(kind) if self.steps else ()
 
     def recurring(self, kind: type[E], key: Callable[[E], Hashable]) -> list[E]:
-        """Return events of a kind in the last step whose key occurs in every step."""
+        """Return the events of a kind in the last of several steps whose keys occur in every step."""
         if len(self.steps) < 2:
             return []
         shared = set.intersection(*({key(event) for event in step.of(kind)} for step in self.steps))
@@ -100,26 +104,28 @@ class Observed:
 
     def cost_ns(
         self,
-        some: Sequence[StepEvent],
-        alike: Sequence[StepEvent],
+        events: Sequence[StepEvent],
+        all_events: Sequence[StepEvent],
         has_cost: Callable[[Cell], bool],
         forward_only: bool = False,
     ) -> float:
-        """Return the cost of some events: their share of the cells at their lines, including backward.
+        """Return the cost of events in nanoseconds: their share of the cells at their lines.
 
         Args:
-            some: the events.
-            alike: all events, including ``some``, that share the cells at a line and those without a line.
+            events: the events.
+            all_events: all events, including ``events``, that share the cells at a line and those without a
+                line.
             has_cost: whether a cell belongs to such events.
-            forward_only: whether cells of backward are excluded.
+            forward_only: whether to exclude cells of backward.
         """
         spent = Counter[Hashable]()
         for cell in filter(has_cost, self.cells):
             if not (forward_only and _is_backward(cell)):
                 spent[_line(cell.place)] += cell.ns  # type: ignore[assignment]
-        sharing = Counter(_line(event.place) for event in alike)
-        each_ns = spent.pop(None, 0.0) / (len(alike) or 1)  # steps that differ have no lines
-        return sum(spent[line] / sharing[line] + each_ns for line in (_line(one.place) for one in some))
+        sharing = Counter(_line(event.place) for event in all_events)
+        each_ns = spent.pop(None, 0.0) / (len(all_events) or 1)  # steps that differ from traced ones
+        lines = (_line(event.place) for event in events)
+        return sum(spent[line] / sharing[line] + each_ns for line in lines)
 
 
 def advise(
@@ -129,17 +135,17 @@ def advise(
     optimizers: Collection[OptimizerStep | None] = (),
     collector: CollectorPauses | None = None,
 ) -> tuple[Advice, ...]:
-    """Return what to change in a step, the largest saving first.
+    """Return the advice of all rules on a step, the largest saving first.
 
     Args:
         steps: counts of each step after the warm-up.
-        cells: of the budget of such a step; empty if there are only counts.
+        cells: cells of the budget of such a step; empty if there are only counts.
         step_ns: length of the step in nanoseconds; 0 if unknown.
-        optimizers: that stepped in the budget.
-        collector: pauses of the garbage collector in steps of the budget.
+        optimizers: optimizers that stepped in the budget.
+        collector: pauses of the garbage collector in steps of the budget; None if not measured.
 
     Returns:
-        At most five.
+        At most five pieces of advice.
 
     Example:
         >>> advise([StepCounts(hits=3)])
@@ -155,12 +161,12 @@ def advise(
 
 
 def _share_of(advice: Advice, step_ns: float) -> Advice:
-    """Return advice with its share of the step, which it saves at most."""
+    """Return advice with its maximum saving, at most the whole step, as a share of the step."""
     return replace(advice, ns=min(advice.ns, step_ns), share=min(advice.ns / step_ns, 1.0))
 
 
 def with_advice(measured: MeasuredBudget) -> Budget:
-    """Return a measured budget with its advice."""
+    """Return a measured budget with advice."""
     budget = measured.budget
     advice = advise(measured.counted, budget.cells, budget.measured_ns, measured.optimizers, budget.collector)
     return replace(budget, advice=advice)
@@ -171,7 +177,7 @@ def _line(place: CodePlace | None) -> Hashable:
 
 
 def where(lines: Iterable[CodePlace | None]) -> str:
-    """Format source lines with their phase, and the module that contains all of them.
+    """Format source lines with the phase of the first and the module that contains all of them.
 
     Example:
         >>> where([CodePlace("model.py", 16, f"layers.{i}.wq", Phase.FORWARD) for i in range(2)])
@@ -193,7 +199,7 @@ def where(lines: Iterable[CodePlace | None]) -> str:
 
 
 def line_texts(lines: Iterable[CodePlace | None]) -> tuple[str, ...]:
-    """Return the distinct source lines, in order."""
+    """Return the texts of distinct source lines, in order."""
     return tuple(dict.fromkeys(line.line_text for line in lines if line and line.file))
 
 
@@ -209,7 +215,7 @@ def _grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
 
 
 def _layered(groups: Iterable[list[E]], key: Callable[[E], Hashable]) -> list[list[list[E]]]:
-    """Collect groups that differ only by layer or phase, such as a forward and its recomputation."""
+    """Group groups that differ only by layer or phase, such as a forward and its recomputation."""
     layers: defaultdict[Hashable, list[list[E]]] = defaultdict(list)
     for group in groups:
         lines = (
@@ -228,7 +234,7 @@ def _is_backward(event: StepEvent | Cell) -> bool:
 
 
 def _phase(event: StepEvent | Cell) -> Phase | None:
-    """Return the phase. The forward of a later micro-batch, after a backward, has the phase of the first."""
+    """Return the phase. ``Phase.OTHER``, as of a forward after a backward, is reported as forward."""
     phase = event.place.phase if event.place else None
     return Phase.FORWARD if phase is Phase.OTHER else phase
 
@@ -257,7 +263,7 @@ def _implied(observed: Observed) -> list[Redistribution]:
 
 
 def _explicit(observed: Observed) -> list[Redistribution]:
-    """Return the explicit redistributions, except of gradients, whose tensors have no number."""
+    """Return the explicit redistributions, except those of gradients, whose tensors have no number."""
     return [one for one in observed.last(Redistribution) if one.tensor_number and not one.is_implied]
 
 
@@ -266,34 +272,35 @@ def _saving(
     seen: str,
     change: str,
     groups: Iterable[Iterable[StepEvent]],
-    some: Sequence[Redistribution],
+    omitted: Sequence[Redistribution],
     forward_only: Sequence[Redistribution] = (),
 ) -> Advice:
-    """Advise to omit explicit redistributions and those of their gradients.
+    """Return advice to omit explicit redistributions and those of their gradients.
 
     Args:
         observed: input of the rule.
-        seen: text of the advice.
-        change: text of the advice.
-        groups: events at its lines.
-        some: redistributions to omit.
-        forward_only: redistributions to omit whose gradients are still redistributed.
+        seen: finding of the advice.
+        change: recommended change.
+        groups: events at the lines of the advice.
+        omitted: redistributions to omit.
+        forward_only: further redistributions to omit, whose gradients are still redistributed.
     """
     explicit = _explicit(observed)
     forward = Counter(_line(one.place) for one in explicit)
     every = Counter(_line(one.place) for one in observed.last(Redistribution) if not one.is_implied)
-    with_gradients = sum(every[_line(one.place)] / forward[_line(one.place)] for one in some)
+    with_gradients = sum(every[_line(one.place)] / forward[_line(one.place)] for one in omitted)
     count = round(with_gradients) + len(forward_only)
-    ns = observed.cost_ns(some, explicit, _moves_explicitly)
+    ns = observed.cost_ns(omitted, explicit, _moves_explicitly)
     ns += observed.cost_ns(forward_only, explicit, _moves_explicitly, forward_only=True)
     saves = f"saves at most {plural(count, 'redistribution')}"
     return Advice(seen, change, saves, count, ns, source_lines=line_texts(_lines_of(groups)))
 
 
 def _repeats(observed: Observed, groups: Iterable[Sequence[E]]) -> tuple[list[E], list[E]]:
-    """Return all but the first event of each group: those of the same backward pass, and the first of others.
+    """Return two lists with all but the first event of each group.
 
-    The latter can use the same result, but each backward pass has its own gradients.
+    The first list has the events after the first of each backward pass. The second has the first events of
+    later passes: they can reuse the result, but each pass has gradients of its own.
     """
     by_pass = [_grouped(group, lambda one: observed.passes[id(one)]) for group in groups]
     same = [one for passes in by_pass for of_pass in passes for one in of_pass[1:]]
@@ -301,7 +308,7 @@ def _repeats(observed: Observed, groups: Iterable[Sequence[E]]) -> tuple[list[E]
 
 
 def repeated_redistributions(observed: Observed) -> Iterator[Advice]:
-    """A tensor is redistributed several times to the same placements, for example for q, k and v."""
+    """Advise if a tensor is redistributed several times to the same placements, as for q, k and v."""
     same = _grouped(_explicit(observed), lambda one: (one.tensor_number, one.target, _phase(one)))
     repeated = (group for group in same if len(group) > 1)
     for groups in _layered(repeated, lambda one: (one.tensor, one.source, one.target)):
@@ -320,7 +327,7 @@ def _returned(observed: Observed) -> list[list[Redistribution]]:
 
 
 def there_and_back(observed: Observed) -> Iterator[Advice]:
-    """The result of a redistribution is redistributed to the original placements."""
+    """Advise if the result of a redistribution is redistributed to the original placements."""
     for groups in _layered(_returned(observed), lambda one: (one.tensor, one.source, one.target)):
         there, back = groups[0]
         change = f"{' '.join(there.source)} -> {change_text(back.source, back.target)}"
@@ -329,9 +336,10 @@ def there_and_back(observed: Observed) -> Iterator[Advice]:
 
 
 def gathered_one_by_one(observed: Observed) -> Iterator[Advice]:
-    """Tensors that outlive the step, such as parameters, are gathered one by one, as in a loop over them.
+    """Advise if tensors that outlive the step, such as parameters, are gathered one by one, as in a loop.
 
-    A result of the step may depend on earlier gathers, and modules gather where they need a tensor.
+    Other tensors are excluded, because they may depend on earlier gathers. Gathers in modules are excluded,
+    because a module gathers a tensor when it needs it.
     """
     lasting = observed.recurring(Redistribution, lambda one: one.memory_number)
     returned = {one.tensor_number for one, _ in _returned(observed)}
@@ -362,9 +370,9 @@ def _is_gathered(one: Redistribution) -> bool:
 
 
 def _of_matrices(observed: Observed) -> list[Redistribution]:
-    """Return what an optimizer redistributes that gathers its matrices several times, as Muon.
+    """Return the redistributions of optimizers that gather each matrix several times, such as Muon.
 
-    Partial products and norms are part of it: those of gathered matrices are not partial.
+    They include those of partial products and norms at the same lines, which gathered matrices do not need.
     """
     stepping = [one for one in _implied(observed) if one.matrices and one.bytes]
     of_matrices = [one for one in stepping if _is_gathered(one) and "," in one.tensor]
@@ -378,7 +386,7 @@ def _of_matrices(observed: Observed) -> list[Redistribution]:
 
 
 def matrices_gathered_again(observed: Observed) -> Iterator[Advice]:
-    """Each step of an optimizer gathers each matrix several times, as products of matrices in Muon."""
+    """Advise if an optimizer gathers each matrix several times, as for products of matrices in Muon."""
     for group in _grouped(_of_matrices(observed), lambda one: one.matrices):
         matrices = group[0].matrices
         count = len(group) - matrices
@@ -393,7 +401,7 @@ def matrices_gathered_again(observed: Observed) -> Iterator[Advice]:
 
 
 def logits_gathered(observed: Observed) -> Iterator[Advice]:
-    """Logits that are sharded by class are gathered for a cross entropy."""
+    """Advise if logits that are sharded by class are gathered for a cross entropy."""
     of_logits = [one for one in observed.last(Redistribution) if _is_of_logits(one)]
     for group in _grouped(of_logits, lambda one: _line(one.place)):
         first = group[0]
@@ -413,13 +421,13 @@ def logits_gathered(observed: Observed) -> Iterator[Advice]:
 
 
 def _is_of_logits(one: Redistribution) -> bool:
-    """Return whether ``loss_parallel`` avoids a redistribution: it supports one mesh dimension."""
+    """Return whether ``loss_parallel``, which supports one mesh dimension, avoids a redistribution."""
     is_by_class = one.source == (f"S{one.tensor.count(',')}",) and one.target == ("R",)
     return one.is_for_loss and is_by_class and one.bytes >= MIN_LOGITS_BYTES
 
 
 def _implied_groups(observed: Observed) -> list[list[Redistribution]]:
-    """Group implied redistributions by tensor, except those of other rules, and partial sums."""
+    """Group implied redistributions by tensor, except those of partial sums and those of other rules."""
     others = set(map(id, _of_matrices(observed)))
     moved = (one for one in _implied(observed) if one.bytes and not _is_partial(one.source))
     rest = (one for one in moved if id(one) not in others and not _is_of_logits(one))
@@ -427,13 +435,13 @@ def _implied_groups(observed: Observed) -> list[list[Redistribution]]:
 
 
 def implied_redistributions(observed: Observed) -> Iterator[Advice]:
-    """An op redistributes an operand implicitly, except partial sums, which must be reduced anyway."""
+    """Advise if an op redistributes an operand implicitly; partial sums must be reduced anyway."""
     once = (group for group in _implied_groups(observed) if len(group) == 1)
     for groups in _layered(once, lambda one: (one.op, one.tensor, one.source, one.target)):
         every = [*chain(*groups)]
         first, is_alone = every[0], all(one.operands == 1 for one in every)
         if all(map(_is_backward, every)) or (is_alone and "," not in first.tensor):
-            continue  # the line does not shard its gradient, and a vector has only one dimension
+            continue  # the program does not place a gradient; a vector has no other dimension to shard
         target, source = " ".join(first.target), " ".join(first.source)
         shard_others = f"make it {target}, or place the other operands so that it stays {source}"
         yield _implied_advice(
@@ -445,7 +453,7 @@ def implied_redistributions(observed: Observed) -> Iterator[Advice]:
 
 
 def repeated_implied_redistributions(observed: Observed) -> Iterator[Advice]:
-    """Ops redistribute the same operand several times implicitly, as for q, k and v."""
+    """Advise if ops redistribute the same operand several times implicitly, as for q, k and v."""
     again = (group for group in _implied_groups(observed) if len(group) > 1)
     for groups in _layered(again, lambda one: (one.op, one.tensor, one.source, one.target)):
         if not all(map(_is_backward, chain(*groups))):
@@ -473,7 +481,7 @@ def _implied_advice(
 
 
 def gradients_reduced_again(observed: Observed) -> Iterator[Advice]:
-    """Several ops of an optimizer each reduce the same partial gradient, such as three ops of AdamW."""
+    """Advise if several ops of an optimizer reduce the same partial gradient, such as three ops of AdamW."""
     of_matrices = set(map(id, _of_matrices(observed)))
     reduced = (one for one in _implied(observed) if one.tensor_number and _is_partial(one.source))
     in_optimizer = (
@@ -496,7 +504,7 @@ def gradients_reduced_again(observed: Observed) -> Iterator[Advice]:
 
 
 def sums_one_by_one(observed: Observed) -> Iterator[Advice]:
-    """Partial scalars are reduced one by one, such as the norm of each parameter."""
+    """Advise if partial scalars are reduced one by one, such as the norm of each parameter."""
     every = observed.last(Redistribution)
     others = set(map(id, _of_matrices(observed)))
     numbers = [one for one in every if one.tensor.endswith("[]") and _is_partial(one.source)]
@@ -518,7 +526,7 @@ def sums_one_by_one(observed: Observed) -> Iterator[Advice]:
 
 
 def _own_collectives(observed: Observed) -> list[Collective]:
-    """Return the collectives of the last step that no redistribution runs."""
+    """Return the collectives of the last step outside of redistributions."""
     return [one for one in observed.last(Collective) if not one.is_redistributing]
 
 
@@ -527,7 +535,7 @@ def _communicates(cell: Cell) -> bool:
 
 
 def numbers_one_by_one(observed: Observed) -> Iterator[Advice]:
-    """Numbers of plain tensors are reduced one by one, at one or several lines, such as metrics of a log."""
+    """Advise if plain tensors of one number are reduced one by one at any lines, such as logged metrics."""
     every = _own_collectives(observed)
     numbers = [one for one in every if one.kind == "all_reduce" and one.bytes <= 8]  # f64 at most
     if len(numbers) >= MIN_SUMS:
@@ -542,7 +550,7 @@ def numbers_one_by_one(observed: Observed) -> Iterator[Advice]:
 
 
 def gradients_reduced_in_each_pass(observed: Observed) -> Iterator[Advice]:
-    """FSDP reduces the same gradients in several backward passes of a step, as in each micro-batch."""
+    """Advise if FSDP reduces the same gradients in several backward passes of a step, as of micro-batches."""
     for same in _reduced_passes(observed):
         others = list(chain(*same[:-1]))
         if others:
@@ -557,7 +565,7 @@ def gradients_reduced_in_each_pass(observed: Observed) -> Iterator[Advice]:
 
 
 def _reduced_passes(observed: Observed) -> list[list[list[Collective]]]:
-    """Group the reductions of each backward pass with those of passes that reduce the same."""
+    """Return the reductions of each backward pass, with passes of equal reductions in one group."""
     passes: defaultdict[int, list[Collective]] = defaultdict(list)
     for one in _own_collectives(observed):
         if one.kind == "reduce_scatter" and _is_backward(one):
@@ -566,12 +574,12 @@ def _reduced_passes(observed: Observed) -> list[list[list[Collective]]]:
 
 
 def _reduced_bytes(of_pass: Iterable[Collective]) -> Hashable:
-    """Return what a pass reduces: how often which bytes at which line."""
+    """Return a key of the reductions in a pass: their number by size and line."""
     return frozenset(Counter((one.bytes, _line(one.place)) for one in of_pass).items())
 
 
 def _gathered_in_a_row(observed: Observed) -> list[list[Collective]]:
-    """Return the gathers of FSDP groups that are gathered again with no other group in between."""
+    """Return, by pass and group, the gathers of FSDP groups that are gathered twice in a row."""
     gathers = [one for one in _own_collectives(observed) if one.fsdp_group and one.kind == "all_gather"]
     of_pass = _grouped(gathers, lambda one: observed.passes[id(one)])
     again = {
@@ -584,7 +592,7 @@ def _gathered_in_a_row(observed: Observed) -> list[list[Collective]]:
 
 
 def groups_gathered_again(observed: Observed) -> Iterator[Advice]:
-    """FSDP gathers a group again for each call of a module in a row, such as an lm_head for each chunk."""
+    """Advise if FSDP gathers a group for each call of a module in a row, such as lm_head for each chunk."""
     for groups in _layered(_gathered_in_a_row(observed), lambda one: one.bytes):
         count = sum(len(group) - 1 for group in groups)
         yield Advice(
@@ -599,7 +607,7 @@ def groups_gathered_again(observed: Observed) -> Iterator[Advice]:
 
 
 def small_groups(observed: Observed) -> Iterator[Advice]:
-    """FSDP gathers and reduces many groups of few bytes, such as one for each linear layer."""
+    """Advise if FSDP gathers and reduces many groups of few bytes, such as one for each linear layer."""
     every = _own_collectives(observed)
     others = chain(
         *(of_pass for same in _reduced_passes(observed) for of_pass in same[:-1]),
@@ -633,7 +641,7 @@ def _cost_of_groups_ns(observed: Observed, some: Sequence[Collective]) -> float:
 
 
 def scattered_tensors(observed: Observed) -> Iterator[Advice]:
-    """distribute_tensor sends tensors that every rank often has already."""
+    """Advise if ``distribute_tensor`` sends several tensors, which every rank may already have."""
     lines = {_line(one.place) for one in observed.last(Wrapping) if one.name == "distribute_tensor"}
     every = _own_collectives(observed)
     sent = [one for one in every if one.kind in ("scatter", "broadcast") and _line(one.place) in lines]
@@ -652,7 +660,7 @@ def scattered_tensors(observed: Observed) -> Iterator[Advice]:
 
 
 def partial_reads(observed: Observed) -> Iterator[Advice]:
-    """The host reads a partial DTensor, whose value is this rank's share."""
+    """Advise if the host reads a partial DTensor, whose value is the share of one rank."""
     if reads := [one for one in observed.last(Read) if one.is_partial]:
         values = plural(len(reads), "partial value")
         yield Advice(
@@ -665,7 +673,7 @@ def partial_reads(observed: Observed) -> Iterator[Advice]:
 
 
 def repeated_reads(observed: Observed) -> Iterator[Advice]:
-    """The host reads values more than once in each step, and waits for the device each time."""
+    """Advise if the host reads several values in each step, and waits for the device each time."""
     reads = observed.recurring(Read, lambda one: (one.op, one.place))
     if len(reads) > 1:
         yield Advice(
@@ -680,18 +688,18 @@ def repeated_reads(observed: Observed) -> Iterator[Advice]:
 # Wrapping
 
 
-def _convert_ns(observed: Observed, some: Sequence[Wrapping], forward_only: bool = False) -> float:
-    """Return the cost of conversions by one function, including those of their gradients."""
+def _convert_ns(observed: Observed, events: Sequence[Wrapping], forward_only: bool = False) -> float:
+    """Return the cost of conversions in nanoseconds, including those of their gradients."""
     every = (*observed.last(Wrapping), *observed.last(Unwrapping))
-    names = {one.name for one in some}
-    alike = [one for one in every if one.name in names and one.tensor_number]
+    names = {one.name for one in events}
+    same_name = [one for one in every if one.name in names and one.tensor_number]
     converts: Callable[[Cell], bool] = lambda cell: cell.part == Part.WRAPPING and cell.op in names  # noqa: E731
-    return observed.cost_ns(some, alike, converts, forward_only)
+    return observed.cost_ns(events, same_name, converts, forward_only)
 
 
-def _of_gradients(observed: Observed, some: Sequence[Wrapping]) -> list[Redistribution]:
-    """Return redistributions of the gradients of wraps, if nothing else at their lines needs any."""
-    shapes = {(_line(one.place), one.tensor) for one in some} - {
+def _of_gradients(observed: Observed, wraps: Sequence[Wrapping]) -> list[Redistribution]:
+    """Return redistributions of gradients of wraps, except at lines that redistribute such tensors."""
+    shapes = {(_line(one.place), one.tensor) for one in wraps} - {
         (_line(one.place), one.tensor) for one in _explicit(observed)
     }
     explicit = (one for one in observed.last(Redistribution) if _is_backward(one) and not one.is_implied)
@@ -699,7 +707,10 @@ def _of_gradients(observed: Observed, some: Sequence[Wrapping]) -> list[Redistri
 
 
 def repeated_conversions(observed: Observed) -> Iterator[Advice]:
-    """A tensor is wrapped or unwrapped several times in a phase, which may redistribute each gradient."""
+    """Advise if a tensor is wrapped or unwrapped several times in a phase.
+
+    Each wrap may redistribute a gradient.
+    """
     for kind, result in ((Wrapping, "DTensor"), (Unwrapping, "local tensor")):
         numbered = [one for one in observed.last(kind) if one.tensor_number]
         same = _grouped(numbered, lambda one: (one.name, one.tensor_number, one.placements, _phase(one)))
@@ -725,7 +736,7 @@ def repeated_conversions(observed: Observed) -> Iterator[Advice]:
 
 
 def wrapped_parameters(observed: Observed) -> Iterator[Advice]:
-    """Parameters are converted to DTensors in each step."""
+    """Advise if parameters are converted to DTensors in each step."""
     wrapped = observed.recurring(Wrapping, lambda one: one.is_parameter and one.tensor_number)
     parameters = ([one] for one in wrapped if one.is_parameter and one.tensor_number)
     for groups in _layered(parameters, lambda one: (one.name, one.placements)):
@@ -745,7 +756,7 @@ def wrapped_parameters(observed: Observed) -> Iterator[Advice]:
 
 
 def slow_optimizer(observed: Observed) -> Iterator[Advice]:
-    """An optimizer runs single or foreach ops on DTensors that one fused op or local tensors can replace."""
+    """Advise if an optimizer runs ops on DTensors that one fused op or ops on local tensors can replace."""
     cells = [cell for cell in observed.cells if cell.place and cell.place.phase is Phase.OPTIMIZER]
     dispatched = [cell for cell in cells if cell.part == Part.DISPATCH]
     calls = round(sum(cell.calls for cell in dispatched))
@@ -757,11 +768,11 @@ def slow_optimizer(observed: Observed) -> Iterator[Advice]:
     if one.fuses:
         change = f"give {one.name} fused=True{' in place of foreach' * by_lists}"
         change = MIXED if one.is_mixed else change
-    elif one.is_partial:  # local tensors are only summands of the gradients
+    elif one.is_partial:  # a local tensor is only one summand of its gradient
         return
     else:
         change = "step on the local tensors: the result is the same"
-    # Dispatching one op over all lists costs as much as several ops over parts of them.
+    # Dispatch of one op over all lists costs as much as that of several ops over parts of them.
     stays = {Part.LOCAL, Part.DISPATCH} if by_lists and one.fuses else {Part.LOCAL}
     yield Advice(
         f"{one.name} steps {'by lists of' if by_lists else 'op by op over'} DTensors at "
@@ -775,10 +786,10 @@ def slow_optimizer(observed: Observed) -> Iterator[Advice]:
 
 
 def recurring_misses(observed: Observed) -> Iterator[Advice]:
-    """Ops miss in each step for the same cause, at one or several lines."""
+    """Advise if ops miss in each step for the same cause, at one or several lines."""
     again = observed.recurring(Miss, lambda one: (one.op, one.cause, one.place))
-    cured = (one for one in again if one.remedy and (one.is_direct or one.remedy is not Remedy.NUMBER))
-    for groups in _layered(_grouped(cured, _origin), lambda one: one.remedy):
+    avoidable = (one for one in again if one.remedy and (one.is_direct or one.remedy is not Remedy.NUMBER))
+    for groups in _layered(_grouped(avoidable, _origin), lambda one: one.remedy):
         missed = [*chain(*groups)]
         ops = [op.partition(".")[0] for op in dict.fromkeys(one.op for one in missed)]
         yield Advice(
@@ -793,13 +804,13 @@ def recurring_misses(observed: Observed) -> Iterator[Advice]:
 
 
 def _origin(miss: Miss) -> Hashable:
-    """Return the key that misses of one cause share: the values of a number, or the op that is not cached."""
+    """Return the key of a cause: the remedy, and the values of a number or the op that is not cached."""
     is_of_op = miss.remedy is Remedy.UNCACHED
     return miss.remedy, miss.op if is_of_op else miss.remedy is not Remedy.SHAPE and miss.values
 
 
 def growth(observed: Observed) -> Iterator[Advice]:
-    """Each step adds the same number of live DTensors, sharding specs or cached plans."""
+    """Advise if each step adds the same number of live DTensors, sharding specs or cached plans."""
     missed = observed.last(Miss)
     if missed:  # each miss adds a cache entry, which holds specs
         direct = [one for one in missed if one.is_direct]
@@ -818,7 +829,7 @@ def growth(observed: Observed) -> Iterator[Advice]:
 def _grown(
     observed: Observed, grown: Callable[[StepCounts], int], noun: str, such: str, change: str
 ) -> Iterator[Advice]:
-    """Advise if several steps grew by the same number; name the only line that wraps as many."""
+    """Advise if several steps grew by the same number; name the line that wraps as many if it is unique."""
     counts = {grown(step) for step in observed.steps}
     if len(observed.steps) > 1 and len(counts) == 1 and (count := max(counts)) > 0:
         wraps = _grouped(observed.last(Wrapping), lambda one: (one.name, one.place))
@@ -831,7 +842,7 @@ def _grown(
 
 
 def elementwise_modules(observed: Observed) -> Iterator[Advice]:
-    """Dispatch of a module costs many times its local ops, which only need the local shard."""
+    """Advise if dispatch of a module costs many times its local ops, which only need the local shard."""
     of_module: defaultdict[str, list[Cell]] = defaultdict(list)
     for cell in observed.cells:
         if cell.place and cell.place.module:
@@ -855,14 +866,14 @@ def elementwise_modules(observed: Observed) -> Iterator[Advice]:
 
 
 def _needs_others(cell: Cell) -> bool:
-    """Return whether a cell needs more than local tensors."""
+    """Return whether an op may need elements of other ranks, so that local tensors do not suffice."""
     moves = _moves(cell) or _communicates(cell) or cell.part == Part.WRAPPING
     is_forward = cell.place is not None and cell.place.phase is Phase.FORWARD
     return (moves and is_forward) or MIXING.search(cell.op) is not None
 
 
 def old_objects_collected(observed: Observed) -> Iterator[Advice]:
-    """Collections of the oldest generation visit the whole heap of the program within a step."""
+    """Advise if collections of the oldest generation, which visit the whole heap, run within steps."""
     found = observed.collector
     if found and found.share is not None and found.oldest_ns >= MIN_SHARE * found.wall_ns:
         yield Advice(
