@@ -29,18 +29,18 @@ BUDGET_STEPS, DEFAULT_STEPS = "--budget-steps", 20
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser with one-line errors and preformatted help texts."""
+    """Argument parser with one-line errors and preformatted help texts."""
 
     def __init__(self, prog: str, **more: Any) -> None:
         super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **more)
 
     def error(self, message: str) -> NoReturn:
-        """Raise a one-line error."""
+        """Raise an error with a one-line message."""
         raise DtDispatchError(message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+    """Run the command line; return the exit status."""
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
     except DtDispatchError as error:
@@ -71,7 +71,7 @@ def _run(words: list[str]) -> int:
 
 
 def _read(words: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line; an unknown flag is rejected first, with similar valid ones."""
+    """Parse a command line. An unknown flag is rejected first, with a similar valid flag."""
     parser, of_commands = _parsers()
     commands = sorted({command for command, *_ in of_commands})
     if words and not words[0].startswith("-") and words[0] not in commands:
@@ -88,7 +88,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _watch(words: list[str]) -> int:
-    """Run a script or a module; everything after its name belongs to it."""
+    """Run a script or a module. All words after its name are its arguments."""
     values = {i + 1 for i, word in enumerate(words, 1) if word == BUDGET_STEPS}
     names = (i for i, word in enumerate(words, 1) if not word.startswith("-") and i not in values)
     cut = next(names, len(words))
@@ -137,12 +137,12 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _parsers() -> tuple[Parser, dict[tuple[str, ...], Parser]]:
-    """Declare the command line; return its parser, and the flags of each command."""
+    """Return the parser of the command line, and the parser of each command by its words."""
     about = (
         "Compare, print and export measurements of DTensor dispatch. To measure tests: pytest --dtdispatch"
     )
     example = "example:\n  dtdispatch ab --help\n\n" + STATUS.format(
-        "done; ab and watch have more: see their --help"
+        "success; ab and watch define more: see their --help"
     )
     parser = Parser("dtdispatch", description=about, epilog=example)
     number = f"dtdispatch {version('pytest-dtdispatch')}"
@@ -164,30 +164,32 @@ def _add_watch(commands: Any) -> None:
 
 exit status:
   that of the script
-  2    invalid command line, or a script that ended well and called no op on DTensors
+  2    invalid command line, or the script succeeded without a call of an op on DTensors
   130  interrupted"""
     text = "run a script, and report where its steps miss the caches"
     usage = "dtdispatch watch [--budget] [--budget-steps N] (SCRIPT.py | -m MODULE) [ARGUMENT ...]"
     watch = commands.add_parser("watch", help=text, description=about, epilog=example, usage=usage)
-    text = "report too where the wall time of a step goes: 124 steps after the warm-up, or more"
+    text = "also divide the wall time of a step into parts; needs at least 124 steps after the warm-up"
     watch.add_argument("--budget", action="store_true", help=text)
-    text = f"the budget of N undisturbed steps in place of {DEFAULT_STEPS}: 5 take 43 steps, or more"
+    text = f"budget of N undisturbed steps instead of {DEFAULT_STEPS}; 5 need at least 49 steps in total"
     watch.add_argument(BUDGET_STEPS, type=argument_type(read_count), metavar="N", help=text)
     program = watch.add_mutually_exclusive_group(required=True)
-    text = "a Python file; each step of its optimizer ends a step"
+    text = "Python file to run; each step of its optimizer ends a step"
     program.add_argument("script", nargs="?", metavar="SCRIPT.py", help=text)
-    program.add_argument("-m", dest="module", metavar="MODULE", help="a module instead, as for python -m")
-    watch.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="of the script or the module")
+    program.add_argument(
+        "-m", dest="module", metavar="MODULE", help="run a module instead of a script, as python -m does"
+    )
+    watch.add_argument(
+        "arguments", nargs="*", metavar="ARGUMENT", help="argument of the script or the module"
+    )
 
 
 def _add_report(commands: Any) -> None:
     about = "Print the numbers of saved runs side by side, or export one run."
-    example = "example:\n  dtdispatch report run.json --export html:run.html\n\n" + STATUS.format(
-        "printed or written"
-    )
+    example = "example:\n  dtdispatch report run.json --export html:run.html\n\n" + STATUS.format("success")
     text = "print the numbers of saved runs, or export one"
     report = commands.add_parser("report", help=text, description=about, epilog=example)
-    text = "a run saved by --benchmark-json, --benchmark-save or --benchmark-autosave"
+    text = "run saved by --benchmark-json, --benchmark-save or --benchmark-autosave"
     report.add_argument("saved", type=argument_type(read_file), nargs="+", metavar="SAVED.json", help=text)
     text = f"write the run to FILE; may be repeated. Formats: {', '.join(EXPORTS)}"
     read = argument_type(partial(read_exports, formats=EXPORTS))
@@ -197,21 +199,21 @@ def _add_report(commands: Any) -> None:
 
 
 def _add_expected(commands: Any) -> Parser:
-    about = "Accept results that a run found: write them into a file of expected results."
+    about = "Update a file of expected results with the results of a run."
     example = """example:
   pytest --dtdispatch --dtdispatch-expected expected.csv --dtdispatch-export csv:results.csv
   dtdispatch expected update expected.csv --results results.csv --reason "one more norm"
 
 """
-    texts = {"description": about, "epilog": example + STATUS.format("written")}
+    texts = {"description": about, "epilog": example + STATUS.format("success")}
     expected = commands.add_parser("expected", help="maintain a file of expected results", **texts)
     actions = expected.add_subparsers(dest="action", title="actions", metavar="ACTION", required=True)
-    update: Parser = actions.add_parser("update", help="accept results that a run found", **texts)
+    update: Parser = actions.add_parser("update", help="update a file with the results of a run", **texts)
     file = argument_type(read_file)
-    update.add_argument("file", type=file, metavar="FILE", help="the expected results; it is rewritten")
-    text = "what pytest wrote with --dtdispatch-export csv:FILE"
+    update.add_argument("file", type=file, metavar="FILE", help="file of expected results to update")
+    text = "results exported by pytest with --dtdispatch-export csv:FILE"
     update.add_argument("--results", type=file, required=True, metavar="RESULTS.csv", help=text)
-    text = "why they changed; kept in their rows"
+    text = "reason of the change, stored in the changed rows"
     update.add_argument("--reason", required=True, metavar="TEXT", help=text)
     text = "also add results that FILE lacks, with this margin: 0.1 is 10 %%; counts get 0"
     update.add_argument("--new-margin", metavar="FRACTION", help=text)
