@@ -1,4 +1,4 @@
-"""The table of comparisons: one line for each variant."""
+"""Table of comparisons, with one line for each variant."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEANINGS = {
 
 
 def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> Document:
-    """Render comparisons, with a group for each."""
+    """Render comparisons, each as a group of lines."""
     every = [variant for of_test in compared.values() for variant in of_test]
     counts = COUNTS if any(variant.counts for variant in every) else ()
     groups = []
@@ -45,7 +45,7 @@ def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> D
 
 
 def _worst_text(every: Sequence[ComparedVariant]) -> str:
-    """Describe the slowest of all variants."""
+    """Return the text on the slowest variant; empty if no variant was measured."""
     timed = [(variant.samples.figure, variant.name) for variant in every if variant.samples]
     return f"worst: {max(timed)[1]}, {MICROSECONDS.text(max(timed)[0])} us" if timed else ""
 
@@ -74,7 +74,7 @@ def _line(variant: ComparedVariant, first: ComparedVariant, counts: Sequence[str
 
 
 def variants_data(variants: Sequence[ComparedVariant]) -> list[dict[str, Any]]:
-    """Return the counts of the variants of a test, and their ratios to the first of their comparison."""
+    """Return the counts of a test's variants, and their ratios to the first variant of their comparison."""
     first = {one.base_name: one for one in reversed(variants)}
     ratios = [ratio_of(one, first[one.base_name]) for one in variants]
     return [

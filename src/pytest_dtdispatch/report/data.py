@@ -15,22 +15,23 @@ from pytest_dtdispatch.report.document import KINDS, Paragraph, plain
 from pytest_dtdispatch.report.run import ReportedRun
 
 FORMAT, VERSION = "pytest-dtdispatch results", 1
-DIGITS = 6  # of a float: no time is measured with more
+DIGITS = 6  # significant digits of a float: no time is measured more precisely
 
 
 def run_text(run: ReportedRun) -> tuple[str, int]:
-    """Render a run as one line of JSON; return it and the number of rows and other results."""
+    """Render a run as one line of JSON; return the line and the number of rows and other results."""
     data = run_data(run)
     text = json.dumps(_compact(data), separators=(",", ":"), allow_nan=False) + "\n"
     return text, len(data["rows"]) + len(data["results"])
 
 
 def run_data(run: ReportedRun) -> dict[str, Any]:
-    """Return the rows, results, verdicts and advice of a run."""
+    """Return a run with its rows, results, verdicts and advice as plain data."""
     results, advice = [], []
     for kind, by_test in run.results.items():
-        for test, of_test in by_test.items():
-            for result, data in zip(of_test, (KINDS[kind].data or fields_data)(of_test), strict=True):
+        for test, test_results in by_test.items():
+            to_data = KINDS[kind].data or fields_data
+            for result, data in zip(test_results, to_data(test_results), strict=True):
                 about = {"kind": kind, "test": test, "name": result.name}
                 results.append({**about, "metrics": dict(result.metrics()), **data})
                 advice += [{**about, **asdict(one)} for one in KINDS[kind].advice(result)]
@@ -51,7 +52,8 @@ def run_data(run: ReportedRun) -> dict[str, Any]:
 def fields_data(results: Sequence[Any]) -> list[dict[str, Any]]:
     """Return the fields of results, except their names, samples and advice."""
     omitted = {"name", "measurement", "advice"}
-    return [{name: one for name, one in asdict(each).items() if name not in omitted} for each in results]
+    fields = (asdict(result) for result in results)
+    return [{name: value for name, value in each.items() if name not in omitted} for each in fields]
 
 
 def _row(test: str, row: Measurement) -> dict[str, Any]:
@@ -68,7 +70,7 @@ def _gate(gate: Judgement) -> dict[str, Any]:
 
 
 def _compact(value: Any) -> Any:
-    """Round floats to a few digits, never above the unit, and replace those that JSON lacks by None."""
+    """Round floats to six significant digits or to integers; replace infinity and NaN by None."""
     if isinstance(value, float):
         if not math.isfinite(value):
             return None

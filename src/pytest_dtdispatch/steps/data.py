@@ -1,4 +1,4 @@
-"""Counted steps as data for programs: every count in each step, and events with one entry for each cause."""
+"""Counted steps as data for programs: all counts of each step, and events grouped by cause and line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_dtdispatch.core.text import fold_layers, plural
 from pytest_dtdispatch.steps.events import AnyEvent
 from pytest_dtdispatch.steps.model import COUNTS, Steps
 
-NUMBERING = ("place", "call", "tensor_number", "result_number")  # fields that only relate events
+NUMBERING = ("place", "call", "tensor_number", "result_number")  # fields that are no part of a cause
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class StepState:
 
     Args:
         counted: whether it is a single step without a warm-up, which has no steady state.
-        steady: whether it is steady, at least after its last miss.
+        steady: whether it is steady, if only after its last miss.
         shapes: number of distinct inputs up to its last miss, if it is steady only after that; else 0.
         misses: whether it misses.
         grows: whether caches or live sharding specs grow.
@@ -68,7 +68,7 @@ def _grows(steps: Steps) -> bool:
 
 
 def steps_data(counted: Sequence[Steps]) -> list[dict[str, Any]]:
-    """Return the data of the counted steps of a test; counts have the names of their limits."""
+    """Return the data of the counted steps of a test. Counts are named as their limits, else by title."""
     kinds = {kind.limit or kind.title: kind.number for kind in COUNTS if kind.limit or kind.title}
     return [
         {
@@ -84,7 +84,7 @@ def steps_data(counted: Sequence[Steps]) -> list[dict[str, Any]]:
 
 
 def _events(counted: Steps) -> list[dict[str, Any]]:
-    """Merge events of the same cause and line over steps and layers."""
+    """Return one entry for all events of the same cause and line, over steps and layers."""
     same: defaultdict[Hashable, list[tuple[int, AnyEvent]]] = defaultdict(list)
     for number, step in enumerate(counted.steps):
         for event in step.events:
