@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 
 import pytest
 
@@ -53,10 +55,10 @@ def test_verdict_comes_first_and_changed_rows_second(monkeypatch: pytest.MonkeyP
     lines = text.splitlines()
     assert lines[0] == "## dtdispatch: failed, 1 passed, 1 regressed, 1 missing"
     assert lines[2:6] == [
-        "| row | verdict | change | compared with | of |",
-        "| --- | --- | --- | --- | --- |",
-        r"| `t.py::slow` | regressed | 7.00 -\> 8.40 us (+20.0 %) | median:10% | expected.csv |",
-        "| `t.py::gone` | missing | - | misses 4 +-0 % | expected.csv |",
+        "| row | verdict | line | change | compared with | of |",
+        "| --- | --- | --- | --- | --- | --- |",
+        r"| `t.py::slow` | regressed | - | 7.00 -\> 8.40 us (+20.0 %) | median:10% | expected.csv |",
+        "| `t.py::gone` | missing | - | - | misses 4 +-0 % | expected.csv |",
     ]
     assert lines[7:9] == ["* regressed: find what slowed it", "* missing: restore the test"]
     assert folded_titles(text) == [
@@ -148,6 +150,16 @@ def test_failed_row_is_an_error_at_its_test() -> None:
     assert other == ({"title": "dtdispatch: missing"}, "gone")
     assert errors()[0][1] == "no row could be judged against expected.csv"
     assert errors(PASSED) == []
+
+
+def test_failed_row_is_an_error_at_its_source_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "layers.py").touch()
+    monkeypatch.chdir(tmp_path / "src")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
+    row = replace(regressed("t.py::test", 50), lines=("/lib/torch/adam.py:7", "gone.py:1", "layers.py:31"))
+    [(at, _)] = errors(row, **{"t.py": ("t.py", 2)})
+    assert (at["file"], at["line"]) == ("src/layers.py", "31")
 
 
 def test_worst_errors_come_first_and_remainder_is_counted() -> None:

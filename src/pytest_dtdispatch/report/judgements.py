@@ -9,7 +9,15 @@ from statistics import median
 from pytest_dtdispatch.core.results import name_in_files
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import column_scale, first_of, plural, shorten_path
-from pytest_dtdispatch.core.verdicts import LIMITS, CountChange, Judgement, RowVerdict, TimeChange, Verdict
+from pytest_dtdispatch.core.verdicts import (
+    LIMITS,
+    CountChange,
+    Judgement,
+    NumberShift,
+    RowVerdict,
+    TimeChange,
+    Verdict,
+)
 from pytest_dtdispatch.report.document import (
     Block,
     Column,
@@ -190,6 +198,8 @@ def change_text(row: RowVerdict) -> str:
             moved = f"{unit.text(then)} -> {unit.text(now)} {unit.name}"
         case CountChange(then, now):
             moved = f"{then:,.0f} -> {now:,.0f}"
+        case NumberShift(base_least=then, head_least=now):
+            return f"{then:,g} -> {now:,g}"
         case _:
             return ""
     percent = _change_percent(row)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from pytest_dtdispatch.core.results import MetricValue, row_key
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import escape_controls, shown
+from pytest_dtdispatch.core.text import escape_controls, first_of, shown
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     KINDS,
@@ -90,7 +92,7 @@ def verdict_text(run: ReportedRun) -> str:
 def _head(run: ReportedRun) -> str:
     parts = [f"## {TITLE}: {verdict_text(run)}\n"]
     judged = ((gate, row) for gate in run.gates for row in gate.verdicts)
-    changed = [(gate, row) for gate, row in judged if row.verdict not in (Verdict.PASSED, Verdict.NEW)]
+    changed = [(gate, row) for gate, row in judged if row.verdict is not Verdict.PASSED]
     if changed:
         changed.sort(key=lambda each: gravity(each[1]))
         remedies = dict.fromkeys(f"{row.verdict}: {row.remedy}" for _, row in changed if row.remedy)
@@ -107,12 +109,18 @@ def _changes(changed: Sequence[tuple[Judgement, RowVerdict]]) -> Table:
     lines = tuple(
         Line(
             row_text(row),
-            (str(row.verdict), change_text(row) or "-", row.criterion or "-", cut_name(gate.where)),
+            (
+                str(row.verdict),
+                ", ".join(first_of(row.lines, 3)) or "-",
+                change_text(row) or "-",
+                row.criterion or "-",
+                cut_name(gate.where),
+            ),
         )
         for gate, row in changed[:MOST_ROWS]
     )
     more = f"and {len(changed) - MOST_ROWS:,} more rows" if len(changed) > MOST_ROWS else ""
-    columns = tuple(map(Column, ("verdict", "change", "compared with", "of")))
+    columns = tuple(map(Column, ("verdict", "line", "change", "compared with", "of")))
     return Table(columns, (Group("", lines, more),), label_title="row", proof_title="")
 
 
@@ -130,6 +138,8 @@ def run_sections(run: ReportedRun) -> Iterator[tuple[str, Document]]:
 
 def error_commands(run: ReportedRun, locations: Mapping[str, tuple[str, int]]) -> list[str]:
     """Return a GitHub error command for each failed row, the worst first, and one for the number of others.
+
+    Each is at the source line that caused it, or else at its test.
 
     Args:
         run: judged run.
@@ -155,11 +165,20 @@ def _error(properties: Mapping[str, str], message: str) -> str:
 
 
 def _of_row(row: RowVerdict, locations: Mapping[str, tuple[str, int]]) -> str:
-    location = locations.get(row_key(row.row.test))
+    causes = (found for line in row.lines if (found := _location(line)))
+    location = next(causes, locations.get(row_key(row.row.test)))
     at = {"file": location[0], "line": str(location[1])} if location else {}
     details = "; ".join(filter(None, (row.criterion, change_text(row), row.remedy)))
     message = ": ".join(filter(None, (row_text(row), details)))
     return _error({**at, "title": f"{TITLE}: {row.verdict}"}, message)
+
+
+def _location(line: str) -> tuple[str, int] | None:
+    """Return the file in the repository and the number of a source line; None if it is elsewhere."""
+    file, _, number = line.rpartition(":")
+    path, root = Path.cwd() / file, Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
+    is_inside = path.is_relative_to(root) and path.is_file() and number.isdigit()
+    return (path.relative_to(root).as_posix(), int(number)) if is_inside else None
 
 
 def _data(text: str) -> str:
