@@ -10,8 +10,7 @@ python=${PYTHON:-python}
 folder=${DTDISPATCH_FOLDER:-dtdispatch-ci}
 base=${DTDISPATCH_BASE:-}
 most_bytes=60000 # of what a stage printed: a summary may have 1 MiB
-table='/^| op | path | /' # begins the table that an A/B run ends with, which the page has as a table
-failed=()
+failed=() verdicts=()
 read -r -a stages <<<"${DTDISPATCH_STAGES:-counts}"
 read -r -a tests <<<"${DTDISPATCH_TESTS:-}"
 for name in "${stages[@]}"; do
@@ -35,17 +34,19 @@ verdict_of() {
 
 # stage NAME COMMAND...: run a command, keep what it prints, and go on. Indented by four spaces it stays text in the page.
 stage() {
-    local name=$1 status=0 verdict
+    local name=$1 status=0 verdict line
     shift
     echo "== dtdispatch: $name"
     "$@" 2>&1 | tee "$folder/$name.log" || status=${PIPESTATUS[0]}
     verdict=$(verdict_of "$status")
     echo "$name: $verdict" | tee -a "$folder/summary.txt"
+    line=$(sed -n "s/^### \($name: .*\)/\1/p" "$folder/$name.log" | head -n 1)
+    [[ -z $line && $status == 0 ]] || verdicts+=("${line:-$name: $verdict}")
     {
         printf '\n<details><summary>%s: %s</summary>\n\n' "$name" "$verdict"
-        sed "$table,\$d" "$folder/$name.log" | tail -c "$most_bytes" | tr -d '\000-\010\013-\037' | sed 's/^/    /'
+        sed "/^### $name: /,\$d" "$folder/$name.log" | tail -c "$most_bytes" | tr -d '\000-\010\013-\037' | sed 's/^/    /'
         printf '\n</details>\n\n'
-    } >>"$folder/summary.md"
+    } >>"$folder/logs.md"
     if [[ $status != 0 ]]; then
         failed+=("$name")
         [[ -z ${GITHUB_ACTIONS:-} ]] || echo "::warning title=dtdispatch $name::$verdict; the summary of the job has the rows"
@@ -64,7 +65,7 @@ measure() {
     local flags
     read -r -a flags <<<"${DTDISPATCH_PYTEST_ARGS:-}"
     [[ -z ${DTDISPATCH_EXPECTED:-} ]] || flags+=(--dtdispatch-expected "$DTDISPATCH_EXPECTED")
-    OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} "$python" -m pytest --dtdispatch --benchmark-quiet \
+    OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} GITHUB_STEP_SUMMARY="$folder/measured.md" "$python" -m pytest --dtdispatch --benchmark-quiet \
         --dtdispatch-export "html:$folder/report.html" --dtdispatch-export "csv:$folder/results.csv" \
         --dtdispatch-export markdown:auto "${flags[@]}" "${tests[@]}"
 }
@@ -79,8 +80,9 @@ compare() {
 }
 
 mkdir -p "$folder"
-: >"$folder/summary.txt"
-echo "## dtdispatch" >"$folder/summary.md"
+for file in summary.txt measured.md changes.md logs.md; do
+    : >"$folder/$file"
+done
 unset FORCE_COLOR
 export NO_COLOR=1 COLUMNS=${COLUMNS:-120} # what is printed goes into pages
 stage install install
@@ -88,9 +90,18 @@ if ((${#failed[@]} == 0)); then
     stage measured measure
     for name in ${base:+"${stages[@]}"}; do
         stage "$name" compare "$name"
-        sed -n "$table,\$p" "$folder/$name.log" >>"$folder/summary.md"
+        sed -n "/^### $name: /,\$p" "$folder/$name.log" >>"$folder/changes.md" # the Markdown that it ends with
     done
 fi
+# First the verdict of each stage with its rows, then what changed, the head alone, and logs.
+((${#verdicts[@]})) || mapfile -t verdicts < <(sed -n '1s/^## dtdispatch: //p' "$folder/measured.md")
+title=$(printf '; %s' "${verdicts[@]:-nothing was measured}")
+{
+    echo "## dtdispatch: ${title#; }"
+    cat "$folder/changes.md"
+    sed 's/^## dtdispatch: /### head: /' "$folder/measured.md"
+    cat "$folder/logs.md"
+} >"$folder/summary.md"
 [[ -z ${GITHUB_STEP_SUMMARY:-} ]] || cat "$folder/summary.md" >>"$GITHUB_STEP_SUMMARY"
 if ((${#failed[@]} == 0)); then
     echo "dtdispatch: every stage passed"

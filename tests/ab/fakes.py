@@ -35,6 +35,7 @@ with open(os.environ["DTDISPATCH_AB_OUTPUT"], "w") as output:
     if told["numbers"]:
         content["values"] = rows(told["numbers"][os.environ["DTDISPATCH_AB_KIND"]])
         content["details"] = rows(told["numbers"].get("details", {{}}))
+        content["lines"] = rows(told["numbers"].get("lines", {{}}))
     output.write(json(content))
 """
 

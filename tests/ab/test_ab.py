@@ -291,15 +291,12 @@ def test_failed_profile_keeps_the_verdicts(tmp_path: Path, capsys: pytest.Captur
 
 
 def pasted(out: str) -> list[list[str]]:
-    """Return the cells of the one table that an output ends with, as GitHub takes them apart."""
-    _, _, text = out.partition("\n\n")
-    table, _, below = text.partition("\n\n")
-    assert table.startswith("| op | path | base")
-    assert "\n|" not in below
-    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in table.splitlines()]
-    assert len({len(row) for row in rows}) == 1
-    assert all(set(cell) <= set(" -:") for cell in rows[1])
-    return [[cell.strip() for cell in row] for row in (rows[0], *rows[2:])]
+    """Return the titles and the rows of the tables to paste, as GitHub takes them apart."""
+    lines = out[out.index("\n### ") :].splitlines()
+    titles, _, *rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines if line.startswith("|")]
+    assert len({len(row) for row in (titles, *rows)}) == 1
+    rows = [row for row in rows if row != titles and not set(row[0]) <= set(" -:")]
+    return [[cell.strip() for cell in row] for row in (titles, *rows)]
 
 
 def test_pasted_table_has_numbers_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -319,8 +316,10 @@ def test_pasted_table_has_numbers_of_the_file(tmp_path: Path, capsys: pytest.Cap
         assert row[5] == f"{figures['low_percent']:+.1f} to {figures['high_percent']:+.1f}"
         assert row[6] == f"{figures['plain_percent']:+.1f}"
         assert row[9].startswith(verdicts[row[1]]["verdict"])
-        assert row[10] == "`t.py::test_add`"
+        assert row[10:] == ["-", "`t.py::test_add`"]
     assert "find what slowed it" in rows[0][9]
+    assert "\n### time: failed: 1 passed, 1 regressed\n" in out
+    assert out.index("| miss |") < out.index("1 row passed</summary>") < out.index("| hit |")
     assert f"{tmp_path / 'old'}: Python 3.12.3" in out.replace("\\", "")
     assert main(["ab", "--judge", str(path), "--markdown"]) == 1
     assert capsys.readouterr().out == out
@@ -334,21 +333,56 @@ def test_table_of_counts_starts_with_regressed_rows(
     two: Answers = {"counts": {**counted(), hostile: 2.0}, "proofs": {}, "details": {hostile: ["mm | <x>"]}}
     base, head = fake_python(tmp_path, "old", numbers=one), fake_python(tmp_path, "new", numbers=two)
     assert compare(base, head, "--metric", "counts", "--markdown") == 1
-    titles, first, *others = pasted(capsys.readouterr().out)
-    assert titles == ["op", "path", "base", "head", "change", "verdict", "test"]
+    titles, *rows = pasted(capsys.readouterr().out)
+    assert titles == ["op", "path", "base", "head", "change", "verdict", "line", "test"]
+    [first] = rows  # counts that did not change are not listed
     assert first[1:6] == ["misses per step", "0", "2", "+2", r"regressed: mm \| \<x\>"]
     assert not {"<", "`"} & set(re.sub(r"\\.|`[^`]*`", "", "".join(first)))
-    assert [row[2:6] for row in others] == [["0", "0", "+0", "passed"], ["4", "4", "+0", "passed"]]
 
 
 def test_the_table_of_several_names_the_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     numbers = {"counts": counted(), "proofs": {}}
-    pythons = [fake_torch(tmp_path, torch, numbers=numbers) for torch in ("2.10.0", "2.11.0", "2.13.0")]
-    assert several(pythons, "--metric", "counts", "--markdown") == 0
-    _, _, text = capsys.readouterr().out.partition("first regressed: none\n")
-    titles, *rows = pasted(text if text.startswith("\n\n") else f"\n{text}")
+    pythons = [fake_torch(tmp_path, torch, numbers=numbers) for torch in ("2.10.0", "2.11.0")]
+    more = {"counts": {name: value + 1 for name, value in counted().items()}, "proofs": {}}
+    pythons.append(fake_torch(tmp_path, "2.13.0", numbers=more))
+    assert several(pythons, "--metric", "counts", "--markdown") == 1
+    titles, *rows = pasted(capsys.readouterr().out)
     assert titles[-1] == "side"
-    assert [row[-1] for row in rows] == ["python-2", "python-2", "python-3", "python-3"]
+    assert {row[-1] for row in rows} == {"python-3"}
+
+
+def test_pasted_rows_have_source_lines_and_new_ones_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "layers.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    grown, new = "t.py::test_a::a::misses_per_step", "t.py::test_b::b::misses_per_step"
+    one: Answers = {"counts": {grown: 1.0}, "proofs": {}, "lines": {grown: ["layers.py:7"]}}
+    lines = {grown: ["layers.py:7", "layers.py:31"]}
+    two: Answers = {"counts": {grown: 2.0, new: 3.0}, "proofs": {}, "lines": lines}
+    base, head = fake_python(tmp_path, "old", numbers=one), fake_python(tmp_path, "new", numbers=two)
+    assert compare(base, head, "--metric", "counts", "--markdown") == 1
+    out = capsys.readouterr().out
+    _, changed, added = pasted(out)
+    assert (changed[2:5], changed[6]) == (["1", "2", "+1"], "layers.py:31")
+    assert added[2:5] == ["-", "3", "-"]
+    assert "::error file=layers.py,line=31,title=dtdispatch%3A regressed::" in out
+
+
+def test_sides_are_named_by_their_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one: Answers = {"counts": counted(), "proofs": {}}
+    two: Answers = {"counts": {name: value + 1 for name, value in counted().items()}, "proofs": {}}
+    base, head = fake_python(tmp_path, "old", numbers=one), fake_python(tmp_path, "new", numbers=two)
+    labels = ("--label", "base=main", "--label", "head=#123")
+    assert compare(base, head, "--metric", "counts", "--markdown", *labels) == 1
+    out = capsys.readouterr().out
+    titles, *_ = pasted(out)
+    assert [title.replace("\\", "") for title in titles[2:4]] == ["main", "#123"]
+    assert f"head #123: {head}" in out
+    for label, message in (("top=x", "no side of this run; sides: base, head"), ("head", "SIDE=NAME")):
+        assert compare(base, head, "--metric", "counts", "--label", label) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_nothing_compared_makes_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

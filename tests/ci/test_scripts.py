@@ -82,7 +82,10 @@ def test_summary_explains_the_status_of_each_stage(shallow: Path, tmp_path: Path
         "time: contaminated: plain tensors changed too",
     ]
     text = page.read_text()
-    assert text.startswith("what was there\n## dtdispatch\n")
+    verdicts = (
+        "measured: failed; counts: failed: a process did not measure; time: contaminated: plain tensors"
+    )
+    assert text.startswith(f"what was there\n## dtdispatch: {verdicts} changed too\n")
     assert "<summary>time: contaminated: plain tensors changed too</summary>" in text
     warnings = [line for line in done.stdout.splitlines() if line.startswith("::warning")]
     assert len(warnings) == 3
@@ -105,15 +108,16 @@ def test_log_is_plain_text_in_the_summary(shallow: Path, tmp_path: Path) -> None
 
 
 def test_only_tables_of_ab_runs_become_markup(shallow: Path, tmp_path: Path) -> None:
-    table = "| op | path | base |\n| --- | --- | --: |\n| a\\|b | hit | 7 |\n\n1 row: 1 passed\n"
+    table = "### counts: passed: 1 new\n\n| op | path | base |\n| --- | --- | --: |\n| a\\|b | hit | 7 |\n"
     said = tmp_path / "said"
     said.write_text(f"base: one\n\n{table}")
     run(shallow, SAYS=str(said))
     text = (tmp_path / "found" / "summary.md").read_text()
-    _, measured, counts = text.split("<summary>measured: passed")[-1].partition("<summary>counts: passed")
-    assert counts.endswith(f"    base: one\n    \n\n</details>\n\n{table}")
-    assert text.count(table) == 1
-    assert "| op |" not in measured
+    assert text.startswith(f"## dtdispatch: counts: passed: 1 new\n{table}")
+    assert text.count("\n| op |") == 1
+    measured, _, counts = text.split("<summary>measured: passed")[-1].partition("<summary>counts: passed")
+    assert counts.endswith("    base: one\n    \n\n</details>\n\n")
+    assert "    | op |" in measured
 
 
 def test_without_a_base_the_checkout_is_measured_alone(shallow: Path) -> None:

@@ -41,6 +41,7 @@ class Answer:
     Args:
         values: numbers by row or count.
         details: events of a count, as lines.
+        lines: source lines of these events.
         absent: reasons why rows, or all rows of a test or a file, are absent.
         folders: folders of the side's checkout from which modules were imported.
         refusal: error if a module of the repository was imported from elsewhere; then nothing was measured.
@@ -51,6 +52,7 @@ class Answer:
 
     values: Mapping[RowId, float] = field(default_factory=dict)
     details: Mapping[RowId, tuple[str, ...]] = field(default_factory=dict)
+    lines: Mapping[RowId, tuple[str, ...]] = field(default_factory=dict)
     absent: Mapping[RowId, str] = field(default_factory=dict)
     folders: tuple[str, ...] = ()
     refusal: str = ""

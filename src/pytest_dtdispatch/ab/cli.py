@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pytest_dtdispatch.ab.process import stopping_handled_by
-from pytest_dtdispatch.ab.report import exit_status, pasted_document, run_document
+from pytest_dtdispatch.ab.report import error_commands_of, exit_status, pasted_text, run_document
 from pytest_dtdispatch.ab.rule import PAIRS, Metric, Rule
 from pytest_dtdispatch.ab.run import MAX_SHARE, Request, judge_pairs, measure_run, read_ab_run
 from pytest_dtdispatch.core.parsing import read_choice, read_count, read_decimal, read_file, read_seconds
+from pytest_dtdispatch.core.results import plain_name
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import Document, Verbatim
-from pytest_dtdispatch.report.markdown import document_text
-from pytest_dtdispatch.report.screen import show
+from pytest_dtdispatch.report.screen import say, show
 
 # Options that apply to one metric only, by field.
 METRIC_OF = {
@@ -62,6 +63,14 @@ def read_control(text: str) -> float:
         return 0.0 if text == "off" else read_percent(text)
     except ValueError as error:
         raise ValueError(f"{error}, or off") from None
+
+
+def read_label(text: str) -> tuple[str, str]:
+    """Parse ``base=main`` into a side and its name."""
+    side, _, label = text.partition("=")
+    if not side or not plain_name(label):
+        raise ValueError("SIDE=NAME, such as base=main or head=#123")
+    return side, plain_name(label)
 
 
 def argument_type(reader: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -131,6 +140,9 @@ def add_ab_parser(commands: Any) -> None:
         parser.add_argument(flag, type=argument_type(reader), metavar=metavar, help=meaning)
     meaning = "end with a Markdown table to paste into a pull request"
     parser.add_argument("--markdown", action="store_true", help=meaning)
+    meaning = "name of a side in the report, such as base=main or head=#123; repeat it"
+    label = argument_type(read_label)
+    parser.add_argument("--label", action="append", type=label, metavar="SIDE=NAME", help=meaning)
     meaning = "install each commit with pip into a folder of its own, and import it from there"
     parser.add_argument("--install", action="store_true", help=meaning)
     meaning = "an interpreter; repeat it: each is compared with the first"
@@ -142,22 +154,32 @@ def run_ab(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     typed = {name: value for name, value in vars(options).items() if name not in ("command", "version")}
     typed |= typed.pop("floor", {})
     adds_markdown = typed.pop("markdown", False)
+    labels = dict(typed.pop("label", ()))
     if arguments:
         typed["arguments"] = tuple(arguments)
     with stopping_handled_by(signal.default_int_handler):  # as Ctrl-C is
         if path := typed.pop("judge", None):
             run = read_ab_run(path)
-            run = replace(run, request=replace(run.request, rule=_other_rule(run.request.rule, path, typed)))
+            rule = _other_rule(run.request.rule, path, typed)
+            run = replace(run, request=_labelled(replace(run.request, rule=rule), labels))
             found = judge_pairs(run)
         else:
-            request = _request(typed)
+            request = _labelled(_request(typed), labels)
             default_s = 1800.0 if request.rule.metric == Metric.INSTRUCTIONS else 300.0
             run, found = measure_run(request, typed.get("time_limit", default_s), typed.get("json"))
     show(run_document(run, found))
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        for line in error_commands_of(run, found):
+            say(line)
     if adds_markdown:
-        lines = document_text(pasted_document(run, found)).splitlines()
-        show(Document((Verbatim(("", *lines)),)))
+        show(Document((Verbatim(("", *pasted_text(run, found).splitlines())),)))
     return exit_status(found)
+
+
+def _labelled(request: Request, labels: Mapping[str, str]) -> Request:
+    if unknown := [side for side in labels if side not in request.sides]:
+        raise DtDispatchError(f"--label {unknown[0]}: no side of this run; sides: {', '.join(request.sides)}")
+    return replace(request, labels={**request.labels, **labels})
 
 
 def _other_rule(rule: Rule, path: Path, typed: dict[str, Any]) -> Rule:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pytest_dtdispatch.ab.rule import (
@@ -20,7 +22,7 @@ from pytest_dtdispatch.ab.rule import (
 from pytest_dtdispatch.ab.run import CHANGED, Pair, PairResult, Results, Run
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import MICROSECONDS, first_of, plural
-from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.core.verdicts import Judgement, NumberShift, RowVerdict, TimeShift, Verdict
 from pytest_dtdispatch.report.document import (
     Block,
     Column,
@@ -34,8 +36,12 @@ from pytest_dtdispatch.report.document import (
     View,
     one_line,
     paragraph,
+    plain,
 )
 from pytest_dtdispatch.report.judgements import LONGEST_ROW, gravity, verdict_counts
+from pytest_dtdispatch.report.markdown import document_text, folded
+from pytest_dtdispatch.report.run import ReportedRun
+from pytest_dtdispatch.report.summary import error_commands
 
 PLAIN_LEGEND = "plain: the change of the same op on plain tensors."
 LEGENDS = {
@@ -47,6 +53,7 @@ LEGENDS = {
     Metric.INSTRUCTIONS: "base, head: instructions, the minimum over processes. change: from base to head. "
     f"interval: the changes between any two processes of base and head. {PLAIN_LEGEND}",
 }
+OUTCOMES = {0: "passed", 1: "failed", 3: "inconclusive", 4: "contaminated"}  # by exit status
 MAX_PASTED_ROWS = 100  # rows; regressed ones come first
 
 
@@ -98,11 +105,12 @@ def _lines_below(run: Run, pair: Pair, compared: PairResult) -> Iterator[Paragra
 def _side_lines(run: Run) -> Iterator[Paragraph]:
     revisions = dict(zip(run.request.sides, run.request.revisions, strict=False))
     for name, python in zip(run.request.sides, run.request.pythons, strict=True):
+        label = f" {run.request.labels[name]}" if name in run.request.labels else ""
         source = f"{revisions[name]} ({python})" if name in revisions else python
         versions = run.sides[name]
         folders = next((each.folders for each in run.processes if each.side == name), ())
         imports = f"; imports from {', '.join(first_of(folders, 3))}" if folders else ""
-        yield one_line(f"{name}: {source}: Python {versions.python}, torch {versions.torch}{imports}")
+        yield one_line(f"{name}{label}: {source}: Python {versions.python}, torch {versions.torch}{imports}")
 
 
 def _first_regressed(run: Run, found: Results) -> Paragraph:
@@ -128,7 +136,7 @@ def _table(run: Run, pair: Pair, verdicts: Sequence[RowVerdict]) -> Table | None
         return None
     expendable = {Metric.TIME: ("base", "head", "p", "interval"), Metric.INSTRUCTIONS: ("interval",)}
     return Table(
-        _columns(metric, "count" if metric == Metric.COUNTS else "state"),
+        _columns(run, "count" if metric == Metric.COUNTS else "state"),
         tuple(Group(test, tuple(lines)) for test, lines in groups.items()),
         label_title="row",
         proof_title="verdict",
@@ -136,8 +144,9 @@ def _table(run: Run, pair: Pair, verdicts: Sequence[RowVerdict]) -> Table | None
     )
 
 
-def _columns(metric: Metric, first: str) -> tuple[Column, ...]:
-    return (Column(first), *(Column(title, unit) for title, unit, _ in COLUMNS[metric]))
+def _columns(run: Run, first: str) -> tuple[Column, ...]:
+    labels, columns = run.request.labels, COLUMNS[run.request.rule.metric]
+    return (Column(first), *(Column(labels.get(title, title), unit) for title, unit, _ in columns))
 
 
 def _line(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, Line]:
@@ -145,29 +154,69 @@ def _line(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, Line]:
     metric = run.request.rule.metric
     test, label, state = one.row
     cells = [text(one.change) if one.change else "-" for _, _, text in COLUMNS[metric]]
+    values = [each.values[one.row] for each in run.processes if one.row in each.values]
+    if one.verdict is Verdict.NEW and values:  # the head alone has it
+        median, of_head = statistics.median(values), COLUMNS[metric][1][2]
+        time, number = TimeShift(median, median, 0, 0, 0, 1, 0), NumberShift(*[min(values), max(values)] * 2)
+        cells[1] = of_head(time if metric == Metric.TIME else number)
     state = str(state).replace("_", " ") if metric == Metric.COUNTS else str(state)
     good = (Verdict.PASSED, Verdict.IMPROVED, Verdict.CHANGED, Verdict.NEW)
     tone = Tone.GOOD if one.verdict in good else Tone.BAD
     return test, Line(label, (state, *cells), str(one.verdict), _notes(run, pair, one), tone)
 
 
-def pasted_document(run: Run, found: Results) -> Document:
-    """Return one table of all rows for a pull request, worst verdicts first."""
-    metric = run.request.rule.metric
+def pasted_text(run: Run, found: Results) -> str:
+    """Return Markdown for a pull request: the verdict, rows that changed, then rows that passed, folded."""
     rows = [(pair, one) for pair, compared in found.items() for one in compared.verdicts]
-    rows.sort(key=lambda each: (each[1].verdict is Verdict.PASSED, gravity(each[1])))
-    last, lines = ("verdict", "test", "side")[: 2 + (len(found) > 1)], []
+    rows.sort(key=lambda each: gravity(each[1]))
+    changed = [each for each in rows if each[1].verdict is not Verdict.PASSED]
+    passed = [each for each in rows if each[1].verdict is Verdict.PASSED]
+    metric, counts = run.request.rule.metric, plain(verdict_counts([one for _, one in rows]))
+    parts = [f"### {metric}: {OUTCOMES[exit_status(found)]}: {counts or 'nothing was compared'}\n"]
+    if changed:
+        parts.append(document_text(Document((_pasted_table(run, changed),))))
+    if passed and metric != Metric.COUNTS:
+        text = document_text(Document((_pasted_table(run, passed),), LEGENDS[metric]))
+        parts.append(folded(f"{plural(len(passed), 'row')} passed", text))
+    below = [line for pair, compared in found.items() for line in _lines_below(run, pair, compared)]
+    parts.append(folded("How it was compared", document_text(Document((*_side_lines(run), *below)))))
+    return "\n".join(parts)
+
+
+def _pasted_table(run: Run, rows: Sequence[tuple[Pair, RowVerdict]]) -> Table:
+    last, lines = ("verdict", "line", "test", "side")[: 3 + (len(run.sides) > 2)], []
     for pair, one in rows[:MAX_PASTED_ROWS]:
         test, line = _line(run, pair, one)
         verdict = ": ".join(filter(None, (line.proof, "; ".join(line.notes))))
         op, test = (cut_name(name, LONGEST_ROW) for name in (line.label, test))
-        cells = (verdict, (Span(test, Tone.CODE),), pair[1])[: len(last)]
+        at = ", ".join(first_of(_source_lines(run, pair, one), 3)) or "-"
+        cells = (verdict, at, (Span(test, Tone.CODE),), pair[1])[: len(last)]
         lines.append(Line(op, (*line.cells, *cells)))
     more = f"and {len(rows) - MAX_PASTED_ROWS:,} rows more" if len(rows) > MAX_PASTED_ROWS else ""
-    columns = (*_columns(metric, "path"), *map(Column, last))
-    table = Table(columns, (Group("", tuple(lines), more),), label_title="op", proof_title="")
-    below = [line for pair, compared in found.items() for line in _lines_below(run, pair, compared)]
-    return Document((*([table] if lines else []), *_side_lines(run), *below), LEGENDS[metric])
+    columns = (*_columns(run, "path"), *map(Column, last))
+    return Table(columns, (Group("", tuple(lines), more),), label_title="op", proof_title="")
+
+
+def _source_lines(run: Run, pair: Pair, one: RowVerdict) -> Sequence[str]:
+    """Return the source lines of a changed count that only the head has, else all of the head."""
+    base, head = (
+        dict.fromkeys(
+            line for each in run.processes if each.side == side for line in each.lines.get(one.row, ())
+        )
+        for side in pair
+    )
+    return [line for line in head if line not in base] or [*head]
+
+
+def error_commands_of(run: Run, found: Results) -> list[str]:
+    """Return workflow commands of GitHub Actions that annotate rows that regressed."""
+    failed = tuple(
+        replace(one, lines=tuple(_source_lines(run, pair, one)))
+        for pair, compared in found.items()
+        for one in compared.verdicts
+        if one.verdict is Verdict.REGRESSED
+    )
+    return error_commands(ReportedRun(gates=(Judgement(failed, failed=failed),)), {})
 
 
 def _notes(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, ...]:

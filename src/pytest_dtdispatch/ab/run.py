@@ -69,6 +69,7 @@ class Request:
         passes: number of passes over all tests in each process.
         rule: metric, number of processes and thresholds.
         install: whether each commit is installed into its own folder.
+        labels: names of sides in reports.
     """
 
     pythons: tuple[str, ...]
@@ -77,6 +78,7 @@ class Request:
     passes: int = 5
     rule: Rule = field(default_factory=Rule)
     install: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -255,7 +257,7 @@ class Runner:
 
     def _sample(self, arm: Arm, stage: str) -> ProcessSample:
         request, variables = self.run.request, self._variables(arm.name)
-        merged: dict[str, Any] = {"values": {}, "details": {}, "absent": {}}
+        merged: dict[str, Any] = {"values": {}, "details": {}, "lines": {}, "absent": {}}
         start = time.monotonic()
         for kind, flags in PYTEST_RUNS[request.rule.metric].items():
             words = [*flags, *(PROFILING if self.profiled else ()), *(request.arguments or DEFAULT_TESTS)]

@@ -87,6 +87,15 @@ def _counts_of_steps(steps: Steps) -> Iterator[tuple[str, float]]:
             yield kind.per_step, getattr(steps, kind.per_step)
 
 
+def source_lines(record: TestRecord) -> Iterator[tuple[RowId, tuple[str, ...]]]:
+    """Yield the source lines of the events behind each count of steps."""
+    for steps in record.results.get(Steps.kind, ()):
+        for kind in COUNTS:
+            events = (event for step in steps.steps for event in kind.events(step))
+            if lines := dict.fromkeys(event.place.line_text for event in events if event.place):
+                yield RowId(record.test, steps.name, kind.per_step), tuple(lines)[:MOST_LISTED]
+
+
 def proofs(record: TestRecord) -> Iterator[tuple[RowId, float]]:
     """Yield 0 for rows whose later calls are proved hits or unpropagated, and 1 for rows that never hit."""
     for row in record.rows():
@@ -149,6 +158,7 @@ class Passes:
         self._count, self._output = int(os.environ[Variable.PASSES]), Path(os.environ[Variable.OUTPUT])
         self._values: dict[RowId, float] = {}
         self._details: dict[RowId, tuple[str, ...]] = {}
+        self._lines: dict[RowId, tuple[str, ...]] = {}
         self._absent: dict[RowId, str] = {}
         self._why: dict[str, str] = {}
 
@@ -187,7 +197,7 @@ class Passes:
                 break
         if not self._refuse_other_code():
             folders = COMMIT.import_folders(module_files(sys.modules)) if COMMIT else ()
-            self._write(Answer(self._values, self._details, self._absent, tuple(folders)))
+            self._write(Answer(self._values, self._details, self._lines, self._absent, tuple(folders)))
         return True
 
     def _refuse_other_code(self) -> bool:
@@ -204,6 +214,8 @@ class Passes:
         """Add the results of a test in the last pass; the value of a row is the minimum over all passes."""
         if self._kind in (AnswerKind.TIMES, AnswerKind.INSTRUCTIONS):
             self._absent |= absences(record)
+        if self._kind is AnswerKind.COUNTS:
+            self._lines |= dict(source_lines(record))
         for row, value in VALUES[self._kind](record):
             self._values[row] = min(float(value), self._values.get(row, math.inf))
             if isinstance(value, Count) and value.details:
