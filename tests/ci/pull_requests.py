@@ -12,14 +12,20 @@ SCRIPTS = ROOT / "ci"
 JOB = SCRIPTS / "job.sh"
 LAYERS = '''"""An op with a sharding rule of its own."""
 
+import itertools
+
 import torch
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
+kept, widths, turns = [], itertools.count(1), 10
+
 
 @torch.library.custom_op("layers::gate", mutates_args=())
 def gate(x: torch.Tensor) -> torch.Tensor:
-    return x.sigmoid()
+    for _ in range(turns):
+        y = x.sigmoid()
+    return y
 
 
 @gate.register_fake
@@ -52,12 +58,24 @@ def test_step(dtdispatch, device_mesh):
     x = distribute_tensor(torch.rand(16, 8), device_mesh, [Shard(0)])
     dtdispatch.steps(lambda: layers.step(x), name="step")
 """
+NEW_TEST = """
+
+def test_twice(dtdispatch, device_mesh):
+    x = distribute_tensor(torch.rand(16, 8), device_mesh, [Shard(0)])
+    dtdispatch.steps(lambda: layers.step(layers.step(x)), name="twice")
+"""
+# Text of a file that a branch replaces; a new test is appended.
 PULL_REQUESTS = {
-    "clean": ("# plan", "# what may be sharded stays sharded"),
+    "refactor": ("# plan", "# sharded inputs stay sharded"),
+    "new-test": ("", NEW_TEST),
+    "op-more": ("# move", "x = x + 1"),
+    "redistribution": ("# move", "x = x.redistribute(placements=[Replicate()])"),
+    "miss": ("# move", "x = x[:, : next(widths) % 8 + 1]"),
+    "leak": ("# move", "kept.append(x.detach())"),
     "slow-rule": ("# plan", "for _ in range(30_000):\n        pass"),
-    # A clock finds this one on a machine that is busy too.
+    "slow-kernel": ("turns = [], itertools.count(1), 10", "turns = [], itertools.count(1), 14"),
+    # Found by a clock on a busy machine too.
     "very-slow-rule": ("# plan", "for _ in range(500_000):\n        pass"),
-    "moves": ("# move", "x = x.redistribute(placements=[Replicate()])"),
 }
 
 
@@ -76,7 +94,8 @@ def make_project(folder: Path) -> Path:
     commit(folder, "Add a gate")
     for branch, (before, after) in PULL_REQUESTS.items():
         git(folder, "switch", "--quiet", "--create", branch, "main")
-        (folder / "layers.py").write_text(LAYERS.replace(before, after))
+        (folder / "layers.py").write_text(LAYERS.replace(before, after) if before else LAYERS)
+        (folder / "test_layers.py").write_text(TESTS + after * (not before))
         commit(folder, branch)
     return folder
 

@@ -29,7 +29,7 @@ def verdicts(folder: Path, stage: str) -> dict[str, str]:
 
 def test_clean_pull_request_passes_the_documented_script(project: Path, tmp_path: Path) -> None:
     [block] = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "ci.md").read_text(), re.DOTALL)
-    git(project, "switch", "--quiet", "clean")
+    git(project, "switch", "--quiet", "refactor")
     page = tmp_path / "page.md"
     variables = {"CI": str(SCRIPTS), "DTDISPATCH_FOLDER": str(tmp_path), "GITHUB_STEP_SUMMARY": str(page)}
     done = run_in(project, "bash", "-euo", "pipefail", "-c", block, **variables)
@@ -41,7 +41,7 @@ def test_clean_pull_request_passes_the_documented_script(project: Path, tmp_path
 
 
 def test_pull_request_with_more_redistributions_fails(project: Path, tmp_path: Path) -> None:
-    done = run_job(project, "moves", DTDISPATCH_FOLDER=str(tmp_path), **STRICT)
+    done = run_job(project, "redistribution", DTDISPATCH_FOLDER=str(tmp_path), **STRICT)
     assert done.returncode == 1
     assert "not passed: counts" in done.stdout
     step = "test_layers.py::test_step::step"
