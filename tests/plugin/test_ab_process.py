@@ -205,7 +205,8 @@ def test_tests_that_name_another_metric_are_refused(
     pytester.makepyfile(TEN_LINES)
     result = measure(pytester, PLUGIN, f"--dtdispatch-metric={metric}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: --dtdispatch-metric {metric}: this A/B run compares {kind}; say *"])
+    error = f"ERROR: --dtdispatch-metric {metric}: this A/B run compares {kind}; set before -- *"
+    result.stderr.fnmatch_lines([error])
 
 
 def test_version_without_a_feature_reports_absent_rows(
