@@ -13,9 +13,9 @@ import sys
 def pytest_unconfigure():
     ours = sorted(name[18:] for name in sys.modules if name.startswith("pytest_dtdispatch."))
     rooms = ("torchapi", "rounds", "replay", "lines", "meshes", "ranks")
-    # These need no torch: what a sampler is, and how rows of ranks are merged and shown.
+    # These need no torch: samplers, wrapping packages, and how rows of ranks are merged and shown.
     light = {"rounds", "rounds.sampler", "replay", "replay.guard", "lines", "lines.traced_line"}
-    light |= {"ranks", "ranks.merge", "ranks.table"}
+    light |= {"lines.wrappers", "ranks", "ranks.merge", "ranks.table"}
     heavy = [name for name in ours if name.partition(".")[0] in rooms and name not in light]
     print("imported:", *(name for name in ("torch", "numpy") if name in sys.modules), *heavy, "end")
     print("ours:", *ours, "end")
