@@ -58,11 +58,12 @@ class Ran:
 
 
 def _begins(line: str) -> Callable[[str], bool]:
-    """Tell what a line begins: a run on another machine has other figures, and may have other columns.
+    """Return whether printed lines begin as a line of the page does, up to its first figure or column.
 
-    So the legend may explain others too: the first of them is enough.
+    On another machine figures and columns differ, the legend may explain other columns, and another row may
+    have the largest time.
     """
-    first, *_ = re.split(r"  |; |-?\d|\.\.\.$", line.strip())
+    first, *_ = re.split(r"(?<=^worst:)|  |; |-?\d|\.\.\.$", line.strip())
     return lambda printed: printed.startswith(first.strip())
 
 
