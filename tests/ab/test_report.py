@@ -9,8 +9,9 @@ import pytest
 from pytest_dtdispatch.ab.process import Versions
 from pytest_dtdispatch.ab.report import run_document
 from pytest_dtdispatch.ab.rule import Values
-from pytest_dtdispatch.ab.run import ProcessSample, Request, Run, judge_pairs
+from pytest_dtdispatch.ab.run import PairResult, ProcessSample, Request, Run, judge_pairs
 from pytest_dtdispatch.core.row_id import RowId
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from tests.rendered import lines_of
 
 ADD = RowId("t.py::test_add[4]", "add.Tensor(f32[8]S0)@4")
@@ -64,6 +65,19 @@ def test_contamination_of_a_stage_is_reported_once() -> None:
     assert sum("run again" in line for line in lines) == 1
     told = "screen: 10 processes in 70 s; plain tensors shifted by +5.0 %, past 3 %: contaminated; run again"
     assert any(line.startswith(told) for line in lines)
+
+
+def test_new_row_has_the_figure_of_its_own_side() -> None:
+    of = (processes(), processes(miss=2000.0), processes(miss=90000.0))
+    sides = {f"python-{number}": each for number, each in enumerate(of, start=1)}
+    samples = tuple(
+        ProcessSample(each, stage="screen", side=side) for side, of_side in sides.items() for each in of_side
+    )
+    run = Run(Request(("a", "b", "c")), dict.fromkeys(sides, VERSIONS), samples)
+    pairs = {("python-1", "python-2"): "2.00", ("python-1", "python-3"): "90.00"}
+    found = {pair: PairResult({}, [RowVerdict(MISS, Verdict.NEW)]) for pair in pairs}
+    lines = [line.split() for line in lines_of(run_document(run, found)) if " miss " in line]
+    assert [line[line.index("miss") + 2] for line in lines] == [*pairs.values()]
 
 
 def test_nothing_compared_is_said() -> None:

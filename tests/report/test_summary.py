@@ -138,7 +138,7 @@ def regressed(name: str, percent: float) -> RowVerdict:
 
 
 def errors(*verdicts: RowVerdict, **places: tuple[str, int]) -> list[tuple[dict[str, str], str]]:
-    return [*map(read, error_commands(ReportedRun(gates=(gate(*verdicts),)), places))]
+    return [*map(read, error_commands((gate(*verdicts),), places))]
 
 
 def test_failed_row_is_an_error_at_its_test() -> None:
@@ -173,7 +173,7 @@ def test_worst_errors_come_first_and_remainder_is_counted() -> None:
 
 
 def test_hostile_names_start_no_command_or_line() -> None:
-    lines = error_commands(hostile_run(), {name: (name, 1) for name in HOSTILE})
+    lines = error_commands(hostile_run().gates, {name: (name, 1) for name in HOSTILE})
     assert len(lines) == MOST_SHOWN
     for line in lines:
         assert set(read(line)[0]) <= {"file", "line", "title"}

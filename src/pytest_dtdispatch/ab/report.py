@@ -20,9 +20,10 @@ from pytest_dtdispatch.ab.rule import (
     percent,
 )
 from pytest_dtdispatch.ab.run import CHANGED, Pair, PairResult, Results, Run
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import MICROSECONDS, first_of, plural
-from pytest_dtdispatch.core.verdicts import Judgement, NumberShift, RowVerdict, TimeShift, Verdict
+from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Block,
     Column,
@@ -40,7 +41,6 @@ from pytest_dtdispatch.report.document import (
 )
 from pytest_dtdispatch.report.judgements import LONGEST_ROW, gravity, verdict_counts
 from pytest_dtdispatch.report.markdown import document_text, folded
-from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import error_commands
 
 PLAIN_LEGEND = "plain: the change of the same op on plain tensors."
@@ -154,15 +154,22 @@ def _line(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, Line]:
     metric = run.request.rule.metric
     test, label, state = one.row
     cells = [text(one.change) if one.change else "-" for _, _, text in COLUMNS[metric]]
-    values = [each.values[one.row] for each in run.processes if one.row in each.values]
-    if one.verdict is Verdict.NEW and values:  # the head alone has it
-        median, of_head = statistics.median(values), COLUMNS[metric][1][2]
-        time, number = TimeShift(median, median, 0, 0, 0, 1, 0), NumberShift(*[min(values), max(values)] * 2)
-        cells[1] = of_head(time if metric == Metric.TIME else number)
+    if one.verdict is Verdict.NEW:
+        cells[1] = _new_figure(run, pair[1], one.row)
     state = str(state).replace("_", " ") if metric == Metric.COUNTS else str(state)
     good = (Verdict.PASSED, Verdict.IMPROVED, Verdict.CHANGED, Verdict.NEW)
     tone = Tone.GOOD if one.verdict in good else Tone.BAD
     return test, Line(label, (state, *cells), str(one.verdict), _notes(run, pair, one), tone)
+
+
+def _new_figure(run: Run, side: str, row: RowId) -> str:
+    """Format the figure of a row that only this side has."""
+    values = [each.values[row] for each in run.processes if each.side == side and row in each.values]
+    if not values:
+        return "-"
+    if run.request.rule.metric == Metric.TIME:
+        return MICROSECONDS.text(statistics.median(values))
+    return _numbers(min(values), max(values))
 
 
 def pasted_text(run: Run, found: Results) -> str:
@@ -216,7 +223,7 @@ def error_commands_of(run: Run, found: Results) -> list[str]:
         for one in compared.verdicts
         if one.verdict is Verdict.REGRESSED
     )
-    return error_commands(ReportedRun(gates=(Judgement(failed, failed=failed),)), {})
+    return error_commands([Judgement(failed, failed=failed)], {})
 
 
 def _notes(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, ...]:
@@ -299,7 +306,10 @@ def _percent(found: Any, name: str, form: str = "+.1f") -> str:
 
 
 def _range(found: Any, side: str) -> str:
-    least, most = getattr(found, f"{side}_least"), getattr(found, f"{side}_most")
+    return _numbers(getattr(found, f"{side}_least"), getattr(found, f"{side}_most"))
+
+
+def _numbers(least: float, most: float) -> str:
     return f"{least:,g}" if least == most else f"{least:,g} to {most:,g}"
 
 

@@ -281,7 +281,7 @@ class Session:
                     xml.add_global_property(name, value)
         if os.environ.get("GITHUB_ACTIONS") == "true" and self._settings.annotations:
             with self.log.writing("the list of annotations"):
-                self._annotations = error_commands(run, self._code_lines())
+                self._annotations = error_commands(run.gates, self._code_lines())
         if not lists_only:
             skip_reason = (self._ranks.why_stopped if self._ranks else "") or run.stopped
             write_files(run, self._targets, skip_reason, self.log)

@@ -136,18 +136,18 @@ def run_sections(run: ReportedRun) -> Iterator[tuple[str, Document]]:
         yield "Environment", Document((about, *taken))
 
 
-def error_commands(run: ReportedRun, locations: Mapping[str, tuple[str, int]]) -> list[str]:
+def error_commands(gates: Sequence[Judgement], locations: Mapping[str, tuple[str, int]]) -> list[str]:
     """Return a GitHub error command for each failed row, the worst first, and one for the number of others.
 
     Each is at the source line that caused it, or else at its test.
 
     Args:
-        run: judged run.
+        gates: judgements of a run.
         locations: file in the repository and line, from 1, of each test, by its name in rows.
     """
-    failed = [row for gate in run.gates for row in gate.failed]
+    failed = [row for gate in gates for row in gate.failed]
     failed.sort(key=gravity)
-    idle = (gate.where for gate in run.gates if gate.has_failed and not gate.failed)
+    idle = (gate.where for gate in gates if gate.has_failed and not gate.failed)
     locations = {row_key(test): location for test, location in locations.items()}  # rows of files have keys
     lines = [_error({"title": TITLE}, f"no row could be judged against {where}") for where in idle]
     room = MOST_SHOWN - len(lines)
