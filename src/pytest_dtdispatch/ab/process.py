@@ -162,7 +162,10 @@ def run_pytest(
     if answer.refusal:
         raise DtDispatchError(f"{arm}: {answer.refusal}")
     if arm.checkout and not answer.folders:
-        raise DtDispatchError(f"{arm}: imports no module of this repository: name tests of it after --")
+        raise DtDispatchError(
+            f"{arm}: the tests import no module of this repository: name its own after --, such as "
+            "-- tests/test_step.py"
+        )
     return answer
 
 
