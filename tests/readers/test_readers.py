@@ -158,6 +158,13 @@ def test_every_field_of_a_part_is_required(part: str) -> None:
         assert not VALIDATOR.is_valid(missing), name
 
 
+def test_transfers_of_different_sizes_are_not_merged() -> None:
+    gathers = [Collective("all_gather", nbytes, place=CodePlace("a.py", 3)) for nbytes in (64, 64, 4096)]
+    steps = Steps("train", (), (StepCounts(events=tuple(gathers)),))
+    [result] = data_of(ReportedRun(results=results_of(steps)))["results"]
+    assert [(event["bytes"], event["per_step"]) for event in result["events"]] == [(64, [2]), (4096, [1])]
+
+
 def test_events_of_one_line_are_merged_over_layers_and_steps() -> None:
     misses = [
         Miss("mm.default(f32[8]R)@4", "first", QueriedCache.NATIVE, place=place(f"layers.{n}"))

@@ -13,9 +13,8 @@ from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.text import MOST_LISTED
 from pytest_dtdispatch.core.verdicts import complaint
 from pytest_dtdispatch.report.document import View
-from pytest_dtdispatch.steps.data import state_of
 from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache, Read, Redistribution, Wrapping
-from pytest_dtdispatch.steps.model import StepCounts, Steps
+from pytest_dtdispatch.steps.model import StepCounts, Steps, state_of
 from pytest_dtdispatch.steps.table import LIMITS, document, judge
 from tests.rendered import lines_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.checks import check_callable, check_count, check_steps, signature_mismatch
@@ -436,3 +436,55 @@ def read_calls(
             "one input: wrap it, as in dtdispatch.steps(lambda pair: step(*pair), inputs=pairs)"
         )
     return StepCalls(name or step_name(step), step, warmup, 0, inputs)
+
+
+@dataclass(frozen=True)
+class StepState:
+    """State of a step. It is steady if it has no misses, no growth, and always the same number of calls.
+
+    Args:
+        counted: whether it is a single step without a warm-up, which has no steady state.
+        steady: whether it is steady, if only after its last miss.
+        shapes: number of distinct inputs up to its last miss, if it is steady only after that; else 0.
+        misses: whether it misses.
+        grows: whether caches or live sharding specs grow.
+        unsteady: whether its number of calls differs.
+    """
+
+    counted: bool = False
+    steady: bool = False
+    shapes: int = 0
+    misses: bool = False
+    grows: bool = False
+    unsteady: bool = False
+
+    @property
+    def has_trouble(self) -> bool:
+        """Whether anything is wrong with the step."""
+        return self.misses or self.grows or self.unsteady
+
+    def __str__(self) -> str:
+        after = f" after {plural(self.shapes, 'shape')}" if self.shapes else ""
+        words = {
+            "counted": self.counted,
+            f"steady{after}": self.steady,
+            "misses": self.misses,
+            "grows": self.grows,
+            "unsteady": self.unsteady,
+        }
+        return ", ".join(word for word, found in words.items() if found)
+
+
+def state_of(steps: Steps) -> StepState:
+    """Return the state of a step."""
+    if steps.inputs and (after := steps.steady_after):
+        grows = _grows(replace(steps, steps=steps.steps[after.steps :]))
+        return StepState(steady=True, shapes=after.shapes if after.steps else 0, grows=grows)
+    if not steps.inputs and steps.is_cold:
+        return StepState(counted=True)
+    state = StepState(misses=steps.misses > 0, grows=_grows(steps), unsteady=bool(steps.unsteady))
+    return state if state.has_trouble else StepState(steady=True)
+
+
+def _grows(steps: Steps) -> bool:
+    return any(count > 0 for count in (*steps.cache_growth.values(), steps.spec_growth))

@@ -9,7 +9,7 @@ from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.core.verdicts import RowVerdict, judge_count
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
-from pytest_dtdispatch.steps.data import state_of, steps_data
+from pytest_dtdispatch.steps.data import steps_data
 from pytest_dtdispatch.steps.events import (
     Collective,
     Redistribution,
@@ -26,6 +26,7 @@ from pytest_dtdispatch.steps.model import (
     CountKind,
     StepCounts,
     Steps,
+    state_of,
 )
 
 # Calls and hits are the first columns; COUNTS has the order of files.
