@@ -65,10 +65,8 @@ def mesh_device_text(shape: Sequence[int], device: str) -> str:
 
 
 DIGEST_LENGTH = len("...#01234567")
-NODE, WORD = (
-    re.compile(r"\w+Backward\d*"),
-    re.compile(r"^|(?<=[a-z\d])(?=[A-Z])"),
-)  # of autograd, and in its name
+AUTOGRAD_NODE = re.compile(r"\w+Backward\d*")
+WORD_START = re.compile(r"^|(?<=[a-z\d])(?=[A-Z])")
 
 
 def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
@@ -97,8 +95,8 @@ def cut_name(name: str, limit: int = MAX_LENGTH) -> str:
         >>> cut_name("RegisterPostBackwardFunctionBackward", 30)
         'RegisterPost...#a8908c8e'
     """
-    if len(name) > limit and NODE.fullmatch(name):
-        words = [word.start() for word in WORD.finditer(name) if word.start() <= limit - DIGEST_LENGTH]
+    if len(name) > limit and AUTOGRAD_NODE.fullmatch(name):
+        words = [word.start() for word in WORD_START.finditer(name) if word.start() <= limit - DIGEST_LENGTH]
         limit = words[-1] + DIGEST_LENGTH
     suffix = re.search(r"@[\dx]*(:\w+)?$", name)
     return shorten(name, len(suffix[0]) if suffix else 0, limit)
