@@ -16,6 +16,7 @@ html_theme = "furo"
 html_title = "pytest-dtdispatch"
 autodoc_typehints = "description"
 nitpick_ignore_regex = [("py:.*", r".*")]
+exclude_patterns = ["_build"]  # has copies of SKILL.md, which is not a source
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 
