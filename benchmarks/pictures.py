@@ -12,28 +12,15 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
+from pytest_dtdispatch.core.events import Part
+from pytest_dtdispatch.report import page
+
 DOCS = Path(__file__).parent.parent / "docs"
 PICTURES = DOCS / "pictures"
 STEP_TIME = DOCS / "step_time.md"
-# Colours of the parts of a budget; related parts have shades of one colour.
-COLOURS = {
-    "local": "#8a8f98",
-    "dispatch": "#3b82c4",
-    "propagation": "#d9730d",
-    "redistribution planning": "#1d6b45",
-    "redistribution copies": "#2f8f5b",
-    "redistribution collectives": "#55b07c",
-    "redistribution python": "#86c9a3",
-    "wrapping": "#9a5fc0",
-    "autograd": "#c2a024",
-    "fsdp collectives": "#b44b3a",
-    "fsdp copies": "#e07a5f",
-    "fsdp python": "#f2b8a2",
-    "other collectives": "#a0522d",
-    "modules": "#7a8f4c",
-    "optimizer": "#a3b18a",
-    "other": "#b9bec6",
-}
+# Colours of the parts, in the order of the enum, as on the HTML page of a run.
+PAGE_STYLE = Path(page.__file__).with_name("page.css").read_text(encoding="utf-8")
+COLOURS = dict(zip(map(str, Part), re.findall(r"--part\d+: (#\w{6})", PAGE_STYLE), strict=False))
 STYLE = "<style>@media (prefers-color-scheme: dark) { svg { color: #ddd } }</style>"
 
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.comparing.model import ComparedVariant
-from pytest_dtdispatch.core.events import Part
+from pytest_dtdispatch.core.events import Cell, Part
 from pytest_dtdispatch.core.measurement import Contains, Samples, State
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
@@ -41,6 +41,7 @@ from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.run import ReportedRun
 from tests.reported_runs import (
     ADD,
+    ADVICE,
     BUDGET,
     COUNTED,
     HITS,
@@ -115,8 +116,8 @@ def test_sections_stand_in_their_order() -> None:
     page = page_of(run)
     titles = re.findall(r"<h2>(.*?)</h2>", html_page(run))
     of_steps = ("Budget of each step", "Signatures and calls", "Counts of each step")
-    assert titles == ["Verdicts against base.json", "Largest costs", *of_steps]
-    assert [link["href"] for link in page.all("a")[1:]] == [f"#s{n}" for n in range(1, 6)]
+    assert titles == ["Verdicts against base.json", "Largest costs", "Advice", *of_steps]
+    assert [link["href"] for link in page.all("a")[1:]] == [f"#s{n}" for n in range(1, 7)]
     assert page.text.index("Failed: 1 regressed") < page.text.index("find what slowed it")
 
 
@@ -124,14 +125,52 @@ def test_ungated_page_begins_with_costs_and_advice() -> None:
     run = run_of(row(), row("mm(f32[8]R)@4", calls=9), results=results_of(BUDGET, COUNTED))
     first, _, rest = page_of(run).text.partition("Signatures and calls\n")
     assert "60% of 5 ms: dispatch of t.py::test_b: train" in first
-    assert "9 calls of 7 us, 90% of all rows: mm(f32[8]R)@4 of t.py::test_a" in first
-    assert "Advice: x redistributed 3 times: do it once; saves at most 2 redistributions, about 9 us" in first
+    assert "9 calls of 7 us, 90.0% of all rows: mm(f32[8]R)@4 of t.py::test_a" in first
     assert rest
+
+
+def test_advice_is_listed_once_by_change() -> None:
+    without_time = replace(ADVICE, ns=0.0, share=0.0)
+    elsewhere = replace(ADVICE, seen="y redistributed 2 times", ns=2e3)
+    results = results_of(
+        replace(BUDGET, advice=(ADVICE, elsewhere)), replace(COUNTED, advice=(without_time,))
+    )
+    text = page_of(run_of(results=results)).text
+    _, _, listed = text.partition("Advice\n")
+    assert text.count(ADVICE.change) == 1
+    assert text.count(ADVICE.seen) == 1
+    assert listed.index("about 9 us") < listed.index(elsewhere.seen)
 
 
 def test_advice_comes_from_results_alone() -> None:
     run = run_of(row("seen, in each step"), results=own(paragraph("a"), paragraph("2 blocks, in each step")))
-    assert "Advice:" not in page_of(run).text
+    assert "<h2>Advice" not in html_page(run)
+
+
+def test_parts_of_a_budget_are_never_folded() -> None:
+    cells = tuple(Cell(part, "", None, 100.0, 1.0) for part in Part)
+    page = page_of(run_of(results=results_of(replace(BUDGET, cells=cells, measured_ns=1e6, steps=5))))
+    assert not page.all("details")
+    assert len(page.all("tfoot")) == 1
+
+
+def test_bars_are_linear_from_zero() -> None:
+    rows = [
+        row(
+            f"add(f32[{n}]R)@4",
+            Samples(State.MISS, (n * 1_000_000,) * 6),
+            Samples(State.HIT, (n * 1000,) * 9),
+        )
+        for n in (4, 1)
+    ]
+    bars = [each for each in page_of(run_of(*rows)).all("rect") if each["class"] in ("hit", "miss")]
+    assert [(bar["x"], bar["width"]) for bar in bars] == [("0.00%", "100.00%")] * 2 + [
+        ("0.00%", "25.00%")
+    ] * 2
+
+
+def test_single_row_needs_no_search() -> None:
+    assert not page_of(run_of(row())).all("form")
 
 
 def test_names_are_not_reworded() -> None:
@@ -247,7 +286,7 @@ def test_page_has_terminal_columns_with_bars() -> None:
     assert all(head in page.text for head in ("miss ms", "hit us", "local us", "overhead us", "miss/hit"))
     assert "local 1.5 us, hit 7 us, miss 905 us" in page.text
     assert [each["class"] for each in page.all("rect")] == ["local", "hit", "miss"]
-    assert "from 1 us to 1 ms" in page.text
+    assert "hit up to 7 us, miss up to 905 us" in page.text
     profile = page_of(profiled_run("call", "<b>add</b>"))
     assert profile.text.count("profile of a miss: ") == 2  # its heading, and once above three rows
     _, what, figures = profile.text.partition("profile of a miss: ")

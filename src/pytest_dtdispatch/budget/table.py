@@ -88,7 +88,7 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
             yield paragraph(notice, Tone.NOTICE, indent=1)
     if budget.parts and PLAIN_PARTS.issuperset(budget.parts):
         yield paragraph("No op on DTensors ran", Tone.NOTICE, indent=1)
-    for advice in budget.advice:
+    for advice in budget.advice if not view.for_page else ():
         yield paragraph(advice.lines[0], Tone.GOOD, indent=1, hanging=1)
         yield paragraph(advice.lines[1].strip(), indent=2)
     yield from _breakdowns(budget, view)
@@ -145,7 +145,7 @@ def before_and_after(title: str, before: Budget, after: Budget, about_before: st
         lines.append(Line(part, cells, "yes" * (abs(by_ns) <= noise_ns)))
     columns = Column("before", "us"), Column("after", "us"), Column("change", "us"), Column("of step")
     group = Group(f"{title}: before and after", tuple(lines))
-    yield Table(columns, (group,), "part", "noise", expendable=("of step",))
+    yield Table(columns, (group,), "part", "noise", expendable=("of step",), has_total=True)
     both_ns = "{} us before and {} us after".format(*map(us, scatter_ns))
     scatter = f"Steps scatter by {both_ns}; noise: a change of at most both together"
     scatter = scatter if has_noise else "One of them ran once, so its scatter is unknown"
@@ -189,7 +189,7 @@ def _shown_parts(budget: Budget, view: View) -> dict[str, float]:
     ordered = dict(sorted(budget.parts.items(), key=lambda item: -item[1]))
     max_ns = FOLDED * (budget.measured_ns - budget.waiting_ns)
     small = [part for part, ns in ordered.items() if abs(ns) < max_ns]
-    if view.verbose or len(small) < 2:
+    if view.verbose or view.for_page or len(small) < 2:
         return ordered
     merged_ns = sum(ordered.pop(part) for part in small)
     return {**ordered, f"{len(small)} small parts": merged_ns}
@@ -212,7 +212,8 @@ def _parts_table(title: str, budget: Budget, parts: Mapping[str, float], view: V
     lines.append(Line("measured", _cells(budget.measured_ns, budget)[: len(columns)], spread))
     noisy = " is noisy: its steps scatter by more than 15 %; run it again on a quieter machine"
     group = Group(f"{title}{noisy * budget.is_noisy}", tuple(lines))
-    return Table(columns, (group,), "part", "known" * view.verbose, expendable=("profiler",))
+    proof_title = "known" * view.verbose
+    return Table(columns, (group,), "part", proof_title, expendable=("profiler",), has_total=True)
 
 
 def _negative_texts(budget: Budget, parts: Mapping[str, float]) -> Iterator[str]:

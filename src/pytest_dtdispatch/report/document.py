@@ -21,6 +21,7 @@ class Tone(Enum):
     PLAIN = "plain"
     STRONG = "strong"
     CODE = "code"
+    SOFT = "soft"
     GOOD = "good"
     NOTICE = "notice"
     BAD = "bad"
@@ -37,6 +38,7 @@ class View:
         over: results that exceed their limits.
         each_layer: whether each layer has its own line; by default, lines that differ only in the layer index
             are folded.
+        for_page: whether a page shows the results: it has a section for all advice, and folds long tables.
         before: results of an earlier run.
         about_before: file and time of the earlier run.
     """
@@ -46,6 +48,7 @@ class View:
     is_many: bool = False
     over: frozenset[RowId] = frozenset()
     each_layer: bool = False
+    for_page: bool = False
     before: Mapping[RowId, Any] = field(default_factory=dict)
     about_before: str = ""
 
@@ -158,6 +161,7 @@ class Table:
             labels.
         label_tone: tone of all labels.
         proof_room: width that is reserved for the last column; a longer text exceeds the terminal's width.
+        has_total: whether the lines of each group add up to the last one; such a table is never folded.
         spells_out: whether the omitted cells of a line with a warning are written below it.
     """
 
@@ -169,6 +173,7 @@ class Table:
     widest_kept: tuple[str, ...] = ()
     label_tone: Tone = Tone.CODE
     proof_room: Indent = 24  # length of "unpropagated, noisy call"; reasons of refusals may be longer
+    has_total: bool = False
     spells_out: bool = False
 
 

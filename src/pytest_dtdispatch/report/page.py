@@ -6,7 +6,6 @@ import base64
 import functools
 import hashlib
 import itertools
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +14,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Proof, State
+from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import COUNT_UNITS, UNITS, escape_controls, plural, short, shorten_path
@@ -37,7 +37,7 @@ from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import run_sections
 
 TITLE = "DTensor dispatch report"
-PIECES = {"local": "local", "hit": "overhead on a hit", "miss": "extra on a miss"}  # of the bar of a row
+PIECES = {"local": "local", "hit": "rest of a hit", "miss": "miss"}  # of the bar of a row
 MOST, LONGEST = 10, 72  # unfolded items of a list, characters of a name
 
 
@@ -62,16 +62,22 @@ def html_page(run: ReportedRun) -> str:
     """
     markup = require_jinja().utils.markupsafe.Markup
     style, script = _own_file("page.css"), _own_file("page.js")
-    ends = [end for rows in run.calls.values() for row in rows for end in _ends(row).values()] or [1.0]
-    low, high = 10.0 ** math.floor(math.log10(min(ends))), 10.0 ** math.ceil(math.log10(max(ends)))
-    high = max(high, low * 1000)
-    rows = dict(_page_rows(run, low, high))
     units = UNITS if run.unit.is_time else COUNT_UNITS
+    figures = [_figures(row) for of_test in run.calls.values() for row in of_test]
+    longest = {piece: max((each.get(piece, 0.0) for each in figures), default=0.0) for piece in PIECES}
+    longest = {"hit": max(longest["local"], longest["hit"]), "miss": longest["miss"]}
+    rows = dict(_page_rows(run, longest))
     page: str = _template().render(
         title=TITLE,
         about=_about(run),
         sections=[
-            {**section, "blocks": [*_folded(section["blocks"])]}
+            {
+                **section,
+                "blocks": [*_folded(section["blocks"])],
+                "has_columns": any(
+                    isinstance(block, Table) and block.has_total for block in section["blocks"]
+                ),
+            }
             for section in _sections(run)
             if section["blocks"] or "tone" in section
         ],
@@ -84,7 +90,7 @@ def html_page(run: ReportedRun) -> str:
         lists=_lists,
         most=MOST,
         longest=LONGEST,
-        scale=(short(low, units), short(high, units)),
+        scales=[f"{piece} up to {short(end, units)}" for piece, end in longest.items() if end],
         policy=_policy(style, script),
         style=markup(style),
         script=markup(script),
@@ -143,10 +149,11 @@ def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
             "tone": tone,
         }
     yield {"title": "Largest costs", "blocks": tuple(_largest_costs(run))}
+    yield {"title": "Advice", "blocks": tuple(_advice(run))}
     yield {"title": "Notices", "blocks": run.notices.blocks}
     if not run:
         yield {"title": "Signatures and calls", "blocks": (paragraph("No signature or call was measured."),)}
-    for title, document in run_sections(run):
+    for title, document in run_sections(run, replace(run.view, for_page=True)):
         legend = document.legend_of()
         below = (paragraph(_as_bound(legend)),) if legend else ()
         yield {"title": title, "blocks": (*document.blocks, *below)}
@@ -154,21 +161,37 @@ def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
 
 
 def _largest_costs(run: ReportedRun) -> Iterator[Block]:
-    """Yield the largest part of each budget, the three most expensive rows, and all advice."""
-    results = [*run.each_result()]
-    for kind, test, result in results:
+    """Yield the largest part of each budget, and the three most expensive rows."""
+    for kind, test, result in run.each_result():
         yield from KINDS[kind].largest(test, result)
     units = UNITS if run.unit.is_time else COUNT_UNITS
     tests = {id(row): test for test, rows in run.calls.items() for row in rows}
     for costed in by_cost([row for rows in run.calls.values() for row in rows])[:3]:
         row = costed.row
         if cost := costed.share and call_cost(row):
-            figures = f"{plural(row.calls, 'call')} of {short(cost, units)}, {costed.share:.0%} of all rows: "
+            figures = f"{plural(row.calls, 'call')} of {short(cost, units)}, {costed.share:.1%} of all rows: "
             label, of = cut_name(row.label, LONGEST), f" of {tests[id(row)]}"
             yield Paragraph((Span(figures), Span(label, Tone.CODE), Span(of)), 1)
-    for kind, _, result in results:
-        for advised, saves in (advice.lines for advice in KINDS[kind].advice(result)):
-            yield Paragraph((Span("Advice: ", Tone.STRONG), Span(f"{advised}; {saves.strip()}")), 1)
+
+
+def _advice(run: ReportedRun) -> Iterator[Block]:
+    """Yield each suggested change once, with its findings and their steps, the largest saving first."""
+    best: dict[tuple[str, str], Advice] = {}  # a budget repeats the advice on counts, with its time
+    steps: dict[tuple[str, str], dict[str, None]] = {}
+    for kind, test, result in run.each_result():
+        for advice in KINDS[kind].advice(result):
+            key = advice.change, advice.seen
+            best[key] = max(best.get(key, advice), advice, key=lambda each: each.ns)
+            steps.setdefault(key, {})[f"{test}: {result.name}"] = None
+    findings: dict[str, list[Advice]] = {}
+    for (change, _), advice in sorted(best.items(), key=lambda item: -item[1].ns):
+        findings.setdefault(change, []).append(advice)
+    for change, found in findings.items():
+        yield paragraph(change, Tone.STRONG)
+        for advice in found:
+            where = ", ".join(steps[change, advice.seen])
+            saves = advice.lines[1].strip()
+            yield Paragraph((Span(f"{advice.seen}: "), Span(saves), Span(f" ({where})", Tone.SOFT)), 1)
 
 
 class Folded(NamedTuple):
@@ -232,7 +255,7 @@ def _lists(table: Table, by_group: bool) -> Iterator[tuple[str, list[tuple[str, 
 
 
 def _page_rows(
-    run: ReportedRun, low: float, high: float
+    run: ReportedRun, longest: Mapping[str, float]
 ) -> Iterator[tuple[tuple[RowId, Contains], dict[str, Any]]]:
     """Yield each row's identity, scope and properties that no cell has: marks, verdict and bar."""
     verdicts = _verdicts_by_row(run)
@@ -243,15 +266,15 @@ def _page_rows(
             verdict = verdicts.get(row_id)
             has_proof = row.proof_kind in (Proof.PROVED, Proof.UNPROPAGATED)
             marks = {str(verdict): verdict, "noisy": row.noisy, "unproved": not has_proof}
-            ends = _ends(row)
+            figures = _figures(row)
             yield (
                 (row_id, row.contains),
                 {
                     "marks": [mark for mark, has_it in marks.items() if has_it],
                     "verdict": verdict,
                     "tone": TONES.get(verdict, Tone.BAD).value if verdict else "",
-                    "bar": [*_bar(ends, low, high)],
-                    "said": ", ".join(f"{kind} {short(end, units)}" for kind, end in ends.items()),
+                    "bar": [*_bar(figures, longest)],
+                    "said": ", ".join(f"{piece} {short(end, units)}" for piece, end in figures.items()),
                     "full": row.full_label,
                 },
             )
@@ -269,17 +292,19 @@ def _verdicts_by_row(run: ReportedRun) -> dict[RowId, Verdict]:
     }
 
 
-def _ends(row: Measurement) -> dict[str, float]:
-    """Return the end of each part of the bar of a row, without unknown ones."""
+def _figures(row: Measurement) -> dict[str, float]:
+    """Return the known figures of a row that its bar shows."""
     figures = row.figure(State.LOCAL), row.steady.figure if row.steady else None, row.figure(State.MISS)
-    return {kind: end for kind, end in zip(PIECES, figures, strict=True) if end}
+    return {piece: figure for piece, figure in zip(PIECES, figures, strict=True) if figure}
 
 
-def _bar(ends: Mapping[str, float], low: float, high: float) -> Iterator[tuple[str, float, float]]:
-    """Yield name, start and end of each part, in percent of the logarithmic scale."""
+def _bar(figures: Mapping[str, float], longest: Mapping[str, float]) -> Iterator[tuple[str, float, float]]:
+    """Yield name, start and width of each piece, in percent of the longest hit, or of the longest miss."""
     start = 0.0
-    for kind, end in ends.items():
-        stop = round(100 * math.log(end / low) / math.log(high / low), 2)
-        if stop > start:
-            yield kind, start, stop
-            start = stop
+    for piece in ("local", "hit"):
+        end = 100 * figures.get(piece, 0.0) / (longest["hit"] or 1.0)
+        if end > start:
+            yield piece, start, end - start
+            start = end
+    if "miss" in figures:
+        yield "miss", 0.0, 100 * figures["miss"] / longest["miss"]

@@ -20,6 +20,7 @@ from pytest_dtdispatch.report.document import (
     Line,
     Table,
     Tone,
+    View,
     one_line,
     paragraph,
     plain,
@@ -124,9 +125,9 @@ def _changes(changed: Sequence[tuple[Judgement, RowVerdict]]) -> Table:
     return Table(columns, (Group("", lines, more),), label_title="row", proof_title="")
 
 
-def run_sections(run: ReportedRun) -> Iterator[tuple[str, Document]]:
+def run_sections(run: ReportedRun, view: View | None = None) -> Iterator[tuple[str, Document]]:
     """Yield a title and a document for each kind of result, and for the environment."""
-    for name, document in run.documents().items():
+    for name, document in run.documents(view).items():
         title = KINDS[name].title if name in KINDS else ""
         yield title or name.capitalize(), document
     if run.environment:

@@ -120,7 +120,7 @@ def _notes(steps: Steps, view: View) -> Sequence[str]:
     grown = [f"{cache} {count:+,}" for cache, count in steps.cache_growth.items() if count]
     length = plural(len(steps.steps), "step")
     notes += [f"cache entries over {length}: {', '.join(grown)}"] if grown else []
-    notes += [line for advice in steps.advice for line in advice.lines]
+    notes += [line for advice in steps.advice for line in advice.lines if not view.for_page]
     if view.verbose:
         notes += [
             f"{kind.prefix}{text}"
