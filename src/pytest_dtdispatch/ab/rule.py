@@ -330,7 +330,8 @@ def _ends(one: RowVerdict) -> tuple[float, float]:
 def _explained(rule: Rule, verdicts: Mapping[RowId, RowVerdict], one: RowVerdict) -> RowVerdict:
     """Return passed for a row whose local op regressed, if its overhead grew by at most its floor.
 
-    The remedies of both rows name the op as the cause.
+    The floor of times is at least the smallest slowdown of the row that the processes could detect: a noisy
+    hit follows its local op only to within its noise. The remedies of both rows name the op as the cause.
     """
     local = verdicts.get(one.row._replace(state=State.LOCAL))
     if not local or not local.verdict is one.verdict is Verdict.REGRESSED:
@@ -340,7 +341,8 @@ def _explained(rule: Rule, verdicts: Mapping[RowId, RowVerdict], one: RowVerdict
         return replace(one, remedy=remedy)
     before, after = zip(_ends(one), _ends(local), strict=True)
     overhead = (after[0] - after[1]) - (before[0] - before[1])
-    if overhead > floor_of(rule, one.row) * before[0]:
+    detectable = one.change.smallest_percent / 100 if isinstance(one.change, TimeShift) else 0.0
+    if overhead > max(floor_of(rule, one.row), detectable) * before[0]:
         return one
     return replace(one, verdict=Verdict.PASSED, remedy=remedy)
 
