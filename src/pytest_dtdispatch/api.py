@@ -10,7 +10,7 @@ from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.comparing.model import NOT_MEASURED, Compared, Equal, Variants, check_variants
 from pytest_dtdispatch.comparing.scaling import Make, Scaling, run_sizes
 from pytest_dtdispatch.compiled.model import Compilation, Compiled
-from pytest_dtdispatch.core.checks import Setup, call_arguments, check_callable, check_steps
+from pytest_dtdispatch.core.checks import Setup, call_arguments, check_callable, check_result, check_steps
 from pytest_dtdispatch.core.parsing import read_argument, read_limit, read_sizes
 from pytest_dtdispatch.core.results import Finding
 from pytest_dtdispatch.core.store import ResultStore
@@ -86,7 +86,9 @@ class DtDispatch:
             32
         """
         check_callable("call", fn, name)
-        return self._call(fn, args, name, setup)
+        result = self._call(fn, args, name, setup)
+        check_result("call", result)
+        return result
 
     def _call(self, fn: Callable[..., T], args: tuple[Any, ...], name: str | None, setup: Setup | None) -> T:
         """Call the callable with the arguments of its setup."""

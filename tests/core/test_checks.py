@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.core.checks import call_arguments, check_callable, check_count, check_steps
+from pytest_dtdispatch.core.checks import (
+    call_arguments,
+    check_callable,
+    check_count,
+    check_result,
+    check_steps,
+)
 from pytest_dtdispatch.errors import MeasurementError
 
 
@@ -25,6 +32,15 @@ def step(batch: Any, *, lr: float, verbose: bool = False) -> None:
     """Two arguments are required; the error names all."""
 
 
+async def waits() -> None:
+    """Do nothing."""
+
+
+def yields() -> Iterator[int]:
+    """Yield a number."""
+    yield 1
+
+
 NO_COUNT = r"steps\(\): {}=.* is not a whole number of at .* {}"
 CHECKS: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
     *((check_count, ("steps", value, 1), NO_COUNT.format("steps", 1)) for value in (0, 1.5, "5", True, None)),
@@ -36,6 +52,12 @@ CHECKS: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
     ),
     (check_steps, (None, 3, 5), r"steps\(\): a value of type NoneType is not callable: pass a"),
     (check_callable, ("call", len, 123), r"call\(name=123\): the name must be a string$"),
+    (
+        check_steps,
+        (yields, 3, 5),
+        r"steps\(\): a call of a generator function runs none of its code: pass lambda",
+    ),
+    (check_callable, ("call", partial(waits), None), r"call\(\): a call only creates a coroutine"),
     (call_arguments, ((), lambda: 5), "setup returned 5: it must return a tuple of arguments, or"),
 ]
 
@@ -46,3 +68,9 @@ def test_invalid_argument_is_an_error_with_valid_values(
 ) -> None:
     with pytest.raises(MeasurementError, match=f"^{message}"):
         check(*values)
+
+
+def test_coroutine_result_is_an_error() -> None:
+    check_result("steps", None)
+    with pytest.raises(MeasurementError, match=r"^steps\(\): a call only creates a coroutine"):
+        check_result("steps", waits())

@@ -39,6 +39,7 @@ from pytest_dtdispatch.budget.timeline import (
     slices,
     subtract_waits,
 )
+from pytest_dtdispatch.core.checks import check_result
 from pytest_dtdispatch.core.events import Event
 from pytest_dtdispatch.core.text import MICROSECONDS, show_progress
 from pytest_dtdispatch.errors import MeasurementError
@@ -92,7 +93,10 @@ def run_and_measure_budget(
     refuse_another_profiler("a budget")
     with MeasurementLock("a budget is taken"), gc_paused() as collect:
         for _ in range(warmup):
-            wait_for(step())
+            result = step()
+            check_result("budget", result)
+            wait_for(result)
+            del result
         if are_on_meta(gc.get_objects()):
             raise MeasurementError(
                 "no budget: DTensors on meta are alive, whose ops have no time: count steps"

@@ -12,6 +12,7 @@ from pytest_dtdispatch.errors import MeasurementError
 __tracebackhide__ = True  # a failing test shows its own line
 
 Setup = Callable[[], "tuple[Any, ...] | None"]
+COROUTINE = "a call only creates a coroutine, and runs none of its code: pass lambda: asyncio.run(step())"
 
 
 def call_arguments(args: tuple[Any, ...], setup: Setup | None) -> tuple[Any, ...]:
@@ -29,13 +30,26 @@ def call_arguments(args: tuple[Any, ...], setup: Setup | None) -> tuple[Any, ...
 
 
 def check_callable(method: str, fn: object, name: object) -> None:
-    """Check that ``fn`` is callable and that ``name`` is a string or None."""
+    """Check that a call of ``fn`` runs its code, and that ``name`` is a string or None."""
     if not callable(fn):
         raise MeasurementError(
             f"{method}(): a value of type {type(fn).__name__} is not callable: pass a function"
         )
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise MeasurementError(
+            f"{method}(): a call of a generator function runs none of its code: pass lambda: list(step())"
+        )
+    if inspect.iscoroutinefunction(fn):
+        raise MeasurementError(f"{method}(): {COROUTINE}")
     if name is not None and not isinstance(name, str):
         raise MeasurementError(f"{method}(name={shown(name)}): the name must be a string")
+
+
+def check_result(method: str, result: object) -> None:
+    """Reject a coroutine, whose code did not run."""
+    if inspect.iscoroutine(result):
+        result.close()
+        raise MeasurementError(f"{method}(): {COROUTINE}")
 
 
 def callable_at(make: Callable[[int], Callable[[], Any]], size: int) -> Callable[[], Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from pytest_dtdispatch.core.checks import check_result
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.signatures import mesh_device_text, shorten
 from pytest_dtdispatch.core.text import ask, shown
@@ -40,6 +41,7 @@ def run_and_count(calls: StepCalls) -> Steps:
             with ProfilerRange("step", partial(_step_title, number, calls.name, is_warm)):
                 with CallNotes(counter) if is_warm else nullcontext():
                     result = calls.step(*arguments)
+                check_result("steps", result)
                 wait_for(result)
             del result  # or it counts as growth
             counted.append(counter.lap())

@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from pytest_dtdispatch.core.checks import check_callable, check_count, check_steps, signature_mismatch
+from pytest_dtdispatch.core.checks import (
+    check_callable,
+    check_count,
+    check_result,
+    check_steps,
+    signature_mismatch,
+)
 from pytest_dtdispatch.core.results import Advice, Count, NoRows
 from pytest_dtdispatch.core.text import plural, shown, step_name
 from pytest_dtdispatch.errors import MeasurementError
@@ -403,7 +409,7 @@ class StepCalls:
     def run_once(self) -> Steps:
         """Call the step once, or once with each input, without counting."""
         for arguments in [()] if self.inputs is None else self.arguments():
-            self.step(*arguments)
+            check_result("steps", self.step(*arguments))
         return Steps(self.name, (), ())
 
 
