@@ -12,10 +12,10 @@ from pytest_dtdispatch.core.measurement import (
     INSTRUCTIONS,
     Contains,
     Figures,
+    FunctionShare,
     Measurement,
     Profile,
     Samples,
-    Share,
     State,
 )
 from pytest_dtdispatch.core.results import Advice, MetricValue, NoRows
@@ -85,7 +85,7 @@ def hostile_run() -> ReportedRun:
 
 def profiled_run(*names: str) -> ReportedRun:
     """Make a run of one counted miss, whose functions have these names."""
-    profile = Profile(tuple(Share(name, 10 + n) for n, name in enumerate(names)), 100)
+    profile = Profile(tuple(FunctionShare(name, 10 + n) for n, name in enumerate(names)), 100)
     return run_of(row(ADD, Samples(State.MISS, (5_000,), unit=INSTRUCTIONS, profile=profile)))
 
 

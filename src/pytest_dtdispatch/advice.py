@@ -36,7 +36,7 @@ from pytest_dtdispatch.steps.events import (
     StepEvent,
     Unwrapping,
     Wrapping,
-    change_text,
+    placement_change,
 )
 from pytest_dtdispatch.steps.model import StepCounts, most_growth
 
@@ -312,7 +312,7 @@ def repeated_redistributions(observed: Observed) -> Iterator[Advice]:
     repeated = (group for group in same if len(group) > 1)
     for groups in _layered(repeated, lambda one: (one.tensor, one.source, one.target)):
         first = groups[0][0]
-        seen = f"{first.tensor} {change_text(first.source, first.target)} redistributed {_times(groups)}"
+        seen = f"{first.tensor} {placement_change(first.source, first.target)} redistributed {_times(groups)}"
         seen = f"{seen} at {where(_lines_of(groups))}"
         yield _saving(observed, seen, "redistribute it once before", groups, *_repeats(observed, groups))
 
@@ -329,7 +329,7 @@ def there_and_back(observed: Observed) -> Iterator[Advice]:
     """Advise if the result of a redistribution is redistributed to the original placements."""
     for groups in _layered(_returned(observed), lambda one: (one.tensor, one.source, one.target)):
         there, back = groups[0]
-        change = f"{' '.join(there.source)} -> {change_text(back.source, back.target)}"
+        change = f"{' '.join(there.source)} -> {placement_change(back.source, back.target)}"
         seen = f"{there.tensor} {change} redistributed there and back at {where(_lines_of(groups))}"
         yield _saving(observed, seen, "use the tensor that it was before", groups, [*chain(*groups)])
 
@@ -408,8 +408,8 @@ def logits_gathered(observed: Observed) -> Iterator[Advice]:
         if not first.is_implied:
             alike, has_cost = (_explicit(observed), _moves_explicitly)
         yield Advice(
-            f"{first.tensor} {change_text(first.source, first.target)} redistributed for a cross entropy at "
-            f"{where(_lines_of([group]))}",
+            f"{first.tensor} {placement_change(first.source, first.target)} redistributed for a cross "
+            f"entropy at {where(_lines_of([group]))}",
             "keep it sharded, and run the loss and its backward in "
             "torch.distributed.tensor.parallel.loss_parallel()",
             f"saves at most {plural(len(group), 'redistribution')}",
@@ -468,7 +468,7 @@ def _implied_advice(
 ) -> Advice:
     every = [*chain(*groups)]
     return Advice(
-        f"{every[0].tensor} {change_text(every[0].source, every[0].target)} implied by "
+        f"{every[0].tensor} {placement_change(every[0].source, every[0].target)} implied by "
         f"{', '.join(dict.fromkeys(one.op for one in every))}{f' {len(every)} times' * (len(every) > 1)} at "
         f"{where(_lines_of(groups))}",
         change,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_dtdispatch.core.measurement import Profile, Share
+from pytest_dtdispatch.core.measurement import FunctionShare, Profile
 from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.instructions.meters import CallProfiler, hardware_meter, largest
 
@@ -54,8 +54,8 @@ def test_torch_without_hardware_counter_is_refused(monkeypatch: pytest.MonkeyPat
 def test_the_functions_with_most_instructions_are_listed() -> None:
     shares = largest({f"f{n:02}": n for n in range(50)})
     assert len(shares) == 20
-    assert shares[0] == Share("f49", 49)
-    assert shares[-1] == Share("f30", 30)
+    assert shares[0] == FunctionShare("f49", 49)
+    assert shares[-1] == FunctionShare("f30", 30)
 
 
 class ScriptedCallgrind:

@@ -14,10 +14,10 @@ from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.core.measurement import (
     INSTRUCTIONS,
     Figures,
+    FunctionShare,
     Profile,
     Refused,
     Samples,
-    Share,
     State,
 )
 from pytest_dtdispatch.core.results import Count
@@ -257,7 +257,7 @@ def test_unmeasured_state_is_absent_with_its_reason() -> None:
 
 def test_a_profiled_count_knows_its_functions() -> None:
     results = ResultStore("t.py::test_add")
-    profile = Profile((Share("A.rule (a.py:3)", 70), Share("add (b.py:9)", 20)), 100)
+    profile = Profile((FunctionShare("A.rule (a.py:3)", 70), FunctionShare("add (b.py:9)", 20)), 100)
     misses = Samples(State.MISS, (80, 90), unit=INSTRUCTIONS, profile=profile)
     hits = Samples(State.HIT, (7, 6), unit=INSTRUCTIONS)
     results.enter_call("add", "4", Figures(1, (misses, hits)))

@@ -14,11 +14,11 @@ from pytest_dtdispatch.core.measurement import (
     INSTRUCTIONS,
     Contains,
     Figures,
+    FunctionShare,
     Measurement,
     Profile,
     Refused,
     Samples,
-    Share,
     State,
     Unit,
 )
@@ -128,8 +128,8 @@ def test_a_table_of_nothing_has_no_groups() -> None:
 
 
 def test_profile_lists_functions_with_count_share_and_file() -> None:
-    long = Share("torch::" + "x" * 200 + "::dispatch", 250)
-    profile = Profile((Share("rule (a.py:3)", 750), long), 1_000)
+    long = FunctionShare("torch::" + "x" * 200 + "::dispatch", 250)
+    profile = Profile((FunctionShare("rule (a.py:3)", 750), long), 1_000)
     misses = Samples(State.MISS, (1_000,), unit=INSTRUCTIONS, profile=profile)
     one = measured("add@4", misses, calls=3)
     [*_, heads, title, whole, first, second] = lines_of(document({"t::a": [one]}, COUNTED), 100)

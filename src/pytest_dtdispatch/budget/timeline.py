@@ -148,9 +148,9 @@ def _part_and_op(node: Node, outer: Context) -> tuple[Part, str]:
         return unchanged if is_inside else (Part.WRAPPING, CONVERTING[base])
     if name.startswith(COLLECTIVES):
         if is_fsdp:
-            return Part.FSDP_COLLECTIVES, op_name(name)
+            return Part.FSDP_COLLECTIVES, range_op(name)
         moves = is_inside or outer.part is Part.DISPATCH
-        return Part.SENDING if moves else Part.COMMUNICATION, outer.op or op_name(name)
+        return Part.SENDING if moves else Part.COMMUNICATION, outer.op or range_op(name)
     if is_inside:
         copies = outer.part is Part.MOVING and "::" in name
         return Part.COPIES if copies else outer.part, outer.op
@@ -158,10 +158,10 @@ def _part_and_op(node: Node, outer: Context) -> tuple[Part, str]:
         dispatches = name in DISPATCHES or node.dispatches
         return Part.DISPATCH if dispatches else Part.LOCAL, outer.op
     if name.startswith((f"{ENGINE}: ", "torch::autograd")):
-        return Part.AUTOGRAD, op_name(name.removeprefix(f"{ENGINE}: "))
+        return Part.AUTOGRAD, range_op(name.removeprefix(f"{ENGINE}: "))
     if "::" in name:  # the self time of a DTensor op is spent on recording it for backward
         is_local = Part.FSDP_COPIES if is_fsdp else Part.LOCAL
-        return Part.AUTOGRAD if node.dispatches else is_local, op_name(name)
+        return Part.AUTOGRAD if node.dispatches else is_local, range_op(name)
     if is_fsdp or _runs_fsdp(node):
         return Part.FSDP_PYTHON, outer.op if is_fsdp else name
     return (Part.AUTOGRAD, name) if "Backward" in name else unchanged
@@ -197,11 +197,11 @@ def _redistribution_in(node: Node) -> str:
     return next(labels, "redistribute")
 
 
-def op_name(name: str) -> str:
+def range_op(name: str) -> str:
     """Return the name of an op or an autograd node without its C++ namespace.
 
     Example:
-        >>> op_name("aten::mm"), op_name("torch::autograd::AccumulateGrad")
+        >>> range_op("aten::mm"), range_op("torch::autograd::AccumulateGrad")
         ('mm', 'AccumulateGrad')
     """
     return name.rpartition("::")[2] if name.startswith(("aten::", "torch::autograd::")) else name
@@ -241,7 +241,7 @@ def slices(node: Node, outer: Context | None = None) -> Iterator[Slice]:
     for child in node.children:
         half, is_save = _weight(child) / 2, _saves_dtensor(node, child)
         if is_save:
-            context, calls = here._replace(part=Part.DISPATCH, op=op_name(DETACH), called_ns=begin_ns), 1
+            context, calls = here._replace(part=Part.DISPATCH, op=range_op(DETACH), called_ns=begin_ns), 1
         yield Slice(context, begin_ns, child.event.begin_ns, before + half, calls)
         context = context if is_save else here
         yield from slices(child, context)

@@ -118,7 +118,7 @@ UNITS = [INSTRUCTIONS, TIME]  # registered samplers append theirs
 
 
 @dataclass(frozen=True)
-class Share:
+class FunctionShare:
     """Instructions of one function, without those of other functions that it calls.
 
     Args:
@@ -139,7 +139,7 @@ class Profile:
         total: instructions of the call, including functions that are not listed.
     """
 
-    functions: tuple[Share, ...]
+    functions: tuple[FunctionShare, ...]
     total: Natural
 
 

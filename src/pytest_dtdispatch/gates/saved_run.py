@@ -162,7 +162,7 @@ def judge_run(
     """
     then, now = {row.row: row for row in base}, {row.row: row for row in head}
     shifts = control_shifts(then, now).values()
-    shift = control_shift(shifts) if shifts else None
+    shift = median_shift(shifts) if shifts else None
     verdicts: list[RowVerdict] = []
     saved: list[StateRow] = []
     for name in dict.fromkeys((*now, *then)):
@@ -238,7 +238,7 @@ def speed_shift(base: StateRow, head: StateRow) -> float:
     return head.speed_ns / base.speed_ns - 1 if base.speed_ns and head.speed_ns else 0.0
 
 
-def control_shift(shifts: Collection[float]) -> float:
+def median_shift(shifts: Collection[float]) -> float:
     """Return the relative slowdown of plain ops from :func:`control_shifts`; 0 without any."""
     return math.expm1(median(shifts)) if shifts else 0.0
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from pytest_dtdispatch.core.measurement import Profile, Share
+from pytest_dtdispatch.core.measurement import FunctionShare, Profile
 from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.instructions.instruction_sampler import check
 from pytest_dtdispatch.rounds.sampler import Meter
@@ -241,9 +241,9 @@ def _code_name(code: CodeType) -> str:
     return f"{name} ({'/'.join(path.parts[-2:])}:{code.co_firstlineno})"
 
 
-def largest(costs: Mapping[str, int]) -> tuple[Share, ...]:
+def largest(costs: Mapping[str, int]) -> tuple[FunctionShare, ...]:
     """Return the 20 functions with most instructions, in descending order."""
-    shares = [Share(function, count) for function, count in costs.items() if count > 0]
+    shares = [FunctionShare(function, count) for function, count in costs.items() if count > 0]
     return tuple(sorted(shares, key=lambda share: (-share.instructions, share.function))[:20])
 
 

@@ -26,10 +26,10 @@ from pytest_dtdispatch.gates.expected import ExpectedFile, by_name, judge_result
 from pytest_dtdispatch.gates.saved_run import (
     StateRow,
     compare_rows,
-    control_shift,
     control_shifts,
     environment_differences,
     judge_run,
+    median_shift,
     outlook_of,
     state_rows,
 )
@@ -168,7 +168,7 @@ class Gates:
             self._judged = {each.row: each for each in saved}
         then, now = self._judged, {each.row: each for each in state_rows(test, [row])}
         self._shifts |= control_shifts(then, now)
-        shift, outlooks = control_shift(self._shifts.values()), dict[State, Outlook]()
+        shift, outlooks = median_shift(self._shifts.values()), dict[State, Outlook]()
         for row_id, head in now.items():
             if (base := then.get(row_id)) is None or head.state is State.LOCAL:
                 continue

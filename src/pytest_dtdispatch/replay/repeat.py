@@ -20,7 +20,7 @@ from pytest_dtdispatch.core.signatures import mesh_device_text
 from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.errors import RanksError, first_line
 from pytest_dtdispatch.replay.call import ConversionCall, OpCall, UnnoticedMode, redistribution_text
-from pytest_dtdispatch.replay.replay import Before, NotRepeatable, Phase, Repeatable, agreed_reason
+from pytest_dtdispatch.replay.replay import Before, NotRepeatable, Repeatable, ReplayPhase, agreed_reason
 from pytest_dtdispatch.replay.states import leaves_behind
 from pytest_dtdispatch.replay.storages import NoCopyError, Storages, keys_of
 from pytest_dtdispatch.rounds.blocks import Blocks
@@ -91,7 +91,7 @@ class WriteRecorder(UnnoticedMode):
         is_on_meta: whether any DTensor is on meta.
     """
 
-    def __init__(self, phase: Phase, collectives: list[torch.Tensor] | None = None) -> None:
+    def __init__(self, phase: ReplayPhase, collectives: list[torch.Tensor] | None = None) -> None:
         super().__init__()
         self.mesh: Any = None
         self.is_on_meta = False

@@ -64,7 +64,7 @@ class NotRepeatable:
 
 
 @dataclass(eq=False)
-class Phase:
+class ReplayPhase:
     """State that the running call is about to change, in its first run or in its first repetition.
 
     Args:
@@ -110,7 +110,7 @@ class Phase:
         return is_new
 
 
-class Before(Phase):
+class Before(ReplayPhase):
     """State before a call of the program.
 
     Tensors that an op or a conversion writes to are copied only after the call, and each repetition starts
@@ -177,7 +177,7 @@ class Before(Phase):
 
 
 @dataclass(eq=False)
-class Repeatable(Phase):
+class Repeatable(ReplayPhase):
     """State before and after a call of the program whose changes can be restored.
 
     Args:

@@ -70,7 +70,7 @@ class Span:
     tone: Tone = Tone.PLAIN
 
 
-Cell = str | tuple[Span, ...]
+CellContent = str | tuple[Span, ...]
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Line:
     """
 
     label: str
-    cells: tuple[Cell, ...]
+    cells: tuple[CellContent, ...]
     proof: str = ""
     notes: tuple[str, ...] = ()
     tone: Tone = Tone.PLAIN
@@ -287,12 +287,12 @@ def notice(*texts: str) -> Document:
     return Document(tuple(one_line(Span(text, Tone.NOTICE)) for text in texts))
 
 
-def spans_of(cell: Cell) -> tuple[Span, ...]:
+def spans_of(cell: CellContent) -> tuple[Span, ...]:
     """Return a cell as spans."""
     return (Span(cell),) if isinstance(cell, str) else cell
 
 
-def plain(cell: Cell) -> str:
+def plain(cell: CellContent) -> str:
     """Return the text of a cell without its tones.
 
     Example:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.report.document import (
-    Cell,
+    CellContent,
     Document,
     Group,
     Paragraph,
@@ -87,14 +87,14 @@ def _group_parts(table: Table, group: Group) -> Iterator[str]:
         yield escaped(group.more)
 
 
-def _grid(titles: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+def _grid(titles: Sequence[str], rows: Sequence[Sequence[CellContent]]) -> str:
     """Format a table; align columns right if all their cells are numbers in plain text."""
     rules = ["--:" if _is_number([row[i] for row in rows]) else "---" for i in range(len(titles))]
     lines = (map(escaped, titles), rules, *(map(_inline, row) for row in rows))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _is_number(cells: Sequence[Cell]) -> bool:
+def _is_number(cells: Sequence[CellContent]) -> bool:
     filled = [cell for cell in cells if cell != "-"]
     number = r"[-+]?[\d,.]+( ?%)?"
     return bool(filled) and all(isinstance(cell, str) and re.fullmatch(number, cell) for cell in filled)
@@ -108,7 +108,7 @@ def _fenced(lines: Sequence[str]) -> str:
     return "\n".join((fence, *map(escape_controls, lines), fence))
 
 
-def _inline(cell: Cell) -> str:
+def _inline(cell: CellContent) -> str:
     return " ".join("".join(map(_marked, spans_of(cell))).split())
 
 

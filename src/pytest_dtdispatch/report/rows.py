@@ -11,9 +11,9 @@ from itertools import accumulate
 from pytest_dtdispatch.core.measurement import (
     Contains,
     Figures,
+    FunctionShare,
     Measurement,
     Samples,
-    Share,
     State,
     merge,
 )
@@ -187,7 +187,7 @@ def _table(
 
     groups = []
     for (test, contains), rows in regions.items():
-        visible, left_out = shown(rows, view)
+        visible, left_out = visible_rows(rows, view)
         lines = (
             replace(line_of(one.row, cells(one), view), row=(RowId(test, one.row.label), contains))
             for one in visible
@@ -215,7 +215,7 @@ def profiles(measured: Mapping[str, Sequence[Measurement]]) -> Iterator[Block]:
             for samples in row.figures.samples:
                 if samples.profile is not None:
                     total = samples.profile.total
-                    whole = Share("Python, with the machine code that it calls", total)
+                    whole = FunctionShare("Python, with the machine code that it calls", total)
                     lines = []
                     for one in (whole, *samples.profile.functions):
                         name, _, place = one.function.partition(" (")
@@ -273,7 +273,7 @@ def by_cost(rows: Sequence[Measurement]) -> list[CostedRow]:
     return [*costed, *(CostedRow(row) for row in rows if id(row) not in known)]
 
 
-def shown(rows: Sequence[CostedRow], view: View) -> tuple[list[CostedRow], str]:
+def visible_rows(rows: Sequence[CostedRow], view: View) -> tuple[list[CostedRow], str]:
     """Return the most expensive rows and all with a mark or a note, and a text about the omitted ones."""
     is_whole = view.verbose or len(rows) <= 5
     left_out = [] if is_whole else [each for n, each in enumerate(rows) if _can_go(each, n)]

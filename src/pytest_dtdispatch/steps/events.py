@@ -134,7 +134,7 @@ class Redistribution(StepEvent):
         return self.op != EXPLICIT
 
     def __str__(self) -> str:
-        change = change_text(self.source, self.target)
+        change = placement_change(self.source, self.target)
         return self._with_line(f"{self.op}: {self.tensor} {change}, {self.bytes:,} bytes")
 
 
@@ -226,11 +226,11 @@ class Read(StepEvent):
 AnyEvent: TypeAlias = Miss | Redistribution | Collective | Wrapping | Unwrapping | Read
 
 
-def change_text(source: Iterable[str], target: Iterable[str]) -> str:
+def placement_change(source: Iterable[str], target: Iterable[str]) -> str:
     """Format the placements before and after a redistribution.
 
     Example:
-        >>> change_text(["P", "S0"], ["R", "S0"])
+        >>> placement_change(["P", "S0"], ["R", "S0"])
         'P S0 -> R S0'
     """
     return f"{' '.join(source)} -> {' '.join(target)}"

@@ -23,7 +23,7 @@ from pytest_dtdispatch.steps.events import (
     Redistribution,
     Unwrapping,
     Wrapping,
-    change_text,
+    placement_change,
 )
 from pytest_dtdispatch.torchapi.autograd import origins_of_logits
 from pytest_dtdispatch.torchapi.observe import Conversion, Converter, fsdp_group_type
@@ -48,7 +48,7 @@ Function = Callable[..., Any]
 LOSS, SOFTMAX = torch.nn.functional.cross_entropy.__code__, "_log_softmax."
 
 
-class Exchange(NamedTuple):
+class ShardExchange(NamedTuple):
     """An exchange of shards between two dimensions: an all_to_all, or a gather on a CPU mesh.
 
     Args:
@@ -79,7 +79,7 @@ class Running(threading.local):
     has_gradient = False  # whether autograd records it
     collective_bytes = 0
     is_in_collective = False
-    exchange: Exchange | None = None
+    exchange: ShardExchange | None = None
     place: CodePlace | None = None  # line of the redistribution
     converting = ""  # name of the conversion
     is_observed = False  # whether torch has marked the next redistribution as implicit
@@ -129,7 +129,7 @@ class TransferRecorder:
         placements = _placements(source), _placements(target)
         with (
             patch.multiple(running, collective_bytes=0, place=place),
-            ProfilerRange("redistribution", lambda: change_text(*placements)),
+            ProfilerRange("redistribution", lambda: placement_change(*placements)),
         ):
             result = redistribute(*args, **kwargs)
             handled = running.collective_bytes
@@ -188,7 +188,7 @@ class TransferRecorder:
     def on_exchange(self, exchange: Function, shard: Any, *args: Any, **kwargs: Any) -> Any:
         """Record that the next collective exchanges shards."""
         is_simulated = is_local_mode_open()
-        observed = Exchange(
+        observed = ShardExchange(
             _bytes(shard),
             is_real=not is_simulated and not is_group_fake(),
             is_simulated=is_simulated and shard.device.type == "cpu",

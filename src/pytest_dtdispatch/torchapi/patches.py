@@ -148,7 +148,7 @@ def calling(method: Callable[..., Any]) -> Wrap:
     return wrap
 
 
-def uncompiled(function: Any) -> Any:
+def skipped_by_compiler(function: Any) -> Any:
     """Return a function that the compiler does not trace, with all its callees, if compiled code calls it."""
     frames: Any = torch._C._dynamo.eval_frame
     if hasattr(frames, "set_code_exec_strategy"):
@@ -179,7 +179,7 @@ def kernels_routed(namespace: str, listeners: Mapping[Any, Callable[..., Any]]) 
         def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
             return listener(partial(op.redispatch, keys & below), *args, **kwargs)
 
-        return uncompiled(kernel)
+        return skipped_by_compiler(kernel)
 
     with torch.library._scoped_library(namespace, "IMPL") as library:
         for op, listener in listeners.items():

@@ -12,7 +12,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.torchapi.observe import Point, patch
-from pytest_dtdispatch.torchapi.patches import kernels_routed, uncompiled
+from pytest_dtdispatch.torchapi.patches import kernels_routed, skipped_by_compiler
 
 # Ops that read values, or whose result shape depends on values, with the names of their functions.
 OPS = {
@@ -79,7 +79,7 @@ def _reading(observer: Any, name: str, inner: Any) -> Any:
         __tracebackhide__ = True
         return observer.on_read(inner, name, *args, **kwargs)
 
-    return uncompiled(read)
+    return skipped_by_compiler(read)
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def _handling(observer: Any) -> Iterator[None]:
         finally:
             handlers.update({op: handler} if is_open else {})
 
-    handler, is_open = uncompiled(handle), True
+    handler, is_open = skipped_by_compiler(handle), True
     handlers.update(dict.fromkeys(reading, handler))
     try:
         yield
