@@ -438,6 +438,8 @@ def implied_redistributions(observed: Observed) -> Iterator[Advice]:
     once = (group for group in _implied_groups(observed) if len(group) == 1)
     for groups in _layered(once, lambda one: (one.op, one.tensor, one.source, one.target)):
         every = [*chain(*groups)]
+        if all(one.matrices and _is_gathered(one) and MIXING.search(one.op) for one in every):
+            continue  # the product of an optimizer needs the whole matrix, and gathers it once
         first, is_alone = every[0], all(one.operands == 1 for one in every)
         if all(map(_is_backward, every)) or (is_alone and "," not in first.tensor):
             continue  # the program does not place a gradient; a vector has no other dimension to shard
