@@ -1,4 +1,4 @@
-"""Runs of the plugin are shown wide, if a test asks for nothing else: no line of a table is cut."""
+"""Fixtures for runs of the plugin. The default terminal is wide enough for every table."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def no_notes_on_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the note and the verdict that depend on how busy this machine is; both have their tests."""
+    """Omit the note and the verdict that depend on the load of the machine; both have their own tests."""
     monkeypatch.setattr(notes, "MIN_WAITED", 1.0)
     monkeypatch.setattr(saved_run, "MAX_WAITED", 1.0)
 
 
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Record the pauses before rows are measured again, and do not sleep."""
+    """Record the pauses before rows are measured again, without sleeping."""
     lengths: list[float] = []
     monkeypatch.setattr(blocks, "sleep", lengths.append)
     return lengths
@@ -38,7 +38,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
-    """Let each run have the same latencies, and a test add to those of its callable, and to its counts."""
+    """Give every run the same latencies; a test may add to the time and counts of its callable."""
     control = types.SimpleNamespace(clock=ScriptedClock(), extra_ns=0)
     monkeypatch.setitem(sys.modules, "scripted", control)
     monkeypatch.setitem(SAMPLERS, "time", WallClock(control.clock))

@@ -1,4 +1,4 @@
-"""What a measuring process does: all tests several times over, and then its answer."""
+"""Measuring processes of an A/B run: several passes over all tests, then one answer file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ PLUGIN = "-ppytest_dtdispatch.plugin.ab_process"
 
 @pytest.fixture
 def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Ask for three passes."""
     path = tmp_path / "answer.json"
     monkeypatch.setenv("DTDISPATCH_AB_OUTPUT", str(path))
     monkeypatch.setenv("DTDISPATCH_AB_PASSES", "3")
@@ -101,13 +100,13 @@ NOTES = "def test_it(dtdispatch):\n    with open('noted', 'a') as file:\n       
 
 
 def test_failed_or_empty_pass_ends_the_run(pytester: pytest.Pytester, answer: Path) -> None:
-    """A test that fails ends the run after its pass and no tests are no success."""
+    """A failed test ends the run after its pass; a pass without tests fails."""
     assert measure_source(pytester, f"{NOTES}False", PLUGIN).ret == 1
     assert (pytester.path / "noted").read_text() == "x"
     assert measure_source(pytester, "", PLUGIN).ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
-def test_without_its_variables_the_plugin_does_nothing(pytester: pytest.Pytester) -> None:
+def test_plugin_is_inactive_without_its_variables(pytester: pytest.Pytester) -> None:
     assert measure_source(pytester, f"{NOTES}True", PLUGIN).ret == 0
     assert (pytester.path / "noted").read_text() == "x"
 
@@ -115,7 +114,7 @@ def test_without_its_variables_the_plugin_does_nothing(pytester: pytest.Pytester
 @pytest.mark.slow
 @pytest.mark.long
 def test_two_real_sides_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One interpreter on both sides; nothing is said of the verdicts, which the machine may spoil."""
+    """Both sides use the same interpreter. Verdicts are not checked: they depend on the machine's load."""
     path = tmp_path / "ab.json"
     words = ["--base", sys.executable, "--head", sys.executable]
     words += ["--pairs", "1", "--passes", "2", "--confirm", "1"]
@@ -125,13 +124,12 @@ def test_two_real_sides_are_compared(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert status in (0, 3, 4)
     assert "pytest_dtdispatch/suite/test_ops.py::test_add[4]" in out
     content = json.loads(path.read_text())
-    # One pair can clear no row, so that it is looked at again.
+    # A single pair cannot clear a row, so the rows are measured again.
     assert [process["side"] for process in content["processes"]] == ["base", "head"] * 2
 
 
 @pytest.fixture
 def counted(answer: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Ask for counts, of one pass."""
     monkeypatch.setenv("DTDISPATCH_AB_PASSES", "1")
     monkeypatch.setenv("DTDISPATCH_AB_KIND", "counts")
     return answer
@@ -160,7 +158,7 @@ def test_counts_are_named_by_test_step_and_count(pytester: pytest.Pytester, coun
     assert moved.startswith("redistribute: f32[8,8] S0 -> R")
     [called] = details["test_it.py::test_steps::step::calls_per_step"]
     assert re.fullmatch(r"add\.Tensor\(f32\[8,8\]R\)@4, at test_it\.py:\d+.*", called)
-    # A capture is counted from empty caches: what fills them is no growth.
+    # A capture is counted from empty caches: filling them does not count as growth.
     assert numbers["test_it.py::test_steps::capture 1::misses_per_step"] == 1.0
     assert "test_it.py::test_steps::capture 1::cache_growth_per_step" not in numbers
 
@@ -181,7 +179,7 @@ def test_growth_lists_live_dtensors(pytester: pytest.Pytester, counted: Path) ->
     assert by_text(read(counted)["details"])[name] == ["f32[8,8] S0"]
 
 
-def test_which_rows_hit_is_proved_beside_counts(
+def test_hits_of_rows_are_proved_beside_counts(
     pytester: pytest.Pytester, counted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DTDISPATCH_AB_KIND", "proofs")
@@ -196,7 +194,7 @@ def test_which_rows_hit_is_proved_beside_counts(
     ("kind", "metric"),
     [("counts", "time"), ("proofs", "counts"), ("instructions", "time"), ("times", "clock-counts")],
 )
-def test_tests_that_name_another_metric_are_refused(
+def test_marker_with_another_metric_is_refused(
     pytester: pytest.Pytester, counted: Path, monkeypatch: pytest.MonkeyPatch, kind: str, metric: str
 ) -> None:
     sampler = InstructionSampler(lambda: (WallClock().meter, None))
@@ -255,7 +253,7 @@ def test_unmeasured_state_is_absent_with_its_reason() -> None:
     }
 
 
-def test_a_profiled_count_knows_its_functions() -> None:
+def test_profiled_count_lists_its_functions() -> None:
     results = ResultStore("t.py::test_add")
     profile = Profile((FunctionShare("A.rule (a.py:3)", 70), FunctionShare("add (b.py:9)", 20)), 100)
     misses = Samples(State.MISS, (80, 90), unit=INSTRUCTIONS, profile=profile)

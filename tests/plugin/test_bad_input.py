@@ -1,4 +1,4 @@
-"""Mistakes of users: each is told in one line, and never by a traceback of ours."""
+"""User errors are reported in one line, without a traceback through the plugin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.probes import NATIVE_CACHE, needs
 pytestmark = pytest.mark.torch
 
 PLAIN = "\ndef test_plain(dtdispatch, device_mesh): pass\n"
-# The next test finds the mode stack as it was, and is measured.
+# The next test starts with the original mode stack, and is measured.
 THEN_CLEAN = """
 def test_next(dtdispatch, device_mesh):
     assert not _get_current_dispatch_mode_stack()
@@ -46,17 +46,19 @@ def own_group():
 """
 
 
-def test_a_rank_without_others_is_refused(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of two ranks that cannot meet is not measured as one."""
+def test_rank_without_other_ranks_is_refused(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of two ranks that cannot connect is not measured as a single rank."""
     pytester.makepyfile(PLAIN)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     says = "RANK=0 and WORLD_SIZE=2 in the environment, and no MASTER_ADDR, and no MASTER_PORT: start"
     assert_refused(run(pytester, "--dtdispatch"), says)
-    run(pytester).assert_outcomes(passed=1)  # as it measures nothing
+    run(pytester).assert_outcomes(passed=1)  # nothing is measured
 
 
-# What a test does, and the line that its author reads.
+# The body of a test and the error message that it causes.
 MISTAKES_IN_MESHES = {
     '"2x"': "mesh='2x' is not a mesh shape: extents of at least 1 joined by x, such as",
     "(2, 2), backend='mpi'": "backend='mpi' is not one of auto, fake, gloo, nccl, local",
@@ -149,10 +151,10 @@ MISTAKES = [
 ]
 
 
-def test_a_mesh_that_the_factory_cannot_make(pytester: pytest.Pytester) -> None:
+def test_factory_refuses_invalid_meshes(pytester: pytest.Pytester) -> None:
     tests = (
-        f"def test_{n}(device_mesh, mesh_factory): mesh_factory({given})\n"
-        for n, given in enumerate(MISTAKES_IN_MESHES)
+        f"def test_{n}(device_mesh, mesh_factory): mesh_factory({arguments})\n"
+        for n, arguments in enumerate(MISTAKES_IN_MESHES)
     )
     result = measure_source(pytester, "".join(tests), failed=len(MISTAKES_IN_MESHES))
     for says in MISTAKES_IN_MESHES.values():
@@ -174,7 +176,7 @@ def test_mistake_is_reported_at_its_line_without_leftovers(
     assert_mistakes(pytester, mistakes, *flags)
 
 
-def test_a_device_that_is_not_here(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_device_is_refused(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     source = "def test_mesh(device_mesh): pass\ndef test_group(process_group): pass"
     result = measure_source(pytester, source, "--dtdispatch-device=cuda", errors=2)
@@ -183,7 +185,7 @@ def test_a_device_that_is_not_here(pytester: pytest.Pytester, monkeypatch: pytes
     assert "pytest_dtdispatch/" not in body
 
 
-# Groups of the user
+# Process groups of the user
 
 
 def test_fixtures_use_and_never_destroy_the_user_group(pytester: pytest.Pytester) -> None:
@@ -211,7 +213,7 @@ def test_is_alive(own_group):
     assert_says_once(result, "backend gloo was requested, and the open process group is fake")
 
 
-def test_a_test_may_destroy_the_group(pytester: pytest.Pytester) -> None:
+def test_destroying_the_group_in_a_test_is_allowed(pytester: pytest.Pytester) -> None:
     source = f"""
 def test_destroys(dtdispatch, a):
     with dtdispatch.capture():
@@ -222,7 +224,7 @@ def test_destroys(dtdispatch, a):
     measure_source(pytester, source, passed=2)
 
 
-# Captures that end otherwise than they should
+# Captures that do not end properly
 
 ENDS = f"""
 def test_never_left(dtdispatch, a):
@@ -250,7 +252,7 @@ def test_call_raises(dtdispatch, device_mesh):
 {THEN_CLEAN}"""
 
 
-def test_unclosed_capture_is_reported_beside_the_test_error(pytester: pytest.Pytester) -> None:
+def test_unclosed_capture_is_reported_with_the_test_error(pytester: pytest.Pytester) -> None:
     result = measure_source(pytester, ENDS, "--benchmark-json=rows.json", passed=2, failed=5, errors=2)
     text, _, _ = text_of(result).partition("short test summary info")
     lines = (pytester.path / "test_it.py").read_text().splitlines()
@@ -261,7 +263,7 @@ def test_unclosed_capture_is_reported_beside_the_test_error(pytester: pytest.Pyt
         assert text.count(f" ValueError: {error}") == 1
     assert text.count("got mixed torch.Tensor and DTensor") >= 2
     assert "pytest_dtdispatch/" not in text
-    # What was measured while a capture was open is kept, and before its test failed.
+    # Ops measured before the test failed, or while its capture was open, are still saved.
     for test in ("never_left", "raises[False]"):
         assert f"::test_{test}::" in (pytester.path / "rows.json").read_text()
 
@@ -283,15 +285,15 @@ def test_captures():
     result.stdout.fnmatch_lines([">       with TimeCaptureMode():"])
 
 
-# Machines that lack something
+# Missing torch or missing features of torch
 
 
 @needs(NATIVE_CACHE)
 @pytest.mark.parametrize("flags", [(), ("--dtdispatch-all",)], ids=["fixture", "all"])
-def test_a_torch_that_cannot_be_measured(
+def test_unsupported_torch_is_refused(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
 ) -> None:
-    # One of the pair that clears and counts the native cache is gone.
+    # One of the two functions that clear and count the native cache is missing.
     monkeypatch.delattr("torch._C._clear_DTensor_sharding_propagator_cache")
     pytester.makepyfile(TEN_LINES if not flags else "def test_plain(): pass")
     result = measure(pytester, *flags, "--benchmark-autosave")
@@ -301,7 +303,7 @@ def test_a_torch_that_cannot_be_measured(
 
 
 @pytest.mark.parametrize("flags", [(), ("--dtdispatch",)])
-def test_a_fixture_without_torch(pytester: pytest.Pytester, flags: tuple[str, ...]) -> None:
+def test_fixture_without_torch_is_refused(pytester: pytest.Pytester, flags: tuple[str, ...]) -> None:
     pytester.makeconftest(
         """
         import sys
@@ -350,7 +352,7 @@ def test_evil(dtdispatch, a):
     dtdispatch.steps(lambda: a + a, name="\\x1b[31mstep")
 """
     )
-    file = pytester.path / "a\udcff.csv"  # a path that is no UTF-8
+    file = pytester.path / "a\udcff.csv"  # a path that is not valid UTF-8
     flags = ("--benchmark-name=long", "--benchmark-group-by=param:op", f"--dtdispatch-export=csv:{file}")
     result, found = rows(pytester, *flags, passed=1)
     assert all(line.isprintable() for line in text_of(result).splitlines())

@@ -1,4 +1,4 @@
-"""Rows in pytest-benchmark: its files, its table, its gate and its flags work on them."""
+"""Rows in pytest-benchmark: its files, tables, gate and flags apply to them."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_machine_info_has_torch_device_and_threads(
     }
     assert machine["cache_interface"] in ("native+python", "python")
     pytester.makepyfile(test_it=OTHERS)
-    run(pytester, "--benchmark-json=rows.json")  # of a run that measures nothing it is left alone
+    run(pytester, "--benchmark-json=rows.json")  # unchanged: this run measures nothing
     assert "dtdispatch" not in machine_of(pytester)
 
 
@@ -137,20 +137,20 @@ def test_rows_have_unique_names_and_test_parameters(pytester: pytest.Pytester) -
         result.stdout.fnmatch_lines([f"*benchmark 'extent={extent}': 3 tests*"])
     grouped = measure(pytester, "--benchmark-group-by=group,param:state", "--benchmark-columns=median,rounds")
     grouped.stdout.fnmatch_lines(["*benchmark 'dtdispatch miss state=miss': 2 tests*"])
-    # A dtype is not JSON: it stands there as text. A parameter that is named as ours does not hide ours.
+    # A dtype is saved as text, because JSON has no type for it. A test parameter `op` does not hide ours.
     params = {(row["params"]["extent"], row["params"]["dtype"], row["params"]["op"]) for row in first}
     assert params == {(extent, "torch.float32", "add.Tensor") for extent in (8, 16)}
 
 
 @pytest.mark.long
 def test_pytest_benchmark_compares_and_draws_our_rows(pytester: pytest.Pytester) -> None:
-    # In processes of their own: the charts' library cannot be imported twice.
+    # In subprocesses: the library that draws charts cannot be imported twice.
     pytester.makepyfile(TEN_LINES)
     measure(pytester, "--benchmark-autosave", "--benchmark-quiet")
     flags = ("--benchmark-autosave", "--benchmark-histogram=own")
     result = pytester.runpytest_subprocess(*ALONE, *MEASURED, *flags)
     assert result.ret == pytest.ExitCode.OK
-    assert "Name (time in" in text_of(result)  # which charts are drawn of
+    assert "Name (time in" in text_of(result)  # charts are drawn from this table
     assert len(list((pytester.path / ".benchmarks").rglob("*.json"))) == 2
     command = (sys.executable, "-m", "pytest_benchmark", "compare", "--columns=median", "--sort=name")
     result = pytester.run(*command, "--histogram=chart")
@@ -164,27 +164,27 @@ def test_pytest_benchmark_compares_and_draws_our_rows(pytester: pytest.Pytester)
 
 
 def test_flags_of_tables_show_our_rows(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their tables have our rows where a flag of tables is given."""
+    """The tables of pytest-benchmark contain our rows if a flag that formats them is passed."""
     pytester.makepyfile(test_ten=TEN_LINES, test_others=OTHERS)
     result, found = rows(pytester)
     assert [line for line in result.outlines if " benchmark" in line and "tests" in line] == [
         line for line in result.outlines if " benchmark: 1 tests " in line
-    ], "theirs alone"
+    ], "only rows of pytest-benchmark"
     assert "test_theirs" in text_of(result)
     assert len(found) == 4, "files have all rows"
     ours = "* benchmark 'dtdispatch miss': 1 tests *"
-    measure(pytester, "--benchmark-sort=min").stdout.fnmatch_lines([ours])  # its default, but asked for
+    measure(pytester, "--benchmark-sort=min").stdout.fnmatch_lines([ours])  # the default, but explicit
     measure(pytester, "-v").stdout.no_fnmatch_line(ours)
     monkeypatch.setenv("PYTEST_ADDOPTS", "--benchmark-columns min")
     measure(pytester).stdout.fnmatch_lines([ours])
     measure(pytester, "--benchmark-quiet").stdout.no_fnmatch_line(ours)
 
 
-def test_only_and_skip_choose_our_tests_as_theirs(pytester: pytest.Pytester) -> None:
+def test_only_and_skip_select_our_tests_too(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_ten=TEN_LINES, test_others=OTHERS)
     result, found = rows(pytester, "--benchmark-only", passed=2, skipped=1)
     assert {row["name"].split("::")[0] for row in found} == {"test_add", "test_theirs"}
-    # Unmeasured they are benchmarks too: what is selected does not depend on our flag.
+    # Unmeasured tests are benchmarks too: the selection does not depend on --dtdispatch.
     run(pytester, "--benchmark-only").assert_outcomes(passed=2, skipped=1)
     measure(pytester, "--benchmark-only", "--dtdispatch-all").assert_outcomes(passed=3)
     result = measure(pytester, "--benchmark-skip", passed=1, skipped=2)
@@ -219,7 +219,9 @@ def test_ours(dtdispatch, device_mesh):
     assert sum(row["params"] is None for row in found) == 1
 
 
-def test_full_disk_keeps_earlier_files(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_preserves_earlier_files(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytester.makepyfile(TEN_LINES)
     measure(pytester, "--benchmark-save=base", "--benchmark-json=rows.json")
     files = [pytester.path / "rows.json", *(pytester.path / ".benchmarks").rglob("*.json")]
@@ -237,8 +239,10 @@ def test_full_disk_keeps_earlier_files(pytester: pytest.Pytester, monkeypatch: p
     assert not list(pytester.path.rglob("*.part"))
 
 
-def test_names_of_an_installed_suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of an installed suite are named by its module."""
+def test_rows_of_installed_suite_have_module_names(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of an installed suite are named after its module."""
     package = pytester.path / "elsewhere" / "some_suite"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -248,8 +252,8 @@ def test_names_of_an_installed_suite(pytester: pytest.Pytester, monkeypatch: pyt
     assert {row["fullname"].partition("::")[0] for row in found} == {"some_suite/test_ten.py"}
 
 
-def test_a_default_device_may_be_missing(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows are shown and saved where the default device is not here."""
+def test_default_device_may_be_missing(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows on another device are shown and saved if the default device is missing."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     source = """
 def test_own_mesh(dtdispatch, mesh_factory):
@@ -264,7 +268,7 @@ def test_own_mesh(dtdispatch, mesh_factory):
     result.stdout.fnmatch_lines(["  add.Tensor(*", "* are proved *"])
     assert machine_of(pytester)["dtdispatch"]["device"] == "cuda"
     assert len(benchmarks_of(pytester.path / "rows.json")) == 3
-    # Nor where the mesh of the marker is there, and the default one of four ranks is not.
+    # The same for a mesh: the marker's mesh exists, and the default mesh of four ranks does not.
     one_rank = dedent(TEN_LINES).replace("def test", "@pytest.mark.dtdispatch(mesh=(1,))\ndef test")
     gloo = ("--dtdispatch-backend=gloo", "--dtdispatch-device=cpu", "--benchmark-json=one.json")
     measure_source(pytester, one_rank, *gloo, passed=1)

@@ -1,4 +1,4 @@
-"""Other plugins beside ours: absent, disabled, or measuring something of their own."""
+"""Other plugins that are absent, disabled, or measure something themselves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OF_TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MAST
 PLAIN = ("-pno:cacheprovider", "-pno:hypothesispytest")
 
 
-def test_without_pytest_benchmark_or_a_terminal_we_measure(pytester: pytest.Pytester) -> None:
+def test_measures_without_pytest_benchmark_or_terminal(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEN_LINES)
     result = measure(pytester, "-pno:benchmark", passed=1)
     result.stdout.fnmatch_lines(["*= dtdispatch =*", ROW])
@@ -32,13 +32,13 @@ def test_without_pytest_benchmark_or_a_terminal_we_measure(pytester: pytest.Pyte
 
 
 @pytest.mark.parametrize("plugin", ["logging", "capture"])
-def test_run_without_a_plugin_of_pytest_measures(pytester: pytest.Pytester, plugin: str) -> None:
+def test_measures_without_optional_pytest_plugins(pytester: pytest.Pytester, plugin: str) -> None:
     pytester.makepyfile(TEN_LINES)
     measure(pytester, f"-pno:{plugin}", passed=1).stdout.fnmatch_lines([ROW])
 
 
 @needs_codspeed
-def test_under_codspeed_nothing_is_measured_with_a_reason(pytester: pytest.Pytester) -> None:
+def test_codspeed_run_measures_nothing_with_reason(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEN_LINES, test_theirs="def test_theirs(benchmark): benchmark(len, 'a')")
     flags = (*PLAIN, "-pno:xdist", *MEASURED)
     result = pytester.runpytest_subprocess(*flags, "--benchmark-json=rows.json", "-kadd")
@@ -51,7 +51,7 @@ def test_under_codspeed_nothing_is_measured_with_a_reason(pytester: pytest.Pytes
 
 
 @needs_xdist
-def test_under_xdist_nothing_is_measured_with_one_reason(pytester: pytest.Pytester) -> None:
+def test_xdist_run_measures_nothing_with_one_reason(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(f"{TEN_LINES}        assert not dtdispatch.enabled", test_plain="def test_a(): pass")
     result = pytester.runpytest_subprocess(*PLAIN, *MEASURED, "-n2", "--benchmark-json=rows.json")
     assert result.ret == pytest.ExitCode.OK
@@ -112,13 +112,13 @@ def test_invalid_marker_is_reported_under_xdist(pytester: pytest.Pytester) -> No
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["test_*.py:2: marker dtdispatch has no keyword 'round'; valid: rounds, *"])
     assert "INTERNALERROR" not in text_of(result)
-    # Without workers it measures.
+    # Without workers the run measures.
     pytester.makepyfile(TEN_LINES)
     others = [option for option in ALONE if "xdist" not in option]
     pytester.runpytest_inprocess(*others, *MEASURED, "-n0").stdout.fnmatch_lines([ROW])
 
 
-def test_switched_off_we_leave_no_trace(pytester: pytest.Pytester) -> None:
+def test_disabled_plugin_leaves_no_trace(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_plain(): pass")
     result = run(pytester, "-pno:dtdispatch", passed=1)
     assert "dtdispatch" not in text_of(result).replace("no:dtdispatch", "")
@@ -126,7 +126,7 @@ def test_switched_off_we_leave_no_trace(pytester: pytest.Pytester) -> None:
 
 
 def assert_says_once_of_ours(result: pytest.RunResult, line: str) -> None:
-    """As for a mistake, where plugins of others may name their own files."""
+    """Like `plugin_runs.assert_says_once`, but other plugins may show their own files."""
     assert sum(line in each for each in text_of(result).splitlines()) == 1
     assert "pytest_dtdispatch/" not in text_of(result)
     assert "INTERNALERROR" not in text_of(result)
@@ -137,7 +137,7 @@ def test_plugin_reading_every_attribute_changes_nothing(pytester: pytest.Pyteste
         """
         import contextlib
 
-        class Reading:  # as pytest 8.0 does in search of fixtures
+        class Reading:  # like pytest 8.0 when it searches fixtures
             def pytest_plugin_registered(self, plugin):
                 for name in dir(plugin):
                     with contextlib.suppress(BaseException):

@@ -1,4 +1,4 @@
-"""Comparisons and scalings in a run of pytest: rows, their tables, gates, files, claims and limits."""
+"""Comparisons and scalings in a run of pytest: rows, tables, gates, files, claims and limits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def mlp(more: str = "") -> str:
 
 
 def test_variants_are_one_table_and_group(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variants are lines of a table and rows of one group."""
+    """Variants are the lines of one table and the rows of one group."""
     flags = ("--benchmark-columns=median", "--benchmark-json=rows.json", "--benchmark-save=base")
     result = measure_source(pytester, mlp(), *flags, "--dtdispatch-export=csv:found.csv", passed=1)
     found = benchmarks_of(pytester.path / "rows.json")
@@ -45,11 +45,11 @@ def test_variants_are_one_table_and_group(pytester: pytest.Pytester, monkeypatch
     assert {row["group"] for row in found} == {"dtdispatch call test_it.py::test_mlp::mlp"}
     assert {row["stats"]["rounds"] for row in found} == {15}
     assert {row["params"]["state"] for row in found} == {"call"}
-    what = "variants in turn; end to end from Python, autograd included"
-    assert {row["extra_info"]["contains"] for row in found} == {what}
+    subtitle = "variants in turn; end to end from Python, autograd included"
+    assert {row["extra_info"]["contains"] for row in found} == {subtitle}
     result.stdout.fnmatch_lines(["*benchmark 'dtdispatch call test_it.py::test_mlp::mlp': 2 tests*"])
     lines = result.outlines
-    title = lines.index(f"test_it.py::test_mlp: mlp ({what})")
+    title = lines.index(f"test_it.py::test_mlp: mlp ({subtitle})")
     assert re.search(r"variant +median us +quietest us +\+-% +times +misses +redistributes", lines[title - 1])
     assert re.search(r"mlp\[dtensor\].* 1 +0 +0 +0 +0 +15 +first$", lines[title + 1])
     assert re.search(r"mlp\[plain\].* 0\.\d+ \(0\.\d+ to 0\.\d+\) +0 +0 +0 +0 +15 +faster$", lines[title + 2])
@@ -62,9 +62,9 @@ def test_variants_are_one_table_and_group(pytester: pytest.Pytester, monkeypatch
     gate = ("--benchmark-compare", "--dtdispatch-fail=median:1000%", "--dtdispatch-expected=expected.csv")
     judged = measure(pytester, *gate)
     assert judged.ret == 0
-    # A row whose samples scatter too far is judged by no gate; both are named in any case.
+    # A noisy row is inconclusive; the gate counts both rows in any case.
     judged.stdout.re_match_lines([r"gate: passed against .*: (2 passed|1 passed, 1 inconclusive) \(median"])
-    # A narrow terminal has whole lines, and what was told.
+    # A narrow terminal shows whole lines, with the result of the comparison.
     monkeypatch.setenv("COLUMNS", "80")
     [first, plain] = [line for line in measure(pytester).outlines if line.startswith("  mlp[")]
     assert max(len(first), len(plain)) <= 80
@@ -75,7 +75,7 @@ def test_variants_are_one_table_and_group(pytester: pytest.Pytester, monkeypatch
 
 
 def test_failed_claim_shows_ratio_and_interval(pytester: pytest.Pytester) -> None:
-    """A claim that fails says ratio and interval and is disabled where nothing is timed."""
+    """A failed claim reports ratio and interval. Claims are disabled if nothing is timed."""
     claim = "assert compared['dtensor'].faster_than('plain')"
     result = measure_source(pytester, mlp(claim), failed=1)
     found = "dtensor against plain: slower, *(* to *) times as long in 15 rounds"
@@ -100,7 +100,7 @@ def test_unequal(dtdispatch):
 # Scalings
 
 SIZES = (1, 4, 16, 64)
-# A hit of this takes as many adds as its size says; a miss is mostly that of the first of them.
+# A hit runs `size` adds; a miss is dominated by the first of them.
 ADDS = """
 def test_adds(dtdispatch, a):
     def adds(n):
@@ -128,13 +128,13 @@ def adds(arguments: str = "") -> str:
     return ADDS.replace("{arguments}", arguments)
 
 
-def test_each_size_is_a_row_above_the_exponents(pytester: pytest.Pytester) -> None:
+def test_sizes_are_rows_above_the_exponents(pytester: pytest.Pytester) -> None:
     flags = ("-s", "--dtdispatch-rounds=8", "--dtdispatch-max-time=60", "--benchmark-json=rows.json")
     result = measure_source(pytester, adds("max_exponent=5"), *flags, passed=2, failed=1)
     result.stdout.fnmatch_lines(["*sizes: 1 4 16 64"])
     every = benchmarks_of(pytester.path / "rows.json")
     found, meshes = ([row for row in every if test in row["fullname"]] for test in ("adds", "meshes"))
-    # Meshes of every size share the group that the largest opens.
+    # Meshes of all sizes share the process group of the largest.
     assert [row["params"]["mesh"] for row in meshes[::2]] == ["2", "2x2", "2x2x2"]
     once = "no miss was measured (runs once: it changed the layout of a tensor that it wrote to)"
     assert f"E max_exponent=5: miss not fitted: {once}; hit not" in " ".join(text_of(result).split())

@@ -1,4 +1,4 @@
-"""dtdispatch.compile in a run of pytest: rows, table, gates, captures, mistakes."""
+"""dtdispatch.compile in a run of pytest: rows, tables, gates, captures and errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.probes import NATIVE_CACHE, compiles_once_under_a_mode, has, needs_th
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-# Propagations while `x + x` is traced: some torch without a native cache asks no cache then.
+# Propagations while `x + x` is traced: some versions of torch without a native cache query no cache then.
 ONCE = "1" if has(NATIVE_CACHE) else r"[1-9]\d*"
 
 import_compilers()
@@ -51,7 +51,7 @@ def test_recompiles(dtdispatch):
 
 
 @pytest.fixture(autouse=True)
-def _nothing_compiled() -> Iterator[None]:
+def _reset_compilers() -> Iterator[None]:
     torch.compiler.reset()
     yield
     torch.compiler.reset()
@@ -85,7 +85,7 @@ def test_breaks_and_recompiles_are_counted_exactly_and_listed(pytester: pytest.P
     text = text_of(measure_source(pytester, BREAKS, *FEW, passed=2))
     assert len(re.findall(r"graph break at \S*test_it.py:(\d+): ", text)) == 2
     assert len(re.findall(r"recompiled <lambda> \(\S*test_it.py:\d+\): ", text)) == 1
-    # Where nothing is timed they are counted too, and an assertion that fails lists them.
+    # They are also counted if nothing is timed, and a failed assertion lists them.
     failing = BREAKS.replace("breaks == 2", "breaks == 0")
     result = measure_source(pytester, failing, *FEW, "--dtdispatch-metric=counts", failed=1, passed=1)
     assert re.search(r"\n  twice_broken +3 +2 +\d+ +0 +0 ", text_of(result))
@@ -112,7 +112,7 @@ def test_only_ops_outside_compiled_regions_have_rows(pytester: pytest.Pytester) 
     assert [measurement.op for measurement in book.measurements()] == ["mul.Tensor"]
     assert len(graphs) == 1
     for result in (results[0], *results[2:]):
-        # an old fake group leaves its outputs as they lie in memory, where NaN may be
+        # an old fake group leaves its outputs uninitialized, possibly with NaN
         torch.testing.assert_close(result.to_local(), a.to_local() * 2, rtol=0, atol=0, equal_nan=True)
 """
     compiles = '    dtdispatch.compile(double, a, backend="aot_eager")\n'
@@ -131,7 +131,7 @@ def test_failed_compile_reports_reason_and_line(
     assert len(re.findall(broken, text)) == 1
     assert re.search(r"\ntest_it.py:\d+: ValueError", text)
     assert "pytest_dtdispatch/" not in text
-    # What a run compiles leaves nothing in the folder for temporary files.
+    # Compilation leaves no files in the temporary folder.
     measure_source(pytester, DOUBLE, *FEW, passed=1)
     assert not list(tmp_path.iterdir())
 
@@ -139,8 +139,8 @@ def test_failed_compile_reports_reason_and_line(
 # Instructions
 
 
-def test_instructions_of_a_compile(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What counts here is the clock, in this process."""
+def test_compile_has_instruction_rows(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of this process stands for the instruction counter."""
     sampler = InstructionSampler(lambda: (WallClock().meter, None))
     monkeypatch.setitem(SAMPLERS, "clock-counts", sampler)
     few = ("--dtdispatch-rounds=5", "--dtdispatch-repeat=2", "-odtdispatch_compile_rounds=1")

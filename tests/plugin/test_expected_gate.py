@@ -1,4 +1,4 @@
-"""Named results of a run, from flags to files and exit status, on a clock that does as it is told."""
+"""Expected files in a run of pytest, from flags to files and exit status, with a scripted clock."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _written(scripted: types.SimpleNamespace, pytester: pytest.Pytester) -> None
 
 @pytest.fixture
 def expected(pytester: pytest.Pytester) -> Path:
-    """Write a file that expects what a run finds."""
+    """Write an expected file with the results of a run."""
     assert run(pytester, *CSV).ret == pytest.ExitCode.OK
     rows = [row for row in (pytester.path / "results.csv").read_text().splitlines() if ",calls," not in row]
     lines = [f"{row},{0 if '_ns,' not in row else 0.1}" for row in rows]
@@ -83,7 +83,7 @@ def test_results_have_the_format_of_pytorch(pytester: pytest.Pytester) -> None:
     assert [found[STEP, metric] for metric in COUNTS] == [0] * 7 + [1]
 
 
-# Raises where no test is under way, once a test has asked for it.
+# Raises outside of a test after a test has set `is_over`.
 USAGE_ERROR = """
 import pytest, sys
 
@@ -110,10 +110,10 @@ STOPPED = "the run stopped after"
 def test_stopped_or_unmeasured_run_overwrites_no_file(
     pytester: pytest.Pytester, stop: str, flag: str, status: int | None, says: str
 ) -> None:
-    kept = {pytester.path / f"of-{form}": text for form, text in EARLIER.items()}
-    for path, text in kept.items():
+    earlier = {pytester.path / f"of-{form}": text for form, text in EARLIER.items()}
+    for path, text in earlier.items():
         path.write_text(text)
-    exports = (f"--dtdispatch-export={path.name.removeprefix('of-')}:{path}" for path in kept)
+    exports = (f"--dtdispatch-export={path.name.removeprefix('of-')}:{path}" for path in earlier)
     pytester.makeconftest(USAGE_ERROR)
     stopped = TESTS.replace("    def mul", f"    import conftest\n    {stop}\n\n    def mul")
     pytester.makepyfile(test_results=stopped)
@@ -123,9 +123,9 @@ def test_stopped_or_unmeasured_run_overwrites_no_file(
     else:
         result = run(pytester, *MEASURED, *exports, flag)
         assert result.ret == status
-        for path in kept:
+        for path in earlier:
             assert f"failed: {path} was not written: {says}" in text_of(result)
-    assert {path: path.read_text() for path in kept} == kept
+    assert {path: path.read_text() for path in earlier} == earlier
 
 
 def test_run_with_failed_last_test_is_complete(pytester: pytest.Pytester) -> None:
@@ -134,7 +134,7 @@ def test_run_with_failed_last_test_is_complete(pytester: pytest.Pytester) -> Non
     assert list(pytorch_reader.read_results(pytester.path / "results.csv")) == KEYS
 
 
-def test_a_full_disk_fails_the_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_fails_the_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
@@ -150,8 +150,7 @@ def test_a_full_disk_fails_the_run(pytester: pytest.Pytester, monkeypatch: pytes
         ("csv:./expected.csv", "csv: expected.csv is the file of --dtdispatch-expected too"),
     ],
 )
-def test_an_unwritable_file_is_refused_first(pytester: pytest.Pytester, export: str, says: str) -> None:
-    """A file that cannot be written is refused before anything runs."""
+def test_unwritable_file_is_refused_before_the_run(pytester: pytest.Pytester, export: str, says: str) -> None:
     files = {"kept": "<!DOCTYPE html>\n<title>mine</title>", "expected.csv": ""}
     for name, text in files.items():
         (pytester.path / name).write_text(text)
@@ -170,7 +169,8 @@ def test_own_results_pass_and_show_drift(
     says = "gate: passed against expected.csv: 11 passed"
     assert_passed(run(pytester, *GATE), says, "drift of 11 passed rows: median +0.0 %")
     assert_passed(run(pytester, *GATE, "-pno:benchmark"), says)
-    assert_passed(run(pytester, *GATE, "-k", "test_step"), "expected.csv: 7 passed")  # others are not missing
+    # Rows of deselected tests are not missing.
+    assert_passed(run(pytester, *GATE, "-k", "test_step"), "expected.csv: 7 passed")
     scripted.extra_ns = 500
     assert_passed(run(pytester, *GATE, "-k", "mul"), "drift of 2 passed rows: median +5.0 %")
 
@@ -202,13 +202,13 @@ def test_every_expected_file_is_judged(pytester: pytest.Pytester, expected: Path
     two.write_text("\n".join(lines[2:6]))
     pytester.makeini("[pytest]\ndtdispatch_expected =\n  one.csv\n  two.csv\n")
     assert_passed(run(pytester, *CSV), "one.csv: 3 passed, 5 new", "two.csv: 4 passed")
-    assert_passed(run(pytester))  # it waits until something is measured
+    assert_passed(run(pytester))  # not judged until something is measured
     both = ("--dtdispatch-expected=one.csv", "--dtdispatch-expected=two.csv")
     for wrong, right in ((one, two), (two, one)):
-        kept = wrong.read_text()
-        wrong.write_text(re.sub(r",\d+,", ",999,", kept, count=1))
+        original = wrong.read_text()
+        wrong.write_text(re.sub(r",\d+,", ",999,", original, count=1))
         failed(run(pytester, *CSV, *both), f"passed against {right.name}", f"failed against {wrong.name}")
-        wrong.write_text(kept)
+        wrong.write_text(original)
     two.write_text("# nothing\n")
     failed(run(pytester, *CSV, *both), "failed against two.csv: no row to judge")
     two.unlink()
@@ -244,7 +244,7 @@ def test_regressed_rows_have_corrections_and_an_update_command(
     assert list(pytorch_reader.read_expected(expected)) == LISTED
 
 
-def test_calls_fail_only_where_they_are_listed(pytester: pytest.Pytester, expected: Path) -> None:
+def test_calls_fail_only_if_expected(pytester: pytest.Pytester, expected: Path) -> None:
     pytester.makepyfile(test_results=TESTS.replace("else a + a", "else a + a + a"))
     assert_passed(run(pytester, *GATE), "gate: passed against expected.csv: 11 passed\n")
     update = ["expected", "update", str(expected), "--results", str(pytester.path / "results.csv")]
@@ -274,11 +274,11 @@ def test_row_of_a_removed_test_is_missing(pytester: pytest.Pytester, expected: P
     assert f"new {MUL.replace('test_mul', 'test_times')}: dispatch_hit_ns 10,00" in text
 
 
-def test_a_gate_that_compared_nothing_fails(pytester: pytest.Pytester, expected: Path) -> None:
+def test_gate_that_compared_nothing_fails(pytester: pytest.Pytester, expected: Path) -> None:
     gate = (*MEASURED, "--dtdispatch-expected=expected.csv")
     failed(run(pytester, *gate, "--benchmark-disable"), "1 disabled", "disabled --benchmark-disable is set")
     (pytester.path / "results.csv").unlink()
-    assert_passed(run(pytester, *GATE, "--co"))  # judges and writes nothing
+    assert_passed(run(pytester, *GATE, "--co"))  # neither judges nor writes
     assert not (pytester.path / "results.csv").exists()
     rows = expected.read_text()
     expected.write_text("\n\n# nothing yet\n")
@@ -312,7 +312,7 @@ CLASHES = (
 )
 
 
-def test_two_rows_of_one_key_are_an_error(pytester: pytest.Pytester) -> None:
+def test_duplicate_keys_are_an_error(pytester: pytest.Pytester) -> None:
     tests = (f"def test_{n}(dtdispatch, a):\n{body}\n" for n, body in enumerate(CLASHES))
     result = measure_source(pytester, "\n".join(tests), "test_it.py", failed=2, passed=1, errors=1)
     body, _, _ = text_of(result).partition("short test summary info")

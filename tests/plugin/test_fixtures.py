@@ -1,4 +1,4 @@
-"""The mesh and process-group fixtures, and the object of the dtdispatch fixture where nothing is measured."""
+"""The mesh and process group fixtures, and the dtdispatch fixture in a run that measures nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHAPE = "def test_it(device_mesh): print('mesh', tuple(device_mesh.shape), devic
 def test_flag_beats_marker_beats_ini_for_meshes(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ndtdispatch_mesh = 3x2\ndtdispatch_device = cpu\n")
     pytester.makepyfile(test_plain=SHAPE, test_named=f"import pytest\n{NAMED}\n{SHAPE}")
-    # Names for two dimensions cannot name one: they go with the shape that the flag replaced.
+    # Two dimension names do not fit a 1-D mesh: they are dropped with the shape that the flag replaced.
     for flags, named, plain in (
         ((), "(2, 2) ('dp', 'tp')", "(3, 2) None"),
         (("--dtdispatch-mesh=5",), "(5,) None", "(5,) None"),
@@ -69,10 +69,10 @@ def test_call(dtdispatch, a):
     def chain(x):
         return (x + x).redistribute(placements=[Shard(1)])
 
-    made = []
-    result = dtdispatch.call(chain, a, name="add, then reshard", setup=lambda: made.append(1))
+    setups = []
+    result = dtdispatch.call(chain, a, name="add, then reshard", setup=lambda: setups.append(1))
     assert (result.placements, result.to_local().shape) == ((Shard(1),), (8, 2))
-    assert dtdispatch.enabled or made == [1]
+    assert dtdispatch.enabled or setups == [1]
 """
 
 
@@ -88,10 +88,10 @@ def test_all_fixtures_work_with_and_without_measuring(pytester: pytest.Pytester)
     run(pytester).assert_outcomes(passed=7)
 
 
-# The object behind the fixture where nothing is measured: everything runs once
+# The object of the fixture if nothing is measured: everything runs once
 
 
-def test_a_capture_runs_its_block_and_keeps_nothing() -> None:
+def test_unmeasured_capture_stores_nothing() -> None:
     unmeasured = DtDispatch()
     assert not unmeasured.enabled
     with unmeasured.capture() as book, unmeasured.capture() as other:
@@ -105,27 +105,27 @@ def test_a_capture_runs_its_block_and_keeps_nothing() -> None:
 
 
 def test_unmeasured_call_runs_setup_and_function_once() -> None:
-    made: list[str] = []
+    setups: list[str] = []
     unmeasured = DtDispatch()
 
     def setup() -> tuple[int, int]:
-        made.append("setup")
+        setups.append("setup")
         return 5, 2
 
     def divide(a: int, b: int) -> tuple[int, int]:
-        made.append("call")
+        setups.append("call")
         return divmod(a, b)
 
     assert unmeasured.call(divide, 7, 2, name="divide", setup=setup) == (2, 1)
-    assert made == ["setup", "call"]
-    assert unmeasured.call(divide, 7, 2, setup=lambda: made.append("again")) == (3, 1)
-    assert made[2:] == ["again", "call"]
+    assert setups == ["setup", "call"]
+    assert unmeasured.call(divide, 7, 2, setup=lambda: setups.append("again")) == (3, 1)
+    assert setups[2:] == ["again", "call"]
     assert unmeasured.call(lambda *args: args, 1, 2, setup=lambda: ()) == ()
     with pytest.raises(ZeroDivisionError):
         unmeasured.call(divide, 1, 0)
 
 
-def test_a_compile_runs_everything_once_and_compiles_nothing() -> None:
+def test_unmeasured_compile_runs_once_uncompiled() -> None:
     calls: list[tuple[int, ...]] = []
 
     def step(*args: int) -> int:

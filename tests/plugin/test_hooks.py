@@ -1,4 +1,4 @@
-"""The ten-line test, the flags, the marker and the ini file: what a user gets for what a user types."""
+"""The ten-line test, the flags, the marker and the ini file, from the user's point of view."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_without_fixtures():
 """
 
 
-def test_user_mode_sees_one_call_measured_or_not(pytester: pytest.Pytester) -> None:
+def test_user_mode_observes_one_call(pytester: pytest.Pytester) -> None:
     counted = """
 calls = []
 
@@ -67,7 +67,7 @@ def test_all_flag_measures_each_test_once(pytester: pytest.Pytester) -> None:
             "distribute_tensor(f32[8,8] -> S0)@2::call",
         )
     }
-    # Of the test with the fixture its capture alone: what it does around it is not measured.
+    # In a test with the fixture, only ops in its capture are measured.
     assert {row["params"]["op"] for row in found if row["fullname"].startswith("test_ten")} == {"add.Tensor"}
 
 
@@ -108,7 +108,7 @@ def test_flag_marker_and_ini_select_rounds_and_ops(pytester: pytest.Pytester) ->
     result.stdout.fnmatch_lines(["nothing was measured: no op matches 'ADD[*]' *"])
 
 
-def test_a_lambda_is_named_after_its_test(pytester: pytest.Pytester) -> None:
+def test_lambda_is_named_after_its_test(pytester: pytest.Pytester) -> None:
     source = """
 def test_call(dtdispatch, a):
     dtdispatch.call(lambda: a + a)
@@ -124,7 +124,7 @@ def test_scaling(dtdispatch, a):
     assert names == {"test_it.py::test_call::test_call", *sizes}
 
 
-# The protocol as pytest-rerunfailures runs it: reports of the first attempt are kept back.
+# The protocol of pytest-rerunfailures: reports of the first attempt are held back.
 RERUNS = """
 from _pytest.runner import runtestprotocol
 
@@ -166,7 +166,7 @@ def test_last_attempt_that_measured_a_row_is_judged(pytester: pytest.Pytester, s
     assert (result.ret == pytest.ExitCode.OK) is (word == "passed")
 
 
-def test_attempt_that_measures_settles_that_none_did(pytester: pytest.Pytester) -> None:
+def test_measured_rerun_clears_unmeasured_error(pytester: pytest.Pytester) -> None:
     source = """
 attempts = []
 
@@ -208,12 +208,12 @@ def test_flaky(dtdispatch, device_mesh):
     assert Path("rows.csv").read_text().count("dispatch_hit_ns") == 2
 
 
-# Where files are that flags name
+# Files outside the rootdir
 
 
 @pytest.fixture
 def elsewhere(pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a project with an ini file, and a folder outside of it that has a file of results."""
+    """Create a project with an ini file, and return an expected file in a folder outside of it."""
     pytester.makeini("[pytest]\ndtdispatch = true\ndtdispatch_rounds = 2\ndtdispatch_mesh = 2")
     pytester.makepyfile(test_ten=TEN_LINES)
     file = tmp_path_factory.mktemp("elsewhere") / "results.csv"
@@ -221,7 +221,7 @@ def elsewhere(pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactor
     return file
 
 
-def test_a_value_that_moved_the_rootdir_is_refused(
+def test_value_that_moves_the_rootdir_is_refused(
     pytester: pytest.Pytester, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flag = ("--dtdispatch-expected", str(elsewhere))
@@ -232,11 +232,11 @@ def test_a_value_that_moved_the_rootdir_is_refused(
 
 
 def test_output_file_outside_rootdir_changes_no_row_name(pytester: pytest.Pytester, elsewhere: Path) -> None:
-    """A file elsewhere changes no name where it is joined to its flag."""
+    """A path written as --flag=PATH does not influence pytest's choice of the rootdir."""
     result = run(pytester, f"--dtdispatch-export=csv:{elsewhere}", passed=1)
     assert f"rootdir: {pytester.path}\n" in text_of(result)
     names = {line.rpartition('",')[0] for line in elsewhere.read_text().splitlines()}
     assert names == {f'"test_ten.py::test_add::{ADD[:-1]}2'}
-    # Apart from its flag it may stand where it moves nothing.
+    # A separate argument is accepted if the file is below the rootdir.
     (pytester.path / "results.csv").write_text("left,dispatch_hit_ns,6940,0.1\n")
     run(pytester, "--dtdispatch-expected", "results.csv").assert_outcomes(passed=1)

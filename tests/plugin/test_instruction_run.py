@@ -1,4 +1,4 @@
-"""Counting instructions, from flags to the table: the meter that is chosen, and the run under it."""
+"""Instruction counting, from flags to the table: the selected meter and the run under it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_left_out():
 """
 
 
-# The choice
+# Selection of the meter
 
 
 @needs_callgrind
@@ -96,7 +96,7 @@ def test_failed_counter_probe_ends_with_its_error(monkeypatch: pytest.MonkeyPatc
 def test_counting_run_refuses_debugger_flags(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a run that counts cannot have and what needs no meter."""
+    """Debugger flags are refused, while runs that measure nothing need no meter."""
     monkeypatch.setenv("PATH", "")
     pytester.makepyfile("def test_plain(dtdispatch, device_mesh): pass\ndef test_other(): pass")
     for flag in ("--pdb", "--trace"):
@@ -112,7 +112,7 @@ def test_counting_run_refuses_debugger_flags(
     pytester.runpytest_inprocess(*FAST, ini, "-kother").assert_outcomes(passed=1, deselected=1)
 
 
-def test_the_same_command_is_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relaunch_has_the_same_command(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     config = pytester.parseconfig("-x", "-k", "a b")
     monkeypatch.setattr(sys, "orig_argv", ["python", "-X", "dev", "-m", "pytest", "-x"])
     monkeypatch.setattr(sys, "argv", ["/site/pytest/__main__.py", "-x"])
@@ -149,7 +149,7 @@ def test_callgrind_run_prints_a_single_session(pytester: pytest.Pytester) -> Non
     assert found["same", "instruction_count"] < hit
     assert ("same", "instruction_count_miss") not in found
     assert not any(metric.endswith("_ns") for _, metric in found)
-    # A profile names the function that grew.
+    # A profile names the function whose count increased.
     result.stdout.fnmatch_lines(
         [
             "profile of a miss: test_count.py::test_grown::grown",
@@ -174,7 +174,7 @@ callgrind = Callgrind(pathlib.Path(sys.argv[1]))
 def least(turns):
     return min(count_loop(callgrind.meter, turns) for _ in range(10))
 
-for _ in range(40):  # until the interpreter has specialised what runs
+for _ in range(40):  # until the interpreter has specialized the bytecode
     count_loop(callgrind.meter, 1000)
 print(least(1000), least(1000), least(2000), least(3000))
 print(counts_lookups(callgrind.meter))
@@ -201,6 +201,6 @@ def test_callgrind_counts_loop_iterations_but_no_method_lookups(tmp_path: Path) 
     assert thrice - twice == twice - once
     assert thrice - twice > 1000
     assert counted[5:] == ["off"]
-    # Builds for a distribution, and others with link-time optimization, inline lookups of methods.
+    # Distribution builds, and others with link-time optimization, inline method lookups.
     if sys.base_prefix != "/usr" and "lto" not in str(sysconfig.get_config_var("CONFIG_ARGS")):
         assert counted[4] == "False"

@@ -1,4 +1,4 @@
-"""Limits as a gate: nothing that a test does gets past them, and their verdict stands in every file."""
+"""Limits as a gate: a test cannot bypass them, and every file contains their verdict."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LIMIT = "--dtdispatch-max=redistributes=0"
 
 
 def source_of(*bodies: str, marks: tuple[str, ...] = ()) -> str:
-    """Write a test of each body, with what they share."""
+    """Return the source of one test for each body, with their shared definitions."""
     every = (
         f"{mark}\ndef test_{number}(dtdispatch, device_mesh, request):\n{indent(body.strip(), '    ')}\n\n"
         for number, (body, mark) in enumerate(zip(bodies, marks or [""] * len(bodies), strict=True))
@@ -52,7 +52,7 @@ SWALLOWED = [
     "try:\n    moving(dtdispatch, device_mesh)\nexcept GateError:\n    print('ah')",
     f"{SUPPRESSED}\npytest.skip('later')",
     "thread = threading.Thread(target=moving, args=(dtdispatch, device_mesh))\nthread.start()\nthread.join()",
-    # A scaling, and a compile.
+    # A scaling and a compile.
     "a = sharded(device_mesh)\nwith contextlib.suppress(Exception):\n"
     "    adds = lambda n: lambda: [a + a for _ in range(n)]\n"
     "    dtdispatch.scaling(adds, (1, 8), name='adds', max_exponent=1e-9)",
@@ -81,8 +81,8 @@ def test_exceeded_limit_fails_its_test_despite_swallowed_errors(pytester: pytest
     source = source_of(*SWALLOWED) + FIXTURES
     result = measure_source(pytester, source, f"{LIMIT},graph_breaks=0", "--dtdispatch-rounds=5", "-Wignore")
     result.assert_outcomes(failed=len(SWALLOWED), errors=2, passed=1)
-    told = [line for line in result.outlines if re.match("E .*GateError: .*: over its limits", line)]
-    assert len(told) == len(SWALLOWED) + 2, text_of(result)
+    errors = [line for line in result.outlines if re.match("E .*GateError: .*: over its limits", line)]
+    assert len(errors) == len(SWALLOWED) + 2, text_of(result)
     result.stdout.fnmatch_lines([f"gate: failed against limits: {len(SWALLOWED) + 2} regressed"])
 
 
@@ -119,7 +119,7 @@ def test_quarantined_row_has_its_own_number(pytester: pytest.Pytester) -> None:
     assert found["dtdispatch.outcome"] == "passed, 1 passed, 1 quarantined"
 
 
-# Markers that are set late
+# Markers that are added late
 
 MARK = "request.node.add_marker(pytest.mark.dtdispatch(max='redistributes=0'))"
 BY_FIXTURE = f"""
@@ -205,10 +205,10 @@ def test_limit_verdict_comes_first_in_every_file(pytester: pytest.Pytester) -> N
     assert found["dtdispatch.gate.limits"] == "failed"
 
 
-# Where nothing was judged
+# Limits without counts
 
 
-def test_limits_without_counts_fail_test_or_run(pytester: pytest.Pytester) -> None:
+def test_limits_without_counts_fail(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ndtdispatch_max = misses=0\n  wraps=3\n")
     flags = ("--dtdispatch-max=misses=1", "--dtdispatch-max=recompiles=0")
     source = """
@@ -221,7 +221,7 @@ def test_without_fixture(): pass
 def test_plain(dtdispatch): pass
 """
     result = measure_source(pytester, source, *flags, failed=2, passed=1)
-    for line in (  # the flag beats the file
+    for line in (  # the flag overrides the ini file
         "test_it.py::test_marked: not judged",
         "misses=0 judged nothing: no steps were counted; call dtdispatch.steps*",
         "gate: failed against limits: 5 missing",
@@ -259,7 +259,7 @@ def test_error_without_counts_under_limit_fails_its_test(pytester: pytest.Pytest
     ):
         result.stdout.fnmatch_lines([line])
     measure(pytester).assert_outcomes(passed=3)
-    # Regions, in a run that counts them.
+    # Regions in a run that counts them.
     regions = ("with dtdispatch.capture(): broken()", "dtdispatch.call(broken)")
     good = "a = sharded(device_mesh)\nwith dtdispatch.capture():\n    a + a\n"
     source, counts = source_of(*(f"{good}{RAISES}{each}" for each in regions)), "--dtdispatch-metric=counts"
@@ -271,7 +271,7 @@ def test_later_counts_and_skipped_tests_satisfy_limits(pytester: pytest.Pytester
     bodies = (
         f"{RAISES}dtdispatch.steps(broken, name='good')\nsteady(dtdispatch, device_mesh)",
         f"{RAISES}dtdispatch.steps(broken, name='train')\npytest.skip('not here')",
-        # Subtests of pytest 9 make reports while their test runs.
+        # Subtests of pytest 9 produce reports while their test runs.
         "call = pytest.CallInfo.from_call(lambda: None, when='call')\n"
         "assert request.node.ihook.pytest_runtest_makereport(item=request.node, call=call).passed\n"
         "steady(dtdispatch, device_mesh)",
@@ -322,7 +322,7 @@ dtdispatch.steps(lambda: kept.append(a + a), name="leak")
 def test_growth_and_calls_fail_only_over_their_limits(
     pytester: pytest.Pytester, limits: str, failed: int
 ) -> None:
-    once = LEAK.replace('name="leak"', 'name="once", warmup=0, steps=1')  # fills caches, and does not grow
+    once = LEAK.replace('name="leak"', 'name="once", warmup=0, steps=1')  # fills caches without growth
     mark = f"@pytest.mark.dtdispatch(max='{limits}')"
     source = source_of(LEAK, LEAK, once, marks=("", mark, mark.replace("calls=0", "calls=1")))
     result = measure_source(pytester, source, failed=failed, passed=3 - failed)

@@ -1,4 +1,4 @@
-"""After hundreds of tests nothing of a session is left: no group, thread, file, hook, mode or DTensor."""
+"""Hundreds of tests leave no process group, thread, file, hook, mode or DTensor behind."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.torch
-MOST_BYTES_A_TEST = 20_000  # rows, reports, and what pytest-benchmark keeps
+MOST_BYTES_A_TEST = 20_000  # rows, reports, and data stored by pytest-benchmark
 
-# Each test makes a mesh and calls ops, by turns: plain ones, backward, a redistribution, a module, a step.
+# Each test creates a mesh and runs one of WORKS in rotation: an add, a backward, a redistribution, an error.
 TESTS = """
 import os
 import pytest
@@ -49,7 +49,7 @@ def pytest_runtest_logfinish(nodeid):
         with open(os.environ["HELD"], "a") as file:
             print(len(COUNTS), tracemalloc.get_traced_memory()[0], file=file)
 """
-# Runs pytest twice in one process, and looks around after each: what a first run imports stays.
+# Runs pytest twice in one process and compares the state after each run: modules imported by the first stay.
 SCRIPT = """
 import gc, json, os, sys, threading, tracemalloc, types
 import pytest
@@ -70,7 +70,7 @@ def run(tests):
     gc.collect()
 
 def callables():
-    # What may be replaced, by where it stands: in modules and classes of torch, and in the dispatcher.
+    # Callables that may be patched, by owner: modules and classes of torch, and the dispatcher.
     dispatcher = DTensor._op_dispatcher
     objects = {"dispatcher": dispatcher, "propagator": dispatcher.sharding_propagator}
     for name, module in list(sys.modules.items()):
@@ -127,7 +127,7 @@ print(json.dumps({"before": before, "after": after}))
         pytest.param(500, "--dtdispatch-budget", marks=pytest.mark.sweep),
     ],
 )
-def test_nothing_is_left_of_many_tests(tmp_path: Path, tests: int, flag: str) -> None:
+def test_many_tests_leave_nothing_behind(tmp_path: Path, tests: int, flag: str) -> None:
     for name, text in (("test_work", TESTS), ("conftest", CONFTEST), ("script", SCRIPT)):
         (tmp_path / f"{name}.py").write_text(text)
     command = [sys.executable, "script.py", *[flag] * bool(flag)]

@@ -1,9 +1,11 @@
-"""What was asked for and not done does not look like success: it is told, and in pytest's last line."""
+"""Measurements that were requested but did not happen are reported, also in pytest's last line."""
 
 from __future__ import annotations
 
 import pytest
-import torch.distributed.tensor.debug  # noqa: F401 (else the second run imports it anew, which torch 2.9 refuses)
+
+# Torch 2.9 refuses a second import, as the second run of pytest in this process would do.
+import torch.distributed.tensor.debug  # noqa: F401
 
 from pytest_dtdispatch.torchapi.groups import has_local_mode
 from tests.plugin_runs import ADDS, IMPORTS, assert_says_once, measure, measure_source, rows, run, text_of
@@ -19,15 +21,15 @@ def last_line(result: pytest.RunResult) -> str:
     return str(result.stdout.lines[-1])
 
 
-def told(result: pytest.RunResult) -> str:
-    """What the plugin says at the end, lines joined."""
+def notes(result: pytest.RunResult) -> str:
+    """Return the plugin's messages at the end of a run, with lines joined."""
     return " ".join(text_of(result).rpartition("= dtdispatch =")[2].split())
 
 
 def test_unmatched_op_patterns_list_the_captured_ops(pytester: pytest.Pytester) -> None:
     flags = ("--dtdispatch-ops=matmul", "--color=yes")
-    asked = measure_source(pytester, TESTS, *flags, passed=1)
-    for result in (asked, run(pytester, "--dtdispatch-all", *flags)):
+    first = measure_source(pytester, TESTS, *flags, passed=1)
+    for result in (first, run(pytester, "--dtdispatch-all", *flags)):
         assert f"nothing was measured: {UNMATCHED.format('matmul')}" in text_of(result)
         assert f"{YELLOW}1 not measured" in last_line(result)
     result = measure(pytester, "--dtdispatch-ops=add*", "--dtdispatch-ops=mm*", "--benchmark-quiet")
@@ -39,7 +41,7 @@ def test_unmatched_op_patterns_list_the_captured_ops(pytester: pytest.Pytester) 
     ("code", "flag"),
     [("def test_one(dtdispatch): assert 0", "-q"), ("def test_one(): pass", "--collect-only")],
 )
-def test_why_no_test_was_measured_is_shown(pytester: pytest.Pytester, code: str, flag: str) -> None:
+def test_reason_for_no_measured_test_is_shown(pytester: pytest.Pytester, code: str, flag: str) -> None:
     pytester.makepyfile(code)
     result = measure(pytester, flag)
     result.stdout.fnmatch_lines(["nothing was measured: no test passed"])
@@ -74,7 +76,7 @@ NO_OPS = "no op on DTensors ran in the capture"
 
 
 @pytest.mark.parametrize("metric", ["time", "counts"])
-def test_tests_that_measured_nothing_are_named_beside_others(pytester: pytest.Pytester, metric: str) -> None:
+def test_unmeasured_tests_are_named(pytester: pytest.Pytester, metric: str) -> None:
     result = measure_source(pytester, TESTS + PLAIN, f"--dtdispatch-metric={metric}", passed=4)
     path = pytester.path / "test_it.py"
     line = path.read_text().splitlines().index("    with dtdispatch.capture():  # of none") + 1
@@ -88,10 +90,11 @@ def test_tests_that_measured_nothing_are_named_beside_others(pytester: pytest.Py
 
 
 @pytest.mark.parametrize(("gate", "failed"), [("max=misses=9", 1), ("expected=expected.csv", 0)])
-def test_a_capture_without_ops_fails_under_a_gate(pytester: pytest.Pytester, gate: str, failed: int) -> None:
+def test_capture_without_ops_fails_under_a_gate(pytester: pytest.Pytester, gate: str, failed: int) -> None:
     pytester.path.joinpath("expected.csv").write_text("test_it.py::test_add::capture 1,misses_per_step,2,0\n")
     result = measure_source(pytester, TESTS + PLAIN, "--dtdispatch-metric=counts", f"--dtdispatch-{gate}")
-    result.assert_outcomes(passed=4 - failed, failed=failed, errors=1)  # a limit misses what raised, too
+    # A limit also fails the test that raised.
+    result.assert_outcomes(passed=4 - failed, failed=failed, errors=1)
     result.stdout.fnmatch_lines([f"*test_it.py:*: {NO_OPS}, so the gate judged nothing"])
 
 
@@ -111,7 +114,7 @@ def test_unentered_capture_is_an_error(pytester: pytest.Pytester) -> None:
         *("expected=file.csv", "export=csv:file.csv"),
     ],
 )
-def test_a_measuring_flag_alone_is_refused(pytester: pytest.Pytester, flag: str) -> None:
+def test_measuring_flag_alone_is_refused(pytester: pytest.Pytester, flag: str) -> None:
     result = run(pytester, f"--dtdispatch-{flag}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     name = f"--dtdispatch-{flag.partition('=')[0]}"
@@ -137,10 +140,10 @@ def test_last_line_counts_failed_gates_in_red(pytester: pytest.Pytester) -> None
     assert f"{RED}1 file not written" in last_line(result)
 
 
-# Whole tests whose ops a capture does not see, or sees in a simulation
+# Whole tests whose ops a capture cannot observe, or observes in a simulation
 
 WHOLE = ("--dtdispatch-all", "--benchmark-quiet")
-UNSEEN = """
+UNCAPTURED = """
 import multiprocessing
 import threading
 from torch.distributed.tensor.debug import CommDebugMode
@@ -188,7 +191,7 @@ def test_raises(device_mesh):
 
 
 def test_uncaptured_threads_processes_and_modes_are_reported(pytester: pytest.Pytester) -> None:
-    result = measure_source(pytester, UNSEEN, *WHOLE, passed=4)
+    result = measure_source(pytester, UNCAPTURED, *WHOLE, passed=4)
     for line in (
         "nothing was measured: no capture received an op on DTensors in a test that passed",
         "not measured: 1 test ran DTensor ops (at least 4) in 2 threads of their own, which a "
@@ -198,26 +201,28 @@ def test_uncaptured_threads_processes_and_modes_are_reported(pytester: pytest.Py
         "use the fixture and open dtdispatch.capture() inside CommDebugMode, "
         "or count ops by --dtdispatch-metric counts",
     ):
-        assert line in told(result)
+        assert line in notes(result)
     assert "DtDispatchWarning" not in text_of(result)
     counted = run(pytester, "--dtdispatch-all", "--dtdispatch-metric=counts", passed=4)
-    assert "4 of 4 misses were in other threads" in told(counted)
-    assert told(counted).count("not measured") == 1
-    assert "not measured: 1 test started 2 processes" in told(counted)
-    pytester.makepyfile(test_it=IMPORTS + UNSEEN + OWN_CAPTURE)
+    assert "4 of 4 misses were in other threads" in notes(counted)
+    assert notes(counted).count("not measured") == 1
+    assert "not measured: 1 test started 2 processes" in notes(counted)
+    pytester.makepyfile(test_it=IMPORTS + UNCAPTURED + OWN_CAPTURE)
     result, found = rows(pytester, *WHOLE, "-k", "test_captured")
     assert {row["params"]["op"] for row in found} == {"add.Tensor"}
-    assert "CommDebugMode" not in told(result)
+    assert "CommDebugMode" not in notes(result)
 
 
 @pytest.mark.skipif(not has_local_mode(), reason="this torch has no torch.distributed._local_tensor")
-def test_a_test_that_simulates_its_ranks_is_measured(pytester: pytest.Pytester) -> None:
+def test_simulated_ranks_are_measured(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=IMPORTS + SIMULATED)
     result, found = rows(pytester, *WHOLE, passed=2)
     measured = {row["fullname"].partition("(")[0] for row in found if row["params"]["state"] == "hit"}
     ops = {name.rpartition("::")[2] for name in measured}
     assert {"test_it.py::test_closed::mul.Tensor", "test_it.py::test_raises::mul.Tensor"} <= measured
     assert {"add.Tensor", "mul.Tensor"} <= ops
-    assert "figures of 2 tests include the work of all ranks, which LocalTensorMode simulates" in told(result)
-    assert "not measured" not in told(result)
+    assert "figures of 2 tests include the work of all ranks, which LocalTensorMode simulates" in notes(
+        result
+    )
+    assert "not measured" not in notes(result)
     assert "hides DTensor ops" not in text_of(result)

@@ -1,4 +1,4 @@
-"""Each name of pytest that is not public works in the installed version."""
+"""Every private name of pytest in use works in the installed version."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_junit_writer_is_found_by_its_flag(pytester: pytest.Pytester) -> None:
     assert hasattr(junit_xml(pytester.parseconfigure("--junit-xml=junit.xml")), "add_global_property")
 
 
-def test_root_and_ini_are_those_of_pytest(pytester: pytest.Pytester) -> None:
+def test_root_and_ini_match_pytest(pytester: pytest.Pytester) -> None:
     ini = pytester.makeini("[pytest]")
     (pytester.path / "tests").mkdir()
     config = pytester.parseconfig("tests")

@@ -1,4 +1,4 @@
-"""Faults of ranks: each ends the run in time, names the rank and the cause, and leaves no process."""
+"""A fault of a rank ends the run in time, names the rank and the cause, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.long]
 STARTS_WITHIN_S = 45.0  # three ranks import torch on two busy cores
 NO_MODULE = "No module named 'no_such_module'"
 EARLIER = "test_it.py::test_add::add,dispatch_hit_ns,6940\n"
-# Faults of tests, after which the run goes on: ranks fail together, and meet again.
+# Faults of tests after which the run continues: all ranks fail the test and synchronize again.
 TESTS = """
 @pytest.mark.skipif(RANK == 1, reason="not on this one")
 def test_skips(dtdispatch, device_mesh):
@@ -90,7 +90,7 @@ def test_slow(device_mesh):
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """A file of an earlier run, which a run that breaks must not replace."""
+    """Create a file of an earlier run, which an aborted run must not replace."""
     file = tmp_path / "results.csv"
     file.write_text(EARLIER)
     return file
@@ -99,7 +99,7 @@ def results(tmp_path: Path) -> Path:
 def fail_on_ranks(
     folder: Path, body: str, *args: str, ranks: int = 2, launcher: Launcher = by_fork
 ) -> Finished:
-    """Run a good test and a bad one; what must hold of every fault is checked here."""
+    """Run a passing and a failing test, and check the properties common to all faults."""
     (folder / "test_faults.py").write_text(f"{IMPORTS}\n{GOOD}\n{body}")
     run = run_ranks(folder, ranks, *args, launcher=launcher)
     assert run.status == 1, run.text
@@ -109,7 +109,7 @@ def fail_on_ranks(
     return run
 
 
-def test_test_diverging_on_one_rank_names_that_rank(tmp_path: Path) -> None:
+def test_diverging_rank_is_named(tmp_path: Path) -> None:
     text = fail_on_ranks(tmp_path, TESTS, ranks=3).text
     assert "4 failed, 1 passed, 1 error" in text, text
     assert "failed: test_faults.py::test_raises (call): rank 1 failed: ValueError: boom" in text
@@ -122,15 +122,15 @@ def test_test_diverging_on_one_rank_names_that_rank(tmp_path: Path) -> None:
         assert re.search(f"rank 0 {start} {re.escape(first)}; ranks? 1.* {start} {other}", text)
 
 
-def test_a_rank_that_is_killed_is_named(tmp_path: Path, results: Path) -> None:
+def test_killed_rank_is_named(tmp_path: Path, results: Path) -> None:
     run = fail_on_ranks(tmp_path, DIES, f"--dtdispatch-export=csv:{results}", launcher=by_pytest)
     assert "\nERROR: rank 1 was killed by SIGKILL in test_faults.py::test_bad" in run.text
     assert "Traceback" not in run.text
     assert results.read_text() == EARLIER
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="torch prints stacks of fatal signals on Linux alone")
-def test_a_rank_that_aborts_leaves_its_native_stack(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="torch prints stacks of fatal signals only on Linux")
+def test_native_stack_of_an_aborted_rank_is_shown(tmp_path: Path) -> None:
     (tmp_path / "test_faults.py").write_text(f"{IMPORTS}\n{GOOD}\n{ABORTS}")
     run = run_ranks(tmp_path, 2, launcher=by_pytest)
     assert "ERROR: rank 1 was killed by SIGABRT in test_faults.py::test_bad" in run.text
@@ -202,7 +202,7 @@ def test_ctrl_c_at_the_launcher_ends_every_rank(tmp_path: Path) -> None:
     assert "\nERROR: SIGINT: the 2 ranks were stopped" in run.text
 
 
-def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
+def test_ranks_end_with_a_killed_launcher(tmp_path: Path) -> None:
     (tmp_path / "test_slow.py").write_text(IMPORTS + WAITS)
     folders = tmp_path / "folders"
     folders.mkdir()
@@ -215,7 +215,7 @@ def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
     run = run_ranks(
         tmp_path,
         2,
-        "--dtdispatch-timeout=600",  # far longer than a run may take
+        "--dtdispatch-timeout=600",  # far longer than the run takes
         launcher=by_pytest,
         meanwhile=kill,
         variables={"TMPDIR": str(folders)},
@@ -224,7 +224,7 @@ def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
     assert not list(folders.iterdir())
 
 
-# The store by which ranks meet
+# The store that ranks connect to
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
         (1, False, "rank 1 finds no store at 127.0.0.1:{port} within 2 s"),
     ],
 )
-def test_a_store_that_cannot_be_had_is_named(tmp_path: Path, rank: int, is_open: bool, says: str) -> None:
+def test_unreachable_store_is_named(tmp_path: Path, rank: int, is_open: bool, says: str) -> None:
     (tmp_path / "test_good.py").write_text(IMPORTS + GOOD)
     command = (sys.executable, "-m", "pytest", "-q", "--dtdispatch", "--dtdispatch-timeout=2")
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -261,12 +261,12 @@ def test_lost_store_ends_every_rank(tmp_path: Path) -> None:
     stores = [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)]  # type: ignore[attr-defined]
     variables = {"MASTER_PORT": str(stores[0].port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
 
-    def take_away(process: subprocess.Popen[str]) -> None:
+    def remove_store(process: subprocess.Popen[str]) -> None:
         wait_for_files(tmp_path, "at-*", 2)
         stores.clear()
         (tmp_path / "gone").touch()
 
-    run = run_ranks(tmp_path, 2, meanwhile=take_away, variables=variables)
+    run = run_ranks(tmp_path, 2, meanwhile=remove_store, variables=variables)
     assert run.status == 1, run.text
     assert "failed: the store by which ranks exchange results is unreachable: " in run.text
     assert "1 failed, 1 passed" in run.text or "1 passed, 1 error" in run.text

@@ -1,4 +1,4 @@
-"""Runs of many ranks that go well: one table, one set of files, results as on one process."""
+"""Successful runs of several ranks: one table, one set of files, the same results as one process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.rank_runs import (
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-# What pytest-randomly does with a seed; where none is given, each process makes one.
+# Seeds as pytest-randomly does: without an explicit seed, each process generates its own.
 SHUFFLES = """
 import random
 
@@ -63,7 +63,7 @@ def make(mesh):
     tokens = distribute_tensor(torch.arange(8), mesh, [R])
     image = distribute_tensor(torch.arange(128.0).sin().reshape(1, 2, 4, 16), mesh, [S(3)])
     kernel = distribute_tensor(torch.arange(36.0).sin().reshape(2, 2, 3, 3), mesh, [R])
-    bias = distribute_tensor(torch.ones(2), mesh, [R])  # old rules know no convolution without
+    bias = distribute_tensor(torch.ones(2), mesh, [R])  # old convolution rules require a bias
 
     def loss():
         with loss_parallel():
@@ -134,7 +134,7 @@ import contextlib, threading, time
 
 def come_late(group):
     time.sleep(0.5)
-    with contextlib.suppress(RuntimeError):  # where this rank's group has been closed
+    with contextlib.suppress(RuntimeError):  # if this rank's group is closed
         group.allreduce([torch.ones(8)]).wait()
 
 @pytest.mark.dtdispatch(backend="gloo")
@@ -174,7 +174,7 @@ def row_names(file: Path) -> list[str]:
 
 
 def run_nodes(folder: Path, file: Path) -> list[Finished]:
-    """Run the suite on two simulated machines of one rank each."""
+    """Run the suite on two simulated machines with one rank each."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
@@ -208,24 +208,24 @@ def test_suite_rows_are_equal_for_every_launcher(tmp_path: Path) -> None:
 
 
 def test_ranks_compute_equal_results_and_save_every_sample(tmp_path: Path) -> None:
-    """One run: it is torch's import on each rank that takes the time."""
-    # What leaves a collective under way comes last: gloo may end the process when that times out.
+    """All checks share one run, because importing torch on each rank takes most of the time."""
+    # The test that leaves a pending collective runs last: gloo may end the process when it times out.
     files = {"good": GOOD, "same": COLLECTIVES, "rpc": RPC, "nccl": NEEDS_NCCL, "unfinished": LATE}
     for name, source in files.items():
         (tmp_path / f"test_{name}.py").write_text(IMPORTS + source)
     saved = ("--benchmark-autosave", "--benchmark-json=rows.json")
     written = ("--dtdispatch-export=csv:rows.csv", "--junitxml=junit.xml")
-    asked = ("--dtdispatch-rounds=1", "-odtdispatch_rank_stat=max", "-rsp", "-v")
-    run = run_ranks(tmp_path, 2, *saved, *written, *asked, launcher=by_pytest)
+    flags = ("--dtdispatch-rounds=1", "-odtdispatch_rank_stat=max", "-rsp", "-v")
+    run = run_ranks(tmp_path, 2, *saved, *written, *flags, launcher=by_pytest)
     assert run.status == 0, run.text
     assert len(re.findall(r"^PASSED test_same\.py::", run.text, re.MULTILINE)) == 2
-    # RPC starts and stops with a group, again and again.
+    # RPC starts and stops several times with a group.
     assert len(re.findall(r"^PASSED test_rpc\.py::", run.text, re.MULTILINE)) == 3
-    # A group ends while a collective of it is under way: up to torch 2.7 the program hung.
+    # A group is destroyed while its collective is pending: up to torch 2.7 the program hung.
     assert "PASSED test_unfinished.py::test_late" in run.text
     if torch.cuda.device_count() < 2:
         assert re.search(r"SKIPPED .*needs a CUDA device for each of the 2 ranks", run.text)
-    # The first rank alone writes.
+    # Only the first rank writes files.
     assert "2 ranks on 1 machine" in run.text
     assert len(list((tmp_path / ".benchmarks").rglob("*.json"))) == 1
     assert 'tests="8"' in (tmp_path / "junit.xml").read_text()
@@ -263,7 +263,7 @@ def test_local_backend_measures_every_rank(pytester: pytest.Pytester) -> None:
     assert re.search(r"mm\.default\(.*@2x2 .*\d", result.stdout.str())
 
 
-def test_the_suite_says_why_it_needs_ranks(pytester: pytest.Pytester) -> None:
+def test_suite_skips_without_ranks_with_reason(pytester: pytest.Pytester) -> None:
     result = measure(pytester, "-rs", *SUITE)
     assert result.ret == pytest.ExitCode.OK
     says = "several ranks are needed: add --dtdispatch-nproc 4, or start pytest with torchrun"
@@ -273,9 +273,9 @@ def test_the_suite_says_why_it_needs_ranks(pytester: pytest.Pytester) -> None:
 @pytest.mark.cuda
 @pytest.mark.skipif(
     torch.cuda.device_count() < 2,
-    reason=f"2 CUDA devices are needed, and torch sees {torch.cuda.device_count()}",
+    reason=f"needs 2 CUDA devices, found {torch.cuda.device_count()}",
 )
-def test_the_suite_runs_on_nccl(tmp_path: Path) -> None:
+def test_suite_runs_on_nccl(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
     run = run_ranks(tmp_path, 2, *SUITE, f"--benchmark-json={file}", "--dtdispatch-device=auto")
     assert run.status == 0, run.text

@@ -1,6 +1,6 @@
-"""Ranks of which one sleeps at random make equally many calls, in every method: none waits for a timeout.
+"""Ranks make the same number of calls if one of them sleeps at random, so none waits for a timeout.
 
-Repeat it beside two busy loops, 17 times on 2, 3 and 4 ranks:
+To repeat the test under load, 17 times on 2, 3 and 4 ranks:
 
     for i in 1 2; do timeout 1h python -c "while True: pass" & done
     for i in $(seq 17); do python -m pytest -q -m "" tests/plugin/test_rank_uneven.py; done
@@ -21,7 +21,7 @@ import random
 from torch.distributed.tensor.experimental import register_sharding
 from pytest_dtdispatch import TimeCaptureMode
 
-lengths = random.SystemRandom()  # which no measurement rewinds
+lengths = random.SystemRandom()  # not rewound by measuring
 pytestmark = pytest.mark.dtdispatch(max_time=0.2)
 
 def rest():
@@ -37,7 +37,7 @@ slow.register_fake(torch.empty_like)
 
 @register_sharding(torch.ops.uneven.slow.default)
 def of_slow(x):
-    return [([Replicate()], [Replicate()])]  # any other input is gathered first
+    return [([Replicate()], [Replicate()])]  # other inputs are gathered first
 
 @pytest.fixture
 def step(a):
@@ -79,7 +79,7 @@ TESTS = UNEVEN.count("\ndef test_")
 
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_ranks_that_sleep_at_random_stay_together(tmp_path: Path, ranks: int) -> None:
+def test_randomly_delayed_ranks_stay_synchronized(tmp_path: Path, ranks: int) -> None:
     (tmp_path / "test_uneven.py").write_text(f"{IMPORTS}\n{UNEVEN}")
     run = run_ranks(tmp_path, ranks, "-o", "dtdispatch_compile_rounds=1")
     assert run.status == 0, run.text

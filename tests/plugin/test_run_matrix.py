@@ -1,4 +1,4 @@
-"""Every kind of result, under every kind of name, through files and gates, whatever the run selects."""
+"""Every kind of result and of name passes through files and gates under every selection of tests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEYS = frozenset(map(row_key, TESTS))
 
 
 def selections(test: str) -> dict[str, tuple[Selection, bool]]:
-    """Return selections by name, each with whether it contains the test."""
+    """Return command-line selections by name, and whether each contains the test."""
     key = row_key(test)
     return {
         "everything": (Selection(tests=KEYS), True),

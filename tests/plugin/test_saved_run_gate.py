@@ -1,4 +1,4 @@
-"""A run held against a saved one, from flags to exit status, on a clock that does as it is told."""
+"""Comparison with a saved run, from flags to exit status, with a scripted clock."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def write(pytester: pytest.Pytester, marker: str = "", **replaced: str) -> None:
 
 
 def save(pytester: pytest.Pytester, marker: str = "") -> Path:
-    """Save a run, and return its file; on a scripted clock it is the same in each test, and made once."""
+    """Save a run and return its file. Cached: with a scripted clock it is the same in every test."""
     write(pytester, marker)
     key = (marker, sys.modules["scripted"].extra_ns)
     if key not in SAVED:
@@ -64,7 +64,7 @@ def save(pytester: pytest.Pytester, marker: str = "") -> Path:
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change what we have in a saved file."""
+    """Edit our part of a saved file."""
     saved = json.loads(path.read_text())
     change(saved["dtdispatch"]["run"])
     path.write_text(json.dumps(saved))
@@ -74,7 +74,7 @@ ADD = "add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"
 
 
 def verdict_of(result: pytest.RunResult, state: str, label: str = "mul") -> str:
-    """Return what the table says of a row that stands beside the saved one; empty where it has none."""
+    """Return the verdict of a row in the table that compares it with the saved run; empty if absent."""
     found = re.search(rf"^  {re.escape(label)} +{state} .* (\w+)$", text_of(result), re.MULTILINE)
     return found[1] if found else ""
 
@@ -119,8 +119,8 @@ def test_unchanged_run_passes_and_shows_drift(
     result.stdout.fnmatch_lines(["  drift of 4 passed rows since 2026-07-31: median * intervals)"])
 
 
-def test_a_row_slower_by_half_is_named(pytester: pytest.Pytester, scripted: types.SimpleNamespace) -> None:
-    """A row that a test slows down by half fails and is named."""
+def test_row_slower_by_half_is_named(pytester: pytest.Pytester, scripted: types.SimpleNamespace) -> None:
+    """A row that a test slows down by half fails and is named in the output."""
     save(pytester)
     scripted.extra_ns = 5_000
     beside = "--benchmark-compare-fail=median:{}"  # the gate of pytest-benchmark
@@ -140,14 +140,14 @@ def test_a_row_slower_by_half_is_named(pytester: pytest.Pytester, scripted: type
     result = run(pytester, *COMPARE, *of_states)
     failed(result, "3 passed, 1 regressed")
     assert (verdict_of(result, "hit"), verdict_of(result, "miss")) == ("regressed", "passed")
-    # A threshold of a marker wins for its test.
+    # A marker's threshold takes precedence for its test.
     write(pytester, marker='@pytest.mark.dtdispatch(threshold="60%")')
     assert_passed(run(pytester, *GATE))
     write(pytester, marker='@pytest.mark.dtdispatch(threshold=["hit=40%", "min:60%"])')
     failed(run(pytester, *COMPARE), "2 passed, 1 regressed", " hit=median:40% ")
 
 
-def test_comparison_without_threshold_fails_nothing(
+def test_comparison_without_threshold_never_fails(
     pytester: pytest.Pytester, scripted: types.SimpleNamespace
 ) -> None:
     path = save(pytester)
@@ -158,13 +158,15 @@ def test_comparison_without_threshold_fails_nothing(
     assert verdict_of(result, "hit") == "slower"
     assert re.search(rf"^  {re.escape(ADD)} +hit .* no change$", text_of(result), re.MULTILINE)
     assert "gate: " not in text_of(result)
-    assert " benchmark 'dtdispatch" not in text_of(result), "their tables only by a flag of theirs"
+    assert " benchmark 'dtdispatch" not in text_of(result), (
+        "tables of pytest-benchmark require one of its flags"
+    )
     edit(path, lambda saved: saved["environment"].update(threads="99"))
     other = run(pytester, *COMPARE)
     assert_passed(other, "not compared with the saved run: threads: 99 then, 1 now")
 
 
-# Rows that are measured again
+# Rows measured again
 
 PLAIN = """
 def test_add(a):
@@ -177,7 +179,7 @@ def test_add(a):
     [(f"{IMPORTS}{ADDS}", ()), (f"{IMPORTS}{PLAIN}", ("--dtdispatch-all",)), (SCRIPTED, ())],
     ids=["capture", "whole test", "call"],
 )
-def test_slow_moment_is_cleared(
+def test_temporary_slowdown_is_cleared(
     pytester: pytest.Pytester,
     scripted: types.SimpleNamespace,
     monkeypatch: pytest.MonkeyPatch,
@@ -196,7 +198,7 @@ def test_slow_moment_is_cleared(
     scripted.clock.step_ns = 15_000
     other = run(pytester, *COMPARE, "--dtdispatch-fail=60%", *flags)
     assert_passed(other)
-    assert "blocks" not in text_of(other), "what would pass is not repeated"
+    assert "blocks" not in text_of(other), "a row that would pass is not repeated"
 
 
 def test_slowed_row_is_confirmed_by_each_block(
@@ -208,7 +210,7 @@ def test_slowed_row_is_confirmed_by_each_block(
     assert tuple(pauses) == blocks.PAUSES_S
 
 
-def test_many_confirmed_rows_are_enough(
+def test_repetition_stops_after_many_confirmed_rows(
     pytester: pytest.Pytester,
     scripted: types.SimpleNamespace,
     pauses: list[float],
@@ -225,9 +227,7 @@ def test_many_confirmed_rows_are_enough(
     assert tuple(pauses) == blocks.PAUSES_S
 
 
-def test_row_without_blocks_of_its_own_says_so(
-    pytester: pytest.Pytester, scripted: types.SimpleNamespace
-) -> None:
+def test_row_without_own_blocks_is_noted(pytester: pytest.Pytester, scripted: types.SimpleNamespace) -> None:
     compare = {
         'dtdispatch.call(mul, name="mul")': 'dtdispatch.compare({"one": mul, "two": mul}, name="both")'
     }
@@ -237,7 +237,7 @@ def test_row_without_blocks_of_its_own_says_so(
     failed(run(pytester, *GATE), "  one block: it was not measured again")
 
 
-def test_undecided_row_takes_more_rounds(pytester: pytest.Pytester) -> None:
+def test_undecided_row_runs_more_rounds(pytester: pytest.Pytester) -> None:
     draws = {
         "import scripted": "import random, scripted\ndraws = random.Random(1)",
         "wait(scripted.extra_ns)": "wait(draws.choice((0, 4_000)))",
@@ -251,7 +251,7 @@ def test_undecided_row_takes_more_rounds(pytester: pytest.Pytester) -> None:
     assert f"{most}+{most}" in line
 
 
-# What a marker held when it was saved
+# Thresholds of markers in the saved run
 
 GONE = {
     "renamed": ("def test_mul", "def test_times"),
@@ -273,7 +273,9 @@ def test_absent_row_with_saved_marker_threshold_is_missing(pytester: pytest.Pyte
     assert verdict_of(result, "hit", ADD) != "missing"
 
 
-def test_a_lost_marker_is_judged_as_saved(pytester: pytest.Pytester, scripted: types.SimpleNamespace) -> None:
+def test_removed_marker_is_judged_as_saved(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace
+) -> None:
     save(pytester, marker=HELD)
     write(pytester)
     scripted.extra_ns = 5_000
@@ -292,8 +294,10 @@ def test_a_lost_marker_is_judged_as_saved(pytester: pytest.Pytester, scripted: t
         (["test_gate.py::test_mul"], True),
     ],
 )
-def test_a_held_row_that_is_not_chosen(pytester: pytest.Pytester, chosen: list[str], is_missed: bool) -> None:
-    """A held row is missed where the command line does not leave it out."""
+def test_missing_row_depends_on_the_selection(
+    pytester: pytest.Pytester, chosen: list[str], is_missed: bool
+) -> None:
+    """A row with a saved threshold is missing unless the command line deselects it."""
     save(pytester, marker=HELD)
     write(pytester, HELD + GONE["skipped"][1].partition("\n")[0])
     pytester.makepyfile(test_other="def test_other(): pass")
@@ -364,7 +368,7 @@ def test_profiler_on_one_side_is_a_mismatch(
     )
 
 
-# Other meshes and machines
+# Different meshes and machines
 
 KINDS = (
     IMPORTS
@@ -417,7 +421,7 @@ def test_gate_without_saved_run_fails_but_saves(pytester: pytest.Pytester) -> No
     assert_passed(run(pytester, *both), "4 passed")
 
 
-def test_where_nothing_is_timed_gates_fail_as_disabled(pytester: pytest.Pytester) -> None:
+def test_unmeasured_run_fails_disabled_gates(pytester: pytest.Pytester) -> None:
     save(pytester)
     counts = run(pytester, *GATE, "--dtdispatch-metric=counts")
     failed(counts, "disabled --dtdispatch-metric counts times")
@@ -429,7 +433,7 @@ def test_where_nothing_is_timed_gates_fail_as_disabled(pytester: pytest.Pytester
 
 @pytest.mark.long
 @needs_plugin("xdist")
-def test_under_xdist_gates_fail_as_disabled(pytester: pytest.Pytester) -> None:
+def test_xdist_run_fails_disabled_gates(pytester: pytest.Pytester) -> None:
     save(pytester)
     pytester.makepyfile(test_gate="def test_plain(): pass")
     (pytester.path / "expected.csv").write_text("gone,dispatch_hit_ns,1,0.1\n")
@@ -447,7 +451,7 @@ def test_ini_thresholds_apply_only_with_a_saved_run(pytester: pytest.Pytester) -
     assert_passed(run(pytester, *COMPARE), "4 passed")
 
 
-# Mistakes
+# User errors
 
 MUST_NAME = "--benchmark-compare of pytest-benchmark must name"
 
@@ -460,8 +464,7 @@ MUST_NAME = "--benchmark-compare of pytest-benchmark must name"
         (("--dtdispatch", "-pno:benchmark"), MUST_NAME),
     ],
 )
-def test_a_gate_of_nothing_is_refused(pytester: pytest.Pytester, flags: tuple[str, ...], says: str) -> None:
-    """A gate that could judge nothing is refused."""
+def test_gate_without_work_is_refused(pytester: pytest.Pytester, flags: tuple[str, ...], says: str) -> None:
     write(pytester)
     assert_refused(run(pytester, *flags, "--dtdispatch-fail=median:10%"), "--dtdispatch-fail: ", says)
 
@@ -469,7 +472,7 @@ def test_a_gate_of_nothing_is_refused(pytester: pytest.Pytester, flags: tuple[st
 def test_torn_saved_run_is_refused(pytester: pytest.Pytester) -> None:
     path = save(pytester)
     path.write_text(path.read_text()[:-100])
-    for flags in (GATE, COMPARE):  # without a flag, its own thresholds would be lost
+    for flags in (GATE, COMPARE):  # without a flag, the saved thresholds would be lost
         assert_refused(run(pytester, *flags), f"{path} is not JSON: ")
 
 
@@ -477,13 +480,15 @@ THRESHOLD = {"type": "Threshold", "state": "", "field": "median", "fraction": 0.
 
 
 @pytest.mark.parametrize("spoiled", [{"fraction": math.nan}, {"fraction": -5}, {"field": "no"}, {"is": 1}])
-def test_saved_threshold_that_no_flag_takes(pytester: pytest.Pytester, spoiled: dict[str, Any]) -> None:
+def test_invalid_saved_threshold_is_refused(pytester: pytest.Pytester, spoiled: dict[str, Any]) -> None:
     path = save(pytester)
     edit(path, lambda saved: saved.update(thresholds={"test_gate.py::test_mul": [THRESHOLD | spoiled]}))
     assert_refused(run(pytester, *COMPARE), f"{path} is not a saved run: ", "hreshold")
 
 
-def test_saved_run_without_rows_of_ours(pytester: pytest.Pytester, scripted: types.SimpleNamespace) -> None:
+def test_saved_run_without_our_rows_is_refused(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace
+) -> None:
     path = save(pytester)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"dtdispatch": None}))
     says = f"{path} is not a saved run: nothing in it was measured with --dtdispatch"

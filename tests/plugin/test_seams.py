@@ -1,4 +1,4 @@
-"""What a user adds of their own, in one file and with one registration, goes everywhere that ours goes."""
+"""Custom samplers and kinds of result, registered once in one file, reach every output."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ SAMPLER = """
 
     register_sampler(ThreadTime())
 """
-# Twenty milliseconds of sleep, which the thread has no processor in.
+# 20 ms of sleep use no CPU time.
 TESTS = """
 import time
 
 def test_mul(dtdispatch, a):
     def mul():
         time.sleep(0.02)
-        sum(range(200_000))  # enough that a busy machine does not double it
+        sum(range(200_000))  # long enough that a busy machine does not double it
         return a * a
 
     dtdispatch.call(mul, name="mul")
@@ -92,7 +92,7 @@ def test_custom_sampler_reaches_table_files_and_gates(pytester: pytest.Pytester)
     against_saved = ("--benchmark-compare=0001", "--dtdispatch-fail=median:10000%")
     gates = ("--dtdispatch-expected=expected.csv", *against_saved)
     assert_passed(measure(pytester, METRIC, *rounds, *gates), "gate: passed against ")
-    for flags in ((), ("--dtdispatch-any-machine",)):  # it is judged against a run of its own alone
+    for flags in ((), ("--dtdispatch-any-machine",)):  # only compared with a run of the same sampler
         result = measure(pytester, *rounds, *against_saved, *flags)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         assert "mismatched metric: thread-cpu then, time now" in text_of(result)
@@ -136,7 +136,7 @@ def test_counting_sampler_has_integers_and_no_time_rows(pytester: pytest.Pyteste
     assert "readings are measured in one process, as only times are merged over ranks" in text_of(result)
 
 
-# A kind of result: a named number, beside which no row stands.
+# A kind of result: a named number without rows.
 KIND = """
     from dataclasses import dataclass
     from typing import ClassVar
@@ -201,7 +201,7 @@ def test_custom_result_reaches_terminal_files_and_gates(pytester: pytest.Pyteste
 
 
 @pytest.mark.parametrize("source", ["flag", "ini", "marker"])
-def test_limit_of_an_own_kind_is_accepted(pytester: pytest.Pytester, source: str) -> None:
+def test_limit_of_a_custom_kind_is_accepted(pytester: pytest.Pytester, source: str) -> None:
     with_numbers(pytester, 'Number("model", 12)')
     flags = {"flag": ["--dtdispatch-max=blocks=8"], "ini": ["-odtdispatch_max=blocks=8"]}.get(source, [])
     if source == "marker":

@@ -1,4 +1,4 @@
-"""Our part of the terminal: what it shows at which verbosity, colour and width, and progress by the dots."""
+"""Our section of the terminal by verbosity, color and width, and progress beside the dots."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_several(dtdispatch, device_mesh):
 
 
 def section_of(result: pytest.RunResult) -> list[str]:
-    """Lines from our section's title to the next section's."""
+    """Return the lines of our section."""
     lines = result.outlines
     title, end = " dtdispatch ==", ("==", "\x1b[32m==")
     first, *after = lines[next(n for n, line in enumerate(lines) if title in line) :]
@@ -66,7 +66,7 @@ def test_table_has_one_line_per_signature(pytester: pytest.Pytester) -> None:
     assert not any(COLOR.search(line) for line in plain)
     coloured = measured_section(pytester, "--color=yes")
     assert f"\x1b[32m{proved}\x1b[0m" in "\n".join(coloured)
-    to_proof = slice(5)  # what comes after depends on how busy the machine is
+    to_proof = slice(5)  # the rest depends on the load of the machine
     first_words = [COLOR.sub("", line).split()[0] for line in coloured[to_proof]]
     assert first_words == [line.split()[0] for line in plain[to_proof]]
 
@@ -95,8 +95,8 @@ def test_lists(dtdispatch, device_mesh):
 """
 
 
-def test_a_row_has_one_name_everywhere(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row has one name in tables and files and stands whole in files."""
+def test_row_has_one_name_everywhere(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row has the same name in tables and files; files contain the full signature."""
     pytester.makepyfile(test_lists=LISTS)
     monkeypatch.setenv("COLUMNS", "80")
     files = ("--dtdispatch-export=csv:found.csv", "--benchmark-json=run.json")
@@ -115,17 +115,17 @@ def test_a_row_has_one_name_everywhere(pytester: pytest.Pytester, monkeypatch: p
     assert digests == {where: {digest} for where in digests}
     whole = f"_foreach_add.List([{', '.join(f'f32[8,{size}]S0' for size in range(1, 41))}"
     assert {row["extra_info"]["signature"].startswith(whole) for row in rows} == {True}
-    assert names["csv"].count(whole) == 2, "of a hit and of a miss"
-    # A pipe has no edge: the name is the one of files, and no column is left out.
+    assert names["csv"].count(whole) == 2, "once for the hit and once for the miss"
+    # A pipe has unlimited width: names are those of files, and no column is omitted.
     assert re.search(r"overhead us +miss/hit +samples\b", piped)
     assert f"  {rows[0]['fullname'].split('::')[2]} " in piped
     assert "-v explains all." in piped
-    # What has no room in 80 columns stands below its line where all was asked for.
+    # With -v, values that do not fit 80 columns are shown below the line.
     assert re.search(r" local [\d,.]+ us, .*rounds 2\b", " ".join(narrow.split()))
     assert "-v explains" not in narrow
 
 
-# Progress beside the dots: on a terminal alone, and in no test's output
+# Progress beside the dots: only on a terminal, never inside a test's output
 
 SLOW = """
 import time
@@ -141,7 +141,7 @@ def test_slow(dtdispatch):
 
 
 def on_a_terminal(folder: Path, *args: str) -> str:
-    """Run pytest on a terminal, and give all that it wrote there."""
+    """Run pytest on a pseudoterminal and return its output."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "CI": "", "COLUMNS": "80"}
     command = [sys.executable, "-m", "pytest", *ALONE, "--dtdispatch", "--color=no", *args]
@@ -154,7 +154,7 @@ def on_a_terminal(folder: Path, *args: str) -> str:
         try:
             while chunk := os.read(ours, 4096):
                 written.append(chunk)
-        except OSError:  # Linux says so at the end
+        except OSError:  # Linux raises it at end of file
             pass
 
     reader = threading.Thread(target=read)

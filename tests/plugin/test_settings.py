@@ -1,4 +1,4 @@
-"""Settings: every flag, its ini twin and its marker keyword; which beats which; what a mistake says."""
+"""Settings: flags, ini values and marker keywords, their precedence, and error messages."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pytest_dtdispatch.plugin import kinds, resolve, settings
 from pytest_dtdispatch.plugin.resolve import run_settings
 from pytest_dtdispatch.plugin.settings import KEYWORDS, SETTINGS, WITH_FLAG, WITH_INI, Settings, marker_line
 
-# Each configuration that ends collects garbage, in all that other tests imported.
+# pytest collects garbage at the end of each configuration, over everything that other tests imported.
 pytestmark = pytest.mark.usefixtures("young_heap")
 
 OF_ALL, OF_HITS = Threshold("", "median", 0.1), Threshold("hit", "min", 0.075)
 CSV = Export("csv", Path("e.csv"))
-# What is typed for each setting, once for each flag or line of an ini file, and what it becomes.
+# By setting: the texts of a flag or of lines in the ini file, and the resulting value.
 TYPED: dict[str, tuple[tuple[str, ...], Any]] = {
     "measure": (("true",), True),
     "measure_all": (("yes",), True),
@@ -54,7 +54,7 @@ COUNT = "is not a whole number of at least 1"
 ROUNDS = COUNT + ", or auto"
 MESH = "is not a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4"
 LIMITS = "is not a list of limits such as misses=0,collectives=4: whole numbers from 0 to 2**63-1 by name"
-# Mistakes: setting, what is typed, what the line says of it.
+# Invalid values: setting, text, error message.
 MISTAKES = [
     ("rounds", "x", ROUNDS),
     ("mesh", "2x", MESH),
@@ -66,7 +66,7 @@ MISTAKES = [
 
 @pytest.fixture(autouse=True)
 def _no_other_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # looking for them takes most of the time
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # searching for plugins takes most of the time
 
 
 def settings_of(pytester: pytest.Pytester, *args: str, ini: str = "") -> Settings:
@@ -74,7 +74,7 @@ def settings_of(pytester: pytest.Pytester, *args: str, ini: str = "") -> Setting
     return run_settings(pytester.parseconfig(*PLUGINS, *args))
 
 
-def mistake(pytester: pytest.Pytester, *args: str, ini: str = "") -> str:
+def error_of(pytester: pytest.Pytester, *args: str, ini: str = "") -> str:
     with pytest.raises(pytest.UsageError) as raised:
         settings_of(pytester, *args, ini=ini)
     return str(raised.value)
@@ -83,10 +83,12 @@ def mistake(pytester: pytest.Pytester, *args: str, ini: str = "") -> str:
 def items_of(
     pytester: pytest.Pytester, markers: list[str], *args: str, ini: str = "", above: str = ""
 ) -> list[pytest.Item]:
-    """Collect one module with a test under each marker: to collect takes longer than what is tested."""
+    """Collect one module with a test for each marker, because collection takes most of the time."""
     pytester.makeini(f"[pytest]\n{ini}\n")
-    tests = (f"@pytest.mark.dtdispatch({given})\ndef test_{n}(): pass\n" for n, given in enumerate(markers))
-    measured = ("--dtdispatch",) if args else ()  # which flags that say how to measure need
+    tests = (
+        f"@pytest.mark.dtdispatch({arguments})\ndef test_{n}(): pass\n" for n, arguments in enumerate(markers)
+    )
+    measured = ("--dtdispatch",) if args else ()  # required by flags that configure measurement
     pytester.makepyfile(test_it=f"import pytest\n{above}\n\n" + "\n".join(tests))
     items, _ = pytester.inline_genitems(*PLUGINS, "test_it.py", *measured, *args)
     return items
@@ -104,11 +106,11 @@ def flags_of(name: str, texts: tuple[str, ...]) -> list[str]:
     return [f"{setting.flag}={text}" for text in texts] if setting.metavar else [setting.flag]
 
 
-# Flags and ini twins
+# Flags and ini values
 
 
-def test_defaults_are_those_of_the_documentation(pytester: pytest.Pytester) -> None:
-    settings = settings_of(pytester, ini="dtdispatch_rounds =\ndtdispatch_ops =")  # as good as none
+def test_defaults_match_the_documentation(pytester: pytest.Pytester) -> None:
+    settings = settings_of(pytester, ini="dtdispatch_rounds =\ndtdispatch_ops =")  # equivalent to no value
     assert settings == Settings()
     assert (settings.rounds, settings.repeat, settings.max_time) == ("auto", 10, 1.0)
     assert (settings.mesh, settings.backend, settings.device) == ((4,), "auto", "auto")
@@ -148,16 +150,16 @@ def test_help_lists_flags_defaults_and_ini_names(pytester: pytest.Pytester) -> N
 
 
 @pytest.mark.parametrize(("name", "text", "says"), MISTAKES)
-def test_a_value_that_is_not_valid(pytester: pytest.Pytester, name: str, text: str, says: str) -> None:
-    """A value that is not valid is told with where it stands and what is valid."""
+def test_invalid_value_is_refused(pytester: pytest.Pytester, name: str, text: str, says: str) -> None:
+    """The error names the setting's source and the valid values."""
     setting, file = SETTINGS[name], pytester.path / "tox.ini"
     named = setting.flag if "flag" in setting.ways else f"-o {setting.dest}"
-    assert mistake(pytester, *flags_of(name, (text,))) == f"{named}: {text!r} {says}"
+    assert error_of(pytester, *flags_of(name, (text,))) == f"{named}: {text!r} {says}"
     ini = f"{setting.dest} = {text}"
-    assert mistake(pytester, ini=ini) == f"{file}: {setting.dest}: {text!r} {says}"
+    assert error_of(pytester, ini=ini) == f"{file}: {setting.dest}: {text!r} {says}"
 
 
-def test_the_list_of_fixtures_names_each_method(pytester: pytest.Pytester) -> None:
+def test_fixture_list_names_each_method(pytester: pytest.Pytester) -> None:
     text = pytester.runpytest(*PLUGINS, "--fixtures").stdout.str().partition("Measure DTensor dispatch")[2]
     methods = {name for name in vars(DtDispatch) if not name.startswith("_")}
     assert methods == set(re.findall(r"^ +(\w+)(?:\(.*\))?: ", text.partition("\n\n")[0], re.MULTILINE))
@@ -173,21 +175,20 @@ def test_unknown_flag_gets_a_suggestion(
     assert pytester.runpytest(*PLUGINS, "--dtdispatch-own=1").ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
-def test_an_empty_flag_is_a_mistake(pytester: pytest.Pytester) -> None:
-    assert mistake(pytester, "--dtdispatch-mesh=") == f"--dtdispatch-mesh: '' {MESH}"
+def test_empty_flag_is_refused(pytester: pytest.Pytester) -> None:
+    assert error_of(pytester, "--dtdispatch-mesh=") == f"--dtdispatch-mesh: '' {MESH}"
 
 
-def test_the_default_mesh_has_all_ranks(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default mesh of many ranks has all of them."""
+def test_default_mesh_has_all_ranks(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     says = "--dtdispatch-metric instructions: instructions are counted in one process, not on ranks"
     on_two = ("--dtdispatch", "--dtdispatch-nproc=2")
-    assert mistake(pytester, *on_two, "--dtdispatch-metric=instructions") == says
+    assert error_of(pytester, *on_two, "--dtdispatch-metric=instructions") == says
     for name, value in (("RANK", 1), ("WORLD_SIZE", 3), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", 1)):
         monkeypatch.setenv(name, str(value))
     assert settings_of(pytester).mesh == (3,)
     assert settings_of(pytester, "--dtdispatch-mesh=2").mesh == (2,)
     assert settings_of(pytester, "--dtdispatch-backend=fake").mesh == (4,)
-    assert mistake(pytester, *on_two) == "--dtdispatch-nproc: a launcher started 3 ranks here, not 2"
+    assert error_of(pytester, *on_two) == "--dtdispatch-nproc: a launcher started 3 ranks here, not 2"
 
 
 @pytest.mark.parametrize(
@@ -199,32 +200,32 @@ def test_the_default_mesh_has_all_ranks(pytester: pytest.Pytester, monkeypatch: 
         (["--dtdispatch-rounds=auto", "--dtdispatch-metric=counts"], 20, False),
     ],
 )
-def test_most_rounds_of_auto(pytester: pytest.Pytester, args: list[str], most: int, stops: bool) -> None:
+def test_maximum_rounds_of_auto(pytester: pytest.Pytester, args: list[str], most: int, stops: bool) -> None:
     settings = settings_of(pytester, *args)
     assert (settings.most_rounds, settings.stops_when_enough) == (most, stops)
 
 
 @pytest.mark.parametrize(
-    ("args", "are_kept"),
+    ("args", "are_stored"),
     [
         ([], False),
-        (["--dtdispatch-max=misses=0"], False),  # which judges counts
+        (["--dtdispatch-max=misses=0"], False),  # judges counts only
         (["--benchmark-autosave"], True),
         (["--benchmark-compare", "--dtdispatch-fail=20%"], True),
         (["--dtdispatch-export=csv:rows.csv"], True),
     ],
 )
 def test_figures_are_stored_only_when_saved_or_judged(
-    pytester: pytest.Pytester, args: list[str], are_kept: bool
+    pytester: pytest.Pytester, args: list[str], are_stored: bool
 ) -> None:
     config = pytester.parseconfig(*PLUGINS, "-p", "pytest_benchmark.plugin", *args)
-    assert resolve.are_figures_kept(config, resolve.run_settings(config)) is are_kept
+    assert resolve.are_figures_kept(config, resolve.run_settings(config)) is are_stored
 
 
 # Markers
 
 
-def test_a_marker_sets_its_setting_and_no_other(pytester: pytest.Pytester) -> None:
+def test_marker_sets_only_its_setting(pytester: pytest.Pytester) -> None:
     pairs: list[tuple[str, Any]] = [
         *(("rounds", 7), ("repeat", 3), ("max_time", 0.25), ("cold", True)),
         *(("ops", ("add*", "mm")), ("mesh", (2, 4)), ("dim_names", ("dp",)), ("rpc", True)),
@@ -253,7 +254,7 @@ NAMED = "mesh=(2, 4), dim_names=('dp', 'tp')"
         ("rounds=9", [], "dtdispatch_rounds = auto", {"rounds": 9}),
         ("", ["-odtdispatch_cold=true"], "dtdispatch_cold = off\ndtdispatch_all = no", {"cold": True}),
         ("cold=False, ops=()", [], "dtdispatch_cold = on\ndtdispatch_ops = mm", {}),
-        # Names go with the mesh that a flag replaced, where they do not fit the other one.
+        # Dimension names are dropped with the mesh that a flag replaced, unless they fit the new mesh.
         (NAMED, ["--dtdispatch-mesh=8"], "", {"mesh": (8,)}),
         (NAMED, ["--dtdispatch-mesh=4x2"], "", {"mesh": (4, 2), "dim_names": ("dp", "tp")}),
     ],
@@ -267,7 +268,7 @@ def test_flag_beats_marker_beats_ini_beats_default(
 
 @pytest.mark.parametrize("marker", ["max='misses=5'", "max={'misses': 5}"])
 def test_limits_merge_and_flag_beats_marker_beats_ini(pytester: pytest.Pytester, marker: str) -> None:
-    """All limits hold; where two have one name, the closest wins."""
+    """All limits apply; of two limits with one name, the closest takes precedence."""
     ini = "dtdispatch_max = misses=9,collectives=4"
     above = "pytestmark = pytest.mark.dtdispatch(max='wraps=1')"
     limits = {"misses": 5, "collectives": 4, "wraps": 1}
@@ -276,7 +277,7 @@ def test_limits_merge_and_flag_beats_marker_beats_ini(pytester: pytest.Pytester,
     assert item_settings(pytester, marker, flag, ini=ini, above=above).limits == {**limits, "misses": 7}
 
 
-def test_the_closest_marker_wins_keyword_by_keyword(pytester: pytest.Pytester) -> None:
+def test_closest_marker_wins_by_keyword(pytester: pytest.Pytester) -> None:
     above = "pytestmark = pytest.mark.dtdispatch(rounds=5, repeat=5, mesh=8, cold=True)"
     [item] = items_of(pytester, ["repeat=6, cold=False"], above=above)
     assert resolve.test_settings(item) == Settings(rounds=5, repeat=6, mesh=(8,))
@@ -323,7 +324,7 @@ def test_invalid_marker_error_names_line_and_valid_values(pytester: pytest.Pytes
         ("", "round=5", "test_it.py:2: marker dtdispatch has no keyword"),
     ],
 )
-def test_a_mistake_is_one_line(pytester: pytest.Pytester, ini: str, marker: str, says: str) -> None:
+def test_invalid_setting_is_one_line(pytester: pytest.Pytester, ini: str, marker: str, says: str) -> None:
     pytester.makeini(f"[pytest]\n{ini}\n")
     pytester.makepyfile(test_it=f"import pytest\n@pytest.mark.dtdispatch({marker})\ndef test_a(): pass")
     result = pytester.runpytest_inprocess(*PLUGINS)

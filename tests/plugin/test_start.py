@@ -1,4 +1,4 @@
-"""What pytest costs a user who measures nothing: no torch, and what is shown of us without it."""
+"""The cost of the plugin in a run that measures nothing: torch is not imported."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import fnmatch
 
 import pytest
 
-# A conftest that tells what was imported by the end of the run.
-TELL = """
+# A conftest that prints the modules imported by the end of the run.
+PRINT_IMPORTS = """
 import sys
 
 def pytest_unconfigure():
     ours = sorted(name[18:] for name in sys.modules if name.startswith("pytest_dtdispatch."))
-    rooms = ("torchapi", "rounds", "replay", "lines", "meshes", "ranks")
-    # These need no torch: samplers, wrapping packages, and how rows of ranks are merged and shown.
+    folders = ("torchapi", "rounds", "replay", "lines", "meshes", "ranks")
+    # These do not import torch: samplers, wrapping packages, merged rows and tables of ranks.
     light = {"rounds", "rounds.sampler", "replay", "replay.guard", "lines", "lines.traced_line"}
     light |= {"lines.wrappers", "ranks", "ranks.merge", "ranks.table"}
-    heavy = [name for name in ours if name.partition(".")[0] in rooms and name not in light]
+    heavy = [name for name in ours if name.partition(".")[0] in folders and name not in light]
     print("imported:", *(name for name in ("torch", "numpy") if name in sys.modules), *heavy, "end")
     print("ours:", *ours, "end")
 """
@@ -38,14 +38,14 @@ def test_fixture_of_another(tmp_path):
     assert tmp_path.exists()
 """
 WITH_FIXTURES = "def test_torch(dtdispatch, device_mesh, mesh_factory, process_group): pass\n"
-# Without plugins that import more than a run needs, as pytest-randomly does NumPy.
+# Without plugins that import more than a run needs: pytest-randomly imports NumPy.
 OTHERS = ("hypothesispytest", "xdist", "codspeed", "randomly", "asyncio", "rerunfailures", "timeout")
 FAST = ("-pno:cacheprovider", *(f"-pno:{name}" for name in OTHERS))
 
 
 def run_alone(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    """Run pytest in a process of its own, where nothing is imported yet."""
-    pytester.makeconftest(TELL)
+    """Run pytest in a subprocess, where nothing is imported yet."""
+    pytester.makeconftest(PRINT_IMPORTS)
     return pytester.runpytest_subprocess(*FAST, *args)
 
 
@@ -60,8 +60,10 @@ def test_unmeasured_run_imports_only_hooks_and_settings(pytester: pytest.Pyteste
 
 
 @pytest.mark.parametrize("args", [(), ("--dtdispatch-all", "--benchmark-only")])
-def test_torch_waits_and_measuring_has_a_header(pytester: pytest.Pytester, args: tuple[str, ...]) -> None:
-    """Collecting does not import torch and only measuring has a header."""
+def test_torch_is_imported_late_and_measuring_has_header(
+    pytester: pytest.Pytester, args: tuple[str, ...]
+) -> None:
+    """Collection does not import torch, and only a measuring run has a header."""
     pytester.makeini(INI)
     pytester.makepyfile(TESTS, test_fixtures=WITH_FIXTURES)
     result = run_alone(pytester, "--co", *args)
@@ -102,15 +104,15 @@ def test_unmeasured_commands_do_not_import_torch(
 
 
 @pytest.mark.torch
-def test_torch_is_imported_by_a_run_that_measures(pytester: pytest.Pytester) -> None:
-    # The check of the other tests can fail.
+def test_measuring_run_imports_torch(pytester: pytest.Pytester) -> None:
+    # Proves that the check of the other tests can fail.
     pytester.makepyfile(WITH_FIXTURES)
     result = run_alone(pytester, "--dtdispatch")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["imported: torch * torchapi *"])
 
 
-def test_the_plugin_has_its_package_name(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_has_its_package_name(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makepyfile(TESTS)
     for name in ("pytest_dtdispatch.plugin", "pytest_dtdispatch.plugin.hooks"):

@@ -1,4 +1,4 @@
-"""Counting steps as users do: assertions, limits, inputs of several shapes, whole tests, a trace of all."""
+"""Step counts in a run of pytest: assertions, limits, inputs of several shapes, whole tests, a trace."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def test_inputs_are_shown_by_shape(pytester: pytest.Pytester) -> None:
 # Whole tests
 
 
-def test_limits_hold_for_whole_tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole tests are counted and limits hold for them."""
+def test_limits_apply_to_whole_tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole tests are counted, and limits apply to them."""
     monkeypatch.setenv("COLUMNS", "120")  # a narrower table leaves out hits
     source = f"""{IMPORTS}{STEPS}
 def test_plain(device_mesh):
@@ -130,9 +130,10 @@ def test_fails(device_mesh):
     missed = "*missed add.Tensor(*: first call of this op, at test_it.py:* (forward)"
     table = ["*test_plain (counts of each step)", "  capture 1      3     1       2 *"]
     result.stdout.fnmatch_lines([*table, missed])
-    assert "test_none" not in text_of(result), "a test without DTensors is no line"
+    assert "test_none" not in text_of(result), "a test without DTensors has no line"
     result = run(pytester, *WHOLE, "--dtdispatch-max=misses=0", passed=1, failed=2)
-    assert_says_once(result, "capture 1: over its limits")  # what fails by itself fails as it does uncounted
+    # A failing test fails with the same error as uncounted.
+    assert_says_once(result, "capture 1: over its limits")
     assert "assert 1 == 2" in text_of(result)
     run(pytester, *WHOLE, "--dtdispatch-max=misses=2").assert_outcomes(passed=2, failed=1)
 
@@ -190,7 +191,7 @@ def test_whole_test_budget_has_no_lines_of_pytest(pytester: pytest.Pytester) -> 
     assert "pluggy" not in budget
 
 
-# A trace of all steps, by torch's profiler with our ranges among its own
+# A trace of all steps by torch's profiler, with our ranges
 
 TRACED = """
 def step_on(mesh):
@@ -218,16 +219,17 @@ TRACE = "--dtdispatch-export=trace:trace.json"
 
 
 def events_of(pytester: pytest.Pytester) -> list[dict[str, Any]]:
-    """Everything in the trace that took a time."""
+    """Return the events of the trace that have a duration."""
     events = json.loads((pytester.path / "trace.json").read_text())["traceEvents"]
     return [event for event in events if event["ph"] == "X"]
 
 
 def test_trace_has_every_step_of_passed_tests(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=IMPORTS + TRACED)
-    run(pytester, *WHOLE, TRACE, "-k", "test_call").assert_outcomes(passed=1)  # counted regions are steps too
+    # Counted regions are also steps.
+    run(pytester, *WHOLE, TRACE, "-k", "test_call").assert_outcomes(passed=1)
     assert any(event["name"] == "test_it.py::test_call: add" for event in events_of(pytester))
-    result = measure(pytester, TRACE, "-k", "not profiled")  # replaces an earlier trace
+    result = measure(pytester, TRACE, "-k", "not profiled")  # an earlier trace is replaced
     result.assert_outcomes(passed=3, failed=1)
     events = events_of(pytester)
     result.stdout.fnmatch_lines([f"{len(events):,} events written to {pytester.path / 'trace.json'}"])

@@ -1,4 +1,4 @@
-"""Files for CI and for other tools, from flags to what stands in them."""
+"""Files for CI and other tools, from flags to content."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-import jinja2  # noqa: F401 (else the run imports it, pytester forgets it, and its environment is of two copies)
+# Imported once here: pytester forgets modules imported by a run, and two copies share an environment.
+import jinja2  # noqa: F401
 import pytest
 
 from pytest_dtdispatch.cli import main
@@ -39,7 +40,7 @@ def test_all(dtdispatch, a):
     dtdispatch.compare({"one": lambda: a + a, "other": lambda: a * 2})
     dtdispatch.budget(lambda: a + a, name="train")
 
-def test_same(dtdispatch, a):  # of no op that asks the propagator
+def test_same(dtdispatch, a):  # without an op that queries the propagator
     with dtdispatch.capture():
         torch.ops.aten.is_same_size(a, a)
 """
@@ -51,14 +52,16 @@ EXPECTED = f"{STEP},misses_per_step,7,0\ngone,misses_per_step,1,0\n"
 
 @pytest.fixture(autouse=True)
 def _no_actions(monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester) -> None:
-    """Run as outside of GitHub Actions, where this suite may run itself."""
+    """Hide GitHub Actions from the plugin, because this suite may run there."""
     for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
         monkeypatch.delenv(name, raising=False)
     pytester.makepyfile(test_it=IMPORTS + TESTS)
 
 
-def test_a_saved_run_exports_as_live(pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run and what was saved of it are exported alike."""
+def test_saved_run_exports_like_live_run(
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A live run and its saved file have equal exports."""
     live = [f"--dtdispatch-export={name}:live-{name}" for name in TIMED]
     (pytester.path / "expected.csv").write_text("test_it.py::test_all::<step>,collectives,7,0.0\n")
     files = (*live, "--benchmark-json=saved.json", "--junitxml=junit.xml")
@@ -68,7 +71,7 @@ def test_a_saved_run_exports_as_live(pytester: pytest.Pytester, capsys: pytest.C
     path = pytester.path
     assert main(["report", "saved.json", *(f"--export={name}:saved-{name}" for name in TIMED)]) == 0
     assert re.match(r"\d+ results written to saved-csv\n", capsys.readouterr().out)
-    for name in set(TIMED) - {"html", "markdown"}:  # these name the file that was read
+    for name in set(TIMED) - {"html", "markdown"}:  # these contain the name of the file that was read
         assert (path / f"live-{name}").read_bytes() == (path / f"saved-{name}").read_bytes(), name
     assert (path / "live-markdown").read_text().startswith("## dtdispatch: failed, 1 improved, ")
     assert "is_same_size.default" in (path / "live-markdown").read_text()
@@ -79,7 +82,7 @@ def test_a_saved_run_exports_as_live(pytester: pytest.Pytester, capsys: pytest.C
     assert html_page(replace(read_run(path / "saved.json"), where="")) == page
     for said in ("Failed: ", "1 improved", "&lt;step&gt;", "unexplained", "compare[other]", "Comparisons"):
         assert said in page
-    assert_holds_our_properties(path / "junit.xml")
+    assert_has_our_properties(path / "junit.xml")
     assert main(["report", "saved.json", "saved.json"]) == 0
     said = capsys.readouterr().out
     assert "misses_per_step" in said
@@ -100,7 +103,7 @@ def test_budget_is_shown_beside_its_baseline(pytester: pytest.Pytester) -> None:
     assert "before us" not in text_of(measure(pytester, "-ktest_all"))
 
 
-def test_a_run_of_budgets_alone_is_saved(pytester: pytest.Pytester) -> None:
+def test_run_with_only_budgets_is_saved(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_alone=f"""{IMPORTS}
 def test_budget(dtdispatch, a):
@@ -113,8 +116,8 @@ def test_budget(dtdispatch, a):
     assert "test_alone.py::test_budget: train (budget): before and after\n" in text
 
 
-def assert_holds_our_properties(file: Path) -> None:
-    """Check that properties stand in the suite, as xunit2 has them."""
+def assert_has_our_properties(file: Path) -> None:
+    """Check that properties belong to the suite, as xunit2 requires."""
     root = ET.parse(file).getroot()
     properties = root.iterfind("testsuite/properties/property")
     found = {each.attrib["name"]: each.attrib["value"] for each in properties}
@@ -165,8 +168,10 @@ def test_report_prints_only_json_on_standard_output(
     assert err == "1 result written to results.csv\n"
 
 
-def test_exports_of_an_ini_file(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An ini file names exports beside it and asks for what a run has."""
+def test_ini_exports_are_written_beside_it(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exports of an ini file are written beside it, if the run has their results."""
     pytester.makeini("[pytest]\ndtdispatch_export =\n  bencher:b.json\n  csv:s.csv\n  markdown:auto\n")
     monkeypatch.chdir(pytester.mkdir("below"))
     result = measure(pytester, "..", "-k", "add")
@@ -177,8 +182,8 @@ def test_exports_of_an_ini_file(pytester: pytest.Pytester, monkeypatch: pytest.M
     assert said in text_of(result)
 
 
-def test_a_job_gets_summary_and_errors(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job has the summary appended and rows that failed annotated."""
+def test_job_gets_summary_and_annotations(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The summary is appended to that of the job, and failed rows are annotated."""
     summary = pytester.path / "summary.md"
     summary.write_text("# of another command\n")
     (pytester.path / "expected.csv").write_text(EXPECTED)
@@ -213,7 +218,7 @@ def broken(*args: object, **kwargs: object) -> NoReturn:
 
 
 def outcome_of(result: pytest.RunResult) -> tuple[list[str], str]:
-    """Return the lines that refuse a file, and pytest's last line."""
+    """Return the error lines about files, and pytest's last line."""
     assert "INTERNALERROR" not in text_of(result)
     refused = [line.partition(" was not written")[0] for line in result.outlines if "failed: " in line]
     return [line.rpartition("/")[2] for line in refused], result.outlines[-1]
@@ -244,7 +249,7 @@ def test_raising_writer_leaves_other_files(
         ("plugin.pytest_benchmark.encode_run", "failed: the run in pytest-benchmark's file"),
     ],
 )
-def test_raising_part_of_others_files_is_refused(
+def test_raising_section_in_other_files_is_refused(
     writer: str, refused: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"pytest_dtdispatch.{writer}", broken)
@@ -266,7 +271,7 @@ def test_raising_part_of_others_files_is_refused(
 def test_raising_table_or_section_leaves_files(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table that raises is one line; a section that raises leaves pytest's own summary."""
+    """A raising table is reported in one line; a raising section leaves pytest's summary intact."""
     flags = ("-ktest_step", "--dtdispatch-export=csv:rows", "--dtdispatch-export=html:page")
     monkeypatch.setitem(KINDS, "steps", replace(KINDS["steps"], document=broken))
     result = measure(pytester, *flags)
@@ -286,7 +291,7 @@ def test_raising_table_or_section_leaves_files(
 def test_job_summary_reports_an_incomplete_run(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job is told of a run that is no whole."""
+    """The summary of a job states that a run is incomplete."""
     summary = pytester.path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     pytester.makepyfile(test_it="def test_one(): assert False\ndef test_two(): pass")

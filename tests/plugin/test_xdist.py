@@ -1,4 +1,4 @@
-"""Counts under pytest-xdist: records of workers, equal to those of one process."""
+"""Counts under pytest-xdist: records of workers equal those of one process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def verdicts_of(run: ReportedRun) -> dict[RowId, RowVerdict]:
     return {row.row: row for gate in run.gates for row in gate.verdicts}
 
 
-def test_workers_report_what_one_process_does(suite: pytest.Pytester) -> None:
+def test_workers_report_the_same_as_one_process(suite: pytest.Pytester) -> None:
     flags = ("--dtdispatch-max=calls=2,recompiles=0",)
     of_one, one = reported(suite, *flags, "--dtdispatch-export=csv:one.csv")
     of_two, two = reported(suite, *flags, "--dtdispatch-export=csv:two.csv", "-n2")
@@ -77,14 +77,14 @@ def test_workers_report_what_one_process_does(suite: pytest.Pytester) -> None:
     assert failing == {RowId("test_suite.py::test_gone", "x"): "missing"}
 
 
-def test_worker_that_dies_is_a_verdict(suite: pytest.Pytester) -> None:
+def test_dead_worker_is_a_verdict(suite: pytest.Pytester) -> None:
     suite.makepyfile(test_dies="import os\n\ndef test_dies(dtdispatch): os._exit(3)")
     result, run = reported(suite, "-n2")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     lost = verdicts_of(run)[RowId("test_dies.py::test_dies")]
     assert lost.verdict is Verdict.MISSING
     assert lost.details[0].endswith("died in this test")
-    assert len(run.results["steps"]) == 5, "results of other tests are kept"
+    assert len(run.results["steps"]) == 5, "results of other tests are preserved"
 
 
 def test_stopped_run_of_workers_replaces_no_file(suite: pytest.Pytester) -> None:
