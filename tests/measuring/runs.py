@@ -1,4 +1,4 @@
-"""What tests of measuring share: a whole call and a capture of few rounds, and a mode that names ops."""
+"""Helpers shared by tests of measuring: a call and a capture of few rounds, and a mode that records ops."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ FEW = Plan(2, 3, quick_warmup=0)
 def measured_call(
     fn: Callable[..., Any], *args: Any, setup: Setup | None = None, plan: Plan = FEW
 ) -> tuple[Any, Figures]:
-    """Measure a whole call; return its result and its figures."""
+    """Measure a call; return its result and figures."""
     result, _, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), plan)
     return result, figures
 
 
 def captured(body: Callable[[], Any], *ops: str, plan: Plan = FEW) -> ResultStore:
-    """Run a program in a capture; return what was measured."""
+    """Run a program in a capture; return its measurements."""
     results = ResultStore()
     with SignatureCapture(results, plan, ops):
         body()
@@ -37,7 +37,7 @@ def captured(body: Callable[[], Any], *ops: str, plan: Plan = FEW) -> ResultStor
 
 
 class NamingMode(TorchDispatchMode):
-    """A mode that does nothing but name the ops that come by, and what is to be done before each."""
+    """A mode that records the names of ops, and runs a function before each of them."""
 
     def __init__(self, before_each: Callable[[], object] = no_op) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""How many blocks a row takes, and which samples stand for it."""
+"""Number of blocks of a row, and the samples selected for its figures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def figures(
 
 
 class Run:
-    """Takes the measurements of a row, each of a second, until no more are wanted."""
+    """Adds measurements of a row, each taking a second, until no more are needed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pauses: list[float] = []
@@ -44,22 +44,22 @@ class Run:
         label: str = "mul",
         **plan: Any,
     ) -> tuple[int, Figures]:
-        """Return how many measurements were wanted, and the figures; the last of each list repeats."""
+        """Return the number of measurements and the figures; the last item of each list repeats."""
 
         def gate(row: Measurement) -> dict[State, Outlook]:
             self.judged.append(row.figures)
             return outlooks[min(len(self.judged), len(outlooks)) - 1]
 
         sampler = WallClock(self.clock)
-        taken = Blocks(
+        added = Blocks(
             Plan(sampler=sampler, gate=gate, **{"fewest": 20, "max_time_s": 9.0} | plan), label, "4"
         )
         count = 0
-        while taken.wants_more():
-            taken.add(measured[min(count, len(measured) - 1)])
+        while added.wants_more():
+            added.add(measured[min(count, len(measured) - 1)])
             self.clock.passes(10**9)
             count += 1
-        return count, taken.figures
+        return count, added.figures
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_decided_row_is_one_block(run: Run, label: str) -> None:
     assert len(run.judged) == bool(label)
 
 
-def test_undecided_state_alone_is_extended(run: Run) -> None:
+def test_only_undecided_state_is_extended(run: Run) -> None:
     count, found = run.take([figures()], [{State.MISS: OPEN, State.HIT: DECIDED}, {}])
     assert count == 2
     assert {samples.state: len(samples.values) for samples in found.samples} == {
@@ -113,14 +113,14 @@ def test_failing_row_is_cleared_by_a_quiet_block(run: Run) -> None:
     assert ns == {State.MISS: (1500, 1), State.HIT: (1000, 2), State.LOCAL: (100, 1)}
 
 
-def test_failing_row_takes_every_pause(run: Run) -> None:
+def test_failing_row_uses_every_pause(run: Run) -> None:
     measured = [figures((ns,) * 6) for ns in (1500, 1600, 1400, 1700)]
     count, found = run.take(measured, [{State.HIT: FAILING}])
     assert (count, tuple(run.pauses)) == (4, PAUSES_S)
     assert (hits(found).median_ns, hits(found).blocks) == (1400, 4)
 
 
-def test_repetition_is_extended_too(run: Run) -> None:
+def test_repetition_is_extended(run: Run) -> None:
     outlooks = [{State.HIT: FAILING}, {State.HIT: OPEN}, {State.HIT: FAILING}]
     count, found = run.take([figures(SLOWER)], outlooks)
     assert (count, tuple(run.pauses)) == (5, PAUSES_S)
@@ -164,13 +164,13 @@ def test_measurements_at_two_speeds_stay_apart(run: Run, then: int, now: int, me
 
 
 class OtherRank:
-    """Agrees with a rank that needs more of hits: another block, twice."""
+    """Agreement with a rank that needs two more blocks of hits."""
 
     def __init__(self) -> None:
         self.needs = [FAILING, FAILING, DECIDED]
 
     def sync(self, subject: str) -> None:
-        """Agree."""
+        pass
 
     def minimum(self, step: str, numbers: Sequence[int]) -> tuple[int, ...]:
         need = self.needs.pop(0)

@@ -1,4 +1,4 @@
-"""Local rows: there where an op is the same computation on its local shards, else absent with the reason."""
+"""Local rows: present if an op runs the same computation on its local shards, else absent with the reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.torch
 
 
 def skip_without_rule(op: str) -> None:
-    if op != "is_same_size.default" and not has_rule(op):  # which needs none
+    if op != "is_same_size.default" and not has_rule(op):  # needs no sharding rule
         pytest.skip(f"DTensor has no sharding rule of {op}")
 
 
@@ -96,7 +96,7 @@ def whole(a: Any, values: torch.Tensor) -> DTensor:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_argument_that_selects_a_plan_is_named(shard: Make, capture: Capture, name: str) -> None:
+def test_argument_that_selects_a_plan_is_named(shard: Make, capture: Capture, name: str) -> None:
     a, (body, expected) = shard(8, 8), CASES[name]
     skip_without_rule(expected.partition("(")[0])
     measured = capture(lambda: body(a), rounds=1, repeat=1)

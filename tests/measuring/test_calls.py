@@ -1,4 +1,4 @@
-"""Whole callables: measured end to end, and left as after one call."""
+"""Callables measured end to end, whose state afterwards is that of one call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.measuring.runs import Make, NamingMode, measured_call
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
 ROUNDS, REPEAT = 3, 4
-PLAN = Plan(ROUNDS, REPEAT, max_time_s=60.0, quick_warmup=0)  # all rounds, on a busy machine too
+PLAN = Plan(ROUNDS, REPEAT, max_time_s=60.0, quick_warmup=0)  # enough for all rounds on a busy machine
 
 
 Call = Callable[[Callable[[], Any]], Any]
@@ -69,7 +69,7 @@ def test_gradient_of_unread_leaf_is_restored() -> None:
 
 
 def test_half_closed_mode_is_closed_before_restoring_tensors() -> None:
-    noted = NamingMode()  # one that a signal interrupted as it was closed
+    noted = NamingMode()  # as if a signal interrupted its exit
     total = torch.zeros(2)
     _, ran = run_call(lambda: total.add_(1))
     assert isinstance(ran, RanCallable)
@@ -81,7 +81,7 @@ def test_half_closed_mode_is_closed_before_restoring_tensors() -> None:
     assert (left_open, len(noted.names), total.tolist()) == ([], 1, [1, 1])
 
 
-def test_the_mesh_of_a_call_is_named(shard: Make) -> None:
+def test_mesh_of_a_call_is_named(shard: Make) -> None:
     a = shard(8, 8)
     caches, plan = ShardingCaches(), Plan(1, 1)
     assert run_and_measure_call(lambda: a + a, (), None, caches, plan)[1] == "4"
@@ -103,22 +103,22 @@ def test_only_calls_with_new_shapes_are_refused(shard: Make) -> None:
     assert len(hits.ns) + refused[PROPAGATED_AGAIN] == ROUNDS * REPEAT
 
 
-# What a callable leaves behind
+# State after a measured callable
 
 
 def program(body: Program, why: str = "") -> Program:
-    """List a program: it calls something by what it is given, and returns all that it could tell by."""
+    """Register a program: it runs a callable through `call`, and returns all state that could differ."""
     PROGRAMS[body.__name__] = body, why
     return body
 
 
 def runs_once(why: str) -> Callable[[Program], Program]:
-    """List a program whose call runs once, with the reason."""
+    """Register a program whose call is not repeatable, with the reason."""
     return partial(program, why=f"runs once: {why}")
 
 
 @program
-def what_a_call_and_a_view_made_outside_write_to_is_left_as_after_one_call(shard: Make, call: Call) -> Any:
+def writes_to_tensors_and_outside_views(shard: Make, call: Call) -> Any:
     a, base = shard(8, 8), torch.rand(6)
     row, head = a.view(4, 16), base[:2]
 
@@ -163,7 +163,7 @@ def gradients_are_accumulated_once(shard: Make, call: Call) -> Any:
 
 
 @program
-def views_that_ops_of_the_callable_make_are_followed_to_what_they_show(shard: Make, call: Call) -> Any:
+def writes_to_views_of_outside_tensors(shard: Make, call: Call) -> Any:
     a, plain = shard(8, 8), torch.rand(8)
 
     def fn() -> Any:
@@ -179,14 +179,14 @@ def views_that_ops_of_the_callable_make_are_followed_to_what_they_show(shard: Ma
 
 
 @program
-def random_draws_are_made_once_of_a_generator_in_a_closure_too(shard: Make, call: Call) -> Any:
+def random_draws_with_a_generator_in_a_closure(shard: Make, call: Call) -> Any:
     a, own = shard(8, 8), torch.Generator().manual_seed(5)
     drawn = call(lambda: (torch.rand(2), torch.rand_like(a), a.uniform_(), torch.rand(3, generator=own)))
     return drawn, a, torch.rand(2), own.get_state()
 
 
 @program
-def a_draw_that_only_a_repetition_makes_leaves_the_random_state_alone(shard: Make, call: Call) -> Any:
+def random_draw_in_repetitions_only(shard: Make, call: Call) -> Any:
     a, calls = shard(8, 8), itertools.count()
     return call(lambda: (a + a, torch.rand(3) if next(calls) else None)[0])
 
@@ -202,7 +202,7 @@ OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
 
 
 def first_and_second_step(make: Callable[[Any], Optimizer], shard: Make, call: Call) -> Any:
-    """Make the state of an optimizer, of sparse gradients where it is for them, then step again."""
+    """Create the state of an optimizer in the first step, then step again."""
     table = torch.nn.Embedding(10, 4, sparse=True)
     is_sparse = make is SparseAdam
     weight = table.weight if is_sparse else torch.nn.Parameter(shard(8, 8))
@@ -218,7 +218,7 @@ PROGRAMS |= {name: (partial(first_and_second_step, make), "") for name, make in 
 
 
 @program
-def a_tensor_that_the_first_call_made_is_as_that_call_left_it(shard: Make, call: Call) -> Any:
+def tensor_created_by_the_first_call(shard: Make, call: Call) -> Any:
     sums: list[Any] = []
     source = shard(8, 8)
 
@@ -232,7 +232,7 @@ def a_tensor_that_the_first_call_made_is_as_that_call_left_it(shard: Make, call:
 
 
 @program
-def versions_and_running_statistics_are_those_of_one_call(shard: Make, call: Call) -> Any:
+def versions_and_running_statistics(shard: Make, call: Call) -> Any:
     norm, x = torch.nn.BatchNorm1d(4), torch.rand(8, 4, requires_grad=True)
     buffer, base = torch.zeros(4), torch.zeros(4)
 
@@ -248,7 +248,7 @@ def versions_and_running_statistics_are_those_of_one_call(shard: Make, call: Cal
 
 
 @program
-def a_backward_that_runs_before_a_write_can_be_repeated(shard: Make, call: Call) -> Any:
+def backward_before_a_write(shard: Make, call: Call) -> Any:
     weight = torch.ones(4, requires_grad=True)
     loss = (weight * weight).sum()
 
@@ -262,7 +262,7 @@ def a_backward_that_runs_before_a_write_can_be_repeated(shard: Make, call: Call)
 
 
 @program
-def a_tensor_of_any_kind_is_left_as_after_one_call(shard: Make, call: Call) -> Any:
+def writes_to_tensors_of_every_kind(shard: Make, call: Call) -> Any:
     values = [torch.rand(3, 4)[:, 1], torch.rand(0, 4), torch.tensor(3.0), torch.tensor([float("inf"), -0.0])]
     conjugate, flags = torch.rand(3, dtype=torch.complex64).conj(), torch.tensor([True, False])
     call(lambda: ([each.mul_(-1).add_(1) for each in (*values, conjugate)], flags.logical_not_()))
@@ -270,14 +270,14 @@ def a_tensor_of_any_kind_is_left_as_after_one_call(shard: Make, call: Call) -> A
 
 
 @program
-def a_write_to_overlapping_memory_loses_no_other_write(shard: Make, call: Call) -> Any:
+def write_to_overlapping_memory(shard: Make, call: Call) -> Any:
     expanded, other = torch.zeros(1, 4).expand(3, 4), torch.zeros(3)
 
     def fn() -> None:
         expanded.index_put_((torch.tensor([0]),), torch.tensor(1.0))
         other.add_(1)
         scratch = torch.rand(3, 1)
-        scratch.squeeze_(1)  # what a call made itself it may reshape
+        scratch.squeeze_(1)  # tensors created by the call may be reshaped
 
     call(fn)
     return expanded, other
@@ -287,7 +287,7 @@ NO_COPY = "it writes to a {} tensor, whose contents cannot be restored"
 
 
 @runs_once(NO_COPY.format("sparse_coo"))
-def a_sparse_gradient(shard: Make, call: Call) -> Any:
+def sparse_gradient(shard: Make, call: Call) -> Any:
     table, other = torch.nn.Embedding(10, 4, sparse=True), torch.zeros(3)
 
     def fn() -> None:
@@ -301,33 +301,33 @@ def a_sparse_gradient(shard: Make, call: Call) -> Any:
 
 
 @runs_once(NO_COPY.format("sparse_coo"))
-def a_sparse_tensor_that_the_first_call_made(shard: Make, call: Call) -> Any:
-    made: list[torch.Tensor] = []
+def sparse_tensor_created_by_the_first_call(shard: Make, call: Call) -> Any:
+    created: list[torch.Tensor] = []
 
     def fn() -> None:
-        if not made:
-            made.append(torch.eye(3).to_sparse())
-        made[0].mul_(2)
+        if not created:
+            created.append(torch.eye(3).to_sparse())
+        created[0].mul_(2)
 
     call(fn)
-    return made[0].to_dense(), made[0].shape
+    return created[0].to_dense(), created[0].shape
 
 
 @runs_once(NO_COPY.format("nested"))
-def a_nested_tensor(shard: Make, call: Call) -> Any:
+def write_to_nested_tensor(shard: Make, call: Call) -> Any:
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     call(lambda: nested.mul_(2))
     return [*nested.unbind(), nested.dim()]
 
 
 @runs_once("it changed the layout of a tensor that it wrote to")
-def a_shape_that_changes_in_place(shard: Make, call: Call) -> Any:
+def shape_changed_in_place(shard: Make, call: Call) -> Any:
     a = torch.rand(8, 1)
     return call(lambda: a.squeeze_(1)), a.shape
 
 
 @partial(program, why="repeating it raised RuntimeError: Trying to backward through the graph")
-def a_graph_that_can_be_walked_once(shard: Make, call: Call) -> Any:
+def graph_that_supports_one_backward(shard: Make, call: Call) -> Any:
     a = shard(8, 8, requires_grad=True)
     call((a * a).sum().backward)
     return a.grad, a.shape
@@ -357,26 +357,26 @@ def test_measured_program_ends_as_after_one_call(shard: Make, body: Program, why
 # Arguments and errors
 
 
-def test_setup_gives_each_call_fresh_arguments(shard: Make) -> None:
-    made: list[Any] = []
-    given: list[Any] = []
+def test_setup_provides_fresh_arguments_per_call(shard: Make) -> None:
+    created: list[Any] = []
+    arguments: list[Any] = []
 
     def setup() -> tuple[Any]:
-        made.append(shard(8, 8))
-        return (made[-1],)
+        created.append(shard(8, 8))
+        return (created[-1],)
 
     def fn(x: Any) -> Any:
-        given.append(x)
+        arguments.append(x)
         return x.add_(1.0)
 
     result, figures = measure(fn, setup=setup)
-    assert result is made[0]
-    assert len(made) == len(given) > sum(PROVED.values())
-    assert all(one is other for one, other in zip(made, given, strict=True))
+    assert result is created[0]
+    assert len(created) == len(arguments) > sum(PROVED.values())
+    assert all(one is other for one, other in zip(created, arguments, strict=True))
     assert counts(figures) == PROVED
 
 
-def test_propagations_in_setup_prove_nothing_about_the_callable(shard: Make) -> None:
+def test_propagations_in_setup_do_not_prove_misses(shard: Make) -> None:
     a, others = shard(8, 8), iter(range(4, 4000, 4))
 
     def setup() -> None:
@@ -411,10 +411,10 @@ def test_initialized_device_is_synchronized_once(shard: Make, monkeypatch: pytes
     assert waits == []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     measure(lambda: a + a)
-    assert waits == [True], "once for the rounds in a row, which these few are"
+    assert waits == [True], "once, because these few rounds run in a row"
 
 
-def test_the_generator_of_a_cuda_device_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generator_of_a_cuda_device_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(1)
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "default_generators", (generator,))
@@ -434,7 +434,7 @@ def test_the_generator_of_a_cuda_device_is_watched(monkeypatch: pytest.MonkeyPat
 
 
 class StoppedError(Exception):
-    """What one thread makes another raise, to stop it."""
+    """Raised by one thread in another to stop it."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Captures: what is proved, what is said where it is not, and other modes beside them."""
+"""Captures: proved samples, reasons for unproved ones, and interaction with other modes."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def refused(measurement: Measurement, state: State) -> dict[str, int]:
     return {r.reason: r.count for s in measurement.figures.samples if s.state is state for r in s.refused}
 
 
-# What is proved
+# Proofs
 
 
 def test_misses_take_longer_than_hits(shard: Make, capture: Capture) -> None:
-    a = shard(8, 8)  # small: a kernel that runs on several threads waits for a busy machine
+    a = shard(8, 8)  # small: kernels on several threads are delayed on a busy machine
     add = capture(lambda: a + a, rounds=6, repeat=5)["add.Tensor"]
     assert add.miss_over_hit is not None
     assert add.miss_over_hit > 10
@@ -69,7 +69,7 @@ PROVED = {State.MISS: 3, State.HIT: 12}
 WAYS: dict[str, tuple[tuple[int, ...], Callable[[Any], Any], dict[State, int], str]] = {
     "add.Tensor": ((8, 8), lambda a: a + a, PROVED, "proved"),
     "is_same_size.default": ((8, 8), lambda a: a.is_same_size(a), {State.CALL: 12}, "unpropagated"),
-    # The Python cache answers these.
+    # The Python cache handles these.
     "argmax.default": ((8, 8), lambda a: a.argmax(1), PROVED, "proved"),
     "convolution.default": ((1, 3, 4, 4), lambda a: conv2d(a, torch.ones_like(a)), PROVED, "proved"),
 }
@@ -81,7 +81,7 @@ def test_samples_of_each_op_are_proved_or_unpropagated(shard: Make, capture: Cap
     a = shard(*shape, placement=Replicate())
     try:
         body(a)
-    except RuntimeError as error:  # old rules of convolution know no call without a bias
+    except RuntimeError as error:  # old convolution rules require a bias
         pytest.skip(f"this torch refuses {op}: {error}")
     measured = capture(lambda: body(a), rounds=3, repeat=4)[op]
     assert {s.state: len(s.ns) for s in measured.figures.samples if s.state is not State.LOCAL} == counts
@@ -91,10 +91,10 @@ def test_samples_of_each_op_are_proved_or_unpropagated(shard: Make, capture: Cap
     )
 
 
-# What is captured
+# Captured ops
 
 
-def test_a_backward_is_captured(shard: Make, capture: Capture) -> None:
+def test_backward_is_captured(shard: Make, capture: Capture) -> None:
     a = shard(8, 8, requires_grad=True)
     measured = capture(lambda: (a * a).sum().backward())
     assert {"mul.Tensor", "sum.default", "expand.default", "ones_like.default"} <= measured.keys()
@@ -151,7 +151,7 @@ def test_debug_logging_of_the_dispatcher_is_warned_of(
         (NamingMode, lambda mode: mode.names, 3),
     ],
 )
-def test_outer_mode_sees_the_same_events_under_capture(
+def test_outer_mode_observes_equal_events_under_capture(
     shard: Make, capture: Capture, mode: Callable[[], Any], seen: Callable[[Any], list[Any]], count: int
 ) -> None:
     a = shard(8, 8)
@@ -235,8 +235,8 @@ def test_compiled_code_stays_compiled_under_a_capture(shard: Make) -> None:
     torch._dynamo.reset()
 
 
-def test_compiling_inside_a_capture_warns_of_nothing(shard: Make) -> None:
-    """AOT opens modes of its own while it traces: they hide nothing that a user could do about."""
+def test_compiling_inside_a_capture_does_not_warn(shard: Make) -> None:
+    """AOT opens modes while it traces. Users cannot change that, so no warning mentions them."""
     a = shard(8, 8)
     torch._dynamo.reset()
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Redistributions and wraps of a region: a row for each, measured without the program noticing."""
+"""Redistributions and wraps in a region: one row each, measured without side effects on the program."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows(body: Body, plan: Plan = FEW) -> dict[str, Measurement]:
 
 
 class Tensors:
-    """What conversions are made of: a part of a tensor, all of it, and that split over a mesh."""
+    """Inputs of conversions: a local part, the whole tensor, and the tensor sharded on a mesh."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self.mesh, self.local, self.whole = mesh, torch.rand(4, 8), torch.rand(16, 8)
@@ -70,7 +70,7 @@ def test_each_conversion_is_a_row_that_is_counted(mesh: DeviceMesh, name: str) -
     assert not any(samples.refused for samples in row.figures.samples)
 
 
-def test_backward_has_rows_of_its_own(mesh: DeviceMesh) -> None:
+def test_backward_has_separate_rows(mesh: DeviceMesh) -> None:
     leaf = torch.rand(4, 8, requires_grad=True)
 
     def work() -> None:
@@ -88,7 +88,7 @@ def test_backward_has_rows_of_its_own(mesh: DeviceMesh) -> None:
     ]
 
 
-def test_a_row_says_which_collectives_it_ran(mesh: DeviceMesh) -> None:
+def test_row_lists_its_collectives(mesh: DeviceMesh) -> None:
     split: Any = distribute_tensor(torch.rand(16, 8), mesh, [S(0)])
     partial: Any = DTensor.from_local(torch.rand(16, 8), mesh, [P])
 
@@ -116,7 +116,7 @@ def test_row_of_an_op_notes_its_redistribution(shard: Make) -> None:
     assert row.figures.notes == ("redistributes f32[8,8]S0 -> R",)
 
 
-def test_autograd_can_go_twice_through_a_captured_redistribution(mesh: DeviceMesh) -> None:
+def test_double_backward_through_captured_redistribution(mesh: DeviceMesh) -> None:
     def second(is_captured: bool) -> torch.Tensor | str:
         leaf = torch.arange(32.0).reshape(4, 8).requires_grad_()
         with SignatureCapture(ResultStore(), Plan(2, 3)) if is_captured else nullcontext():
@@ -125,7 +125,7 @@ def test_autograd_can_go_twice_through_a_captured_redistribution(mesh: DeviceMes
             [grad] = torch.autograd.grad((whole**3).sum(), leaf, create_graph=True)
             try:
                 [again] = torch.autograd.grad(grad.sum(), leaf)
-            except RuntimeError as error:  # of a torch whose own backward cannot be differentiated
+            except RuntimeError as error:  # torch versions whose own backward is not differentiable
                 return str(error)
         return again
 

@@ -1,4 +1,4 @@
-"""Readings of the core's speed, and how long a process waits for a faster one."""
+"""Readings of the speed of the core, and their fastest value in a process."""
 
 from __future__ import annotations
 

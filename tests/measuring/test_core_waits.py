@@ -1,4 +1,4 @@
-"""How long a thread waits for a core, as the scheduler counts it."""
+"""Time that a thread waits for a core, as counted by the scheduler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_second_field_is_read_on_every_call(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["0 0 0\n", "", None])
-def test_waits_that_are_not_counted_are_absent(tmp_path: Path, content: str | None) -> None:
+def test_uncounted_waits_are_absent(tmp_path: Path, content: str | None) -> None:
     file = tmp_path / "schedstat"
     if content is not None:
         file.write_text(content)
@@ -51,8 +51,8 @@ def test_each_thread_reads_its_own_waits() -> None:
     assert waited_ns >= 0
 
 
-def test_a_clock_stops_while_its_thread_waits() -> None:
-    """Wall time less waits is CPU time, of a thread that does not sleep."""
+def test_clock_stops_while_its_thread_waits() -> None:
+    """Wall time minus waits is CPU time if the thread does not sleep."""
     with core_waits() as waits:
         if not waits.is_counted:
             pytest.skip("this system does not count waits for a core")

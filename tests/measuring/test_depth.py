@@ -1,4 +1,4 @@
-"""A figure does not depend on how deep in the stack its program stands."""
+"""Figures do not depend on the stack depth of the program."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ def at_depth(depth: int, measure: Callable[[], float]) -> float:
 
 
 def test_call_maps_no_frame_memory_at_any_depth() -> None:
-    # A chunk of CPython's stack holds some 150 of these small frames: the depths pass two ends of one.
+    # A chunk of CPython's stack has room for about 150 of these frames: the depths cross two chunk ends.
     assert {at_depth(depth, median_faults_of_a_call) for depth in range(300)} == {0}
 
 
 def test_stack_reading_call_never_stats_plugin_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[str] = []
+    paths: list[str] = []
     [ours] = pytest_dtdispatch.__path__
 
     stat = os.stat
 
     def recorded(path: Any, **kwargs: Any) -> os.stat_result:
-        asked.append(str(path))
+        paths.append(str(path))
         return stat(path, **kwargs)
 
     monkeypatch.setattr(linecache, "cache", {})
-    monkeypatch.setattr(os, "stat", recorded)  # Python 3.13 imports os where linecache calls it
+    monkeypatch.setattr(os, "stat", recorded)  # in Python 3.13, linecache imports os when called
     plan = Plan(rounds=1, repeat=2)
     Rounds(Subject(traceback.extract_stack, tuple), Bench().caches, plan).take()
-    after_the_first = asked[asked.index(__file__) + 1 :]
+    after_the_first = paths[paths.index(__file__) + 1 :]
     assert __file__ in after_the_first
     assert not [path for path in after_the_first if path.startswith(ours)]

@@ -1,4 +1,4 @@
-"""The time-capture class as scripts know it: keys, fields and unit of PyTorch's own, with proved figures."""
+"""The drop-in time-capture class: keys, fields and units of PyTorch's class, with proved figures."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.torch
 
 
 def test_clearing_only_the_python_cache_measures_a_miss(shard: Make) -> None:
-    """The loop of PyTorch's own timing script: it clears one of two caches, and warms up inside the mode."""
+    """The loop of PyTorch's timing script, which clears one of two caches and warms up inside the mode."""
     propagator = DTensor._op_dispatcher.sharding_propagator
-    a = shard(8, 8)  # small: a kernel that runs on several threads waits for a busy machine
+    a = shard(8, 8)  # small: kernels on several threads are delayed on a busy machine
     with TimeCaptureMode() as mode:
         for _ in range(5):
             propagator.propagate_op_sharding.cache.cache_clear()
@@ -41,7 +41,7 @@ def test_fields_are_microseconds_of_the_last_samples(shard: Make) -> None:
     seconds, hits = mode.time_list[0], mode.time_list[1:]
     assert len(hits) == 7
     assert timing.dispatch_with_cache_miss == pytest.approx(seconds * 1e6, abs=0.01)
-    # Hits alone: the miss is not among what the median is taken of.
+    # Only hits: the median does not include the miss.
     assert timing.dispatch_with_cache_hit == pytest.approx(statistics.median(hits) * 1e6, abs=0.01)
     assert statistics.median(hits) < seconds
 
@@ -65,6 +65,6 @@ def test_unpropagated_signature_has_no_miss_time(shard: Make, monkeypatch: Any) 
 
 
 @pytest.mark.parametrize("count", [0, -1])
-def test_a_repeat_count_below_one_is_refused(count: int) -> None:
+def test_repeat_count_below_one_is_refused(count: int) -> None:
     with pytest.raises(MeasurementError, match=f"repeat_count={count}: at least 1"):
         TimeCaptureMode(repeat_count=count)

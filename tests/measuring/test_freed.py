@@ -1,4 +1,4 @@
-"""Storages that a call frees, resizes, replaces or allocates: what is free is neither read nor written."""
+"""Storages that a call frees, resizes, replaces or allocates: freed memory is neither read nor written."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ FRESH_MODELS = """
             dtdispatch.compile(run, name="row", backend="eager", fullgraph=False)
         plain()
         if not WRITES:
-            return  # gathers read memory that nobody wrote, which differs from program to program
+            return  # gathers read uninitialized memory, which differs between programs
         for ours, theirs in zip(one.parameters(), two.parameters()):
             assert torch.equal(ours.to_local(), theirs.to_local())
         assert torch.equal(one(made[0][2]), two(made[1][2]))
@@ -162,7 +162,7 @@ def test_freed_storage_is_never_read_or_written(
     text = result.stdout.str()
     assert result.ret == 0, text[-2000:]
     result.assert_outcomes(passed=5 * len(files))
-    assert text.count("runs once: ") == 4, "of models that never ran none does"
+    assert text.count("runs once: ") == 4, "models that never ran need no data"
     assert FREED in text
     assert "runs once: its repetition freed the storage of a tensor" in text
     assert "reads: runs once: a later call freed the storage of a tensor" in text
@@ -182,7 +182,7 @@ def freed_after_a_write(w: Any, seen: Any) -> None:
     free(w)
 
 
-def freed_and_given_to_no_op(w: Any, seen: Any) -> None:
+def freed_without_an_op(w: Any, seen: Any) -> None:
     seen.add_(1)
     free(w)
 
@@ -198,7 +198,7 @@ def data_replaced(w: Any, seen: Any) -> None:
     seen.add_(w)
 
 
-def data_replaced_and_given_to_no_op(w: Any, seen: Any) -> None:
+def data_replaced_without_an_op(w: Any, seen: Any) -> None:
     w.data = w.data * 2
 
 
@@ -225,10 +225,10 @@ def moved_to_another_device(w: Any, seen: Any) -> None:
     ("fn", "why"),
     [
         (freed_after_a_write, FREED),
-        (freed_and_given_to_no_op, FREED),
+        (freed_without_an_op, FREED),
         (freed_by_a_thread, FREED),
         (data_replaced, REPLACED),
-        (data_replaced_and_given_to_no_op, REPLACED),
+        (data_replaced_without_an_op, REPLACED),
         (swapped, REPLACED),
         (moved_to_another_device, REPLACED),
         (set_to_another, REPLACED),
@@ -270,27 +270,27 @@ def test_initially_freed_storage_is_freed_before_each_repetition() -> None:
 
 @pytest.mark.parametrize("collected", [None, 0, 1, 2])
 def test_storage_allocated_and_freed_by_call_stays_free(collected: int | None) -> None:
-    kept: list[torch.Tensor] = []
+    stored: list[torch.Tensor] = []
 
     def fn() -> None:
-        if not kept:
-            kept.append(torch.empty(N))
+        if not stored:
+            stored.append(torch.empty(N))
             if collected is not None:
-                gc.collect(collected)  # which makes older what the call has made
-        kept[0].untyped_storage().resize_(4 * N)
-        kept[0].fill_(2)
-        free(kept[0])
+                gc.collect(collected)  # moves objects of the call to an older generation
+        stored[0].untyped_storage().resize_(4 * N)
+        stored[0].fill_(2)
+        free(stored[0])
 
     assert is_measured(measured_call(fn)[1])
-    assert kept[0].untyped_storage().nbytes() == 0
+    assert stored[0].untyped_storage().nbytes() == 0
 
 
 def variants(x: torch.Tensor, writes_and_runs_once: Callable[[], None]) -> None:
     def add_one() -> None:
         x.add_(1)
 
-    asked = Variants("row", {"a": add_one, "b": writes_and_runs_once})
-    run_and_measure_variants(asked, ShardingCaches(), FEW)
+    variants_of_row = Variants("row", {"a": add_one, "b": writes_and_runs_once})
+    run_and_measure_variants(variants_of_row, ShardingCaches(), FEW)
 
 
 def sizes(x: torch.Tensor, writes_and_runs_once: Callable[[], None]) -> None:

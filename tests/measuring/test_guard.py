@@ -1,4 +1,4 @@
-"""One measurement at a time in a process: who is refused, and what is no longer in the way."""
+"""One measurement at a time in a process: when others are refused, and when the lock is released."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pytest_dtdispatch.replay.guard import MeasurementLock, refuse_elsewhere
 
 
 def in_thread(body: Callable[[], object], name: str = "worker") -> list[BaseException]:
-    """Run in a thread to its end, which is named by this and a number; return what it raised."""
+    """Run a function in a named thread, join it, and return its exception."""
     with ThreadPoolExecutor(1, name) as pool:
         error = pool.submit(body).exception()
     return [error] if error else []
 
 
-def measure(what: str = "a capture is open") -> None:
-    with MeasurementLock(what):
+def measure(label: str = "a capture is open") -> None:
+    with MeasurementLock(label):
         refuse_elsewhere()
 
 

@@ -1,4 +1,4 @@
-"""What measuring holds: nothing once an op has returned, and one copy of what it writes until then."""
+"""Memory held by measuring: one copy of written tensors during an op, nothing afterwards."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_only_last_result_of_a_chain_is_alive(
     assert [each() is not None for each in results] == [False] * (len(UNARY) - 1) + [True]
 
 
-# Its memory is not that of the tests.
+# A subprocess, whose memory is separate from that of the tests.
 MEMORY = """
 import resource
 import torch

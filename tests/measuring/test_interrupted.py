@@ -1,4 +1,4 @@
-"""A captured program that a signal interrupts at a random moment: it sees the exception, and nothing else."""
+"""A signal that interrupts a captured program at a random time raises its exception without other effects."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ Check = Callable[[], None]
 
 
 class LateError(Exception):
-    """What a handler raises: an error as any other, which repetitions may raise too."""
+    """Raised by a signal handler. An ordinary exception, such as repetitions may also raise."""
 
 
 class Program:
-    """Adds to a tensor in place and draws random numbers; tells whether both are as after whole calls.
+    """Adds to a tensor in place and draws random numbers, and checks that no call ran partially.
 
     Args:
-        shard: makes DTensors.
+        shard: creates DTensors.
     """
 
     def __init__(self, shard: Make) -> None:
@@ -63,7 +63,7 @@ class Program:
             torch.rand_like(self._noise)
 
     def is_whole(self) -> bool:
-        """Each op ran a whole number of times, and the second as often as the first, or once less."""
+        """Return whether no op ran partially, and the second as often as the first, or once less."""
         local = local_of(self._sum)
         added = int(local.flatten()[0])
         drawn = [n for n, state in enumerate(self._states) if torch.equal(state, torch.get_rng_state())]
@@ -99,8 +99,8 @@ def handling(number: int, handler: Any) -> Iterator[None]:
         signal.signal(number, before)
 
 
-def come_late(ignored: Sequence[object], before: int) -> None:
-    """Wait for a signal that comes too late for the program, or of which Python ignored what it raised."""
+def wait_for_late_signal(ignored: Sequence[object], before: int) -> None:
+    """Wait for a signal that arrives after the program, or whose exception Python ignored."""
     end = time.monotonic() + 10
     while len(ignored) <= before and time.monotonic() < end:
         time.sleep(0.01)
@@ -108,7 +108,7 @@ def come_late(ignored: Sequence[object], before: int) -> None:
 
 @contextmanager
 def noting_ignored(error: type[BaseException]) -> Iterator[list[type[BaseException]]]:
-    """Note each exception of a kind that Python ignores, as it must in a callback of a weak reference."""
+    """Record exceptions of a class that Python ignores, as it must in weak reference callbacks."""
     ignored: list[type[BaseException]] = []
     hook = sys.unraisablehook
 
@@ -148,29 +148,29 @@ def test_interrupt_at_random_time_leaves_valid_state(
             try:
                 threading.Timer(after, os.kill, (os.getpid(), number)).start()
                 run(program)
-                come_late(ignored, before)
+                wait_for_late_signal(ignored, before)
             except (KeyboardInterrupt, LateError, RuntimeError) as raised:
-                # Propagation makes a RuntimeError of any other: that of the program's own call too.
+                # Propagation wraps every exception in a RuntimeError, also that of the original call.
                 came = isinstance(raised, error) or isinstance(raised.__cause__, error)
             nothing_stays()
             assert gc.isenabled()
             assert program.is_whole()
-            # Where Python ignores it in a repetition, it reaches the program when that ends: both are right.
+            # An exception that Python ignores in a repetition is raised at its end: both outcomes are valid.
             assert came or len(ignored) > before
     assert list(warnings.filters) == filters
 
 
 def signal_comes(moment: int, run: Callable[[], Any]) -> bool:
-    """Raise a signal at the n-th moment of a run; tell whether there were as many."""
+    """Raise a signal at the n-th moment of a run; return whether the run has that many moments."""
     left = moment
 
     def on_event(frame: FrameType, event: str, argument: Any) -> None:
         nonlocal left
-        left -= event in ("call", "c_return")  # where Python looks for signals
+        left -= event in ("call", "c_return")  # where Python checks for signals
         if not left:
             signal.raise_signal(signal.SIGALRM)
 
-    gc.disable()  # what is raised in a callback of the collector does not come out of it
+    gc.disable()  # exceptions in callbacks of the collector do not propagate
     with handling(signal.SIGALRM, raise_late):
         sys.setprofile(on_event)
         try:
@@ -185,13 +185,13 @@ def signal_comes(moment: int, run: Callable[[], Any]) -> bool:
 
 @pytest.fixture
 def few_signals(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Let there be few signals: with all of them most moments are one, again and again."""
+    """Reduce the number of signals: with all of them, most moments are in the loop over signals."""
     some = {signal.SIGALRM, signal.SIGTERM, signal.SIGUSR1, *sorted(signal.valid_signals())[:4]}
     monkeypatch.setattr(signal, "valid_signals", lambda: some)
     return len(some)
 
 
-FIRST = 2  # moment: the first is where Python enters the mode's method, and nothing of it has run
+FIRST = 2  # moment: at the first, Python enters the mode's method, and nothing of it has run
 
 
 @pytest.mark.parametrize("is_opening", [True, False], ids=["opening", "closing"])

@@ -1,4 +1,4 @@
-"""What 200,000 samples hold while they are taken. Without torch."""
+"""Memory held by 200,000 samples while they are measured. Without torch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pytest_dtdispatch.rounds.timing import Subject
 from tests.scripted_bench import Bench
 
 MANY = 200_000
-MOST_BYTES = 8_000_000 + 64 * MANY  # what is held however few they are, and each
+MOST_BYTES = 8_000_000 + 64 * MANY  # fixed part, and part of each sample
 
 
 @pytest.fixture
 def held() -> Iterator[Callable[[], int]]:
-    """Tell how many bytes were gained at most."""
+    """Return a function that measures the peak of additional bytes."""
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     tracemalloc.reset_peak()
@@ -39,8 +39,8 @@ def test_many_samples_use_little_memory(held: Callable[[], int], propagates: boo
     if not propagates:
         bench.op_that(lambda number: None)
     count: Any = iter(range(10**12))
-    sampler = WallClock(lambda: next(count) * 1000)  # other numbers than those that Python keeps anyway
+    sampler = WallClock(lambda: next(count) * 1000)  # not the small integers that Python caches
     plan = Plan(rounds=5, repeat=MANY // 5, max_time_s=1e9, sampler=sampler)
-    taken = Rounds(Subject(bench.op, tuple), bench.caches, plan).take()
-    assert MANY in [len(one.values) for one in taken.samples]
+    figures = Rounds(Subject(bench.op, tuple), bench.caches, plan).take()
+    assert MANY in [len(one.values) for one in figures.samples]
     assert held() < MOST_BYTES

@@ -1,4 +1,4 @@
-"""DTensors whose local tensors are on meta: they are counted as those with memory are, and never timed."""
+"""DTensors with local tensors on meta are counted like those with memory, and never timed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def training_step(mesh: DeviceMesh, device: str, width: int) -> Callable[[], obj
     def step() -> None:
         optimizer.zero_grad()
         model(batch).sum().backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)  # torch has no foreach on meta
+        # torch has no foreach kernels on meta.
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)
         optimizer.step()
 
     return step
@@ -64,10 +65,12 @@ def test_meta_step_counts_equal_those_with_memory(mesh: DeviceMesh) -> None:
         [each.bytes for step in one.steps for each in step.collective_runs] for one in (small, large)
     )
     assert few
-    assert many == [65_536 // 64 * sent if sent > 100 else sent for sent in few]  # norms stay as they are
+    assert many == [
+        65_536 // 64 * sent if sent > 100 else sent for sent in few
+    ]  # running statistics are unchanged
 
 
-def test_a_miss_is_counted_on_meta_too(mesh: DeviceMesh) -> None:
+def test_miss_is_counted_on_meta(mesh: DeviceMesh) -> None:
     rows = itertools.count(10**6, 4)
 
     def step() -> object:

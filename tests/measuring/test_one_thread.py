@@ -1,4 +1,4 @@
-"""What is timed runs in one thread; the program runs in as many as it set, and notices nothing."""
+"""Timed calls run in one thread; the program itself keeps its number of threads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OWN = 3  # threads of the program
 
 
 class Threads(WallClock):
-    """Note how many threads there are where a call is read."""
+    """Record the number of threads when a call is timed."""
 
     def __init__(self) -> None:
         super().__init__(self._read)
@@ -44,7 +44,7 @@ def _threads_of_the_program() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(OWN)
     yield
-    assert torch.get_num_threads() == OWN, "they were not put back"
+    assert torch.get_num_threads() == OWN, "the number of threads was not restored"
     torch.set_num_threads(before)
 
 
@@ -76,7 +76,7 @@ def test_timed_calls_use_the_configured_thread_count(
     assert sampler.seen == {threads}
 
 
-def test_a_time_capture_runs_in_one_thread(shard: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_capture_runs_in_one_thread(shard: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     a, sampler = shard(8, 8), Threads()
     monkeypatch.setitem(SAMPLERS, "time", sampler)
     with TimeCaptureMode():

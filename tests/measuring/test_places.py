@@ -1,4 +1,4 @@
-"""Where in a program something happens: line, module and phase, of every op of a step of training."""
+"""Source line, module and phase of every op of a training step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.measuring.test_guard import in_thread
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
 
 LINES = Path(__file__).read_text().splitlines()
-# Its frames are no code of a file, so that they are not taken for the program's.
+# Compiled from a string: its frames have no file, so they are not attributed to the program.
 ASKING = """
 class AskingMode(TorchDispatchMode):
     def __init__(self, ask):
@@ -44,18 +44,18 @@ class AskingMode(TorchDispatchMode):
 """
 exec(compile(ASKING, "<made>", "exec"))
 Asking: Any = globals()["AskingMode"]
-Places = list[tuple[str, CodePlace]]
+Recorded = list[tuple[str, CodePlace]]
 Step = Callable[[], None]
 
 
 def where(place: CodePlace) -> tuple[str, str, str]:
-    """Describe a place in this file by the mark at the end of its line, its module and its phase."""
+    """Return the comment that marks the line of a place in this file, with its module and phase."""
     assert place.file == __file__
     return LINES[place.line - 1].partition("  # ")[2], place.module, str(place.phase)
 
 
-def found(seen: Places, op: str) -> list[tuple[str, str, str]]:
-    """Places where an op was called, each once."""
+def found(seen: Recorded, op: str) -> list[tuple[str, str, str]]:
+    """Return the unique places where an op was called."""
     return list(dict.fromkeys(where(place) for name, place in seen if name.startswith(op)))
 
 
@@ -118,51 +118,51 @@ def finder() -> Iterator[LineFinder]:
         yield finder
 
 
-def places_of(step: Callable[[], Any], ask: Callable[[], CodePlace]) -> Places:
+def record_step(step: Callable[[], Any], ask: Callable[[], CodePlace]) -> Recorded:
     with Asking(ask) as asking:
         step()
     return list(asking.seen)
 
 
 @pytest.fixture
-def noted(finder: LineFinder, step: Step) -> Places:
-    """Places of a step, of which an earlier one was noted."""
+def recorded(finder: LineFinder, step: Step) -> Recorded:
+    """Return the places of the second of two recorded steps."""
     step()
     finder.begin_step()
-    noted = places_of(step, finder.record)
+    recorded = record_step(step, finder.record)
     finder.begin_step()
-    seen = places_of(step, finder.here)
-    assert seen == noted
+    seen = record_step(step, finder.here)
+    assert seen == recorded
     return seen
 
 
-def test_each_op_has_line_module_and_phase(noted: Places) -> None:
+def test_each_op_has_line_module_and_phase(recorded: Recorded) -> None:
     only = {
         "exp": ("net", "Net", "forward"),
         "mse_loss.": ("loss", "", "forward"),
         "mse_loss_backward": ("loss", "", "backward"),
-        # What prepares backward is in backward, and code of the user's that the engine calls its own place.
+        # Preparations of backward are in backward; user code called by the engine has its own line.
         "ones_like": ("backward call", "", "backward"),
         "tanh": ("own backward", "Net", "backward"),
         "zero_": ("zero_grad", "", "optimizer"),
         "log": ("logging", "", "other"),
     }
-    assert {op: found(noted, op) for op in only} == {op: [place] for op, place in only.items()}
+    assert {op: found(recorded, op) for op in only} == {op: [place] for op, place in only.items()}
     for op, module, phase in (
         ("mm", "layers.0.inner", "forward"),
         ("mm", "layers.1.inner", "forward"),
         ("mm", "layers.0.inner", "backward"),
-        ("cos", "layers.0", "backward"),  # the sine's gradient takes one, where the program takes the sine
-        ("mm", "layers.1.inner", "backward"),  # of a checkpoint, which is recomputed in backward
+        ("cos", "layers.0", "backward"),  # in the gradient of sin, at the line of sin
+        ("mm", "layers.1.inner", "backward"),  # recomputed in backward by the checkpoint
         ("sin", "layers.1", "backward"),
     ):
-        assert ("block", module, phase) in found(noted, op)
-    assert {phase for *_, phase in found(noted, "linalg_vector_norm")} == {"clipping"}
-    assert found(noted, "add_")[-1] == ("optimizer", "", "optimizer")
+        assert ("block", module, phase) in found(recorded, op)
+    assert {phase for *_, phase in found(recorded, "linalg_vector_norm")} == {"clipping"}
+    assert found(recorded, "add_")[-1] == ("optimizer", "", "optimizer")
 
 
 def test_unrecorded_backward_op_is_at_the_backward_call(finder: LineFinder, step: Step) -> None:
-    seen = places_of(step, finder.here)
+    seen = record_step(step, finder.here)
     assert found(seen, "mse_loss_backward") == [("backward call", "", "backward")]
 
 
@@ -175,9 +175,9 @@ def test_step_with_different_nodes_ignores_recorded_lines(finder: LineFinder) ->
             y = y.sin()
         y.exp().sum().backward()  # times
 
-    places_of(lambda: step(1), finder.record)
+    record_step(lambda: step(1), finder.record)
     finder.begin_step()
-    assert found(places_of(lambda: step(3), finder.here), "cos") == [("times", "", "backward")]
+    assert found(record_step(lambda: step(3), finder.here), "cos") == [("times", "", "backward")]
 
 
 def test_optimizer_closure_has_its_own_phases(finder: LineFinder) -> None:
@@ -190,7 +190,7 @@ def test_optimizer_closure_has_its_own_phases(finder: LineFinder) -> None:
         loss.backward()
         return loss
 
-    seen = places_of(lambda: optimizer.step(closure), finder.here)
+    seen = record_step(lambda: optimizer.step(closure), finder.here)
     assert found(seen, "sin") == [("closure", "", "forward")]
     assert [phase for *_, phase in found(seen, "add_")] == ["optimizer"]
 
@@ -204,7 +204,7 @@ HOOKS: list[Callable[[Any, Any], Any]] = [
 
 @pytest.mark.parametrize("register", HOOKS)
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.LBFGS])
-def test_hook_of_an_optimizer_is_optimizer(finder: LineFinder, register: Any, kind: Any) -> None:
+def test_optimizer_hook_has_optimizer_phase(finder: LineFinder, register: Any, kind: Any) -> None:
     x = torch.rand(4, requires_grad=True)
     optimizer = kind([x], lr=0.1)
 
@@ -216,7 +216,7 @@ def test_hook_of_an_optimizer_is_optimizer(finder: LineFinder, register: Any, ki
         x.detach().cos()  # hook
 
     with register(optimizer, hook):
-        seen = places_of(lambda: optimizer.step(closure), finder.here)
+        seen = record_step(lambda: optimizer.step(closure), finder.here)
     assert ("hook", "", "optimizer") in found(seen, "cos")
     assert "optimizer" not in {phase for *_, phase in found(seen, "sin")}
 
@@ -232,17 +232,17 @@ class OwnSGD(torch.optim.Optimizer):
                 parameter.sub_(parameter.grad)  # own step
 
 
-def test_an_optimizer_of_the_user_is_one(finder: LineFinder) -> None:
+def test_custom_optimizer_has_optimizer_phase(finder: LineFinder) -> None:
     x = torch.rand(4, requires_grad=True)
     optimizer = OwnSGD([x])
     x.sum().backward()
-    assert found(places_of(optimizer.step, finder.here), "sub_") == [("own step", "", "optimizer")]
+    assert found(record_step(optimizer.step, finder.here), "sub_") == [("own step", "", "optimizer")]
 
 
-def test_backward_in_a_user_thread_is_backward(finder: LineFinder) -> None:
-    seen: Places = []
+def test_backward_in_user_thread_has_backward_phase(finder: LineFinder) -> None:
+    seen: Recorded = []
     x = torch.rand(4, requires_grad=True)
-    in_thread(lambda: seen.extend(places_of(lambda: x.sin().sum().backward(), finder.here)))
+    in_thread(lambda: seen.extend(record_step(lambda: x.sin().sum().backward(), finder.here)))
     assert {phase for *_, phase in found(seen, "cos")} == {"backward"}
     assert {phase for *_, phase in found(seen, "sin")} == {"forward"}
 
@@ -271,7 +271,7 @@ def test_compiled_code_stays_compiled(finder: LineFinder) -> None:
 
 def test_compiled_module_has_its_original_names(finder: LineFinder) -> None:
     net = torch.compile(torch.nn.Sequential(Block()), backend="aot_eager")
-    seen = places_of(lambda: net(torch.rand(4, 4)), finder.here)
+    seen = record_step(lambda: net(torch.rand(4, 4)), finder.here)
     assert {module for _, module, _ in found(seen, "mm")} <= {"0.inner", "Sequential"}
     torch._dynamo.reset()
 
@@ -303,7 +303,7 @@ def test_submodule_is_named_relative_to_its_registered_parent() -> None:
     assert names.name_in_backward([part[0], part]) == "0.0"
 
 
-def test_lines_of_wrappers_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_wrappers_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "comms"
     package.mkdir()
     (package / "__init__.py").write_text("def reduce(finder): return finder.here()\n")

@@ -1,4 +1,4 @@
-"""Values of a program that raise when they are described, and what its modes see of measuring."""
+"""Values of a program that raise when inspected, and what the program's modes observe of measuring."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class Unanswering(torch.Tensor):
 
 
 class Unflattening(torch.Tensor):
-    """A tensor that cannot be taken apart."""
+    """A tensor whose __tensor_flatten__ raises."""
 
     def __tensor_flatten__(self) -> Any:
         raise RuntimeError("no inner tensors")
 
 
 class Overridden(torch.Tensor):
-    """A tensor that functions of torch refuse."""
+    """A tensor subclass that refuses all torch functions."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -71,19 +71,19 @@ def symbolic() -> torch.Tensor:
 
 
 def wrapped_by(transform: Callable[..., Any]) -> torch.Tensor:
-    kept: list[torch.Tensor] = []
+    stored: list[torch.Tensor] = []
 
     def keep(x: torch.Tensor) -> torch.Tensor:
-        kept.append(x)
+        stored.append(x)
         return x.sum()
 
     transform(keep)(torch.ones(2, 3))
-    return kept[0]
+    return stored[0]
 
 
 def nested() -> torch.Tensor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a prototype
+        warnings.simplefilter("ignore")  # nested tensors are a prototype
         return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
 
 
@@ -103,7 +103,7 @@ KINDS: dict[str, Callable[[], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_undescribable_tensor_is_passed_over(kind: str, a: torch.Tensor) -> None:
+def test_undescribable_tensor_is_skipped(kind: str, a: torch.Tensor) -> None:
     alive = KINDS[kind]()
     _, figures = measured_call(lambda: a + a)
     assert {samples.state for samples in figures.samples} == {State.MISS, State.HIT}
@@ -124,7 +124,7 @@ def test_undescribable_input_has_a_line(kind: str) -> None:
 
 
 class Target:
-    """Something that a proxy refers to."""
+    """Referent of a weak proxy."""
 
 
 class Lying:
@@ -161,7 +161,7 @@ class Nameless(Exception):  # noqa: N818 (as a user's may be called)
         raise RuntimeError("no text")
 
 
-def test_error_of_repetition_need_not_have_a_text() -> None:
+def test_error_of_repetition_may_have_no_text() -> None:
     calls: list[int] = []
 
     def fail_later() -> None:
@@ -173,8 +173,8 @@ def test_error_of_repetition_need_not_have_a_text() -> None:
     assert figures.notes == ("repeating it raised Nameless",)
 
 
-def test_optimizer_without_state_is_passed_over(a: torch.Tensor) -> None:
-    broken = torch.optim.SGD.__new__(torch.optim.SGD)  # as one whose __init__ raised
+def test_optimizer_without_state_is_skipped(a: torch.Tensor) -> None:
+    broken = torch.optim.SGD.__new__(torch.optim.SGD)  # like an optimizer whose __init__ raised
     assert not hasattr(broken, "state")
     _, figures = measured_call(lambda: a + a)
     assert figures.samples
@@ -204,7 +204,7 @@ def test_write_to_undescribable_tensor_runs_once(kind: str) -> None:
 
 
 class Naming(TorchFunctionMode):
-    """Record every function of torch that is called."""
+    """Records every torch function that is called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -222,8 +222,8 @@ def program(mesh: DeviceMesh) -> None:
     c.full_tensor()
 
 
-def test_function_mode_sees_the_program_alone(mesh: DeviceMesh) -> None:
-    """The reference has a mode open and no cache warm either: torch calls more functions then."""
+def test_function_mode_sees_only_the_program(mesh: DeviceMesh) -> None:
+    """The reference run also has an open mode and cold caches, because torch then calls more functions."""
     program(mesh)
     with NamingMode(ShardingCaches().clear_all), Naming() as plain:
         program(mesh)
@@ -237,7 +237,7 @@ def test_function_mode_sees_the_program_alone(mesh: DeviceMesh) -> None:
     assert measured.names == plain.names
 
 
-def test_debug_mode_sees_the_program_alone(mesh: DeviceMesh) -> None:
+def test_debug_mode_sees_only_the_program(mesh: DeviceMesh) -> None:
     debug_mode = pytest.importorskip("torch.utils._debug_mode").DebugMode
 
     def recorded(run: Callable[[Callable[[], None]], Any]) -> str:
@@ -256,7 +256,7 @@ def test_debug_mode_sees_the_program_alone(mesh: DeviceMesh) -> None:
     assert recorded(captured) == recorded(lambda body: body())
 
 
-def test_versions_after_conversions_are_those_of_plain_run(mesh: DeviceMesh) -> None:
+def test_versions_after_conversions_match_plain_run(mesh: DeviceMesh) -> None:
     def versions() -> list[int]:
         x: Any = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0)])
         shared = x.redistribute(placements=[Replicate()])
@@ -273,7 +273,7 @@ def test_versions_after_conversions_are_those_of_plain_run(mesh: DeviceMesh) -> 
 def library() -> Iterator[Any]:
     with torch.library._scoped_library("dtdispatch_values", "DEF") as library:
         library.define("twice(Tensor x) -> Tensor")
-        library.impl("twice", lambda x: x * 2, "CPU")  # no autograd but that of the product
+        library.impl("twice", lambda x: x * 2, "CPU")  # no autograd except that of the product
         yield torch.ops.dtdispatch_values.twice
 
 
@@ -296,7 +296,7 @@ def embedded(mesh: DeviceMesh, between: Callable[[], object] = no_op) -> tuple[A
     first.full_tensor()
     between()
     second = embed()
-    first.full_tensor()  # by the mask of the second
+    first.full_tensor()  # with the mask of the second embedding
     return first.placements[0].mask_buffer, second.placements[0].mask_buffer
 
 

@@ -1,4 +1,4 @@
-"""Replay changes nothing: a captured program computes what it computes uncaptured, bit for bit."""
+"""Replay has no side effects: captured and uncaptured programs compute bitwise equal results."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(body: Body, make: Pair, captured: bool) -> Seen:
 
 
 def works(body: Body, make: Pair) -> tuple[Measurement, ...]:
-    """Compare a program that raises nothing; skip one for which this torch has no sharding rule."""
+    """Compare a program that succeeds; skip it if this torch has no sharding rule."""
     captured = compared(body, make)
     if captured.error and "does not have a sharding strategy registered" in captured.error[1]:
         pytest.skip(f"this torch refuses it: {captured.error[1]}")
@@ -66,7 +66,7 @@ def works(body: Body, make: Pair) -> tuple[Measurement, ...]:
 
 
 def compared(body: Body, make: Pair) -> Seen:
-    """Run a program uncaptured and captured; return what the captured run showed, which is the same."""
+    """Run a program uncaptured and captured; check equality and return the captured run."""
     plain, captured = run(body, make, captured=False), run(body, make, captured=True)
     for before, after in zip(plain.values, captured.values, strict=True):
         assert before == after
@@ -78,7 +78,7 @@ def compared(body: Body, make: Pair) -> Seen:
 
 @pytest.fixture
 def two(shard: Make) -> Pair:
-    """Make two DTensors, for the cases of each family."""
+    """Create two DTensors, for the cases of each family."""
     return lambda: (shard(8, 8), shard(8, 8))
 
 
@@ -134,7 +134,7 @@ def test_captured_program_computes_the_same_results(two: Pair, body: Body) -> No
 
 
 def propagates_on_every_call(body: Body, make: Pair) -> bool:
-    """Whether torch asks the propagator in vain in the third call of a program that nothing captures."""
+    """Return whether the third uncaptured call of a program still queries the propagator."""
     caches, args = ShardingCaches(), make()
     for _ in range(2):
         body(*args)
@@ -150,7 +150,7 @@ def test_captured_program_raises_the_same_error(two: Pair, body: Body) -> None:
     assert not open_modes()
 
 
-def test_running_statistics_of_batch_normalisation_are_updated_once(shard: Make) -> None:
+def test_batch_norm_statistics_are_updated_once(shard: Make) -> None:
     def make() -> tuple[Any, Any]:
         return shard(8, 8, placement=Replicate()), [shard(8, placement=Replicate()) for _ in range(2)]
 
@@ -160,7 +160,7 @@ def test_running_statistics_of_batch_normalisation_are_updated_once(shard: Make)
 
 @contextmanager
 def own_op(signature: str, run: Callable[[Any], Any], whole: Any) -> Iterator[Callable[[], Any]]:
-    """Make an op that returns nothing, as users do, and call it once; skip where this torch refuses it."""
+    """Define a custom op without result, and call it once; skip if this torch refuses it."""
     with torch.library._scoped_library("dtdtest", "DEF") as defined:
         name = defined.define(f"{signature} -> ()")
         defined.impl(name, run, "CPU")
@@ -225,26 +225,26 @@ def test_op_that_changes_a_tensor_layout_runs_once(
     assert not list(measured.recorded())
 
 
-# Plans with a masked partial sum, as of a vocabulary-parallel embedding
+# Plans with a masked partial sum, as in vocabulary-parallel embeddings
 
 
 Lookup = Callable[[int], torch.Tensor]
 
 
 def unmasked(tensor: Any) -> torch.Tensor:
-    """Reduce a masked partial sum, by which it gives its mask back."""
+    """Reduce a masked partial sum, which releases its mask."""
     reduced: DTensor = tensor.redistribute(placements=[Replicate()])
     return reduced.to_local()
 
 
 @pytest.fixture(params=["embedding", "gather"])
 def program(request: pytest.FixtureRequest, shard: Make, mesh: Any) -> Lookup:
-    """A program that gives a masked partial sum of other ids each time, and reduces it."""
+    """Return a program that computes a masked partial sum of new ids in each call, and reduces it."""
     table = shard(16, 4)
 
     def ids(number: int, *shape: int) -> DTensor:
-        made = (torch.arange(shape[0]) * 3 + number) % 16
-        return distribute_tensor(made.reshape(-1, *[1] * (len(shape) - 1)).expand(shape), mesh, [Replicate()])
+        flat = (torch.arange(shape[0]) * 3 + number) % 16
+        return distribute_tensor(flat.reshape(-1, *[1] * (len(shape) - 1)).expand(shape), mesh, [Replicate()])
 
     if request.param == "embedding":
         return lambda number: unmasked(F.embedding(ids(number, 5), table))

@@ -1,4 +1,4 @@
-"""Rounds: what is called, what is timed, what the counters let through. Every cache here is scripted."""
+"""Rounds: which calls are made, timed and proved by the counters. All caches are scripted."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from pytest_dtdispatch.rounds.rounds import (
 from pytest_dtdispatch.rounds.timing import Subject
 from tests.scripted_bench import Bench, FakeOp
 
-REHEARSAL = 4  # calls that are made before the first round
+REHEARSAL = 4  # calls before the first round
 WARMUP = 10
 FIRST_MISS = REHEARSAL
 FIRST_HIT = REHEARSAL + 1 + WARMUP
 
 
 def scripted(*numbers: Any, **more: Any) -> Plan:
-    """Plan calls of a few nanoseconds, which would be the quickest of all."""
+    """Plan calls of a few nanoseconds, without the extra warm-up of quick calls."""
     return Plan(*numbers, **{"quick_warmup": 0, **more})
 
 
 def plan(rounds: int, repeat: int, **more: Any) -> Plan:
-    """Plan rounds that take their hits right after their miss."""
+    """Plan rounds whose hits run directly after their miss."""
     return scripted(rounds, repeat, in_a_row=1, **more)
 
 
@@ -54,52 +54,52 @@ def bench() -> Bench:
     return Bench()
 
 
-def samples_of(taken: Figures, state: State) -> Samples:
-    return next((samples for samples in taken.samples if samples.state is state), Samples(state, ()))
+def samples_of(figures: Figures, state: State) -> Samples:
+    return next((samples for samples in figures.samples if samples.state is state), Samples(state, ()))
 
 
-def calls_of(taken: Figures, state: State) -> list[int]:
-    """Numbers of the calls whose latencies were recorded."""
-    return [ns - 1000 for ns in samples_of(taken, state).ns]
+def calls_of(figures: Figures, state: State) -> list[int]:
+    """Return the numbers of the calls whose latencies were recorded."""
+    return [ns - 1000 for ns in samples_of(figures, state).ns]
 
 
-def propagation_of(taken: Figures) -> Propagation:
-    """Tell by what is said beside the samples."""
-    if taken.notes == ("never hits: torch does not cache this op, and each call propagates",):
+def propagation_of(figures: Figures) -> Propagation:
+    """Return the propagation that the notes and remarks describe."""
+    if figures.notes == ("never hits: torch does not cache this op, and each call propagates",):
         return Propagation.NEVER_CACHED
-    said = (taken.notes, taken.remarks)
-    if said == ((), ("unpropagated: it never queries the sharding propagator, so it has no miss",)):
+    texts = (figures.notes, figures.remarks)
+    if texts == ((), ("unpropagated: it never queries the sharding propagator, so it has no miss",)):
         return Propagation.NONE
-    assert said == ((), ())
+    assert texts == ((), ())
     return Propagation.CACHED
 
 
-def seen_in_calls(bench: Bench, look: Callable[[], Any]) -> list[Any]:
-    """Note something in each call of an op that is answered by the native cache."""
+def seen_in_calls(bench: Bench, observe: Callable[[], Any]) -> list[Any]:
+    """Return a list that records an observation in each call of an op; the native cache handles the op."""
     seen: list[Any] = []
 
     def effect(number: int) -> None:
-        seen.append(look())
+        seen.append(observe())
         bench.caches.native.ask()
 
     bench.op_that(effect)
     return seen
 
 
-def refused(taken: Figures, state: State) -> dict[str, int]:
-    return {refusal.reason: refusal.count for refusal in samples_of(taken, state).refused}
+def refused(figures: Figures, state: State) -> dict[str, int]:
+    return {refusal.reason: refusal.count for refusal in samples_of(figures, state).refused}
 
 
-# Which calls are made, and which are recorded
+# Calls made and calls recorded
 
 
-def test_first_fifth_of_a_miss_row_is_discarded(bench: Bench) -> None:
-    taken = bench.take(scripted(rounds=20, repeat=2))
+def test_first_fifth_of_misses_in_a_row_is_discarded(bench: Bench) -> None:
+    figures = bench.take(scripted(rounds=20, repeat=2))
     warm_up = 5
     first = REHEARSAL + warm_up
     first_hit = first + 20 + WARMUP
-    assert calls_of(taken, State.MISS) == list(range(first, first + 20))
-    assert calls_of(taken, State.HIT) == list(range(first_hit, first_hit + 40))
+    assert calls_of(figures, State.MISS) == list(range(first, first + 20))
+    assert calls_of(figures, State.HIT) == list(range(first_hit, first_hit + 40))
     assert bench.caches.log == ["clear"] * (1 + warm_up + 20)
 
 
@@ -111,41 +111,41 @@ def test_quick_hits_have_more_warmup_calls(hit_ms: float, discarded: int) -> Non
 
 
 def test_slow_misses_run_in_rows_of_five() -> None:
-    taken = slow_bench(10, 0).take(scripted(rounds=10, repeat=1, max_time_s=0.1))
+    figures = slow_bench(10, 0).take(scripted(rounds=10, repeat=1, max_time_s=0.1))
     row = list(range(REHEARSAL, REHEARSAL + 5))
     next_row = [number + 5 + WARMUP + 5 for number in row]
-    assert [number % 10**7 for number in calls_of(taken, State.MISS)] == [*row, *next_row]
-    assert taken.rounds == 10
+    assert [number % 10**7 for number in calls_of(figures, State.MISS)] == [*row, *next_row]
+    assert figures.rounds == 10
 
 
-# What the counters refuse
+# Samples refused by the counters
 
 
 @pytest.mark.parametrize(
-    ("number", "happens", "recorded", "why_not"),
+    ("number", "happens", "recorded", "reason"),
     [
         (FIRST_HIT + 1, "propagates", [15, 17, 18], "propagation ran again"),
         (FIRST_HIT, "also propagates", [16, 17, 18], "propagation ran again"),
         (FIRST_HIT + 2, "asks nothing", [15, 16, 18], "no cache counter moved"),
-        (FIRST_HIT - 1, "also propagates", [15, 16, 17, 18], ""),  # of the warm-up
+        (FIRST_HIT - 1, "also propagates", [15, 16, 17, 18], ""),  # in the warm-up
     ],
 )
 def test_unproved_hit_is_refused(
-    bench: Bench, number: int, happens: str, recorded: list[int], why_not: str
+    bench: Bench, number: int, happens: str, recorded: list[int], reason: str
 ) -> None:
     native = bench.caches.native
 
     def effect(at: int) -> None:
-        what = happens if at == number else ""
-        if what != "asks nothing":
-            native.is_filled &= what != "propagates"
+        event = happens if at == number else ""
+        if event != "asks nothing":
+            native.is_filled &= event != "propagates"
             native.ask()
-            native.misses += what == "also propagates"
+            native.misses += event == "also propagates"
 
     bench.op_that(effect)
-    taken = bench.take(plan(rounds=1, repeat=4))
-    assert calls_of(taken, State.HIT) == recorded
-    assert refused(taken, State.HIT) == ({why_not: 1} if why_not else {})
+    figures = bench.take(plan(rounds=1, repeat=4))
+    assert calls_of(figures, State.HIT) == recorded
+    assert refused(figures, State.HIT) == ({reason: 1} if reason else {})
 
 
 @pytest.mark.parametrize(("hit", "other"), [("native", "python"), ("python", "native")])
@@ -155,13 +155,13 @@ def test_miss_of_other_cache_refuses_whole_block(bench: Bench, hit: str, other: 
         getattr(bench.caches, other).misses += number == FIRST_HIT + 1
 
     bench.op_that(effect)
-    taken = bench.take(plan(rounds=2, repeat=3))
-    assert calls_of(taken, State.HIT) == [29, 30, 31], "the block of the second round is untouched"
-    assert refused(taken, State.HIT) == {PROPAGATED_AGAIN: 3}
-    assert calls_of(taken, State.MISS) == [4, 18]
+    figures = bench.take(plan(rounds=2, repeat=3))
+    assert calls_of(figures, State.HIT) == [29, 30, 31], "the block of the second round is unaffected"
+    assert refused(figures, State.HIT) == {PROPAGATED_AGAIN: 3}
+    assert calls_of(figures, State.MISS) == [4, 18]
 
 
-# Ops that use the propagator in another way
+# Ops that use the propagator differently
 
 
 Way = tuple[Callable[[Any, int], object], Propagation, dict[State, list[int]], dict[str, int]]
@@ -170,7 +170,7 @@ NONE, NEVER_CACHED, CACHED = Propagation.NONE, Propagation.NEVER_CACHED, Propaga
 ONCE = {NOT_PROPAGATED: 2, NO_COUNTER_MOVED: 4}
 
 
-def ask_anew(caches: Any) -> None:
+def query_empty_cache(caches: Any) -> None:
     caches.native.is_filled = False
     caches.native.ask()
 
@@ -181,7 +181,7 @@ def propagate_at_first(caches: Any, number: int) -> None:
         caches.propagate_uncached()
 
 
-def ask_both_on_a_miss(caches: Any, number: int) -> None:
+def query_both_on_a_miss(caches: Any, number: int) -> None:
     if not caches.native.is_filled:
         caches.python.ask()
     caches.native.ask()
@@ -191,17 +191,17 @@ USUAL_CALLS = {State.MISS: [4, 17], State.HIT: [15, 16, 28, 29]}
 WAYS: dict[str, Way] = {
     "the native cache answers": (lambda caches, n: caches.native.ask(), CACHED, USUAL_CALLS, {}),
     "the Python cache answers": (lambda caches, n: caches.python.ask(), CACHED, USUAL_CALLS, {}),
-    "both are asked on a miss": (ask_both_on_a_miss, CACHED, USUAL_CALLS, {}),
-    "nothing is asked": (lambda caches, n: None, NONE, {State.CALL: [14, 15, 26, 27]}, {}),
-    "nothing is asked but once": (
+    "both are queried on a miss": (query_both_on_a_miss, CACHED, USUAL_CALLS, {}),
+    "no cache is queried": (lambda caches, n: None, NONE, {State.CALL: [14, 15, 26, 27]}, {}),
+    "a cache is queried once": (
         lambda caches, number: number == 14 and caches.python.ask(),
         *(NONE, {State.CALL: [15, 26, 27]}, {A_COUNTER_MOVED: 1}),
     ),
     "it always propagates": (
-        lambda caches, number: ask_anew(caches),
+        lambda caches, number: query_empty_cache(caches),
         *(NEVER_CACHED, {State.MISS: [4, 5], State.HIT: NOTHING}, {PROPAGATED_AGAIN: 1}),
     ),
-    "it always propagates and asks no cache": (
+    "it always propagates and queries no cache": (
         lambda caches, number: caches.propagate_uncached(),
         *(NEVER_CACHED, {State.MISS: [4, 5], State.HIT: NOTHING}, {PROPAGATED_AGAIN: 1}),
     ),
@@ -217,22 +217,22 @@ WAYS: dict[str, Way] = {
 def test_rehearsal_detects_how_an_op_propagates(bench: Bench, way: str) -> None:
     effect, propagation, recorded, reasons = WAYS[way]
     bench.op_that(lambda number: effect(bench.caches, number))
-    taken = bench.take(plan(rounds=2, repeat=2))
-    assert propagation_of(taken) is propagation
-    assert {samples.state: calls_of(taken, samples.state) for samples in taken.samples} == recorded
-    assert {why: count for state in recorded for why, count in refused(taken, state).items()} == reasons
+    figures = bench.take(plan(rounds=2, repeat=2))
+    assert propagation_of(figures) is propagation
+    assert {samples.state: calls_of(figures, samples.state) for samples in figures.samples} == recorded
+    assert {why: count for state in recorded for why, count in refused(figures, state).items()} == reasons
     assert bench.op.calls == 30 or recorded is not USUAL_CALLS, (
         "the first round and the warm-up are discarded"
     )
 
 
-def test_uncached_propagations_are_counted_during_the_rehearsal_alone(bench: Bench) -> None:
+def test_uncached_propagations_are_counted_only_in_rehearsal(bench: Bench) -> None:
     watched = seen_in_calls(bench, lambda: bench.caches.uncached is not None)
     bench.take(plan(rounds=1, repeat=2))
     assert watched == [True] * REHEARSAL + [False] * (1 + WARMUP + 2)
 
 
-def test_figures_tell_whether_a_tracer_ran(bench: Bench) -> None:
+def test_figures_record_an_active_tracer(bench: Bench) -> None:
     before = bench.take(plan(rounds=1, repeat=1))
     sys.settrace(lambda *_: None)
     try:
@@ -246,7 +246,7 @@ def test_figures_tell_whether_a_tracer_ran(bench: Bench) -> None:
 def test_time_off_core_is_a_share_or_note(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, is_counted: bool
 ) -> None:
-    """Of calls that end within microseconds, a second is all of the time."""
+    """For calls of microseconds, a wait of a second is practically all of the time."""
     readings = itertools.count(step=10**9)
 
     @contextmanager
@@ -254,21 +254,21 @@ def test_time_off_core_is_a_share_or_note(
         yield CoreWaits(lambda: next(readings), is_counted)
 
     monkeypatch.setattr(rounds, "core_waits", scripted)
-    taken = bench.take(
+    figures = bench.take(
         plan(rounds=1, repeat=1), local=Subject(FakeOp(bench.clock, lambda number: None), tuple)
     )
-    assert {samples.state: samples.waited for samples in taken.samples} == dict.fromkeys(
+    assert {samples.state: samples.waited for samples in figures.samples} == dict.fromkeys(
         (State.MISS, State.HIT, State.LOCAL), float(is_counted)
     )
-    assert ("not on a core" in str(taken.notes)) is not is_counted
-    assert merge([Figures(), taken]).samples[0].waited == float(is_counted)
+    assert ("not on a core" in str(figures.notes)) is not is_counted
+    assert merge([Figures(), figures]).samples[0].waited == float(is_counted)
 
 
-def test_speed_of_the_core_is_read_beside_calls(bench: Bench) -> None:
+def test_speed_of_the_core_is_recorded_with_samples(bench: Bench) -> None:
     speed = CoreSpeed(work=lambda: None, clock=itertools.count(step=70).__next__)
     local = Subject(FakeOp(bench.clock, lambda number: None), tuple)
-    taken = bench.take(replace(plan(rounds=2, repeat=3), speed=speed), local=local)
-    assert {samples.state: samples.speed_ns for samples in taken.samples} == dict.fromkeys(
+    figures = bench.take(replace(plan(rounds=2, repeat=3), speed=speed), local=local)
+    assert {samples.state: samples.speed_ns for samples in figures.samples} == dict.fromkeys(
         (State.MISS, State.HIT, State.LOCAL), 70
     )
 
@@ -290,21 +290,21 @@ def test_cold_call_with_empty_caches_precedes_each_miss(bench: Bench) -> None:
         return int(bench.caches.cold_size)
 
     sizes = seen_in_calls(bench, grow)
-    taken = bench.take(plan(rounds=2, repeat=1, cold=True))
-    assert calls_of(taken, State.COLD) == [4, 17]
-    assert calls_of(taken, State.MISS) == [5, 18]
-    assert calls_of(taken, State.HIT) == [16, 29]
+    figures = bench.take(plan(rounds=2, repeat=1, cold=True))
+    assert calls_of(figures, State.COLD) == [4, 17]
+    assert calls_of(figures, State.MISS) == [5, 18]
+    assert calls_of(figures, State.HIT) == [16, 29]
     assert [sizes[4], sizes[17]] == [7, 7]
-    assert sizes[5] == sizes[18] == 14, "a miss finds what the cold call left"
+    assert sizes[5] == sizes[18] == 14, "a miss sees the caches left by the cold call"
     assert bench.caches.log == ["clear", *["clear", "clear cold", "clear"] * 2]
 
 
 def test_cold_call_with_nonempty_cache_is_refused(bench: Bench) -> None:
     bench.caches.cold_size = 1
     bench.caches.cold_clear_works = False
-    taken = bench.take(plan(rounds=2, repeat=1, cold=True))
-    assert (calls_of(taken, State.COLD), refused(taken, State.COLD)) == ([], {NOT_COLD: 2})
-    assert calls_of(taken, State.MISS) == [5, 18]
+    figures = bench.take(plan(rounds=2, repeat=1, cold=True))
+    assert (calls_of(figures, State.COLD), refused(figures, State.COLD)) == ([], {NOT_COLD: 2})
+    assert calls_of(figures, State.MISS) == [5, 18]
 
 
 # The local op
@@ -315,22 +315,22 @@ def test_local_calls_have_a_warmup_of_two(bench: Bench, uses: str) -> None:
     ask = {"cached": bench.caches.native.ask, "never cached": bench.caches.propagate_uncached}
     bench.op_that(lambda number: ask[uses]() if uses in ask else None)
     local = FakeOp(bench.clock, lambda number: None)
-    taken = bench.take(plan(rounds=2, repeat=3), local=Subject(local, tuple))
-    assert calls_of(taken, State.LOCAL) == [2, 3, 4, 7, 8, 9]
+    figures = bench.take(plan(rounds=2, repeat=3), local=Subject(local, tuple))
+    assert calls_of(figures, State.LOCAL) == [2, 3, 4, 7, 8, 9]
     assert local.calls == 10
 
 
-# What the clock sees
+# Timed section
 
 
 @pytest.mark.parametrize("is_released", [False, True], ids=["dropped", "released"])
 def test_only_the_call_is_timed(bench: Bench, is_released: bool) -> None:
-    """Preparing, releasing the result and reading the counters take a second each, and no sample shows it."""
+    """Preparation, release of the result and counter reads take a second each, outside of all samples."""
     second = 10**9
     log: list[str] = []
 
-    def done(what: str) -> None:
-        log.append(what)
+    def done(event: str) -> None:
+        log.append(event)
         bench.clock.passes(second)
 
     class Result:
@@ -351,19 +351,19 @@ def test_only_the_call_is_timed(bench: Bench, is_released: bool) -> None:
     bench.caches.reading = lambda: bench.clock.passes(second)
     release = (lambda result: done(f"release {type(result).__name__}")) if is_released else None
     subject = Subject(op, prepare, {"keyword": "keyword"}, release=release)
-    taken = bench.rounds(subject, plan(rounds=2, repeat=3, max_time_s=1e9)).take()
-    assert samples_of(taken, State.MISS).ns == (7, 7)
-    assert samples_of(taken, State.HIT).ns == (7,) * 6
+    figures = bench.rounds(subject, plan(rounds=2, repeat=3, max_time_s=1e9)).take()
+    assert samples_of(figures, State.MISS).ns == (7, 7)
+    assert samples_of(figures, State.HIT).ns == (7,) * 6
     each = ["prepare", "call", *["release Result"] * is_released, "drop"]
     assert log == each * (REHEARSAL + 2 * (1 + WARMUP + 3))
 
 
 def test_calls_are_timed_two_frames_below_their_caller(bench: Bench) -> None:
-    """Torch walks the stack in each propagation: every frame more makes a miss slower."""
+    """Torch walks the stack in each propagation: every additional frame makes a miss slower."""
     depths = seen_in_calls(bench, lambda: len(inspect.stack(0)))
     bench.rounds(Subject(bench.op, tuple), scripted(rounds=6, repeat=2)).run()
-    run, time_row, op, effect, look = 1, 1, 1, 1, 1
-    assert set(depths) == {len(inspect.stack(0)) + run + time_row + op + effect + look}
+    run, time_row, op, effect, observe = 1, 1, 1, 1, 1
+    assert set(depths) == {len(inspect.stack(0)) + run + time_row + op + effect + observe}
 
 
 def test_device_is_synchronized_only_between_rounds(bench: Bench) -> None:
@@ -373,13 +373,13 @@ def test_device_is_synchronized_only_between_rounds(bench: Bench) -> None:
     assert at_call == [(REHEARSAL + number * (1 + WARMUP + 2), gc.isenabled()) for number in range(3)]
 
 
-# The time budget: here each round takes a second
+# Time budget: each round takes a second
 
 
 @pytest.mark.parametrize(
     ("planned", "budget_s", "first_s", "done"),
     [
-        (20, 9.0, 10, 5),  # the rehearsal is part of it
+        (20, 9.0, 10, 5),  # the rehearsal is included
         (20, 7.0, 0, 7),
         (20, 4e-6, 0, 5),
         (20, 1e-9, 0, 1),
@@ -394,34 +394,34 @@ def test_time_budget_ends_rounds_after_at_least_five(
     passes = iter([first_s * 10**9])
     seen_in_calls(bench, lambda: bench.clock.passes(next(passes, 0)))
     rounds = plan(rounds=planned, repeat=1, max_time_s=budget_s)
-    taken = bench.take(rounds, synchronize=lambda: bench.clock.passes(10**9))
-    assert len(calls_of(taken, State.MISS)) == taken.rounds == done
+    figures = bench.take(rounds, synchronize=lambda: bench.clock.passes(10**9))
+    assert len(calls_of(figures, State.MISS)) == figures.rounds == done
 
 
 def test_miss_longer_than_budget_is_measured_once() -> None:
-    bench, told = slow_bench(11_600, 0.02), list[str]()
-    with progress_to(told.append):
-        taken = bench.take(scripted())
-    assert (taken.rounds, counts_of(taken)) == (1, {State.MISS: 1, State.HIT: 10})
-    assert bench.clock.now < 2 * 11.7e9, "the first of them is discarded"
-    assert taken.few_misses
-    assert taken.notes == ("few samples: a miss takes longer (11.6 s here) than the 1 s allowed",)
-    assert told == ["a miss takes 11.6 s: its row takes about 12 s more"]
+    bench, progress = slow_bench(11_600, 0.02), list[str]()
+    with progress_to(progress.append):
+        figures = bench.take(scripted())
+    assert (figures.rounds, counts_of(figures)) == (1, {State.MISS: 1, State.HIT: 10})
+    assert bench.clock.now < 2 * 11.7e9, "the first miss is discarded"
+    assert figures.few_misses
+    assert figures.notes == ("few samples: a miss takes longer (11.6 s here) than the 1 s allowed",)
+    assert progress == ["a miss takes 11.6 s: its row takes about 12 s more"]
     cold = slow_bench(11_600, 0.02).take(scripted(cold=True))
     assert counts_of(cold) == {State.MISS: 1, State.COLD: 1, State.HIT: 10}
 
 
 def test_ranks_agree_on_few_slow_calls() -> None:
     settled = Settled((1, 1, 1, 0))
-    taken = slow_bench(3000, 2000).take(scripted(agreement=settled))
+    figures = slow_bench(3000, 2000).take(scripted(agreement=settled))
     assert settled.proposed == [((1, 1, 1, 0), "the rounds (propagation: cached)")]
-    assert counts_of(taken) == {State.MISS: 1, State.HIT: 1}
-    assert taken.notes[0].startswith("few samples: a miss takes longer (3.0 s here)")
+    assert counts_of(figures) == {State.MISS: 1, State.HIT: 1}
+    assert figures.notes[0].startswith("few samples: a miss takes longer (3.0 s here)")
     other = slow_bench(300, 0.02).take(scripted(agreement=Settled((1, 1, 1, 0))))
     assert other.notes == ("few samples: a miss takes longer than the 1 s allowed",)
 
 
-# Calls that take long: what is planned is cut to what fits
+# Slow calls: the plan is reduced to the time budget
 
 
 def slow_bench(miss_ms: float, hit_ms: float) -> Bench:
@@ -431,16 +431,16 @@ def slow_bench(miss_ms: float, hit_ms: float) -> Bench:
     return bench
 
 
-def counts_of(taken: Figures) -> dict[State, int]:
-    return {samples.state: len(samples.ns) for samples in taken.samples}
+def counts_of(figures: Figures) -> dict[State, int]:
+    return {samples.state: len(samples.ns) for samples in figures.samples}
 
 
 @pytest.mark.parametrize(
-    ("miss_ms", "hit_ms", "asked", "misses", "hits"),
+    ("miss_ms", "hit_ms", "planned", "misses", "hits"),
     [
         (145, 140, {}, 5, 5),
         (200, 200, {"rounds": 1, "max_time_s": math.inf}, 1, 10),
-        # Slow misses leave fast hits as they are, and rounds that are to be enough keep to the time too.
+        # Slow misses do not reduce fast hits; rounds that stop when precise respect the time budget too.
         (370, 0.02, {}, 5, 50),
         (370, 0.02, {"fewest": 8}, 5, 50),
         (10, 0.02, {"fewest": 8, "max_time_s": 0.5}, 8, 80),
@@ -448,16 +448,16 @@ def counts_of(taken: Figures) -> dict[State, int]:
     ],
 )
 def test_number_of_slow_calls_fits_the_budget(
-    miss_ms: float, hit_ms: float, asked: dict[str, Any], misses: int, hits: int
+    miss_ms: float, hit_ms: float, planned: dict[str, Any], misses: int, hits: int
 ) -> None:
     bench = slow_bench(miss_ms, hit_ms)
-    local = Subject(FakeOp(bench.clock, lambda number: None), tuple) if "cold" in asked else None
+    local = Subject(FakeOp(bench.clock, lambda number: None), tuple) if "cold" in planned else None
     expected = [(State.MISS, misses), (State.HIT, hits)]
     others = [(State.COLD, misses), (State.LOCAL, hits)] if local else []
-    assert [*counts_of(bench.take(scripted(**asked), local=local)).items()] == expected + others
+    assert [*counts_of(bench.take(scripted(**planned), local=local)).items()] == expected + others
 
 
-def test_a_slow_hit_that_propagates_is_rehearsed_on() -> None:
+def test_rehearsal_continues_after_slow_propagating_hit() -> None:
     bench = Bench()
 
     def second_propagates(number: int) -> None:
@@ -466,57 +466,57 @@ def test_a_slow_hit_that_propagates_is_rehearsed_on() -> None:
         bench.caches.native.ask()
 
     bench.op_that(second_propagates)
-    taken = bench.take(scripted())
-    assert propagation_of(taken) is Propagation.CACHED
+    figures = bench.take(scripted())
+    assert propagation_of(figures) is Propagation.CACHED
     assert bench.op.calls == 1 + 2 + 5 + 5
 
 
 @pytest.mark.parametrize(("miss_ms", "hit_ms"), [(2, 2), (5, 5), (10, 10), (30, 20), (40, 40), (80, 4)])
 def test_slow_calls_use_most_of_the_budget(miss_ms: float, hit_ms: float) -> None:
     bench = slow_bench(miss_ms, hit_ms)
-    taken = bench.take(scripted())
+    figures = bench.take(scripted())
     assert bench.clock.now <= 1.05e9
-    assert bench.clock.now >= 0.6e9 or counts_of(taken) == {State.MISS: 20, State.HIT: 200}
-    assert taken.rounds >= 5
+    assert bench.clock.now >= 0.6e9 or counts_of(figures) == {State.MISS: 20, State.HIT: 200}
+    assert figures.rounds >= 5
 
 
-# Rounds that are enough
+# Rounds until medians are precise
 
 
 @pytest.mark.parametrize(
     ("noise", "fewest", "rounds"),
     [
-        ([0, 1, 2, 3], 8, 8),  # percent above 100 us, in turn
+        ([0, 1, 2, 3], 8, 8),  # percent above 100 us, cycled
         ([0, 1, 2, 3], 6, 6),
-        ([*[0] * 8, 30, *[0] * 20], 8, 9),  # misses are added one by one, in their row
-        ([0, 50, 100], 6, 20),  # never enough: as many as planned
+        ([*[0] * 8, 30, *[0] * 20], 8, 9),  # misses are added one by one in a row
+        ([0, 50, 100], 6, 20),  # never precise: all planned rounds
     ],
 )
 def test_rounds_end_once_medians_are_precise(noise: Sequence[int], fewest: int, rounds: int) -> None:
     bench, percent, discarded = Bench(), itertools.cycle(noise), fewest // 4
     seen_in_calls(bench, lambda: bench.clock.passes(1000 * (100 + next(percent))))
-    taken = bench.take(scripted(fewest=fewest))
-    assert counts_of(taken) == {State.MISS: rounds, State.HIT: 10 * rounds}
-    assert taken.rounds == rounds
+    figures = bench.take(scripted(fewest=fewest))
+    assert counts_of(figures) == {State.MISS: rounds, State.HIT: 10 * rounds}
+    assert figures.rounds == rounds
     assert bench.caches.log == ["clear"] * (1 + discarded + rounds)
     assert bench.op.calls == REHEARSAL + discarded + rounds + WARMUP + 10 * rounds
 
 
 def test_scattered_unpropagated_calls_extend_the_rounds(bench: Bench) -> None:
     bench.op_that(lambda number: None)
-    taken = bench.take(scripted(fewest=8))
-    assert (counts_of(taken), taken.rounds) == ({State.CALL: 80}, 8)
+    figures = bench.take(scripted(fewest=8))
+    assert (counts_of(figures), figures.rounds) == ({State.CALL: 80}, 8)
     bench = Bench()
     bench.op_that(lambda number: bench.clock.passes(number % 2 * 10_000))
-    taken = bench.take(scripted(fewest=8))
-    assert (counts_of(taken), taken.rounds) == ({State.CALL: 200}, 20)
+    figures = bench.take(scripted(fewest=8))
+    assert (counts_of(figures), figures.rounds) == ({State.CALL: 200}, 20)
 
 
 # Garbage collection
 
 
 @pytest.fixture(autouse=True)
-def _gc_as_it_was() -> Iterator[None]:
+def _restored_gc() -> Iterator[None]:
     was_enabled = gc.isenabled()
     yield
     (gc.enable if was_enabled else gc.disable)()
@@ -561,11 +561,11 @@ def test_exception_propagates_and_restores_state(bench: Bench, number: int) -> N
     assert bench.caches.uncached is None
 
 
-# Laws that hold whatever an op does to the counters
+# Invariants for arbitrary effects of an op on the counters
 
 
 class Delta(NamedTuple):
-    """What one call adds to the counters."""
+    """Increments of the counters by one call."""
 
     native_hits: int = 0
     native_misses: int = 0
@@ -584,14 +584,14 @@ class Delta(NamedTuple):
 
 USUAL = st.sampled_from([Delta(native_hits=1), Delta(python_hits=1), Delta(native_misses=1), Delta()])
 ANY = st.builds(Delta, *[st.integers(0, 2)] * 4, st.integers(0, 1))
-# Mostly hits: a script without two usual calls in a row would refuse everything.
+# Mostly hits: if no two calls in a row behave normally, all samples are refused.
 SCRIPTS = st.lists(st.one_of(st.just(Delta(native_hits=1)), USUAL, ANY), min_size=1, max_size=70)
 PLANS = st.builds(
     scripted, in_a_row=st.just(1), rounds=st.integers(1, 4), repeat=st.integers(1, 4), cold=st.booleans()
 )
 
 
-def take_script(script: Sequence[Delta], plan: Plan) -> tuple[Bench, Figures]:
+def run_script(script: Sequence[Delta], plan: Plan) -> tuple[Bench, Figures]:
     bench = Bench()
 
     def effect(number: int) -> None:
@@ -609,46 +609,50 @@ def take_script(script: Sequence[Delta], plan: Plan) -> tuple[Bench, Figures]:
 
 @given(script=SCRIPTS, plan=PLANS)
 def test_each_call_is_proved_or_refused_once(script: list[Delta], plan: Plan) -> None:
-    bench, taken = take_script(script, plan)
+    bench, figures = run_script(script, plan)
 
     def deltas(state: State) -> list[Delta]:
-        return [script[number % len(script)] for number in calls_of(taken, state)]
+        return [script[number % len(script)] for number in calls_of(figures, state)]
 
     assert all(delta.misses == 0 and delta.hits >= 1 for delta in deltas(State.HIT))
     assert all(delta.misses + delta.uncached >= 1 for delta in deltas(State.MISS) + deltas(State.COLD))
     assert all(delta.misses == delta.hits == 0 for delta in deltas(State.CALL))
-    numbers = [number for samples in taken.samples for number in calls_of(taken, samples.state)]
+    numbers = [number for samples in figures.samples for number in calls_of(figures, samples.state)]
     assert len(numbers) == len(set(numbers))
     assert all(number >= REHEARSAL for number in numbers)
-    assert all(list(samples.ns) == sorted(samples.ns) for samples in taken.samples), "in the order taken"
-    count = {each.state: len(each.ns) + sum(refused(taken, each.state).values()) for each in taken.samples}
+    assert all(list(samples.ns) == sorted(samples.ns) for samples in figures.samples), (
+        "in the order of measurement"
+    )
+    count = {
+        each.state: len(each.ns) + sum(refused(figures, each.state).values()) for each in figures.samples
+    }
     cold = {State.COLD: plan.rounds} if plan.cold else {}
     expected, calls = {
         Propagation.CACHED: (
             {State.MISS: plan.rounds, State.HIT: plan.rounds * plan.repeat, **cold},
             1 + WARMUP + plan.repeat + plan.cold,
         ),
-        # The one hit that is refused is the rehearsal's, which showed that there are none.
+        # The refused hit is that of the rehearsal, which detected that hits do not occur.
         Propagation.NEVER_CACHED: ({State.MISS: plan.rounds, State.HIT: 1, **cold}, 1 + plan.cold),
         Propagation.NONE: ({State.CALL: plan.rounds * plan.repeat}, WARMUP + plan.repeat),
-    }[propagation_of(taken)]
+    }[propagation_of(figures)]
     assert count == expected
-    assert taken.rounds == plan.rounds
+    assert figures.rounds == plan.rounds
     assert bench.op.calls == REHEARSAL + plan.rounds * calls
 
 
-# Rounds that ranks settle
+# Rounds agreed by ranks
 
 
 class Settled:
-    """Other ranks that settle for given numbers."""
+    """Agreement with other ranks on the given numbers."""
 
     def __init__(self, numbers: tuple[int, ...] | None) -> None:
         self.numbers = numbers
         self.proposed: list[tuple[Sequence[int], str]] = []
 
     def sync(self, subject: str) -> None:
-        raise AssertionError("rounds come to nothing: who names the subject does")
+        raise AssertionError("the caller synchronizes, not the rounds")
 
     def minimum(self, step: str, numbers: Sequence[int]) -> tuple[int, ...] | None:
         self.proposed.append((numbers, step))
@@ -658,10 +662,10 @@ class Settled:
 @pytest.mark.parametrize("max_time_s", [1e-9, 1e9])
 def test_ranks_use_agreed_rounds_regardless_of_time(bench: Bench, max_time_s: float) -> None:
     settled = Settled((7, 3, 2, 4))
-    taken = bench.take(scripted(20, 2, max_time_s, agreement=settled))
-    assert (taken.rounds, counts_of(taken)) == (7, {State.MISS: 7, State.HIT: 14})
+    figures = bench.take(scripted(20, 2, max_time_s, agreement=settled))
+    assert (figures.rounds, counts_of(figures)) == (7, {State.MISS: 7, State.HIT: 14})
     rounds, rows = 20 if max_time_s == 1e9 else 1, 3
     assert settled.proposed == [((rounds, rounds, 2, WARMUP), "the rounds (propagation: cached)")]
     assert bench.op.calls == REHEARSAL + 7 * (1 + 2) + rows * 4
     alone = Bench().take(scripted(20, 2, max_time_s, agreement=Settled(None)))
-    assert alone.rounds == rounds, "a rank that waits for none keeps its own time"
+    assert alone.rounds == rounds, "a rank alone uses its own time budget"

@@ -1,4 +1,4 @@
-"""Samplers: which are registered, and what an object of the user's own needs."""
+"""Samplers: registration and the interface of custom samplers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def nothing_stays_registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Calls(Sampler):
-    """Reads how many calls an op was asked for: every sample of one call is 1."""
+    """Reads the number of calls of an op: every sample of one call is 1."""
 
     name, unit = "calls", Unit("calls", is_time=False, steady="calls")
 
@@ -55,11 +55,11 @@ def test_unregistered_sampler_is_refused_in_one_line() -> None:
 
 def test_samples_have_the_unit_of_their_sampler() -> None:
     bench = Bench()
-    taken = Rounds(Subject(bench.op, tuple), bench.caches, Plan(3, 2, sampler=Calls(bench))).take()
-    assert {samples.state: samples.values for samples in taken.samples} == {
+    figures = Rounds(Subject(bench.op, tuple), bench.caches, Plan(3, 2, sampler=Calls(bench))).take()
+    assert {samples.state: samples.values for samples in figures.samples} == {
         State.MISS: (1,) * 3,
         State.HIT: (1,) * 6,
     }
-    assert {samples.unit for samples in taken.samples} == {Calls.unit}
-    assert not any(samples.ns for samples in taken.samples)
-    assert taken.rounds == 3
+    assert {samples.unit for samples in figures.samples} == {Calls.unit}
+    assert not any(samples.ns for samples in figures.samples)
+    assert figures.rounds == 3

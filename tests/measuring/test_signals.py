@@ -1,4 +1,4 @@
-"""Signals are held back where state is put back, let in where the op runs; warnings are ignored."""
+"""Signals are blocked while state is restored, and delivered while the op runs; warnings are ignored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LateError(Exception):
 
 @pytest.fixture(autouse=True)
 def handler() -> Iterator[Any]:
-    """A handler that raises."""
+    """Install a signal handler that raises."""
 
     def raise_late(number: int, frame: FrameType | None) -> None:
         raise LateError("too late")
@@ -32,7 +32,7 @@ def handler() -> Iterator[Any]:
     signal.signal(NUMBER, before)
 
 
-def test_a_signal_waits_until_signals_are_let_in() -> None:
+def test_signal_waits_until_unblocked() -> None:
     handled: list[int] = []
     signal.signal(NUMBER, lambda number, frame: handled.append(number))
     with Signals() as signals:
@@ -44,7 +44,7 @@ def test_a_signal_waits_until_signals_are_let_in() -> None:
         assert handled == [NUMBER] * 2
         signals.is_open = False
         signal.raise_signal(NUMBER)
-    assert handled == [NUMBER] * 3, "it comes at the end"
+    assert handled == [NUMBER] * 3, "delivered at the end"
 
 
 @pytest.mark.parametrize("is_swallowed", [True, False], ids=["swallowed", "another was made of it"])
@@ -85,11 +85,11 @@ def test_signal_during_restore_leaves_original_handler(handler: Any, monkeypatch
 
 
 def test_new_handler_and_other_threads_are_unaffected(handler: Any) -> None:
-    def look() -> None:
+    def record_handler() -> None:
         with Signals():
             assert signal.getsignal(NUMBER) is handler
 
-    assert in_thread(look) == []
+    assert in_thread(record_handler) == []
     with Signals():
         signal.signal(NUMBER, signal.SIG_IGN)
     assert signal.getsignal(NUMBER) is signal.SIG_IGN
@@ -111,7 +111,7 @@ def test_suppression_preserves_records_of_shown_warnings() -> None:
         before = records()
         with nothing_warned():
             warn()
-            with warnings.catch_warnings():  # leaving it makes Python forget what it has shown
+            with warnings.catch_warnings():  # its exit resets the registry of shown warnings
                 warnings.simplefilter("ignore")
         assert records() == before != {}
         warn()

@@ -1,4 +1,4 @@
-"""Copies of what tensors hold: of every kind that has storage, and a reason for every kind that has none."""
+"""Copies of tensor contents: for every kind with storage, and a reason for every kind without."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_written_storage_is_restored(name: str) -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning", "ignore:The PyTorch API of nested:UserWarning")
-def test_a_tensor_without_storage_has_a_reason(make: Callable[[], torch.Tensor], kind: str) -> None:
+def test_tensor_without_storage_has_a_reason(make: Callable[[], torch.Tensor], kind: str) -> None:
     with pytest.raises(NoCopyError, match=f"^runs once: it writes to a {kind} tensor, whose contents cannot"):
         refuse_uncopyable(make())
 
@@ -79,6 +79,6 @@ def test_storage_of_another_size_is_not_written(other: torch.Tensor) -> None:
 def test_incomplete_reference_is_deleted_silently(monkeypatch: pytest.MonkeyPatch) -> None:
     unraisable: list[object] = []
     monkeypatch.setattr("sys.unraisablehook", unraisable.append)
-    half_made = StorageReference.__new__(StorageReference)
-    del half_made
+    incomplete = StorageReference.__new__(StorageReference)
+    del incomplete
     assert unraisable == []

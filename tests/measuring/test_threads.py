@@ -1,4 +1,4 @@
-"""Threads and tasks of a program: one measures at a time, nothing stays, and what is missed is said."""
+"""Threads and tasks of a program: one measures at a time, nothing is left, and missed ops are reported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def capture(book: ResultStore | None = None) -> SignatureCapture:
 
 
 def warned(body: Callable[[], object], book: ResultStore | None = None) -> list[str]:
-    """Run something in a capture; return what is warned of it."""
+    """Run a function in a capture; return its warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with capture(book):
@@ -47,11 +47,11 @@ def warned(body: Callable[[], object], book: ResultStore | None = None) -> list[
 
 
 @pytest.mark.parametrize(
-    ("opened", "what"), [(capture, "a capture is open"), (StepCounter, "steps are counted")]
+    ("opened", "label"), [(capture, "a capture is open"), (StepCounter, "steps are counted")]
 )
 @pytest.mark.parametrize("make", [capture, TimeCaptureMode, StepCounter])
-def test_a_second_thread_is_refused_while_one_measures(
-    opened: Callable[[], Any], what: str, make: Callable[[], Any], shard: Make
+def test_second_measuring_thread_is_refused(
+    opened: Callable[[], Any], label: str, make: Callable[[], Any], shard: Make
 ) -> None:
     def enter() -> None:
         with make():
@@ -60,7 +60,7 @@ def test_a_second_thread_is_refused_while_one_measures(
     with opened():
         [error] = in_thread(enter)
     assert isinstance(error, MeasurementError)
-    assert str(error).startswith(f"{what} in thread 'MainThread': two threads would measure")
+    assert str(error).startswith(f"{label} in thread 'MainThread': two threads would measure")
     assert in_thread(enter) == []
 
 
@@ -124,8 +124,8 @@ def test_bad(dtdispatch, device_mesh):
 """
 
 
-@pytest.mark.parametrize(("metric", "methods"), [("time", 5), ("counts", 4)])  # no scaling is counted
-def test_methods_are_refused_beside_a_measurement(
+@pytest.mark.parametrize(("metric", "methods"), [("time", 5), ("counts", 4)])  # scalings are not counted
+def test_methods_are_refused_during_a_measurement(
     pytester: pytest.Pytester, metric: str, methods: int
 ) -> None:
     result = measure_source(pytester, METHODS, "-s", f"--dtdispatch-metric={metric}", passed=1)
@@ -179,7 +179,7 @@ def test_thread_with_inherited_capture_is_measured_silently(shard: Make) -> None
     def body() -> None:
         [mode] = open_modes()
 
-        def under_it() -> None:  # as autograd's threads are: they are given the modes of the caller
+        def under_it() -> None:  # like threads of autograd, which inherit the modes of the caller
             torch._C._push_on_torch_dispatch_stack(mode)
             a + a
             torch._C._pop_torch_dispatch_stack(None)
@@ -229,7 +229,7 @@ def test_propagation_observer_adds_no_stack_frame(shard: Make) -> None:
     assert depths == [depths[0]] * 2
 
 
-UNSEEN = """
+UNCAPTURED = """
 from concurrent.futures import ThreadPoolExecutor
 
 def test_threads(device_mesh):
@@ -240,6 +240,6 @@ def test_threads(device_mesh):
 
 
 def test_whole_test_notes_ops_of_other_threads(pytester: pytest.Pytester) -> None:
-    result = measure_source(pytester, UNSEEN, "--dtdispatch-all", passed=1)
+    result = measure_source(pytester, UNCAPTURED, "--dtdispatch-all", passed=1)
     [note] = [line for line in result.outlines if line.startswith("not measured: ")]
     assert "1 test ran DTensor ops (at least 1) in 1 thread of their own" in note

@@ -1,4 +1,4 @@
-"""Collectives that nobody waited for: repetitions leave none, and torch says nothing at the end of a run."""
+"""Collectives without a wait: repetitions leave none, so torch does not warn at the end of a run."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ Block = Callable[[], torch.Tensor]
 
 
 def unwaited() -> int:
-    """How many collectives torch still keeps for somebody to wait for."""
+    """Return the number of collectives that torch still waits for."""
     return torch._C._distributed_c10d._get_work_registry_size()
 
 
 @pytest.fixture
 def block(mesh: DeviceMesh) -> Block:
-    """A tensor-parallel block; its result is a tensor that a collective still fills."""
+    """Return a tensor-parallel block, whose result is still being written by a collective."""
     layers = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8))
     model = parallelize_module(layers, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     x = torch.rand(4, 8)
@@ -55,7 +55,7 @@ def sizes_of(fn: Callable[[], Any], plan: Plan) -> Any:
 
 
 def left_by(body: Callable[[], Any]) -> int:
-    """How many collectives a call leaves; those of its result are waited for then."""
+    """Return the number of collectives a call leaves unwaited, and wait for those of its result."""
     before = unwaited()
     result = body()
     left = unwaited() - before
@@ -78,7 +78,7 @@ def test_repetitions_leave_no_extra_unwaited_collectives(result: str, block: Blo
 
 @pytest.fixture(params=["dropped", "hidden", "coalesced"])
 def hide(request: pytest.FixtureRequest, block: Block) -> Iterator[Callable[[], Any]]:
-    """A callable that leaves a collective which its result does not show; it is waited for after the test."""
+    """Return a callable that leaves a collective hidden from its result; the fixture waits for it."""
     outputs: list[torch.Tensor] = []
     before = unwaited()
 
@@ -94,7 +94,7 @@ def hide(request: pytest.FixtureRequest, block: Block) -> Iterator[Callable[[], 
     def drop() -> None:
         started()
 
-    def drop_coalesced() -> None:  # as all_reduce_coalesced of torch 2.15
+    def drop_coalesced() -> None:  # like all_reduce_coalesced of torch 2.15
         reduced = torch.ops._c10d_functional.all_reduce_coalesced([torch.ones(8)], "sum", group)
         outputs.extend(reduced)
         list(map(getattr(collectives, name), reduced))
@@ -111,17 +111,17 @@ def test_repetitions_leave_no_hidden_unwaited_collectives(hide: Callable[[], Any
     assert left_by(hide) == 1
     assert left_by(lambda: measured_call(hide, plan=plan) and None) == 1
     assert left_by(lambda: sizes_of(hide, plan) and None) == 2
-    asked = Variants("two", {"a": hide, "b": hide}, lambda one, other: True)
-    assert left_by(lambda: run_and_measure_variants(asked, ShardingCaches(), plan) and None) == 2
+    variants = Variants("two", {"a": hide, "b": hide}, lambda one, other: True)
+    assert left_by(lambda: run_and_measure_variants(variants, ShardingCaches(), plan) and None) == 2
 
 
-def test_a_repetition_that_raises_leaves_no_hook(hide: Callable[[], Any]) -> None:
+def test_raising_repetition_leaves_no_hook(hide: Callable[[], Any]) -> None:
     calls = iter(range(100))
     _, figures = measured_call(lambda: (hide(), 1 // max(0, 6 - next(calls))))
     assert "ZeroDivisionError" in figures.notes[0]
 
 
-def test_a_compile_leaves_none(block: Block) -> None:
+def test_compile_leaves_no_unwaited_collective(block: Block) -> None:
     compilation = Compilation(lambda: {"loss": (block(), None)}, backend="aot_eager", others=((),))
     before = unwaited()
     compiled = run_and_measure_compile(compilation, "f", ShardingCaches(), CompilePlan(rounds=1, calls=5))
@@ -130,7 +130,7 @@ def test_a_compile_leaves_none(block: Block) -> None:
     assert compiled.function.measurement.figures.rounds == 1
 
 
-def test_sizes_and_steps_leave_none(block: Block) -> None:
+def test_sizes_and_steps_leave_no_unwaited_collective(block: Block) -> None:
     assert left_by(lambda: sizes_of(block, Plan(7, 2, quick_warmup=0))) == 0
     assert left_by(lambda: run_and_count(StepCalls("block", block, 2, 3))) == 0
 
