@@ -1,4 +1,4 @@
-"""What tests on real DTensors share. Torch is imported inside fixtures: unit tests run without it."""
+"""Fixtures for tests on real DTensors. They import torch lazily, because unit tests run without it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 try:
     from hypothesis import HealthCheck, settings
-except ModuleNotFoundError:  # this file is loaded by who only measures the built-in suite in this folder, too
+except ModuleNotFoundError:  # also loaded by runs of the built-in suite in this folder
     settings = None  # type: ignore[assignment, misc]
 
 if TYPE_CHECKING:
@@ -25,64 +25,66 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.core.measurement import Measurement
     from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 
-# A busy machine is no failure. `make fuzz` tries this many inputs of each kind; what else runs, a sample.
+# No deadline: a busy machine must not fail a test. `make fuzz` tries more inputs of each kind.
 if settings is not None:
     settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("unhurried")
     settings.register_profile("fuzz", max_examples=1000)
 
-SLOW = 20  # a test that is marked slow takes as long as so many others
+SLOW = 20  # a test marked slow takes as long as this many others
 
 Shard = Callable[..., "DTensor"]
 Capture = Callable[..., "dict[str, Measurement]"]
 
 
 class NoTorch:
-    """Refuses to import torch, so that a test which needs it and is not marked cannot pass."""
+    """Import hook that refuses torch, so an unmarked test that needs it fails."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name.partition(".")[0] == "torch":
-            raise ModuleNotFoundError(f"{name} is imported where tests marked torch are left out", name=name)
+            raise ModuleNotFoundError(
+                f"{name} is imported although tests marked torch are deselected", name=name
+            )
 
 
-def leaves_torch_out(config: pytest.Config) -> bool:
+def deselects_torch(config: pytest.Config) -> bool:
     return "not torch" in config.option.markexpr
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let ``-m "not torch"`` run as on a machine without torch, and on fewer examples, as it is run often.
+    """Run ``-m "not torch"`` as on a machine without torch, with fewer examples to save time.
 
-    What a run prints is as wide everywhere: a line that breaks on one machine alone fails there alone.
+    The width of the output is fixed, so that lines break at the same position on all machines.
     """
     os.environ["COLUMNS"] = "80"
-    if leaves_torch_out(config):
+    if deselects_torch(config):
         settings.register_profile("few", max_examples=10)
         settings.load_profile("few")
         sys.meta_path.insert(0, NoTorch())
     if hasattr(config, "workerinput"):
-        forget_the_worker()
+        hide_xdist_worker()
 
 
-def forget_the_worker() -> None:
-    """Let no run that a test starts take itself for a worker: pytest-benchmark measures in none."""
+def hide_xdist_worker() -> None:
+    """Hide the worker from runs that tests start: pytest-benchmark never measures in workers."""
     for name in ("PYTEST_XDIST_TESTRUNUID", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
         os.environ.pop(name, None)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave files out of which no test can run: to collect them imports torch, and takes seconds."""
+    """Ignore files whose tests are all deselected: collecting them imports torch, which takes seconds."""
     if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
         return None
-    if leaves_torch_out(config):
+    if deselects_torch(config):
         return is_marked_torch(ast.parse(collection_path.read_text())) or None
     if config.option.markexpr.startswith("long"):
         return "pytest.mark.long" not in collection_path.read_text() or None
     return None
 
 
-@pytest.hookimpl(trylast=True)  # when those that are not asked for have gone
+@pytest.hookimpl(trylast=True)  # after deselection
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest, where several run at a time: none is left alone at the end."""
+    """In parallel runs, start with the slowest files, so that the workers end at the same time."""
     if hasattr(config, "workerinput"):
         length = Counter[Path]()
         for item in items:
@@ -100,14 +102,14 @@ def is_marked_torch(module: ast.Module) -> bool:
 
 @pytest.fixture
 def young_heap() -> Iterator[None]:
-    """Let a search of all live objects find those of this test alone: one of a million takes 0.1 s."""
+    """Limit searches of live objects to those of this test: a million objects take 0.1 s."""
     gc.freeze()
     yield
     gc.unfreeze()
 
 
 def namespaces() -> list[Mapping[Any, Any]]:
-    """Of DTensor and of all that we put hooks into, by what it holds its callables under."""
+    """Return the namespaces of DTensor and of everything that we install hooks in."""
     import torch
     from torch.distributed import _functional_collectives
     from torch.distributed.tensor import DTensor
@@ -130,7 +132,7 @@ def held(namespace: Mapping[Any, Any]) -> dict[Any, int]:
 
 @pytest.fixture
 def nothing_stays() -> Iterator[Callable[[], None]]:
-    """Check that a test leaves no hook and no mode behind, and nothing frozen; it may check that itself."""
+    """Check that a test leaves no hook, mode or frozen object behind; the value checks it at any time."""
     from pytest_dtdispatch.steps.growth import MIN_FROZEN
     from pytest_dtdispatch.torchapi.ops import open_modes
 
@@ -148,7 +150,7 @@ def nothing_stays() -> Iterator[Callable[[], None]]:
 
 @pytest.fixture
 def group_owner() -> Iterator[ProcessGroupOwner]:
-    """Own the process group of a test."""
+    """Return the owner of the test's process group."""
     from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 
     owner = ProcessGroupOwner()
@@ -158,7 +160,7 @@ def group_owner() -> Iterator[ProcessGroupOwner]:
 
 @pytest.fixture
 def mesh(group_owner: ProcessGroupOwner) -> DeviceMesh:
-    """Four ranks of a fake process group on the CPU."""
+    """Return a mesh of four ranks of a fake process group on the CPU."""
     from pytest_dtdispatch.meshes.spec import MeshSpec
 
     return group_owner.mesh(MeshSpec((4,), "cpu", "fake"))
@@ -166,39 +168,39 @@ def mesh(group_owner: ProcessGroupOwner) -> DeviceMesh:
 
 @pytest.fixture
 def computing_mesh(mesh: DeviceMesh, group_owner: ProcessGroupOwner) -> DeviceMesh:
-    """A mesh whose collectives write results: of one real rank, where those of fake groups do not."""
+    """Return a mesh whose collectives write results: one real rank if those of fake groups do not."""
     from pytest_dtdispatch.meshes.spec import MeshSpec
-    from tests.probes import fake_group_writes, why_no_redistribution
+    from tests.probes import fake_group_writes, redistribution_error
 
     if fake_group_writes():
         return mesh
     group_owner.close()
     one_rank = group_owner.mesh(MeshSpec((1,), "cpu", "gloo"))
-    if reason := why_no_redistribution(one_rank):
+    if reason := redistribution_error(one_rank):
         pytest.skip(f"fake collectives write nothing, and {reason}")
     return one_rank
 
 
 @pytest.fixture
 def shard(mesh: DeviceMesh) -> Shard:
-    """Make DTensors of random numbers: ``shard(8, 8)`` on Shard(0), or on the placement that is given."""
+    """Return a factory of random DTensors: ``shard(8, 8)`` on Shard(0), or on the requested placement."""
     import torch
     from torch.distributed import tensor
 
     def make(*shape: int, placement: Any = None, requires_grad: bool = False) -> DTensor:
         values = torch.rand(*shape, device=mesh.device_type)
-        made = tensor.distribute_tensor(values, mesh, [placement or tensor.Shard(0)])
-        local = made.to_local()
-        local.copy_(torch.rand_like(local))  # old fake groups leave undefined what they scatter
-        made.requires_grad_(requires_grad)
-        return made
+        dtensor = tensor.distribute_tensor(values, mesh, [placement or tensor.Shard(0)])
+        local = dtensor.to_local()
+        local.copy_(torch.rand_like(local))  # old fake groups leave scattered values undefined
+        dtensor.requires_grad_(requires_grad)
+        return dtensor
 
     return make
 
 
 @pytest.fixture
 def capture() -> Capture:
-    """Run a callable in a capture of few rounds; return what was measured, by op."""
+    """Return a function that runs a callable in a capture of few rounds and returns measurements by op."""
     from pytest_dtdispatch.rounds.plan import Plan
     from tests.measuring.runs import captured
 

@@ -1,10 +1,10 @@
-"""Private names of torch that our code asks for, and runs in which torch has one of them no more.
+"""Private names of torch in our code, and runs in which one of them is missing.
 
-A name is hidden from our files alone: they ask for another one in its place. Torch, which needs the name
-itself, works as ever. The names are read from the sources, so that a new one is found.
+A name is hidden only from our files, which are compiled with another name in its place. Torch itself works
+as usual. The names are read from the sources, so new ones are found automatically.
 
 Run as a script, with a folder and names: prints a line of JSON for each name. Each run is a fork of this
-process, which has imported torch and nothing of ours.
+process, which has imported torch but none of our modules.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def test_compare(dtdispatch, device_mesh):
     a = made(device_mesh)
     dtdispatch.compare({"one": lambda: a + a, "other": lambda: a + a}, name="both")
 """
-# What else is run where a file of these asks for a name.
+# Additional tests for names used in these files.
 OF_FILES = {"compiler": "compile", "observe": "budget", "profiling": "budget", "tensors": "compare"}
 PLUGINS = ("benchmark", "cacheprovider", "xdist", "codspeed", "hypothesispytest")
 FLAGS = (
@@ -75,7 +75,7 @@ FLAGS = (
 
 
 def names_by_file() -> dict[str, set[str]]:
-    """Private names that each of our files writes, and does not give to anything itself: those of torch."""
+    """Return the private names of torch by file: those that the file uses but does not define."""
     texts = {path.stem: path.read_text() for path in sorted(TORCHAPI.glob("*.py"))}
     return {file: {*ANY.findall(text)} - {*OWN.findall(text)} for file, text in texts.items()}
 
@@ -85,7 +85,7 @@ def private_names() -> list[str]:
 
 
 class Finder:
-    """Finds our files, and runs them without a name, or without any of several: ``one+other``."""
+    """Import hook that runs our files without a name, or without several: ``one+other``."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -106,7 +106,7 @@ class Finder:
 
 
 def run_without(name: str, folder: Path, tests: str) -> dict[str, Any]:
-    """Run the tests in a fork, where our files do not find a name."""
+    """Run the tests in a fork in which our files do not find a name."""
     folder.mkdir()
     (folder / "test_it.py").write_text(TESTS)
     (folder / "pytest.ini").write_text("[pytest]")

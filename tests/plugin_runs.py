@@ -1,4 +1,4 @@
-"""Runs of pytest inside a test, in this process: torch is imported once for all of them."""
+"""Runs of pytest inside a test, in this process, so that torch is imported only once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
 
-# The test that the design's users start from.
+# A minimal test, as a user starts with.
 TEN_LINES = """
     from torch.distributed.tensor import Shard, distribute_tensor
     import torch
@@ -39,7 +39,7 @@ TEN_LINES = """
             a + a
 """
 ADD = "add.Tensor(f32[512,512]S0, f32[512,512]S0)@4"
-# What other tests need, to put in front of them.
+# Imports and helpers to insert before the source of a test.
 IMPORTS = """
 import pytest
 import torch
@@ -63,7 +63,7 @@ def test_add(dtdispatch, a):
     with dtdispatch.capture():
         a + a
 """
-# One more, whose call takes as long as the fixture `scripted` says.
+# Another test, whose call takes the time set by the fixture `scripted`.
 SCRIPTED = f"""{IMPORTS}
 import scripted
 {ADDS}
@@ -75,23 +75,23 @@ def test_mul(dtdispatch, a):
 
     dtdispatch.call(mul, name="mul")
 """
-# In place of what a test adds: calls that scatter.
+# Replacements that make calls scatter.
 BURSTS = {
     "import scripted": "import random, scripted\ndraws = random.Random(1)",
     "wait(scripted.extra_ns)": "wait(draws.choice((0, 10**6)))",
 }
-# Plugins that only cost time, as hypothesis, which is imported anew in every run, shuffle tests, or warn.
+# Plugins that shuffle tests, warn, or take time: hypothesis is imported again in every run.
 OTHER_PLUGINS = ("xdist", "codspeed", "cacheprovider", "hypothesispytest", "randomly", "asyncio")
-# Old versions of torch say so wherever a tensor is distributed on a CPU.
+# Old versions of torch warn whenever a tensor is distributed on a CPU.
 TORCH_WARNS = "-Wignore:DTensor random operators may not have complete support:UserWarning"
 ALONE = (*(f"-pno:{plugin}" for plugin in OTHER_PLUGINS), TORCH_WARNS)
 MEASURED = ("--dtdispatch", "--dtdispatch-rounds=2", "--dtdispatch-repeat=3")
 
 
 def run(pytester: pytest.Pytester, *args: str, **outcomes: int) -> pytest.RunResult:
-    """Run pytest in this process; nothing may be left open when it ends. Check outcomes that are named."""
+    """Run pytest in this process, check that nothing is left open, and check the passed outcomes."""
     with one_thread(), young_heap(), warnings.catch_warnings(record=True):
-        warnings.simplefilter("default")  # ours are errors, a user's are not
+        warnings.simplefilter("default")  # warnings are errors in this suite, but not for users
         result = pytester.runpytest_inprocess(*ALONE, *args)
     left_open = close_what_is_open()
     assert not left_open, f"the run left open: {left_open}"
@@ -106,20 +106,20 @@ def measure(pytester: pytest.Pytester, *args: str, **outcomes: int) -> pytest.Ru
 
 
 def measure_source(pytester: pytest.Pytester, source: str, *args: str, **outcomes: int) -> pytest.RunResult:
-    """Measure one module, test_it.py, which has what IMPORTS has."""
+    """Measure a module test_it.py that consists of IMPORTS and the source."""
     pytester.makepyfile(test_it=f"{IMPORTS}\n{dedent(source)}")
     return measure(pytester, *args, **outcomes)
 
 
 def rows(pytester: pytest.Pytester, *args: str, **outcomes: int) -> tuple[pytest.RunResult, list[Any]]:
-    """Measure, and read the rows that pytest-benchmark wrote as JSON."""
+    """Measure, and return the rows in the JSON file of pytest-benchmark."""
     path = pytester.path / "rows.json"
     result = measure(pytester, f"--benchmark-json={path}", *args, **outcomes)
     return result, benchmarks_of(path)
 
 
 def benchmarks_of(path: Path) -> list[dict[str, Any]]:
-    """Read the benchmarks of a file of pytest-benchmark; none where it wrote no file, or nothing into it."""
+    """Return the benchmarks in a file of pytest-benchmark; empty if the file is missing or empty."""
     if not path.exists() or not path.stat().st_size:
         return []
     found: list[dict[str, Any]] = json.loads(path.read_text())["benchmarks"]
@@ -127,12 +127,12 @@ def benchmarks_of(path: Path) -> list[dict[str, Any]]:
 
 
 def text_of(result: pytest.RunResult) -> str:
-    """Everything that a run printed."""
+    """Return the whole output of a run."""
     return f"{result.stdout.str()}\n{result.stderr.str()}"
 
 
 def assert_says_once(result: pytest.RunResult, line: str) -> None:
-    """Check that a user's mistake is told in one line, once, and that no frame of ours or of torch's is."""
+    """Check that a user error is reported in one line, once, without frames of the plugin or of torch."""
     text = text_of(result)
     body, _, _ = text.partition("short test summary info")
     assert len([each for each in body.splitlines() if line in each]) == 1, text
@@ -141,7 +141,7 @@ def assert_says_once(result: pytest.RunResult, line: str) -> None:
 
 
 def assert_refused(result: pytest.RunResult, *words: str) -> None:
-    """Check that a run was refused in one line, before anything ran."""
+    """Check that a run was refused with one line before any test ran."""
     text = text_of(result)
     assert result.ret == pytest.ExitCode.USAGE_ERROR, text
     [line] = [line for line in text.splitlines() if line.startswith("ERROR: ")]
@@ -152,7 +152,7 @@ def assert_refused(result: pytest.RunResult, *words: str) -> None:
 
 
 def assert_gate_failed(result: pytest.RunResult, *words: str, passed: int) -> str:
-    """Check that a gate alone failed a run, without a traceback; return what was printed."""
+    """Check that only a gate failed a run, without a traceback; return the output."""
     text = text_of(result)
     assert result.ret == pytest.ExitCode.TESTS_FAILED, text
     result.assert_outcomes(passed=passed)
@@ -165,14 +165,14 @@ def assert_gate_failed(result: pytest.RunResult, *words: str, passed: int) -> st
 
 
 def assert_passed(result: pytest.RunResult, *words: str) -> None:
-    """Check that a run passed, and printed these words."""
+    """Check that a run passed and printed these words."""
     text = text_of(result)
     assert result.ret == pytest.ExitCode.OK, text
     for word in words:
         assert word in text
 
 
-# No test finds a mode open that the one before it left.
+# Each test starts without open modes of the previous one.
 NOTHING_OPEN = """
 @pytest.fixture(autouse=True)
 def nothing_open():
@@ -184,7 +184,7 @@ HERE = "  # here"
 def assert_mistakes(
     pytester: pytest.Pytester, mistakes: Sequence[tuple[str, str]], *flags: str, source: str = IMPORTS
 ) -> None:
-    """Check that each body fails in the line beside it, at its line ``# here``, or else at its last one."""
+    """Check that each body fails with its error, at its line ``# here`` or else at the last one."""
     bodies = [body if HERE in body else body + HERE for body, _ in mistakes]
     tests = "".join(
         f"\ndef test_{number}(dtdispatch, device_mesh, mesh_factory):\n"
@@ -195,8 +195,8 @@ def assert_mistakes(
     result = run(pytester, *flags)
     result.assert_outcomes(failed=len(bodies))
     body, _, _ = text_of(result).partition("short test summary info")
-    told = [line for line in body.splitlines() if line.startswith("E ")]
-    for line, (_, says) in zip(told, mistakes, strict=True):
+    errors = [line for line in body.splitlines() if line.startswith("E ")]
+    for line, (_, says) in zip(errors, mistakes, strict=True):
         assert says in line, line
     pointed_at = [line for line in body.splitlines() if line.startswith(">") and line.endswith(HERE)]
     assert len(pointed_at) >= len(bodies)
@@ -206,7 +206,7 @@ def assert_mistakes(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep torch from waiting for a second thread, which takes milliseconds where the machine is busy."""
+    """Limit torch to one thread: waiting for a second takes milliseconds on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -217,7 +217,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def young_heap() -> Iterator[None]:
-    """Keep what was there before from the garbage collector: pytest collects five times as a run ends."""
+    """Exclude existing objects from garbage collection: pytest collects five times at the end of a run."""
     gc.freeze()
     try:
         yield
@@ -226,7 +226,7 @@ def young_heap() -> Iterator[None]:
 
 
 def close_what_is_open() -> list[str]:
-    """Close every process group and dispatch mode, so that the next test starts clean; name them."""
+    """Close every process group and dispatch mode, so that the next test starts clean; return their names."""
     found = [type(mode).__name__ for mode in reversed(open_modes())]
     for mode in reversed(open_modes()):
         mode.__exit__(None, None, None)
@@ -237,9 +237,9 @@ def close_what_is_open() -> list[str]:
 
 
 def import_everything() -> None:
-    """Import all that a run imports late, by taking one measurement.
+    """Import all modules that a run imports lazily, by measuring once.
 
-    Pytester forgets what was first imported after it started, and torch cannot be imported twice.
+    Pytester unloads modules that a run imports first, and torch cannot be imported twice.
     """
     for module in pkgutil.walk_packages(pytest_dtdispatch.__path__, "pytest_dtdispatch."):
         if not module.name.endswith("__main__") and ".suite" not in module.name:
@@ -254,7 +254,7 @@ def import_everything() -> None:
 
 @functools.cache
 def import_compilers() -> None:
-    """Import once what compiling with the fast backends imports late, by compiling with each of them."""
+    """Import modules that the fast compile backends import lazily, by compiling with each of them."""
     for backend in ("eager", "aot_eager", "aot_eager_decomp_partition"):
         compilation = Compilation(lambda x: x + 1, (torch.ones(1, requires_grad=True),), backend=backend)
         run_and_measure_compile(compilation, backend, ShardingCaches(), CompilePlan(rounds=1, calls=1))

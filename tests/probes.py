@@ -1,4 +1,4 @@
-"""What tests stand on where versions of torch differ: interfaces that are looked for, and named by a skip."""
+"""Probes for features that differ between versions of torch; skips name the missing feature."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 
 def has(name: str) -> bool:
-    """Whether an interface is there: ``torch._C._clear_DTensor_sharding_propagator_cache``."""
+    """Return whether an interface exists: ``torch._C._clear_DTensor_sharding_propagator_cache``."""
     try:
         return pkgutil.resolve_name(name) is not None
     except (ImportError, AttributeError):
@@ -20,42 +20,42 @@ def has(name: str) -> bool:
 
 
 def needs(*names: str) -> pytest.MarkDecorator:
-    """Skip a test where an interface is missing, and name it."""
+    """Skip a test if an interface is missing, and name it."""
     missing = ", ".join(name for name in names if not has(name))
     return pytest.mark.skipif(bool(missing), reason=f"this environment has no {missing}")
 
 
 def needs_plugin(module: str) -> pytest.MarkDecorator:
-    """Skip a test of another plugin of pytest where it is not installed."""
+    """Skip a test of another pytest plugin if it is not installed."""
     return pytest.mark.skipif(not find_spec(module), reason=f"{module} is not installed")
 
 
 def needs_that(probe: Callable[[], str]) -> pytest.MarkDecorator:
-    """Skip a test where a probe tries something and it fails: the probe says what is missing, or nothing."""
+    """Skip a test if a probe returns a reason, which names the missing feature."""
     missing = probe()
     return pytest.mark.skipif(bool(missing), reason=missing or "nothing is missing")
 
 
-# Where it was still part of torch.distributed._composable, it needed the streams of CUDA.
+# As part of torch.distributed._composable, it required CUDA streams.
 FSDP_WITHOUT_CUDA = "torch.distributed.fsdp.fully_shard"
 NATIVE_CACHE = "torch._C._get_DTensor_sharding_propagator_cache_stats"
 SLOW_PATH_NAME = "torch.distributed.tensor.DTensor._op_dispatcher._propagate_op_sharding_dispatch_slow_path"
 
 
 def has_rule(op: str) -> bool:
-    """Whether DTensor has a sharding rule of an op: ``argmax.default``."""
+    """Return whether DTensor has a sharding rule for an op: ``argmax.default``."""
     from pytest_dtdispatch.torchapi.ops import ops_with_a_rule
 
     return op in ops_with_a_rule()
 
 
 def needs_rule(op: str) -> pytest.MarkDecorator:
-    """Skip a test of an op that DTensor has no sharding rule of."""
+    """Skip a test if DTensor has no sharding rule for an op."""
     return needs_that(lambda: "" if has_rule(op) else f"DTensor has no sharding rule of {op}")
 
 
 def fake_group_writes() -> bool:
-    """Whether what collectives of the open group write is defined: old fake groups leave memory as it was."""
+    """Return whether collectives of the open group write results: those of old fake groups do not."""
     import torch
     import torch.distributed as dist
 
@@ -64,8 +64,8 @@ def fake_group_writes() -> bool:
     return bool((written == 1).all())
 
 
-def why_no_redistribution(mesh: Any) -> str:
-    """Say why ops on a mesh cannot redistribute their arguments, in torch's words; empty where they can."""
+def redistribution_error(mesh: Any) -> str:
+    """Return torch's error if ops on a mesh cannot redistribute their arguments; empty if they can."""
     import torch
     from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -79,7 +79,7 @@ def why_no_redistribution(mesh: Any) -> str:
 
 @functools.cache
 def compiles_once_under_a_mode() -> str:
-    """Probe whether compiled code is compiled again under a mode of infrastructure that does nothing."""
+    """Return an error if compiled code is recompiled under a no-op infra mode; else empty."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -104,21 +104,21 @@ def compiles_once_under_a_mode() -> str:
         with Nothing():  # type: ignore[no-untyped-call]
             double(ones)
     torch._dynamo.reset()
-    return "" if len(graphs) == 1 else "this torch compiles code again wherever a TorchDispatchMode is open"
+    return "" if len(graphs) == 1 else "this torch recompiles code under an open TorchDispatchMode"
 
 
-LOCAL_TENSOR = "torch.distributed._local_tensor"  # ranks that are simulated in one process
-# Finds a rule for an op by the rules of those that it is made of.
+LOCAL_TENSOR = "torch.distributed._local_tensor"  # simulated ranks in one process
+# Derives a rule for an op from the rules of its decomposition.
 DECOMPOSING = "torch.distributed.tensor._decompositions.DecompShardingStrategy"
 
 
-def scalar_types_are_told_apart(mesh: Any) -> bool:
-    """Probe whether an op that was called with an int is planned anew when it is called with a float."""
+def is_replanned_for_scalar_type(mesh: Any) -> bool:
+    """Return whether an op called with an int is planned again for a float."""
     return plans_again(mesh, lambda rows: rows + 1, lambda rows: rows + 1.5)
 
 
-def numbers_are_told_apart(mesh: Any) -> bool:
-    """Probe whether ``addcdiv_`` is planned anew for another value, as each step of AdamW's loop has one."""
+def is_replanned_for_scalar_value(mesh: Any) -> bool:
+    """Return whether ``addcdiv_`` is planned again for another value: each step of AdamW's loop has one."""
     return plans_again(
         mesh,
         lambda rows: rows.addcdiv_(rows, rows, value=0.5),
@@ -127,7 +127,7 @@ def numbers_are_told_apart(mesh: Any) -> bool:
 
 
 def plans_again(mesh: Any, *calls: Callable[[Any], Any]) -> bool:
-    """Probe whether the last of some calls on a DTensor is planned, where those before it were called."""
+    """Return whether the last of several calls on a DTensor is planned after the others have run."""
     from unittest.mock import patch
 
     import torch
@@ -148,8 +148,8 @@ def plans_again(mesh: Any, *calls: Callable[[Any], Any]) -> bool:
     return bool(planned.called)
 
 
-def why_no_product_of_heads(mesh: Any) -> str:
-    """Say why matrices of attention cannot be multiplied where heads are split; empty where they can."""
+def head_product_error(mesh: Any) -> str:
+    """Return an error if attention matrices sharded by heads cannot be multiplied; else empty."""
     import torch
     from torch.distributed.tensor import DTensor, Shard
 
@@ -157,13 +157,13 @@ def why_no_product_of_heads(mesh: Any) -> str:
     try:
         heads @ heads
     except RuntimeError as error:
-        return f"this torch multiplies no batches of matrices that are split by heads: {error}"
+        return f"this torch cannot multiply batches of matrices sharded by heads: {error}"
     return ""
 
 
 @functools.cache
 def modes_add_detaches() -> bool:
-    """Whether each TorchDispatchMode that is open lets autograd detach a gradient once more."""
+    """Return whether autograd detaches a gradient again for each open TorchDispatchMode."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -180,22 +180,24 @@ def modes_add_detaches() -> bool:
     return Naming.ops.count("aten.detach.default") > 1
 
 
-def why_no_dynamic_compile(rows: Any) -> str:
-    """Say why no function on DTensors compiles with dynamic shapes; empty where one does."""
+def dynamic_compile_error(rows: Any) -> str:
+    """Return an error if functions on DTensors do not compile with dynamic shapes; else empty."""
     import torch
 
     torch._dynamo.reset()
     try:
         torch.compile(lambda x: x + x, backend="eager", dynamic=True)(rows)
     except torch._dynamo.exc.TorchRuntimeError as error:
-        return f"this torch compiles nothing on DTensors with dynamic shapes: {str(error).splitlines()[0]}"
+        return (
+            f"this torch cannot compile DTensor functions with dynamic shapes: {str(error).splitlines()[0]}"
+        )
     finally:
         torch._dynamo.reset()
     return ""
 
 
 def fused_adamw_leaks_specs(mesh: Any) -> bool:
-    """Probe whether a step of AdamW's fused implementation leaves a spec behind that nobody holds."""
+    """Return whether a step of AdamW's fused implementation leaks a spec."""
     import gc
 
     import torch
@@ -219,7 +221,7 @@ def fused_adamw_leaks_specs(mesh: Any) -> bool:
 
 @functools.cache
 def on_a_fake_mesh(probe: Callable[[Any], Any]) -> Any:
-    """Ask a probe on a mesh of four ranks of a fake group, which is open meanwhile."""
+    """Return the result of a probe on a mesh of four ranks of a temporary fake group."""
     from contextlib import closing
 
     from pytest_dtdispatch.meshes.groups import ProcessGroupOwner

@@ -1,4 +1,4 @@
-"""What PyTorch's check_results.py demands of a file: its facts, in a reader of our own."""
+"""Independent reader of the file formats that PyTorch's check_results.py requires."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def read_expected(path: Path) -> dict[Key, tuple[int, float]]:
-    """Read an expected file: no header, blank lines skipped, four fields taken, numbers converted plainly."""
+    """Read an expected file: no header, blank lines skipped, four fields, numbers by float() or int()."""
     rows: dict[Key, tuple[int, float]] = {}
     with path.open() as file:
         for fields in csv.reader(file):
@@ -21,7 +21,7 @@ def read_expected(path: Path) -> dict[Key, tuple[int, float]]:
 
 
 def read_results(path: Path) -> dict[Key, int]:
-    """Read a results file: three fields on every line, and none blank."""
+    """Read a results file: three fields on every line, no blank lines."""
     rows: dict[Key, int] = {}
     with path.open() as file:
         for fields in csv.reader(file):

@@ -1,4 +1,4 @@
-"""Runs of pytest on several ranks, each in processes of their own; none of them may be left at the end."""
+"""Runs of pytest on several ranks, one process each; no process may be left at the end."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-OURS = "DTDISPATCH_TEST_RUN"  # marks every process of a run, whoever started it
+OURS = "DTDISPATCH_TEST_RUN"  # marks every process of a run, also indirect children
 OTHERS = ("cacheprovider", "hypothesispytest", "xdist", "codspeed")
-# Not captured by file descriptor: the C++ stack of a rank that aborts would be lost.
+# No capture by file descriptor: it loses the C++ stack of a rank that aborts.
 QUIET = ("-q", "--benchmark-quiet", "--capture=sys", *(f"-pno:{plugin}" for plugin in OTHERS))
 MEASURED = ("--dtdispatch", "--dtdispatch-rounds=5", "--dtdispatch-repeat=2", "--dtdispatch-device=cpu")
 TIMEOUT_S = 6
@@ -47,12 +47,12 @@ def test_good(dtdispatch, a):
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that ended.
+    """A finished run.
 
     Args:
         status: its exit status.
-        text: all that it printed.
-        seconds: how long it took.
+        text: its whole output.
+        seconds: its duration.
     """
 
     status: int
@@ -61,7 +61,7 @@ class Finished:
 
 
 def by_pytest(ranks: int) -> tuple[list[str], list[str]]:
-    """Let pytest start the ranks: what comes before pytest's arguments, and what is one of them."""
+    """Let pytest start the ranks: return the command before pytest's arguments, and additional arguments."""
     return [sys.executable, "-m", "pytest"], [f"--dtdispatch-nproc={ranks}"]
 
 
@@ -92,7 +92,7 @@ sys.exit(max(abs(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])) for pid in st
 
 
 def by_fork(ranks: int) -> tuple[list[str], list[str]]:
-    """Let one process import torch, which takes most of the time, and each rank be a fork of it."""
+    """Fork the ranks from one process that has imported torch, which takes most of the time."""
     return [sys.executable, "-c", FORKS, str(ranks)], []
 
 
@@ -107,7 +107,7 @@ def run_ranks(
     meanwhile: Callable[[subprocess.Popen[str]], object] = lambda process: None,
     variables: Mapping[str, str] | None = None,
 ) -> Finished:
-    """Measure on several ranks what is in a folder; check that no process is left."""
+    """Measure the tests in a folder on several ranks; check that no process is left."""
     before, after = launcher(ranks)
     command = [*before, *QUIET, *MEASURED, f"--dtdispatch-timeout={TIMEOUT_S}", *after, *args]
     return finish(command, folder, meanwhile, variables)
@@ -119,7 +119,7 @@ def finish(
     meanwhile: Callable[[subprocess.Popen[str]], object] = lambda process: None,
     variables: Mapping[str, str] | None = None,
 ) -> Finished:
-    """Run a command to its end, and check that it left no process behind."""
+    """Run a command until it ends, and check that it leaves no process behind."""
     name = uuid.uuid4().hex
     start = time.monotonic()
     with subprocess.Popen(
@@ -147,26 +147,26 @@ def finish(
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a run: no launcher's, the loopback device, and one thread a rank."""
+    """Return the environment of a run: no launcher, the loopback device, one thread per rank."""
     launchers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     own = {name: value for name, value in os.environ.items() if name not in launchers}
     return {**own, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "COLUMNS": "200", **variables}
 
 
 def processes_of(name: str) -> list[int]:
-    """Find the processes of a run that are alive, by a variable of their environment."""
+    """Return the live processes of a run, identified by an environment variable."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdecimal() and f"{OURS}={name}".encode() in (entry / "environ").read_bytes():
                 found.append(int(entry.name))
-        except OSError:  # it has ended, or is another user's
+        except OSError:  # ended, or owned by another user
             continue
     return found
 
 
 def wait_for_none(name: str, seconds: float = 5.0) -> list[int]:
-    """Give processes that are ending the time to; return those that are left."""
+    """Wait for processes to end; return those that are left."""
     deadline = time.monotonic() + seconds
     while (left := processes_of(name)) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -174,6 +174,6 @@ def wait_for_none(name: str, seconds: float = 5.0) -> list[int]:
 
 
 def end_all(name: str) -> None:
-    """End what a failed test left."""
+    """Kill processes that a failed test left."""
     for pid in processes_of(name):
         os.kill(pid, signal.SIGKILL)

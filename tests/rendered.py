@@ -1,4 +1,4 @@
-"""Documents as tests read them: lines of a terminal, and the one table."""
+"""Access to rendered documents: lines on a terminal, and the only table."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from pytest_dtdispatch.report.terminal import document_lines
 
 
 def lines_of(document: Document, width: int = 200) -> list[str]:
-    """Lay a document out, without its colours."""
+    """Render a document as lines without colors."""
     return ["".join(piece.text for piece in line) for line in document_lines(document, width, View())]
 
 
 def table_of(document: Document) -> Table:
-    """Give the one table of a document."""
+    """Return the only table of a document."""
     [table] = [block for block in document.blocks if isinstance(block, Table)]
     return table
 
 
 def line_of(document: Document) -> Line:
-    """Give the one line of the one table of a document."""
+    """Return the only line of the only table of a document."""
     [[line]] = [group.lines for group in table_of(document).groups]
     return line
 
 
 def titles_of(table: Table) -> tuple[str, ...]:
-    """Give the titles of a table's columns, with their units."""
+    """Return the titles of a table's columns, with their units."""
     return tuple(column.head for column in table.columns)

@@ -1,4 +1,4 @@
-"""Reported runs as tests of renderers need them, with figures and names that a run can have."""
+"""Reported runs for tests of renderers, with realistic figures and hostile names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.row_ids import row_id
 
 MISSES, HITS = (900_000, 910_000, 905_000, 990_000, 902_000), (6_900, 7_100, 7_000, 7_050, 6_950, 9_000)
 ADD = "add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"
-# What a name can hold: each would be markup, a command or a second line somewhere.
+# Valid names that are markup, a command or a second line in some format.
 HOSTILE = (
     "a|b",
     "back\\|slash",
@@ -56,24 +56,24 @@ def measured(
     contains: Contains = Contains.DISPATCH,
     **texts: Any,
 ) -> Measurement:
-    """Make a row of these samples; texts are its notes and remarks."""
+    """Build a row of these samples; texts are its notes and remarks."""
     figures = Figures(rounds, samples, **texts)
     return Measurement(label, label, label.partition("(")[0], "4", contains, calls, figures)
 
 
 def row(label: str = ADD, *samples: Samples, calls: int = 1) -> Measurement:
-    """Make a row, of misses and hits if nothing else is said."""
-    taken = samples or (Samples(State.MISS, MISSES), Samples(State.HIT, HITS))
-    return measured(label, *taken, calls=calls)
+    """Build a row, by default of misses and hits."""
+    samples_or_default = samples or (Samples(State.MISS, MISSES), Samples(State.HIT, HITS))
+    return measured(label, *samples_or_default, calls=calls)
 
 
 def run_of(*rows: Measurement, test: str = "t.py::test_a", **more: object) -> ReportedRun:
-    """Make a run of one test."""
+    """Build a run of one test."""
     return ReportedRun(measured={test: rows or (row(),)}, **more)  # type: ignore[arg-type]
 
 
 def hostile_run() -> ReportedRun:
-    """Make a run with every hostile name, as a test, as a row, as a result and in what a gate said."""
+    """Build a run with every hostile name as a test, a row, a result and in verdicts of a gate."""
     verdicts = tuple(RowVerdict(row_id(name), Verdict.REGRESSED, None, name, name) for name in HOSTILE)
     return ReportedRun(
         environment={name: name for name in HOSTILE},
@@ -84,14 +84,14 @@ def hostile_run() -> ReportedRun:
 
 
 def profiled_run(*names: str) -> ReportedRun:
-    """Make a run of one counted miss, whose functions have these names."""
+    """Build a run of one counted miss, whose functions have these names."""
     profile = Profile(tuple(FunctionShare(name, 10 + n) for n, name in enumerate(names)), 100)
     return run_of(row(ADD, Samples(State.MISS, (5_000,), unit=INSTRUCTIONS, profile=profile)))
 
 
 @dataclass(frozen=True)
 class Shown(NoRows):
-    """A result that its table shows as it is."""
+    """A result whose fields its table shows unchanged."""
 
     kind: ClassVar[str] = "own"
     name: str
@@ -99,7 +99,7 @@ class Shown(NoRows):
 
 
 def shown_as_it_is(found: Mapping[str, Sequence[Shown]], view: View) -> Document:
-    """Join the documents of results."""
+    """Concatenate the documents of results."""
     blocks = (block for of_test in found.values() for one in of_test for block in one.document.blocks)
     return Document(tuple(blocks))
 
@@ -111,7 +111,7 @@ COUNTED = Steps("step", (), (StepCounts(hits=3),), advice=(ADVICE,))
 
 
 def results_of(*results: Any, test: str = "t.py::test_b") -> dict[str, dict[str, tuple[Any, ...]]]:
-    """Return results of one test, as a run has them."""
+    """Return the results of one test in the form of a run."""
     found: dict[str, dict[str, tuple[Any, ...]]] = {}
     for one in results:
         found.setdefault(one.kind, {test: ()})[test] += (one,)

@@ -1,4 +1,4 @@
-"""Identities of rows whose parts have no ``::`` of their own, as tests write them."""
+"""Row identities from text, for parts that do not contain ``::``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_dtdispatch.core.row_id import RowId
 
 
 def row_id(text: str) -> RowId:
-    """Return the identity of a row: ``t.py::test_a::add``, or ``add`` of no test."""
+    """Return the identity of a row: ``t.py::test_a::add``, or ``add`` without a test."""
     test, _, label = text.rpartition("::")
     return RowId(test, label)
 
@@ -22,7 +22,7 @@ def state_id(text: str) -> RowId:
 
 
 def by_text(pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
-    """Return values by the names of rows, as files of A/B runs have both."""
+    """Convert identities to names, as in files of A/B runs."""
     return {str(RowId(*row)): value for row, value in pairs}
 
 

@@ -1,4 +1,4 @@
-"""A scripted op with scripted caches, to take rounds of without torch."""
+"""A scripted op with scripted caches, to measure rounds without torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_dtdispatch.rounds.timing import Reader, Subject
 
 
 class CacheInfo(NamedTuple):
-    """What a Python cache says of itself; a native one says the first two."""
+    """Result of a Python cache's ``cache_info()``; a native cache has only the first two fields."""
 
     hits: int
     misses: int
@@ -24,7 +24,7 @@ class CacheInfo(NamedTuple):
 
 
 class FakeCache:
-    """Counters of one cache, and whether it holds the one entry that is asked for."""
+    """Counters of a cache with at most one entry."""
 
     def __init__(self) -> None:
         self.hits = self.misses = 0
@@ -45,7 +45,7 @@ class FakeCache:
 
 
 class FakeCaches:
-    """A native and a Python cache, and one cache more that only a cold call empties."""
+    """A native cache, a Python cache, and another cache that only cold calls clear."""
 
     def __init__(self) -> None:
         self.native = FakeCache()
@@ -94,7 +94,7 @@ class FakeCaches:
 
 
 class FakeClock:
-    """Nanoseconds that pass only when something says so."""
+    """A clock that advances only on request."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -107,7 +107,7 @@ class FakeClock:
 
 
 class FakeOp:
-    """An op whose call number n takes 1000 + n ns: a sample says which call it came from."""
+    """An op whose call number n takes 1000 + n ns, so that a sample identifies its call."""
 
     def __init__(self, clock: FakeClock, effect: Callable[[int], object]) -> None:
         self.calls = 0
@@ -122,10 +122,10 @@ class FakeOp:
 
 
 class Bench:
-    """One op, two caches and a clock, ready to be measured."""
+    """One op, two caches and a clock."""
 
     def __init__(self) -> None:
-        self.caches: Any = FakeCaches()  # in place of torch's
+        self.caches: Any = FakeCaches()  # replaces torch's
         self.clock = FakeClock()
         self.op = self.op_that(lambda number: self.caches.native.ask())
 

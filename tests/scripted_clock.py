@@ -1,10 +1,10 @@
-"""A clock that does as it is told."""
+"""A clock controlled by a test."""
 
 from __future__ import annotations
 
 
 class ScriptedClock:
-    """Ten microseconds pass between two looks, and a little more at times."""
+    """Advances by 10 us between two readings, and occasionally by slightly more."""
 
     def __init__(self) -> None:
         self.step_ns = 10_000

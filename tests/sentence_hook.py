@@ -1,4 +1,4 @@
-"""Import hook that rewords all sentences of the package: whatever still reads one decides otherwise.
+"""Import hook that rewords all sentences of the package, so code that parses one behaves differently.
 
 ``python tests/sentence_hook.py pytest ...`` runs a module like ``python -m``, with the hook installed before
 any module of the package is imported.
@@ -21,10 +21,10 @@ from types import CodeType, ModuleType
 PACKAGE = "pytest_dtdispatch"
 REWORD = "_reword_sentence"  # builtin that rewords constants when they are formatted
 SENTENCE = re.compile(r"[a-z][,;:.)]* | [(]?[a-z]", re.IGNORECASE)  # a space beside a word, or part of one
-# Fields of formats, and flags, which are names.
+# Fields of formats, and flags: names.
 FIXED = re.compile(r"\{[^{}]*\}|%\(\w+\)\w|--[\w-]+")
 VOWELS, CONSONANTS = "aeiou", "bcdfghjklmnpqrstvwxz"
-# Texts with spaces that are names: of other programs, and in files.
+# Names with spaces, of other programs and in files.
 NAMES = {
     **dict.fromkeys(("torch version", "torch build", "device name", "rank stat"), "keys of environments"),
     "async tensor": "an event of our traces",
@@ -35,7 +35,7 @@ NAMES = {
 
 
 def reword(text: str, seed: str) -> str:
-    """Replace lower-case letters by others of their kind, so that equal texts at two lines differ."""
+    """Replace lower-case letters by others of the same kind, so that equal texts at two lines differ."""
     letters, at, parts = random.Random(seed), 0, []
 
     def other(letter: str) -> str:
@@ -132,7 +132,7 @@ class Finder(MetaPathFinder):
 
 
 def install() -> None:
-    """Reword all modules of the package that are imported from now on."""
+    """Reword all modules of the package imported afterwards."""
     vars(builtins)[REWORD] = reword_constant
     sys.meta_path.insert(0, Finder())
 

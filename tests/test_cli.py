@@ -1,4 +1,4 @@
-"""The command line: one line and status 2 for what cannot be obeyed, a page from what can."""
+"""The command line: invalid commands end with one line and status 2, valid ones write a page."""
 
 from __future__ import annotations
 

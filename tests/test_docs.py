@@ -1,4 +1,4 @@
-"""The examples of the README and of the documentation run as they are printed."""
+"""Examples in the README and the documentation run as printed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.probes import (
     fake_group_writes,
     fused_adamw_leaks_specs,
     has,
-    numbers_are_told_apart,
+    is_replanned_for_scalar_value,
     on_a_fake_mesh,
 )
 from tests.walked_pages import ROOT, copy_of_the_repository, examples, install, reasons_not_to_run, walk
@@ -27,9 +27,9 @@ pytestmark = pytest.mark.torch
 import_compilers()
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-# Walked pages show what this torch prints. On another one their examples run as those of other pages do.
+# Walked pages show the output of this torch. On other versions only their examples run, as on other pages.
 IS_OF_THE_PAGES = torch.__version__.startswith("2.13.")
-# Pages whose commands run, all but the first two as long ones, and why some of their blocks do not.
+# Pages whose commands run, with the reasons of blocks that do not. All but the first two are long.
 WALKED: dict[str, list[str]] = {
     "README.md": [],
     "quickstart.md": [],
@@ -42,7 +42,7 @@ WALKED: dict[str, list[str]] = {
     "instructions.md": ["takes minutes of callgrind"] * 2,
 }
 QUICK = {"README.md", "quickstart.md"}
-LONG = "step_time.md"  # its examples compare whole training steps
+LONG = "step_time.md"  # its examples compare complete training steps
 BLOCKS = [
     pytest.param(
         code,
@@ -54,15 +54,15 @@ BLOCKS = [
     for number, code in enumerate(examples(page), start=1)
 ]
 
-# Tests of the pages that fail where torch has the fault that they are about, and the probe of each.
-FAULTS = dict.fromkeys(("test_loop", "test_train"), numbers_are_told_apart)
+# Tests on the pages that fail if torch has the fault they demonstrate, with a probe for the fault.
+FAULTS = dict.fromkeys(("test_loop", "test_train"), is_replanned_for_scalar_value)
 FAULTS["test_fused"] = fused_adamw_leaks_specs
-# What torch says itself, where a page calls for random numbers on a CPU.
+# Torch's warning if a page draws random numbers on a CPU.
 OF_TORCH = "ignore:DTensor random operators may not have complete support:UserWarning"
 
 
-def has_no(code: str) -> str:
-    """Say what an example needs that this torch lacks; empty where it has everything."""
+def missing_feature(code: str) -> str:
+    """Return the feature that an example requires and this torch lacks; empty if none."""
     if "import fully_shard" in code and not has(FSDP_WITHOUT_CUDA):
         return f"this environment has no {FSDP_WITHOUT_CUDA}"
     compares_what_is_sent = "dtdispatch.compare(" in code and re.search(
@@ -80,7 +80,7 @@ def is_test(code: str) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [block for block in BLOCKS if is_test(str(block.values[0]))])
 def test_documented_tests_pass_and_are_measured(pytester: pytest.Pytester, code: str) -> None:
-    if missing := has_no(code):
+    if missing := missing_feature(code):
         pytest.skip(missing)
     names = re.findall(r"^def (test_\w+)", code, re.MULTILINE)
     failing = [name for name in names if name in FAULTS and on_a_fake_mesh(FAULTS[name])]
@@ -94,13 +94,13 @@ def test_documented_tests_pass_and_are_measured(pytester: pytest.Pytester, code:
                 "unpropagated",
                 "steady",
                 "(counts of each step)",
-                "(variants in",  # the line wraps at 80 columns
+                "(variants in",  # the rest wraps at 80 columns
                 "(budget)",
             )
         )
 
 
-# One process imports torch, and each script is a fork of it.
+# Scripts run in forks of a process that has imported torch.
 FORKS = """
 import os, runpy, sys
 import torch.distributed.tensor
@@ -119,7 +119,7 @@ sys.exit(f"failed: {failed}" if failed else 0)
 def test_scripts_of_the_documentation_run(tmp_path: Path) -> None:
     for block in BLOCKS:
         code = str(block.values[0])
-        if not is_test(code) and not has_no(code):
+        if not is_test(code) and not missing_feature(code):
             (tmp_path / f"{block.id}.py").write_text(code)
     scripts = sorted(tmp_path.iterdir())
     assert scripts
@@ -128,30 +128,30 @@ def test_scripts_of_the_documentation_run(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def surroundings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Those of a reader who installed the wheel."""
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the environment of a reader who installed the wheel."""
     pytest.importorskip("hatchling")
     return install(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not IS_OF_THE_PAGES, reason="the pages show what another torch prints")
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git tells what a clone has")
+@pytest.mark.skipif(not IS_OF_THE_PAGES, reason="the pages show the output of another torch")
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git lists the files of a clone")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in WALKED]
 )
 def test_documented_commands_print_the_documented_output(
-    tmp_path: Path, surroundings: dict[str, str], name: str
+    tmp_path: Path, environment: dict[str, str], name: str
 ) -> None:
     [page] = [page for page in PAGES if page.name == name]
     if page.parent == ROOT:
         copy_of_the_repository(tmp_path)
-    ran = list(walk(page, tmp_path, surroundings))
+    ran = list(walk(page, tmp_path, environment))
     assert ran
     for one in ran:
         said = f"$ {one.command}\n{one.printed}"
         assert one.status == one.expected_status, said
-        assert not one.missing, f"{name} shows what is not printed: {one.missing}\n{said}"
+        assert not one.missing, f"{name} shows lines that are not printed: {one.missing}\n{said}"
     typed = " ".join(one.command for one in ran)
     for file in re.findall(r"^```python\n# (\w+\.py)", page.read_text(), re.MULTILINE):
         assert file in typed, f"no command of {name} runs {file}"
@@ -161,20 +161,22 @@ def test_documented_commands_print_the_documented_output(
 def test_few_blocks_of_walked_pages_do_not_run(name: str) -> None:
     [page] = [page for page in PAGES if page.name == name]
     assert reasons_not_to_run(page) == WALKED[name]
-    assert all(re.match(r"# \w+\.py\n", code) for code in examples(page)), "an example has no name of a file"
+    assert all(re.match(r"# \w+\.py\n", code) for code in examples(page)), (
+        "an example does not start with a file name"
+    )
 
 
 def test_reference_documents_exactly_the_existing_flags(request: pytest.FixtureRequest) -> None:
     table = (ROOT / "docs" / "reference.md").read_text()
     documented = re.findall(r"^\| `(--dtdispatch[a-z-]*)", table, re.MULTILINE)
-    known = [
+    registered = [
         name
         for group in request.config._parser._groups
         if group.name == "dtdispatch"
         for option in group.options
         for name in option.names()
     ]
-    assert sorted(documented) == sorted(known)
+    assert sorted(documented) == sorted(registered)
 
 
 def test_reference_documents_exactly_the_existing_limits() -> None:
@@ -206,7 +208,7 @@ def test_documented_configuration_limits_every_step(pytester: pytest.Pytester) -
     assert "implicit=0, and step 1 has 1" in result.stdout.str()
 
 
-def test_links_to_pages_lead_somewhere() -> None:
+def test_links_to_pages_have_targets() -> None:
     for page in PAGES:
         for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             assert link.startswith("https://") or (page.parent / link).exists(), f"{page.name}: {link}"

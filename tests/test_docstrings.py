@@ -1,4 +1,4 @@
-"""The examples in docstrings do what they say."""
+"""Examples in docstrings produce the documented results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_examples(name: str) -> None:
     module = importlib.import_module(f"{PACKAGE}.{name}".removesuffix(".__init__"))
     results = doctest.testmod(module)
     assert results.attempted, f"no example of {name} was run"
-    assert not results.failed, f"{results.failed} examples of {name} failed: see what they printed"
+    assert not results.failed, f"{results.failed} examples of {name} failed: see the output"
 
 
 @pytest.mark.parametrize("name", [name for name in WITH_EXAMPLES if not loads_torch(name)])

@@ -1,4 +1,4 @@
-"""Imports go down only, and what is foreign stays in one folder each; no test replaces what is private."""
+"""Files import only from lower layers; external and private names are confined to one folder each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 PACKAGE = "pytest_dtdispatch"
 SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
-# The lowest first: a file imports from its own folder, and from those that stand before it.
+# Lowest first: a file imports from its own folder and from those listed before it.
 FOLDERS = (
     *("errors", "stats", "core", "torchapi", "gates", "report", "ab", "rounds", "replay", "lines"),
     *("steps", "budget", "advice", "compiled", "instructions", "ranks", "meshes", "comparing"),
@@ -22,8 +22,8 @@ LOADED_WITHOUT_TORCH = {
     *NEITHER_TORCH_NOR_PYTEST,
     *("__init__", "api", "plugin", "extend", "ab", "cli", "__main__"),
 }
-MOST_FLOORS, MOST_FUNCTION_LINES = 12, 60
-OWN = {"self", "cls", "super()", "sys", "os"}  # whose private names are no foreign ones
+MAX_LAYERS, MOST_FUNCTION_LINES = 12, 60
+OWN = {"self", "cls", "super()", "sys", "os"}  # private names of these are our own
 
 
 def module_name(path: Path) -> str:
@@ -39,7 +39,7 @@ def folder(name: str) -> str:
 
 
 def imported(node: ast.AST) -> Iterator[str]:
-    """Give the dotted names that a statement imports; of ``from a import b`` it is ``a.b``."""
+    """Return the dotted names that a statement imports; ``from a import b`` imports ``a.b``."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module:
@@ -47,7 +47,7 @@ def imported(node: ast.AST) -> Iterator[str]:
 
 
 def at_import_time(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk what runs when a module is imported: no function bodies, nothing for type checkers alone."""
+    """Walk the nodes that run at import, without function bodies and type-checking blocks."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return
     if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -62,11 +62,11 @@ def imports(name: str, walk: Callable[[ast.AST], Iterator[ast.AST]] = ast.walk) 
 
 
 def ours(name: str, walk: Callable[[ast.AST], Iterator[ast.AST]] = ast.walk) -> set[str]:
-    """Give the files of the package that a file imports."""
+    """Return the files of the package that a file imports."""
     inner = [
         each.removeprefix(f"{PACKAGE}.") for each in imports(name, walk) if each.startswith(f"{PACKAGE}.")
     ]
-    # `from package.folder import thing`: the thing is a file, or stands in one.
+    # In `from package.folder import thing`, the thing is a file or a name in a file.
     return {each if each in TREES else each.rpartition(".")[0] or "__init__" for each in inner} - {name}
 
 
@@ -81,7 +81,7 @@ def loads_torch(name: str) -> bool:
 
 
 def private_names(tree: ast.AST) -> Iterator[str]:
-    """Give private names of others, but for `_replace` of named tuples, and private modules of torch."""
+    """Yield private names of other packages except `_replace`, and names of private modules of torch."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and re.match(r"_(?!_|replace$)", node.attr):
             if ast.unparse(node.value).partition(".")[0] not in OWN:
@@ -101,18 +101,18 @@ def lines_without_docstring(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int
 
 
 def test_imports_are_acyclic_with_few_layers() -> None:
-    floors: dict[str, int] = {}
+    layers: dict[str, int] = {}
     for name in TopologicalSorter({name: ours(name) for name in TREES}).static_order():
-        floors[name] = 1 + max((floors[below] for below in ours(name)), default=0)
-    assert max(floors.values()) <= MOST_FLOORS, max(floors, key=lambda name: floors[name])
+        layers[name] = 1 + max((layers[below] for below in ours(name)), default=0)
+    assert max(layers.values()) <= MAX_LAYERS, max(layers, key=lambda name: layers[name])
 
 
-def test_a_file_imports_from_lower_folders_only() -> None:
+def test_files_import_only_from_lower_folders() -> None:
     order = {name: FOLDERS.index(folder(name)) for name in TREES}
     assert not [(name, below) for name in TREES for below in ours(name) if order[below] > order[name]]
 
 
-def test_data_rules_and_reports_know_no_torch() -> None:
+def test_data_rules_and_reports_do_not_import_torch() -> None:
     plain = [name for name in TREES if folder(name) in NEITHER_TORCH_NOR_PYTEST]
     assert not {name: found for name in plain if (found := from_outside(name, "torch"))}
 
@@ -125,11 +125,11 @@ def test_only_plugin_imports_pytest_and_pytest_benchmark() -> None:
     assert [name for name in TREES if from_outside(name, "pytest_benchmark")] == ["plugin.pytest_benchmark"]
 
 
-def test_only_torchapi_knows_private_names_of_torch() -> None:
+def test_only_torchapi_uses_private_names_of_torch() -> None:
     others = [name for name in TREES if folder(name) != "torchapi"]
     modules = [(name, each) for name in others for each in from_outside(name, "torch") if "._" in each]
     assert not modules
-    # What neither imports torch nor pytest can name nothing private of them.
+    # Files that import neither torch nor pytest cannot use their private names.
     knowing = [name for name in others if folder(name) not in NEITHER_TORCH_NOR_PYTEST]
     found = {name for name in knowing if [*private_names(TREES[name])]}
     assert found == {"plugin.pytest_internals", "plugin.pytest_benchmark"}
@@ -169,7 +169,7 @@ self._now = 1
 
 
 def replaced_in(test: ast.Module) -> Iterator[str]:
-    """Give each private name of ours that a test replaces, or sets on an object that is not its own."""
+    """Yield our private names that a test replaces, or sets on an object of another class."""
     inner = [node for node in ast.walk(test) if isinstance(node, ast.ImportFrom)]
     names = {PACKAGE, *(alias.name for node in inner if PACKAGE in str(node.module) for alias in node.names)}
     for node in ast.walk(test):
@@ -182,7 +182,7 @@ def replaced_in(test: ast.Module) -> Iterator[str]:
                 yield f"line {target.lineno}: {ast.unparse(target)}"
 
 
-def test_no_test_replaces_a_private_name_of_ours() -> None:
+def test_tests_replace_no_private_names() -> None:
     tests = {str(path): ast.parse(path.read_text()) for path in Path(__file__).parent.rglob("*.py")}
     assert not {name: found for name, test in tests.items() if (found := [*replaced_in(test)])}
     assert {found[:6] for found in replaced_in(ast.parse(REPLACING))} == {f"line {n}" for n in range(3, 9)}

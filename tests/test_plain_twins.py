@@ -1,4 +1,4 @@
-"""Steps of the suite beside the same local program on plain tensors."""
+"""Steps of the suite compared with equal local programs on plain tensors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MATMULS = ("mm.", "addmm.", "bmm.", "_scaled_dot_product")
 
 
 class LocalOps(TorchDispatchMode):
-    """Names the local ops that run, with the shapes that they are given, and whether any was on a DTensor."""
+    """Records local ops with their input shapes, and whether any op ran on a DTensor."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -53,7 +53,7 @@ class LocalOps(TorchDispatchMode):
             self.has_dtensors = True
             return NotImplemented
         tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
-        if not any(isinstance(tensor, FakeTensor) for tensor in tensors):  # what propagation runs
+        if not any(isinstance(tensor, FakeTensor) for tensor in tensors):  # ops run by propagation
             self.seen.append((func.__name__, tuple(tuple(tensor.shape) for tensor in tensors)))
         return func(*args, **(kwargs or {}))
 
@@ -90,7 +90,7 @@ def test_decoding_a_token_caches_only_its_position(mesh_factory: MeshFactory) ->
 
 
 def cached_by(decode: Callable[[int], Any], number: int) -> set[int]:
-    """Decode a token, and give the lengths of the caches that it is appended to."""
+    """Decode a token, and return the lengths of the caches that it is appended to."""
     ops = LocalOps()
     with ops:
         assert decode(number).shape == (2, 1, 64)

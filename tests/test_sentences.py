@@ -1,4 +1,4 @@
-"""No decision reads a sentence: with reworded ones, runs end alike, with equal numbers and colours."""
+"""Decisions do not depend on sentences: runs with reworded ones have equal outcomes, numbers and colors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.long]
 ROOT = Path(__file__).parents[1]
 HOOK = ROOT / "tests" / "sentence_hook.py"
 COLOR = re.compile(r"\x1b\[[\d;]*m")
-# Latencies of a run and its retries are read from a script, and a test adds to those of its call.
+# Latencies of a run and its retries are scripted, and a test adds to those of its call.
 CONFTEST = """
 import itertools, os, sys, types
 from pytest_dtdispatch.rounds import blocks
@@ -201,7 +201,7 @@ def test_canned(request):
 """
 FILES = {"conftest.py": CONFTEST, "test_rows.py": ROWS, "test_steps.py": STEPS, "test_canned.py": CANNED}
 MEASURED = ("--dtdispatch", "--dtdispatch-rounds=10", "--dtdispatch-repeat=2", "--benchmark-quiet")
-# With `--assert=plain`, as the import hook of pytest would come first.
+# With `--assert=plain`, because pytest's import hook would take precedence.
 PYTEST = ("pytest", "--assert=plain", "--color=yes", *ALONE, *MEASURED)
 COMMANDS = {
     "base": (*PYTEST, "--benchmark-save=base", "--junitxml=base.xml", "--dtdispatch-export=csv:base.csv"),
@@ -227,7 +227,7 @@ class Elements(HTMLParser):
 
 
 def verdict_facts(one: RowVerdict) -> tuple[Any, ...]:
-    """Return a verdict with its figures; the name of one on a whole run is a sentence."""
+    """Return a verdict with its figures; the name is omitted on a whole run, where it is a sentence."""
     row = one.row if one.row.test else None
     return row, one.verdict.value, one.change, bool(one.remedy), len(one.details)
 
@@ -255,7 +255,7 @@ def outcomes(path: Path) -> list[tuple[str, list[str]]]:
 
 
 def facts_of(folder: Path, *python: str) -> dict[str, Any]:
-    """Run the commands in a folder, and return everything that may not depend on a sentence."""
+    """Run the commands in a folder, and return all facts that must not depend on sentences."""
     for name, text in FILES.items():
         (folder / name).write_text(text)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "250", "PYTHONHASHSEED": "0"}
@@ -278,7 +278,7 @@ def facts_of(folder: Path, *python: str) -> dict[str, Any]:
             (folder / "saved").mkdir(exist_ok=True)
             (folder / "saved" / saved.name).write_bytes(saved.read_bytes())
             facts |= {f"{kind} of {name}": found for kind, found in run_facts(saved).items()}
-        if name == "base":  # the next run is compared with its results
+        if name == "base":  # the next run is compared with these results
             lines = (folder / "base.csv").read_text().splitlines()
             (folder / "expected.csv").write_text("".join(f"{line},0.1\n" for line in lines))
     facts["tones of canned runs"] = json.loads((folder / "tones.json").read_text())
@@ -292,7 +292,7 @@ def test_reworded_sentences_change_no_decision(tmp_path: Path) -> None:
     reworded.mkdir()
     expected, found = facts_of(plain, "-m"), facts_of(reworded, str(HOOK))
     assert "few samples" in (plain / "base.txt").read_text()
-    assert "few samples" not in (reworded / "base.txt").read_text(), "sentences are reworded"
+    assert "few samples" not in (reworded / "base.txt").read_text(), "sentences were not reworded"
     for name in expected:
         (tmp_path / name).write_text(f"{expected[name]}\n{found[name]}\n")
     differing = [name for name in expected if found[name] != expected[name]]

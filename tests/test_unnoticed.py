@@ -1,4 +1,4 @@
-"""The program does not notice that its steps are counted, watched, budgeted or compared."""
+"""Counting, watching, budgeting and comparing steps has no side effects on the program."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_compiled_code_is_not_compiled_again(mesh: DeviceMesh, measure: Measure)
     plain = block(x)
     compiled = graphs.frame_count
     results: list[torch.Tensor] = []
-    for times in (1, 2):  # in the end it is compiled where it is measured
+    for times in (1, 2):  # the second time, it is first compiled while measured
         measure(lambda: results.append(block(x)))
         assert all(torch.equal(each, plain) for each in (*results, block(x)))
         assert graphs.frame_count == times * compiled

@@ -29,7 +29,7 @@ from pytest_dtdispatch.rounds.sampler import Meter, WallClock
 from pytest_dtdispatch.stats.rank_sums import shift_interval
 from pytest_dtdispatch.torchapi import compiler as compilerapi
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from tests.probes import why_no_dynamic_compile
+from tests.probes import dynamic_compile_error
 
 if TYPE_CHECKING:
     from tests.conftest import Shard as Make
@@ -131,7 +131,7 @@ def test_counts_are_those_of_one_compile(shard: Make) -> None:
 
 
 def test_a_propagation_that_asks_no_cache_is_counted(shard: Make) -> None:
-    if missing := why_no_dynamic_compile(shard(8, 8)):
+    if missing := dynamic_compile_error(shard(8, 8)):
         pytest.skip(missing)
     assert measured(double, shard(8, 8), dynamic=True).counts.propagations
 

@@ -25,7 +25,7 @@ from pytest_dtdispatch.torchapi.missing_api import fully_shard
 from pytest_dtdispatch.torchapi.tensors import local_of, shards_of_simulated_ranks
 from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
 from tests.models.watching import CountedOps, Watch, calls_by_op, differences, watched
-from tests.probes import FSDP_WITHOUT_CUDA, LOCAL_TENSOR, fake_group_writes, needs, why_no_product_of_heads
+from tests.probes import FSDP_WITHOUT_CUDA, LOCAL_TENSOR, fake_group_writes, head_product_error, needs
 
 pytestmark = pytest.mark.torch
 
@@ -113,7 +113,7 @@ def program(request: pytest.FixtureRequest) -> Iterator[Program]:
     run, spec, dim_names = CASES[request.param]
     with closing(ProcessGroupOwner()) as owner:
         mesh = owner.mesh(spec, dim_names)
-        if run is decode_llama and (missing := why_no_product_of_heads(mesh)):
+        if run is decode_llama and (missing := head_product_error(mesh)):
             pytest.skip(missing)
 
         def program(watch: Watch, capturing: Open) -> None:

@@ -39,9 +39,9 @@ from tests.probes import (
     FSDP_WITHOUT_CUDA,
     LOCAL_TENSOR,
     NATIVE_CACHE,
+    is_replanned_for_scalar_type,
     needs,
     needs_rule,
-    scalar_types_are_told_apart,
 )
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
@@ -120,7 +120,7 @@ def test_single_miss_is_counted_with_its_reason(
 def test_scalar_type_change_misses_in_one_step(mesh: DeviceMesh) -> None:
     a, scalars = on_mesh(mesh), iter((1, 1, 1.5, 1.5))
     steps = count(lambda: a + next(scalars), warmup=1, steps=3)
-    misses = scalar_types_are_told_apart(mesh)
+    misses = is_replanned_for_scalar_type(mesh)
     assert [one.misses for one in steps.steps] == [0, misses, 0]
     assert [miss.reason for miss in steps.missed] == ["type of other float, was int"] * misses
 
