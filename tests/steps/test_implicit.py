@@ -1,4 +1,4 @@
-"""Redistributions that no one asked for, told apart from those that were asked for."""
+"""Implicit redistributions are distinguished from explicit ones."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ Make = Callable[[DeviceMesh], Callable[[], Any]]
 WHOLE = [Replicate()]
 
 
-def made(mesh: DeviceMesh, placement: Any, requires_grad: bool = False) -> Any:
+def distributed(mesh: DeviceMesh, placement: Any, requires_grad: bool = False) -> Any:
     return distribute_tensor(torch.rand(8, 8), mesh, [placement]).requires_grad_(requires_grad)
 
 
-# Steps whose redistributions were asked for
+# Steps with explicit redistributions
 
 
 def redistributed(mesh: DeviceMesh) -> Callable[[], Any]:
-    rows, columns = made(mesh, Shard(0), requires_grad=True), made(mesh, Shard(1))
+    rows, columns = distributed(mesh, Shard(0), requires_grad=True), distributed(mesh, Shard(1))
     return lambda: (rows.redistribute(placements=[Shard(1)]) + columns).to_local().sum().backward()
 
 
 def gathered(mesh: DeviceMesh) -> Callable[[], Any]:
-    rows = made(mesh, Shard(0), requires_grad=True)
+    rows = distributed(mesh, Shard(0), requires_grad=True)
     return lambda: (rows * 2).full_tensor().sum().backward()
 
 
@@ -75,16 +75,16 @@ def summed(mesh: DeviceMesh) -> Callable[[], Any]:
 
 EXPLICIT: list[Make] = [redistributed, gathered, parallel, parallel_by_sequence, summed]
 
-# Steps in which an op redistributes, at the marked line
+# Steps in which an op redistributes implicitly, at the marked line
 
 
 def added(mesh: DeviceMesh) -> Callable[[], Any]:
-    rows, columns = made(mesh, Shard(0)), made(mesh, Shard(1))
+    rows, columns = distributed(mesh, Shard(0)), distributed(mesh, Shard(1))
     return lambda: rows.redistribute(placements=WHOLE) + rows + columns  # added
 
 
 def multiplied(mesh: DeviceMesh) -> Callable[[], Any]:
-    rows = made(mesh, Shard(0))
+    rows = distributed(mesh, Shard(0))
     return lambda: rows @ rows  # multiplied
 
 
@@ -95,14 +95,14 @@ def biased(mesh: DeviceMesh) -> Callable[[], Any]:
 
 
 def clipped(mesh: DeviceMesh) -> Callable[[], Any]:
-    weight = made(mesh, Shard(0), requires_grad=True)
-    weight.grad = made(mesh, Shard(0))
+    weight = distributed(mesh, Shard(0), requires_grad=True)
+    weight.grad = distributed(mesh, Shard(0))
     return lambda: nn.utils.clip_grad_norm_([weight], 1e9)  # clipped
 
 
 def optimized(mesh: DeviceMesh) -> Callable[[], Any]:
-    weight = nn.Parameter(made(mesh, Shard(0)))
-    weight.grad = made(mesh, Replicate())
+    weight = nn.Parameter(distributed(mesh, Shard(0)))
+    weight.grad = distributed(mesh, Replicate())
     optimizer = torch.optim.SGD([weight], lr=0.1)
     return lambda: optimizer.step()  # optimized
 
@@ -117,7 +117,7 @@ def name_of(make: Any) -> str:
 @pytest.mark.parametrize("make", EXPLICIT, ids=name_of)
 def test_explicit_redistribution_is_not_implicit(mesh: DeviceMesh, make: Make) -> None:
     steps = run_and_count(StepCalls("step", make(mesh), 2, 3))
-    assert steps.redistributions, "it has some, and all were asked for"
+    assert steps.redistributions, "the step has redistributions, all explicit"
     assert (steps.implied, steps.implicit_per_step) == ((), 0)
     assert not complaint(judge(steps, {"implicit": 0}))
 
@@ -127,9 +127,9 @@ def test_implicit_redistribution_over_limit_is_listed_by_line(mesh: DeviceMesh, 
     steps = run_and_count(StepCalls("step", make(mesh), 2, 3))
     assert steps.implicit_per_step >= 1
     [line] = [number for number, text in enumerate(LINES, 1) if text.endswith(f"  # {name_of(make)}")]
-    title, what, *listed = complaint(judge(steps, {"implicit": 0})).splitlines()
+    title, excess, *listed = complaint(judge(steps, {"implicit": 0})).splitlines()
     count = int(steps.implicit_per_step)
-    assert (title, what) == ("step: over its limits", f"implicit=0, and step 1 has {count}")
+    assert (title, excess) == ("step: over its limits", f"implicit=0, and step 1 has {count}")
     assert listed
     assert all(f"{FILE}:{line} " in text and "redistribute:" not in text for text in listed)
 
@@ -176,9 +176,9 @@ def test_strict_context_of_torch_refuses_implicit_steps(mesh: DeviceMesh, make: 
             step()
 
 
-def test_gradient_that_from_local_redistributes_is_counted_once(mesh: DeviceMesh) -> None:
+def test_gradient_redistributed_by_from_local_is_counted_once(mesh: DeviceMesh) -> None:
     [one] = run_and_count(StepCalls("step", gradient_replaced(mesh), 1, 1)).redistributions
     assert (one.op, one.source, one.target) in [
         (op, ("P",), ("R",))
-        for op in ("redistribute", "from_local")  # the latter from torch 2.15 on
+        for op in ("redistribute", "from_local")  # the latter since torch 2.15
     ]

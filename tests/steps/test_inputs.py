@@ -1,4 +1,4 @@
-"""Steps with inputs of several shapes, as decode loops and batches: what is counted, shown and refused."""
+"""Steps with inputs of several shapes, such as decode loops and batches: counts, output and errors."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def steps_of(shapes: Iterable[str], misses: list[int], warmup: int = 0) -> Steps
 GROWN = replace(steady := steps_of("aba", [1, 0, 0]), steps=(*steady.steps[:2], StepCounts(spec_growth=1)))
 
 
-def one(given: Any) -> None:
-    del given
+def one(value: Any) -> None:
+    del value
 
 
 def two(left: Any, right: Any) -> None:
     del left, right
 
 
-# What the step may be given, and what it is called with
+# Inputs of a step, and the arguments of its calls
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def two(left: Any, right: Any) -> None:
         (7, [1], {}, "a value of type int is not callable: pass a function"),
     ],
 )
-def test_a_mistake_is_one_line(step: Any, inputs: Any, how: dict[str, Any], line: str) -> None:
+def test_invalid_arguments_are_one_line(step: Any, inputs: Any, how: dict[str, Any], line: str) -> None:
     with pytest.raises(MeasurementError) as refused:
         DtDispatch().steps(step, inputs=inputs, **how)
     assert str(refused.value).startswith(f"steps(): {line}")
     assert "\n" not in str(refused.value)
 
 
-def test_numbers_of_steps_have_their_defaults() -> None:
+def test_numbers_of_steps_have_defaults() -> None:
     alike, inputs = read_calls(dict, None, None, None, None), read_calls(one, None, None, [1], None)
     assert (alike.name, alike.warmup, alike.steps) == ("dict", 3, 5)
     assert (inputs.name, inputs.warmup) == ("one", 0)
@@ -89,7 +89,7 @@ def test_numbers_of_steps_have_their_defaults() -> None:
 
 
 class Items:
-    """A sequence of the old kind, as a map-style dataset is."""
+    """A sequence with only ``__getitem__``, like a map-style dataset."""
 
     def __getitem__(self, at: int) -> int:
         return [8, 16][at]
@@ -121,7 +121,7 @@ def test_inputs_are_requested_lazily_and_errors_propagate(run: Callable[..., Any
     assert next(numbers) == 1
 
 
-# The text of an input
+# Text of an input
 
 
 @dataclass
@@ -140,7 +140,7 @@ class Array:
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("value", "text"),
     [
         (torch.zeros(8, 4), "f32[8,4]"),
         (torch.tensor(1.0), "f32[]"),
@@ -155,8 +155,8 @@ class Array:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_input_text_has_cache_relevant_properties(given: Any, text: str) -> None:
-    assert shape_of(given) == text
+def test_input_text_has_cache_relevant_properties(value: Any, text: str) -> None:
+    assert shape_of(value) == text
 
 
 def test_placements_and_mesh_are_part_of_a_shape(group_owner: ProcessGroupOwner) -> None:
@@ -173,7 +173,7 @@ def test_shape_text_ignores_values_but_separates_long_inputs() -> None:
     assert short != other
 
 
-# When a step is steady
+# Steady steps
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,8 @@ def test_shape_text_ignores_values_but_separates_long_inputs() -> None:
         ("abab", [1, 1, 0, 1], 0, None),
         ("a", [1], 0, None),
         ("", [], 0, Steady(0, 0)),
-        ("abca", [1, 1, 1, 0], 2, Steady(3, 1)),  # shapes of the warm-up are known, its steps do not count
+        # Shapes of the warm-up are cached, its steps are not counted.
+        ("abca", [1, 1, 1, 0], 2, Steady(3, 1)),
         ("aba", [1, 1, 0], 2, Steady(2, 0)),
     ],
 )
@@ -195,11 +196,11 @@ def test_step_is_steady_after_its_last_miss(
     assert steps_of(shapes, misses, warmup).steady_after == steady
 
 
-# What is counted
+# Counts
 
 
 @pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=["replicated", "sharded"])
-def test_a_growing_cache_misses_at_each_token(mesh: DeviceMesh, placement: Any) -> None:
+def test_growing_cache_misses_at_each_token(mesh: DeviceMesh, placement: Any) -> None:
     cache: Any = DTensor.from_local(torch.rand(2, 4, 8), mesh, [placement])
 
     def step(token: DTensor) -> None:
@@ -241,7 +242,7 @@ def test_input_generation_is_excluded_from_step_counts(mesh: DeviceMesh) -> None
     assert steps.dtensor_growth == 0
 
 
-# What is shown
+# Output
 
 
 def text_of(steps: Steps, verbose: bool = False) -> list[str]:
@@ -279,7 +280,7 @@ def test_long_list_of_shapes_is_cut_unless_verbose() -> None:
         (GROWN, "steady after 1 shape, grows", Tone.BAD),
     ],
 )
-def test_the_state_of_steps_with_inputs(steps: Steps, state: str, tone: Tone) -> None:
+def test_steps_with_inputs_have_a_state(steps: Steps, state: str, tone: Tone) -> None:
     table: Any = document({"test_step": (steps,)}, View()).blocks[0]
     line = table.groups[0].lines[0]
     assert (line.proof, line.tone) == (state, tone)

@@ -1,4 +1,4 @@
-"""Counting steps: what is built in is what is counted, and the program does not notice."""
+"""Step counts: events built into steps are counted exactly, without side effects on the program."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ from tests.probes import (
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
 
 HAS_NATIVE = ShardingCaches().has_native
-FIRST_ASKED, FIRST_CACHE = (QueriedCache.NATIVE, "native") if HAS_NATIVE else (QueriedCache.PYTHON, "python")
+FIRST_QUERIED, FIRST_CACHE = (
+    (QueriedCache.NATIVE, "native") if HAS_NATIVE else (QueriedCache.PYTHON, "python")
+)
 Make = Callable[..., DTensor]
 Step = Callable[[], Any]
 
@@ -68,7 +70,7 @@ def clear_as_a_program_does() -> None:
         clear()
 
 
-# Steps that miss once each, by construction
+# Steps with exactly one miss by construction
 
 
 def doubled(mesh: DeviceMesh, rows: int = 4) -> Any:
@@ -114,7 +116,7 @@ def test_single_miss_is_counted_with_its_reason(
     steps = count(lambda: run(mesh, next(numbers)))
     assert [one.misses for one in steps.steps] == [1] * 5
     assert steps.steps[-1].missed[0].reason == reason
-    assert steps.steps[-1].missed[0].queried is FIRST_ASKED
+    assert steps.steps[-1].missed[0].queried is FIRST_QUERIED
 
 
 def test_scalar_type_change_misses_in_one_step(mesh: DeviceMesh) -> None:
@@ -165,7 +167,7 @@ def test_nested_propagations_are_not_counted_as_misses(shard: Make) -> None:
     assert [one.misses for one in steps.steps] == [1] * 5
 
 
-def test_propagations_that_ask_no_cache_are_counted(shard: Make) -> None:
+def test_propagations_that_query_no_cache_are_counted(shard: Make) -> None:
     a = shard(8, 8)
     propagator = DTensor._op_dispatcher.sharding_propagator
     name = next(name for name in TENSOR_META if hasattr(propagator, name))
@@ -178,12 +180,12 @@ def test_propagations_that_ask_no_cache_are_counted(shard: Make) -> None:
         propagator.propagate_op_sharding_non_cached(schemas[0])
 
     missed = count(step, warmup=1, steps=2).steps[-1].missed
-    assert [miss.queried for miss in missed] == [FIRST_ASKED, QueriedCache.NONE]
+    assert [miss.queried for miss in missed] == [FIRST_QUERIED, QueriedCache.NONE]
     assert missed[1].reason.startswith("no cache was queried")
 
 
 def test_decode_loop_compares_calls_across_steps(shard: Make) -> None:
-    """Both products of attention are ``bmm``, and the first is as near to the second as to itself."""
+    """Both products of attention are ``bmm``, and the first is as similar to the second as to itself."""
     query = shard(8, 1, 4)
     keys: list[Any] = [shard(8, 4, 4)]
     values: list[Any] = [shard(8, 4, 4)]
@@ -213,7 +215,7 @@ def test_call_is_matched_across_clears_and_caches(shard: Make) -> None:
         a + a
         clear_as_a_program_does()
         a + a
-        if HAS_NATIVE:  # older ones have no rule for it
+        if HAS_NATIVE:  # older versions of torch have no rule for it
             a.argmax(1)
         torch.is_same_size(a, a)
         b = shard(next(rows), 8)
@@ -287,8 +289,8 @@ def test_cache_growth_is_counted_and_hits_later(mesh: DeviceMesh, k: int) -> Non
 
 
 def leave_as_garbage(of: Any) -> None:
-    made = [of]
-    made.append(made)
+    cycle = [of]
+    cycle.append(cycle)
 
 
 @pytest.mark.parametrize(
@@ -303,14 +305,14 @@ def test_live_dtensors_and_specs_are_counted_without_garbage(
 
 @pytest.mark.parametrize("has_many", [False, True])
 def test_growth_is_described_by_retained_tensors(mesh: DeviceMesh, has_many: bool) -> None:
-    """The first step creates eight tensors that stay; each replaces six by longer ones."""
+    """The first step creates eight tensors that stay; each step replaces six by longer ones."""
     stay, cache, history = list[Any](), list[Any](), list[Any]()
 
     def step() -> None:
         stay.extend(on_mesh(mesh) for _ in range(8 - len(stay)))
         cache[:] = [on_mesh(mesh, 5 + len(history)) for _ in range(6)]
         history.append([DTensor.from_local(torch.ones(()), mesh, [Replicate()]) for _ in range(1 + has_many)])
-        if has_many:  # of another shape each time
+        if has_many:  # with a new shape in each step
             history[-1].append(DTensor.from_local(torch.ones(len(history)), mesh, [Replicate()]))
 
     steps = count(step)
@@ -319,18 +321,18 @@ def test_growth_is_described_by_retained_tensors(mesh: DeviceMesh, has_many: boo
     assert steps.steps[-1].kept == ("f32[] R, f32[8] R" if has_many else "f32[] R")
 
 
-def test_references_to_the_class_are_no_growth(mesh: DeviceMesh) -> None:
+def test_references_to_the_class_are_not_growth(mesh: DeviceMesh) -> None:
     classes: list[type] = []
     steps = count(lambda: classes.extend([DTensor, spec_type()]))
     assert [(one.dtensor_growth, one.spec_growth) for one in steps.steps] == [(0, 0)] * 5
 
 
 def test_live_objects_match_the_garbage_collector(mesh: DeviceMesh) -> None:
-    kept: list[DTensor] = []
+    tensors: list[DTensor] = []
     with StepCounter() as counter:
-        kept.extend(on_mesh(mesh) for _ in range(7))
+        tensors.extend(on_mesh(mesh) for _ in range(7))
         counts = counter.lap()
-        alive = [o for o in gc.get_objects() if type(o) is spec_type()]  # since entry
+        alive = [o for o in gc.get_objects() if type(o) is spec_type()]  # created since entry
     assert counts.spec_growth == len(alive) == 7
 
 
@@ -338,11 +340,11 @@ def test_live_objects_match_the_garbage_collector(mesh: DeviceMesh) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "told"),
+    ("step", "line"),
     [
         (
             lambda a: a.redistribute(placements=[Replicate(), Replicate()]),
-            # An all-gather is as large as what comes out of it.
+            # The size of an all-gather is that of its output.
             "redistribute: f32[16,8] R S0 -> R R, 512 bytes",
         ),
         (
@@ -351,14 +353,14 @@ def test_live_objects_match_the_garbage_collector(mesh: DeviceMesh) -> None:
         ),
         (lambda a: a.redistribute(placements=[Replicate(), Shard(0)]), ""),
     ],
-    ids=["asked for", "implied by an op, and sending nothing", "to the same placements"],
+    ids=["explicit", "implied by an op without transfer", "to the same placements"],
 )
 def test_redistribution_text_has_placements_and_bytes(
-    grid: DeviceMesh, step: Callable[[Any], Any], told: str
+    grid: DeviceMesh, step: Callable[[Any], Any], line: str
 ) -> None:
     a = DTensor.from_local(torch.rand(4, 8), grid, [Replicate(), Shard(0)])
     steps = count(lambda: step(a))
-    assert [str(one).partition(", at ")[0] for one in steps.redistributions[-1:]] == [told] * bool(told)
+    assert [str(one).partition(", at ")[0] for one in steps.redistributions[-1:]] == [line] * bool(line)
     assert steps.redistributes_per_step == len(steps.steps[0].redistributions)
 
 
@@ -389,7 +391,7 @@ def test_wraps_of_a_module_imported_again_are_counted(
             call(local, mesh, [Shard(0)])
 
     for _ in range(4):
-        gc.collect()  # nobody refers to the module of the last round
+        gc.collect()  # no reference to the module of the previous round remains
         helper = None if is_in_step else importlib.import_module("helper_of_step")
         assert count(partial(step, helper), 1, 2).wraps_per_step == 4
         del sys.modules["helper_of_step"]
@@ -405,7 +407,7 @@ c10d: Any = dist
 
 
 class GroupInPython(c10d.ProcessGroup):  # type: ignore[misc]
-    """Four ranks whose collectives do nothing, by the names of old torches and of new ones."""
+    """Process group of four ranks with no-op collectives, under the names of old and new torch versions."""
 
     def _done(self, tensors: Any, *_: Any) -> Any:
         future: Future[Any] = Future()
@@ -456,7 +458,7 @@ def simulated(group_owner: ProcessGroupOwner) -> DeviceMesh:
 @pytest.mark.parametrize(
     "ranks", ["mesh", pytest.param("simulated", marks=needs(LOCAL_TENSOR)), "mesh_in_python"]
 )
-def test_collectives_are_counted_whatever_runs_them(ranks: str, request: pytest.FixtureRequest) -> None:
+def test_collectives_are_counted_on_every_backend(ranks: str, request: pytest.FixtureRequest) -> None:
     on: DeviceMesh = request.getfixturevalue(ranks)
     shard, partial = on_mesh(on, 2), DTensor.from_local(torch.rand(8, 8), on, [Partial()])
     plain = torch.rand(8)
@@ -472,13 +474,13 @@ def test_collectives_are_counted_whatever_runs_them(ranks: str, request: pytest.
     assert [one.bytes for one in steps.redistributions] == [256, 256, 256]
 
 
-@pytest.mark.parametrize("rows", [8, 6])  # even and uneven shards: those are padded
+@pytest.mark.parametrize("rows", [8, 6])  # even shards, and uneven ones, which are padded
 @pytest.mark.parametrize("ranks", ["mesh", pytest.param("simulated", marks=needs(LOCAL_TENSOR))])
 def test_shard_to_shard_counts_as_on_gpu(ranks: str, rows: int, request: pytest.FixtureRequest) -> None:
     on: DeviceMesh = request.getfixturevalue(ranks)
     whole: Any = distribute_tensor(torch.rand(rows, 8), on, [Shard(0)]).requires_grad_()
 
-    def step() -> None:  # three exchanges: one in backward, where the gradient of the sum is replicated
+    def step() -> None:  # three exchanges, one of them in backward: the gradient of the sum is replicated
         whole.redistribute(placements=[Shard(1)]).redistribute(placements=[Shard(0)]).sum().backward()
 
     [counted] = count(step, warmup=1, steps=1).steps
@@ -516,7 +518,7 @@ def test_collective_variants_have_one_kind(op: str, kind: str) -> None:
     assert collective_kind(op) == kind
 
 
-# The program does not notice
+# Side effects on the program
 
 
 def test_objects_frozen_by_program_stay_frozen(mesh: DeviceMesh) -> None:
@@ -543,7 +545,7 @@ def test_exception_in_a_step_leaves_nothing_behind(mesh: DeviceMesh) -> None:
     assert next(calls) == 5
 
 
-def test_mode_that_hides_ops_hides_no_counts(shard: Make) -> None:
+def test_counts_include_ops_hidden_by_a_mode(shard: Make) -> None:
     rows = itertools.count(8)
 
     def step() -> None:
@@ -571,7 +573,7 @@ def test_hits_before_a_clear_are_not_lost(shard: Make) -> None:
 
 
 @needs(NATIVE_CACHE)
-def test_a_clear_that_nobody_sees_is_warned_of(shard: Make) -> None:
+def test_unobserved_clear_causes_a_warning(shard: Make) -> None:
     a, clear = shard(8, 8), vars(torch._C)["_clear_DTensor_sharding_propagator_cache"]
 
     def step() -> None:
@@ -616,5 +618,5 @@ def test_finished_miss_holds_no_specs(mesh: DeviceMesh) -> None:
 
     ShardingCaches().clear_all()
     counted = count(step, warmup=0, steps=3).steps
-    # Each plan in the cache holds its own: the first miss holds as many as the others.
+    # Each cached plan holds its own specs: the first miss retains as many as the others.
     assert len({(one.misses, one.spec_growth) for one in counted}) == 1

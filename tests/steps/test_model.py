@@ -1,4 +1,4 @@
-"""What was counted of a step, and what happened in several steps, one line a cause."""
+"""Counts of a step, and the events of several steps with one line per cause."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def test_totals_exclude_the_warmup() -> None:
     assert (steps.spec_growth, steps.dtensor_growth) == (8, 10)
     per_step = steps.misses_per_step, steps.redistributes_per_step, steps.collectives_per_step
     assert (*per_step, steps.wraps_per_step, steps.unwraps_per_step) == (1, 1, 3, 2, 1)
-    asked_for = StepCounts(events=(gathered(8), gathered(8)))
-    assert Steps("train", (), (STEP, asked_for, STEP, asked_for)).implicit_per_step == 0.5
+    explicit = StepCounts(events=(gathered(8), gathered(8)))
+    assert Steps("train", (), (STEP, explicit, STEP, explicit)).implicit_per_step == 0.5
     assert (steps.spec_growth_per_step, steps.dtensor_growth_per_step) == (4, 5)
-    assert steps.cache_growth_per_step == 3, "of the cache that grew most"
+    assert steps.cache_growth_per_step == 3, "growth of the cache that grew most"
 
 
 def test_count_lists_its_components() -> None:
@@ -67,7 +67,7 @@ def test_count_lists_its_components() -> None:
     assert growth.details == ("native: +2 over 2 steps", "FakeTensor: +6 over 2 steps")
 
 
-def test_where_nothing_is_measured_every_count_is_0() -> None:
+def test_counts_are_zero_if_nothing_is_measured() -> None:
     steps = Steps("train", (), ())
     numbers = [getattr(steps, name) for name in dir(steps) if name.endswith("_per_step") and name[0] != "_"]
     assert len(numbers) == 11
@@ -77,14 +77,14 @@ def test_where_nothing_is_measured_every_count_is_0() -> None:
 def test_source_lines_do_not_affect_run_equality() -> None:
     elsewhere = replace(WRAPPED, place=replace(AT, line=4))
     assert elsewhere == WRAPPED
-    assert elsewhere.origin != WRAPPED.origin, "it is another cause"
+    assert elsewhere.origin != WRAPPED.origin, "a different cause"
     assert replace(STEP, hits=3) != STEP
 
 
 def test_step_with_different_call_count_is_unsteady() -> None:
     three, four = StepCounts(hits=3), StepCounts(hits=4)
     assert Steps("", (), (three, three, four, three)).unsteady == "3 calls in step 1 and 4 in step 3"
-    assert not Steps("", (four,), (three, three)).unsteady, "the warm-up may differ"
+    assert not Steps("", (four,), (three, three)).unsteady, "the warm-up may have different counts"
 
 
 def test_repeated_cause_is_one_line_with_ranges() -> None:
@@ -161,7 +161,7 @@ def test_varying_shapes_of_layers_are_one_range() -> None:
     )
 
 
-def test_numbers_inside_of_names_are_no_ranges() -> None:
+def test_numbers_in_names_are_not_merged_into_ranges() -> None:
     assert merge_texts(["mesh ('dp3',), were ('dp2',)", "mesh ('dp4',), were ('dp3',)"]) == (
         "mesh ('dp3',), were ('dp2',) ... ('dp4',), were ('dp3',)"
     )

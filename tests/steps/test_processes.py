@@ -1,4 +1,4 @@
-"""Counts of processes that a program starts: they come back as they were, and the program notices nothing."""
+"""Counts of started processes are returned to the parent unchanged, without side effects on the program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.torch
 
 
 def run_here(process: Any) -> None:
-    """Stand for a start: run in this process what the other would run."""
+    """Replace the start of a process: run its target in this process."""
     process.run()
 
 
@@ -53,7 +53,7 @@ def test_exiting_process_reports_its_counts(shard: Callable[..., Any], tmp_path:
     assert [found.misses for _, found in counts.found()] == [1]
 
 
-def test_processes_that_cannot_count_tell_nothing_and_run(tmp_path: Path) -> None:
+def test_processes_that_cannot_count_run_silently(tmp_path: Path) -> None:
     ran: list[str] = []
     counts = ProcessCounts(str(tmp_path))
     forked = multiprocessing.get_context("fork").Process(target=ran.append, args=("forked",))

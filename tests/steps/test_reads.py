@@ -1,4 +1,4 @@
-"""Reads of values by the host: each is counted once, with its line, and nothing else is."""
+"""Reads of values by the host are counted once, with their line; other calls are not counted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.torch
 X = torch.arange(64.0).reshape(8, 8)
 MASK, NUMBER, REPEATS = X > 32, torch.tensor(3), torch.arange(8)
 Make = Callable[..., DTensor]
-# By the function that reads.
+# Keys: the function that reads.
 ONE_READ: dict[str, tuple[str, Callable[[], Any]]] = {
     "item": ("item", NUMBER.item),
     "bool": ("item", lambda: bool(NUMBER)),
@@ -87,7 +87,7 @@ def test_calls_without_a_wait_are_not_counted(name: str) -> None:
     assert counted(NO_READ[name]).reads == ()
 
 
-def test_reads_equal_those_that_a_mode_sees() -> None:
+def test_reads_equal_those_observed_by_a_mode() -> None:
     class Seen(TorchDispatchMode):
         count = 0
 
@@ -105,7 +105,7 @@ def test_reads_equal_those_that_a_mode_sees() -> None:
     assert len(counted(step).reads) == seen.count == 8
 
 
-def test_read_of_a_partial_dtensor_is_marked(shard: Make) -> None:
+def test_read_of_partial_dtensor_is_marked(shard: Make) -> None:
     total: Any = shard(8, 8).sum()
     before = total.item()
     [partial] = counted(lambda: total.item()).reads
@@ -115,7 +115,7 @@ def test_read_of_a_partial_dtensor_is_marked(shard: Make) -> None:
     [reduced] = counted(lambda: total.full_tensor().item()).reads
     assert not reduced.is_partial
     [compared] = counted(lambda: torch.equal(total, total)).reads
-    assert (compared.op, compared.is_partial) == ("equal", False), "torch reduces it first"
+    assert (compared.op, compared.is_partial) == ("equal", False), "torch reduces the value first"
 
 
 def test_reading_a_dtensor_changes_no_other_count(shard: Make) -> None:
@@ -129,7 +129,7 @@ def test_reads_by_torch_or_us_are_not_counted(shard: Make) -> None:
     a = shard(8, 8)
 
     def step() -> None:
-        a.sum()  # its miss names the mesh
+        a.sum()  # the text of its miss names the mesh
         assert a.device_mesh.get_coordinate()
 
     ShardingCaches().clear_all()
@@ -143,9 +143,7 @@ FORMS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fu
 @pytest.mark.parametrize("is_sharded", [False, pytest.param(True, marks=needs(FSDP_WITHOUT_CUDA))])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
-def test_step_of_an_optimizer_reads_nothing(
-    optimizer: Any, form: str, is_sharded: bool, mesh: DeviceMesh
-) -> None:
+def test_optimizer_step_has_no_reads(optimizer: Any, form: str, is_sharded: bool, mesh: DeviceMesh) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     if is_sharded:
         torch.distributed.fsdp.fully_shard(model, mesh=mesh)
@@ -202,7 +200,7 @@ def test_compiled_code_reads_at_its_calling_line() -> None:
     torch.compiler.reset()
 
 
-def test_handler_is_restored_as_it_was_installed(shard: Make) -> None:
+def test_original_handler_is_restored(shard: Make) -> None:
     total, op = shard(8, 8).sum(), torch.ops.aten._local_scalar_dense.default
     handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
     with StepCounter():
@@ -212,7 +210,7 @@ def test_handler_is_restored_as_it_was_installed(shard: Make) -> None:
 
 
 def test_read_that_outlasts_counting_leaves_no_handler(shard: Make) -> None:
-    """Another thread may still read when counting ends."""
+    """Another thread may still be reading when counting ends."""
     handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
     op, counting = torch.ops.aten._local_scalar_dense.default, StepCounter()
     with counting:
@@ -221,7 +219,7 @@ def test_read_that_outlasts_counting_leaves_no_handler(shard: Make) -> None:
     assert op not in handlers
 
 
-def test_nothing_stays_patched() -> None:
+def test_all_patches_are_removed() -> None:
     counted(NUMBER.item)
     assert "tolist" not in vars(torch.Tensor)
     handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers

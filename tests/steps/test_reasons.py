@@ -1,4 +1,4 @@
-"""Why a call missed."""
+"""Reasons of misses."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ pytestmark = pytest.mark.torch
 
 def tensor(of: str, shape: str = "[8,8]", placements: str = "S0", dtype: str = "f32") -> dict[Trait, str]:
     values = {"type": "tensor", "dtype": dtype, "shape": shape, "placements": placements, "stride": shape}
-    return {Trait(of, what): value for what, value in values.items()}
+    return {Trait(of, field): value for field, value in values.items()}
 
 
 def number(of: str, value: object) -> dict[Trait, str]:
     values = {"type": type(value).__name__, "value": str(value)}
-    return {Trait(of, what): text for what, text in values.items()}
+    return {Trait(of, field): text for field, text in values.items()}
 
 
 def tensors(of: str, count: int) -> dict[Trait, str]:
@@ -82,7 +82,7 @@ def test_miss_of_equal_call_has_a_reason() -> None:
     assert why(seen, "add", BASE, clears=1) == "an equal call missed before: its plan is not cached"
 
 
-def test_a_long_list_of_differences_is_cut() -> None:
+def test_long_list_of_differences_is_cut() -> None:
     seen = Seen()
     note(seen, "add", {t: v for name in "abcde" for t, v in tensor(name).items()})
     shapes = {name: tensor(name, shape=f"[{i},8]") for i, name in enumerate("abcde")}
@@ -101,7 +101,7 @@ def test_calls_at_the_same_position_are_compared_first() -> None:
 
 
 def test_cause_is_independent_of_call_position() -> None:
-    """Where a mode adds ops to autograd, calls of the last warm-up have other places than later ones."""
+    """If a mode adds ops to autograd, calls of the last warm-up step have other positions than later ones."""
     seen, call = Seen(), tensor("self", shape="[12,8]")
     note(seen, "sum", tensor("self"), call=4)
     causes = {seen.why(Called("sum", call, CallPosition(call=number))).without_values for number in (3, 4)}

@@ -1,4 +1,4 @@
-"""The table of what was counted, and the limits of a step."""
+"""The table of step counts, and the limits of a step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WRAPPED = Wrapping("from_local", "f32[8,8]", ("S0",))
 STEADY = StepCounts(hits=12, events=(Collective("all_reduce"),))
 MISSING = StepCounts(hits=11, events=(MISS, GATHER), cache_growth=(("native", 1), ("python", 0)))
 SHARE = Read("item", "f32[]", ("P",), is_partial=True)
-# A step that has two of each.
+# A step with two events of each kind.
 RAN = Collective("all_gather", 64), Collective("all_reduce", 8)
 TWO = StepCounts(
     events=(MISS, MISS, GATHER, GATHER, *RAN, WRAPPED, WRAPPED, SHARE, SHARE),
@@ -43,7 +43,7 @@ def steps_of(*counts: StepCounts) -> Steps:
     return Steps("train", (), counts)
 
 
-def test_advice_stands_below_its_step() -> None:
+def test_advice_is_shown_below_its_step() -> None:
     advice = Advice("mm moved", "place it", "saves at most 2 redistributions", 2)
     lines = text_of(Steps("train", (), (STEADY,), advice=(advice,))).splitlines()
     assert [line.strip() for line in lines[3:5]] == [
@@ -52,7 +52,7 @@ def test_advice_stands_below_its_step() -> None:
     ]
 
 
-def test_a_steady_step_is_one_line() -> None:
+def test_steady_step_is_one_line() -> None:
     steady = Steps("train", (STEADY,) * 3, (STEADY,) * 5)
     assert text_of(steady).splitlines() == [
         "  step   calls  hits  misses  redistributes  wraps  collectives  cache+  specs+  DTensors+  steps  "
@@ -72,7 +72,7 @@ def test_misses_and_growing_caches_are_listed_below() -> None:
     assert line.split()[2:4] == ["11-12", "0-1"]
     assert line.endswith("misses, grows")
     assert f"    missed {MISS} (once in each of steps 1-2)" in notes
-    assert "    cache entries over 3 steps: native +2" in notes, "a cache that did not grow is not named"
+    assert "    cache entries over 3 steps: native +2" in notes, "caches without growth are not named"
     elsewhere = StepCounts(events=(MISS, replace(MISS, elsewhere=True)))
     note = "    1 of 2 misses were in other threads, whose hits are not counted"
     assert note in text_of(steps_of(elsewhere))
@@ -122,12 +122,12 @@ def test_state_names_the_problem_of_a_step(steps: Steps, state: str) -> None:
 
 @pytest.mark.parametrize("limit", LIMITS)
 def test_step_over_its_limit_is_reported_with_count(limit: str) -> None:
-    title, what, *_ = complaint(judge(steps_of(StepCounts(), TWO), {limit: 1})).splitlines()
-    assert (title, what) == ("train: over its limits", f"{limit}=1, and step 2 has 2")
+    title, excess, *_ = complaint(judge(steps_of(StepCounts(), TWO), {limit: 1})).splitlines()
+    assert (title, excess) == ("train: over its limits", f"{limit}=1, and step 2 has 2")
     assert not complaint(judge(steps_of(TWO), {limit: 2}))
 
 
-def test_reads_are_shown_where_a_step_has_any() -> None:
+def test_reads_are_shown_if_a_step_has_any() -> None:
     read = Read("item", "f32[]", place=CodePlace("train.py", 3, "", Phase.FORWARD))
     text = text_of(steps_of(StepCounts(), StepCounts(events=(read,))))
     assert "  reads  cache+" in text
@@ -146,20 +146,20 @@ def test_warmup_and_unlimited_steps_are_not_judged(steps: Steps) -> None:
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(0, 5))
 def test_worst_step_over_the_limit_is_reported(misses: list[int], most: int) -> None:
     steps = steps_of(*(StepCounts(events=(MISS,) * count) for count in misses))
-    told, worst = complaint(judge(steps, {"misses": most})), max(misses)
-    assert bool(told) == (worst > most)
-    assert not told or f"and step {misses.index(worst) + 1} has {worst}\n" in told
+    text, worst = complaint(judge(steps, {"misses": most})), max(misses)
+    assert bool(text) == (worst > most)
+    assert not text or f"and step {misses.index(worst) + 1} has {worst}\n" in text
 
 
 def test_layers_are_folded_unless_each_is_requested() -> None:
-    places = [CodePlace("/model.py", 16, f"layers.{n}.wq", Phase.FORWARD) for n in range(12)]
-    events = (replace(event, place=place) for place in places for event in (MISS, GATHER))
+    sources = [CodePlace("/model.py", 16, f"layers.{n}.wq", Phase.FORWARD) for n in range(12)]
+    events = (replace(event, place=place) for place in sources for event in (MISS, GATHER))
     steps = steps_of(StepCounts(events=tuple(events)))
-    _, what, *listed = complaint(judge(steps, {"redistributes": 0})).splitlines()
+    _, excess, *listed = complaint(judge(steps, {"redistributes": 0})).splitlines()
     at = "at /model.py:16 in layers.*.wq (forward)"
-    assert (what, listed) == ("redistributes=0, and step 1 has 12", [f"    {GATHER}, {at} (12x)"])
+    assert (excess, listed) == ("redistributes=0, and step 1 has 12", [f"    {GATHER}, {at} (12x)"])
     assert f"    missed {MISS}, {at} (12x)" in text_of(steps, width=200).splitlines()
-    whole = document({TEST: (steps,)}, View(verbose=True))  # of files
+    whole = document({TEST: (steps,)}, View(verbose=True))  # the document written to files
     of_each = document({TEST: (steps,)}, View(verbose=True, each_layer=True))
     for count, of in (1, whole), (12, of_each):
         lines = lines_of(of, 200)

@@ -1,4 +1,4 @@
-"""Where a step misses, redistributes, wraps and runs collectives: line, module and phase."""
+"""Line, module and phase of misses, redistributions, wraps and collectives of a step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Where = tuple[str, str, str]
 
 
 class Layer(torch.nn.Module):
-    """Do one of each."""
+    """A layer with one event of each kind."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         super().__init__()
@@ -32,17 +32,17 @@ class Layer(torch.nn.Module):
 
     def forward(self, x: DTensor) -> DTensor:
         y: Any = x @ self.weight  # implied
-        y = y.redistribute(placements=[Replicate()])  # asked
+        y = y.redistribute(placements=[Replicate()])  # explicit
         local = y.to_local()  # unwrap
         whole: Any = DTensor.from_local(local, x.device_mesh, [Replicate()])  # wrap
         return whole.redistribute(placements=[Shard(0)])  # type: ignore[no-any-return]
 
 
 def where(disturbed_steps: Iterable[Any]) -> set[Where]:
-    """Describe places by the marks at the ends of their lines."""
-    places = [one.place for one in disturbed_steps]
-    assert {place.file for place in places} <= {__file__}
-    return {(LINES[place.line - 1].partition("# ")[2], place.module, str(place.phase)) for place in places}
+    """Return the comments that mark the lines of these events, with module and phase."""
+    found = [one.place for one in disturbed_steps]
+    assert {place.file for place in found} <= {__file__}
+    return {(LINES[place.line - 1].partition("# ")[2], place.module, str(place.phase)) for place in found}
 
 
 def in_layers(mark: str, *phases: str) -> set[Where]:
@@ -71,17 +71,17 @@ def test_each_event_has_line_module_and_phase(mesh: DeviceMesh) -> None:
     assert {phase for *_, phase in missed} == {"forward", "backward", "clipping", "optimizer"}
     implied = where(one for one in counts.redistributions if one.op == "mm.default")
     assert in_layers("implied", "forward") <= implied <= in_layers("implied", "forward", "backward")
-    asked = where(one for one in counts.redistributions if one.op == "redistribute")
-    assert asked >= in_layers("asked", "forward")
-    # In backward each does what the other does in forward.
+    explicit = where(one for one in counts.redistributions if one.op == "redistribute")
+    assert explicit >= in_layers("explicit", "forward")
+    # In backward, wrap and unwrap exchange roles.
     wraps, unwraps = where(counts.wraps), where(counts.unwraps)
     assert wraps >= in_layers("wrap", "forward") | in_layers("unwrap", "backward")
     assert unwraps >= in_layers("unwrap", "forward") | in_layers("wrap", "backward")
     assert ("logging", "", "other") in unwraps
-    assert where(counts.collective_runs) >= in_layers("asked", "forward") | {("clip", "", "clipping")}
+    assert where(counts.collective_runs) >= in_layers("explicit", "forward") | {("clip", "", "clipping")}
 
 
-def test_one_cause_at_two_lines_is_two_lines(shard: Make) -> None:
+def test_one_cause_at_two_lines_is_listed_twice(shard: Make) -> None:
     a = shard(8, 8)
 
     def step() -> None:
