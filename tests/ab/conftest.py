@@ -1,4 +1,4 @@
-"""What tests of A/B runs share."""
+"""Fixtures for tests of A/B runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def temporary_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Keep the folders that failed runs leave behind, on purpose, among those of the tests."""
+    """Redirect temporary folders, which failed runs leave behind on purpose, to those of the tests."""
     folder = tmp_path_factory.mktemp("left")
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setenv("TMPDIR", str(folder))

@@ -1,4 +1,4 @@
-"""``dtdispatch ab``: what runs, what is printed, with which status; with fake interpreters."""
+"""``dtdispatch ab``: processes, output and exit status, with fake interpreters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ Answers = dict[str, Mapping[str, object]]
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give tables the room of a wide screen."""
     monkeypatch.setenv("COLUMNS", "160")
 
 
@@ -41,7 +40,7 @@ def several(pythons: list[Path], *more: str) -> int:
 
 
 def row_of(out: str, state: str) -> list[str]:
-    """Return the cells of the one row of a table that has a state."""
+    """Return the cells of the only row of a table with this state."""
     [line] = [line for line in out.splitlines() if line.startswith("  add.Tensor") and f" {state} " in line]
     return line.split(f" {state} ")[1].split()
 
@@ -57,7 +56,7 @@ def instructions(hit: float = 60_000, miss: float = 5e6, local: float = 12_000) 
 def test_equal_sides_pass_and_every_sample_is_saved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Equal sides pass after the screen and the file has every sample."""
+    """Equal sides pass after the screening stage, and the file contains every sample."""
     path = tmp_path / "ab.json"
     status = compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new"), "--json", str(path))
     out, err = capsys.readouterr()
@@ -86,8 +85,8 @@ def test_only_a_failed_run_leaves_its_folder(tmp_path: Path, temporary_folders: 
     assert len(list(temporary_folders.glob("*/head.log"))) == 1
 
 
-def test_a_slower_head_is_confirmed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A slower head is confirmed on fresh processes and judged again from its file."""
+def test_slower_head_is_confirmed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A slower head is confirmed on fresh processes, and its file is judged equally."""
     path = tmp_path / "ab.json"
     base, head = fake_python(tmp_path, "old"), fake_python(tmp_path, "new", hit=1.5)
     assert compare(base, head, "--json", str(path)) == 1
@@ -98,30 +97,30 @@ def test_a_slower_head_is_confirmed(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == out
     assert main(["ab", "--judge", str(path), "--floor", "hit=90%"]) == 0
     assert len(calls(tmp_path)) == 30
-    assert compare(base, head, "--floor", "hit=100%", "--json", str(path)) == 0  # on the screen alone
+    assert compare(base, head, "--floor", "hit=100%", "--json", str(path)) == 0  # only the screening stage
     assert main(["ab", "--judge", str(path), "--floor", "hit=5%"]) == 3
     assert "it tripped, and was not confirmed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("told", "status", "said"),
+    ("options", "status", "said"),
     [
         ({"miss": 0.5}, 0, "1 passed, 1 improved"),
         ({"local": 1.2}, 4, "contaminated; run again, or --control off where the builds differ"),
         ({"row": "t.py::test_sum::sum@4"}, 1, "4 rows: 2 missing, 2 new"),
     ],
 )
-def test_another_head(
-    tmp_path: Path, told: dict[str, Any], status: int, said: str, capsys: pytest.CaptureFixture[str]
+def test_changed_head_has_status_and_summary(
+    tmp_path: Path, options: dict[str, Any], status: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new", **told), *FEW) == status
+    assert compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new", **options), *FEW) == status
     assert said in capsys.readouterr().out
 
 
 def test_process_gets_arguments_and_a_fixed_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The arguments of pytest, a random hash seed, and one thread."""
+    """The process receives pytest's arguments, a random hash seed and one thread."""
     monkeypatch.setenv("PYTHONHASHSEED", "1")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     tests = ["tests/x.py", "--dtdispatch-rounds=3"]
@@ -137,7 +136,7 @@ def test_interrupted_run_saves_its_samples(tmp_path: Path) -> None:
     path = tmp_path / "ab.json"
     marker = tmp_path / "grandchild"
     waits = (
-        "if told['name'] == 'new':\n"
+        "if spec['name'] == 'new':\n"
         "    import subprocess\n"
         "    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         f"    open({str(marker)!r} + '.part', 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
@@ -162,12 +161,12 @@ def test_interrupted_run_saves_its_samples(tmp_path: Path) -> None:
 def wait_for(holds: Callable[[], bool], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < end, "it never came"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.02)
 
 
 def is_gone(pid: int) -> bool:
-    """Say whether a process is over; one that nobody has waited for yet is."""
+    """Return whether a process has ended; zombies count as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -178,7 +177,7 @@ def is_gone(pid: int) -> bool:
 
 
 def test_grown_count_lists_its_new_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A count that grew says what came to it and is judged again from its file."""
+    """A grown count lists its new items, and its file is judged equally."""
     name, before, after = f"{STEP}::misses_per_step", "mm at a.py:1", "add at a.py:2"
     one: Answers = {"counts": counted(misses=1.0), "proofs": {}, "details": {name: [before]}}
     two: Answers = {"counts": counted(misses=2.0), "proofs": {}, "details": {name: [before, after]}}
@@ -199,8 +198,8 @@ def test_grown_count_lists_its_new_items(tmp_path: Path, capsys: pytest.CaptureF
     assert "--threshold is for --metric instructions, and this compares counts" in capsys.readouterr().err
 
 
-def test_new_call_is_named_and_fails_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A call on another line is no new call; a second one of the same signature is."""
+def test_new_call_is_named_without_failing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A call that moved to another line is not new; a second call of the same signature is."""
     name = f"{STEP}::calls_per_step"
     lines = {
         "old": ["add@4, at a.py:1", "mm@4, at a.py:2", "neg@4, at a.py:3"],
@@ -221,9 +220,9 @@ def test_new_call_is_named_and_fails_nothing(tmp_path: Path, capsys: pytest.Capt
     assert main(["ab", "--judge", str(path)]) == 0
 
 
-def test_instructions_that_trip_run_other_layouts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Instructions run one pair and two more of another layout where it trips."""
-    notes = "open(told['calls'] + '.pads', 'a').write(str(len(os.environ['DTDISPATCH_AB_PADDING'])) + ' ')"
+def test_tripped_instructions_run_other_layouts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Instructions run one pair, and if it trips, two more with other layouts."""
+    notes = "open(spec['calls'] + '.pads', 'a').write(str(len(os.environ['DTDISPATCH_AB_PADDING'])) + ' ')"
     base = fake_python(tmp_path, "old", does=notes, numbers={"instructions": instructions()})
     head = fake_python(tmp_path, "new", does=notes, numbers={"instructions": instructions(miss=7.5e6)})
     assert compare(base, head, "--metric", "instructions") == 1
@@ -232,29 +231,30 @@ def test_instructions_that_trip_run_other_layouts(tmp_path: Path, capsys: pytest
     assert row_of(out, "miss") == found
     assert "plain tensors shifted by +0.00 %" in out
     assert "2 rows: 1 passed, 1 regressed" in out
-    assert calls(tmp_path) == ["old", "new", "old", "new", "new", "old", *("old", "new")]  # and two profiles
+    # The last two are profiles.
+    assert calls(tmp_path) == ["old", "new", "old", "new", "new", "old", *("old", "new")]
     assert (tmp_path / "calls.pads").read_text().split()[:6] == ["0", "0", "136", "136", "272", "272"]
     assert compare(base, head, "--metric", "instructions", "--threshold", "60%") == 0
 
 
-# Where instructions come from
+# Profiles of instructions
 
 
-def profiled(name: str, folder: Path, count: int, *functions: str, **told: Any) -> Path:
-    """Make an interpreter that names functions where it is to profile the miss."""
+def profiled(name: str, folder: Path, count: int, *functions: str, **options: Any) -> Path:
+    """Write an interpreter that lists functions if it must profile the miss."""
     checks = (
         "only = os.environ['DTDISPATCH_AB_ONLY']\n"
-        "asked = only != '[]'\n"
-        "assert not asked or only == '[\"t.py::test_add\"]', only\n"
-        "assert ('-odtdispatch_profile=true' in sys.argv) == asked\n"
-        "told['numbers']['details'] = told['numbers']['details'] if asked else {}\n"
+        "profiles = only != '[]'\n"
+        "assert not profiles or only == '[\"t.py::test_add\"]', only\n"
+        "assert ('-odtdispatch_profile=true' in sys.argv) == profiles\n"
+        "spec['numbers']['details'] = spec['numbers']['details'] if profiles else {}\n"
     )
     numbers: Answers = {"instructions": instructions(miss=count), "details": {f"{ROW}::miss": [*functions]}}
-    return fake_python(folder, name, does=checks + told.get("does", ""), numbers=numbers)
+    return fake_python(folder, name, does=checks + options.get("does", ""), numbers=numbers)
 
 
 def test_changed_row_lists_changed_functions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Another line, another folder, and what one profile leaves out make no difference."""
+    """Moved lines, moved folders and functions absent from one profile are not listed."""
     same, rule = ("900000 A.same (base/a.py:7)", "500000 A.rule (base/a.py:9)")
     base = profiled("old", tmp_path, 5_000_000, same, rule, "50000 chance (b.py:5)", "40000 least (b.py:1)")
     same, rule = ("1100000 A.same (head/a.py:17)", "2000000 A.rule (head/a.py:19)")
@@ -278,7 +278,7 @@ def test_changed_row_lists_changed_functions(tmp_path: Path, capsys: pytest.Capt
 
 def test_failed_profile_keeps_the_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = profiled("old", tmp_path, 5_000_000)
-    head = profiled("new", tmp_path, 7_500_000, does="\nif asked: sys.exit(4)\n")
+    head = profiled("new", tmp_path, 7_500_000, does="\nif profiles: sys.exit(4)\n")
     path = tmp_path / "ab.json"
     assert compare(base, head, "--metric", "instructions", "--json", str(path)) == 1
     out, err = capsys.readouterr()
@@ -287,11 +287,11 @@ def test_failed_profile_keeps_the_verdicts(tmp_path: Path, capsys: pytest.Captur
     assert main(["ab", "--judge", str(path)]) == 1
 
 
-# The table to paste
+# The Markdown table
 
 
 def pasted(out: str) -> list[list[str]]:
-    """Return the titles and the rows of the tables to paste, as GitHub takes them apart."""
+    """Return the titles and rows of the Markdown tables, split as GitHub does."""
     lines = out[out.index("\n### ") :].splitlines()
     titles, _, *rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines if line.startswith("|")]
     assert len({len(row) for row in (titles, *rows)}) == 1
@@ -307,7 +307,7 @@ def test_pasted_table_has_numbers_of_the_file(tmp_path: Path, capsys: pytest.Cap
     titles, *rows = pasted(out)
     assert titles[2:7] == ["base us", "head us", "change %", "interval %", "plain %"]
     verdicts = {one["state"]: one for one in json.loads(path.read_text())["verdicts"]}
-    assert [row[1] for row in rows] == ["miss", "hit"]  # the gravest first
+    assert [row[1] for row in rows] == ["miss", "hit"]  # the worst first
     for row in rows:
         figures = verdicts[row[1]]["figures"]
         assert row[0] == f"`{ROW.rpartition('::')[2]}`"
@@ -335,12 +335,12 @@ def test_table_of_counts_starts_with_regressed_rows(
     assert compare(base, head, "--metric", "counts", "--markdown") == 1
     titles, *rows = pasted(capsys.readouterr().out)
     assert titles == ["op", "path", "base", "head", "change", "verdict", "line", "test"]
-    [first] = rows  # counts that did not change are not listed
+    [first] = rows  # unchanged counts are not listed
     assert first[1:6] == ["misses per step", "0", "2", "+2", r"regressed: mm \| \<x\>"]
     assert not {"<", "`"} & set(re.sub(r"\\.|`[^`]*`", "", "".join(first)))
 
 
-def test_the_table_of_several_names_the_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_of_several_names_the_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     numbers = {"counts": counted(), "proofs": {}}
     pythons = [fake_torch(tmp_path, torch, numbers=numbers) for torch in ("2.10.0", "2.11.0")]
     more = {"counts": {name: value + 1 for name, value in counted().items()}, "proofs": {}}
@@ -385,7 +385,7 @@ def test_sides_are_named_by_their_labels(tmp_path: Path, capsys: pytest.CaptureF
         assert message in capsys.readouterr().err
 
 
-def test_nothing_compared_makes_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_table_if_nothing_was_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     local = fake_python(tmp_path, "old", numbers={"instructions": {f"{ROW}::local": 9.0}})
     assert compare(local, local, "--metric", "instructions", "--markdown") == 3
     _, _, below = capsys.readouterr().out.partition("\n\n")
@@ -402,7 +402,7 @@ NAME = "t.py::test_<script>|`[\\x1b[31m]::" + "y" * 10_000 + "::misses_per_step"
     [
         ("counts", {**counted(), NEVER_HITS: 0.0}, {**counted(), NEVER_HITS: 0.0}, 0, "3 numbers: 3 passed"),
         ("counts", {NEVER_HITS: 0.0}, {NEVER_HITS: 1.0}, 1, "never hits"),
-        ("counts", {NAME: 0.0}, {NAME: 1.0}, 1, "1 regressed"),  # breaks no table and sends no escape
+        ("counts", {NAME: 0.0}, {NAME: 1.0}, 1, "1 regressed"),  # neither breaks the table nor sends escapes
         ("counts", counted(), {"x::y::z": 1.0}, 1, "missing"),
         ("counts", counted(), {}, 5, "measured nothing"),
         ("instructions", {f"{ROW}::local": 9.0}, instructions(local=9.0), 3, "2 new"),
@@ -430,12 +430,12 @@ def test_clear_or_missing_numbers_run_no_confirmation(
 # Several interpreters
 
 
-def fake_torch(folder: Path, torch: str, **told: Any) -> Path:
-    return fake_python(folder, f"v{torch}", probe={"torch": f"{torch}+cpu"}, **told)
+def fake_torch(folder: Path, torch: str, **options: Any) -> Path:
+    return fake_python(folder, f"v{torch}", probe={"torch": f"{torch}+cpu"}, **options)
 
 
-def test_the_first_that_regressed_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each is judged with the first and the first that regressed is named."""
+def test_first_regressed_version_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each interpreter is compared with the first, and the first that regressed is named."""
     path = tmp_path / "ab.json"
     versions = ("2.10.0", "2.11.0", "2.13.0", "2.14.0")
     pythons = [fake_torch(tmp_path, torch, hit=1.5 if torch > "2.12" else 1.0) for torch in versions]
@@ -456,14 +456,15 @@ def test_the_first_that_regressed_is_named(tmp_path: Path, capsys: pytest.Captur
     assert len(calls(tmp_path)) == 34
 
 
-def test_rows_missing_from_one_version_fail_nothing(
+def test_rows_missing_from_one_version_do_not_fail(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What one of several lacks is listed with the reason and fails nothing."""
+    """Rows missing from one of several interpreters are listed with the reason, and do not fail the run."""
     only = {"absent": [[["t.py::test_add"], "failed: no such op"]]}
     lacking = fake_torch(tmp_path, "2.9.1", only=only)
     assert several([lacking, lacking]) == 5
-    assert f"base {lacking}: measured nothing" in capsys.readouterr().err  # two are a base and a head
+    # Two interpreters are a base and a head.
+    assert f"base {lacking}: measured nothing" in capsys.readouterr().err
     other = fake_torch(tmp_path, "2.10.0", row="t.py::test_sum::sum@4")
     assert several([other, lacking, other], "--pairs", "4") == 5
     assert "measured nothing: t.py::test_add: failed: no such op" in capsys.readouterr().err
@@ -478,4 +479,4 @@ def test_rows_missing_from_one_version_fail_nothing(
     assert out.count("2 samples in ") == 2
     assert "3 numbers: 2 missing, 1 new" in out
     assert out.endswith("first regressed: none\n")
-    assert several([old, new, new], "--metric", "counts") == 3  # nothing is in both of any two
+    assert several([old, new, new], "--metric", "counts") == 3  # no pair has common rows

@@ -1,4 +1,4 @@
-"""What cannot be obeyed or measured is told in one line, with a status of its own."""
+"""Invalid requests and failed measurements are reported in one line, with separate exit statuses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.ab.fakes import calls, fake_python
 
 
 def said(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> str:
-    """Run a command that must fail; return the one line that it says beside its progress."""
+    """Run a command that must fail; return its only line apart from progress."""
     assert main(arguments) == status
     out, err = capsys.readouterr()
     assert out == ""
@@ -59,7 +59,9 @@ def said(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) 
         (["--\x1b[31mfoo"], r"unrecognized arguments: --\x1b[31mfoo"),
     ],
 )
-def test_an_invalid_command_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_command_line_is_refused(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = said(["ab", *words], 2, capsys)
     assert line in text
     assert text.isprintable()
@@ -98,8 +100,8 @@ def test_unusable_interpreter_is_refused(
         ("print('FAILED t.py::test_add - boom'); sys.exit(1)", "tests failed: FAILED t.py::test_add - boom"),
         ("sys.exit(0)", "measured nothing; its last output: "),
         ("open(os.environ['DTDISPATCH_AB_OUTPUT'], 'w').write('{'); sys.exit(0)", "its answer is invalid"),
-        ("told['only'] = {'values': {}}", "measured nothing: no test of it makes calls on DTensors"),
-        ("told['only'] = {'values': {'x': 'fast'}}", "its answer is invalid"),
+        ("spec['only'] = {'values': {}}", "measured nothing: no test of it makes calls on DTensors"),
+        ("spec['only'] = {'values': {'x': 'fast'}}", "its answer is invalid"),
         ("time.sleep(600)", "killed after 0.5 s: raise --time-limit"),
     ],
 )
@@ -117,7 +119,7 @@ def test_failed_process_ends_the_run_with_its_log(
 
 @pytest.fixture(scope="module")
 def whole_text(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The file of a run that is over, whose interpreter stays what it was."""
+    """Return the text of the file of a completed run, whose interpreter is unchanged."""
     folder = tmp_path_factory.mktemp("whole")
     path = folder / "ab.json"
     good = fake_python(folder, "good")
@@ -127,7 +129,7 @@ def whole_text(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def whole(tmp_path: Path, whole_text: str, capsys: pytest.CaptureFixture[str]) -> Path:
-    """A copy of that file; what was said of the run is forgotten."""
+    """Return a copy of that file, and discard the captured output."""
     path = tmp_path / "ab.json"
     path.write_text(whole_text)
     capsys.readouterr()
@@ -147,7 +149,7 @@ def whole(tmp_path: Path, whole_text: str, capsys: pytest.CaptureFixture[str]) -
         (None, "cannot be read: No such file"),
     ],
 )
-def test_a_file_to_judge_that_is_something_else(
+def test_judging_another_kind_of_file_is_refused(
     tmp_path: Path, content: str | None, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "other.json"
@@ -194,14 +196,13 @@ def test_file_with_impossible_values_is_refused(
 
 
 @pytest.mark.parametrize("words", [["--pairs", "7"], ["--base", "x"], ["--json", "x"], ["--", "tests"]])
-def test_judge_takes_rules_alone(whole: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A file is judged with another rule alone."""
+def test_judge_accepts_only_rules(whole: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A file can be judged again only with flags that change the rule."""
     text = said(["ab", "--judge", str(whole), *words], 2, capsys)
     assert text.endswith(f"ab.json: nothing is measured: leave {words[0]} out")
 
 
-def test_an_unwritable_file_is_refused_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file that cannot be written is refused before anything is measured."""
+def test_unwritable_file_is_refused_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, saved = fake_python(tmp_path, "good"), tmp_path / "saved.json"
     saved.write_text('{"machine_info": {}}')
     for path, line in (

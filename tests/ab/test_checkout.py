@@ -1,4 +1,4 @@
-"""Modules by layout of a repository: from the worktree of a side, from elsewhere, or of no concern."""
+"""Modules by layout of the repository: from the worktree of a side, foreign, or irrelevant."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORKTREE = (
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
-    """A worktree beside the checkout that the run was started in."""
+    """Return a worktree beside the checkout in which the run was started."""
     for name in WORKTREE:
         touch(tmp_path / "worktree" / name)
     top = str(tmp_path / "worktree")
@@ -45,13 +45,13 @@ def touch(path: Path) -> Path:
         ("flat._ext", "site/flat/_ext.cpython-311-x86_64-linux-gnu.so", True),
         ("single", "site/single.py", True),
         ("lib", "site/lib/__init__.py", True),
-        ("deep.ops", "site/deep/ops.py", True),  # python/ installed, or of another clone
+        ("deep.ops", "site/deep/ops.py", True),  # python/ installed, or in another clone
         ("deep.ops", "clone/python/deep/ops.py", True),
         ("deep.ops", "repository/python/deep/ops.py", True),  # editable, .pth, PYTHONPATH, conftest
         ("mono", "site/mono/__init__.py", True),
         ("space.part", "site/space/part/__init__.py", True),
-        ("space.other", "site/space/other/__init__.py", False),  # of another distribution
-        ("numpy", "site/numpy/__init__.py", False),  # a copy that nothing imports from
+        ("space.other", "site/space/other/__init__.py", False),  # in another distribution
+        ("numpy", "site/numpy/__init__.py", False),  # a copy that is never imported
         ("json", "stdlib/json/__init__.py", False),
         ("conftest", "site/conftest.py", False),
         ("conftest", "repository/tests/conftest.py", True),
@@ -112,7 +112,7 @@ def test_lazy_modules_have_no_file() -> None:
 
 
 class Hook:
-    """Find each module by its whole name in one folder, as scikit-build-core does."""
+    """Import hook that finds modules by full name in one folder, like scikit-build-core."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -121,7 +121,9 @@ class Hook:
         return PathFinder.find_spec(name, [str(self._folder.joinpath(*name.split(".")[:-1]))])
 
 
-def test_installed_package_wins_over_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_package_takes_precedence_over_hooks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for folder in ("installed", "path"):
         touch(tmp_path / folder / "dtd_won/__init__.py")
         touch(tmp_path / folder / "dtd_won/ops.py")

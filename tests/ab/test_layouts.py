@@ -1,4 +1,4 @@
-"""Two commits of a package in ``python/``, measured for real: the head redistributes once more."""
+"""Real A/B runs of two commits of a package in ``python/``: the head has one more redistribution."""
 
 from __future__ import annotations
 

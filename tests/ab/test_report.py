@@ -1,4 +1,4 @@
-"""The result of an A/B run, as it is printed."""
+"""The printed result of an A/B run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_row_of_times_has_all_columns() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_rows_without_figures_have_dashes_and_say_why(width: int) -> None:
+def test_rows_without_figures_have_dashes_and_reasons(width: int) -> None:
     lines = shown(processes(miss=9.0), processes(), width)
     table = lines[2 : next(i for i, line in enumerate(lines) if line.startswith("screen"))]
     assert all(len(line) <= max(width, 75) for line in table)
@@ -63,11 +63,13 @@ def test_contamination_of_a_stage_is_reported_once() -> None:
     lines = shown(processes(local=9.0), processes(local=9.45))
     assert any(line.endswith("contaminated") and "hit" in line for line in lines)
     assert sum("run again" in line for line in lines) == 1
-    told = "screen: 10 processes in 70 s; plain tensors shifted by +5.0 %, past 3 %: contaminated; run again"
-    assert any(line.startswith(told) for line in lines)
+    expected = (
+        "screen: 10 processes in 70 s; plain tensors shifted by +5.0 %, past 3 %: contaminated; run again"
+    )
+    assert any(line.startswith(expected) for line in lines)
 
 
-def test_new_row_has_the_figure_of_its_own_side() -> None:
+def test_new_row_has_the_figure_of_its_side() -> None:
     of = (processes(), processes(miss=2000.0), processes(miss=90000.0))
     sides = {f"python-{number}": each for number, each in enumerate(of, start=1)}
     samples = tuple(
@@ -80,11 +82,11 @@ def test_new_row_has_the_figure_of_its_own_side() -> None:
     assert [line[line.index("miss") + 2] for line in lines] == [*pairs.values()]
 
 
-def test_nothing_compared_is_said() -> None:
+def test_nothing_compared_is_reported() -> None:
     assert shown([{LOCAL: 9.0}], [{LOCAL: 9.0}])[-1] == "no rows: nothing was compared"
 
 
-def test_an_interval_without_ends_is_no_number() -> None:
+def test_interval_without_ends_is_not_a_number() -> None:
     lines = shown(processes()[:1], processes()[:1])
     assert "- to -" in lines[4]
     assert lines[4].endswith("inconclusive")

@@ -31,7 +31,7 @@ INCONCLUSIVE, CONTAMINATED = Verdict.INCONCLUSIVE, Verdict.CONTAMINATED
 
 
 def processes(count: int, seed: int, noise: float = 0.01, **factor: float) -> list[dict[RowId, float]]:
-    """Script processes: a hit of 7 us, a miss of 1.3 ms, a plain op of 2 us, each times its factor."""
+    """Simulate processes: a hit of 7 us, a miss of 1.3 ms, a plain op of 2 us, times their factors."""
     draw = random.Random(seed)
     rows = {"hit": (7e3, noise), "miss": (1.3e6, noise), "local": (2e3, min(noise, 0.002))}
 
@@ -62,12 +62,14 @@ def verdicts(screen: Stage, confirm: Stage | None = None) -> dict[RowId, Verdict
         (0.01, {}, PASSED, PASSED),
         (0.01, {"hit": 1.2}, REGRESSED, PASSED),
         (0.01, {"miss": 0.8}, PASSED, IMPROVED),
-        (0.001, {"hit": 1.05, "miss": 1.08}, PASSED, PASSED),  # below the floor, however sure it is
-        (0.001, {"hit": 1.09, "miss": 1.09}, REGRESSED, PASSED),  # a miss has a floor of its own
-        (0.2, {}, INCONCLUSIVE, INCONCLUSIVE),  # a wide interval over the floor
+        (0.001, {"hit": 1.05, "miss": 1.08}, PASSED, PASSED),  # below the floor, regardless of confidence
+        (0.001, {"hit": 1.09, "miss": 1.09}, REGRESSED, PASSED),  # a miss has a different floor
+        (0.2, {}, INCONCLUSIVE, INCONCLUSIVE),  # a wide interval that crosses the floor
     ],
 )
-def test_a_whole_run(noise: float, factor: dict[str, float], hit: Verdict, miss: Verdict) -> None:
+def test_run_has_expected_verdicts(
+    noise: float, factor: dict[str, float], hit: Verdict, miss: Verdict
+) -> None:
     def measured(stage: str) -> Sides:
         count, seed = (5, 1) if stage == SCREEN else (10, 3)
         return processes(count, seed, noise), processes(count, seed + 1, noise, **factor)
@@ -85,10 +87,10 @@ def test_a_whole_run(noise: float, factor: dict[str, float], hit: Verdict, miss:
         (None, INCONCLUSIVE),
     ],
 )
-def test_fresh_processes_alone_judge_tripped_rows(
+def test_only_fresh_processes_judge_tripped_rows(
     confirmed: dict[str, float] | None, verdict: Verdict
 ) -> None:
-    """On fresh processes alone."""
+    """The screening stage does not contribute to the verdict."""
     screen = screened(hit=1.3)
     assert screen.tripped() == [HIT]
     found = verdicts(screen, None if confirmed is None else fresh([HIT], 0.01, 10, **confirmed))
@@ -100,7 +102,7 @@ def test_fresh_processes_clear_a_noisy_row() -> None:
     assert set(verdicts(noisy, fresh(noisy.tripped())).values()) == {PASSED}
 
 
-def test_too_few_processes_say_how_many_would_confirm() -> None:
+def test_too_few_processes_report_how_many_confirm() -> None:
     def remedies(pairs: int) -> set[str]:
         screen = screened(hit=2.0, miss=2.0)
         confirm = fresh(screen.tripped(), pairs=pairs, hit=2.0, miss=2.0)
@@ -119,7 +121,7 @@ def test_shifted_control_contaminates_all_rows() -> None:
 
 
 @pytest.mark.parametrize("factor", [1.04, 1.02, 1 / 1.04, 1 / 1.02])
-def test_the_control_has_a_floor_in_either_direction(factor: float) -> None:
+def test_control_has_a_floor_in_both_directions(factor: float) -> None:
     base, head = [{LOCAL: 2000.0}] * 3, [{LOCAL: 2000.0 * factor}] * 3
     assert compare_sides(base, head, RULE).is_contaminated is (max(factor, 1 / factor) > 1.03)
     assert not compare_sides(base, head, Rule(control=0.0)).is_contaminated
@@ -138,7 +140,7 @@ def test_partly_measured_rows_have_verdicts(metric: Metric) -> None:
 
 
 def with_control(noise: float = 0.001, **factor: float) -> Sides:
-    """Script both sides with control rows: in the head add is slower by ``one``, all ops by ``every``."""
+    """Simulate both sides with control rows: the head's add is slower by ``one``, all ops by ``every``."""
     base, head = processes(10, 1, noise), processes(10, 2, noise, **factor)
     for name in ("add", "mul", "mm", "relu", "sum", "clone"):
         for one in base:
@@ -152,7 +154,7 @@ def with_control(noise: float = 0.001, **factor: float) -> Sides:
 
 @pytest.mark.parametrize(("scatter", "verdict"), [(0.001, REGRESSED), (0.09, PASSED)])
 def test_noisy_overhead_follows_the_op(scatter: float, verdict: Verdict) -> None:
-    # Of 3.2 us by which a hit of 7 us grew, its local op explains 2 us, and a scatter of 9 % hides the rest.
+    # A hit of 7 us grew by 3.2 us: its local op explains 2 us, and a scatter of 9 % hides the rest.
     change = {"local": 2.0, "hit": 1 + 3.2 / 7}
     stages = compare_stages(rule := Rule(), lambda *_: with_control(scatter, **change))
     found = {one.row: one.verdict for one in judge(rule, stages)}
@@ -164,12 +166,12 @@ def test_noisy_overhead_follows_the_op(scatter: float, verdict: Verdict) -> None
     ("factor", "hit", "local"),
     [
         ({}, PASSED, PASSED),
-        ({"local": 1.4, "hit": 1 + 0.4 * 2 / 7}, PASSED, REGRESSED),  # a kernel of 2 of 7 us
+        ({"local": 1.4, "hit": 1 + 0.4 * 2 / 7}, PASSED, REGRESSED),  # a kernel of 2 us in 7 us
         ({"local": 1.4, "hit": 1.4}, REGRESSED, REGRESSED),
         ({"hit": 1.4}, REGRESSED, PASSED),
         ({"local": 0.6}, PASSED, IMPROVED),
         ({"local": 0.6, "hit": 1.4}, REGRESSED, IMPROVED),
-        ({"local": 1.4, "one": 1.4}, PASSED, REGRESSED),  # the op is one of the control
+        ({"local": 1.4, "one": 1.4}, PASSED, REGRESSED),  # the op belongs to the control
         ({"local": 1.4, "every": 1.4}, CONTAMINATED, CONTAMINATED),
     ],
 )
@@ -195,7 +197,7 @@ def test_older_file_is_judged_by_its_local_rows() -> None:
 
 
 def sides(base: dict[RowId, list[float]], head: dict[RowId, list[float]]) -> Sides:
-    """Return the processes of two sides, of which each row has one value a process."""
+    """Return the processes of two sides, with one value per row and process."""
     before, after = (
         [dict(zip(side, values, strict=True)) for values in zip(*side.values(), strict=True)]
         for side in (base, head)
@@ -207,7 +209,7 @@ SLOW, SLOWER = [100.0, 101.0, 102.0, 103.0, 104.0], [120.0, 121.0, 122.0, 123.0,
 
 
 def test_p_values_are_adjusted_for_tripped_rows() -> None:
-    """One row at the least p that five pairs can have: alone it would do, beside noisy ones not."""
+    """One row has the minimum p of five pairs: significant alone, but not beside noisy rows."""
     sure, *noisy = rows = [RowId(f"t.py::test_{i}", "add", "hit") for i in range(3)]
     base = {sure: SLOW} | {row: [*SLOW[:4], 130.0] for row in noisy}
     values = sides(base, dict.fromkeys(rows, SLOWER))
@@ -226,13 +228,13 @@ def test_many_slow_rows_all_regress() -> None:
 
 
 def test_large_uncertain_shift_is_inconclusive() -> None:
-    """However narrow its interval is: two processes a side give no p of 0.05 or less."""
+    """Two processes per side cannot reach a p of 0.05, regardless of the interval."""
     screen = compare_sides(*sides({HIT: [100.0, 100.1]}, {HIT: [120.0, 120.1]}), RULE)
     assert screen.tripped() == [HIT]
     assert verdicts(screen, screen) == {HIT: INCONCLUSIVE}
 
 
-def test_screen_sees_slowdown_despite_one_disturbed_process() -> None:
+def test_slowdown_is_detected_despite_disturbed_process() -> None:
     screen = compare_sides(*sides({HIT: [*SLOW[:3], 150.0, 160.0]}, {HIT: SLOWER}), RULE)
     assert screen.rows[HIT].p > SCREEN_LEVEL
     assert screen.tripped() == [HIT]
@@ -247,13 +249,14 @@ def test_screen_sees_slowdown_despite_one_disturbed_process() -> None:
         (Metric.COUNTS, [2.0], [2.25], REGRESSED),
         (Metric.COUNTS, [0, 0], [1, 1], REGRESSED),
         (Metric.COUNTS, [0, 3], [4, 5], REGRESSED),
-        (Metric.COUNTS, [0, 1], [1, 1], INCONCLUSIVE),  # what varies from process to process
+        (Metric.COUNTS, [0, 1], [1, 1], INCONCLUSIVE),  # varies between processes
         (Metric.COUNTS, [0, 1], [0, 0], INCONCLUSIVE),
         (Metric.COUNTS, [1, 1], [0, 2], INCONCLUSIVE),
         (Metric.INSTRUCTIONS, [60_000], [61_199], PASSED),
         (Metric.INSTRUCTIONS, [60_000], [61_201], REGRESSED),
         (Metric.INSTRUCTIONS, [60_000], [58_799], IMPROVED),
-        (Metric.INSTRUCTIONS, [60_000, 60_100], [63_000, 60_300], PASSED),  # the least stands for a side
+        # A side is represented by its minimum.
+        (Metric.INSTRUCTIONS, [60_000, 60_100], [63_000, 60_300], PASSED),
         (Metric.INSTRUCTIONS, [64_000, 60_000], [63_000, 63_000], REGRESSED),
     ],
 )
@@ -265,7 +268,7 @@ def test_numbers_are_judged_by_metric(
     assert one.verdict is verdict
 
 
-def test_plain_tensors_that_count_otherwise_contaminate_instructions() -> None:
+def test_changed_plain_tensor_counts_contaminate_instructions() -> None:
     rule = Rule(metric=Metric.INSTRUCTIONS)
     stage = compare_sides([{HIT: 6e4, LOCAL: 12e3}], [{HIT: 6e4, LOCAL: 13e3}], rule)
     [one] = judge(rule, {SCREEN: stage})

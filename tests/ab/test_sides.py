@@ -1,4 +1,4 @@
-"""Two commits of a project, each in a worktree that is gone at the end."""
+"""Two commits of a project, each in a temporary worktree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two commits, tagged ``old`` and ``new``, of a project in a folder of its repository."""
+    """Create commits ``old`` and ``new`` of a project in a folder of its repository."""
     repository = tmp_path / "repository"
     folder = repository / "python"
     folder.mkdir(parents=True)
@@ -42,12 +42,14 @@ def run(tmp_path: Path, *more: str, does: str = "") -> int:
 
 SAYS_WHICH = (
     "which = open(os.path.join(os.environ['PYTHONPATH'].split(os.pathsep)[0], 'which.txt')).read()\n"
-    "open(told['calls'], 'a').write(which + chr(10))\n"
+    "open(spec['calls'], 'a').write(which + chr(10))\n"
 )
 
 
-def test_a_side_imports_its_commit(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each side imports its own commit and no worktree is left."""
+def test_each_side_imports_its_commit(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each side imports its own commit, and worktrees are removed."""
     assert run(tmp_path, does=SAYS_WHICH) == 0
     assert calls(tmp_path)[1::2] == ["old", "new", "new", "old", "old", "new", "new", "old"]
     assert "new (" in capsys.readouterr().out

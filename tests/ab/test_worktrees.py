@@ -1,4 +1,4 @@
-"""Import paths of the sides of two commits, what is refused, and what a killed run leaves."""
+"""Import paths of the sides of two commits, errors, and leftovers of a killed run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VERSIONS = Versions("3.12.3", "0.1.0", "2.13.0", "abc", "a CPU")
 
 @pytest.fixture
 def arm(tmp_path: Path) -> Arm:
-    """A side whose worktree has the folders python and libs/one/src, beside the user's checkout."""
+    """Return a side whose worktree has the folders python and libs/one/src, beside the user's checkout."""
     for folder in ("worktree/python", "worktree/libs/one/src", "repository/.venv/site", "repository/python"):
         (tmp_path / folder).mkdir(parents=True)
     top = tmp_path / "worktree"
@@ -41,7 +41,7 @@ def arm(tmp_path: Path) -> Arm:
         (["repository/python"], ["python"]),
         (["repository/.venv/site", "site", "repository-2/python"], []),
         (["repository/libs/one/src", "repository/wt/other/python"], ["libs/one/src", "python"]),
-        (["repository"], []),  # it is there anyway
+        (["repository"], []),  # always present
     ],
 )
 def test_import_path_is_mapped_to_the_worktree(
@@ -58,7 +58,7 @@ def test_import_path_is_mapped_to_the_worktree(
 def test_path_of_an_interpreter_has_editable_installs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also those that setuptools installs through a finder."""
+    """Editable installs include those that setuptools implements with a finder."""
     (tmp_path / "__editable___one_finder.py").write_text(
         f"MAPPING = {{'one': '{tmp_path}/libs/one', 'a.two': '{tmp_path}/src/a/two', 'odd': '/x/other'}}"
     )
@@ -72,7 +72,7 @@ def test_path_of_an_interpreter_has_editable_installs(
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository of one commit, which ignores what is compiled."""
+    """Create a repository with one commit, which ignores compiled files."""
     folder = tmp_path / "repository"
     (folder / "lib").mkdir(parents=True)
     (folder / "lib" / "__init__.py").touch()
@@ -88,7 +88,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_built_or_installed_commit_gets_a_worktree(
     repository: Path, tmp_path: Path, name: str, installs: bool
 ) -> None:
-    """A commit that is installed, or has a compiled file in another folder, has its worktree."""
+    """A commit that is installed, or has a compiled file in another folder, gets a worktree."""
     (repository / name).parent.mkdir(parents=True, exist_ok=True)
     (repository / name).touch()
     with worktrees({"base": "HEAD"}, repository, tmp_path, installs) as found:
@@ -98,8 +98,8 @@ def test_built_or_installed_commit_gets_a_worktree(
 
 def test_build_that_git_ignores_is_refused(repository: Path, tmp_path: Path) -> None:
     (repository / "lib/_C.so").touch()
-    made = worktrees({"base": "HEAD"}, repository, tmp_path, installs=False)
-    with pytest.raises(DtDispatchError, match=r"lib/_C.so, .*--base PYTHON --head PYTHON"), made:
+    context = worktrees({"base": "HEAD"}, repository, tmp_path, installs=False)
+    with pytest.raises(DtDispatchError, match=r"lib/_C.so, .*--base PYTHON --head PYTHON"), context:
         pass
     assert git(repository, "worktree", "list").count("\n") == 1
 
@@ -160,7 +160,7 @@ def leftovers(folder: Path) -> Iterator[str]:
 def test_next_run_removes_leftovers_of_killed_runs(temporary_folders: Path) -> None:
     (temporary_folders / "dtdispatch-ab-killed").mkdir()
     (temporary_folders / "dtdispatch-ab-killed" / "lock").touch()
-    (temporary_folders / "dtdispatch-ab-log").mkdir()  # of a failure: its message names it
+    (temporary_folders / "dtdispatch-ab-log").mkdir()  # left by a failure: the error message names it
     with workspace() as running, workspace() as other:
         assert running.exists()
         assert {*leftovers(temporary_folders)} == {"dtdispatch-ab-log", running.name, other.name}
