@@ -1,4 +1,4 @@
-"""The formats that a run is exported in, each as its readers take it."""
+"""Export formats of a run, as their consumers require them."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ COUNTED = row(ADD, Samples(State.HIT, (66_000, 66_050), unit=INSTRUCTIONS))
 
 
 def exported(name: str, run: ReportedRun) -> Any:
-    """Write a run in a format of JSON, and read it."""
+    """Export a run in a JSON format, and parse it."""
     return json.loads(FORMATS[name].text(run)[0])
 
 
-def test_the_flag_names_every_format() -> None:
+def test_flag_lists_every_format() -> None:
     assert tuple(FORMATS) == EXPORTS
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_earlier_file_format_is_detected_from_its_beginning(name: str) -> None:
-    made = FORMATS[name]
-    text, said = made.render(run_of(traces=(TRACE,)), Path("out"))
-    assert re.match(made.begins, text)
+    form = FORMATS[name]
+    text, said = form.render(run_of(traces=(TRACE,)), Path("out"))
+    assert re.match(form.begins, text)
     assert [other for other, of in FORMATS.items() if re.match(of.begins, text)] == [name]
     assert said.endswith("written to out")
     if name != "trace":
-        assert re.match(made.begins, made.render(hostile_run(), Path("out"))[0])
+        assert re.match(form.begins, form.render(hostile_run(), Path("out"))[0])
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_earlier_file_format_is_detected_from_its_beginning(name: str) -> None:
         ("test_it.py::test_add::add,dispatch_hit_ns,6940\n", True),
         ('"t.py::test_a::add(S0, S0)",misses_per_step,0\n', True),
         ('t.py::test_a::add,dispatch_hit_ns,6940,"add([f32[8]R*40], f32[8]R)@4"\n', True),
-        ("t.py::test_a::add,dispatch_hit_ns,6940,0\n", False),  # of expected results
+        ("t.py::test_a::add,dispatch_hit_ns,6940,0\n", False),  # an expected file
         ("t.py::test_a::add,dispatch_hit_ns,6940,1e-3,slower (why)\n", False),
         ("# why\n\nt.py::test_a::add,dispatch_hit_ns,6940,1e-3,slower\n", False),
         ("name,score,class\nann,5,b\n", False),
@@ -66,13 +66,13 @@ def test_results_file_is_distinguished_from_expected_file(text: str, is_one: boo
 
 
 def test_traces_are_joined() -> None:
-    made = FORMATS["trace"]
-    text, said = made.render(run_of(traces=(TRACE, TRACE)), Path("out"))
+    form = FORMATS["trace"]
+    text, said = form.render(run_of(traces=(TRACE, TRACE)), Path("out"))
     assert said == "2 events written to out"
     assert [event["name"] for event in json.loads(text)["traceEvents"]] == ["step 1"] * 2
 
 
-# As kineto writes names that hold quotes: on a line of their own, and on one line in torch 2.5.
+# Kineto's output for names with quotes: on separate lines, or on one line in torch 2.5.
 QUOTED = """{"traceEvents": [
   {
     "ph": "X",
@@ -101,7 +101,7 @@ def test_invalid_trace_is_refused_by_its_file() -> None:
 
 
 # ``interface BenchmarkResult`` of src/extract.ts, benchmark-action/github-action-benchmark at 8157ef49: name,
-# value and unit it must have, range and extra it may; ``extractCustomBenchmarkResult`` takes these five.
+# value and unit are required, range and extra optional; ``extractCustomBenchmarkResult`` reads these five.
 REQUIRED: dict[str, tuple[type, ...]] = {"name": (str,), "value": (int, float), "unit": (str,)}
 OPTIONAL: dict[str, tuple[type, ...]] = {"range": (str,), "extra": (str,)}
 
@@ -137,7 +137,7 @@ def test_entry_names_have_no_line_breaks() -> None:
 
 
 # https://bencher.dev/docs/reference/bencher-metric-format: the JSON Schema https://bencher.dev/bmf.json has
-# these properties, each a number, and requires the first; names have at most so many characters.
+# these numeric properties, where only the first is required; names have a maximum length.
 PROPERTIES, FIRST = {"value", "lower_value", "upper_value"}, {"value"}
 LONGEST_BENCHMARK, LONGEST_MEASURE = 1024, 64
 
@@ -194,7 +194,7 @@ def test_empty_format_is_an_error_and_writes_nothing(tmp_path: Path) -> None:
         export_saved(ReportedRun(), exports[:1])
 
 
-def test_files_must_differ_and_hold_nothing_else(tmp_path: Path) -> None:
+def test_files_must_differ_and_contain_only_exports(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
     with pytest.raises(DtDispatchError, match="two formats have the same file"):
         export_saved(run_of(), [Export("csv", file), Export("bencher", tmp_path / "." / "a.csv")])
@@ -204,6 +204,6 @@ def test_files_must_differ_and_hold_nothing_else(tmp_path: Path) -> None:
         export_saved(run_of(), [Export("bencher", file)])
 
 
-def test_beginning_of_colons_is_read_once() -> None:
-    assert not re.match(RESULT, ":" * 2**16)  # 12 s where each colon begins a search
+def test_beginning_with_colons_is_searched_once() -> None:
+    assert not re.match(RESULT, ":" * 2**16)  # 12 s if each colon starts a search
     assert re.match(RESULT, "t.py::a::b,collectives,3\n")

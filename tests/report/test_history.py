@@ -1,4 +1,4 @@
-"""The numbers of saved runs, side by side."""
+"""Numbers of saved runs, side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What gates say."""
+"""Output of gates."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def said_of(judgement: Judgement, width: int = 200, since: str = "") -> list[str
 
 
 def judged(*factors: float, states: tuple[State, ...] = (State.HIT,) * 5) -> Judgement:
-    """Judge rows that take so many times as long as in the saved run."""
+    """Judge rows whose times are these multiples of those in the saved run."""
     tests = list(zip("abcde", states, factors, strict=False))
     name = "t.py::test"
     then = [StateRow(RowId(name, letter, state), STEADY) for letter, state, _ in tests]
@@ -186,7 +186,7 @@ def test_new_results_are_listed_up_to_ten() -> None:
 
 
 @pytest.mark.parametrize("results", [[], [number("a", HIT, 5)]])
-def test_nothing_compared_is_said(results: list[MetricValue]) -> None:
+def test_nothing_compared_is_reported(results: list[MetricValue]) -> None:
     found = expected([], results)
     assert found[0].startswith("gate: failed against expected.csv: ")
     assert found[-1].endswith(("no row to judge", "no row could be judged, so the gate fails"))

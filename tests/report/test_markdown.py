@@ -28,7 +28,7 @@ from pytest_dtdispatch.report.markdown import code, document_text, escaped, fold
 MM = Line("mm(f32[8]S0)@4", ("7.0", "a|b"), "proved", ("a note",))
 TABLE = Table((Column("hit", "us"), Column("why")), (Group("test_a (from Python)", (MM,)),))
 NAMED = one_line("gate: ", Span("off", Tone.STRONG), " in ", Span("a_b", Tone.CODE))
-# A label is no number, and a dash is none either.
+# Neither a label nor a dash is a number.
 LINES = (Line("4", ("-", "-")), Line("8", ("1,000", "-")))
 PLAIN = Table((Column("a"), Column("b")), (Group("", LINES),), "mesh", "", label_tone=Tone.PLAIN)
 
@@ -54,7 +54,7 @@ def written(*blocks: Block) -> str:
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )
-def test_each_block_has_its_form(block: Block, text: str) -> None:
+def test_blocks_are_rendered_by_type(block: Block, text: str) -> None:
     assert written(block) == text + "\n"
 
 
@@ -70,12 +70,12 @@ def test_details_are_folded_below_their_title() -> None:
     assert folded("All\n<2>", text) == said
 
 
-def test_the_legend_stands_below_all_blocks() -> None:
+def test_legend_is_below_all_blocks() -> None:
     assert document_text(Document((paragraph("one"),), "what *one* is")) == "one\n\nwhat \\*one\\* is\n"
 
 
 @given(st.text())
-def test_no_text_breaks_a_table(message: str) -> None:
+def test_text_does_not_break_tables(message: str) -> None:
     text = escaped(message)
     assert "\n" not in text
     assert "|" not in re.sub(r"\\.", "", text)
@@ -84,5 +84,5 @@ def test_no_text_breaks_a_table(message: str) -> None:
 
 
 @given(st.text(alphabet="a|`<\\", min_size=1))
-def test_code_breaks_no_table(text: str) -> None:
+def test_code_does_not_break_tables(text: str) -> None:
     assert not re.search(r"(?<!\\)\|", code(text))

@@ -1,4 +1,4 @@
-"""What is said of rows beside their figures: proof, noise, what was not seen, and what they explain."""
+"""Notes on rows beside their figures: proofs, noise, uncaptured ops and explanations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ row = partial(measured, "a")
         ((NOISY, REFUSED), "propagation ran again (3x), noisy miss", Tone.BAD),
     ],
 )
-def test_a_row_not_proved_or_noisy_is_marked(samples: tuple[Samples, ...], text: str, tone: Tone) -> None:
+def test_unproved_or_noisy_row_is_marked(samples: tuple[Samples, ...], text: str, tone: Tone) -> None:
     assert mark(row(*samples)) == (text, tone)
 
 

@@ -1,4 +1,4 @@
-"""The page of a run: whole, escaped, in order, and readable without a script."""
+"""The page of a run: well-formed, escaped, ordered, and readable without scripts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ FAILED = Judgement((REGRESSED,), "base.json", (REGRESSED,))
 
 
 class Page(HTMLParser):
-    """What a browser makes of a page: balanced elements, their attributes, and what it says."""
+    """Parser of a page like a browser: balanced elements, attributes and text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def own(*blocks: Any) -> dict[str, Any]:
     return results_of(Shown("x", Document(blocks or (BAR, paragraph("about it", Tone.NOTICE)))))
 
 
-def test_sections_stand_in_their_order() -> None:
+def test_sections_are_in_order() -> None:
     run = run_of(row(), results=results_of(COUNTED, BUDGET), gates=(FAILED,))
     page = page_of(run)
     titles = re.findall(r"<h2>(.*?)</h2>", html_page(run))
@@ -129,20 +129,7 @@ def test_ungated_page_begins_with_costs_and_advice() -> None:
     assert rest
 
 
-def test_advice_is_listed_once_by_change() -> None:
-    without_time = replace(ADVICE, ns=0.0, share=0.0)
-    elsewhere = replace(ADVICE, seen="y redistributed 2 times", ns=2e3)
-    results = results_of(
-        replace(BUDGET, advice=(ADVICE, elsewhere)), replace(COUNTED, advice=(without_time,))
-    )
-    text = page_of(run_of(results=results)).text
-    _, _, listed = text.partition("Advice\n")
-    assert text.count(ADVICE.change) == 1
-    assert text.count(ADVICE.seen) == 1
-    assert listed.index("about 9 us") < listed.index(elsewhere.seen)
-
-
-def test_advice_comes_from_results_alone() -> None:
+def test_advice_comes_only_from_results() -> None:
     run = run_of(row("seen, in each step"), results=own(paragraph("a"), paragraph("2 blocks, in each step")))
     assert "<h2>Advice" not in html_page(run)
 
@@ -177,7 +164,7 @@ def test_names_are_not_reworded() -> None:
     assert "drift +-5% of mul" in page_of(run_of(row("drift +-5% of mul"))).text
 
 
-def test_a_gate_that_passed_says_so_above_all() -> None:
+def test_passed_gate_is_at_the_top() -> None:
     passed = RowVerdict(HIT, Verdict.PASSED)
     page = page_of(run_of(gates=(Judgement((passed,), "base.json"),)))
     assert page.text.index("Passed: 1 passed") < page.text.index("Largest costs\n")
@@ -203,7 +190,7 @@ def test_wide_table_omits_expendable_columns() -> None:
     assert re.findall(r"cell (c\d+)", page.text) == [title for title in titles if title not in ("c4", "c2")]
 
 
-def test_a_long_signature_is_cut_and_opens() -> None:
+def test_long_signature_is_shortened_and_expandable() -> None:
     label = f"cat.default([{', '.join(['f32[64,64]S0'] * 12)}])@4"
     page = page_of(run_of(row(label)))
     assert len(page.all("summary")) == 1
@@ -238,7 +225,7 @@ def test_page_loads_nothing_and_allows_only_own_script() -> None:
     assert not re.findall(r"""(?:src|href)=["'](?!#|data:,)|https?://|url\(|@import""", text)
 
 
-def test_hostile_names_stay_texts() -> None:
+def test_hostile_names_are_escaped() -> None:
     page = page_of(hostile_run())
     assert not {tag for tag, _ in page.tags} & {"img", "iframe", "object", "a-b"}
     assert "<script>alert(1)</script>" in page.text
@@ -248,7 +235,7 @@ def test_hostile_names_stay_texts() -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_name_stays_one_row(name: str) -> None:
+def test_hostile_name_is_one_row(name: str) -> None:
     page = page_of(run_of(row(name), test=name))
     assert len(page.all("tbody")) == 1
     assert max(map(len, page.text.split())) < 11_000
@@ -262,7 +249,7 @@ def every_block(text: str) -> tuple[Any, ...]:
 
 
 @given(st.text() | st.sampled_from(["<script>alert(1)</script>", "</td>&amp;\x1b[31m", "\" onload='x'"]))
-def test_no_block_of_others_is_markup(text: str) -> None:
+def test_custom_blocks_are_escaped(text: str) -> None:
     page = page_of(ReportedRun(results=own(*every_block(text))))
     assert {tag for tag, _ in page.tags} >= {"pre", "table", "figure", "ul"}
     assert len(page.all("script")) == 1
@@ -288,13 +275,13 @@ def test_page_has_terminal_columns_with_bars() -> None:
     assert [each["class"] for each in page.all("rect")] == ["local", "hit", "miss"]
     assert "hit up to 7 us, miss up to 905 us" in page.text
     profile = page_of(profiled_run("call", "<b>add</b>"))
-    assert profile.text.count("profile of a miss: ") == 2  # its heading, and once above three rows
-    _, what, figures = profile.text.partition("profile of a miss: ")
-    assert what
+    assert profile.text.count("profile of a miss: ") == 2  # the heading, and again above three rows
+    _, kind, figures = profile.text.partition("profile of a miss: ")
+    assert kind
     assert figures.strip().endswith("1111.0")
 
 
-def test_a_run_of_numbers_alone_is_a_page() -> None:
+def test_run_with_only_numbers_has_a_page() -> None:
     page = page_of(ReportedRun(results=results_of(COUNTED)))
     assert "Counts of each step" in page.text
     assert "No signature or call was measured." not in page.text
@@ -319,7 +306,7 @@ def test_page_of_hundred_signatures_is_below_200_kb() -> None:
     assert len(text.encode()) < 200_000
 
 
-def test_each_part_of_a_step_has_a_color() -> None:
+def test_parts_of_a_step_have_colors() -> None:
     styles = Path(page_module.__file__).with_name("page.css").read_text(encoding="utf-8")
     missing = [str(part) for number, part in enumerate(Part) if f".p{number} {{" not in styles]
     assert missing == []

@@ -1,4 +1,4 @@
-"""Rows whose test or label contains ``::`` keep their parts in every output; outputs are linear in tests."""
+"""Parts of row names that contain ``::`` survive every output; outputs take linear time."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def of_report(test: str, label: str) -> RowId:
 @pytest.mark.parametrize("read", [of_csv, of_junit, of_markdown, of_html, of_report])
 @pytest.mark.parametrize("label", LABELS)
 @pytest.mark.parametrize("test", TESTS)
-def test_parts_of_names_come_back(test: str, label: str, read: Callable[[str, str], RowId]) -> None:
+def test_parts_of_names_round_trip(test: str, label: str, read: Callable[[str, str], RowId]) -> None:
     assert read(test, label) == RowId(test, label)
 
 
 @pytest.mark.parametrize("label", LABELS)
 @pytest.mark.parametrize("test", TESTS)
-def test_parts_of_names_come_back_from_ab(test: str, label: str) -> None:
+def test_parts_of_names_round_trip_through_ab(test: str, label: str) -> None:
     row, versions = RowId(test, label, "hit"), Versions("3.12", "0.1", "2.13", "abc", "a CPU")
     sides = ("base", "head")
     samples = tuple(ProcessSample({row: 7.0}, stage="screen", side=side) for side in sides for _ in range(5))
@@ -91,7 +91,7 @@ def test_parts_of_names_come_back_from_ab(test: str, label: str) -> None:
 
 
 def calls_of_exports(tests: int) -> int:
-    """Return the number of calls, of Python and of C, of four outputs of a run with this many tests."""
+    """Return the number of Python and C calls of four outputs of a run with this many tests."""
     names = [f"t.py::test_step[{n}]" for n in range(tests)]
     numbers = tuple(
         MetricValue(RowId(test, "step"), metric, 3) for test in names for metric in (*STEPS.metrics, *COUNTS)

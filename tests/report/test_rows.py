@@ -1,4 +1,4 @@
-"""The table of rows: what each output says of it, held against a file, and the dearest rows first."""
+"""The table of rows: outputs compared with a file, and the most expensive rows first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pytest_dtdispatch.report.terminal import NO_EDGE, document_lines, plain_tex
 from tests.rendered import line_of, lines_of, table_of, titles_of
 from tests.reported_runs import measured
 
-# Figures stay equal wherever they stand
+# Equal figures in every output
 
 SAID = Path(__file__).with_name("row_outputs.txt")
 Values = Mapping[State, Sequence[int]]
@@ -73,7 +73,7 @@ def counted(measurement: Measurement) -> Measurement:
 
 
 def on_ranks(measurement: Measurement) -> Measurement:
-    """Make three ranks of one, each slower than the one before."""
+    """Derive three ranks from a measurement, each slower than the previous one."""
     samples = []
     for each in measurement.figures.samples:
         ranks = tuple((rank, tuple(value + value * rank // 10 for value in each.values)) for rank in range(3))
@@ -123,7 +123,7 @@ def test_column_unit_is_equal_in_every_run(miss: int, hit: int, cells: list[str]
     assert [line.cells[i] for i in (0, 1, 2)] == cells
 
 
-def test_a_table_of_nothing_has_no_groups() -> None:
+def test_empty_table_has_no_groups() -> None:
     assert table_of(document({}, View())).groups == ()
 
 
@@ -157,24 +157,24 @@ def test_profile_lists_functions_with_count_share_and_file() -> None:
         ([-5_000.0, 2_000.0], "us", ["-5.00", "2.00"]),
     ],
 )
-def test_unit_and_digits_of_a_column(values_ns: list[float | None], name: str, texts: list[str]) -> None:
-    """A column is in the unit of its median and its smallest time has three digits."""
+def test_column_has_unit_and_digits(values_ns: list[float | None], name: str, texts: list[str]) -> None:
+    """A column has the unit of its median, and its minimum has three digits."""
     unit = column_scale(values_ns)
     assert (unit.name, [unit.text(value) for value in values_ns]) == (name, texts)
 
 
-# The most expensive rows first, and how many others are left out
+# The most expensive rows first, and the number of omitted rows
 
 
 def costly(label: str, calls: int, hit: int, local: int = 0, **more: Any) -> Measurement:
-    """Make a row; a local latency of zero is none."""
-    taken = {State.MISS: 1_000_000, State.HIT: hit, State.LOCAL: local}
-    values = {state: (ns,) * 20 for state, ns in taken.items() if ns}
+    """Build a row; a local latency of 0 means that it is absent."""
+    latencies = {State.MISS: 1_000_000, State.HIT: hit, State.LOCAL: local}
+    values = {state: (ns,) * 20 for state, ns in latencies.items() if ns}
     return row(label, values, calls, **more)
 
 
-# Three dear rows, and twenty that cost 1 us each.
-DEAR = [costly("add", 100, 7_000, 2_000), costly("mm", 10, 40_000, 10_000), costly("cat", 2, 50_000)]
+# Three expensive rows, and twenty that cost 1 us each.
+EXPENSIVE = [costly("add", 100, 7_000, 2_000), costly("mm", 10, 40_000, 10_000), costly("cat", 2, 50_000)]
 CHEAP = [costly(f"cheap {number}", 1, 2_000, 1_000) for number in range(20)]
 DECAY = [costly(f"op {number}", 1, 1_000 + int(1e6 * 0.75**number), 1_000) for number in range(100)]
 COUNT = Unit("instructions", is_time=False)
@@ -190,16 +190,17 @@ CALLS = [costly(f"call {n}", 1, 1_000 * (n + 1), contains=Contains.END_TO_END) f
 @pytest.mark.parametrize(
     ("rows", "labels"),
     [
-        ([DEAR[2], DEAR[0], DEAR[1]], ["add", "mm", "cat"]),
-        ([*CHEAP, *DEAR], ["add", "mm", "cat"]),
-        ([*DEAR, *CHEAP[:2]], ["add", "mm", "cat", "cheap 0", "cheap 1"]),  # few rows are all shown
-        (DECAY, [f"op {number}" for number in range(10)]),  # no more than ten
-        (  # one row is not replaced by a line that says so
+        ([EXPENSIVE[2], EXPENSIVE[0], EXPENSIVE[1]], ["add", "mm", "cat"]),
+        ([*CHEAP, *EXPENSIVE], ["add", "mm", "cat"]),
+        # Few rows are shown completely.
+        ([*EXPENSIVE, *CHEAP[:2]], ["add", "mm", "cat", "cheap 0", "cheap 1"]),
+        (DECAY, [f"op {number}" for number in range(10)]),  # at most ten
+        (  # a single row is not replaced by a line that counts it
             [*(costly(f"op {n}", 1, 20_000 - n) for n in range(8)), costly("cheapest", 1, 1_010, 1_000)],
             [*(f"op {n}" for n in range(8)), "cheapest"],
         ),
-        ([*CHEAP, *TROUBLED, *DEAR], ["add", "mm", "cat", "refused", "once"]),
-        (CALLS, [f"call {n}" for n in range(9)]),  # one may run another
+        ([*CHEAP, *TROUBLED, *EXPENSIVE], ["add", "mm", "cat", "refused", "once"]),
+        (CALLS, [f"call {n}" for n in range(9)]),  # calls may be nested
         (
             [
                 measured("few", Samples(State.HIT, (5_000,), unit=COUNT)),
@@ -220,30 +221,30 @@ def test_rows_are_sorted_by_calls_times_overhead(rows: list[Measurement], labels
     ("rows", "cells"),
     [
         (
-            DEAR,
+            EXPENSIVE,
             {
                 "add": ("100", "55.6", "55.6"),  # 500 us of 900 us
                 "mm": ("10", "33.3", "88.9"),
-                "cat": ("2", "11.1", "100.0"),  # without a local row the whole call
+                "cat": ("2", "11.1", "100.0"),  # without a local row, the whole call
             },
         ),
-        (  # what never hits costs a miss a call
+        (  # an op that never hits costs a miss per call
             [costly("add", 10, 10_000), measured("never", Samples(State.MISS, (300_000,) * 20), calls=3)],
             {"never": ("3", "90.0", "90.0"), "add": ("10", "10.0", "100.0")},
         ),
-        (  # a hit that is quicker than the local op takes nothing from others
-            [DEAR[0], costly("lucky", 5, 1_000, 1_200)],
+        (  # a hit faster than the local op does not reduce the total
+            [EXPENSIVE[0], costly("lucky", 5, 1_000, 1_200)],
             {"add": ("100", "100.0", "100.0"), "lucky": ("5", "0.0", "100.0")},
         ),
-        ([TROUBLED[3], DEAR[0]], {"add": ("100", "100.0", "100.0"), "once": ("3", "-", "-")}),
+        ([TROUBLED[3], EXPENSIVE[0]], {"add": ("100", "100.0", "100.0"), "once": ("3", "-", "-")}),
     ],
 )
-def test_a_row_has_share_and_total(rows: list[Measurement], cells: dict[str, tuple[str, ...]]) -> None:
-    """Its share of the region, and a running total."""
+def test_row_has_share_and_running_total(rows: list[Measurement], cells: dict[str, tuple[str, ...]]) -> None:
+    """The share and the running total refer to the region."""
     table = table_of(document({"test_a": rows, "test_b": [CHEAP[0]]}, View()))
     assert titles_of(table)[:3] == ("calls", "share %", "total %")
     assert {line.label: line.cells[:3] for line in table.groups[0].lines} == cells
-    assert table.groups[1].lines[0].cells[2] == "100.0", "each region has its own whole"
+    assert table.groups[1].lines[0].cells[2] == "100.0", "each region has a separate total"
 
 
 def test_waits_above_ten_percent_are_noted() -> None:
@@ -252,7 +253,7 @@ def test_waits_above_ten_percent_are_noted() -> None:
     assert line.notes == ("waited for a core: hit 34% of the time",)
 
 
-def test_an_op_that_never_hits_costs_its_miss() -> None:
+def test_op_that_never_hits_costs_its_miss() -> None:
     never = row("never", {State.MISS: (300_000,) * 20, State.LOCAL: (5_000,) * 20})
     laid_out = document({"test_a": [costly("add", 10, 10_000), never]}, View())
     table = table_of(laid_out)
@@ -262,11 +263,11 @@ def test_an_op_that_never_hits_costs_its_miss() -> None:
 
 
 def test_omitted_rows_are_summarized_in_one_line() -> None:
-    of = document({"test_a": [*CHEAP, *DEAR]}, View())
+    of = document({"test_a": [*CHEAP, *EXPENSIVE]}, View())
     said = "and 20 more rows, together 2.2%; -v lists them"
     assert f"  {said}" in lines_of(of)
     assert said.partition(";")[0] in document_text(of)
-    assert any("23 of 23 rows are proved" in line for line in lines_of(of)), "of those left out too"
+    assert any("23 of 23 rows are proved" in line for line in lines_of(of)), "includes omitted rows"
     assert "share %" not in titles_of(table_of(document({"test_a": CALLS}, View())))
 
 
@@ -276,11 +277,11 @@ def test_narrow_terminal_drops_share_column_last() -> None:
     titles = ["calls", "share %", "total %", "overhead us"]
     shown = [[title for title in titles if title in head] for head in heads]
     assert all(set(fewer) <= set(more) for fewer, more in pairwise(shown))
-    assert "share %" in shown[0], "rows are in its order"
+    assert "share %" in shown[0], "rows are sorted by it"
     assert shown[2] == titles
 
 
-# Regions that were timed call by call
+# Regions timed call by call
 
 ADD = Signature("add.Tensor", ("f32[8,8]S0", "f32[8,8]S0"), (2, 4), "cpu")
 SAME = Signature("is_same_size.default", ("f32[8,8]S0",), (4,), "cpu")

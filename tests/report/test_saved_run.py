@@ -1,4 +1,4 @@
-"""Saved runs as reports take them: the same run again, or one line that says what is wrong."""
+"""Reading saved runs: the original run, or a one-line error."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ LIVE = ReportedRun(
 
 
 def saved(run: ReportedRun) -> dict[str, Any]:
-    """Make the members of a saved run as they are read again."""
+    """Return the members of a saved run after a JSON round trip."""
     text = json.dumps({"machine_info": {}, "benchmarks": [], KEY: encode_run(run)})
     members: dict[str, Any] = json.loads(text)
     return members
@@ -80,7 +80,7 @@ def test_saved_run_is_read_back_unchanged(run: ReportedRun, tmp_path: Path) -> N
 
 
 def block(of_samples: dict[str, Any] | None = None, calls: object = 1, **changes: Any) -> str:
-    """Make a file of which members of the first samples, of their row or of the run are others."""
+    """Return a file with changed members of the first samples, of their row or of the run."""
     members = saved(run_of(row()))
     [of_row] = members[KEY]["run"]["measured"]["t.py::test_a"]
     of_row["figures"]["samples"][0] |= of_samples or {}
@@ -122,22 +122,22 @@ SPOILED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("spoiled", SPOILED, ids=str)
-def test_threshold_that_no_flag_takes(spoiled: dict[str, Any]) -> None:
+def test_invalid_threshold_is_refused(spoiled: dict[str, Any]) -> None:
     for thresholds in ([THRESHOLD | spoiled], [THRESHOLD, THRESHOLD | spoiled]):
         with pytest.raises(ValueError, match=r"of a Threshold|a Threshold with|list of thresholds"):
             decode_run(json.loads(block(thresholds={"t.py::test_a": thresholds})))
 
 
-def test_thresholds_of_one_figure_are_refused() -> None:
+def test_duplicate_or_empty_thresholds_are_refused() -> None:
     decode_run(json.loads(block(thresholds={"t.py::test_a": [THRESHOLD]})))
     for thresholds in ([], [THRESHOLD, THRESHOLD]):
         with pytest.raises(ValueError, match="not a list of thresholds"):
             decode_run(json.loads(block(thresholds={"t.py::test_a": thresholds})))
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_invalid_run_error_is_one_line_with_file(what: str, tmp_path: Path) -> None:
-    text, said = WRONG[what]
+@pytest.mark.parametrize("case", WRONG)
+def test_invalid_run_error_is_one_line_with_file(case: str, tmp_path: Path) -> None:
+    text, said = WRONG[case]
     path = tmp_path / "0001_base.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=r".") as error:
@@ -184,8 +184,10 @@ def test_oversized_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("padding", ["[],", "{},", "1,"])
-def test_values_that_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, padding: str) -> None:
-    """A file whose values would fill the memory is not read."""
+def test_values_that_exceed_memory_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, padding: str
+) -> None:
+    """A file whose values would exhaust the memory is not read."""
     path = tmp_path / "0001_base.json"
     monkeypatch.setattr(files, "MOST_HELD_BYTES", 2**20)
     path.write_text(f'{{"pad": [{padding * 20_000}0], {block()[1:]}')

@@ -1,4 +1,4 @@
-"""What commands print: colours only where they are seen, and a line that says what takes long."""
+"""Output of commands: colors only on terminals, and a progress line for slow operations."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ VARIABLES = ("PY_COLORS", "NO_COLOR", "FORCE_COLOR", "TERM", "CI")
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that reports being a terminal."""
 
     def isatty(self) -> bool:
-        """It is."""
         return True
 
 
@@ -37,7 +36,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "on_terminal", "on_pipe", "watched"),
+    ("variables", "on_terminal", "on_pipe", "watched"),
     [
         ({}, True, False, True),
         ({"TERM": "dumb"}, False, False, False),
@@ -52,15 +51,19 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_environment_and_stream_control_colors_and_progress(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], on_terminal: bool, on_pipe: bool, watched: bool
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    on_terminal: bool,
+    on_pipe: bool,
+    watched: bool,
 ) -> None:
-    for name, value in given.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert (has_colors(Terminal()), has_colors(io.StringIO())) == (on_terminal, on_pipe)
     assert (is_watched(True), is_watched(False)) == (watched, False)
 
 
-def test_a_document_has_colours(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_document_has_colors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     document = Document((one_line("gate: ", Span("passed", Tone.GOOD), " \x1b[31mtest"),))
     show(document)
     assert capsys.readouterr().out == "gate: passed \\x1b[31mtest\n"
@@ -76,11 +79,11 @@ def test_escapes_and_unencodable_letters_are_escaped() -> None:
     assert raw.getvalue() == b"\\x1b[2Jg\\xf6ne\\n\\u202e\n"
 
 
-# The line that says what takes long
+# The progress line
 
 
 def line(room: int = 40, now: float = 0.0) -> tuple[io.StringIO, list[float], ProgressLine]:
-    """Make a line on a clock that reads the last of some times: zero as it begins, and then now."""
+    """Create a progress line with a clock that returns 0 at first, and then the last of these times."""
     stream, times = io.StringIO(), [0.0]
     progress = ProgressLine(stream, lambda: room, clock=lambda: times[-1])
     times.append(now)
@@ -107,7 +110,7 @@ def test_slow_progress_is_written_and_erased() -> None:
 
 
 @pytest.mark.parametrize("text", ["x" * 10_000, "\x1b[2J\n\u202e日本" * 9])
-def test_whatever_it_says_it_stays_in_its_room(text: str) -> None:
+def test_progress_never_exceeds_its_width(text: str) -> None:
     stream, _, progress = line(room=30, now=3.0)
     progress.show(text)
     inner = stream.getvalue().removeprefix(SAVE).removesuffix(ERASE + RESTORE)

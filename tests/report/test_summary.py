@@ -1,4 +1,4 @@
-"""What CI reads of a run: the summary as GitHub splits its Markdown, commands as its runner reads them."""
+"""Output for CI: the summary, parsed like GitHub's Markdown, and commands, parsed like its runner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_dtdispatch.report.summary import (
 from tests.reported_runs import BUDGET, COUNTED, HOSTILE, OWN, Shown, hostile_run, results_of, row, run_of
 from tests.row_ids import number, row_id
 
-# A pipe ends a cell unless a backslash stands before it that is not itself escaped: GitHub's cmark-gfm.
+# In GitHub's cmark-gfm, a pipe ends a cell unless preceded by an unescaped backslash.
 CELL_END = re.compile(r"(?:\\.|[^\\|])*\|")
 PASSED = RowVerdict(row_id("t.py::ok"), Verdict.PASSED, CountChange(4, 4))
 DRIFTED = RowVerdict(row_id("t.py::up"), Verdict.PASSED, CountChange(100, 106, 6.5), "", "hits 100 +-10 %")
@@ -75,11 +75,11 @@ def test_verdict_comes_first_and_changed_rows_second(monkeypatch: pytest.MonkeyP
         ((), "## dtdispatch: measured, 2 results, compared with nothing\n"),
     ],
 )
-def test_a_run_that_passed_lists_no_row(gates: tuple[Judgement, ...], begins: str) -> None:
+def test_passed_run_lists_no_rows(gates: tuple[Judgement, ...], begins: str) -> None:
     assert summary(run_of(gates=gates)).startswith(begins)
 
 
-def test_no_name_breaks_a_table_or_is_markup() -> None:
+def test_hostile_names_break_no_table() -> None:
     text = summary(hostile_run())
     assert len(tables_of(text)) > 10
     for lines in tables_of(text):
@@ -107,7 +107,7 @@ def test_changed_rows_are_listed_up_to_a_maximum() -> None:
     assert "and 5 more rows" in text
 
 
-def test_a_run_that_stopped_has_a_summary_too() -> None:
+def test_stopped_run_has_a_summary() -> None:
     text = stopped_summary("the run stopped after 1 of 3 tests")
     assert text == "## dtdispatch: no results\n\nthe run stopped after 1 of 3 tests\n"
 
@@ -119,7 +119,7 @@ UNESCAPED = (("%0D", "\r"), ("%0A", "\n"), ("%3A", ":"), ("%2C", ","), ("%25", "
 
 
 def read(line: str) -> tuple[dict[str, str], str]:
-    """Read a command as ``ActionCommand.TryParseV2`` of actions/runner does."""
+    """Parse a command like ``ActionCommand.TryParseV2`` of actions/runner."""
     found = COMMAND.fullmatch(line)
     assert found, line
     properties = dict(part.split("=", 1) for part in found[1].split(","))
@@ -137,14 +137,14 @@ def regressed(name: str, percent: float) -> RowVerdict:
     return RowVerdict(row_id(name), Verdict.REGRESSED, change, "find why", "misses 100 +-0 %")
 
 
-def errors(*verdicts: RowVerdict, **places: tuple[str, int]) -> list[tuple[dict[str, str], str]]:
-    return [*map(read, error_commands((gate(*verdicts),), places))]
+def errors(*verdicts: RowVerdict, **tests_at: tuple[str, int]) -> list[tuple[dict[str, str], str]]:
+    return [*map(read, error_commands((gate(*verdicts),), tests_at))]
 
 
 def test_failed_row_is_an_error_at_its_test() -> None:
-    places = {"a, b.py::test_a[1:2]": ("dir/a, b.py", 12)}
+    tests_at = {"a, b.py::test_a[1:2]": ("dir/a, b.py", 12)}
     gone = RowVerdict(row_id("gone"), Verdict.MISSING)
-    one, other = errors(regressed("a, b.py::test_a[1:2]::add", 50), gone, **places)
+    one, other = errors(regressed("a, b.py::test_a[1:2]::add", 50), gone, **tests_at)
     at = {"file": "dir/a, b.py", "line": "12", "title": "dtdispatch: regressed"}
     assert one == (at, "a, b.py::test_a[1:2]::add: misses 100 +-0 %; 100 -> 150 (+50.0 %); find why")
     assert other == ({"title": "dtdispatch: missing"}, "gone")

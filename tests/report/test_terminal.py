@@ -1,4 +1,4 @@
-"""Documents as lines of a terminal: what fits, what is left out, what is cut, and in which colours."""
+"""Documents as lines on a terminal: width, omitted columns, shortened labels and colors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TITLES = (
 CELLS = ("3", "98.1", "100.0", "1.90", "1.20", "6.5", "1.5", "5.0", "185", "20+200", "20")
 LABEL = "add.Tensor(f32[512,512]S0, f32[512,512]S0)@4"
 INDISPENSABLE = ["signature", "cold", "miss", "hit", "proof"]
-# Below this a terminal has no room for what is never left out.
+# The minimum width for columns that are never omitted.
 LEAST = len("  ") + MIN_LABEL + sum(2 + len(title) for title in ("cold ms", "miss ms", "hit us", "proved"))
 LONG_PROOF = "unpropagated, noisy call"
 EVIL, WRITTEN = "\x1b[31mred\r\u202e", r"\x1b[31mred\r\u202e"
@@ -65,7 +65,7 @@ def texts(of: Block, width: int, view: View | None = None) -> list[str]:
 
 
 def columns(of: Table, width: int) -> list[str]:
-    """Names of the columns that are shown, without their units."""
+    """Return the names of the shown columns, without units."""
     return re.sub(r" (?:(?:ns|us|ms)\b|%)", "", texts(of, width)[0]).split()
 
 
@@ -79,7 +79,9 @@ def test_cells_are_aligned_and_only_proofs_overflow(width: int) -> None:
     fits = max(width, LEAST + len(LONG_PROOF) - len("proved"))
     assert len(row) - len(proof) + len(LONG_PROOF) <= fits
     assert max(len(head), len(short)) <= fits
-    assert head == texts(table(line(proof=LONG_PROOF), line()), width)[0], "it takes no room from others"
+    assert head == texts(table(line(proof=LONG_PROOF), line()), width)[0], (
+        "does not reduce the width of other columns"
+    )
     for title, cell in zip(TITLES, CELLS, strict=True):
         if (at := head.find(f"  {title}")) >= 0:
             end = at + 2 + len(title)
@@ -104,7 +106,7 @@ def test_columns_are_dropped_in_a_fixed_order() -> None:
     for width in range(200, 50, -1):
         shown = columns(table(line()), width)
         dropped += [name for name in every if name not in (*shown, *dropped)]
-        assert not set(shown) & set(dropped), "a column that is gone does not come back"
+        assert not set(shown) & set(dropped), "a dropped column does not reappear"
         assert [name for name in shown if name in INDISPENSABLE] == INDISPENSABLE
     assert dropped == ["rounds", "samples", "total", "miss/hit", "local", "calls", "overhead", "share"]
     widest = len("  ") + len(LABEL) + sum(2 + len(title) for title in TITLES) + len("  proved")
@@ -129,7 +131,7 @@ def test_groups_follow_titles_and_notes_follow_lines() -> None:
 
 
 @pytest.mark.parametrize("tone", [Tone.GOOD, Tone.BAD, Tone.NOTICE, Tone.PLAIN])
-def test_the_proof_has_a_tone_of_its_own(tone: Tone) -> None:
+def test_proof_has_its_own_tone(tone: Tone) -> None:
     _, title, row, note = laid_out(table(line("add@4", "a proof", "a note", tone=tone)), 120)
     assert row[-1] == Span("  a proof", tone)
     assert [piece.tone for piece in row[:-1]] == [Tone.PLAIN]
@@ -144,9 +146,9 @@ LABELS = st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), max_s
 @example([f"f32[512,512]S0, f32[{size},512]S0, f32[512,512]S0)@4" for size in range(100, 200)], 80)
 def test_any_label_is_cut_until_its_line_fits(labels: list[str], width: int) -> None:
     head, _, *rows = texts(table(*map(line, labels)), width)
-    assert len(set(rows)) == len(labels), "names stay apart"
+    assert len(set(rows)) == len(labels), "names stay distinct"
     assert max(map(len, (head, *rows))) <= max(width, LEAST)
-    assert len({*map(len, rows)}) == 1, "all lines are as long"
+    assert len({*map(len, rows)}) == 1, "all lines have the same width"
 
 
 def test_verbose_view_writes_dropped_columns_below_the_line() -> None:
@@ -158,7 +160,7 @@ def test_verbose_view_writes_dropped_columns_below_the_line() -> None:
     titles = (Column("miss", "ms"), Column("slowest"), Column("hit", "us"), Column("slowest"))
     twice = Group("", (Line("mm" * 30, ("1.2", "3.4 r1", "5.6", "-")),))
     said = texts(Table(titles, (twice,), expendable=("slowest",)), 40, View(verbose=True))
-    assert said[2:] == ["    miss slowest 3.4 r1"], "a title that stands twice is told apart"
+    assert said[2:] == ["    miss slowest 3.4 r1"], "duplicate titles are distinguished"
 
 
 def test_table_can_omit_group_titles_and_proof() -> None:
@@ -188,7 +190,7 @@ def shown_in(width: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("is_terminal", "width"), [(True, 80), (False, NO_EDGE)])
-def test_only_a_terminal_has_an_edge(monkeypatch: pytest.MonkeyPatch, is_terminal: bool, width: int) -> None:
+def test_only_a_terminal_has_a_width(monkeypatch: pytest.MonkeyPatch, is_terminal: bool, width: int) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     assert page_width(is_terminal, 80) == width
     monkeypatch.setenv("COLUMNS", "80")
@@ -238,4 +240,4 @@ def test_hostile_names_break_no_line_and_stay_apart(width: int) -> None:
     head, _, *rows = texts(hostile, width)
     assert len({row[: head.index("hit")] for row in rows}) == len(lines)
     assert all(row.isprintable() and len(row) <= width for row in rows)
-    assert len({row.index("1.5  ") for row in rows}) == 1, "columns stay where they are"
+    assert len({row.index("1.5  ") for row in rows}) == 1, "columns stay aligned"
