@@ -1,4 +1,4 @@
-"""Every case of the sweep: an op of torch's database, a sample of it, a form, placements of its inputs."""
+"""Cases of the sweep: an op of torch's database, a sample, a form, and placements of its inputs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from pytest_dtdispatch.torchapi.ops import tree_leaves
 FORMS = ("forward", "in place", "out", "backward", "backward after")
 PLACED = ("replicated", "sharded", "partial", "mixed")
 OTHER_DTYPES = (torch.int64, torch.bool, torch.complex64)
-SAMPLES = {True: 2, False: 1}  # by whether the dtype is float32
-POOL = 16  # samples of an op that the few are taken from, spread evenly
+SAMPLES = {True: 2, False: 1}  # key: whether the dtype is float32
+POOL = 16  # first samples of an op, from which a few are selected evenly
 
-# Torch looks for a sharding of these by decomposing them, and tries so many that it takes minutes.
+# Torch searches shardings of these by decomposition, and tries so many that it takes minutes.
 TOO_SLOW = (
     "nn.functional.scaled_dot_product_attention | * | sharded",
     "nn.functional.scaled_dot_product_attention | * | mixed",
@@ -42,10 +42,10 @@ class Case:
 
     Args:
         op: name in :data:`OPS`.
-        dtype: of the samples.
-        index: of the sample, among those that are taken.
+        dtype: dtype of the samples.
+        index: index of the sample among the selected ones.
         form: how the op is called, one of :data:`FORMS`.
-        placed: where the inputs are, one of :data:`PLACED`.
+        placed: placements of the inputs, one of :data:`PLACED`.
     """
 
     op: str
@@ -56,13 +56,13 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The name, which also seeds the case."""
+        """The name of the case, from which its seed is derived."""
         dtype = str(self.dtype).removeprefix("torch.")
         return f"{self.op} | {dtype} {self.index} | {self.form} | {self.placed}"
 
     @property
     def number(self) -> int:
-        """A number that the name alone decides."""
+        """A number derived from the name."""
         return zlib.crc32(self.name.encode())
 
     @property
@@ -72,7 +72,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Name every case, in a fixed order, without making a sample: some have no such sample."""
+    """Yield all cases in a fixed order, without creating samples: some cases have none."""
     for name, op in OPS.items():
         for dtype in dtypes_of(op):
             for index in range(SAMPLES[dtype is torch.float32]):
@@ -84,7 +84,7 @@ def cases() -> Iterator[Case]:
 
 
 def dtypes_of(op: Any) -> tuple[torch.dtype, ...]:
-    """Return float32 where the op takes it, and one other dtype that the name of the op decides."""
+    """Return float32 if the op supports it, and another dtype selected by the name of the op."""
     supported = op.supported_dtypes("cpu")
     others = [dtype for dtype in OTHER_DTYPES if dtype in supported]
     first = (torch.float32,) if torch.float32 in supported else ()
@@ -92,7 +92,7 @@ def dtypes_of(op: Any) -> tuple[torch.dtype, ...]:
 
 
 def forms_of(op: Any, dtype: torch.dtype, index: int) -> tuple[str, ...]:
-    """Return the forms that an op has; one backward pass after the call is tried, of the first sample."""
+    """Return the forms of an op; only the first sample has one with a backward pass after the call."""
     differentiable = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     has = {
         "forward": True,
@@ -106,30 +106,30 @@ def forms_of(op: Any, dtype: torch.dtype, index: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Sample:
-    """The arguments of an op as plain tensors, some of which may be one object."""
+    """The arguments of an op as plain tensors; the same object may occur several times."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     def tensors(self) -> list[torch.Tensor]:
-        """The dense tensors among the arguments, each once, which become DTensors."""
+        """The unique dense tensors among the arguments, which become DTensors."""
         leaves = tree_leaves((self.args, self.kwargs))
         return list({id(leaf): leaf for leaf in leaves if is_dense(leaf)}.values())
 
 
 @lru_cache(maxsize=8)
 def samples_of(op: str, dtype: torch.dtype, has_grad: bool) -> list[Sample]:
-    """Make the samples of an op that are taken: a few of its first, spread evenly."""
+    """Create the selected samples of an op: a few of the first, spread evenly."""
     seed(zlib.crc32(f"{op} {dtype}".encode()))
-    # Past ``sample_inputs``, which looks through the stack for the test that asks: slow, and not needed.
-    made = OPS[op].sample_inputs_func(OPS[op], "cpu", dtype, requires_grad=has_grad)
-    pool = [Sample((sample.input, *sample.args), dict(sample.kwargs)) for sample in islice(made, POOL)]
+    # Not ``sample_inputs``, which searches the stack for the calling test: slow and not needed.
+    samples = OPS[op].sample_inputs_func(OPS[op], "cpu", dtype, requires_grad=has_grad)
+    pool = [Sample((sample.input, *sample.args), dict(sample.kwargs)) for sample in islice(samples, POOL)]
     count = min(SAMPLES[dtype is torch.float32], len(pool))
     return [pool[(2 * n + 1) * len(pool) // (2 * count)] for n in range(count)]
 
 
 def sample_of(case: Case) -> Sample | None:
-    """Return the sample of a case; nothing where it would be a case that has another name already."""
+    """Return the sample of a case; None if the case equals another one."""
     samples = samples_of(case.op, case.dtype, case.has_grad)
     if case.index >= len(samples):
         return None
@@ -143,7 +143,7 @@ def sample_of(case: Case) -> Sample | None:
 
 
 def placements_of(placed: str, tensors: list[torch.Tensor]) -> list[Placement]:
-    """Place tensors on a mesh of one dimension; what cannot be sharded is replicated."""
+    """Return placements of tensors on a 1-D mesh; tensors that cannot be sharded are replicated."""
     return [_placement(placed, n, tensor, len(tensors)) for n, tensor in enumerate(tensors)]
 
 
@@ -154,31 +154,31 @@ def _placement(placed: str, n: int, tensor: torch.Tensor, count: int) -> Placeme
         "replicated": (Replicate(),),
         "sharded": (first,),
         "partial": (Partial(),),
-        # The second is where an embedding has its indices, and the first its table.
+        # The first is the table of an embedding, the second its indices.
         "mixed": (first, Replicate(), Partial(), last) if count > 1 else (last,),
     }
     return kinds[placed][n % len(kinds[placed])]
 
 
 def place(sample: Sample, placed: str, mesh: DeviceMesh, change: Callable[..., torch.Tensor]) -> Sample:
-    """Copy arguments, dense tensors as DTensors, what was one object staying one.
+    """Copy arguments, with dense tensors as DTensors; identical objects stay identical.
 
     Args:
         sample: the arguments.
-        placed: where they are.
-        mesh: of one dimension.
-        change: makes other contents of a tensor, or leaves it as it is.
+        placed: their placements.
+        mesh: 1-D mesh.
+        change: returns other contents of a tensor, or the same.
     """
     tensors = sample.tensors()
     where = dict(zip(map(id, tensors), placements_of(placed, tensors), strict=True))
-    made: dict[int, Any] = {}
+    copies: dict[int, Any] = {}
 
     def copy(leaf: Any) -> Any:
         if id(leaf) in where:
-            if id(leaf) not in made:
+            if id(leaf) not in copies:
                 contents = change(leaf.detach())
-                made[id(leaf)] = distribute(contents, mesh, where[id(leaf)], leaf.requires_grad)
-            return made[id(leaf)]
+                copies[id(leaf)] = distribute(contents, mesh, where[id(leaf)], leaf.requires_grad)
+            return copies[id(leaf)]
         if isinstance(leaf, torch.Tensor):
             return leaf.detach().clone().requires_grad_(leaf.requires_grad)
         return leaf.clone_state() if isinstance(leaf, torch.Generator) else leaf
@@ -188,35 +188,35 @@ def place(sample: Sample, placed: str, mesh: DeviceMesh, change: Callable[..., t
 
 
 def distribute(tensor: torch.Tensor, mesh: DeviceMesh, placement: Placement, has_grad: bool) -> DTensor:
-    """Give this rank its part of a tensor, by no collective: a fake one would leave it undefined."""
+    """Shard a tensor without a collective: a fake one would leave the result undefined."""
     local = tensor
     if isinstance(placement, Shard):
         local = tensor.chunk(mesh.size(), placement.dim)[0]
-    local = local.clone()  # dense, with the order of dimensions that it had
-    made = DTensor.from_local(
+    local = local.clone()  # dense, with the original order of dimensions
+    dtensor = DTensor.from_local(
         local, mesh, [placement], run_check=False, shape=tensor.shape, stride=tensor.stride()
     )
-    made.requires_grad_(has_grad)
-    return made
+    dtensor.requires_grad_(has_grad)
+    return dtensor
 
 
 def flipped(tensor: torch.Tensor) -> torch.Tensor:
-    """Return other contents of the same shape, and as valid: a program's next batch."""
+    """Return other valid contents of the same shape, like the next batch of a program."""
     return tensor.flip(tuple(range(tensor.ndim))) if tensor.numel() else tensor
 
 
 def unchanged(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the contents as they are."""
+    """Return the same contents."""
     return tensor
 
 
 def seed(number: int) -> None:
-    """Seed everything that makes samples, or that ops draw from."""
+    """Seed all generators that samples and ops draw from."""
     torch.manual_seed(number)
     random.seed(number)
     np.random.seed(number % 2**32)
 
 
 def is_dense(leaf: Any) -> bool:
-    """Tell a tensor that can be a DTensor from one that is sparse or nested, and from what is none."""
+    """Return whether a value is a tensor that can become a DTensor: neither sparse nor nested."""
     return type(leaf) is torch.Tensor and leaf.layout is torch.strided and not leaf.is_nested

@@ -1,4 +1,4 @@
-"""Run a case plainly and measured, and name what a program could tell the two apart by."""
+"""Run a case plainly and measured, and report differences that a program could observe."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.sweep import observe
 from tests.sweep.cases import Case, Sample, seed
 from tests.sweep.programs import Program, Programs
 
-PLAN = Plan(rounds=1, repeat=1, max_time_s=0.01, warmup=1)  # no figure is looked at
-Seen = dict[str, Any]  # what a program can see, by kind
+PLAN = Plan(rounds=1, repeat=1, max_time_s=0.01, warmup=1)  # figures are not checked
+Seen = dict[str, Any]  # observations of a program, by kind
 Way = Callable[[Program], Any]
 
 
 def finish(program: Program) -> Any:
-    """Run the measured part of a program, and what follows."""
-    result = program.measured(*program.given.args, **program.given.kwargs)
+    """Run the measured part of a program, and the rest."""
+    result = program.measured(*program.inputs.args, **program.inputs.kwargs)
     return result, program.after(result)
 
 
@@ -44,32 +44,32 @@ def run_in_capture(program: Program) -> Any:
 
 
 def run_as_call(program: Program) -> Any:
-    """Measure the first part of a program as a whole call."""
+    """Measure the first part of a program as a call."""
     recorder = Recorder(Settings(), PLAN)
 
     def whole(*args: Any) -> Any:
-        return program.measured(*args, **program.given.kwargs)
+        return program.measured(*args, **program.inputs.kwargs)
 
-    result = recorder.call(whole, *program.given.args, name="case")
+    result = recorder.call(whole, *program.inputs.args, name="case")
     return result, program.after(result)
 
 
-# What these leave in their results is whatever the memory held.
+# Results of these ops are uninitialized memory.
 UNDEFINED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 
 MEASURED: dict[str, Way] = {"capture": run_in_capture, "call": run_as_call}
 
 
 def observed(programs: Programs, number: int, way: Way, is_on_misses: bool = False) -> Seen:
-    """Run a program and return what it can see, without a garbage collection until the end.
+    """Run a program and return its observations, without garbage collection until the end.
 
-    On misses, each of its ops finds empty caches. The caches start empty: cached plans may carry state, such
-    as the mask of an embedding.
+    If ``is_on_misses``, each op finds empty caches. The caches start empty: cached plans may carry state,
+    such as the mask of an embedding.
     """
     program = programs.make()
     ShardingCaches().clear()
     gc.collect()
-    gc.freeze()  # from here on the collector knows only what the program made
+    gc.freeze()  # from here, the collector tracks only objects created by the program
     seed(number)
     seen, result = _watched(program, way, ShardingCaches().clear if is_on_misses else no_op)
     seen["random"] = observe.random_state()
@@ -81,7 +81,7 @@ def observed(programs: Programs, number: int, way: Way, is_on_misses: bool = Fal
 
 
 def _watched(program: Program, way: Way, before_each: Callable[[], object]) -> tuple[Seen, Any]:
-    """Run a program under a mode, as a capture, too, is a mode that is open."""
+    """Run a program under a mode, because a capture is also an open mode."""
     naming = NamingMode(before_each)
     error, result = None, None
     with warnings.catch_warnings(record=True) as warned:
@@ -89,18 +89,18 @@ def _watched(program: Program, way: Way, before_each: Callable[[], object]) -> t
         try:
             with naming:
                 result = way(program)
-        except Exception as raised:  # whatever torch says, it must say when measured as well
+        except Exception as raised:  # a measured run must raise the same error
             error = (type(raised).__name__, observe.without_addresses(str(raised)))
     said = [(w.category.__name__, observe.without_addresses(str(w.message))) for w in warned]
     ops = naming.names
-    if modes_add_detaches():  # as many as modes are open: a measured run has one more
+    if modes_add_detaches():  # one detach per open mode: a measured run has one more
         ops = [op for op in ops if op != "aten.detach.default"]
     return {"error": error, "warnings": said, "ops": ops}, result
 
 
 def _seen_of(program: Program, result: Any) -> Seen:
-    given = tree_leaves((program.given.args, program.given.kwargs, program.later))
-    values = [*given, *tree_leaves(result)]
+    inputs = tree_leaves((program.inputs.args, program.inputs.kwargs, program.later))
+    values = [*inputs, *tree_leaves(result)]
     gradients = [observe.gradient(value) for value in values if isinstance(value, torch.Tensor)]
     seen = [observe.seen(value) for value in values]
     tensors = [one for one in seen if isinstance(one, dict)]
@@ -117,7 +117,7 @@ def _seen_of(program: Program, result: Any) -> Seen:
 
 @dataclass(frozen=True)
 class Difference:
-    """What a program could tell a measured run from a plain one by."""
+    """An observable difference between a measured and a plain run."""
 
     case: Case
     way: str
@@ -128,12 +128,12 @@ class Difference:
 
 @dataclass
 class Compared:
-    """What came of some cases.
+    """The result of comparing several cases.
 
     Args:
-        cases: how many measured runs.
-        without: by what two plain runs differ in, and what therefore is not compared.
-        differences: what differed.
+        cases: number of measured runs.
+        without: number of cases by kind of observation that is not compared, because plain runs differ in it.
+        differences: differences found.
     """
 
     cases: int = 0
@@ -142,17 +142,17 @@ class Compared:
 
 
 def compare(case: Case, sample: Sample, mesh: DeviceMesh, compared: Compared) -> None:
-    """Run a case plainly, twice, and measured in each way; note what differs.
+    """Run a case twice plainly, and measured in each way; record the differences.
 
-    Where something differs it is run plainly once more, each op on empty caches, as measuring leaves them:
-    what two plain runs disagree on is not compared, nor what is alive where torch keeps tensors of a plain
-    run for good, and torch may warn as often as then.
+    After a difference, the case runs plainly again, with each op on empty caches, as measuring leaves them.
+    Observations in which two plain runs differ are not compared, nor live tensors if torch itself leaks them
+    in plain runs. The number of warnings may be that of this run.
     """
     programs = Programs(case, sample, mesh)
     first, plain = (observed(programs, case.number, finish) for _ in range(2))
     contents = ("values", "plain values", "gradients")
     unsteady = {kind for kind in contents if first[kind] != plain[kind] or case.op in UNDEFINED}
-    if plain["alive after"]:  # torch itself keeps something of each call, and of each repetition
+    if plain["alive after"]:  # torch itself leaks objects in each call, and in each repetition
         unsteady |= {"alive", "alive after"}
     compared.without[" and ".join(sorted(unsteady)) or "nothing"] += 1
     for way, run in MEASURED.items():
@@ -168,12 +168,12 @@ def compare(case: Case, sample: Sample, mesh: DeviceMesh, compared: Compared) ->
 
 
 def has_only_warnings_between(measured: Seen, plain: Seen, on_misses: Seen) -> bool:
-    """Tell whether a measured run warns as plain runs do: as on hits, as on misses, or in between."""
-    given, some, others = (Counter[Any](seen["warnings"]) for seen in (measured, plain, on_misses))
-    return some & others <= given <= some | others
+    """Return whether the number of warnings is between those of plain runs on hits and on misses."""
+    found, some, others = (Counter[Any](seen["warnings"]) for seen in (measured, plain, on_misses))
+    return some & others <= found <= some | others
 
 
 def differing(plain: Seen, measured: Seen) -> list[str]:
-    """Name the kinds of things that differ; a tensor less alive than in the plain run is no difference."""
+    """Return the kinds of observations that differ; fewer live tensors than in the plain run are allowed."""
     kinds = [kind for kind in plain if not kind.startswith("alive") and plain[kind] != measured[kind]]
     return kinds + [kind for kind in ("alive", "alive after") if measured[kind] - plain[kind]]

@@ -1,4 +1,4 @@
-"""What a program can see of its tensors and of the state around them, as plain data to compare."""
+"""Observable state of tensors and generators, as plain data to compare."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPARSE = {
 
 
 def contents(tensor: torch.Tensor) -> Any:
-    """Return what a tensor holds, bit for bit, so that a not-a-number equals itself."""
+    """Return the contents of a tensor as bits, so that NaN equals itself."""
     local = settled(tensor)
     if local.layout in SPARSE:
         return [contents(getattr(local, part)()) for part in SPARSE[local.layout]]
@@ -38,14 +38,14 @@ def contents(tensor: torch.Tensor) -> Any:
 
 
 def settled(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the local tensor outside autograd; one that a collective still fills is waited for."""
+    """Return the local tensor outside autograd, after waiting for a pending collective."""
     local = local_of(tensor).detach()
     waited = getattr(local, "wait", None)
     return waited() if callable(waited) else local
 
 
 def layout(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return how a tensor lies: kinds, dtype, shapes, placements, and for the local strides and offset."""
+    """Return the layout of a tensor: kinds, dtype, shapes, placements, local strides and offset."""
     local = local_of(tensor)
     placements = tuple(map(str, tensor.placements)) if isinstance(tensor, DTensor) else ()
     outer = (type(tensor), tensor.dtype, _plain(tensor.shape), placements)
@@ -57,12 +57,12 @@ def layout(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def gradient(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return the gradient of a leaf; torch warns of those of others."""
+    """Return the gradient of a leaf; torch warns if the tensor is not a leaf."""
     return tensor.grad if tensor.is_leaf else None
 
 
 def seen(value: Any) -> Any:
-    """Return what a program can see of one value."""
+    """Return the observable state of a value."""
     if isinstance(value, torch.Generator):
         return state_of(value.get_state())
     if not isinstance(value, torch.Tensor):
@@ -77,7 +77,7 @@ def seen(value: Any) -> Any:
 
 
 def aliases(values: Sequence[Any]) -> list[tuple[int, int, bool]]:
-    """Return which values share a storage, and whether they are one object."""
+    """Return which values share a storage, and which are the same object."""
     storages = {n: address for n, value in enumerate(values) if (address := _address(value))}
     return [
         (i, j, values[i] is values[j])
@@ -88,7 +88,7 @@ def aliases(values: Sequence[Any]) -> list[tuple[int, int, bool]]:
 
 
 def random_state() -> list[bytes]:
-    """Return the states that random ops advance, of torch and of DTensor's tracker."""
+    """Return the random states of torch and of DTensor's tracker."""
     tracked = sorted(random_tracker_states().items())
     return [state_of(torch.get_rng_state()), *(state_of(state) for _, state in tracked)]
 
@@ -99,14 +99,14 @@ def state_of(state: torch.Tensor) -> bytes:
 
 
 def without_addresses(text: str) -> str:
-    """Return a message without what differs from one process, or object, to the next."""
+    """Return a message without addresses, which differ between processes and objects."""
     return re.sub(r"0x[0-9a-f]+", "0x", text)
 
 
 def living() -> Counter[str]:
-    """Count tensors that Python can reach, and that were made since the last ``gc.freeze()``.
+    """Count live tensors that were created after the last ``gc.freeze()``.
 
-    Those that the propagator computes shapes with are left out: torch leaves them in cycles of its own.
+    Fake tensors of shape propagation are excluded: torch leaves them in reference cycles.
     """
     tensors = (value for value in gc.get_objects() if issubclass(type(value), torch.Tensor))
     return Counter(type(tensor).__name__ for tensor in tensors if not _is_fake(tensor))
@@ -118,7 +118,7 @@ def _is_fake(tensor: torch.Tensor) -> bool:
 
 
 def _address(value: Any) -> int:
-    """Return where the storage of a value begins; 0 where it has none."""
+    """Return the address of a value's storage; 0 if it has none."""
     if not isinstance(value, torch.Tensor):
         return 0
     local = local_of(value)

@@ -1,4 +1,4 @@
-"""What each case runs: the part that is measured, and what a program does after it."""
+"""Programs of the cases: the measured part, and the rest of the program."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from tests.sweep.cases import OPS, Case, Sample, distribute, flipped, is_dense, 
 
 @dataclass(frozen=True)
 class Program:
-    """A program of one op, with arguments of its own.
+    """A program of one op, with its own arguments.
 
     Args:
-        measured: the part that a whole call measures, called with ``given``.
-        given: the tensors that it works on, as arguments.
-        after: what follows, called with the result; a capture is still open then.
-        later: further arguments that what follows works on.
+        measured: the measured part, called with ``inputs``.
+        inputs: its arguments.
+        after: the rest, called with the result while the capture is still open.
+        later: further arguments of the rest.
     """
 
     measured: Callable[..., Any]
-    given: Sample
+    inputs: Sample
     after: Callable[[Any], Any]
     later: Any = field(default=None)
 
 
 class Programs:
-    """Make the program of a case, as often as wanted, always the same.
+    """Factory of equal programs of a case.
 
     Args:
         case: the case.
         sample: its sample.
-        mesh: of one dimension.
+        mesh: 1-D mesh.
     """
 
     def __init__(self, case: Case, sample: Sample, mesh: DeviceMesh) -> None:
@@ -50,39 +50,39 @@ class Programs:
         self._out = self._find_out() if case.form == "out" else None
 
     def make(self) -> Program:
-        """Make it anew."""
-        given = self._arguments(unchanged)
+        """Create a program."""
+        inputs = self._arguments(unchanged)
         form = self._case.form
         if form == "in place":
-            return Program(self._op.get_inplace(), given, nothing)
+            return Program(self._op.get_inplace(), inputs, nothing)
         if form == "out":
             out = tree_map(self._copy_out, self._out)
-            given = Sample(given.args, {**given.kwargs, "out": out})
-            return Program(self._op, given, nothing)
+            inputs = Sample(inputs.args, {**inputs.kwargs, "out": out})
+            return Program(self._op, inputs, nothing)
         if form == "backward":
-            return Program(lambda *args, **kwargs: backward(self._op(*args, **kwargs)), given, nothing)
+            return Program(lambda *args, **kwargs: backward(self._op(*args, **kwargs)), inputs, nothing)
         if form == "backward after":
-            return Program(self._op, given, backward)
-        again = self._arguments(flipped)  # the next batch, with the plans that the first one left
+            return Program(self._op, inputs, backward)
+        again = self._arguments(flipped)  # the next batch, with the plans cached by the first
 
         def later(result: Any) -> Any:
             return reduced(result), reduced(self._op(*again.args, **again.kwargs))
 
-        return Program(self._op, given, later, again)
+        return Program(self._op, inputs, later, again)
 
     def _arguments(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Sample:
         return place(self._sample, self._case.placed, self._mesh, change)
 
     def _find_out(self) -> Any:
-        """Find what ``out=`` may be: as the result is; where torch refuses that, as of plain tensors."""
+        """Return a template of ``out=``: the result, or that of plain tensors if torch refuses DTensors."""
         try:
-            given = self._arguments(unchanged)
-            return self._op(*given.args, **given.kwargs)
-        except Exception:  # whatever torch says: the case itself shows it
+            inputs = self._arguments(unchanged)
+            return self._op(*inputs.args, **inputs.kwargs)
+        except Exception:  # the case itself raises the same error
             return self._op(*self._sample.args, **self._sample.kwargs)
 
     def _copy_out(self, leaf: Any) -> Any:
-        """Make an output like a tensor, with contents of its own."""
+        """Create an output like a tensor, with new contents."""
         if isinstance(leaf, DTensor):
             local = torch.zeros_like(local_of(leaf))
             return DTensor.from_local(
@@ -99,7 +99,7 @@ class Programs:
 
 
 def reduced(result: Any) -> Any:
-    """Return the results, those that are partial reduced: a masked one forgets its mask by that."""
+    """Return the results, with partial ones reduced, which releases the mask of a masked one."""
     return tree_map(_reduced, result)
 
 
@@ -110,7 +110,7 @@ def _reduced(leaf: Any) -> Any:
 
 
 def backward(result: Any) -> Any:
-    """Run the backward pass of every tensor among the results that has one, and return the results."""
+    """Run backward of every result that requires gradients, and return the results."""
     outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
     outputs = [output for output in outputs if output.requires_grad]
     if outputs:
@@ -119,4 +119,4 @@ def backward(result: Any) -> Any:
 
 
 def nothing(result: Any) -> None:
-    """Do nothing after the measured part."""
+    """Return the result: the program ends after the measured part."""

@@ -1,4 +1,4 @@
-"""Go through cases, and say what came of them."""
+"""Run and compare cases, and summarize the results."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.sweep.cases import OPS, Case, cases, sample_of
 from tests.sweep.compare import Compared, compare
 
 SLICES = 32
-ENOUGH = 400  # cases between two full collections: what is frozen is out of reach of the small ones
+ENOUGH = 400  # cases between two full collections: others do not reach frozen objects
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let nothing but the cases make, move or collect tensors, and let torch warn each time, not once.
+    """Isolate cases from other sources of tensors and collections, and show repeated warnings.
 
-    Torch logs every shape function that raises, and gives random ops a seed of their own.
+    Torch logs every shape function that raises, and seeds random ops separately.
     """
     seeding = [module for module in list(sys.modules.values()) if hasattr(module, "wrapper_set_seed")]
     threads, always = torch.get_num_threads(), torch.is_warn_always_enabled()
@@ -49,15 +49,15 @@ def quiet() -> Iterator[None]:
 
 
 def unseeded(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call an op that draws random numbers as a program does."""
+    """Call a random op without torch's seed, like a program."""
     return op(*args, **kwargs)
 
 
 def sweep(chosen: Iterator[Case], mesh: DeviceMesh) -> Compared:
-    """Compare cases; those that have no such sample are left out."""
+    """Compare cases; cases without a sample are skipped."""
     compared = Compared()
     with quiet(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of samples and outputs being made: a case hears its own
+        warnings.simplefilter("ignore")  # warnings of creating samples and outputs; a case records its own
         for n, case in enumerate(chosen):
             sample = sample_of(case)
             if sample is not None:
@@ -69,25 +69,25 @@ def sweep(chosen: Iterator[Case], mesh: DeviceMesh) -> Compared:
 
 
 def sampled(every: int) -> Iterator[Case]:
-    """Name one case of so many, the same in every run."""
+    """Yield every n-th case, the same in every run."""
     return (case for case in cases() if case.number % every == 0)
 
 
 def sliced(number: int) -> Iterator[Case]:
-    """Name the cases of every so many-th op; of those, the ones that ``SWEEP_CASES`` asks for, a glob."""
+    """Yield the cases of every n-th op that match the glob ``SWEEP_CASES``."""
     names = set(list(OPS)[number::SLICES])
     glob = os.environ.get("SWEEP_CASES", "*")
     return (case for case in cases() if case.op in names and fnmatch.fnmatchcase(case.name, glob))
 
 
 def slices() -> range:
-    """Return the slices that this process goes through: ``SWEEP_SHARD=1/2`` takes half of them."""
+    """Return the slices of this process: ``SWEEP_SHARD=1/2`` selects half of them."""
     shard, _, shards = os.environ.get("SWEEP_SHARD", "1/1").partition("/")
     return range(int(shard) - 1, SLICES, int(shards or 1))
 
 
 def described(compared: Compared) -> list[str]:
-    """Describe the differences, one a line."""
+    """Render the differences, one per line."""
     return [
         f"{one.way}: {one.kind}: {one.case.name}: {_shortened(one.plain)} became {_shortened(one.measured)}"
         for one in compared.differences
@@ -95,12 +95,12 @@ def described(compared: Compared) -> list[str]:
 
 
 def summary(compared: Compared) -> str:
-    """Say how many cases were compared, without what, and how many measured runs differ."""
+    """Render the numbers of compared cases, omitted observations and differing runs."""
     different = {(one.way, one.case.name) for one in compared.differences}
     without = ", ".join(f"{name} {count}" for name, count in sorted(compared.without.items()))
     return (
-        f"{compared.cases} measured runs over torch's op database, {len(different)} of which differ; "
-        f"not compared is what two plain runs differ in: {without}"
+        f"{compared.cases} measured runs over torch's op database, {len(different)} differ; "
+        f"not compared, because plain runs differ: {without}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The comparison itself: it finds what a careless measurement does to a program, and nothing else."""
+"""Tests of the comparison: it detects side effects of careless measuring, without false alarms."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from tests.sweep.sweeping import quiet
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-KEPT: list[Any] = []
+RESULTS: list[Any] = []
 
 
 def naive(program: Program) -> Any:
-    """Repeat the op without putting anything back."""
-    result = program.measured(*program.given.args, **program.given.kwargs)
-    program.measured(*program.given.args, **program.given.kwargs)
+    """Repeat the op without restoring state."""
+    result = program.measured(*program.inputs.args, **program.inputs.kwargs)
+    program.measured(*program.inputs.args, **program.inputs.kwargs)
     return result, program.after(result)
 
 
 def hoarding(program: Program) -> Any:
-    """Keep the result."""
-    KEPT[:] = [compare.finish(program)]
-    return KEPT[0]
+    """Leak the result."""
+    RESULTS[:] = [compare.finish(program)]
+    return RESULTS[0]
 
 
 def swallowing(program: Program) -> Any:
-    """Lose what the program raises."""
+    """Swallow exceptions of the program."""
     try:
         return compare.finish(program)
     except Exception:
@@ -41,12 +41,12 @@ def swallowing(program: Program) -> Any:
 
 
 def refuse(*args: Any, **kwargs: Any) -> Any:
-    """Raise, as an op without a sharding strategy does."""
+    """Raise like an op without a sharding strategy."""
     raise NotImplementedError("no strategy")
 
 
 def kinds(case: Case, mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch, way: compare.Way) -> set[str]:
-    """Compare one case with a way to measure it; return the kinds of what differs."""
+    """Compare a case measured in a given way; return the kinds of differences."""
     monkeypatch.setattr(compare, "MEASURED", {"capture": way})
     compared = Compared()
     sample = sample_of(case)
@@ -59,7 +59,7 @@ def kinds(case: Case, mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch, way: co
 
 @pytest.mark.parametrize("form", ["forward", "in place", "out", "backward", "backward after"])
 @pytest.mark.parametrize("placed", ["replicated", "sharded", "partial"])
-def test_a_plain_run_differs_in_nothing_from_another(
+def test_plain_runs_do_not_differ(
     mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch, form: str, placed: str
 ) -> None:
     case = Case("add", torch.float32, 0, form, placed)
@@ -76,14 +76,14 @@ def test_a_plain_run_differs_in_nothing_from_another(
         ("add", "forward", hoarding, {"alive after"}),
     ],
 )
-def test_a_careless_measurement_is_found(
+def test_careless_measuring_is_detected(
     mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch, op: str, form: str, way: compare.Way, found: set[str]
 ) -> None:
     assert found <= kinds(Case(op, torch.float32, 0, form, "replicated"), mesh, monkeypatch, way)
-    KEPT.clear()
+    RESULTS.clear()
 
 
-def test_an_exception_that_gets_lost_is_found(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_swallowed_exception_is_detected(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case("add", torch.float32, 0, "forward", "sharded")
     assert kinds(case, mesh, monkeypatch, swallowing) == set()
     monkeypatch.setattr(type(OPS["add"]), "__call__", refuse)

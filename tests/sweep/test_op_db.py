@@ -1,4 +1,4 @@
-"""Measuring changes no op of torch's own database, in a capture or in a whole call."""
+"""Measuring has no side effects on ops of torch's database, in a capture or in a call."""
 
 from __future__ import annotations
 
