@@ -45,32 +45,32 @@ def test_time_is_attributed_to_the_executing_line() -> None:
         ("", PYTHON): pytest.approx(20),
         ("", FORWARD): pytest.approx(2),
         ("mm", FORWARD): 18,
-        ("MmBackward0", in_backward): 20,  # of the line that made the node
+        ("MmBackward0", in_backward): 20,  # the line that created the node
         ("engine", CALLED): 10,
     }
 
 
-def places_of(own: CodePlace) -> dict[str, CodePlace | None]:
+def lines_by_op(own: CodePlace) -> dict[str, CodePlace | None]:
     lines = [*LINES, TracedLine(60, 60, own, True), TracedLine(80, 80, CALLED, False)]
     return {cell.op: cell.place for cell in cells_of([TIMELINE], lines, [TIMELINE])}
 
 
 def test_user_code_run_by_engine_has_own_line() -> None:
     inside = CodePlace("checkpoint.py", 5, "layers.0", Phase.BACKWARD)
-    places = places_of(inside)
-    assert (places["MmBackward0"], places["engine"]) == (inside, CALLED)
+    found = lines_by_op(inside)
+    assert (found["MmBackward0"], found["engine"]) == (inside, CALLED)
 
 
 def test_user_code_outside_modules_uses_module_of_node() -> None:
     own = CodePlace("function.py", 9, "", Phase.BACKWARD)
-    places = places_of(own)
-    assert (places["MmBackward0"], places["engine"]) == (replace(own, module="layers.0"), CALLED)
+    found = lines_by_op(own)
+    assert (found["MmBackward0"], found["engine"]) == (replace(own, module="layers.0"), CALLED)
     lines = [*LINES, TracedLine(60, 60, own, True), TracedLine(80, 80, CALLED, False)]
     add = FORWARD_MM._replace(context=FORWARD_MM.context._replace(op="add"))
-    [cell] = cells_of([(add,)], lines, [TIMELINE])  # no traced step has this op
+    [cell] = cells_of([(add,)], lines, [TIMELINE])  # this op occurs in no traced step
     assert (cell.ns, cell.place) == (18, None)
-    unmade = (TIMELINE[2],)
-    assert {cell.place for cell in cells_of([unmade], lines, [unmade])} == {own}
+    orphan = (TIMELINE[2],)
+    assert {cell.place for cell in cells_of([orphan], lines, [orphan])} == {own}
 
 
 def at_lines(*lines: int) -> list[TracedLine]:
@@ -78,7 +78,7 @@ def at_lines(*lines: int) -> list[TracedLine]:
 
 
 def call_of(op: str, line: int, *parts: Part) -> list[Slice]:
-    """Return slices of a call that begins at a line, and one of Python after it."""
+    """Return slices of a call that begins at a line, followed by a slice of Python."""
     begin, inside = 10 * line + 1, len(parts)
     call = [
         Slice(Context(part, op, begin), begin + n, begin + n + 1, calls=n == 0)
@@ -98,7 +98,7 @@ def test_python_between_ops_belongs_to_its_library() -> None:
     assert parts == {"modules": pytest.approx(15), "other": pytest.approx(7), "dispatch": 18, "autograd": 30}
 
 
-def test_step_with_other_shapes_has_same_lines() -> None:
+def test_step_with_other_shapes_has_equal_lines() -> None:
     hit, miss = (Part.DISPATCH, Part.LOCAL), (Part.DISPATCH, Part.PROPAGATION, Part.DISPATCH, Part.LOCAL)
     traced = [
         *call_of("mm", 1, *hit),
@@ -117,7 +117,7 @@ def test_step_with_other_shapes_has_same_lines() -> None:
     ]
 
 
-def test_unmatched_call_has_line_of_its_op() -> None:
+def test_unmatched_call_has_the_line_of_its_op() -> None:
     traced = [*call_of("mm", 1, Part.DISPATCH), *call_of("add", 2, Part.DISPATCH)]
     longer = [*traced, *call_of("mm", 7, Part.DISPATCH)]
     assert {line for op, line in lines_of(longer, traced) if op == "mm"} == {1}
@@ -133,7 +133,7 @@ def test_steps_are_averaged_and_timing_cost_subtracted() -> None:
     assert "dispatch      -0.1" in shown(Budget("x", 1e6, (cell,), steps=5))
 
 
-def test_collectives_of_another_mesh_stand_beside_the_part() -> None:
+def test_collectives_of_other_meshes_are_listed_separately() -> None:
     cells = (Cell("redistribution collectives", "redistribute", None, 30.0, 1.0),)
     budget = Budget("x", 1e6, cells, steps=5, elsewhere="all_gather on a CPU mesh")
     assert "redistribution collectives (all_gather on a CPU mesh) " in shown(budget)
@@ -175,16 +175,16 @@ def budget(**changes: Any) -> Budget:
         Cell("redistribution python", "redistribute f32[8]S0 -> R", PYTHON, 30_000.0, 1.0),
         Cell("other", "", None, 5_000.0, 0.0),
     )
-    made = Budget("train", 120_000.0, cells, 150_000.0, 0.02, steps=20, events=30.0, event_ns=600.0)
-    return replace(made, **changes)
+    result = Budget("train", 120_000.0, cells, 150_000.0, 0.02, steps=20, events=30.0, event_ns=600.0)
+    return replace(result, **changes)
 
 
 def test_parts_and_unexplained_time_sum_to_step() -> None:
-    taken = budget()
-    assert sum(taken.parts.values()) + taken.unexplained_ns == taken.measured_ns
-    assert [taken.basis(part) for part in ("local", "dispatch")] == ["modelled", "timed"]
-    for breakdown in (taken.by_phase(), taken.by_op(), taken.by_module(), taken.by_line()):
-        assert sum(spent.ns for spent in breakdown) == sum(taken.parts.values())
+    measured = budget()
+    assert sum(measured.parts.values()) + measured.unexplained_ns == measured.measured_ns
+    assert [measured.basis(part) for part in ("local", "dispatch")] == ["modelled", "timed"]
+    for breakdown in (measured.by_phase(), measured.by_op(), measured.by_module(), measured.by_line()):
+        assert sum(spent.ns for spent in breakdown) == sum(measured.parts.values())
         assert [spent.ns for spent in breakdown] == sorted((spent.ns for spent in breakdown), reverse=True)
 
 
@@ -231,7 +231,7 @@ def test_profiler_cost_and_basis_of_parts_need_verbosity() -> None:
 
 
 def parts_of(budget: Budget, verbose: bool = False) -> list[list[str]]:
-    """Return the cells of the table of parts."""
+    """Return the cells of the parts table."""
     [table] = [
         block
         for block in document({"t.py::test": [budget]}, View(verbose)).blocks
@@ -266,7 +266,7 @@ def test_profiling_cost_is_reported_unless_negative() -> None:
     text = shown(budget(cells=cells, timed_ns=90_000.0, event_ns=-1_000.0), verbose=True)
     assert "Profiling had no visible cost. 20 steps undisturbed, 20 profiled" in text
     assert not re.search("steps took|were subtracted", text)
-    assert "110   91.7%        -30.0  modelled" in text, "what was added is shown"
+    assert "110   91.7%        -30.0  modelled" in text, "the added time is shown"
 
 
 @pytest.mark.parametrize(
@@ -298,8 +298,8 @@ def test_folded_layers_have_summed_figures(layers: int) -> None:
     ]
     others = ("layers.0.first", "")
     outside = [Cell("local", "mm", replace(FORWARD, module=name), 5.1, 1.0) for name in others]
-    taken = budget(cells=(*cells, *outside))
-    alone, folded = taken.by_module(), fold_shares(taken.by_module())
+    measured = budget(cells=(*cells, *outside))
+    alone, folded = measured.by_module(), fold_shares(measured.by_module())
     joined = {share.name: share for share in folded}
     assert [*joined] == [f"layers.*.wk ({layers}x)", f"layers.*.wq ({layers}x)", "layers.0.first", ""]
     for name in ("wq", "wk"):
@@ -319,20 +319,20 @@ def test_modules_and_ranges_are_folded_by_default() -> None:
         Cell("other", f"FSDP::pre_forward (layers.{n})", replace(FORWARD, module=f"layers.{n}"), 2e6, 2.0)
         for n in range(12)
     )
-    taken = budget(cells=cells, measured_ns=24e6)
-    for text in (shown(taken), shown(taken, verbose=True)):
+    measured = budget(cells=cells, measured_ns=24e6)
+    for text in (shown(measured), shown(measured, verbose=True)):
         lines = [line.split() for line in text.splitlines() if "layers." in line]
         assert lines == [
             ["layers.*", "(12x)", "24,000", "100.0%", "24", "other", "100%"],
             ["FSDP::pre_forward", "(layers.*)", "(12x)", "24,000", "100.0%", "24", "other", "100%"],
         ]
-    of_each = plain_text(document({"t.py::test": [taken]}, View(verbose=True, each_layer=True)), 100)
+    of_each = plain_text(document({"t.py::test": [measured]}, View(verbose=True, each_layer=True)), 100)
     assert of_each.count("layers.*") == 0
     assert of_each.count("(layers.") == 12
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_no_breakdown_runs_over_the_edge(width: int) -> None:
+def test_breakdowns_fit_the_width(width: int) -> None:
     cells = tuple(
         Cell(part, name, replace(FORWARD, module=f"layers.{number}.attention.{name}"), 4e6, 90.0)
         for number in range(12)
@@ -344,7 +344,7 @@ def test_no_breakdown_runs_over_the_edge(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
 
 
-def test_advice_stands_below_the_parts() -> None:
+def test_advice_is_shown_below_the_parts() -> None:
     advice = Advice("mm moved", "place it", "saves at most 2 redistributions", 2, 12_000.0, 0.25)
     cells = (Cell("dispatch", "mm", FORWARD, 48_000.0, 1.0),)
     lines = shown(budget(cells=cells, measured_ns=48e3, advice=(advice,)), width=140).splitlines()
@@ -360,7 +360,7 @@ def test_step_without_dtensors_is_noted() -> None:
     assert "No op on DTensors" not in shown(budget(cells=wraps, measured_ns=50e3))
 
 
-def test_where_nothing_is_measured_a_budget_is_empty() -> None:
+def test_unmeasured_budget_is_empty() -> None:
     empty = Budget("x")
     assert empty.parts == {}
     assert not any((empty.unexplained_ns, empty.is_noisy))
@@ -387,7 +387,7 @@ def test_two_budgets_are_compared_part_by_part() -> None:
         *("local", "dispatch", "propagation", "redistribution python", "other", "unexplained", "measured"),
     ]
     cells = {line.split("  ")[1]: line.split()[-5:] for line in table[:7]}
-    # The median of 200 us scatters by 2 %, and that of 120 us: what differs by up to 6.4 us is noise.
+    # The medians of 200 us and 120 us scatter by 2 % each: differences up to 6.4 us are noise.
     assert cells["local"] == ["25.0", "20.0", "-5.0", "-2.5%", "yes"]
     assert cells["dispatch"][-4:] == ["0.0", "60.0", "+60.0", "+30.0%"]
     assert cells["propagation"][-4:] == ["50.0", "0.0", "-50.0", "-25.0%"]
@@ -399,7 +399,7 @@ def test_two_budgets_are_compared_part_by_part() -> None:
     assert "| `local` | 25.0 | 20.0 | -5.0 | -2.5% | yes |" in markdown
 
 
-def test_parts_and_bars_share_colours_and_scale() -> None:
+def test_parts_and_bars_share_colors_and_scale() -> None:
     before, after = (one for one in beside(EARLIER, budget()).blocks if isinstance(one, StackedBar))
     [alone] = (one for one in document({"x": [budget()]}, View()).blocks if isinstance(one, StackedBar))
     colours: dict[str, set[int]] = {}

@@ -38,7 +38,7 @@ def test_recording_ends_and_ignores_half_a_pause() -> None:
     meter = PauseMeter()
     callbacks = [*gc.callbacks]
     with meter.recording():
-        gc.callbacks[-1]("stop", {"generation": 2})  # began before the recording
+        gc.callbacks[-1]("stop", {"generation": 2})  # started before the recording
     assert gc.callbacks == callbacks
     gc.collect(0)
     assert not meter.pauses

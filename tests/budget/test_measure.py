@@ -1,4 +1,4 @@
-"""Budgets of steps on DTensors: what they find, where, and that the program does not notice."""
+"""Budgets of steps on DTensors: parts and source lines, without side effects on the program."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WIDTH = 16
 
 
 class Inner(torch.nn.Module):
-    """A matmul, a wrap and a redistribution, on lines of their own."""
+    """A matmul, a wrap and a redistribution on separate lines."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def x(mesh: DeviceMesh) -> Any:
 
 @pytest.fixture
 def train(mesh: DeviceMesh, x: Any) -> Callable[[], None]:
-    """A step of training."""
+    """Return a training step."""
     model = Outer(mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
@@ -90,13 +90,13 @@ def budget_of(step: Callable[[], Any], warmup: int = 3, steps: int = 5) -> Budge
 
 
 def line_of(text: str) -> str:
-    """Name the line of this file that has a text."""
+    """Return the name of the line of this file that starts with a text."""
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     number = next(number for number, line in enumerate(lines, 1) if line.strip().startswith(text))
     return f"test_measure.py:{number}"
 
 
-def taken(spent: list[CostShare], name: str) -> float:
+def ns_of(spent: list[CostShare], name: str) -> float:
     return sum(one.ns for one in spent if one.name.endswith(name))
 
 
@@ -111,14 +111,14 @@ def test_training_step_budget_has_all_breakdowns(train: Callable[[], None]) -> N
     assert {"forward", "backward", "optimizer"} <= {one.name for one in budget.by_phase()}
     assert "inner" in {one.name for one in budget.by_module()}
     for text in ("y: Any = x @", "z = DTensor.from_local", "return (y + z)", "optimizer.step()"):
-        assert taken(budget.by_line(), line_of(text)) > 0
+        assert ns_of(budget.by_line(), line_of(text)) > 0
     calls = {one.name: one.calls for one in budget.by_op()}
-    assert calls["mm"] == 2  # forward, and backward for the weight
+    assert calls["mm"] == 2  # forward, and backward of the weight
     assert calls["from_local"] == 1
     assert calls["redistribute f32[8,16]R -> S0"] == 1
 
 
-def test_calls_are_those_of_the_counts(mesh: DeviceMesh, x: Any) -> None:
+def test_calls_match_the_counts(mesh: DeviceMesh, x: Any) -> None:
     weight = torch.nn.Parameter(distribute_tensor(torch.rand(WIDTH, WIDTH), mesh, [Shard(1)]))
 
     def step() -> None:
@@ -145,7 +145,7 @@ def test_slow_function_dominates_its_part_and_line(
     forward = function.forward
 
     def slow(*args: Any) -> Any:
-        end = time.thread_time_ns() + SLOW_NS  # of a core: waits for one are a part of their own
+        end = time.thread_time_ns() + SLOW_NS  # CPU time: waits for a core are a separate part
         while time.thread_time_ns() < end:
             continue
         return forward(*args)
@@ -155,19 +155,19 @@ def test_slow_function_dominates_its_part_and_line(
     own = sum(ns for each, ns in found.parts.items() if each.startswith(part))
     assert own > 0.9 * SLOW_NS
     assert own > 0.8 * sum(cell.ns for cell in found.cells)
-    assert taken(found.by_line(), line_of(text)) > 0.9 * SLOW_NS
-    assert taken(found.by_phase(), "forward") > 0.9 * SLOW_NS
-    assert taken(found.by_module(), "inner") > 0.9 * SLOW_NS
+    assert ns_of(found.by_line(), line_of(text)) > 0.9 * SLOW_NS
+    assert ns_of(found.by_phase(), "forward") > 0.9 * SLOW_NS
+    assert ns_of(found.by_module(), "inner") > 0.9 * SLOW_NS
 
 
-def test_a_slow_line_of_python_is_found(train: Callable[[], None]) -> None:
+def test_slow_line_of_python_is_found(train: Callable[[], None]) -> None:
     def step() -> None:
         train()
         time.sleep(SLOW_NS / 1e9)
 
     found = budget_of(step)
-    assert taken(found.by_line(), line_of("time.sleep(SLOW_NS")) > 0.9 * SLOW_NS
-    assert taken(found.by_phase(), "other") > 0.9 * SLOW_NS
+    assert ns_of(found.by_line(), line_of("time.sleep(SLOW_NS")) > 0.9 * SLOW_NS
+    assert ns_of(found.by_phase(), "other") > 0.9 * SLOW_NS
     assert found.parts["other"] > 0.9 * SLOW_NS
 
 
@@ -195,7 +195,7 @@ def test_steps_that_grow_have_phases_and_lines(mesh: DeviceMesh) -> None:
     assert all(cell.place and cell.place.line_text.endswith(own) for cell in missed)
 
 
-def test_note_names_the_collector_where_it_is_paused() -> None:
+def test_note_mentions_paused_collector() -> None:
     assert "garbage collector" in budget_of(lambda: None, 0, 1).note
     gc.disable()
     try:
@@ -234,7 +234,7 @@ FSDP_PARTS = {"fsdp collectives", "fsdp copies", "fsdp python"}
 
 @pytest.fixture
 def sharded_step() -> Iterator[Callable[[], None]]:
-    """A step of training under FSDP2."""
+    """Return a training step under FSDP2."""
     shard = fully_shard()
     with fake_mesh(4) as mesh:
         model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(2)))
@@ -274,8 +274,8 @@ def test_torch_without_an_fsdp_name_is_noted(
 def test_checkpointed_block_has_own_lines_in_backward(mesh: DeviceMesh, x: Any) -> None:
     inner = Outer(mesh).inner
     found = budget_of(lambda: checkpoint(inner, x, use_reentrant=False).sum().backward())
-    places = {(c.place.line_text.rpartition("/")[2], str(c.place.phase)) for c in found.cells if c.place}
-    assert {(line_of("y: Any = x @"), phase) for phase in ("forward", "backward")} <= places
+    lines = {(c.place.line_text.rpartition("/")[2], str(c.place.phase)) for c in found.cells if c.place}
+    assert {(line_of("y: Any = x @"), phase) for phase in ("forward", "backward")} <= lines
 
 
 class Doubled(torch.autograd.Function):
@@ -299,8 +299,8 @@ def test_custom_backward_belongs_to_applying_module(x: Any, run: Any) -> None:
     x.requires_grad_()
     found = budget_of(lambda: run(layers, x).sum().backward())
     own = line_of("return gradient.tanh()")
-    places = [c.place for c in found.cells if c.op == "tanh" and c.place and c.place.line_text.endswith(own)]
-    assert {(place.module, str(place.phase)) for place in places} == {("0", "backward"), ("2", "backward")}
+    sources = [c.place for c in found.cells if c.op == "tanh" and c.place and c.place.line_text.endswith(own)]
+    assert {(place.module, str(place.phase)) for place in sources} == {("0", "backward"), ("2", "backward")}
 
 
 def test_optimizer_in_backward_hooks_is_optimizer(mesh: DeviceMesh, x: Any) -> None:
@@ -336,7 +336,7 @@ def test_failed_or_refused_budget_leaves_nothing_behind() -> None:
 
 
 def scheduled_profiler() -> Any:
-    """Profile from the third step of a schedule on."""
+    """Profile from the third step of a schedule."""
     profiler = torch.profiler.profile(schedule=torch.profiler.schedule(wait=1, warmup=1, active=1))
 
     @contextmanager
@@ -379,14 +379,14 @@ def test_refused_profiler_has_recorded_its_region() -> None:
     assert not budgets
 
 
-def test_trace_has_names_that_are_no_unicode_text() -> None:
+def test_trace_contains_names_with_invalid_unicode() -> None:
     found: list[str] = []
     with recording_trace("step \udc80", found.append):
         torch.ones(2)
     assert "udc80" in found[0]
 
 
-def test_trace_is_refused_beside_a_profiler() -> None:
+def test_trace_is_refused_under_a_profiler() -> None:
     traces: list[str] = []
     refused = pytest.raises(MeasurementError, match="opens a profiler")
     with refused, recording_trace("step", traces.append), torch.profiler.profile():
@@ -394,7 +394,7 @@ def test_trace_is_refused_beside_a_profiler() -> None:
     assert not traces
 
 
-def test_lines_are_absent_beside_another_tracer(train: Callable[[], None]) -> None:
+def test_lines_are_absent_with_another_tracer(train: Callable[[], None]) -> None:
     sys.settrace(lambda *_: None)
     try:
         found = budget_of(train, 2, 8)
@@ -405,7 +405,7 @@ def test_lines_are_absent_beside_another_tracer(train: Callable[[], None]) -> No
     assert found.parts["dispatch"] > 0
 
 
-def test_tracer_of_the_step_stays_and_hides_lines(train: Callable[[], None]) -> None:
+def test_tracer_set_by_a_step_remains_and_hides_lines(train: Callable[[], None]) -> None:
     def tracer(*_: Any) -> None: ...
 
     def step() -> None:
@@ -437,7 +437,7 @@ def double(number: int) -> int:
     return number * 2
 
 
-def test_following_plain_python_ends_and_names_the_line() -> None:
+def test_following_plain_python_is_limited_with_line() -> None:
     calls, tracer = 100_000, LineTracer()
     with tracer.tracing(sys._getframe(), MAX_TRACING):
         for number in range(calls):
@@ -467,11 +467,11 @@ def test_import_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert not [line for line in lines if "imported_once.py" in line]
 
 
-def test_a_region_that_runs_once(train: Callable[[], None]) -> None:
+def test_region_is_measured_in_one_run(train: Callable[[], None]) -> None:
     found: list[MeasuredBudget] = []
     with budgeted_region("test", found.append):
         train()
-    taken_once = found[0].budget
-    assert taken_once.steps == 0
-    assert taken_once.unexplained_ns == pytest.approx(0, abs=1)
-    assert "propagation" in taken_once.parts
+    budget = found[0].budget
+    assert budget.steps == 0
+    assert budget.unexplained_ns == pytest.approx(0, abs=1)
+    assert "propagation" in budget.parts

@@ -29,7 +29,7 @@ RANGE = f"{OURS}wrapping from_local"
 
 
 def marked(*at_ns: int) -> StepMarks:
-    """Return the marks of a step; each two times inside are those of a range."""
+    """Return the marks of a step; each pair of times inside belongs to a range."""
     return [Mark(number % 2 == 1 or number == 0, ns) for number, ns in enumerate(at_ns[:-1])] + [
         Mark(False, at_ns[-1])
     ]
@@ -46,22 +46,22 @@ def timed(*events: Event, end_ns: int) -> tuple[Timeline, StepMarks]:
     return tuple(slices(node)), marks_of(node)
 
 
-def test_cost_of_marks_is_found_by_marking_twice() -> None:
+def test_cost_of_marks_is_derived_from_doubled_marks() -> None:
     once = marked(0, 100, 150, 290)
     doubled = twice(0, 100, 110, 160, 170, 310)
     assert region_lengths([once], [doubled]).lengths_ns == (95, 40, 135)
 
 
-def test_a_step_without_ranges_costs_nothing_to_mark() -> None:
+def test_step_without_ranges_has_no_marking_cost() -> None:
     assert region_lengths([marked(0, 100)], [marked(0, 104)]) == Regions((True, False), (100,))
 
 
-def test_a_region_is_as_long_as_its_median() -> None:
+def test_region_has_its_median_length() -> None:
     steps = [marked(0, length) for length in (100, 104, 900)]
     assert region_lengths(steps, steps).lengths_ns == (104,)
 
 
-def test_steps_of_another_shape_are_left_out() -> None:
+def test_steps_of_another_shape_are_omitted() -> None:
     steps = [marked(0, 100, 150, 290)] * 3 + [marked(0, 900)]
     assert len(region_lengths(steps, [marked(0, 100)]).lengths_ns) == 3
 
@@ -71,11 +71,11 @@ def test_event_cost_is_derived_from_region_delay() -> None:
     timeline, marks = timed(*ops, Event(RANGE, 60, 90), Event("aten::add", 110, 190), end_ns=200)
     regions = Regions(tuple(mark.is_begin for mark in marks), (42.0, 27.0, 105.0))
     found = assign_regions(timeline, marks, regions)
-    # Three events and half of a range, which counts as three; the range; half of it, and one event.
+    # Three events and half of a range, which counts as three; the range; half of the range and one event.
     assert event_costs([found], regions) == pytest.approx([18 / 4.5, 0.0, 5 / 2.5])
 
 
-def test_regions_that_a_slice_lies_across_are_one() -> None:
+def test_regions_crossed_by_a_slice_are_merged() -> None:
     propagation = [Event(f"{OURS}propagation", 20, 80), Event(RANGE, 40, 60)]
     timeline, marks = timed(*propagation, end_ns=100)
     regions = Regions(tuple(mark.is_begin for mark in marks), (20.0, 15.0, 18.0, 15.0, 20.0))
@@ -105,7 +105,7 @@ def lengths_without(waited_ns: list[int], *steps: list[int]) -> list[list[int]]:
     return [[one.length_ns for one in timeline] for timeline in subtract_waits(timelines, waited_ns)]
 
 
-def test_a_wait_is_subtracted_where_it_happened() -> None:
+def test_wait_is_subtracted_from_its_region() -> None:
     found = lengths_without([3000, 0, 4000], [3010, 102], [12, 100], [10, 4105])
     assert found == [[10, 102], [12, 100], [10, 105]]
 

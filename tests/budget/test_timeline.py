@@ -1,4 +1,4 @@
-"""From events to slices: each nanosecond of a step is in one part. Without torch."""
+"""From events to slices: each nanosecond of a step belongs to one part. Without torch."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def calls_of(node: Node) -> dict[str, int]:
     return {op: count for op, count in calls.items() if count}
 
 
-# A relu saves its result, which is detached twice; a hook of backward detaches a plain tensor.
+# relu saves its result, which is detached twice; a backward hook detaches a plain tensor.
 SAVED = [
     Event("aten::relu", 10, 40, 7),
     Event(SUBCLASS, 12, 20),
@@ -88,13 +88,12 @@ def test_detach_of_a_saved_dtensor_is_a_dispatch() -> None:
     ns = dict.fromkeys(("detach", "relu"), 0)
     for one in slices(step):
         ns[one.context.op] = ns.get(one.context.op, 0) + one.length_ns * (one.context.part is Part.DISPATCH)
-    assert ns["detach"] == (40 - 20 - 4) + (
-        66 - 54 - 2
-    )  # between the events beside it, less the local detach
+    # The time between its neighbors, minus the local detach.
+    assert ns["detach"] == (40 - 20 - 4) + (66 - 54 - 2)
     assert sum(one.length_ns for one in slices(step)) == step.length_ns
 
 
-def test_dispatch_of_an_async_tensor_is_no_call() -> None:
+def test_dispatch_of_async_tensor_is_not_a_call() -> None:
     waiting = [
         Event(WAITING, 18, 34),
         Event("_c10d_functional::wait_tensor", 19, 20),
@@ -187,7 +186,7 @@ def test_redistribution_of_an_op_retains_op_name() -> None:
     assert (ops[Part.MOVING], ops[Part.SENDING]) == ("mm", "mm")
 
 
-def test_calls_are_counted_where_an_op_begins() -> None:
+def test_calls_are_counted_at_the_start_of_an_op() -> None:
     engine = [Event(f"{OURS}backward", 50, 95), Event(f"{ENGINE}: MmBackward0", 52, 90, 7)]
     again = [one._replace(begin_ns=one.begin_ns + 45, end_ns=one.end_ns + 45, sequence=-1) for one in MM]
     timeline = list(slices(step_of(*MM, *engine, *again)))
@@ -214,7 +213,7 @@ NAMES = st.sampled_from(
 
 
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(1, 60), NAMES), max_size=12))
-def test_slices_add_up_whatever_executed(spans: list[tuple[int, int, str]]) -> None:
+def test_slices_add_up_for_arbitrary_spans(spans: list[tuple[int, int, str]]) -> None:
     events = [Event(name, begin, begin + length) for begin, length, name in spans]
     events.sort(key=lambda event: (event.begin_ns, -event.end_ns))
     timeline = list(slices(step_of(*events)))
@@ -236,6 +235,6 @@ def test_timeline_of_several_steps_has_their_medians() -> None:
     assert executed(one) == executed(timeline(5, 5))
 
 
-def test_steps_that_executed_others_are_returned_unchanged() -> None:
+def test_steps_with_different_ops_are_returned_unchanged() -> None:
     timelines = [(Slice(Context(Part.LOCAL, f"op{i}"), 0, 1),) for i in range(5)]
     assert median_timelines(timelines) == timelines

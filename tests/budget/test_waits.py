@@ -1,4 +1,4 @@
-"""Waits for a core in budgets: a part of its own, or a note."""
+"""Waits for a core in budgets: a separate part, or a note."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Wait = Callable[[int], None]
 
 @pytest.fixture
 def wait(monkeypatch: pytest.MonkeyPatch) -> Wait:
-    """Sleep, which then counts as waiting for a core."""
+    """Return a sleep that counts as waiting for a core."""
     waited_ns = 0
 
     def sleep(ns: int) -> None:
@@ -42,7 +42,7 @@ def wait(monkeypatch: pytest.MonkeyPatch) -> Wait:
 
 @pytest.fixture
 def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Find no counts of waits on this system."""
+    """Simulate a system that does not count waits."""
     monkeypatch.setattr(measure, "core_waits", lambda: core_waits("/no/such/file"))
 
 
@@ -74,7 +74,7 @@ def test_uncounted_off_core_time_is_a_note(uncounted: None) -> None:
     assert found.parts[Part.OTHER] > 0.9 * WAIT_NS
 
 
-def test_a_step_that_ran_once_notes_its_waits(wait: Wait) -> None:
+def test_single_step_notes_its_waits(wait: Wait) -> None:
     found: list[MeasuredBudget] = []
     with budgeted_region("test", found.append):
         wait(WAIT_NS)
@@ -97,14 +97,14 @@ def test_single_step_notes_uncounted_off_core_time(uncounted: None) -> None:
 def test_marks_stop_during_waits_if_most_steps_waited(
     is_counted: bool, off_core_ns: tuple[int, ...], stops: bool
 ) -> None:
-    """Their clock reads waits at each mark, which costs as much as the mark."""
+    """The clock of marks reads waits at each mark, which doubles its cost."""
     waits = CoreWaits(lambda: 0, is_counted)
     clock = measure.marking_clock(waits, [StepTime(100, ns) for ns in off_core_ns])
     assert clock == (waits.clock if stops else time.perf_counter_ns)
 
 
 def test_clocks_are_aligned_by_the_shortest_anchor() -> None:
-    """A thread that loses its core between two readings would place ops on earlier lines."""
+    """A thread that loses its core between two readings would attribute ops to earlier lines."""
     late = 300_000_000
     anchors = [(1_000, 1_000 + late), (late + 2_000, late + 2_010), (late + 3_000, late + 3_400)]
     events = [Event(ANCHOR, ns, ns + 1) for ns in (900 + late, 2_005 + late - 50, 3_300 + late)]
