@@ -1,4 +1,4 @@
-"""Rounds that count instructions: what is warmed up, what is counted, what is refused. All scripted."""
+"""Rounds that count instructions: warm-up, counted calls and refused samples. All scripted."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from pytest_dtdispatch.rounds.sampler import Meter, Profiler
 from pytest_dtdispatch.rounds.timing import Subject
 from tests.scripted_bench import Bench
 
-REHEARSAL = 4  # calls that are made before the first round
-SHORT = 1000  # instructions of a call of which all can be afforded
+REHEARSAL = 4  # calls before the first round
+SHORT = 1000  # instructions of a call whose planned number fits the limit
 FIRST_MISS = REHEARSAL + WARMUP_MISSES
 
 
@@ -38,11 +38,11 @@ def bench() -> Bench:
 
 
 class Script:
-    """A meter that reads the number of the call plus so many, and a method cache that logs.
+    """A meter that reads the number of the call plus a constant, and a method cache that logs.
 
     Args:
-        bench: whose op is counted.
-        instructions: of every call, without its number.
+        bench: provides the counted op.
+        instructions: instructions of every call, without its number.
     """
 
     def __init__(self, bench: Bench, instructions: int = SHORT) -> None:
@@ -67,41 +67,41 @@ class Script:
         plan = Plan(rounds, repeat, max_time_s=0.0, sampler=self.sampler)
         return Rounds(Subject(self.bench.op, tuple), self.bench.caches, plan).take()
 
-    def calls_of(self, taken: Figures, state: State) -> list[int]:
-        """Numbers of the calls whose counts were recorded."""
-        [counted] = [one for one in taken.samples if one.state is state]
+    def calls_of(self, figures: Figures, state: State) -> list[int]:
+        """Return the numbers of the calls whose counts were recorded."""
+        [counted] = [one for one in figures.samples if one.state is state]
         return [count - self.instructions for count in counted.values]
 
 
 def test_nothing_is_counted_before_the_first_row() -> None:
-    made: list[Meter] = []
+    meters: list[Meter] = []
 
     def make() -> tuple[Meter, None]:
-        made.append(Meter(lambda: 0, lambda: 0))
-        return made[-1], None
+        meters.append(Meter(lambda: 0, lambda: 0))
+        return meters[-1], None
 
     sampler = InstructionSampler(make, lambda: True)
     sampler.start()
-    assert not made
-    assert sampler.meter is sampler.meter is made[0]
-    assert len(made) == 1
+    assert not meters
+    assert sampler.meter is sampler.meter is meters[0]
+    assert len(meters) == 1
 
 
 def test_first_misses_are_discarded_before_counting(bench: Bench) -> None:
     script = Script(bench)
-    taken = script.take(rounds=3, repeat=2)
-    assert {one.unit for one in taken.samples} == {INSTRUCTIONS}
-    assert script.calls_of(taken, State.MISS) == [FIRST_MISS, FIRST_MISS + 1, FIRST_MISS + 2]
+    figures = script.take(rounds=3, repeat=2)
+    assert {one.unit for one in figures.samples} == {INSTRUCTIONS}
+    assert script.calls_of(figures, State.MISS) == [FIRST_MISS, FIRST_MISS + 1, FIRST_MISS + 2]
 
 
 def test_each_round_clears_methods_before_counting_hits(bench: Bench) -> None:
     script = Script(bench)
-    taken = script.take(rounds=3, repeat=2)
+    figures = script.take(rounds=3, repeat=2)
     first_hit = FIRST_MISS + 3
     starts = [first_hit + n * (WARMUP_CALLS + 2) for n in range(3)]
-    assert script.forgotten_at == [0, *starts[1:]]  # a row begins as every other row does
+    assert script.forgotten_at == [0, *starts[1:]]  # every row starts the same way
     expected = [start + WARMUP_CALLS + n for start in starts for n in range(2)]
-    assert script.calls_of(taken, State.HIT) == expected
+    assert script.calls_of(figures, State.HIT) == expected
 
 
 @pytest.mark.parametrize(
@@ -117,43 +117,43 @@ def test_uncounted_calls_are_limited_by_instructions(
     bench: Bench, instructions: int, misses: int, layouts: int, hits: int
 ) -> None:
     script = Script(bench, instructions)
-    taken = script.take(rounds=5, repeat=2)
-    assert taken.rounds == 5  # although the plan has no time at all
-    assert script.calls_of(taken, State.MISS)[0] == REHEARSAL + misses
-    assert len(script.calls_of(taken, State.MISS)) == 5
+    figures = script.take(rounds=5, repeat=2)
+    assert figures.rounds == 5  # although the time budget of the plan is 0
+    assert script.calls_of(figures, State.MISS)[0] == REHEARSAL + misses
+    assert len(script.calls_of(figures, State.MISS)) == 5
     assert len(script.forgotten_at) == layouts
-    assert len(script.calls_of(taken, State.HIT)) == hits
+    assert len(script.calls_of(figures, State.HIT)) == hits
 
 
 def test_hit_blocks_are_limited_in_many_rounds(bench: Bench) -> None:
     script = Script(bench)
-    taken = script.take(rounds=12, repeat=3)
-    assert len(script.calls_of(taken, State.MISS)) == 12
+    figures = script.take(rounds=12, repeat=3)
+    assert len(script.calls_of(figures, State.MISS)) == 12
     assert len(script.forgotten_at) == MAX_BLOCKS
-    assert len(script.calls_of(taken, State.HIT)) == 12 * 3 // MAX_BLOCKS * MAX_BLOCKS
+    assert len(script.calls_of(figures, State.HIT)) == 12 * 3 // MAX_BLOCKS * MAX_BLOCKS
 
 
 def test_without_counted_lookups_hits_have_one_block(bench: Bench) -> None:
     script = Script(bench)
     script.sampler = InstructionSampler(lambda: (Meter(lambda: 0, script.end), None))
-    taken = script.take(rounds=3, repeat=2)
+    figures = script.take(rounds=3, repeat=2)
     first_hit = FIRST_MISS + 3 + WARMUP_CALLS
-    assert script.calls_of(taken, State.HIT) == [first_hit + n for n in range(6)]
-    assert taken.remarks == ()
+    assert script.calls_of(figures, State.HIT) == [first_hit + n for n in range(6)]
+    assert figures.remarks == ()
 
 
 def test_expensive_hits_are_counted_fewer_times(bench: Bench) -> None:
-    taken = (script := Script(bench, AFFORDABLE // 7)).take(rounds=12, repeat=3)
-    assert len(script.calls_of(taken, State.HIT)) == 6  # the first hit reads a little more
+    figures = (script := Script(bench, AFFORDABLE // 7)).take(rounds=12, repeat=3)
+    assert len(script.calls_of(figures, State.HIT)) == 6  # the first hit reads slightly more
 
 
 def test_unpropagated_calls_are_counted_like_hits(bench: Bench) -> None:
     bench.op_that(lambda number: None)
     script = Script(bench)
-    taken = script.take(rounds=2, repeat=5)
+    figures = script.take(rounds=2, repeat=5)
     start = REHEARSAL + WARMUP_CALLS
     second = start + 5 + WARMUP_CALLS
-    assert script.calls_of(taken, State.CALL) == [*range(start, start + 5), *range(second, second + 5)]
+    assert script.calls_of(figures, State.CALL) == [*range(start, start + 5), *range(second, second + 5)]
 
 
 @pytest.mark.parametrize("reading", [0, 2**64 - 1])
@@ -161,10 +161,10 @@ def test_invalid_counter_readings_are_refused(bench: Bench, reading: int) -> Non
     script = Script(bench)
     first_hit = FIRST_MISS + 1 + WARMUP_CALLS
     script.readings = {FIRST_MISS: reading, first_hit: reading}
-    taken = script.take(rounds=1, repeat=5)
-    by_state = {one.state: one for one in taken.samples}
+    figures = script.take(rounds=1, repeat=5)
+    by_state = {one.state: one for one in figures.samples}
     assert by_state[State.MISS].values == ()
-    assert script.calls_of(taken, State.HIT) == [first_hit + n for n in range(1, 5)]
+    assert script.calls_of(figures, State.HIT) == [first_hit + n for n in range(1, 5)]
     for counted in by_state.values():
         assert [str(why) for why in counted.refused] == ["the meter did not count (1x)"]
 
@@ -177,7 +177,7 @@ def test_exhausted_method_cache_versions_add_a_remark(bench: Bench) -> None:
     assert remark.startswith("counted in one layout")
 
 
-def test_each_state_that_was_counted_is_profiled(bench: Bench) -> None:
+def test_each_counted_state_is_profiled(bench: Bench) -> None:
     seen: list[int] = []
 
     def profile(fn: Callable[..., None], prepare: Callable[[], tuple[()]], kwargs: object) -> Profile:
@@ -189,18 +189,18 @@ def test_each_state_that_was_counted_is_profiled(bench: Bench) -> None:
 
     script = Script(bench)
     script.profiler = profile
-    taken = script.take(rounds=1, repeat=1)
+    figures = script.take(rounds=1, repeat=1)
     assert seen == [1, 0]
-    assert [each.state for each in taken.samples if each.profile] == [State.MISS, State.HIT]
+    assert [each.state for each in figures.samples if each.profile] == [State.MISS, State.HIT]
 
 
 def test_methods_that_share_a_slot_are_forgotten(bench: Bench) -> None:
-    """In every second layout a call takes 600 more: the least count has none of them."""
+    """In every second layout a call takes 600 more instructions: the minimum excludes them."""
     script = Script(bench)
     even: Callable[[], int] = lambda: 36_000 + 600 * (len(script.forgotten_at) % 2)  # noqa: E731
     script.end = even  # type: ignore[method-assign]
-    taken = script.take(rounds=4, repeat=2)
-    [hits] = [one for one in taken.samples if one.state is State.HIT]
+    figures = script.take(rounds=4, repeat=2)
+    [hits] = [one for one in figures.samples if one.state is State.HIT]
     assert (hits.figure, hits.span) == (36_000, 600)
 
 
@@ -230,7 +230,7 @@ def test_cleared_method_cache_finds_methods_and_changes() -> None:
     assert derived.method() == "base"
 
 
-def test_it_ends_before_cpython_runs_out_of_versions() -> None:
+def test_method_cache_stops_before_versions_run_out() -> None:
     cache = MethodCache(max_layouts=2)
     assert [cache.forget() for _ in range(4)] == [True, True, False, False]
     assert 0 < MAX_LAYOUTS < 1000
@@ -242,19 +242,19 @@ def test_lookup_counting_of_a_meter_is_detected(searched: int, counts: bool) -> 
     assert counts_lookups(Meter(lambda: 0, lambda: next(script))) is counts
 
 
-def test_hits_have_more_blocks_where_lookups_are_counted(bench: Bench) -> None:
+def test_hits_have_more_blocks_if_lookups_are_counted(bench: Bench) -> None:
     script = Script(bench)
     costs = iter([3_000] * MIN_CALLS + [5_900] * MIN_CALLS + [3_000] * MIN_CALLS)
     script.sampler = InstructionSampler(
         lambda: (Meter(lambda: 0, lambda: next(costs, None) or script.end()), None)
     )
-    taken = script.take(rounds=3, repeat=2)
+    figures = script.take(rounds=3, repeat=2)
     starts = [FIRST_MISS + 3 + n * (WARMUP_CALLS + 2) + WARMUP_CALLS for n in range(3)]
-    assert script.calls_of(taken, State.HIT) == [start + n for start in starts for n in range(2)]
+    assert script.calls_of(figures, State.HIT) == [start + n for start in starts for n in range(2)]
 
 
 def reading(*readings: int) -> Meter:
-    """Read these, in turn, of a short and a long loop that warm up, and of a short and a long one."""
+    """Return a meter with these readings: a short and a long warm-up loop, then a short and a long loop."""
     script: Iterator[int] = iter(readings)
     return Meter(lambda: 0, lambda: next(script))
 

@@ -1,4 +1,4 @@
-"""The hardware counter, scripted: most machines that run this have none."""
+"""The hardware counter, scripted because most machines that run the tests have none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.torch
 
 
 class ScriptedCounter:
-    """Starts and ends as torch's does, and reads what it is told, in turn."""
+    """A counter with torch's interface and scripted readings."""
 
     def __init__(self, *readings: int) -> None:
         self._readings = iter(readings)
@@ -26,18 +26,18 @@ class ScriptedCounter:
         return self._runs
 
     def end(self, run: int) -> int:
-        assert run == self._runs, "it ends what it started"
+        assert run == self._runs, "it ends the run that it started"
         return next(self._readings)
 
 
-def test_a_counter_that_counts_is_a_meter() -> None:
+def test_working_counter_is_a_meter() -> None:
     meter = hardware_meter(ScriptedCounter(60_000, 600_000, 45_000, 445_000, 46_104))
     begun = meter.begin()
     assert meter.end() - begun == 46_104
 
 
 @pytest.mark.parametrize("reading", [0, 2**64 - 1])
-def test_a_counter_that_is_not_there_is_refused(reading: int) -> None:
+def test_missing_counter_is_refused(reading: int) -> None:
     with pytest.raises(MeterError, match=f"the hardware counter reads {reading}"):
         hardware_meter(ScriptedCounter(*[reading] * 4))
 
@@ -48,10 +48,10 @@ def test_torch_without_hardware_counter_is_refused(monkeypatch: pytest.MonkeyPat
         hardware_meter()
 
 
-# Which functions the instructions of a call went to
+# Instructions of a call by function
 
 
-def test_the_functions_with_most_instructions_are_listed() -> None:
+def test_functions_with_most_instructions_are_listed() -> None:
     shares = largest({f"f{n:02}": n for n in range(50)})
     assert len(shares) == 20
     assert shares[0] == FunctionShare("f49", 49)
@@ -59,7 +59,7 @@ def test_the_functions_with_most_instructions_are_listed() -> None:
 
 
 class ScriptedCallgrind:
-    """A callgrind that counts what a test says, and 10 whenever it is read."""
+    """A callgrind with scripted counts, plus 10 for each reading."""
 
     def __init__(self) -> None:
         self.spent = 0
