@@ -1,4 +1,4 @@
-"""Programs that rules of advice fire on, each with one that looks alike and gets none of that rule."""
+"""Programs on which rules of advice fire, and similar programs on which they do not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_dtdispatch.torchapi.missing_api import fully_shard
 Step = Callable[[], object]
 WIDTH = 64
 MOST_ROWS = 4_096
-# No number and no shape comes twice, whatever ran before: it would hit.
+# No number or shape is used twice: the second use would hit.
 NUMBERS, SIZES = itertools.count(1), itertools.count(8)
 
 
@@ -96,7 +96,7 @@ def there_and_back(mesh: DeviceMesh) -> Step:
     return lambda: x.redistribute(mesh, [Replicate()]).redistribute(mesh, [Shard(0)]) + x
 
 
-def used_as_it_was(mesh: DeviceMesh) -> Step:
+def used_unchanged(mesh: DeviceMesh) -> Step:
     x = sharded(mesh)
     return lambda: x + x
 
@@ -116,12 +116,12 @@ def implied(mesh: DeviceMesh) -> Step:
     return lambda: rows + columns
 
 
-def placed_alike(mesh: DeviceMesh) -> Step:
+def placed_equally(mesh: DeviceMesh) -> Step:
     rows, others = sharded(mesh), sharded(mesh)
     return lambda: rows + others
 
 
-def moved_as_asked(mesh: DeviceMesh) -> Step:
+def redistributed_explicitly(mesh: DeviceMesh) -> Step:
     rows, columns = sharded(mesh), sharded(mesh, dim=1)
     return lambda: rows + columns.redistribute(mesh, [Shard(0)])
 
@@ -174,7 +174,7 @@ def gathered_in_a_bucket(mesh: DeviceMesh) -> Step:
 
 
 def results_gathered_one_by_one(mesh: DeviceMesh) -> Step:
-    """Each gather depends on the one before."""
+    """Each gather depends on the previous one."""
     x = sharded(mesh)
 
     def step() -> None:
@@ -209,7 +209,7 @@ def several_modules_in_a_group(mesh: DeviceMesh) -> Step:
 
 
 class Head(torch.nn.Module):
-    """A layer, and a head that is called for each chunk of its result."""
+    """A layer, and a head that is called on each chunk of its result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -267,7 +267,7 @@ def matrices_gathered_once(mesh: DeviceMesh) -> Step:
 
 
 class Projected(torch.optim.Optimizer):
-    """An optimizer with one product of matrices for each parameter."""
+    """An optimizer with one matrix product per parameter."""
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -314,7 +314,7 @@ def logits_gathered(mesh: DeviceMesh) -> Step:
 
 
 def head_of_classes(mesh: DeviceMesh, loss: Callable[[torch.Tensor], torch.Tensor]) -> Step:
-    """Gather the result of a module, as plans of libraries do, and call a loss with its rows in f64."""
+    """Gather the result of a module, like plans of libraries, and call a loss with rows in f64."""
     head, x = torch.nn.Linear(16, 8_192), torch.rand(2, 64, 16)
     parallelize_module(head, mesh, ColwiseParallel(output_layouts=Replicate()))
     return lambda: loss(head(x).double().flatten(0, 1)).backward()
@@ -416,17 +416,17 @@ def inputs_wrapped(mesh: DeviceMesh) -> Step:
     return step
 
 
-def another_number_each_time(mesh: DeviceMesh) -> Step:
+def new_number_each_time(mesh: DeviceMesh) -> Step:
     x = sharded(mesh)
     return lambda: x.clamp(max=next(NUMBERS) / 100)
 
 
-def a_tensor_each_time(mesh: DeviceMesh) -> Step:
+def new_tensor_each_time(mesh: DeviceMesh) -> Step:
     x = sharded(mesh)
     return lambda: x.clamp(max=torch.tensor(next(NUMBERS) / 100))
 
 
-def another_shape_each_time(mesh: DeviceMesh) -> Step:
+def new_shape_each_time(mesh: DeviceMesh) -> Step:
     local = torch.rand(MOST_ROWS, 2)
     return lambda: DTensor.from_local(local[: next(SIZES)], mesh, [Shard(0)]) * 2
 
@@ -447,7 +447,7 @@ def one_number(mesh: DeviceMesh) -> Step:
     return lambda: x.clamp(max=0.5)
 
 
-def kept(mesh: DeviceMesh) -> Step:
+def retained(mesh: DeviceMesh) -> Step:
     x = sharded(mesh)
     held: list[Any] = []
     return lambda: held.append(x * 2)
@@ -460,7 +460,7 @@ def replaced(mesh: DeviceMesh) -> Step:
 
 
 class Gate(torch.nn.Module):
-    """Many small ops, each of its own element."""
+    """Many small elementwise ops."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for _ in range(10):
@@ -469,7 +469,7 @@ class Gate(torch.nn.Module):
 
 
 class LocalGate(Gate):
-    """The same on local tensors."""
+    """The same ops on local tensors."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         assert isinstance(x, DTensor)
@@ -498,7 +498,7 @@ def large_gates(mesh: DeviceMesh) -> Step:
     return trained_gates(mesh, Gate, 1_024, 512)
 
 
-def accumulated(mesh: DeviceMesh, is_kept: bool) -> Step:
+def accumulated(mesh: DeviceMesh, is_reused: bool) -> Step:
     """Gather one weight for each of three micro-batches."""
     weight = torch.nn.Parameter(sharded(mesh))
     batches = [distribute_tensor(torch.rand(8, WIDTH), mesh, [Replicate()]) for _ in range(3)]
@@ -506,7 +506,7 @@ def accumulated(mesh: DeviceMesh, is_kept: bool) -> Step:
     def step() -> None:
         whole = None
         for batch in batches:
-            if whole is None or not is_kept:
+            if whole is None or not is_reused:
                 whole = weight.redistribute(mesh, [Replicate()])  # type: ignore[attr-defined]
             (batch @ whole).sum().backward()
         weight.grad = None
@@ -514,7 +514,7 @@ def accumulated(mesh: DeviceMesh, is_kept: bool) -> Step:
     return step
 
 
-def accumulated_wraps(mesh: DeviceMesh, is_kept: bool) -> Step:
+def accumulated_wraps(mesh: DeviceMesh, is_reused: bool) -> Step:
     """Wrap one weight for each of three micro-batches."""
     weight = torch.rand(WIDTH, WIDTH, requires_grad=True)
     batches = [sharded(mesh, 8, WIDTH) for _ in range(3)]
@@ -522,7 +522,7 @@ def accumulated_wraps(mesh: DeviceMesh, is_kept: bool) -> Step:
     def step() -> None:
         wrapped = None
         for batch in batches:
-            if wrapped is None or not is_kept:
+            if wrapped is None or not is_reused:
                 wrapped = DTensor.from_local(weight, mesh, [Replicate()])
             (batch @ wrapped).sum().backward()
         weight.grad = None
@@ -531,23 +531,23 @@ def accumulated_wraps(mesh: DeviceMesh, is_kept: bool) -> Step:
 
 
 def gathered_for_each_batch(mesh: DeviceMesh) -> Step:
-    return accumulated(mesh, is_kept=False)
+    return accumulated(mesh, is_reused=False)
 
 
 def gathered_for_all_batches(mesh: DeviceMesh) -> Step:
-    return accumulated(mesh, is_kept=True)
+    return accumulated(mesh, is_reused=True)
 
 
 def wrapped_for_each_batch(mesh: DeviceMesh) -> Step:
-    return accumulated_wraps(mesh, is_kept=False)
+    return accumulated_wraps(mesh, is_reused=False)
 
 
 def wrapped_for_all_batches(mesh: DeviceMesh) -> Step:
-    return accumulated_wraps(mesh, is_kept=True)
+    return accumulated_wraps(mesh, is_reused=True)
 
 
 def wrapped_with_and_without_grad(mesh: DeviceMesh) -> Step:
-    """The first result has no graph: kept, it would lose the gradient."""
+    """The first result has no graph: reusing it would lose the gradient."""
     weight = torch.rand(WIDTH, WIDTH, requires_grad=True)
 
     def step() -> None:
@@ -559,7 +559,7 @@ def wrapped_with_and_without_grad(mesh: DeviceMesh) -> Step:
 
 
 def wrapped_with_another_graph(mesh: DeviceMesh) -> Step:
-    """One buffer, which has a graph of its own in each micro-batch."""
+    """One buffer with a separate graph in each micro-batch."""
     weight, buffer = torch.rand(WIDTH, WIDTH, requires_grad=True), torch.zeros(WIDTH, WIDTH)
 
     def step() -> None:
@@ -581,7 +581,7 @@ def softmax_within_ranks(mesh: DeviceMesh) -> Step:
 
 
 def sorted_vector(mesh: DeviceMesh) -> Step:
-    """No other dimension could be sharded."""
+    """A vector has no other dimension to shard."""
     x = sharded(mesh, WIDTH)
     return lambda: x.sort()
 
@@ -636,7 +636,7 @@ def three_numbers_at_three_lines(mesh: DeviceMesh) -> Step:
 
 
 def grown(mesh: DeviceMesh) -> Step:
-    """Each op of forward and backward has another shape, and an expand another size."""
+    """Each op of forward and backward has a new shape in each step, and an expand a new size."""
     weight = torch.nn.Parameter(distribute_tensor(torch.rand(WIDTH, WIDTH), mesh, [Replicate()]))
 
     def step() -> None:
@@ -647,13 +647,13 @@ def grown(mesh: DeviceMesh) -> Step:
     return step
 
 
-def another_size_each_time(mesh: DeviceMesh) -> Step:
+def new_size_each_time(mesh: DeviceMesh) -> Step:
     x = distribute_tensor(torch.rand(MOST_ROWS, 2), mesh, [Replicate()])
     return lambda: x[: next(SIZES)]
 
 
-def another_index_each_time(mesh: DeviceMesh) -> Step:
-    """Some torch writes the shape of the result to the spec of a replicated tensor: these are split."""
+def new_index_each_time(mesh: DeviceMesh) -> Step:
+    """Sharded, because some versions of torch write the shape of the result to a replicated spec."""
     x = distribute_tensor(torch.rand(MOST_ROWS, 4), mesh, [Shard(1)])
     return lambda: x[next(SIZES)]
 
@@ -701,7 +701,7 @@ def gradients_reduced_once(mesh: DeviceMesh) -> Step:
 
 
 def mixed_parameters(mesh: DeviceMesh) -> list[torch.nn.Parameter]:
-    """Return parameters that are DTensors, and as many plain ones, with gradients."""
+    """Return DTensor parameters and the same number of plain parameters, with gradients."""
     parameters = [torch.nn.Parameter(sharded(mesh)) for _ in range(4)]
     parameters += [torch.nn.Parameter(torch.rand(WIDTH, WIDTH)) for _ in range(4)]
     for each in parameters:

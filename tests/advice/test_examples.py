@@ -1,4 +1,4 @@
-"""Each rule on a program that it is made for, and on one that looks alike."""
+"""Each rule on a program that it targets, and on a similar one."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ FIRES: dict[Program, str] = {
     programs.norms_one_by_one: "6 partial results of one number reduced one by one at *5 collectives*",
     programs.wrapped_three_times: "f32[[]256,64] S0 given to from_local 3 times at *2 calls of from_local*",
     programs.parameters_wrapped: "4 parameters given to from_local in each step at *4 calls of from_local*",
-    programs.another_number_each_time: "clamp missed in each step at *value of max*: give the number as a*",
-    programs.another_shape_each_time: "mul missed in each step at *shape of self*: pad to a few sizes*",
+    programs.new_number_each_time: "clamp missed in each step at *value of max*: give the number as a*",
+    programs.new_shape_each_time: "mul missed in each step at *shape of self*: pad to a few sizes*",
     programs.softmax_across_ranks: "implied by _softmax.default at *: shard another dimension, or work on*",
     programs.implied_at_five_lines: "implied by add.Tensor, * maximum.default 5 times at *: redistribute it "
     "once before*at most 4 redistributions*",
@@ -59,18 +59,19 @@ FIRES: dict[Program, str] = {
     programs.logits_gathered: "f32[[]128,8192] S1 -> R redistributed for a cross entropy at *: keep it *",
     programs.logits_gathered_by_a_module: "f32[[]2,64,8192] S2 -> R redistributed for a cross entropy at *",
     programs.grown: "mm, relu, detach, * missed in each step at *: pad to a few sizes*at most 8 misses*",
-    programs.another_size_each_time: "slice missed in each step at *: pad to a few sizes*",
+    programs.new_size_each_time: "slice missed in each step at *: pad to a few sizes*",
     programs.gradients_reduced_by_each_op: "2 partial gradients reduced 6 times at *: redistribute each "
     "gradient once*at most 4 redistributions*",
-    programs.kept: "1 live DTensor more after each step, as f32[[]64,64] S0: keep nothing beyond the step*",
+    programs.retained: "1 live DTensor more after each step, as f32[[]64,64] S0: "
+    "keep nothing beyond the step*",
 }
-LOOKS_ALIKE = [
+SIMILAR = [
     programs.redistributed_once_before,
     programs.redistributed_after_a_write,
-    programs.used_as_it_was,
+    programs.used_unchanged,
     programs.there_and_back_after_an_op,
-    programs.placed_alike,
-    programs.moved_as_asked,
+    programs.placed_equally,
+    programs.redistributed_explicitly,
     programs.reduced_by_an_op,
     programs.norms_at_once,
     programs.gathered_in_a_bucket,
@@ -85,7 +86,7 @@ LOOKS_ALIKE = [
     programs.others_wrapped,
     programs.parameters_that_are_dtensors,
     programs.inputs_wrapped,
-    programs.a_tensor_each_time,
+    programs.new_tensor_each_time,
     programs.padded,
     programs.one_number,
     programs.replaced,
@@ -105,7 +106,7 @@ OF_FSDP = {
     programs.group_gathered_for_all_chunks,
     programs.model_called_twice,
 }
-# The advised change, and how many events of a kind it saves.
+# Programs before and after the advised change, and the kind of events that it saves.
 CHANGES: list[Any] = [
     (programs.redistributed_three_times, programs.redistributed_once_before, Redistribution),
     (programs.checkpointed, programs.checkpointed_and_gathered_once, Redistribution),
@@ -128,19 +129,19 @@ CHANGES: list[Any] = [
 
 
 def supported(listed: Iterable[Program]) -> list[Any]:
-    """Skip programs with FSDP where it needs CUDA."""
+    """Skip programs with FSDP if it requires CUDA."""
     return [pytest.param(one, marks=FSDP if one in OF_FSDP else (), id=one.__name__) for one in listed]
 
 
 @pytest.mark.parametrize("program", supported(FIRES))
-def test_a_rule_fires(mesh: DeviceMesh, program: Program) -> None:
+def test_rule_fires(mesh: DeviceMesh, program: Program) -> None:
     clamped = (lambda rows: rows.clamp(max=0.5)), (lambda rows: rows.clamp(max=0.25))
-    if program is programs.another_number_each_time and not plans_again(mesh, *clamped):
+    if program is programs.new_number_each_time and not plans_again(mesh, *clamped):
         pytest.skip("no number is part of the key in this torch")
     pytest.LineMatcher(counted(program, mesh)).fnmatch_lines([f"*{FIRES[program]}"])
 
 
-@pytest.mark.parametrize("program", supported(LOOKS_ALIKE))
+@pytest.mark.parametrize("program", supported(SIMILAR))
 def test_no_rule_fires_on_similar_programs(mesh: DeviceMesh, program: Program) -> None:
     assert counted(program, mesh) == []
 
@@ -159,7 +160,7 @@ def test_advised_change_saves_the_promised_count(
 
 
 def test_one_finding_for_each_cause(mesh: DeviceMesh) -> None:
-    """One tensor or number at several lines is one cause, several at several lines are several."""
+    """One tensor or number at several lines is one cause; several of them are several causes."""
     assert [one.count for one in advise(steps_of(programs.implied_at_five_lines, mesh))] == [4]
     assert [one.count for one in advise(steps_of(programs.implied_of_five_tensors, mesh))] == [1] * 5
     assert [one.count for one in advise(steps_of(programs.grown, mesh))] == [8]
@@ -168,17 +169,17 @@ def test_one_finding_for_each_cause(mesh: DeviceMesh) -> None:
 @pytest.mark.parametrize(
     "program",
     [
-        programs.another_index_each_time,
+        programs.new_index_each_time,
         pytest.param(programs.number_without_an_overload, marks=needs_rule("leaky_relu.default")),
     ],
 )
-def test_number_that_no_tensor_replaces(mesh: DeviceMesh, program: Program) -> None:
+def test_number_that_no_tensor_can_replace(mesh: DeviceMesh, program: Program) -> None:
     steps = steps_of(program, mesh)
     assert not any("0-dim" in one.change for one in advise(steps))
     assert all(miss.remedy is Remedy.NONE for step in steps for miss in step.missed)
 
 
-def test_numbers_have_findings_of_their_own(mesh: DeviceMesh) -> None:
+def test_numbers_have_separate_findings(mesh: DeviceMesh) -> None:
     clamped = (lambda rows: rows.clamp(max=0.5)), (lambda rows: rows.clamp(max=0.25))
     if not plans_again(mesh, *clamped):
         pytest.skip("no number is part of the key in this torch")
@@ -211,11 +212,11 @@ LOCAL = "step on the local tensors: the result is the same"
 @pytest.mark.parametrize(
     ("name", "has_plain"), [("Adam", True), ("AdamW", False), ("SGD", True), ("Adagrad", False)]
 )
-def test_optimizer_in_a_budget(
+def test_budget_advises_a_fused_optimizer(
     mesh: DeviceMesh, name: str, has_plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The advised change works: fused where this torch has a rule for it, in an optimizer for each kind."""
-    monkeypatch.setattr("pytest_dtdispatch.advice.MIN_SHARE", float("-inf"))  # of a busy machine too
+    """The advised change works: fused if this torch has a rule for it, with one optimizer per kind."""
+    monkeypatch.setattr("pytest_dtdispatch.advice.MIN_SHARE", float("-inf"))  # on a busy machine too
     make = getattr(torch.optim, name)
     every = programs.mixed_parameters(mesh)
     used = every if has_plain else every[:4]
@@ -235,8 +236,10 @@ def test_fused_optimizer_has_no_advice(mesh: DeviceMesh) -> None:
     assert not [one for one in budget.advice if FUSED in one.change]
 
 
-def test_optimizer_by_lists_gives_up_its_lists(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With foreach=True and fused=True torch raises."""
+def test_foreach_optimizer_is_advised_to_drop_foreach(
+    mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch raises with both foreach=True and fused=True."""
     monkeypatch.setattr("pytest_dtdispatch.advice.MIN_SHARE", float("-inf"))
     budget = budget_of(programs.adamw_by_lists(mesh), 2, 2)
     assert "give AdamW fused=True in place of foreach" in [one.change for one in budget.advice]
