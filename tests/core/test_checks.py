@@ -1,4 +1,4 @@
-"""Checks of arguments: which are valid, and the message if they are not."""
+"""Checks of arguments: valid values, and errors for others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_step_with_optional_arguments_is_valid() -> None:
 
 
 def step(batch: Any, *, lr: float, verbose: bool = False) -> None:
-    """Two arguments are required; the error names all."""
+    """Two arguments are required; the error lists all."""
 
 
 async def waits() -> None:

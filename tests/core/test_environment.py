@@ -1,4 +1,4 @@
-"""Where a run is taken: its environment, the load of its machine, and which of many ranks a process is."""
+"""Environment of a run: settings, load of the machine, and the rank of a process."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_load_above_half_of_cores_is_busy(
 
 
 @pytest.mark.parametrize(
-    ("changes", "world", "why_not"),
+    ("changes", "world", "reason"),
     [
         ({}, World(3, 4, 1, 2), ""),
         ({"LOCAL_RANK": None, "LOCAL_WORLD_SIZE": "x"}, World(3, 4, 3, 4), ""),
@@ -79,13 +79,13 @@ def test_load_above_half_of_cores_is_busy(
     ],
 )
 def test_rank_of_a_launcher_is_read_or_rejected(
-    changes: dict[str, str | None], world: World, why_not: str
+    changes: dict[str, str | None], world: World, reason: str
 ) -> None:
     environ = {name: text for name, text in {**TORCHRUN, **changes}.items() if text is not None}
     found = why_no_world(environ)
     assert read_world(environ) == world
     assert (world.is_many, world.is_first) == (world != World(), world == World())
-    assert found.startswith(why_not) if why_not else found == ""
+    assert found.startswith(reason) if reason else found == ""
     assert found.isprintable()
     assert len(found) < 300
 
@@ -101,7 +101,7 @@ def test_tracers_of_python_are_found(install: Any) -> None:
     assert found
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring came with Python 3.12")
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="requires sys.monitoring of Python 3.12")
 def test_tools_of_sys_monitoring_are_found() -> None:
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
     monitoring.use_tool_id(3, "a coverage tool")

@@ -1,4 +1,4 @@
-"""Files are written whole, or not at all, and nothing but a file of the same kind is replaced."""
+"""Files are written completely or not at all, and replace only files of the same format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytest_dtdispatch.errors import DtDispatchError
 
 
 def refusal(path: Path, begins: str = "") -> str:
-    """Return the one line by which a place is refused."""
+    """Return the one-line error that refuses a path."""
     with pytest.raises(DtDispatchError) as raised:
         checked_target(path, begins)
     assert "\n" not in str(raised.value)
@@ -51,7 +51,7 @@ def test_written_file_leaves_no_temporary_file(tmp_path: Path) -> None:
         ("/proc/page.md", "its folder cannot be written to"),
         ("test_it.py", "test_it.py is a name of Python code: name another file"),
         ("x" * 256, "cannot be written: File name too long"),
-        ("read_only", "read_only is read-only"),  # root could write to it
+        ("read_only", "read_only is read-only"),  # root can write to it
         ("socket", "socket is a socket: name a file"),
         ("to_nowhere", "there is no folder"),
         ("round", "Too many levels of symbolic links"),
@@ -66,7 +66,7 @@ def test_unwritable_path_is_refused_in_one_line(tmp_path: Path, name: str, says:
         assert says in refusal(tmp_path / name)
 
 
-def test_a_file_is_read_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_read_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("née", encoding="utf-8")
     monkeypatch.setattr(files, "MOST_BYTES", 4)
@@ -76,7 +76,7 @@ def test_a_file_is_read_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyP
         read_text(path)
 
 
-def test_a_pipe_is_written_into_and_stays(tmp_path: Path) -> None:
+def test_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
     path, read = tmp_path / "pipe", []
     os.mkfifo(path)
     with pytest.raises(DtDispatchError, match=r"pipe cannot be written: nobody reads this pipe$"):
@@ -84,15 +84,15 @@ def test_a_pipe_is_written_into_and_stays(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: read.append(path.read_text()))
     reader.start()
     while not read and reader.is_alive():
-        with suppress(DtDispatchError):  # the reader has not come yet
-            put(path, "x" * 200_000)  # more than a pipe holds
+        with suppress(DtDispatchError):  # the reader is not open yet
+            put(path, "x" * 200_000)  # more than the capacity of a pipe
             break
     reader.join()
     assert read == ["x" * 200_000]
     assert path.is_fifo()
 
 
-def test_a_terminal_is_written_into() -> None:
+def test_terminal_is_written() -> None:
     ours, theirs = pty.openpty()
     try:
         path = Path(os.ttyname(theirs))

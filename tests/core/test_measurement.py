@@ -1,4 +1,4 @@
-"""Samples, and what is derived from those of one signature."""
+"""Samples, and figures derived from those of one signature."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ def test_figure_is_quietest_block_or_minimum_count() -> None:
     timed, counted = of(State.MISS, *ns), counts(State.MISS, *ns)
     assert (timed.ns, timed.figure, timed.figure_name) == (ns, 5, "quietest block")
     assert (counted.ns, counted.figure, counted.figure_name, counted.scatter) == ((), 4, "least", None)
-    assert HITS.median_ns == 6_750, "an even number: between two"
+    assert HITS.median_ns == 6_750, "even number of values: between the middle two"
 
 
 def test_state_with_scattered_samples_is_noisy() -> None:
     waits = of(State.MISS, *(1_000, 5_000, 4_000) * 7)
     assert measurement(waits, HITS).noisy == (State.MISS,)
     for quiet in (of(State.HIT, *(1_000, 1_900, 1_500) * 7), of(State.MISS, 1_000, 9_000)):
-        assert measurement(quiet).noisy == (), "of two samples nobody knows"
+        assert measurement(quiet).noisy == (), "unknown for two samples"

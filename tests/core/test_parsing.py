@@ -1,4 +1,4 @@
-"""Values as flags, ini files and markers write them."""
+"""Parsing of values from flags, ini files and markers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def read_formats(value: Any) -> tuple[Export, ...]:
     return read_exports(value, ("csv", "html", "markdown"))
 
 
-# Each reader, what it reads and makes of it.
+# By reader: valid inputs with their parsed values.
 READ: dict[Callable[[Any], Any], tuple[tuple[Any, Any], ...]] = {
     read_count: (("20", 20), (" 7 ", 7), (1000, 1000), (numpy.int64(2), 2)),
     read_ranks: (("1", 1), ("1024", 1024)),
@@ -114,7 +114,7 @@ class Rounded:
         return 2
 
 
-DIGITS = ("1_0", "\uff13", "\u0663")  # which int() takes
+DIGITS = ("1_0", "\uff13", "\u0663")  # accepted by int()
 NO_NUMBERS = (0, -1, INFINITY, NAN, True, None, [1])
 NO_COUNTS = ("0", "-1", "x", "", "1.5", "1e3", "inf", *DIGITS, 2.0, *NO_NUMBERS, Rounded(), b"2")
 OF_OTHERS = (numpy.float32(2.7), numpy.float64(2), Decimal("2.7"))
@@ -138,7 +138,7 @@ NO_LIMITS = (["misses=1", "wraps=-1"], ["x"], {"misses": -1}, {"misses": True}, 
 NO_THRESHOLDS = ("hit=stddev:5%", "hit=:5%", "warm=median:5%", "local=median:5%", "5", "median:20")
 NO_PERCENTS = ("-5%", "0%", "nan%", "inf%", "3_0%", "\uff13\uff10%", "\u0663\u0660%")
 NO_PERCENT_TEXTS = ("", "abc", "5%,lax", "strict", "median", "20000")
-# Each reader, what it says, and of which values.
+# Readers with their error and the values that cause it.
 REFUSED: tuple[tuple[Callable[[Any], Any], str, tuple[Any, ...]], ...] = (
     (read_count, COUNT, (*NO_COUNTS, *OF_OTHERS)),
     (read_ranks, "a whole number from 1 to 1,024", ("0", "x", "1025", "9" * 5000)),
@@ -170,8 +170,8 @@ REFUSED: tuple[tuple[Callable[[Any], Any], str, tuple[Any, ...]], ...] = (
 @pytest.mark.parametrize("read", READ)
 def test_each_reader_parses_its_valid_values(read: Callable[[Any], Any]) -> None:
     for value, expected in READ[read]:
-        made = read(value)
-        assert (made, type(made)) == (expected, type(expected)), value
+        parsed = read(value)
+        assert (parsed, type(parsed)) == (expected, type(expected)), value
 
 
 @pytest.mark.parametrize(("read", "says", "values"), REFUSED, ids=lambda part: getattr(part, "__name__", ""))
@@ -195,24 +195,24 @@ def test_arbitrary_value_is_parsed_or_refused(read: Callable[[Any], Any], data: 
     good = [value for value, _ in READ[read] if isinstance(value, str)] or ["1"]
     value = data.draw(st.one_of(odd_texts, spoiled(good[-1]), odd_values))
     try:
-        made = read(value)
+        parsed = read(value)
     except ValueError as error:
         assert_one_line(error)
         assert shown(value).isprintable()
         assert len(shown(value)) <= MOST_SHOWN
         return
-    assert type(made) in {type(expected) for _, expected in READ[read]}
+    assert type(parsed) in {type(expected) for _, expected in READ[read]}
     if read not in (read_files, read_formats, read_thresholds):
-        assert read(made) == made, "what was made is valid itself"
+        assert read(parsed) == parsed, "parsed values are valid inputs"
     if read is read_thresholds and isinstance(value, str):
-        [limit] = made
+        [limit] = parsed
         assert limit.fraction == pytest.approx(float(re.split("[:=]", value)[-1].rstrip("%")) / 100)
     if read in (read_count, read_ranks):
-        assert int(value) == made, "nothing is cut off"
+        assert int(value) == parsed, "values are not truncated"
 
 
 @given(st.lists(st.integers(1, 2**40), min_size=1, max_size=6))
-def test_a_mesh_is_read_as_it_is_written(extents: list[int]) -> None:
+def test_mesh_text_round_trips(extents: list[int]) -> None:
     shape = tuple(extents)
     assert read_mesh(mesh_text(shape)) == read_mesh(shape) == read_mesh(extents) == shape
 
@@ -222,9 +222,9 @@ def test_only_the_control_state_has_no_threshold() -> None:
 
 
 def test_state_threshold_overrides_the_general_one() -> None:
-    given = read_thresholds(["hit=5%", "10%", "min:20%"])
-    assert {str(threshold) for threshold in thresholds_of("hit", given)} == {"hit=median:5%", "min:20%"}
-    assert {str(threshold) for threshold in thresholds_of("miss", given)} == {"median:10%", "min:20%"}
+    thresholds = read_thresholds(["hit=5%", "10%", "min:20%"])
+    assert {str(threshold) for threshold in thresholds_of("hit", thresholds)} == {"hit=median:5%", "min:20%"}
+    assert {str(threshold) for threshold in thresholds_of("miss", thresholds)} == {"median:10%", "min:20%"}
     assert thresholds_of("miss", read_thresholds("hit=5%")) == ()
 
 
@@ -233,7 +233,7 @@ def test_auto_is_special_only_for_markdown() -> None:
 
 
 def shortest_s(match: Callable[[str], object], text: str) -> float:
-    """Return the minimum CPU time of five matches."""
+    """Return the minimum CPU time of five matches, in seconds."""
     times = []
     for _ in range(5):
         began = time.thread_time()
@@ -246,4 +246,4 @@ def shortest_s(match: Callable[[str], object], text: str) -> float:
 @pytest.mark.parametrize("end", ["", "x", ".", "e", "%x"])
 def test_long_number_is_parsed_in_linear_time(pattern: re.Pattern[str], end: str) -> None:
     short, long = (shortest_s(pattern.fullmatch, "1" * length + end) for length in (1_000, 16_000))
-    assert long < 100 * short  # 16 times where linear, 256 times where quadratic
+    assert long < 100 * short  # factor 16 if linear, 256 if quadratic

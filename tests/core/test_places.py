@@ -1,4 +1,4 @@
-"""Places in a user's program, as they are written."""
+"""Text of places in a user's program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_file_path_is_relative_below_current_directory(
     assert str(CodePlace(phase=Phase.BACKWARD)) == "nowhere in the program (backward)"
 
 
-def test_a_directory_that_is_gone_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_current_directory_is_harmless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

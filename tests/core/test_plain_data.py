@@ -1,4 +1,4 @@
-"""Dataclasses as plain data and back; what is no value of a type is refused in a few words."""
+"""Dataclasses as plain data and back; values of the wrong type have a short error."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ WRONG: dict[str, tuple[Any, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_invalid_value_has_a_short_error(what: str) -> None:
-    kind, plain, said = WRONG[what]
+@pytest.mark.parametrize("case", WRONG)
+def test_invalid_value_has_a_short_error(case: str) -> None:
+    kind, plain, said = WRONG[case]
     with pytest.raises(ValueError, match=r".") as error:
         decode(kind, plain)
     assert str(error.value).startswith(said)

@@ -1,4 +1,4 @@
-"""What was found in one test, how often each call was made, and the names that its numbers have in files."""
+"""Results of one test, numbers of calls, and names of its numbers in files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SHARED = ("measured", "scaling", "compiled", "compared", "one of a plugin")
 FIGURES = Figures(5, (Samples(State.HIT, (7,)),))
 MISS = Miss("mm.default(f32[8,8]S0, f32[8,8]R)@4", "first call of this op", QueriedCache.NATIVE)
 MOVED = Redistribution("mm.default", "f32[8,8]", ("S0",), ("R",), 256)
-ASKED_FOR = replace(MOVED, op="redistribute")
+EXPLICIT = replace(MOVED, op="redistribute")
 
 
 def counts(state: State, *values: int) -> Samples:
@@ -75,7 +75,7 @@ def test_named_calls_follow_signatures_in_call_order() -> None:
     ]
     numbers = [*book.freeze().metrics()]
     assert [number.row.label for number in numbers] == [label for label, *_ in found]
-    assert [number.signature for number in numbers] == [LONG.full, "", ""], "whole where it is cut"
+    assert [number.signature for number in numbers] == [LONG.full, "", ""], "completely if it is shortened"
 
 
 def test_names_of_steps_and_budgets_are_separate() -> None:
@@ -90,7 +90,7 @@ def test_names_of_steps_and_budgets_are_separate() -> None:
 
 TIMED = (Samples(State.MISS, (10, 30, 20)), Samples(State.HIT, (1, 2)), Samples(State.LOCAL, (1,)))
 BUSY = StepCounts(
-    events=(MISS, MOVED, ASKED_FOR, MOVED, *map(Collective, ("all_gather", "all_gather", "a2a")))
+    events=(MISS, MOVED, EXPLICIT, MOVED, *map(Collective, ("all_gather", "all_gather", "a2a")))
 )
 STEPS = Steps("train", (StepCounts(events=(MISS,) * 9),), (StepCounts(hits=3), BUSY, StepCounts()))
 BROKEN = CompileCounts(3, ("t.py:1: print",) * 2, None, ("f (t.py:1): size",))
@@ -112,7 +112,7 @@ COMPILES = counts(State.COMPILE_COLD, 90_000), counts(State.CALL, 700, 600)
         ),
         (NamedCall("same", measured("same", counts(State.CALL, 31, 30))), {"instruction_count": 30}),
         (
-            compiled(CompileCounts(1, (), 22, ()), *COMPILES),  # the first call, less a later one
+            compiled(CompileCounts(1, (), 22, ()), *COMPILES),  # the first call minus a later one
             {
                 "instruction_count": 600,
                 "compile_time_instruction_count": 89_400,
@@ -123,7 +123,7 @@ COMPILES = counts(State.COMPILE_COLD, 90_000), counts(State.CALL, 700, 600)
         ),
         (compiled(CompileCounts(), COMPILES[0]), {}),
         (compiled(BROKEN), {"graphs": 3, "graph_breaks": 2, "recompiles": 1}),
-        # Of the step that has most.
+        # Of the step with the maximum.
         (
             STEPS,
             {
@@ -177,7 +177,7 @@ def test_names_and_keys_are_single_printable_lines(name: str) -> None:
         text.encode()
 
 
-def test_names_that_differ_inside_have_keys_that_do() -> None:
+def test_distinct_long_names_have_distinct_keys() -> None:
     names = ("a b", "a  b", "a\nb", "a\tb", "a\u00a0b", "a\x1bb")
     assert len({row_key(name) for name in names}) == len(names)
 

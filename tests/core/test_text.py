@@ -1,4 +1,4 @@
-"""What is shown of texts and values that others made, and how names are cut for a reader and in files."""
+"""Text of foreign values, and shortened names on screens and in files."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def test_control_characters_are_escaped(text: str, written: str) -> None:
 
 
 class Silent:
-    """An object that cannot show itself."""
+    """An object whose repr raises."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no")
 
 
 class Wide:
-    """An object that shows itself in two lines."""
+    """An object whose repr has two lines."""
 
     def __repr__(self) -> str:
         return "one\n  two\x1b"
@@ -51,7 +51,7 @@ class Wide:
         ("9" * 5000, f"'{'9' * 116}..."),
     ],
 )
-def test_a_value_is_shown_in_one_short_line(value: Any, text: str) -> None:
+def test_value_is_shown_in_one_short_line(value: Any, text: str) -> None:
     assert shown(value) == text
 
 
@@ -77,7 +77,7 @@ SIGNATURES = st.builds(
         (Signature("cat.default", (("a", "a", "b", "a"),), (4,), "cpu"), "cat.default([a*2, b, a])@4"),
         (Signature("cat.default", ((),), (4,), "cpu"), "cat.default([])@4"),
         (
-            SIZES,  # the same in every process and version: saved runs are compared by these names
+            SIZES,  # equal in every process and version: saved runs are compared by these names
             "cat.default([f32[0]S0, f32[1]S0, f32[2]S0, f32[3]S0, f32[4]S0, f32[5]S0, f32[6]S0, "
             "f32[7]S0, f32[8]S0, f...#d48de3ea@2x4",
         ),
@@ -97,7 +97,9 @@ def test_distinct_signatures_have_distinct_bounded_texts(
     assert str(one).endswith(one.place)
     assert (str(one) == one.full) == (len(one.full) <= MAX_LENGTH)
     assert cut_name(str(one), limit) == cut_name(one.full, limit)
-    assert len(re.findall("#[0-9a-f]{8}", cut_name(cut_name(str(one), more), limit))) <= 1, "no name has two"
+    assert len(re.findall("#[0-9a-f]{8}", cut_name(cut_name(str(one), more), limit))) <= 1, (
+        "each text has one signature"
+    )
 
 
 @given(st.text(min_size=1, max_size=80).map(lambda text: text * 20), st.integers(0, 80), st.integers(12, 60))
@@ -128,7 +130,7 @@ def test_names_differing_by_layer_index_are_folded(layers: int) -> None:
     others = ["tok_embeddings", "layers.0.first", "norm.2", "Transformer", ""]
     assert fold_layers([*weights, *others]) == {
         **dict.fromkeys(weights, "layers.*.attention.wq"),
-        **{name: name for name in others},  # what has one index keeps it
+        **{name: name for name in others},  # a name that occurs with one index retains it
     }
 
 
