@@ -1,4 +1,4 @@
-"""What is tried: texts, values and JSON near to good ones."""
+"""Inputs to try: texts, values and JSON similar to valid ones."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as some
 
-IS_WHOLE = settings.get_current_profile_name() == "fuzz"  # `make fuzz`, else a sample of it
-# A busy machine is no failure; what a sample tries is the same in each run.
+IS_WHOLE = settings.get_current_profile_name() == "fuzz"  # in `make fuzz`; otherwise a sample
+# No deadline: a busy machine must not fail a test. Samples are the same in each run.
 fuzzed = settings(
     max_examples=settings().max_examples if IS_WHOLE else 20,
     deadline=None,
@@ -20,7 +20,7 @@ fuzzed = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-# Command lines take milliseconds, and runs of pytest tenths of a second.
+# A command line takes milliseconds, a run of pytest tenths of a second.
 of_commands = settings(fuzzed, max_examples=max(10, fuzzed.max_examples // 2))
 of_runs = settings(fuzzed, max_examples=max(15, fuzzed.max_examples // 4))
 
@@ -36,9 +36,9 @@ odd_texts = some.one_of(some.sampled_from(ODD_TEXTS), some.text(letters, max_siz
 
 
 class Broken:
-    """A value of a marker on which nothing works."""
+    """A value of a marker whose methods all raise."""
 
-    def _refuse(self, *given: object) -> Any:
+    def _refuse(self, *args: object) -> Any:
         raise RuntimeError("broken")
 
     __repr__ = __str__ = __index__ = __int__ = __float__ = __len__ = __iter__ = __bool__ = __hash__ = _refuse
@@ -67,20 +67,20 @@ odd_values = some.one_of(
 )
 
 
-def places(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Name every place in JSON: of each value, and of each container."""
+def json_paths(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every value and container in JSON."""
     yield path
     if isinstance(content, (dict, list)):
         for key in content if isinstance(content, dict) else range(len(content)):
-            yield from places(content[key], (*path, key))
+            yield from json_paths(content[key], (*path, key))
 
 
 @some.composite
 def changed(draw: some.DrawFn, content: Any) -> tuple[Any, list[tuple[Any, ...]]]:
-    """Change JSON in one to three places; return it with them."""
+    """Change JSON at one to three paths; return it with the paths."""
     content, where = copy.deepcopy(content), []
     for _ in range(draw(some.integers(1, 3))):
-        path = draw(some.sampled_from(list(places(content))))
+        path = draw(some.sampled_from(list(json_paths(content))))
         where.append(path)
         if not path:
             content = draw(odd_json)
@@ -100,7 +100,7 @@ def changed(draw: some.DrawFn, content: Any) -> tuple[Any, list[tuple[Any, ...]]
 
 @some.composite
 def spoiled(draw: some.DrawFn, text: str) -> str:
-    """Cut, double, or put letters into a text."""
+    """Cut or double a text, or insert letters."""
     for _ in range(draw(some.integers(0, 3))):
         start = draw(some.integers(0, len(text)))
         end = start + draw(some.integers(0, 30))
@@ -109,7 +109,7 @@ def spoiled(draw: some.DrawFn, text: str) -> str:
 
 
 def assert_one_line(error: BaseException | str, begin: str = "") -> None:
-    """Check that a mistake is told in one line, which begins with where it is."""
+    """Check that an error is one line, which starts with its location."""
     text = str(error)
     assert text.strip()
     assert text.startswith(begin)

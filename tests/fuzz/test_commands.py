@@ -1,4 +1,4 @@
-"""Command lines of ``dtdispatch``: each ends with a status of ours, and says what is wrong in one line."""
+"""Command lines of ``dtdispatch`` end with a documented status, and report errors in one line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLAGS = {
     "report": ["export"],
     "": ["help", "version", "base"],
 }
-# What comes last holds: nothing is measured, whatever came before it.
+# The last value takes precedence: nothing is measured, regardless of earlier ones.
 SAFE = {
     "ab": [f"--base={NOWHERE}", f"--head={NOWHERE}", "--json=/nowhere/ab.json"],
     "report": ["/nowhere/saved.json", "--export=csv:/nowhere/out.csv"],
@@ -33,7 +33,7 @@ EXPECTED = "# hits\nt.py::test_a::a,dispatch_hit_ns,6940,0.25\nt.py::test_b::b,c
 RESULTS = "t.py::test_a::a,dispatch_hit_ns,9000\nt.py::test_b::b,collectives,4\n"
 
 
-def obeyed(words: list[str]) -> tuple[int, str, str]:
+def status_of(words: list[str]) -> tuple[int, str, str]:
     """Run a command line in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -59,10 +59,10 @@ def command_lines(draw: some.DrawFn) -> list[str]:
 
 @of_commands
 @given(words=command_lines())
-def test_a_command_line(words: list[str]) -> None:
-    status, out, err = obeyed(words)
+def test_command_line_has_a_valid_status(words: list[str]) -> None:
+    status, out, err = status_of(words)
     if status == 0:
-        assert "dtdispatch" in out  # only --help and --version succeed here
+        assert "dtdispatch" in out  # only --help and --version succeed
         return
     assert status == 2
     assert out == ""
@@ -77,7 +77,7 @@ def test_a_command_line(words: list[str]) -> None:
     reason=some.one_of(some.just("why"), odd_texts),
     margin=some.one_of(some.none(), some.just("0.1"), odd_texts),
 )
-def test_expected_results_brought_up_to_date(
+def test_expected_file_is_updated_or_refused(
     expected: str, results: str, reason: str, margin: str | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.getbasetemp()
@@ -86,7 +86,7 @@ def test_expected_results_brought_up_to_date(
         path.write_bytes(text.encode("utf-8", "surrogatepass"))
     before = files[0].read_bytes()
     words = ["expected", "update", str(files[0]), f"--results={files[1]}", f"--reason={reason}"]
-    status, out, err = obeyed([*words, *([] if margin is None else [f"--new-margin={margin}"])])
+    status, out, err = status_of([*words, *([] if margin is None else [f"--new-margin={margin}"])])
     if status == 0:
         assert out.startswith(f"{files[0]}: ")
         read_expected(files[0], metric_names())

@@ -1,6 +1,6 @@
-"""Files from anywhere: read as what they say, or refused in one line; and no gate passes what it may not.
+"""Arbitrary files are read exactly or refused in one line, and gates pass no row beyond its limit.
 
-What is past its limit is found again here, by a few lines that share nothing with the gates.
+Rows beyond their limits are computed here independently of the gates.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RESULTS = f'"{NAME}",dispatch_hit_ns,6940\nt.py::test_b::b,collectives,4\n'
 
 
 def oracle_rows(text: str) -> dict[tuple[str, str], tuple[int, Fraction]]:
-    """Read rows as a reader of CSV does, and numbers as they are written."""
+    """Read rows with a CSV reader, and numbers exactly."""
     rows = {}
     for line in text.split("\n"):
         if line.strip() and not line.lstrip().startswith("#"):
@@ -61,7 +61,7 @@ def oracle_rows(text: str) -> dict[tuple[str, str], tuple[int, Fraction]]:
 
 @fuzzed
 @given(text=spoiled(EXPECTED), found=some.lists(some.integers(0, 2**63), max_size=3))
-def test_expected_results_as_text(text: str, found: list[int]) -> None:
+def test_expected_file_is_read_exactly_or_refused(text: str, found: list[int]) -> None:
     try:
         rows = parse_expected(text, "e.csv", METRICS).rows
     except ValueError as error:
@@ -82,7 +82,7 @@ def test_expected_results_as_text(text: str, found: list[int]) -> None:
 @example(expected=1000, margin=0.1, away=1, up=True, where="edge")
 @example(expected=1000, margin=0.1, away=0, up=False, where="edge")
 @example(expected=1000, margin=0.1, away=-1, up=False, where="edge")
-@example(expected=2**53 + 3, margin=0.0, away=1, up=True, where="edge")  # floats round it
+@example(expected=2**53 + 3, margin=0.0, away=1, up=True, where="edge")  # floats round the value
 @example(expected=2**53 + 1, margin=0.0, away=-1, up=False, where="edge")
 @given(
     expected=some.one_of(some.integers(0, 2**63 - 1), some.integers(2**53, 2**53 + 99)),
@@ -91,7 +91,9 @@ def test_expected_results_as_text(text: str, found: list[int]) -> None:
     up=some.booleans(),
     where=some.sampled_from(["edge", "there", "gone"]),
 )
-def test_a_result_at_its_margin(expected: int, margin: float, away: int, up: bool, where: str) -> None:
+def test_result_near_its_margin_is_judged_exactly(
+    expected: int, margin: float, away: int, up: bool, where: str
+) -> None:
     room = int(expected * Fraction(repr(margin)))
     value = max(0, expected + (room if up else -room) * (where == "edge") + away)
     row = ExpectedRow("t", "dispatch_hit_ns", expected, margin)
@@ -116,7 +118,7 @@ def verdict_of(row: ExpectedRow, value: int | None) -> Verdict:
 
 @fuzzed
 @given(text=spoiled(RESULTS))
-def test_results_as_text(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_results_file_is_read_exactly_or_refused(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzzed.csv"
     path.write_bytes(text.encode("utf-8", "surrogateescape" if text.isascii() else "surrogatepass"))
     try:
@@ -145,7 +147,7 @@ SAVED = {"benchmarks": [], KEY: json.loads(json.dumps(encode_run(RUN)))}
     slower=some.sampled_from([0.5, 1.0, 1.05, 1.2, 3.0]),
     threshold=some.sampled_from([0.1, 0.5]),
 )
-def test_a_saved_run(run: tuple[Any, list[Any]], slower: float, threshold: float) -> None:
+def test_saved_run_is_judged_or_refused(run: tuple[Any, list[Any]], slower: float, threshold: float) -> None:
     try:
         base = decode_run(run[0])
     except ValueError as error:
@@ -162,16 +164,16 @@ def test_a_saved_run(run: tuple[Any, list[Any]], slower: float, threshold: float
     for one in passed:
         [samples] = [row.ns for row in then if row.row == one.row][-1:]
         assert statistics.median(NS) * slower <= statistics.median(samples) * (1 + threshold) * (1 + 1e-9)
-    told = {Verdict.REGRESSED, Verdict.CONTAMINATED}
+    failing = {Verdict.REGRESSED, Verdict.CONTAMINATED}
     assert judgement.has_failed or passed
-    assert judgement.has_failed or not told & {one.verdict for one in judgement.verdicts}
+    assert judgement.has_failed or not failing & {one.verdict for one in judgement.verdicts}
 
 
 # Files of A/B runs
 
 
 def process(side: str, stage: str, number: int) -> dict[str, Any]:
-    """One process, whose head is twice as slow; its plain tensors are not."""
+    """Return a process; the head is twice as slow, except for plain tensors."""
     factor = (2.0 if side == "head" else 1.0) * (1 + number / 1000)
     values = {"hit": 7e3 * factor, "miss": 1e6 * factor, "local": 2e3 + number}
     rows = [[[TEST, LABEL, state], ns] for state, ns in values.items()]
@@ -209,7 +211,9 @@ files_to_judge = some.one_of(
 
 @fuzzed
 @given(file=files_to_judge)
-def test_a_file_to_judge(file: tuple[str, list[Any]], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_ab_file_is_judged_or_refused(
+    file: tuple[str, list[Any]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     text, changes = file
     path = tmp_path_factory.getbasetemp() / "fuzzed.json"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
@@ -224,6 +228,7 @@ def test_a_file_to_judge(file: tuple[str, list[Any]], tmp_path_factory: pytest.T
     assert all(0 < floor <= 10 for floor in (rule.floor_hit, rule.floor_miss))
     assert 0 <= rule.control <= 10
     assert min(rule.pairs, rule.confirm, run.request.passes) >= 1
-    is_other = any(not place or place[0] == "request" for place in changes)  # floors of 1000 % let all pass
+    # With floors of 1000 %, all rows pass.
+    is_other = any(not place or place[0] == "request" for place in changes)
     if len(run.processes) == 30 and not is_other:
         assert exit_status(judge_pairs(run)) != 0

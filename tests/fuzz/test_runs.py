@@ -1,4 +1,4 @@
-"""Command lines of pytest, ini files and markers: no traceback of ours, and no gate passes on nothing."""
+"""Command lines of pytest, ini files and markers: no traceback, and no gate passes without rows."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.plugin_runs import run, text_of
 
 pytestmark = pytest.mark.torch
 
-# Ranks and a machine that counts instructions are other processes.
+# Flags that start other processes: ranks and instruction counting.
 ELSEWHERE = ("nproc", "metric", "measure_all")
 FLAGS = [setting for setting in WITH_FLAG if setting.name not in ELSEWHERE]
 INI_NAMES = [setting.dest for setting in WITH_INI if setting.name not in ELSEWHERE]
 GOOD = ["1", "5%", "auto", "fake", "2x4", "cpu", "on", "add*", "expected.csv"]
-# Not what pytest itself takes apart.
+# Without text that pytest itself parses.
 values = some.one_of(some.sampled_from(GOOD), odd_texts).filter(lambda text: "\0" not in text)
 TEST = """
 import pytest
@@ -54,17 +54,17 @@ nothing = some.just("")
         some.tuples(some.just([]), nothing, markers),
     )
 )
-def test_a_run(
+def test_run_has_no_traceback(
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
     sources: tuple[list[tuple[Setting, str]], str, str],
 ) -> None:
-    # The test is written anew for each run: a compiled one would be taken for it.
+    # The test file is rewritten in each run: cached bytecode would be reused instead.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    given_flags, ini_line, marker = sources
+    chosen_flags, ini_line, marker = sources
     pytester.path.joinpath("pytest.ini").write_text(f"[pytest]\n{ini_line}\n", encoding="utf-8")
     pytester.makepyfile(test_fuzzed=TEST.format(marker=marker))
-    words = [f"{one.flag}={value}" if one.metavar else one.flag for one, value in given_flags]
+    words = [f"{one.flag}={value}" if one.metavar else one.flag for one, value in chosen_flags]
     result = run(pytester, "--dtdispatch", *words)
     text = text_of(result)
     for frame in ("pytest_dtdispatch/", "INTERNALERROR", "Traceback"):
