@@ -1,4 +1,4 @@
-"""Live objects that grow are told of once garbage is collected; those that stay are not."""
+"""Growth of live objects is reported after garbage collection; constant numbers are not."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ pytestmark = pytest.mark.torch
 def found(live: Callable[[int], int]) -> tuple[list[str], str]:
     now = 0
     growth = Growth(0, lambda: Counter({SPECS: live(now)}))
-    told = []
+    reported = []
     for now in range(1, 101):
         if text := growth.check(now):
-            told.append(f"{now}: {text}")
-    return told, growth.so_far(100)
+            reported.append(f"{now}: {text}")
+    return reported, growth.so_far(100)
 
 
 def test_steady_growth_is_reported_at_doubling_intervals() -> None:
-    told, so_far = found(lambda step: step)
-    assert told == [
+    reported, so_far = found(lambda step: step)
+    assert reported == [
         "16: live objects grow: +16 sharding specs since step 0",
         "32: live objects grow: +32 sharding specs since step 0",
         "64: live objects grow: +64 sharding specs since step 0",

@@ -1,4 +1,4 @@
-"""The budget of a loop: taken of steps as they come, by a loop that runs them anyway."""
+"""The budget of a loop, measured from the steps that the loop runs anyway."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_loop_budget_adds_up_and_has_lines(x: Any) -> None:
             watch.step()
         [budget] = watch.budgets
         text = lines[-1]
-        # Seven run with the collector, three find lines, four count; each of four levels takes six, in four
-        # blocks with one more.
+        # Seven steps run with the collector, three find lines, four count. Each of four levels has six steps,
+        # in four blocks with one more step each.
         assert len(watch.steps) == 2 + 7 + 3 + 4 + 4 * (6 + 4)
     assert budget.name == f"steps 3 to {len(watch.steps)}"
     assert budget.measured_ns > 5_000_000
@@ -56,7 +56,7 @@ def test_advice_of_loop_budget_names_the_line(x: Any) -> None:
         for number in itertools.count():
             if watch.budgets:
                 break
-            x.expand(number + 1, *x.shape)  # missed in each step
+            x.expand(number + 1, *x.shape)  # one miss per step
             watch.step()
     [advice] = watch.budgets[0].advice
     assert "expand missed in each step" in str(advice)
@@ -64,7 +64,7 @@ def test_advice_of_loop_budget_names_the_line(x: Any) -> None:
 
 
 def test_garbage_during_a_budget_is_not_growth(x: Any) -> None:
-    """A program that collects garbage by itself, as trainers do, has it among what lives."""
+    """Programs that collect garbage themselves, like trainers, have garbage among live objects."""
     lines: list[str] = []
     gc.disable()
     try:
@@ -83,7 +83,7 @@ def test_garbage_during_a_budget_is_not_growth(x: Any) -> None:
 
 
 @pytest.mark.parametrize("ended_after", [0, 2, 4, 6])
-def test_a_loop_that_ends_early_leaves_nothing_behind(x: Any, ended_after: int) -> None:
+def test_loop_that_ends_early_leaves_nothing_behind(x: Any, ended_after: int) -> None:
     lines: list[str] = []
     with StepWatch(lines.append) as watch:
         watch.budget(steps=2)

@@ -1,4 +1,4 @@
-"""What a loop did, in bounded memory. Without torch."""
+"""Records of the steps of a loop, in bounded memory. Without torch."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def test_steps_are_classified_by_their_events() -> None:
     ("took_us", "pause_us", "is_paused"),
     [
         (9_000, 8_000, True),
-        (9_000, 3_000, False),  # most of it is something else
-        (1_005, 900, False),  # steady steps take as long
-        (9_000, 800, False),  # less than a tenth
+        (9_000, 3_000, False),  # most of the time has another cause
+        (1_005, 900, False),  # steady steps take the same time
+        (9_000, 800, False),  # less than a tenth of the step
     ],
 )
 def test_only_steps_that_stand_out_are_paused(took_us: int, pause_us: int, is_paused: bool) -> None:
@@ -56,13 +56,13 @@ def test_only_steps_that_stand_out_are_paused(took_us: int, pause_us: int, is_pa
     for number in range(4):
         steps.add(steady(number))
     pauses = [Pause(2, pause_us * 1_000)]
-    assert not steps.is_paused(took_us * 1_000, pauses)  # the range is unknown
+    assert not steps.is_paused(took_us * 1_000, pauses)  # unknown typical range
     for number in range(4, 20):
         steps.add(replace(steady(number), took_ns=1_000_000 + 1_000 * number))
     assert steps.is_paused(took_us * 1_000, pauses) is is_paused
 
 
-def test_frequent_pauses_stand_out_too() -> None:
+def test_frequent_pauses_stand_out() -> None:
     steps = LoopSteps()
     for number in range(20):
         took_ns = 1_000_000 if number % 5 else 9_000_000
@@ -99,7 +99,7 @@ def test_cause_in_every_layer_is_summed() -> None:
     ]
 
 
-def test_a_million_steps_take_the_memory_of_some() -> None:
+def test_million_steps_use_bounded_memory() -> None:
     steps = LoopSteps()
     for number in range(1, 3_001):
         steps.add(missing(number, miss(number, cause=f"cause {number}")))
@@ -110,7 +110,7 @@ def test_a_million_steps_take_the_memory_of_some() -> None:
     assert steps.misses == 3_000
 
 
-def test_summary_counts_causes_that_it_does_not_list() -> None:
+def test_summary_counts_unlisted_causes() -> None:
     steps = LoopSteps()
     for number in range(1, 13):
         steps.add(missing(number, miss(number, cause=f"cause {number}")))

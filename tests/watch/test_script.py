@@ -1,4 +1,4 @@
-"""``dtdispatch watch`` runs a script as Python does, and says what its steps did."""
+"""``dtdispatch watch`` runs a script like Python, and reports its steps."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ Watch = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Watch:
-    """Watch a script in this process; return its status and what it wrote."""
+    """Return a function that watches a script in this process, and returns its status and output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [*sys.argv])
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -142,7 +142,7 @@ def test_script_runs_as_the_main_module(watch: Watch, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == f"__main__ {Path('train.py').absolute()} None\n3\n"
 
 
-def test_other_ranks_than_the_first_say_nothing(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_first_rank_prints(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     world = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
     for name, value in world.items():
         monkeypatch.setenv(name, value)
@@ -187,10 +187,8 @@ def test_short_script_reports_steps_needed_for_budget(watch: Watch, steps: str) 
 
 
 @pytest.mark.parametrize("words", [["--budget-steps", "1"], ["--budget-steps=1", "--budget"]])
-def test_length_of_a_budget_is_a_flag(
-    watch: Watch, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A budget of one step of each kind takes 17 steps, and the flag's value is not the script."""
+def test_budget_length_is_a_flag(watch: Watch, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A budget with one step of each kind takes 17 steps; the flag's value is not parsed as the script."""
     Path("train.py").write_text(STEPS)
     assert main(["watch", *words, "train.py", "20"]) == 0
     error = capsys.readouterr().err
@@ -221,7 +219,7 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_module_runs_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_module_runs_like_python_m(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "part.py").write_text("name = 'part'")
     (tmp_path / "made" / "train.py").write_text(MODULE)

@@ -1,4 +1,4 @@
-"""A loop is watched: what happens in it is named once, at its step, and the loop does not notice."""
+"""Watched loops: events are reported once, at their step, without side effects on the loop."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_endless_misses_are_reported_after_ten_steps(mesh: DeviceMesh) -> None:
 
 
 def test_recurring_miss_is_listed_at_doubling_intervals(mesh: DeviceMesh) -> None:
-    """A line at the first, second, fourth and eighth step of a cause, with the sum since the last line."""
+    """Steps 1, 2, 4 and 8 of a cause have a line, with the sum since the previous line."""
     watch, lines = watched(lambda rows: on_mesh(mesh, rows) + 1, list(range(4, 34)))
     listed = [line for line in lines[10:] if "misses:" in line or "miss:" in line]
     numbers = [int(line.split()[2].strip(":")) for line in listed]
@@ -87,7 +87,7 @@ def test_recurring_miss_is_listed_at_doubling_intervals(mesh: DeviceMesh) -> Non
 
 
 def test_new_cause_is_listed_at_once(mesh: DeviceMesh) -> None:
-    """Another cause does not wait for the interval of the first."""
+    """A new cause does not wait for the interval of the first."""
     step: Step = lambda rows: on_mesh(mesh, rows) * 2 if rows == 30 else on_mesh(mesh, rows) + 1  # noqa: E731
     _, lines = watched(step, list(range(4, 34)))
     assert [line for line in lines if "step 27: 1 miss: mul.Tensor" in line]
@@ -104,33 +104,33 @@ def test_summary_of_a_watch_has_advice(mesh: DeviceMesh) -> None:
 def test_growing_list_is_reported_but_garbage_is_not(
     mesh: DeviceMesh, request: pytest.FixtureRequest, keeps: bool
 ) -> None:
-    a, kept = on_mesh(mesh), list[Any]()
+    a, retained = on_mesh(mesh), list[Any]()
     lines: list[str] = []
     gc.disable()
     request.addfinalizer(gc.enable)
     with StepWatch(lines.append) as watch:
         for number in range(70):
-            made: list[Any] = [a + a]
-            made.append(made)  # a circle: garbage, which only a collection finds
+            cycle: list[Any] = [a + a]
+            cycle.append(cycle)  # a reference cycle: only garbage collection frees it
             if keeps and number > 2:
-                kept.append(a + a)
+                retained.append(a + a)
             watch.step()
         for text in ("".join(lines), str(watch)):
             grown = [int(count) for count in re.findall(r"\+(\d+) DTensors since step", text)]
             assert len(grown) == keeps
-            assert all(count <= len(kept) for count in grown)
+            assert all(count <= len(retained) for count in grown)
 
 
-def test_what_a_step_moves_has_transfers_again(mesh: DeviceMesh) -> None:
+def test_transfers_are_recorded_when_they_change(mesh: DeviceMesh) -> None:
     a, seen = on_mesh(mesh), list[tuple[int, int]]()
     with silent() as watch:
         for number in range(1, 71):
             for _ in range(1 if number < 30 else 2):
                 a.redistribute(placements=[Replicate()])
             watch.step()
-            looked_at = watch.steps.with_transfers
-            if looked_at and (not seen or looked_at.number > seen[-1][0]):
-                seen.append((looked_at.number, len(looked_at.counts.redistributions)))
+            latest = watch.steps.with_transfers
+            if latest and (not seen or latest.number > seen[-1][0]):
+                seen.append((latest.number, len(latest.counts.redistributions)))
     first, *others = seen
     assert (first[1], [number for _, number in others]) == (1, [1, 2])
     assert watch.steps.steady.steps == 69
@@ -158,7 +158,7 @@ def test_second_watch_is_refused_and_first_continues(mesh: DeviceMesh) -> None:
         StepWatch()
 
 
-def test_one_in_another_thread_is_refused(mesh: DeviceMesh) -> None:
+def test_watch_in_another_thread_is_refused(mesh: DeviceMesh) -> None:
     with silent() as watch:
         on_mesh(mesh) + 1
         [opened], [stepped] = in_thread(StepWatch), in_thread(watch.step, "other")
@@ -181,7 +181,7 @@ def test_calls_after_last_step_are_recorded_until_close(mesh: DeviceMesh) -> Non
     assert "after the last step: 1 call, 1 miss" in str(watch)
 
 
-def test_one_that_is_dropped_leaves_nothing_behind(mesh: DeviceMesh) -> None:
+def test_dropped_watch_leaves_nothing_behind(mesh: DeviceMesh) -> None:
     propagator = DTensor._op_dispatcher.sharding_propagator
     before = dict(vars(propagator))
     watch = silent()
