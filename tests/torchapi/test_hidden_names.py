@@ -1,4 +1,4 @@
-"""A torch that lacks a private name which we use: all works, or one line names what is missing."""
+"""Torch without a private name that we use: everything works, or one line names the missing name."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from tests.hidden_names import GONE, NONE_AT_ALL, private_names
 pytestmark = pytest.mark.torch
 
 EVERY = private_names()
-# One that is asked for on every op, one as a file is loaded, one that only steps need, one that is probed,
-# one of a pair.
+# A name used on every op, one used at import, one used only by steps, a probed one, and one of a pair.
 SAMPLE = (
     "_local_tensor",
     "_profiler_enabled",
@@ -31,7 +30,7 @@ SAMPLE = (
 
 
 def runs(tmp_path: Path, names: list[str]) -> dict[str, dict[str, Any]]:
-    """Run without each of the names, in one process that imports torch for all of them."""
+    """Run the tests without each of the names, in forks of one process that imports torch."""
     ran = subprocess.run(
         [sys.executable, hidden_names.__file__, str(tmp_path), *names],
         capture_output=True,
@@ -44,7 +43,7 @@ def runs(tmp_path: Path, names: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def complaint(found: dict[str, Any], whole: dict[str, Any]) -> str:
-    """Say what is wrong with a run; empty where it works, or refuses in one line that names the name."""
+    """Return the fault of a run; empty if it works, or is refused with one line that contains the name."""
     said = found["said"]
     if any(text in said for text in ("pytest_dtdispatch/", "Traceback", "INTERNALERROR")):
         return f"a traceback: {said[-1500:]}"
@@ -54,14 +53,14 @@ def complaint(found: dict[str, Any], whole: dict[str, Any]) -> str:
         if step_lines(found) != step_lines(whole):
             wrong += step_lines(found)
         return f"other counts: {wrong}" if wrong else ""
-    # The interface as it is asked for here, or the words of a check that looks for it.
+    # The hidden name in our code, or the message of a check for it.
     names = found["name"] + GONE, "cannot be measured: it lacks"
-    told = [line for line in said.splitlines() if any(name in line for name in names)]
-    return "" if told else f"nothing names it: {said[-1500:]}"
+    naming = [line for line in said.splitlines() if any(name in line for name in names)]
+    return "" if naming else f"nothing names it: {said[-1500:]}"
 
 
 def step_lines(found: dict[str, Any]) -> list[str]:
-    """Give the line of the table that has all counts of the step: wraps and unwraps stand there alone."""
+    """Return the line of the table with all counts of the step, the only one with wraps and unwraps."""
     return [line for line in found["said"].splitlines() if line.split()[:1] == ["step"] and "steady" in line]
 
 
@@ -89,7 +88,7 @@ def test_torch_without_a_name_works_or_is_refused(tmp_path: Path) -> None:
     of_pair = found.pop(pair)
     assert complaints(found) == {}
     if hasattr(DTensor._op_dispatcher, SLOW_PATH):
-        # A torch that names both functions of its native cache anew looks like one without such a cache.
+        # A torch that renames both functions of its native cache looks like one without such a cache.
         assert of_pair["status"] != 0
         assert (
             "cannot be measured: it lacks functions that clear and count the native cache" in of_pair["said"]

@@ -1,4 +1,4 @@
-"""What is asked of op schemas, and of dispatch modes."""
+"""Queries of op schemas and dispatch modes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_written_arguments_are_detected(func: Any, args: tuple[Any, ...], writte
     assert [a.name for a, _ in arguments_of(func, args, kwargs) if is_written(a)] == written
 
 
-def test_an_op_of_another_namespace_shows_it() -> None:
+def test_op_name_includes_foreign_namespace() -> None:
     assert op_name(torch.ops.aten.add.Tensor) == "add.Tensor"
     assert op_name(torch.ops.prims.add.default) == "prims.add.default"
 
@@ -62,7 +62,7 @@ def test_interrupted_modes_are_closed(half_closed: bool) -> None:
         left = FakeTensorMode()
         left.__enter__()
         NamingMode().__enter__()  # type: ignore[no-untyped-call]
-        if half_closed:  # as where a signal comes in the middle of its own closing
+        if half_closed:  # as if a signal interrupts its exit
             left.enter_stack.clear()
         assert close_modes_opened_since([outer]) == ["NamingMode", "FakeTensorMode"]
         assert open_modes() == [outer]

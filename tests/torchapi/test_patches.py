@@ -50,7 +50,7 @@ def test_own_attribute_of_an_object_is_restored() -> None:
     assert owner.answer is own
 
 
-def test_value_set_over_the_wrapper_stays() -> None:
+def test_value_set_over_the_wrapper_is_retained() -> None:
     owner: Any = Owner()
     with patched(owner, "answer", plus(1)):
         wrapper = owner.answer
@@ -66,7 +66,7 @@ def test_method_is_patched_on_its_class() -> None:
 
 
 def test_stored_methods_are_patched_by_code() -> None:
-    stored = Owner().answer  # as a hook of a module
+    stored = Owner().answer  # like a hook of a module
     with patched(Owner, "answer", plus(1), by_code=True):
         assert stored() == 43
     assert stored() == 42
@@ -125,7 +125,7 @@ def test_patched_function_has_its_arguments_and_defaults() -> None:
     assert (inner.__code__, inner.__kwdefaults__) == (code, defaults)
 
 
-def test_module_attribute_that_others_set_stays() -> None:
+def test_module_attribute_set_by_others_is_retained() -> None:
     home = ModuleType("home")
     vars(home)["inner"] = lambda: 1
     with patched(home, "inner", plus(1)):

@@ -1,4 +1,4 @@
-"""Clearing and counting caches of this torch, and what is said where one is gone."""
+"""Clearing and counting the caches of this torch, and errors if one is missing."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def counters(caches: ShardingCaches) -> list[tuple[int, ...]]:
 
 
 def counted(caches: ShardingCaches) -> tuple[int, int]:
-    """Hits and misses of all caches."""
+    """Return hits and misses of all caches."""
     hits, misses = zip(*counters(caches), strict=True)
     return sum(hits), sum(misses)
 
 
-# An op of the native cache and one of the Python cache: clearing one of the two caches does not do.
+# An op of the native cache and one of the Python cache: clearing only one cache is not sufficient.
 OPS = [
     pytest.param(lambda a: a + a, id="add"),
     pytest.param(lambda a: a.argmax(1), id="argmax", marks=needs_rule("argmax.default")),
@@ -40,26 +40,26 @@ OPS = [
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_after_a_clear_the_next_call_alone_propagates(shard: Shard, op: Callable[[Any], Any]) -> None:
+def test_only_next_call_after_a_clear_propagates(shard: Shard, op: Callable[[Any], Any]) -> None:
     caches, a = ShardingCaches(), shard(8, 8)
     op(a)
     fed = caches.cold_entries()
     caches.clear()
     assert set(counters(caches)) == {(0, 0)}
-    assert caches.cold_entries() == fed > 0, "what feeds propagation is left in place"
+    assert caches.cold_entries() == fed > 0, "inputs of propagation stay cached"
     op(a)
     hits, propagated = counted(caches)
     assert propagated > 0
     op(a)
     assert counted(caches)[1] == propagated
     assert counted(caches)[0] > hits
-    a @ a  # fills what feeds redistributions
+    a @ a  # fills the caches of redistributions
     caches.clear_all()
     assert set(counters(caches)) == {(0, 0)}
     assert caches.cold_entries() == 0
 
 
-def test_a_thread_counts_and_clears_its_own_calls(shard: Shard) -> None:
+def test_thread_counts_and_clears_its_own_calls(shard: Shard) -> None:
     caches, a = ShardingCaches(), shard(8, 8)
     caches.clear()
     a + a
@@ -75,7 +75,9 @@ def test_a_thread_counts_and_clears_its_own_calls(shard: Shard) -> None:
         assert pool.submit(in_a_thread).result() == (1, 0)
     assert counted(caches) == (0, 1)
     a + a
-    assert counters(caches) == [(1, 1), (0, 0)][: len(counters(caches))], "what answers most is read first"
+    assert counters(caches) == [(1, 1), (0, 0)][: len(counters(caches))], (
+        "the most frequent cache is read first"
+    )
     assert caches.interface == ("native+python" if has(NATIVE_CACHE) else "python")
 
 
@@ -88,7 +90,7 @@ def test_uncached_propagation_is_counted(shard: Shard) -> None:
         a + a
         on_a_miss = count[0]
         a + a
-    # The Python cache holds the entry itself: what it answers or misses does not pass what counts.
+    # The Python cache already holds the entry: its hits and misses bypass the counter.
     assert count[0] == on_a_miss == (1 if caches.has_native else 0)
     assert vars(propagator).keys() == before.keys()
 
