@@ -1,4 +1,4 @@
-"""What can be compared, and claims on variants, decided by the whole interval. Without torch."""
+"""Valid comparisons, and claims on variants, decided by the whole interval. Without torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def variant(label: str, samples: Sequence[int], notes: tuple[str, ...] = ()) -> 
 
 
 def compared(**samples: Sequence[int]) -> Compared:
-    return Compared("it", tuple(samples), tuple(variant(label, taken) for label, taken in samples.items()))
+    return Compared("it", tuple(samples), tuple(variant(label, ns) for label, ns in samples.items()))
 
 
 def times(factor: float, samples: Sequence[int] = BASE) -> list[int]:
@@ -46,7 +46,7 @@ def times(factor: float, samples: Sequence[int] = BASE) -> list[int]:
         (BASE, times(1.02), 1.02, Outcome.NOT_APART),
         (BASE, times(1.1), 1.1, Outcome.SLOWER),
         (BASE, times(0.9), 0.9, Outcome.FASTER),
-        (DRIFTING, times(1.1, DRIFTING), 1.1, Outcome.SLOWER),  # a machine that slows down
+        (DRIFTING, times(1.1, DRIFTING), 1.1, Outcome.SLOWER),  # a machine that becomes slower
         (BASE[:15], [*times(0.5, BASE[:14]), 10**6], 0.5, Outcome.FASTER),  # one disturbed round
     ],
 )
@@ -71,7 +71,7 @@ def test_claim_has_a_truth_value_and_a_reason() -> None:
     assert slower
     assert str(slower).endswith("; slower needs the whole interval above 2")
     scattered = compared(a=BASE, b=[round(ns * (0.5, 1.1)[i % 2]) for i, ns in enumerate(BASE)])["b"]
-    assert not scattered.faster_than("a")  # by the whole interval
+    assert not scattered.faster_than("a")  # decided by the whole interval
     assert "not told apart, 0.8" in str(scattered.faster_than("a"))
     ratio = found["plain"].ratio_to("dtensor")
     assert ratio is not None
@@ -95,18 +95,18 @@ def test_unmeasured_claims_accept_faster_and_reject_slower() -> None:
         (compared(a=BASE[:10], b=BASE[:10]), "too few rounds"),
     ],
 )
-def test_a_claim_that_cannot_be_judged_fails(found: Compared, why: str, claim: str) -> None:
+def test_claim_that_cannot_be_judged_fails(found: Compared, why: str, claim: str) -> None:
     with pytest.raises(GateError, match=why):
         getattr(found["b"], claim)("a")
 
 
 @pytest.mark.parametrize("by", [-0.1, 1.0, True, "20%", float("nan"), None])
-def test_a_share_that_is_none(by: Any) -> None:
+def test_invalid_share_is_refused(by: Any) -> None:
     with pytest.raises(MeasurementError, match=r"is not a number from 0 to below 1: 0\.2 is 20 %"):
         compared(a=BASE, b=BASE)["b"].faster_than("a", by=by)
 
 
-def test_labels_that_no_other_variant_has() -> None:
+def test_unknown_or_equal_labels_are_refused() -> None:
     found = compared(a=BASE, b=BASE)
     for ask in (lambda: found["c"], lambda: found["a"].faster_than("c")):
         with pytest.raises(MeasurementError, match="has no variant 'c'; valid: a, b"):
@@ -115,11 +115,11 @@ def test_labels_that_no_other_variant_has() -> None:
         found["a"].slower_than("a")
 
 
-# What can be compared
+# Valid comparisons
 
 
 def one() -> None:
-    pytest.fail("a variant ran though another is none")
+    pytest.fail("a variant ran although another is invalid")
 
 
 NO_NAME = "of a variant is not a string, is empty, or begins or ends with"

@@ -1,4 +1,4 @@
-"""Whether results are equal: where they differ, and by how much."""
+"""Equality of results: position and size of the first difference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONE = "Tensor-likes are not equal! Mismatched elements: 1 /"
 
 
 class Odd:
-    """Refuses to be compared."""
+    """A value whose comparison raises."""
 
     def __eq__(self, other: object) -> bool:
         raise RuntimeError("no")
@@ -29,7 +29,7 @@ class Odd:
 
 
 class Opaque(torch.Tensor):
-    """Raises where Python code asks for an attribute."""
+    """A tensor subclass whose ``__torch_function__`` raises."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -56,7 +56,7 @@ def hold(first: Any, other: Any, **options: Any) -> None:
         (Odd(), Odd(), "a Odd cannot be compared (RuntimeError): pass equal="),
     ],
 )
-def test_results_that_differ(first: Any, other: Any, says: str) -> None:
+def test_difference_is_described(first: Any, other: Any, says: str) -> None:
     with pytest.raises(UnequalError) as unequal:
         hold(first, other)
     begin = f"compare 'compare': the results of 'other' and 'first' are not equal: {says}"
@@ -75,12 +75,12 @@ def test_results_that_differ(first: Any, other: Any, says: str) -> None:
         {"loss": torch.ones((), requires_grad=True) * 2},
     ],
 )
-def test_results_that_are_equal(result: Any) -> None:
+def test_equal_results_have_no_difference(result: Any) -> None:
     hold(result, result)
 
 
 def test_subclass_is_compared_without_its_torch_function() -> None:
-    result = torch.ones(2).as_subclass(Opaque)  # created here, as other tests describe all tensors alive
+    result = torch.ones(2).as_subclass(Opaque)  # created here, because other tests inspect all live tensors
     hold(result, result)
 
 
@@ -97,7 +97,7 @@ def test_tensors_without_plain_contents_are_refused(result: torch.Tensor, kind: 
 
 
 def split(tensor: torch.Tensor, mesh: DeviceMesh, dim: int) -> DTensor:
-    """Make the DTensor that the first rank has of a tensor that is split: without a collective."""
+    """Create the DTensor of the first rank of a sharded tensor without a collective."""
     return DTensor.from_local(tensor.chunk(mesh.size(), dim)[0], mesh, [Shard(dim)])
 
 
@@ -126,7 +126,7 @@ def test_dtensors_are_compared_by_value_across_placements(mesh: DeviceMesh) -> N
         (torch.ones(2), torch.ones(2), torch.eq, "it must return True or False, or raise an AssertionError"),
     ],
 )
-def test_a_function_of_the_user_decides(first: Any, other: Any, equal: Any, says: str) -> None:
+def test_custom_equality_function_decides(first: Any, other: Any, equal: Any, says: str) -> None:
     with pytest.raises(MeasurementError, match=says) if says else nullcontext():
         hold(first, other, equal=equal)
 

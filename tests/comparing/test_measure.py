@@ -1,4 +1,4 @@
-"""Variants measured in turn: what they are told, and what is left behind."""
+"""Variants measured alternately: results, and state afterwards."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def adds(mesh: DeviceMesh, count: int) -> Callable[[], None]:
 
 
 def test_only_different_work_is_reported_as_different(mesh: DeviceMesh) -> None:
-    # Far more than what is asked for below: a busy machine makes the interval as wide as 1.2 to 2.6 times.
+    # Far more than the claim below: on a busy machine the interval spans factors of 1.2 to 2.6.
     found = compare(one=adds(mesh, 5), two=adds(mesh, 40), same=adds(mesh, 5))
     assert found["two"].slower_than("one", by=0.3)
     assert found["one"].faster_than("two", by=0.2)
-    # An entry of the cache answers the tensor that made it faster than an equal one.
+    # A cache entry matches the tensor that created it faster than an equal one.
     assert not found["same"].slower_than("one")
     assert not found["same"].faster_than("one")
     assert {one.measurement.mesh for one in found.variants} == {"4"}

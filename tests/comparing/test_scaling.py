@@ -1,4 +1,4 @@
-"""Callables at several sizes: what is measured, fitted, judged and shown."""
+"""Callables at several sizes: measurement, fit, limits and output."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def grown(miss: Sequence[float], hit: Sequence[float], limit: float | None) -> S
 
 
 @given(several_sizes, st.floats(-3, 6), st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=8))
-def test_an_exact_power_gives_its_exponent(sizes: list[int], exponent: float, constants: list[float]) -> None:
+def test_exact_power_has_its_exponent(sizes: list[int], exponent: float, constants: list[float]) -> None:
     fit = fit_power(State.MISS, sizes, [[c * size**exponent for size in sizes] for c in constants])
     assert [fit.exponent, fit.low, fit.high] == pytest.approx([exponent] * 3, abs=1e-6)
     assert fit.growths == pytest.approx([(later / size) ** exponent for size, later in pairwise(sizes)])
@@ -86,12 +86,12 @@ RAN = figures(State.HIT, refused="ran")
     [
         (lambda n: [figures(State.CALL, n, **UNPROPAGATED)] * 7, f"{NO_MISS} (unpropagated)", "", ""),
         (lambda n: [figures(State.MISS, n)] * 7, "", NEITHER.format("hit"), ""),
-        # The cost of a pass is its median, and five passes are enough.
+        # The cost of a pass is its median, and five passes are sufficient.
         (lambda n: [figures(State.HIT, n, n, 99 * n)] * 5 + [figures(State.HIT)] * 2, NO_MISS, "", ""),
         (lambda n: [figures(State.HIT, n)] * 4 + [RAN] * 3, NO_MISS, f"{FEW.format(4, 'hit')} (ran)", "hit"),
-        # Misses that were all refused are not absent.
+        # Refused misses are not treated as absent.
         (lambda n: [both("ran", n)] * 7, f"{FEW.format(0, 'miss')} (ran)", "", "miss"),
-        # Hits and calls are not fitted together, nor is a cost of nothing.
+        # Hits and calls are not fitted together; a cost of 0 is not fitted.
         (lambda n: [figures(State.CALL if n == 8 else State.HIT, n)] * 7, NO_MISS, NO_HIT, "hit"),
         (lambda n: [figures(State.HIT, n - 8)] * 7, NO_MISS, NO_HIT, "hit"),
         (lambda n: [Figures()] * 7, NO_MISS, NEITHER.format("hit"), "miss hit"),
@@ -128,7 +128,7 @@ def test_samples_of_all_passes_are_merged_by_state() -> None:
         ([*[1.0] * 6, 1.31], Verdict.INCONCLUSIVE, "; inconclusive: * lies in between", Tone.NOTICE),
     ],
 )
-def test_a_limit_is_held_against_the_whole_interval(
+def test_limit_is_compared_with_the_whole_interval(
     exponents: list[float], verdict: Verdict, end: str, tone: Tone
 ) -> None:
     flat = [0.0] * PASSES
@@ -152,15 +152,15 @@ def test_exponents_have_two_decimals_and_no_negative_zero(value: float, text: st
     assert str(Fit(State.HIT, value, 0, 20)).startswith(f"hit grows as size^{text} ")
 
 
-# What is measured
+# Measurement
 
 
 def measure(
     make: Callable[[int], Any], *sizes: int, rounds: int = 1, run: Any = run_call
 ) -> dict[int, list[Figures]]:
     plan = Plan(rounds, repeat=2, quick_warmup=0, max_time_s=60.0)
-    measured, places = run_and_measure_sizes(run, make, sizes, ShardingCaches(), plan)
-    assert list(measured) == list(places) == sorted(sizes)
+    measured, sources = run_and_measure_sizes(run, make, sizes, ShardingCaches(), plan)
+    assert list(measured) == list(sources) == sorted(sizes)
     return measured
 
 
@@ -182,7 +182,7 @@ def test_sizes_are_prepared_largest_first_then_measured_alternately() -> None:
     measure(make, 1, 2, 3)
     in_turn = [key for key, _ in groupby(seen)]
     assert in_turn[:6] == ["make 3", "3", "make 2", "2", "make 1", "1"]
-    # Neighbours are one: each pass starts at the size that the one before it ended with.
+    # Repeated neighbors are merged: each pass starts at the last size of the previous pass.
     assert in_turn[6:] == ["3", "2", "1", *["2", "3", "2", "1"] * (PASSES // 2)]
 
 
@@ -215,10 +215,10 @@ def test_drifting_machine_does_not_bias_the_exponent(exponent: float, drift: flo
         size = call()
         take = lambda *_: figures(State.HIT, round(1e9 * size**exponent * (1 + drift * next(clock))))  # noqa: E731
         ran = SimpleNamespace(mesh="", measure=take)
-        ran.settled_again = lambda: ran  # it changes nothing
+        ran.settled_again = lambda: ran  # no-op
         return None, ran
 
-    taken = measure(lambda size: lambda: size, 8, 16, 32, 64, run=scripted)
-    fit = fit_scaling("drifting", taken).hit
+    passes = measure(lambda size: lambda: size, 8, 16, 32, 64, run=scripted)
+    fit = fit_scaling("drifting", passes).hit
     assert fit.low < exponent < fit.high
     assert fit.exponent == pytest.approx(exponent, abs=0.05)
