@@ -1,4 +1,4 @@
-"""A small project in a git repository: a commit, and pull requests of one commit each."""
+"""A small project in a git repository, with one commit and pull requests of one commit each."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_twice(dtdispatch, device_mesh):
     x = distribute_tensor(torch.rand(16, 8), device_mesh, [Shard(0)])
     dtdispatch.steps(lambda: layers.step(layers.step(x)), name="twice")
 """
-# Text of a file that a branch replaces; a new test is appended.
+# By branch: replaced text with its replacement, or a new test, which is appended.
 PULL_REQUESTS = {
     "refactor": ("# plan", "# sharded inputs stay sharded"),
     "new-test": ("", NEW_TEST),
@@ -74,7 +74,7 @@ PULL_REQUESTS = {
     "leak": ("# move", "kept.append(x.detach())"),
     "slow-rule": ("# plan", "for _ in range(30_000):\n        pass"),
     "slow-kernel": ("turns = [], itertools.count(1), 10", "turns = [], itertools.count(1), 14"),
-    # Found by a clock on a busy machine too.
+    # Detectable by a clock on a busy machine too.
     "very-slow-rule": ("# plan", "for _ in range(500_000):\n        pass"),
 }
 
@@ -86,7 +86,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 def make_project(folder: Path) -> Path:
-    """Make a repository: a commit on ``main``, and for each pull request a branch of one more."""
+    """Create a repository: a commit on ``main``, and a branch with one more commit for each pull request."""
     folder.mkdir()
     git(folder, "init", "--quiet", "--initial-branch", "main")
     (folder / "layers.py").write_text(LAYERS)
@@ -106,17 +106,17 @@ def commit(folder: Path, message: str) -> None:
 
 
 def run_in(project: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with this interpreter, and with no variable of a job but those that are given."""
+    """Run a command with this interpreter, without CI variables except those passed."""
     of_jobs = ("GITHUB_", "DTDISPATCH_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(of_jobs)}
-    env = {**kept, "PYTHON": sys.executable, **variables}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(of_jobs)}
+    env = {**inherited, "PYTHON": sys.executable, **variables}
     return subprocess.run(
         command, cwd=project, env=env, capture_output=True, text=True, check=False, timeout=1500
     )
 
 
 def run_job(project: Path, branch: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the recipe as a job does."""
+    """Run the recipe like a job."""
     if branch:
         git(project, "switch", "--quiet", branch)
     ours = {"COLUMNS": "140", "DTDISPATCH_TESTS": "test_layers.py"}

@@ -1,4 +1,4 @@
-"""Wheel and sdist: what they hold."""
+"""Contents of wheel and sdist."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.ci.pull_requests import ROOT
 
 pytestmark = [
     pytest.mark.skipif(not find_spec("hatchling"), reason="hatchling is not installed: pip install .[dev]"),
-    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git tells what is tracked"),
+    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git lists the tracked files"),
 ]
 BUILD = "import sys; from hatchling.build import build_{0} as build; print(build(sys.argv[1]))"
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """Names of the files of both, by what is built."""
+    """Return the file names of each package."""
     names = {}
     for kind in ("wheel", "sdist"):
         folder = tmp_path_factory.mktemp(kind)
@@ -44,11 +44,11 @@ def tracked(*folders: str) -> set[str]:
     return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines())
 
 
-def test_the_wheel_has_the_package_and_nothing_else(built: dict[str, set[str]]) -> None:
+def test_wheel_contains_only_the_package(built: dict[str, set[str]]) -> None:
     package = {name.removeprefix("src/") for name in tracked("src")}
     files = {name for name in built["wheel"] if ".dist-info/" not in name}
     assert files == package
-    assert "pytest_dtdispatch/py.typed" in files  # else type checkers take the package for untyped
+    assert "pytest_dtdispatch/py.typed" in files  # otherwise type checkers treat the package as untyped
     of_metadata = {"METADATA", "RECORD", "entry_points.txt", "licenses/LICENSE"}
     assert {name.partition("/")[2] for name in built["wheel"] - files} >= of_metadata
 
@@ -62,6 +62,6 @@ def test_sdist_can_build_and_test_the_package(built: dict[str, set[str]]) -> Non
 
 
 def test_conftest_loads_without_hypothesis() -> None:
-    """Pytest loads ``tests/conftest.py`` for whatever is run in this folder."""
+    """Pytest loads ``tests/conftest.py`` for every run in this folder."""
     program = "import runpy, sys; sys.modules['hypothesis'] = None; runpy.run_path('tests/conftest.py')"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

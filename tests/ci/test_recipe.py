@@ -1,4 +1,4 @@
-"""The CI recipe, run as it is on pull requests of one commit: what each stage finds, and what it decides."""
+"""The unmodified CI recipe on pull requests of one commit: findings and decisions of each stage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.ci.pull_requests import ROOT, SCRIPTS, git, make_project, run_in, run_job
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.long]
-# Fewer processes than a real job has: what is injected is many times past the floor.
+# Fewer processes than in a real job: the injected changes exceed the floor many times.
 TIMES = "--pairs 1 --confirm 6 --passes 1 --floor hit=50%,miss=30% --control off"
 STRICT = {"DTDISPATCH_BASE": "main", "DTDISPATCH_STRICT": "true"}
 
@@ -22,7 +22,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def verdicts(folder: Path, stage: str) -> dict[str, str]:
-    """Read the rows that a stage did not pass."""
+    """Return the rows that did not pass a stage."""
     content = json.loads((folder / f"{stage}.json").read_text())
     return {one["row"]: one["verdict"] for one in content["verdicts"] if one["verdict"] != "passed"}
 
@@ -51,14 +51,14 @@ def test_pull_request_with_more_redistributions_fails(project: Path, tmp_path: P
     }
 
 
-@pytest.mark.sweep  # minutes of callgrind, and of many processes
+@pytest.mark.sweep  # takes minutes: callgrind, and many processes
 @pytest.mark.parametrize(("stage", "branch"), [("instructions", "slow-rule"), ("time", "very-slow-rule")])
-def test_a_slow_sharding_rule_fails_by_a_miss(project: Path, tmp_path: Path, stage: str, branch: str) -> None:
+def test_slow_sharding_rule_fails_by_its_miss(project: Path, tmp_path: Path, stage: str, branch: str) -> None:
     flags = {"DTDISPATCH_AB_INSTRUCTIONS": "--confirm 1", "DTDISPATCH_AB_TIME": TIMES}
     variables = {"DTDISPATCH_FOLDER": str(tmp_path), "DTDISPATCH_STAGES": stage, **flags, **STRICT}
     done = run_job(project, branch, **variables)
     assert done.returncode == 1
-    # A busy machine may leave a hit inconclusive; it may call none regressed.
+    # On a busy machine a hit may be inconclusive, but never regressed.
     [row] = [row for row, verdict in verdicts(tmp_path, stage).items() if verdict == "regressed"]
     assert row.startswith("test_layers.py::test_gate::layers.gate.default(")
     assert row.endswith("::miss")

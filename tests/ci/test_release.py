@@ -1,4 +1,4 @@
-"""A release: what it refuses, what it writes, and what it leaves as it was where the build fails."""
+"""The release script: errors, written files, and restored files after a failed build."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tests.hidden_names import private_names
 PROJECT = '[project]\nname = "it"\nversion = "0.1.0"\n\n[tool.it]\nversion = "9"\n'
 STAND_IN = '#!/bin/sh\nmkdir -p "$1" && touch "$1/it.whl" && exit ${BUILD:-0}\n'
 SOMEBODY = {
-    f"GIT_{role}_{what}": f"somebody{at}"
+    f"GIT_{role}_{field}": f"somebody{at}"
     for role in ("AUTHOR", "COMMITTER")
-    for what, at in (("NAME", ""), ("EMAIL", "@example.org"))
+    for field, at in (("NAME", ""), ("EMAIL", "@example.org"))
 }
 CHANGELOG = "# Changelog\n\n## Unreleased\n\n* More.\n\n## 0.2.0 (2026-01-02)\n\n* First.\n"
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A repository whose packages are empty files."""
+    """Return a repository whose packages are empty files."""
     git(tmp_path, "init", "--quiet", "--initial-branch", "main")
     (tmp_path / "ci").mkdir()
     shutil.copy(SCRIPTS / "release.py", tmp_path / "ci")
@@ -72,12 +72,12 @@ def test_refused_release_changes_no_file(
 
 
 def test_release_sets_version_and_date_and_may_tag(checkout: Path) -> None:
-    made = release(checkout, "0.10.0")
-    assert made.returncode == 0, made.stderr
+    completed = release(checkout, "0.10.0")
+    assert completed.returncode == 0, completed.stderr
     assert (checkout / "pyproject.toml").read_text() == PROJECT.replace("0.1.0", "0.10.0")
     changelog = (checkout / "CHANGELOG.md").read_text()
     assert re.search(r"\n## 0\.10\.0 \(\d{4}-\d\d-\d\d\)\n\n\* More", changelog)
-    assert 'git commit --all --message "Release 0.10.0" && git tag v0.10.0' in made.stdout
+    assert 'git commit --all --message "Release 0.10.0" && git tag v0.10.0' in completed.stdout
     git(checkout, "checkout", "--quiet", ".")
     tagged = release(checkout, "0.10.0", "--tag")
     assert "git commit" not in tagged.stdout

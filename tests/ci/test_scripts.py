@@ -1,4 +1,4 @@
-"""The script of the CI recipe, with a stand-in for Python: what it keeps, prints and decides."""
+"""The script of the CI recipe with a stub of Python: saved files, output and status."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.ci.pull_requests import SCRIPTS, commit, git, run_job
 
 HOSTILE = "t.py::test_<script>alert(1)</script>|`[\x1b[31m]\r\n</details>\n```\n@everyone\n"
-# Says what it was called with, and ends with a status of its own for each metric, or for pytest.
+# Prints its arguments, and exits with the status set for each metric or for pytest.
 STAND_IN = """#!/usr/bin/env bash
 echo "$COLUMNS ${NO_COLOR:-} ${FORCE_COLOR:-}"
 echo "called: $*"
@@ -27,11 +27,11 @@ esac
 
 @pytest.fixture
 def shallow(tmp_path: Path) -> Path:
-    """A checkout of one commit, as a job has it, of a repository with two."""
+    """Return a shallow checkout of one commit, as in a job, of a repository with two commits."""
     origin, clone = tmp_path / "origin", tmp_path / "clone"
     origin.mkdir()
     git(origin, "init", "--quiet", "--initial-branch", "main")
-    git(origin, "config", "uploadpack.allowAnySHA1InWant", "true")  # as GitHub does
+    git(origin, "config", "uploadpack.allowAnySHA1InWant", "true")  # like GitHub
     for name in ("base", "head"):
         (origin / name).touch()
         commit(origin, name)
@@ -42,7 +42,7 @@ def shallow(tmp_path: Path) -> Path:
 
 
 def run(shallow: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the job on that checkout; its files go to ``found`` beside it."""
+    """Return a function that runs the job on that checkout; its files are written to ``found`` beside it."""
     beside = shallow.parent
     ours = {"PYTHON": str(beside / "python"), "DTDISPATCH_FOLDER": str(beside / "found")}
     return run_job(shallow, **{**ours, "DTDISPATCH_BASE": "HEAD", **variables})
@@ -57,7 +57,8 @@ def run(shallow: Path, **variables: str) -> subprocess.CompletedProcess[str]:
         ({"counts": "1", "DTDISPATCH_STRICT": "false"}, 0, "informational"),
         ({"INSTALL": "1", "DTDISPATCH_STRICT": "true"}, 1, "not passed: install"),
         ({"PYTHON": "no-such-command"}, 0, "not passed: install"),
-        ({"DTDISPATCH_BASE": "0" * 40, "DTDISPATCH_STRICT": "true"}, 1, "not passed: counts"),  # is nowhere
+        # Does not exist.
+        ({"DTDISPATCH_BASE": "0" * 40, "DTDISPATCH_STRICT": "true"}, 1, "not passed: counts"),
         ({"DTDISPATCH_STAGES": "counts speed"}, 2, "'speed' is not one of counts, instructions, time"),
     ],
 )
@@ -120,7 +121,7 @@ def test_only_tables_of_ab_runs_become_markup(shallow: Path, tmp_path: Path) -> 
     assert "    | op |" in measured
 
 
-def test_without_a_base_the_checkout_is_measured_alone(shallow: Path) -> None:
+def test_only_the_checkout_is_measured_without_a_base(shallow: Path) -> None:
     done = run(shallow, DTDISPATCH_BASE="", DTDISPATCH_EXPECTED="counts.csv", DTDISPATCH_PYTEST_ARGS="-x")
     assert "-x --dtdispatch-expected counts.csv test_layers.py\n" in done.stdout
     assert "--metric" not in done.stdout
@@ -138,7 +139,7 @@ def test_base_missing_from_shallow_checkout_is_fetched(shallow: Path, tmp_path: 
 
 
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
-def test_the_scripts_are_clean() -> None:
+def test_scripts_pass_shellcheck() -> None:
     scripts = [str(script) for script in sorted(SCRIPTS.glob("*.sh"))]
     done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -20,26 +20,26 @@ def noxfile() -> ModuleType:
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
-    sys.modules["noxfile"] = module  # dataclasses look their module up
+    sys.modules["noxfile"] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
 
-def test_the_weekly_workflow_runs_every_session(noxfile: ModuleType) -> None:
+def test_weekly_workflow_runs_every_session(noxfile: ModuleType) -> None:
     content = yaml.safe_load((ROOT / ".github" / "workflows" / "versions.yml").read_text())
     job = content["jobs"]["sessions"]
     assert job["strategy"]["matrix"]["session"] == list(noxfile.SESSIONS)
     [pythons] = [step["with"]["python-version"] for step in job["steps"] if "python" in step.get("uses", "")]
     assert {*pythons.split()} == {*noxfile.PYTHONS.values()}
-    assert pythons.split()[-1] == noxfile.PYTHONS[noxfile.TORCH]  # the last one is what `python` is
+    assert pythons.split()[-1] == noxfile.PYTHONS[noxfile.TORCH]  # the last one becomes `python`
 
 
-def test_every_python_that_is_named_is_tried(noxfile: ModuleType) -> None:
+def test_every_declared_python_has_a_session(noxfile: ModuleType) -> None:
     named = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
     assert sorted(named) == sorted({*noxfile.PYTHONS.values()})
 
 
-def test_no_plugin_of_pytest_is_among_the_tools(noxfile: ModuleType) -> None:
+def test_tools_include_no_pytest_plugins(noxfile: ModuleType) -> None:
     assert "expecttest" in noxfile.TOOLS
     assert not {tool for tool in noxfile.TOOLS if tool.startswith("pytest")}
     assert [run for run in noxfile.SESSIONS["without-plugins"].requirements if "pytest" in run] == []

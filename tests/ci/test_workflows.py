@@ -1,4 +1,4 @@
-"""The YAML of the recipe: it parses, pins what it uses, and asks for few permissions."""
+"""The YAML of the recipe is valid, pins its actions, and requests minimal permissions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 ACTION = ROOT / "action.yml"
 PINNED = re.compile(r"[\w-]+/[\w./-]+@v\d+\.\d+\.\d+")
 READ_ONLY = {"contents": "read"}
-MORE = {("release.yml", "publish"): {"id-token": "write"}}  # what a job may do beside reading
+MORE = {("release.yml", "publish"): {"id-token": "write"}}  # additional permissions of jobs
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_steps_pin_actions_and_expand_no_expressions(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_a_workflow_asks_for_little(path: Path) -> None:
+def test_workflows_request_minimal_permissions(path: Path) -> None:
     content = read(path)
     assert content["permissions"] in ({}, READ_ONLY)
     for name, job in content["jobs"].items():
@@ -58,8 +58,8 @@ def test_action_inputs_reach_the_script() -> None:
     used = set(re.findall(r"inputs\.([\w-]+)", ACTION.read_text()))
     assert used == set(content["inputs"])
     variables = {name for step in steps(ACTION) for name in step.get("env", {})}
-    known = set(re.findall(r"PYTHON|DTDISPATCH_[A-Z_]+", JOB.read_text()))
-    assert known - variables == {"DTDISPATCH_AB_"}  # with the metric behind it
+    accepted = set(re.findall(r"PYTHON|DTDISPATCH_[A-Z_]+", JOB.read_text()))
+    assert accepted - variables == {"DTDISPATCH_AB_"}  # the prefix of a name that ends with the metric
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/ci.md"])
@@ -69,7 +69,7 @@ def test_documented_lines_are_a_pinned_read_only_workflow(page: str) -> None:
     [job] = content["jobs"].values()
     used = [step["uses"] for step in job["steps"] if "uses" in step]
     assert all(map(PINNED.fullmatch, used))
-    assert any(use.startswith("actions/setup-python@") for use in used)  # pip refuses the system's Python
+    assert any(use.startswith("actions/setup-python@") for use in used)  # pip refuses the system Python
 
 
 def test_recipe_passes_only_valid_action_inputs() -> None:
