@@ -1,4 +1,4 @@
-"""Measuring on a CUDA device, with one process: NCCL on a mesh of one rank, a fake group on larger ones."""
+"""Measuring on a CUDA device in one process: NCCL on a mesh of one rank, a fake group on larger ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is available"),
 ]
 
 Capture = Callable[..., dict[str, Measurement]]
@@ -81,7 +81,7 @@ def test_captured_backward_computes_equal_gradients(cuda_mesh: Any) -> None:
     assert all(map(torch.equal, *seen))
     measured = {m.op: m for m in book.measurements()}
     assert {"mul.Tensor", "expand.default"} <= measured.keys()
-    # The backward runs in a thread of the device, which has caches of its own.
+    # The backward runs in a thread of the device, which has separate caches.
     assert all(m.proof == "proved" for m in measured.values())
 
 

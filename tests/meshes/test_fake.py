@@ -1,4 +1,4 @@
-"""A mesh of fake ranks outside pytest: opened, closed, and refused where there is a process group."""
+"""A mesh of fake ranks outside pytest: opened, closed, and refused if a process group exists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.torch
 
 
 def said(*args: Any, **keywords: Any) -> str:
-    """Return the one line that a mesh is refused with."""
+    """Return the one-line error that refuses a mesh."""
     with pytest.raises(DtDispatchError) as raised, fake_mesh(*args, **keywords):
         pass
     assert "\n" not in str(raised.value)
@@ -64,7 +64,7 @@ def test_open_process_group_is_not_replaced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("arguments", "says"),
     [
         ({"mesh": "2x"}, "fake_mesh: mesh='2x' is not a mesh shape: extents of at least 1"),
         ({"mesh": ()}, "fake_mesh: mesh=() is not a mesh shape"),
@@ -75,6 +75,6 @@ def test_open_process_group_is_not_replaced() -> None:
     ],
     ids=str,
 )
-def test_unavailable_mesh_is_a_one_line_error(given: dict[str, Any], says: str) -> None:
-    assert said(**given).startswith(says)
+def test_unavailable_mesh_is_a_one_line_error(arguments: dict[str, Any], says: str) -> None:
+    assert said(**arguments).startswith(says)
     assert not dist.is_initialized()

@@ -1,4 +1,4 @@
-"""Process groups of tests: ours are opened and closed, a user's is used; no cache outlives either."""
+"""Process groups of tests: ours are opened and closed, a user's is used; caches are cleared with either."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fake(*mesh: int) -> MeshSpec:
 
 @pytest.fixture
 def open_group() -> Iterator[OpenGroup]:
-    """Open a fake group as a user does; it is gone after the test."""
+    """Return a function that opens a fake group as a user does; destroy it after the test."""
     yield init_fake_group
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -49,7 +49,7 @@ def sharded(mesh: Any) -> Any:
 
 
 def entries() -> int:
-    """Entries of every cache that may name a process group."""
+    """Return the number of entries of every cache that may refer to a process group."""
     caches = ShardingCaches()
     of_python: int = caches.readers()[-1]()[3]
     return caches.cold_entries() + of_python
@@ -67,7 +67,7 @@ def entries() -> int:
     ],
     ids=str,
 )
-def test_a_mesh_of_any_size_can_be_measured(group_owner: ProcessGroupOwner, shape: tuple[int, ...]) -> None:
+def test_mesh_of_any_size_can_be_measured(group_owner: ProcessGroupOwner, shape: tuple[int, ...]) -> None:
     mesh = group_owner.mesh(fake(*shape))
     assert tuple(mesh.shape) == shape
     a, book = sharded(mesh), ResultStore()
@@ -77,9 +77,9 @@ def test_a_mesh_of_any_size_can_be_measured(group_owner: ProcessGroupOwner, shap
     misses, hits = add.of(State.MISS), add.of(State.HIT)
     assert misses is not None
     assert hits is not None
-    assert 1 <= add.figures.rounds <= 6  # one where a miss alone takes longer
+    assert 1 <= add.figures.rounds <= 6  # a single round if one miss exceeds the time
     assert len(misses.ns) == add.figures.rounds
-    assert 1 <= len(hits.ns) <= 5 * add.figures.rounds  # fewer where a hit takes long
+    assert 1 <= len(hits.ns) <= 5 * add.figures.rounds  # fewer if hits are slow
     assert add.mesh == "x".join(map(str, shape))
 
 
@@ -96,7 +96,7 @@ def test_group_has_enough_ranks_for_its_meshes(group_owner: ProcessGroupOwner) -
 
 def test_opening_and_closing_a_group_clears_every_cache() -> None:
     owner = ProcessGroupOwner()
-    owner.close()  # without a group it does nothing
+    owner.close()  # no-op without a group
     for is_left_to_us in (True, False):
         init_fake_group(4)
         a = sharded(init_device_mesh("cpu", (4,)))
@@ -107,7 +107,7 @@ def test_opening_and_closing_a_group_clears_every_cache() -> None:
         assert entries() == 0
         a = sharded(owner.mesh(fake(4)))
         a @ a
-        if has_rule("argmax.default"):  # of the Python cache where there is a native one
+        if has_rule("argmax.default"):  # the Python cache, if there is a native one
             a.argmax(1)
         if not is_left_to_us:  # a test may destroy the group itself
             dist.destroy_process_group()
@@ -125,7 +125,7 @@ def exception_hooks() -> list[object]:
 
 @pytest.mark.parametrize("spec", [fake(4), MeshSpec((1,), "cpu", "gloo")], ids=str)
 @pytest.mark.parametrize("is_left_to_us", [True, False])
-def test_a_group_leaves_no_exception_hook(spec: MeshSpec, is_left_to_us: bool) -> None:
+def test_group_leaves_no_exception_hook(spec: MeshSpec, is_left_to_us: bool) -> None:
     before, owner = exception_hooks(), ProcessGroupOwner()
     owner.group(spec)
     if not is_left_to_us:
@@ -142,7 +142,7 @@ def test_results_on_new_group_have_new_mesh(group_owner: ProcessGroupOwner) -> N
     sharded(old).add(1.0)
     group_owner.close()
     new = group_owner.mesh(fake(4))
-    assert new == old  # equal, so that an entry of the old one would answer
+    assert new == old  # equal, so an entry of the old mesh would match
     assert new is not old
     b = sharded(new)
     answered_first = ShardingCaches().readers()[0]
@@ -154,7 +154,7 @@ def test_results_on_new_group_have_new_mesh(group_owner: ProcessGroupOwner) -> N
 
 
 def test_uncleared_cache_returns_the_old_mesh(open_group: OpenGroup) -> None:
-    """The fact that the clearing is for: should torch change it, the clearing can go."""
+    """The reason to clear the caches: if torch changes this, the clearing can be removed."""
     open_group(4)
     old = init_device_mesh("cpu", (4,))
     sharded(old).add(1.0)
@@ -167,7 +167,7 @@ def test_ops_that_redistribute_run_on_the_new_group() -> None:
     owner = ProcessGroupOwner()
     for subgroups in (0, 3):
         mesh = owner.mesh(fake(2, 4))
-        for _ in range(subgroups):  # other numbers, hence other names, for the groups of the mesh to come
+        for _ in range(subgroups):  # changes the numbers, and so the names, of the groups of the next mesh
             dist.new_group([0, 1])
         mesh = owner.mesh(fake(2, 4))
         a = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0), Shard(1)])
@@ -177,7 +177,7 @@ def test_ops_that_redistribute_run_on_the_new_group() -> None:
         owner.close()
 
 
-# Groups that are not ours
+# Groups of the user
 
 
 def test_user_group_is_used_and_never_destroyed(open_group: OpenGroup) -> None:

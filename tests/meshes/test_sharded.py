@@ -1,4 +1,4 @@
-"""Sharded tensors that are equal, and the first difference of those that are not."""
+"""Equality of sharded tensors, and the first difference of unequal ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Shard:
 
 @dataclass
 class Sharded:
-    """What the assertion asks of a ShardedTensor."""
+    """The part of the interface of ShardedTensor that the assertion uses."""
 
     shards: list[Shard] = field(default_factory=lambda: [Shard(), Shard()])
     remote: dict[int, list[Any]] | None = field(default_factory=lambda: {1: [None]})
@@ -74,7 +74,7 @@ def test_equal_tensors_pass_with_or_without_remote_shards() -> None:
 
 
 @pytest.mark.parametrize(("change", "says"), CHANGES, ids=[says for _, says in CHANGES])
-def test_the_first_difference_is_named(change: Callable[[Sharded], object], says: str) -> None:
+def test_first_difference_is_named(change: Callable[[Sharded], object], says: str) -> None:
     other = Sharded()
     change(other)
     with pytest.raises(AssertionError) as raised:

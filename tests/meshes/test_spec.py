@@ -1,4 +1,4 @@
-"""Device and backend: what auto means, and what is refused in one line."""
+"""Device and backend: resolution of "auto", and one-line errors."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def has_devices(monkeypatch: pytest.MonkeyPatch, devices: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "asked", "chosen"),
+    ("devices", "arguments", "chosen"),
     [
-        # Auto is a fake group on a CPU without CUDA, and NCCL on CUDA where each rank has a process.
+        # Auto is a fake group on a CPU without CUDA, and NCCL on CUDA if each rank has a process.
         (0, ((2, 4), "auto", "auto"), ("cpu", "fake")),
         (0, ((1,), "auto", "auto"), ("cpu", "fake")),
         (1, ((1,), "auto", "auto"), ("cuda", "nccl")),
@@ -35,7 +35,7 @@ def has_devices(monkeypatch: pytest.MonkeyPatch, devices: int) -> None:
         (1, ((1,), "cpu", "auto"), ("cpu", "fake")),
         (1, ((2, 2), "auto", "local"), ("cpu", "local")),
         (0, ((2**10, 2**10), "cpu", "fake"), ("cpu", "fake")),
-        # Many ranks: real ones, where the mesh has all of them.
+        # Several ranks: real ones if the mesh contains all of them.
         (0, ((4,), "auto", "auto", RANKS), ("cpu", "gloo")),
         (0, ((2, 2), "cpu", "gloo", RANKS), ("cpu", "gloo")),
         (0, ((256,), "auto", "auto", RANKS), ("cpu", "fake")),
@@ -46,12 +46,12 @@ def has_devices(monkeypatch: pytest.MonkeyPatch, devices: int) -> None:
     ids=str,
 )
 def test_mesh_spec_is_chosen_by_devices_and_arguments(
-    monkeypatch: pytest.MonkeyPatch, devices: int, asked: Any, chosen: tuple[str, str]
+    monkeypatch: pytest.MonkeyPatch, devices: int, arguments: Any, chosen: tuple[str, str]
 ) -> None:
     has_devices(monkeypatch, devices)
-    found = choose_mesh(*asked)
-    assert found == MeshSpec(asked[0], *chosen)
-    assert found.world_size == torch.tensor(asked[0]).prod()
+    found = choose_mesh(*arguments)
+    assert found == MeshSpec(arguments[0], *chosen)
+    assert found.world_size == torch.tensor(arguments[0]).prod()
 
 
 NO_CUDA = "device cuda: torch {torch} sees no CUDA device; valid here: cpu"
@@ -63,7 +63,7 @@ LARGE = "mesh 100000000x100000 has 10000000000000 ranks; at most 1048576 are sim
 
 
 @pytest.mark.parametrize(
-    ("devices", "asked", "says"),
+    ("devices", "arguments", "says"),
     [
         (0, ((1,), "cuda", "auto"), NO_CUDA),
         (0, ((1,), "cuda", "nccl"), NO_CUDA),
@@ -79,16 +79,16 @@ LARGE = "mesh 100000000x100000 has 10000000000000 ranks; at most 1048576 are sim
     ids=str,
 )
 def test_invalid_mesh_spec_is_refused(
-    monkeypatch: pytest.MonkeyPatch, devices: int, asked: Any, says: str
+    monkeypatch: pytest.MonkeyPatch, devices: int, arguments: Any, says: str
 ) -> None:
     has_devices(monkeypatch, devices)
     with pytest.raises((MeshError, DevicesError)) as raised:
-        choose_mesh(*asked)
+        choose_mesh(*arguments)
     assert str(raised.value).startswith(says.format(torch=torch.__version__))
     assert "\n" not in str(raised.value)
 
 
-def test_local_ranks_are_refused_where_torch_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_ranks_are_refused_if_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spec, "has_local_mode", lambda: False)
     with pytest.raises(MeshError, match=r"\(torch 2.10 and later do\); valid here: fake"):
         choose_mesh((4,), "auto", "local")
