@@ -1,4 +1,4 @@
-"""Verdicts on results against expected ones, and the rows to put in their place."""
+"""Verdicts on results compared with expected ones, and corrected rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def found(value: int = 5, metric: str = HIT, scatter: float = 0.0) -> MetricValu
     [
         ([row("gone"), row()], [found()], ["missing", "passed"], True),
         ([row()], [found(), found(900, "dispatch_miss_ns")], ["passed", "new"], False),
-        ([], [], [], True),  # nothing compared
+        ([], [], [], True),  # no row was compared
         ([], [found()], ["new"], True),
         ([row(), row("u", 1)], [found(2)], ["improved", "missing"], True),
         ([row(expected=100)], [found(50)], ["improved"], False),
@@ -140,7 +140,7 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
 def test_update_rewrites_only_changed_rows(
     files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rows that changed are rewritten in place with the reason."""
+    """Changed rows are rewritten in place, with the reason."""
     assert update(*files) == 0
     before, after = FILE.splitlines(), files[0].read_text().splitlines()
     assert after[2] == '"t.py::test_add::add(S0, S0)",dispatch_hit_ns,98760,0.25,"another key, hence a miss"'
@@ -158,7 +158,7 @@ def test_update_rewrites_only_changed_rows(
 
 
 def test_new_margin_adds_results_in_four_digits(files: tuple[Path, Path]) -> None:
-    """New results are added where a margin is given: a time with it, and with four digits."""
+    """New results are added if a margin is passed: times have the margin and four digits."""
     files[1].write_text(f"{RESULTS}{NEW}\n")
     assert update(*files, "--new-margin", "0.1", reason="why") == 0
     assert files[0].read_text().splitlines()[-3:] == [
@@ -188,7 +188,7 @@ def test_first_file_is_readable_by_pytorch(files: tuple[Path, Path]) -> None:
         ({}, ("--results", "nowhere.csv"), "nowhere.csv cannot be read: No such file"),
     ],
 )
-def test_mistake_is_reported_and_file_is_unchanged(
+def test_invalid_update_is_reported_and_file_is_unchanged(
     files: tuple[Path, Path],
     capsys: pytest.CaptureFixture[str],
     spoiled: dict[str, str],
@@ -206,11 +206,11 @@ def test_mistake_is_reported_and_file_is_unchanged(
 def test_missing_or_read_only_file_is_refused(
     files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file that is read-only, or not there, is refused."""
+    """An update refuses a read-only or missing file."""
     files[0].chmod(0o444)
     assert update(*files) == 2
     assert refusal(capsys) == f"dtdispatch: {files[0]} is read-only\n"
     files[0].unlink()
-    assert update(*files) == 2  # without a margin none is made
+    assert update(*files) == 2  # without a margin, no file is created
     assert "expected.csv cannot be read: No such file" in refusal(capsys)
     assert not files[0].exists()

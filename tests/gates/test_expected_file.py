@@ -1,4 +1,4 @@
-"""Files of expected results and of results: what is read, what is refused, what stays as it was."""
+"""Expected files and results files: parsing, errors, and unchanged content after updates."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_unreadable_file_is_refused(tmp_path: Path) -> None:
     path.write_bytes(f"{ROW}\n".encode() + bytes(range(256)))
     assert complaint(path) == "FILE:3: this is not UTF-8 text"
     with path.open("wb") as file:
-        file.truncate(300 * 2**20)  # refused unread
+        file.truncate(300 * 2**20)  # refused without reading
     assert complaint(path) == "FILE has more than 256 MiB"
 
 
@@ -166,7 +166,7 @@ def test_no_written_line_exceeds_the_readable_length(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_line_ends_stay(end: str) -> None:
+def test_line_ends_are_preserved(end: str) -> None:
     file = parse_expected(f"{ROW}{end}{end}# end{end}", "expected.csv", METRICS)
     text = file.with_rows([replace(file.rows[0], expected=1)])
     assert text == f'"{NAME}",dispatch_hit_ns,1,0.25{end}{end}# end{end}'
@@ -196,7 +196,7 @@ def test_written_rows_are_readable_here_and_by_pytorch(
     }
 
 
-def test_a_reason_is_one_line_of_500_characters() -> None:
+def test_reason_is_one_line_of_500_characters() -> None:
     assert checked_reason("two\nlines ") == "two lines"
     with pytest.raises(ValueError, match="a reason has 1 to 500 characters"):
         checked_reason("x" * (expected.LONGEST_REASON + 1))

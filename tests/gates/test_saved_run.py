@@ -1,4 +1,4 @@
-"""A run against a saved one: what is said of each row."""
+"""Comparison with a saved run: the verdict of each row."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_traced_rows_are_not_judged(traced: str) -> None:
         (0.5, "improved"),
     ],
 )
-def test_a_row_is_judged_by_its_whole_interval(factor: float, verdict: str) -> None:
+def test_row_is_judged_by_its_whole_interval(factor: float, verdict: str) -> None:
     judgement = judge([row()], [row(factor=factor)])
     assert verdicts_of(judgement) == [verdict]
     change = judgement.verdicts[0].change
@@ -75,7 +75,7 @@ def test_a_row_is_judged_by_its_whole_interval(factor: float, verdict: str) -> N
 
 
 @pytest.mark.parametrize("field", ["min", "q1", "median", "q3", "mean"])
-def test_every_field_sees_a_slow_down(field: str) -> None:
+def test_every_field_detects_a_slowdown(field: str) -> None:
     threshold = Threshold("", field, 0.1)
     assert verdicts_of(judge([row()], [row()], threshold)) == ["passed"]
     both = judge([row()], [row(factor=1.5)], threshold, Threshold("", field, 1.0))
@@ -84,7 +84,7 @@ def test_every_field_sees_a_slow_down(field: str) -> None:
 
 @settings(max_examples=20)
 @given(st.lists(st.integers(1, 10**6), min_size=MIN_SAMPLES, max_size=40))
-def test_a_run_against_itself_never_regresses_nor_improves(ns: list[int]) -> None:
+def test_equal_runs_never_regress_or_improve(ns: list[int]) -> None:
     same = StateRow(RowId("t.py::test_a", "add", State.HIT), tuple(ns))
     assert verdicts_of(judge([same], [same]))[0] in ("passed", "inconclusive")
 
@@ -99,7 +99,7 @@ def test_unmatched_rows_are_new_or_missing() -> None:
 def test_control_rows_and_rows_without_threshold_are_ignored() -> None:
     judgement = judge_run([row(), row("local")], [row(), row("local")], lambda _: ())
     assert judgement.verdicts == ()
-    assert judgement.has_failed  # nothing compared never passes
+    assert judgement.has_failed  # passes only if a row was compared
     assert verdicts_of(judge([row("local")], [row("local")])) == []
 
 
@@ -113,7 +113,7 @@ def test_control_rows_and_rows_without_threshold_are_ignored() -> None:
         (0.0, 0.5, 1.0, "passed"),
     ],
 )
-def test_baseline_that_waited_passes_nothing(then: float, now: float, factor: float, verdict: str) -> None:
+def test_baseline_that_waited_is_inconclusive(then: float, now: float, factor: float, verdict: str) -> None:
     sides = replace(row(), waited=then), replace(row(factor=factor), waited=now)
     assert verdicts_of(judge([sides[0]], [sides[1]])) == [verdict]
 
@@ -154,7 +154,7 @@ def test_speed_of_the_core_explains_a_shift(
     ("blocks", "slow_blocks", "verdict"),
     [(4, 3, "inconclusive"), (4, 2, "regressed"), (4, 0, "regressed"), (1, 0, "regressed")],
 )
-def test_one_block_beside_slow_ones_fails_nothing(blocks: int, slow_blocks: int, verdict: str) -> None:
+def test_single_block_among_slow_ones_does_not_fail(blocks: int, slow_blocks: int, verdict: str) -> None:
     head = replace(row(factor=1.5), blocks=blocks, slow_blocks=slow_blocks)
     assert verdicts_of(judge([row()], [head])) == [verdict]
 
@@ -179,13 +179,13 @@ def test_control_row_of_slow_core_is_excluded() -> None:
         (replace(row(factor=1.5), is_traced=True), Outlook.DECIDED),
     ],
 )
-def test_outlook_of_a_row(head: StateRow, outlook: Outlook) -> None:
+def test_row_has_an_outlook(head: StateRow, outlook: Outlook) -> None:
     assert outlook_of(row(), head, TEN, 0.0) is outlook
     useless = replace(row(), ns=STEADY[:4])
     assert outlook_of(useless, head, TEN, 0.0) is Outlook.DECIDED
 
 
-def test_saved_zeros_decide_nothing() -> None:
+def test_saved_zeros_are_inconclusive() -> None:
     zeros = replace(row(), ns=(0,) * 10 + (1000,) * 10)
     assert outlook_of(zeros, row(), TEN, 0.0) is Outlook.DECIDED
     assert verdicts_of(judge([zeros], [row()]))[0] == "inconclusive"
@@ -220,7 +220,7 @@ def test_shift_of_plain_ops_is_subtracted(factor: float, control: float, verdict
 
 
 @pytest.mark.parametrize("factor", [0.7, 0.5])
-def test_disturbed_baseline_passes_nothing(factor: float) -> None:
+def test_disturbed_baseline_is_inconclusive(factor: float) -> None:
     quiet = replace(row("miss"), ns=tuple(round(1000 * factor) + number for number in range(9)))
     disturbed = replace(quiet, ns=(640, 965, 1100, 640, 1150, 965, 1000, 640, 1200))
     threshold = Threshold("", "median", 0.2)
@@ -235,7 +235,7 @@ def test_single_shifted_control_row_is_ignored() -> None:
     judgement = judge(base, head)
     assert verdicts_of(judgement) == ["passed"]
     assert judgement.remarks == ("the op on plain tensors shifted by +0.0 % (median of 3 rows)",)
-    assert judge([row()], [row()]).remarks == (), "without a control nobody knows"
+    assert judge([row()], [row()]).remarks == (), "unknown without a control row"
 
 
 @pytest.mark.parametrize(("base", "head"), [(2, 20), (20, 2), (MIN_SAMPLES - 1, 200)])
@@ -243,8 +243,8 @@ def test_single_shifted_control_row_is_ignored() -> None:
     ("state", "flag"),
     [("hit", "--dtdispatch-rounds or --dtdispatch-max-time"), ("compile-cold", "dtdispatch_compile_rounds")],
 )
-def test_too_few_samples_are_inconclusive_and_alone_fail(base: int, head: int, state: str, flag: str) -> None:
-    """Too few samples are inconclusive, and a run that has no others fails."""
+def test_too_few_samples_are_inconclusive(base: int, head: int, state: str, flag: str) -> None:
+    """Too few samples are inconclusive, and a run without other rows fails."""
     then, now = row(state, count=base), row(state, count=head, factor=2.0)
     judgement = judge([then], [now])
     assert verdicts_of(judgement)[0] == "inconclusive"
@@ -282,11 +282,11 @@ def test_strict_threshold_fails_an_inconclusive_row() -> None:
     assert not judge(*rows).has_failed
     [failed] = judge(*rows, strict).failed
     assert (failed.row.label, failed.criterion) == ("miss", "median:10%,strict")
-    assert not judge([row()], [row(), row("miss")], strict).has_failed, "new, and not inconclusive"
+    assert not judge([row()], [row(), row("miss")], strict).has_failed, "new rather than inconclusive"
 
 
 @pytest.mark.parametrize(("then", "now"), [("4", "4:cuda"), ("", "4"), ("4", "")])
-def test_a_row_of_another_mesh_is_mismatched(then: str, now: str) -> None:
+def test_row_on_another_mesh_is_mismatched(then: str, now: str) -> None:
     judgement = judge([replace(row(), mesh=then), row("call")], [replace(row(), mesh=now), row("call")])
     assert verdicts_of(judgement) == ["mismatched", "passed"]
     remedy = f"mesh: {then or 'none'} then, {now or 'none'} now; save a new run on this mesh"
@@ -313,11 +313,11 @@ SAVED_ON = {"CPU": "AMD EPYC", "Python": "CPython 3.11.8", "torch version": "2.1
         ({"CPU": "Xeon", "threads": "4"}, ("CPU: AMD EPYC then, Xeon now", "threads: 2 then, 4 now")),
     ],
 )
-def test_each_difference_that_matters_is_named(change: dict[str, str], says: tuple[str, ...]) -> None:
+def test_each_relevant_difference_is_named(change: dict[str, str], says: tuple[str, ...]) -> None:
     assert environment_differences(SAVED_ON, {**SAVED_ON, **change}) == says
 
 
-def test_sample_of_zero_time_decides_nothing() -> None:
+def test_saved_zero_median_fails_with_remedy() -> None:
     judgement = judge([replace(row(), ns=(0,) * 20)], [row()])
     assert "0 ns" in judgement.verdicts[0].remedy
     assert judgement.has_failed

@@ -1,4 +1,4 @@
-"""Rows of expected files, parsed by the tests of a run, and selected by its arguments."""
+"""Rows of expected files, parsed with the names of collected tests and selected by arguments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_names_of_collected_tests_are_parsed_back(row: RowId) -> None:
 
 
 @pytest.mark.parametrize("name", ["::", "a::", "::a", "a", "t.py::test_gone[x::y]::block::add"])
-def test_any_name_stays_as_it_is(name: str) -> None:
+def test_arbitrary_names_are_unchanged(name: str) -> None:
     assert name_in_files(parse_row(name, TESTS)) == name
 
 
