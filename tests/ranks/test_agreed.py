@@ -1,4 +1,4 @@
-"""Each method makes as many calls as ranks agreed on, however long they take, and repeats on all or none."""
+"""Methods run the agreed number of calls regardless of their duration, and repeat on all ranks or none."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tests.measuring.runs import captured
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
-SLOW_S = 0.015  # longer than any length at which a method makes fewer calls
+SLOW_S = 0.015  # longer than every duration that reduces the number of calls
 Step = Callable[[], object]
 
 
 class OtherRanks:
-    """Ranks that settle every number of a step for 1, or for another one by the name of the step."""
+    """Agreement of ranks on 1 for every number of a step, or on other numbers by the name of the step."""
 
     def __init__(self, **minima: int) -> None:
         self._minima = {name.replace("_", " "): number for name, number in minima.items()}
 
     def sync(self, subject: str) -> None:
-        """Meet nobody."""
+        """No-op."""
 
     def minimum(self, step: str, numbers: Sequence[int]) -> tuple[int, ...]:
         return (self._minima.get(step, 1),) * len(numbers)
@@ -75,24 +75,24 @@ METHODS = [calls, compares, budgets, scales, compiles]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_calls_are_as_many_whatever_they_take(method: Callable[[Step, Plan], None]) -> None:
-    made = []
+def test_number_of_calls_is_independent_of_duration(method: Callable[[Step, Plan], None]) -> None:
+    counts = []
     for seconds in (0.0, SLOW_S):
-        made.append(0)
+        counts.append(0)
 
         def step(seconds: float = seconds) -> None:
-            made[-1] += 1
+            counts[-1] += 1
             time.sleep(seconds)
 
         method(step, plan())
-    assert made[0] == made[1] > 1
+    assert counts[0] == counts[1] > 1
 
 
 @pytest.mark.parametrize("method", [calls, compares, scales, compiles])
-def test_nothing_is_repeated_that_another_rank_cannot(method: Callable[[Step, Plan], None]) -> None:
+def test_call_unrepeatable_on_another_rank_is_not_repeated(method: Callable[[Step, Plan], None]) -> None:
     ran = []
     method(lambda: ran.append(1), plan(the_repetition=0))
-    assert len(ran) == (2 if method is scales else 1)  # one of each size
+    assert len(ran) == (2 if method is scales else 1)  # one call of each size
 
 
 def test_op_unrepeatable_on_another_rank_is_not_repeated(shard: Callable[..., Any]) -> None:
@@ -110,10 +110,10 @@ def test_lines_are_traced_on_all_ranks_or_none() -> None:
             counts[-1] += 1
 
         run_and_measure_budget(step, 0, 1, "it", OtherRanks(the_tracer=may_trace))
-    assert counts[1] - counts[0] == 3  # one step before two that are followed
+    assert counts[1] - counts[0] == 3  # one step before two traced ones
 
 
-def test_the_pace_of_a_sampler_is_agreed() -> None:
+def test_ranks_agree_on_the_pace_of_a_sampler() -> None:
     class Paced(WallClock):
         def pace(self, miss: int, hit: int, rounds: int, repeat: int) -> Pace:
             return Pace(miss, hit, rounds, repeat)

@@ -1,6 +1,6 @@
-"""Ranks exchange values by a store: all come, one is missing, one has left, one sends what is none.
+"""Exchange of values between ranks by a store: complete, late, exited and diverging ranks.
 
-And what they agree on by it: the same subject, the least number of rounds; and nothing on fake groups.
+Agreement on the subject and the minimum number of rounds; no agreement on fake groups.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ TIMEOUT_S = 0.3
 
 @pytest.fixture
 def ranks() -> list[Exchange]:
-    """Three ranks of one store."""
+    """Return three ranks of one store."""
     store = HashStore()
     return [Exchange(store, World(rank, 3), TIMEOUT_S) for rank in range(3)]
 
 
 def on_all(act: Callable[..., Any], *arguments: Sequence[Any]) -> list[Any]:
-    """Let each rank act, with its argument of each kind; return what each gave, or what its error says."""
+    """Run a function on each rank with its arguments; return the results or error messages."""
 
     def acted(*of_rank: Any) -> Any:
         try:
@@ -46,7 +46,7 @@ def on_all(act: Callable[..., Any], *arguments: Sequence[Any]) -> list[Any]:
 
 def test_every_rank_reads_values_of_all_ranks(ranks: list[Exchange]) -> None:
     def act(rank: Exchange) -> Any:
-        rank.put("a", {"rank": rank.world.rank, "long": "ü" * 1_500_000})  # torch takes 8 MiB
+        rank.put("a", {"rank": rank.world.rank, "long": "ü" * 1_500_000})  # torch accepts up to 8 MiB
         return [(each, len(value["long"])) for each, value in rank.gather("a", "put", timeout_s=60).items()]
 
     assert on_all(act, ranks) == [[(rank, 1_500_000) for rank in range(3)]] * 3
@@ -66,7 +66,7 @@ def test_exited_rank_is_named_immediately(ranks: list[Exchange]) -> None:
     ranks[0].put("a", 0)
     ranks[2].put("a", 2)
     ranks[1].put(Exchange.LEFT, 3)
-    ranks[2].put(Exchange.LEFT, 0)  # after it came: it is not missing
+    ranks[2].put(Exchange.LEFT, 0)  # after it arrived, so it is not missing
     start = time.monotonic()
     with pytest.raises(RanksError, match=r"^rank 1 ended early and did not come$"):
         ranks[0].gather("a", "come", timeout_s=30)
@@ -92,7 +92,7 @@ def test_rank_past_its_test_phase_is_not_awaited(ranks: list[Exchange]) -> None:
     assert not ranks[0].lost
 
 
-def test_groups_have_keys_of_their_own(ranks: list[Exchange]) -> None:
+def test_groups_have_separate_keys(ranks: list[Exchange]) -> None:
     for name in ("1/1", "1/2"):
         ranks[0].group_store(name).set("key", name)
     assert [ranks[1].group_store(name).get("key") for name in ("1/1", "1/2")] == [b"1/1", b"1/2"]
@@ -100,7 +100,7 @@ def test_groups_have_keys_of_their_own(ranks: list[Exchange]) -> None:
 
 @pytest.fixture
 def pair() -> list[Lockstep]:
-    """Two ranks with a real process group."""
+    """Return two ranks with a real process group."""
     store = HashStore()
     return [Lockstep(Exchange(store, World(rank, 2), 0.3), "1", lambda: True) for rank in range(2)]
 

@@ -1,4 +1,4 @@
-"""The launcher: every rank is started, the environment is given back, and who failed is said."""
+"""The launcher starts every rank, restores the environment, and names the rank that failed."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def test_launching_ranks_restores_our_process(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("program", "how"), [(FAIL, "ended with exit status 3"), (DIE, "was killed by SIGKILL")]
 )
-def test_the_rank_that_failed_is_named(tmp_path: Path, program: str, how: str) -> None:
+def test_failed_rank_is_named(tmp_path: Path, program: str, how: str) -> None:
     assert start(tmp_path, program) == (1, how)

@@ -1,4 +1,4 @@
-"""Rows over ranks: they travel as JSON; the median of medians, the slowest, the spread; differences."""
+"""Rows merged over ranks: JSON, median of medians, slowest rank, spread and differences."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_merged_samples_lie_between_fastest_and_slowest_rank(by_rank: list[tuple
     assert middle.slowest == slowest.slowest == (medians.index(max(medians)), max(medians))
     assert min(medians) <= statistics.median(middle.ns) <= max(medians)
     assert middle.spread == slowest.spread >= 0
-    assert {*middle.ns, *slowest.ns} <= {sample for ns in by_rank for sample in ns}  # each was measured
+    assert {*middle.ns, *slowest.ns} <= {sample for ns in by_rank for sample in ns}  # all were measured
 
 
 def test_merged_samples_include_every_rank() -> None:
@@ -124,15 +124,15 @@ def test_merged_limit_verdict_is_worst_and_names_ranks() -> None:
     assert merged([passed], [over], [worse]) == (replace(worse, criterion="misses=1 on ranks 1, 2"),)
 
 
-# Where ranks differ
+# Differences between ranks
 
 
 def test_equal_failures_of_ranks_are_one_line() -> None:
-    passed, known = PhaseOutcome(PASSED), PhaseOutcome("xfailed", "known")
+    passed, xfailed = PhaseOutcome(PASSED), PhaseOutcome("xfailed", "known")
     late, boom = PhaseOutcome(FAILED, "timed out"), PhaseOutcome(FAILED, "boom")
     said = complaints({0: late, 1: boom, 2: late, 3: passed})
     assert said == ["ranks 0, 2 failed: timed out", "rank 1 failed: boom"]
-    assert complaints({0: passed, 1: known, 2: passed}) == ["rank 1 xfailed what ranks 0, 2 run: known"]
+    assert complaints({0: passed, 1: xfailed, 2: passed}) == ["rank 1 xfailed what ranks 0, 2 run: known"]
 
 
 @pytest.mark.parametrize(
@@ -146,10 +146,10 @@ def test_equal_failures_of_ranks_are_one_line() -> None:
         (["a", "c", "b"], "has them in another order than rank 0"),
     ],
 )
-def test_the_first_difference_of_collections_is_named(other: list[str], says: str) -> None:
+def test_first_difference_of_collections_is_named(other: list[str], says: str) -> None:
     assert collected_difference(["a", "b", "c"], other) == says
 
 
 @given(some.lists(some.text(max_size=3)), some.lists(some.text(max_size=3)))
-def test_collections_differ_where_a_difference_is_named(first: list[str], other: list[str]) -> None:
+def test_unequal_collections_have_a_named_difference(first: list[str], other: list[str]) -> None:
     assert bool(collected_difference(first, other)) == (first != other)
