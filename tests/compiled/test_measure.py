@@ -1,4 +1,4 @@
-"""torch.compile measured: what is counted, what cold and warm mean, that the program does not notice."""
+"""Measured torch.compile: counts, cold and warm compiles, and side effects on the program."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ COMPILE, CALL, EAGER = 1_000_000, 50, 7
 
 
 class Compiler:
-    """A backend of torch.compile, on a clock that compiles and calls move."""
+    """A backend of torch.compile with a clock that compiles and calls advance."""
 
     def __init__(self, counter: str = "") -> None:
         self.now = 0
@@ -69,7 +69,7 @@ class Compiler:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_compiled() -> Iterator[None]:
+def _reset_compilers() -> Iterator[None]:
     torch.compiler.reset()
     yield
     torch.compiler.reset()
@@ -91,11 +91,11 @@ def measured(fn: Callable[..., Any], *args: Any, **how: Any) -> CompiledFunction
     return function
 
 
-# What is measured
+# Figures and counts
 
 
 @pytest.mark.parametrize("is_counted", [False, True])
-def test_each_figure_is_that_of_its_state(is_counted: bool) -> None:
+def test_each_state_has_its_figure(is_counted: bool) -> None:
     compiler = Compiler()
 
     def read() -> int:
@@ -111,7 +111,7 @@ def test_each_figure_is_that_of_its_state(is_counted: bool) -> None:
         State.CALL: (CALL,) * 6,
         State.EAGER: (EAGER,) * 6,
     }
-    if is_counted:  # a warm compile counts as many
+    if is_counted:  # a warm compile has the same count
         del expected[State.COMPILE_WARM]
     assert {samples.state: samples.values for samples in measurement.figures.samples} == expected
     assert (measurement.proof, measurement.figures.rounds) == ("proved", 2)
@@ -130,7 +130,7 @@ def test_counts_are_those_of_one_compile(shard: Make) -> None:
     assert torch.equal(compiled.result.to_local(), compiled.eager_result.to_local())
 
 
-def test_a_propagation_that_asks_no_cache_is_counted(shard: Make) -> None:
+def test_propagation_that_queries_no_cache_is_counted(shard: Make) -> None:
     if missing := dynamic_compile_error(shard(8, 8)):
         pytest.skip(missing)
     assert measured(double, shard(8, 8), dynamic=True).counts.propagations
@@ -161,7 +161,7 @@ def test_recompile_by_placement_is_counted_once(shard: Make) -> None:
     [again] = compiled.function.counts.recompiles or ()
     assert again.startswith(f"double ({__file__}:{double.__code__.co_firstlineno}): ")
     assert re.search("dtensor_spec|check_metadata", again) or again.endswith("this torch does not report why")
-    assert compiled.graphs == 1  # of the first call
+    assert compiled.graphs == 1  # that of the first call
     assert [result.placements[0].dim for result in compiled.results] == [0, 1, 0, 1]
     for one, other in zip(compiled.results, compiled.eager_results, strict=True):
         assert torch.equal(one.to_local(), other.to_local())
@@ -189,7 +189,7 @@ def test_uncompiled_function_has_only_eager_rows() -> None:
 
 
 def changing() -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a function that torch compiles again in each call."""
+    """Return a function that torch recompiles in each call."""
 
     def scale(x: torch.Tensor) -> torch.Tensor:
         return x * scale.number  # type: ignore[attr-defined,no-any-return]
@@ -231,7 +231,7 @@ def test_calls_of_an_abandoned_function_have_no_figure(fn: Any, others: Any, bac
     assert verdict.verdict is Verdict.DISABLED
 
 
-def test_call_is_undecided_where_no_profiler_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_is_undecided_if_profiler_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise RuntimeError("another is prepared")
 
@@ -254,7 +254,7 @@ def test_foreign_log_handlers_receive_no_measured_compiles() -> None:
     assert not records
 
 
-# What cold and warm mean
+# Cold and warm compiles
 
 
 @pytest.mark.parametrize("is_on", [False, True])
@@ -282,7 +282,7 @@ def test_cache_folders_and_settings_are_restored(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("counter", "entries", "proof", "note"),
     [
-        ("fxgraph_cache_hit", 0, "a hit in a cache of compiled code (2x)", ""),  # as a warm one it is right
+        ("fxgraph_cache_hit", 0, "a hit in a cache of compiled code (2x)", ""),  # correct for a warm compile
         ("fxgraph_cache_miss", 0, "proved", "1 lookups were misses"),
         ("", 0, "proved", "there was no lookup"),
         ("", 1, "a cache was not empty (2x)", "there was no lookup"),
@@ -291,7 +291,7 @@ def test_cache_folders_and_settings_are_restored(monkeypatch: pytest.MonkeyPatch
 def test_only_warm_compiles_hit_caches(
     monkeypatch: pytest.MonkeyPatch, counter: str, entries: int, proof: str, note: str
 ) -> None:
-    """Torch counts the look-ups that this backend says it had."""
+    """This backend sets torch's counters of cache lookups."""
     monkeypatch.setattr(ShardingCaches, "cold_entries", lambda caches: entries)
     measurement = measured(double, torch.ones(3), backend=Compiler(counter), plan={"rounds": 2}).measurement
     assert (measurement.of(State.COMPILE_COLD) is None) is (proof != "proved")
@@ -300,7 +300,7 @@ def test_only_warm_compiles_hit_caches(
     assert measurement.figures.notes == notes
 
 
-# The program does not notice
+# Side effects on the program
 
 
 def test_effects_are_those_of_one_call() -> None:
@@ -311,7 +311,7 @@ def test_effects_are_those_of_one_call() -> None:
         total.add_(x)
         return torch.rand(3)
 
-    with warnings.catch_warnings():  # torch warns that caches are off
+    with warnings.catch_warnings():  # torch warns that caches are disabled
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", message="`torch.jit.script_method` is deprecated")
         compiled = measure(add_noise, torch.ones(3), backend="eager")
@@ -342,11 +342,11 @@ def test_unrepeatable_call_is_not_compiled() -> None:
     assert compiled.result is compiled.eager_result
 
 
-# Mistakes
+# User errors
 
 
 @pytest.mark.parametrize("how", [{"others": 3}, {"backend": 3}, {"dynamic": 3}])
-def test_a_wrong_argument_is_refused(how: dict[str, Any]) -> None:
+def test_invalid_argument_is_refused(how: dict[str, Any]) -> None:
     with pytest.raises(MeasurementError, match=rf"compile\(\): {next(iter(how))}=3 is not "):
         measure(double, **how)
 
@@ -374,7 +374,7 @@ def test_backend_errors_propagate() -> None:
 
 
 def processor_ns() -> int:
-    """Time that this process and its children had a processor: waiting for a busy machine is none."""
+    """Return the CPU time of this process and its children, which excludes waits on a busy machine."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return round(1e9 * sum(each.ru_utime + each.ru_stime for each in used))
 
@@ -384,7 +384,7 @@ def processor_ns() -> int:
 def test_filled_disk_caches_do_not_speed_cold_compiles(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shard: Make
 ) -> None:
-    """One of two folders of the program holds the kernels of this function."""
+    """One of two cache folders of the program contains the kernels of this function."""
 
     def program(x: Any) -> Any:
         return (x * 3).sin().cos() + x
@@ -411,5 +411,5 @@ def test_filled_disk_caches_do_not_speed_cold_compiles(
     for of_folder in times.values():
         warm, cold = (min(of_folder[state]) for state in (State.COMPILE_WARM, State.COMPILE_COLD))
         assert warm < cold / 5
-    # A compile that a cache answers takes a fifteenth.
+    # A compile with a cache hit takes a fifteenth of the time.
     assert min(times["filled"][State.COMPILE_COLD]) > min(times["empty"][State.COMPILE_COLD]) / 2

@@ -1,4 +1,4 @@
-"""Limits on what compiling does, and what is shown."""
+"""Limits on compile counts, and the table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def breaks(count: int) -> CompiledFunction:
 
 
 @given(st.integers(0, 60), st.integers(0, 60))
-def test_a_limit_holds_up_to_its_value(count: int, limit: int) -> None:
+def test_counts_up_to_the_limit_pass(count: int, limit: int) -> None:
     for name in LIMITS:
         assert bool(complaint(judge(breaks(count), {name: limit}))) == (count > limit)
     assert not complaint(judge(breaks(count), {}))
@@ -51,15 +51,15 @@ def test_uncounted_limits_cannot_pass() -> None:
 
 
 def test_missing_counts_are_nan_and_lists_have_details() -> None:
-    unknown, known = (Compiled((1,), (1,), function) for function in (shown(CompileCounts()), breaks(2)))
+    unknown, counted = (Compiled((1,), (1,), function) for function in (shown(CompileCounts()), breaks(2)))
     for name in ("graphs", "graph_breaks", "guards", "recompiles", "propagations"):
         assert math.isnan(getattr(unknown, name))
-    assert (known.graphs, known.graph_breaks, known.guards) == (1, 2, 1)
-    assert isinstance(known.graph_breaks, Count)
-    assert known.graph_breaks.details == ("t.py:0: print", "t.py:1: print")
+    assert (counted.graphs, counted.graph_breaks, counted.guards) == (1, 2, 1)
+    assert isinstance(counted.graph_breaks, Count)
+    assert counted.graph_breaks.details == ("t.py:0: print", "t.py:1: print")
 
 
-# What is shown
+# Output
 
 
 COUNTS = CompileCounts(1, (), 22, (), 8, 37, 65)
@@ -77,13 +77,13 @@ def shown(counts: CompileCounts = COUNTS, **figures: Any) -> CompiledFunction:
     return CompiledFunction("embedding", "inductor", counts, measurement)
 
 
-def cells(made: CompiledFunction) -> dict[str, str]:
-    shown_as = document({"t.py::test": [made]}, View())
+def cells(function: CompiledFunction) -> dict[str, str]:
+    shown_as = document({"t.py::test": [function]}, View())
     line, titles = line_of(shown_as), titles_of(table_of(shown_as))
     return {**dict(zip(titles, map(plain, line.cells), strict=True)), "proof": line.proof}
 
 
-def test_a_line_has_times_and_counts() -> None:
+def test_line_has_times_and_counts() -> None:
     found = cells(shown(samples=TIMED))
     assert "|".join(found) == (
         "cold s|warm ms|call us|eager us|graphs|breaks|guards|recompiles|propagations|fake|samples|proof"
@@ -91,14 +91,14 @@ def test_a_line_has_times_and_counts() -> None:
     assert "|".join(found.values()) == "2.000|250.0|100.00|40.00|1|0|22|0|8|37+65|2+1+4|"
 
 
-def test_instructions_stand_in_the_same_columns() -> None:
+def test_instructions_have_the_same_columns() -> None:
     cold = Samples(State.COMPILE_COLD, (5_000_000,), unit=INSTRUCTIONS)
     found = cells(shown(samples=(cold, Samples(State.CALL, (1_000, 900), unit=INSTRUCTIONS))))
     assert [*found.items()][:2] == [("cold", "5,000,000"), ("call", "900")]
     assert found["samples"] == "1+0+2"
 
 
-def test_where_nothing_is_timed_there_are_counts_alone() -> None:
+def test_untimed_compile_has_only_counts() -> None:
     found = cells(shown())
     assert "|".join(found) == "graphs|breaks|guards|recompiles|propagations|fake|proof"
     assert found["proof"] == ""
@@ -110,7 +110,7 @@ def test_missing_counts_are_question_marks() -> None:
     assert found["fake"] == "?+?"
 
 
-def test_a_refused_compile_says_why() -> None:
+def test_refused_compile_has_a_reason() -> None:
     refused = Samples(State.COMPILE_COLD, (), (Refused("a hit in a cache of compiled code", 5),))
     assert cells(shown(samples=(refused, *TIMED[1:])))["proof"] == "a hit in a cache of compiled code (5x)"
 
@@ -119,7 +119,7 @@ def notes(verbose: bool, count: int) -> tuple[str, ...]:
     return line_of(document({"t": [breaks(count)]}, View(verbose))).notes
 
 
-def test_breaks_and_recompiles_are_listed_below_the_line() -> None:
+def test_breaks_and_recompiles_are_listed_below() -> None:
     broken, again = "graph break at t.py:{}: print", "recompiled f (t.py:1): size (2x)"
     assert notes(False, 2) == (broken.format(0), broken.format(1), again)
     assert notes(False, 9)[-1] == "and 5 more; -v lists them"
