@@ -1,4 +1,4 @@
-"""Real models, captured and not: equal bit for bit, in what they compute and in what they leave behind."""
+"""Real models with and without a capture have bitwise equal results and side effects."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def shards_of(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def transformer(mesh: DeviceMesh) -> nn.Module:
-    # torch's own test model. Each data-parallel rank has its heads as plain tensors: on a CPU torch has no
+    # torch's test model. Each data-parallel rank has its heads as plain tensors: on a CPU torch has no
     # sharding strategy for its attention.
     from torch.testing._internal.distributed._tensor.common_dtensor import ModelArgs, Transformer
 
@@ -109,7 +109,7 @@ def marks(name: str) -> Iterator[pytest.MarkDecorator]:
 
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=[*marks(name)]) for name in CASES])
 def program(request: pytest.FixtureRequest) -> Iterator[Program]:
-    """The program on its mesh."""
+    """Return the program on its mesh."""
     run, spec, dim_names = CASES[request.param]
     with closing(ProcessGroupOwner()) as owner:
         mesh = owner.mesh(spec, dim_names)
@@ -121,13 +121,13 @@ def program(request: pytest.FixtureRequest) -> Iterator[Program]:
             run(mesh, watch, capturing)
 
         if "simulated" not in request.param and not fake_group_writes():
-            pytest.skip("the fake group of this torch leaves undefined what its collectives write")
+            pytest.skip("collectives of this torch's fake group leave their results undefined")
         yield program
 
 
 @pytest.fixture(scope="module")
 def counted(program: Program) -> CountedOps:
-    """The ops of its first run, in which torch builds and keeps much: no other is compared with that one."""
+    """Count the ops of the first run, which is not compared with others: torch fills caches in it."""
     ops = CountedOps()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -137,13 +137,13 @@ def counted(program: Program) -> CountedOps:
 
 @pytest.fixture(scope="module")
 def plain(program: Program, counted: CountedOps) -> Watch:
-    """The program without a capture."""
+    """Run the program without a capture."""
     return run(program)
 
 
 @pytest.fixture(scope="module")
 def captured(program: Program, counted: CountedOps) -> tuple[Watch, ResultStore]:
-    """The program in a capture, and what that measured."""
+    """Run the program in a capture; return its observations and measurements."""
     book = ResultStore()
     return run(program, lambda: SignatureCapture(book, Plan(1, 2, quick_warmup=0))), book
 
@@ -157,7 +157,7 @@ def assert_equal(plain: Watch, other: Watch) -> None:
     assert not found, found
 
 
-def test_a_model_computes_the_same_in_a_capture(plain: Watch, captured: tuple[Watch, ResultStore]) -> None:
+def test_captured_model_computes_equal_results(plain: Watch, captured: tuple[Watch, ResultStore]) -> None:
     assert_equal(plain, captured[0])
 
 
@@ -179,7 +179,7 @@ def test_capture_counts_exactly_the_ops_of_a_model(
 def test_measured_embedding_does_not_change_later_lookups(
     program: Program, plain: Watch, capturing: Open
 ) -> None:
-    # No other op is measured, so nothing clears what the embedding's repetitions left in torch's caches.
+    # No other op is measured, so entries of the embedding's repetitions stay in torch's caches.
     assert_equal(plain, run(program, capturing))
 
 

@@ -1,4 +1,4 @@
-"""Training steps by every method: losses and parameters are those of a plain loop, bit for bit."""
+"""Training steps by every method: losses and parameters are bitwise equal to those of a plain loop."""
 
 from __future__ import annotations
 

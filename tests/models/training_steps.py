@@ -1,4 +1,4 @@
-"""Training steps, and the methods that run them: each must compute what a plain loop of steps computes."""
+"""Training steps, and the methods that run them: each must compute the same as a plain loop."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Training:
     """A model with its step.
 
     Attributes:
-        losses: of the program's own steps: a method that repeats a step is to leave none of a repetition.
-        runs: how often the step was called, repetitions included.
+        losses: losses of the program's steps, without those of repetitions.
+        runs: number of calls of the step, including repetitions.
     """
 
     def __init__(self, model: nn.Module, step: Callable[[], torch.Tensor]) -> None:
@@ -71,7 +71,7 @@ def plain(build: Build, steps: int = STEPS) -> Training:
 
 
 def called(build: Build) -> Iterator[Training]:
-    """Call each of the steps once for the program; repetitions restore what they change."""
+    """Measure each step as a call; repetitions restore the state."""
     training = build()
     for _ in range(STEPS):
         loss, *_ = run_and_measure_call(training.step, (), None, ShardingCaches(), PLAN)
@@ -80,7 +80,7 @@ def called(build: Build) -> Iterator[Training]:
 
 
 def compared(build: Build) -> Iterator[Training]:
-    """Compare two equal trainings, step by step: each is called once for the program, and then repeated."""
+    """Compare two equal trainings step by step."""
     both = {"first": build(), "second": build()}
     for _ in range(STEPS):
         returned: dict[str, torch.Tensor] = {}
@@ -117,7 +117,7 @@ def counted(build: Build) -> Iterator[Training]:
 
 
 def budgeted(build: Build) -> Iterator[Training]:
-    """Take a budget: as many steps of the program as it needs, and nothing is restored."""
+    """Measure a budget, which runs as many steps as it needs and restores nothing."""
     training = build()
     run_and_measure_budget(training.record, 1, 1, "step")
     yield training
@@ -143,7 +143,7 @@ METHODS = {
 
 
 def differences(build: Build, method: str) -> list[str]:
-    """Run steps by a method; return what differs from a plain loop of as many of the program's own steps."""
+    """Run steps by a method; return differences from a plain loop with the same number of steps."""
     found = []
     for training in METHODS[method](build):
         expected, actual = plain(build, len(training.losses)).values(), training.values()
@@ -243,7 +243,7 @@ def functional() -> Training:
 
 
 def small_trainings(mesh: Any) -> dict[str, Build]:
-    """Return those that need no other package."""
+    """Return trainings that require no other package."""
     parallel = {
         f"tensor-parallel MLP, {kind.__name__} {name}": partial(mlp, kind, mesh, **how)
         for kind in (SGD, AdamW)

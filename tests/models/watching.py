@@ -1,4 +1,4 @@
-"""Watch a program: every tensor that it names, its warnings, its random state, and what it leaves alive."""
+"""Observe a program: named tensors, warnings, random state and live tensors."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ from pytest_dtdispatch.torchapi.tensors import local_of, random_tracker_states, 
 
 @dataclass
 class Watch:
-    """What was seen of one run, by name.
+    """Observations of one run, by name.
 
-    It holds no tensor of the program: a tensor that is held changes what autograd does with it. Of a tensor
-    it has dtype, shape, strides, placements and a digest of every rank's bits; it counts the tensors that the
-    run made and that are alive, by type and shape, and what was warned.
+    It holds no tensors of the program, because a reference influences autograd. It records dtype, shape,
+    strides, placements and a digest of every rank's bits, counts live tensors created by the run by type and
+    shape, and records warnings.
     """
 
     facts: dict[str, Any] = field(default_factory=dict)
 
     def see(self, name: str, tensor: Any) -> None:
-        """Note a tensor; one that is not there is noted as that."""
+        """Record a tensor, or its absence."""
         self.facts[name] = None if tensor is None else facts_of(tensor)
 
     def see_random_state(self, name: str) -> None:
-        """Note the state of the CPU's generator, and of DTensor's own."""
+        """Record the states of the CPU's generator and of DTensor's."""
         for key, state in {"the CPU": torch.get_rng_state(), **random_tracker_states()}.items():
             self.see(f"{name}: random state of {key}", state)
 
     def see_gradients(self, name: str, model: nn.Module) -> None:
-        """Note the gradient of every parameter."""
+        """Record the gradient of every parameter."""
         for parameter_name, parameter in model.named_parameters():
             self.see(f"{name}: gradient of {parameter_name}", parameter.grad)
 
     def see_parameters(self, name: str, model: nn.Module, optimizer: Optimizer) -> None:
-        """Note every parameter, and what the optimizer keeps of it."""
+        """Record every parameter and its optimizer state."""
         for parameter_name, parameter in model.named_parameters():
             self.see(f"{name}: parameter {parameter_name}", parameter)
             for key, value in optimizer.state[parameter].items():
@@ -57,7 +57,7 @@ class Watch:
                     self.see(f"{name}: {key} of {parameter_name}", value)
 
     def count_alive(self, name: str) -> None:
-        """Count every tensor that Python knows and that was not frozen."""
+        """Count all tensors tracked by the garbage collector and not frozen."""
         self.facts[f"{name}: alive"] = Counter(
             f"{type(thing).__name__}{tuple(thing.shape)}"
             for thing in gc.get_objects()
@@ -66,11 +66,11 @@ class Watch:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Watch a run; garbage is collected before and after, and never inside."""
+        """Observe a run; garbage is collected before and after, but not during it."""
         gc.collect()
         was_enabled = gc.isenabled()
         gc.disable()
-        gc.freeze()  # what is there already is not looked at any more
+        gc.freeze()  # excludes existing objects
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
@@ -85,29 +85,29 @@ class Watch:
 
 
 class CountedOps(DispatchCapture):
-    """Count the DTensor ops of a program, and repeat none."""
+    """Counts the DTensor ops of a program, without repetitions."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: Counter[str] = Counter()
 
     def on_op(self, call: OpCall) -> Any:
-        """Count the call, and make it."""
+        """Count the call, and run it."""
         self.calls[op_name(call.func)] += 1
         return call.run()
 
 
 def calls_by_op(book: ResultStore) -> Counter[str]:
-    """How often a capture says that each op was called."""
+    """Return the number of calls of each op in a capture."""
     calls: Counter[str] = Counter()
     for measurement in book.measurements():
-        if "." in measurement.op:  # else it is a conversion
+        if "." in measurement.op:  # otherwise a conversion
             calls[measurement.op] += measurement.calls
     return calls
 
 
 def watched(program: Callable[[Watch], None]) -> Watch:
-    """Run a program that names to its watch what is worth comparing."""
+    """Run a program that passes the tensors to compare to its watch."""
     watch = Watch()
     with watch.running():
         program(watch)
@@ -115,7 +115,7 @@ def watched(program: Callable[[Watch], None]) -> Watch:
 
 
 def differences(ones: Watch, others: Watch) -> list[str]:
-    """Describe what is not equal in two runs; empty where they are equal bit for bit."""
+    """Describe the differences of two runs; empty if they are bitwise equal."""
     return [
         f"{name}: {ones.facts.get(name, 'not seen')} became {others.facts.get(name, 'not seen')}"
         for name in ones.facts.keys() | others.facts.keys()
@@ -124,7 +124,7 @@ def differences(ones: Watch, others: Watch) -> list[str]:
 
 
 def facts_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Describe a tensor so that two descriptions are equal only where every bit and every stride is."""
+    """Describe a tensor; two descriptions are equal only if all bits and strides are."""
     placements = tensor.placements if isinstance(tensor, DTensor) else ()
     shards = shards_of_simulated_ranks(local_of(tensor))
     locals_ = [(shard.stride(), _digest(shard)) for shard in shards]
