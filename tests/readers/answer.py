@@ -1,4 +1,4 @@
-"""Answer the five tasks of ``tasks.json`` from JSON files alone: SCHEMA BEFORE AFTER."""
+"""Answer the five tasks of ``tasks.json`` from JSON files only: SCHEMA BEFORE AFTER."""
 
 from __future__ import annotations
 

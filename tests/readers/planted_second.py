@@ -1,4 +1,4 @@
-"""A step with two other faults of the same kinds, planted after the script, and the step without them."""
+"""A step with two other faults of the same kinds, which the script was not written for, and without them."""
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh

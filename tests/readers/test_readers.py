@@ -1,4 +1,4 @@
-"""Programs that read exported results: the schema, and tasks on planted steps that a script answers by it."""
+"""Programs that read exported results: the schema, and tasks on planted faults that a script solves."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text()))
 TIME = TimeChange(7e3, 7.1e3, 1.4, -1, 3, 9, 9)
 
 
-def place(module: str = "") -> CodePlace:
+def line_in(module: str = "") -> CodePlace:
     return CodePlace("model.py", 7, module, Phase.FORWARD)
 
 
@@ -63,16 +63,16 @@ def whole_run() -> ReportedRun:
             "mm.default(f32[8]R)@4",
             "shape of self [8], was [9]",
             QueriedCache.NATIVE,
-            place=place("layers.0"),
+            place=line_in("layers.0"),
         ),
-        Redistribution("add.Tensor", "f32[8]", ("P",), ("R",), 32, place=place()),
-        Collective("all_reduce", 32, is_redistributing=True, place=place()),
+        Redistribution("add.Tensor", "f32[8]", ("P",), ("R",), 32, place=line_in()),
+        Collective("all_reduce", 32, is_redistributing=True, place=line_in()),
         Wrapping("from_local", "f32[8]", ("S0",)),
         Unwrapping("to_local", "f32[8]", ("S0",)),
         Read("item", "f32[]"),
     )
     advice = (Advice("x", "y", "z", 1, 9e3, 0.1, source_lines=("model.py:7",)),)
-    cells = (Cell("local", "mm", place("layers.0"), 30.0, 2.0), Cell("dispatch", "", None, 60.0, 2.0))
+    cells = (Cell("local", "mm", line_in("layers.0"), 30.0, 2.0), Cell("dispatch", "", None, 60.0, 2.0))
     variants = (
         ComparedVariant(f"mlp[{label}]", label, "mlp", measured(f"mlp[{label}]", calls), CallCounts())
         for label in ("a", "b")
@@ -167,7 +167,7 @@ def test_transfers_of_different_sizes_are_not_merged() -> None:
 
 def test_events_of_one_line_are_merged_over_layers_and_steps() -> None:
     misses = [
-        Miss("mm.default(f32[8]R)@4", "first", QueriedCache.NATIVE, place=place(f"layers.{n}"))
+        Miss("mm.default(f32[8]R)@4", "first", QueriedCache.NATIVE, place=line_in(f"layers.{n}"))
         for n in range(3)
     ]
     steps = Steps("train", (), (StepCounts(events=tuple(misses)), StepCounts(events=(misses[0],))))
@@ -184,7 +184,7 @@ def test_floats_are_rounded_below_their_unit() -> None:
         assert budget["measured_ns"] == written
 
 
-def test_figures_that_json_lacks_are_null() -> None:
+def test_figures_without_json_equivalent_are_null() -> None:
     [scaling] = [each for each in data_of(whole_run())["results"] if each["kind"] == "scaling"]
     assert (scaling["miss"]["exponent"], scaling["hit"]["exponent"]) == (None, 1.0)
 

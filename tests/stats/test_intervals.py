@@ -1,4 +1,4 @@
-"""The interval of a median and of a ratio, quantiles, the quietest block, and how far samples scatter."""
+"""Intervals of medians and ratios, quantiles, the quietest block, and scatter of samples."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def interval_of(values: Sequence[float]) -> tuple[float, float]:
 
 @pytest.mark.parametrize("count", [6, 8, 9, 12, 15, 20, 999, 1000])
 def test_median_interval_is_narrowest_with_its_coverage(count: int) -> None:
-    """Samples below the median are as many as heads of coins."""
+    """The number of samples below the median is distributed like heads of coins."""
     low, high = interval_of(range(count))
 
     def coverage(low: float, high: float) -> float:
@@ -48,14 +48,14 @@ def test_median_interval_is_narrowest_with_its_coverage(count: int) -> None:
 
 
 @given(VALUES, st.randoms(use_true_random=False))
-def test_its_ends_are_samples_whatever_their_order(values: list[int], order: random.Random) -> None:
+def test_ends_are_samples_regardless_of_order(values: list[int], order: random.Random) -> None:
     low, high = interval_of(range(len(values)))
     ends = sorted(values)[int(low)], sorted(values)[int(high)]
     assert interval_of(order.sample(values, len(values))) == ends
 
 
 @pytest.mark.parametrize("count", [1001, 1_200, 50_000])
-def test_of_many_samples_the_interval_narrows(count: int) -> None:
+def test_interval_narrows_with_more_samples(count: int) -> None:
     low, high = interval_of(range(1, count + 1))
     assert low + high == count + 1
     assert (high - low) / count**0.5 == pytest.approx(1.96, abs=0.1)
@@ -88,8 +88,8 @@ def test_few_samples_have_no_interval_and_no_scatter() -> None:
     assert [median_interval([1] * count) for count in range(6)] == [None] * 6
     assert [scatter([7] * count) for count in range(5)] == [None] * 5
     assert paired_ratio([10] * 5, [5] * 5, CONFIDENCE) is None
-    assert scatter([7] * 5) == scatter([7] * 200) == 0, "what is always the same"
-    assert scatter([0] * 20) is None, "a share of nothing"
+    assert scatter([7] * 5) == scatter([7] * 200) == 0, "constant samples"
+    assert scatter([0] * 20) is None, "relative to a median of 0"
 
 
 @given(VALUES)
@@ -138,6 +138,6 @@ def test_block_resampling_widens_intervals_of_correlated_samples() -> None:
 
 
 @given(SAMPLES, st.floats(0, 1))
-def test_a_quantile_is_numpys(some: list[float], q: float) -> None:
+def test_quantile_equals_numpy(some: list[float], q: float) -> None:
     assert quantile(some, q) == pytest.approx(float(np.quantile(some, q)), abs=1e-6)
     assert min(some) <= quantile(some, q) <= max(some)

@@ -1,4 +1,4 @@
-"""Rank sums: laws of the test, its interval and its resolution, and that they agree with SciPy."""
+"""Rank sums: properties of the test, its interval and resolution, and agreement with SciPy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ long = st.lists(st.integers(0, 30).map(float), min_size=31, max_size=60)
 
 @st.composite
 def two_untied(draw: st.DrawFn, most: int = 12) -> tuple[list[float], list[float]]:
-    """Two samples without equal values, and without equal differences either, nearly always."""
+    """Draw two samples without ties, and almost always without ties between differences."""
     sizes = draw(st.integers(1, most)), draw(st.integers(1, most))
     both, every = sum(sizes), st.integers(1, 2**40).map(float)
     drawn = draw(st.lists(every, min_size=both, max_size=both, unique=True))
@@ -35,7 +35,7 @@ def two_untied(draw: st.DrawFn, most: int = 12) -> tuple[list[float], list[float
 
 
 @given(two_untied())
-def test_the_exact_p_is_scipys(pair: tuple[list[float], list[float]]) -> None:
+def test_exact_p_equals_scipy(pair: tuple[list[float], list[float]]) -> None:
     base, head = pair
     expected = stats.mannwhitneyu(head, base, alternative="greater", method="exact").pvalue
     assert mann_whitney(base, head) == pytest.approx(float(expected), rel=1e-9)
@@ -51,7 +51,7 @@ def test_exact_p_with_ties_matches_all_permutations(base: list[float], head: lis
 
 
 @given(long, long)
-def test_the_approximated_p_is_scipys(base: list[float], head: list[float]) -> None:
+def test_approximated_p_equals_scipy(base: list[float], head: list[float]) -> None:
     assume(len({*base, *head}) > 1)
     expected = stats.mannwhitneyu(head, base, alternative="greater", method="asymptotic").pvalue
     assert mann_whitney(base, head) == pytest.approx(float(expected), rel=1e-9, abs=1e-12)
@@ -66,7 +66,7 @@ def test_exact_and_approximated_p_meet() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 31])
-def test_samples_that_are_all_equal_differ_in_nothing(count: int) -> None:
+def test_equal_samples_do_not_differ(count: int) -> None:
     assert mann_whitney([7.0] * count, [7.0] * count) == 1.0
     assert hodges_lehmann([7.0] * count, [7.0] * count) == 0.0
     assert 0 < mann_whitney([1.0] * 3000, [2.0] * 3000) < 1e-300, "p is never 0"

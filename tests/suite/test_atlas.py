@@ -1,4 +1,4 @@
-"""The atlas of the suite: arguments of ops, made from their schemas, and what a run of it says of an op."""
+"""The atlas of the suite: arguments of ops derived from schemas, and the reported result of an op."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def found(op: object) -> Arguments:
         ("float8_e4m3fn[16,16]t", TensorText(torch.float8_e4m3fn, (16, 16), is_transposed=True)),
     ],
 )
-def test_a_tensor_is_read_as_it_is_written(text: str, tensor: TensorText) -> None:
+def test_tensor_text_is_parsed(text: str, tensor: TensorText) -> None:
     assert TensorText.read(text) == tensor
 
 
@@ -85,23 +85,23 @@ SQUARE, VECTOR = TensorText.read("f32[8,8]"), TensorText.read("f32[8]")
 @pytest.mark.parametrize(
     ("op", "values"),
     [
-        # The first template that runs.
+        # The first template that succeeds.
         (ADD, {"self": SQUARE, "other": SQUARE}),
         (torch.ops.aten.bitwise_and.Tensor, dict.fromkeys(("self", "other"), TensorText.read("i64[8,8]"))),
         (torch.ops.aten.dot.default, {"self": VECTOR, "tensor": VECTOR}),
-        # What the op needs comes before the generic arguments.
+        # Specific arguments of the op take precedence over generic ones.
         (torch.ops.aten.mm.default, {"mat2": TensorText.read("f32[16,32]")}),
         (torch.ops.aten.view.default, {"size": [64, 8]}),
         (torch.ops.aten.stack.default, {"tensors": (SQUARE, SQUARE)}),
     ],
     ids=str,
 )
-def test_the_arguments_of_an_op(op: object, values: dict[str, object]) -> None:
+def test_op_has_expected_arguments(op: object, values: dict[str, object]) -> None:
     assert found(op).values.items() >= values.items()
 
 
 class Demanding:
-    """An op that nothing suits."""
+    """An op that rejects all arguments."""
 
     __name__ = "demanding.default"
     _schema = ADD._schema
@@ -180,7 +180,7 @@ def test_every_op_is_measured_or_skipped_with_reason(pytester: pytest.Pytester) 
     flags = (*FLAGS, "--dtdispatch-max-time=0.01", "-q", f"--junitxml={report}")
     result = run(pytester, *flags, "--pyargs", "pytest_dtdispatch.suite")
     assert result.ret == pytest.ExitCode.OK
-    outcomes, ops = result.parseoutcomes(), len(ops_with_a_rule())  # what is imported late registers more
+    outcomes, ops = result.parseoutcomes(), len(ops_with_a_rule())  # late imports register more ops
     assert outcomes["passed"] + outcomes["skipped"] == ops
     assert outcomes["passed"] >= 200
     assert report.read_text().count('message="no arguments made') <= ops // 50

@@ -1,4 +1,4 @@
-"""What takes minutes is part of the built-in suite where it is named, and nowhere else."""
+"""Slow files of the built-in suite are collected only if named explicitly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of the suite that compile: few inputs here, and the fast backends."""
+"""Compiling cases of the suite, with few inputs and fast backends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ import_compilers()
 
 
 @pytest.fixture(autouse=True)
-def _nothing_compiled() -> Iterator[None]:
+def _reset_compilers() -> Iterator[None]:
     torch.compiler.reset()
     yield
     torch.compiler.reset()
@@ -45,7 +45,7 @@ def lists(tensor: Any) -> Any:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_compiled_it_computes_the_same(training: bool) -> None:
+def test_compiled_block_computes_equal_results(training: bool) -> None:
     inputs = [two(1, 2, training=training), two(3, 4, training=training)]
     compiled = torch.compile(add_each, backend=AOT_BACKEND, fullgraph=True)
     outputs = compiled(*inputs)
@@ -56,7 +56,7 @@ def test_compiled_it_computes_the_same(training: bool) -> None:
         assert all(lists(each.grad) == [[2, 2], [2, 2]] for each in inputs)
 
 
-def test_the_case_of_a_changed_placement_passes(pytester: pytest.Pytester) -> None:
+def test_case_of_a_changed_placement_passes(pytester: pytest.Pytester) -> None:
     suite = ("--pyargs", "pytest_dtdispatch.suite", "-m", "compile", "-k", "placement_change")
     result = measure(pytester, *suite, "--benchmark-quiet", "-odtdispatch_compile_rounds=1")
     outcomes = result.parseoutcomes()
@@ -65,7 +65,7 @@ def test_the_case_of_a_changed_placement_passes(pytester: pytest.Pytester) -> No
 
 
 @pytest.mark.skipif(not has_local_mode(), reason="this torch has no torch.distributed._local_tensor")
-def test_the_numbers_of_every_simulated_rank_are_compared(mesh_factory: MeshFactory) -> None:
+def test_numbers_of_all_simulated_ranks_are_compared(mesh_factory: MeshFactory) -> None:
     mesh = mesh_factory((4,), backend="local", device="cpu")
     eager = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)])
     result = eager + 0

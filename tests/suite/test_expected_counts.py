@@ -1,4 +1,4 @@
-"""The suite's own file of expected instruction counts: complete, and PyTorch's checker can read it."""
+"""The suite's file of expected instruction counts is complete and readable by PyTorch's checker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_dtdispatch.plugin.kinds import metric_names
 from tests import pytorch_reader
 
 [FILE] = (Path(__file__).parents[2] / "benchmarks").glob("instructions_*.csv")
-UNPROPAGATED = {"to_from_local", "collectives", "custom_handler"}  # these have no miss
+UNPROPAGATED = {"to_from_local", "collectives", "custom_handler"}  # these paths have no miss
 
 
 @pytest.mark.torch

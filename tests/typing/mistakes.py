@@ -1,4 +1,4 @@
-"""What a type checker must refuse, each line with the mistake that it makes; nothing of this runs."""
+"""Lines that a type checker must refuse, each marked with its error. Never executed."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def weight(device_mesh: DeviceMesh) -> DTensor:
     return distribute_tensor(torch.rand(8, 8), device_mesh, [Shard(0)])
 
 
-def test_a_capture_gives_results(dtdispatch: DtDispatch, weight: DTensor) -> None:
+def test_capture_returns_results(dtdispatch: DtDispatch, weight: DTensor) -> None:
     with dtdispatch.capture() as results:
         _ = weight + weight
     rows = assert_type(results, TestResults).measurements()
@@ -55,8 +55,8 @@ def test_call_returns_the_type_of_the_callable(dtdispatch: DtDispatch, weight: D
     def total(tensor: torch.Tensor) -> float:
         return float(tensor.to_local().sum()) if isinstance(tensor, DTensor) else 0.0
 
-    given = dtdispatch.call(total, weight, name="total", setup=lambda: (weight,))
-    assert isinstance(assert_type(given, float), float)
+    result = dtdispatch.call(total, weight, name="total", setup=lambda: (weight,))
+    assert isinstance(assert_type(result, float), float)
 
 
 def test_steps_are_counted_with_and_without_inputs(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
@@ -102,7 +102,7 @@ def test_mesh_fixtures_are_typed(device_mesh: DeviceMesh, mesh_factory: Callable
 
 
 class Blocks:
-    """A result of a kind of its own."""
+    """A result of a custom kind."""
 
     kind, name = "blocks", "model"
 
@@ -113,8 +113,8 @@ class Blocks:
         return [("blocks", 12)]
 
 
-def test_a_result_of_ones_own_is_recorded(dtdispatch: DtDispatch) -> None:
-    if not dtdispatch.enabled:  # else its kind must be registered
+def test_custom_result_is_recorded(dtdispatch: DtDispatch) -> None:
+    if not dtdispatch.enabled:  # otherwise its kind must be registered
         dtdispatch.record(Blocks())
 
 
