@@ -189,6 +189,12 @@ def test_matrices_of_an_optimizer_are_gathered_once() -> None:
     ]
 
 
+def test_matrix_gathered_once_needs_no_change() -> None:
+    assert seen(*of_matrices(1)) == []
+    added = [replace(one, op="add.Tensor") for one in of_matrices(1)]
+    assert any("make it R" in line for line in seen(*added))
+
+
 def test_other_optimizers_have_no_gather_advice() -> None:
     change = "gather each matrix once"
     assert not any(change in line for line in seen(*of_matrices(1)))

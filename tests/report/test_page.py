@@ -129,6 +129,19 @@ def test_ungated_page_begins_with_costs_and_advice() -> None:
     assert rest
 
 
+def test_advice_is_listed_once_by_change() -> None:
+    without_time = replace(ADVICE, ns=0.0, share=0.0)
+    elsewhere = replace(ADVICE, seen="y redistributed 2 times", ns=2e3)
+    results = results_of(
+        replace(BUDGET, advice=(ADVICE, elsewhere)), replace(COUNTED, advice=(without_time,))
+    )
+    text = page_of(run_of(results=results)).text
+    _, _, listed = text.partition("Advice\n")
+    assert text.count(ADVICE.change) == 1
+    assert text.count(ADVICE.seen) == 1
+    assert listed.index("about 9 us") < listed.index(elsewhere.seen)
+
+
 def test_advice_comes_only_from_results() -> None:
     run = run_of(row("seen, in each step"), results=own(paragraph("a"), paragraph("2 blocks, in each step")))
     assert "<h2>Advice" not in html_page(run)
