@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_dtdispatch.suite.decode import STREAMS, Decode, Decoder, decoding, in_sequence
 from pytest_dtdispatch.suite.llama import Llama, Sizes, TransformerBlock, Work, training_step
-from pytest_dtdispatch.suite.models import BATCH, HIDDEN, WIDTH, four_layers, mlp_loss
+from pytest_dtdispatch.suite.models import BATCH, HIDDEN, WIDTH, linear_layers, mlp_loss
 
 
 def of_one_rank(ranks: int) -> Sizes:
@@ -53,7 +53,7 @@ def plain_fsdp_training_step(mesh: DeviceMesh) -> Work:
     with the size of one rank's shards, whose gradients are the first rows of those of the whole weights.
     Gathers of weights, reductions of gradients and their copies are omitted.
     """
-    model, ranks = four_layers(mesh.device_type), mesh.size()
+    model, ranks = linear_layers(mesh.device_type), mesh.size()
     pairs = [
         (whole, torch.nn.Parameter(whole.detach()[: len(whole) // ranks].clone()))
         for whole in model.parameters()

@@ -4,6 +4,10 @@
 before it, by ``dtdispatch ab`` over the ops of ``suite.ab_ops``. It prints times of hits and misses, with an
 arrow if new processes confirmed a change. Two interpreters take five minutes. Arguments after ``--`` are
 passed to ``dtdispatch ab``.
+
+A third table has a step of 16 FSDP2 groups that only hits: the median of processes that alternate between
+the interpreters, of the measured time without that of waiting for a core. With one interpreter it is the only
+table with rows.
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 ARROWS = {"improved": " ↓", "regressed": " ↑"}
 USUAL_MESH = "4"
+STEP, STEP_PROCESSES = "test_fsdp2_hooks_budget", 5
 NO_VERDICTS = (2, 5, 130)  # exit statuses of a run without verdicts
 Cells = dict[tuple[str, str], dict[str, str]]  # by op and state, then by version
 
@@ -64,6 +70,30 @@ def add_verdicts(cells: Cells, base: str, head: str, verdicts: Iterable[Mapping[
             row[head] = f"{figures['head_ns'] / 1000:,.1f}{ARROWS.get(one['verdict'], '')}"
 
 
+def step_ns(results: Iterable[Mapping[str, Any]]) -> list[float]:
+    """Return the measured time of each budget, without that of waiting for a core."""
+    return [one["measured_ns"] - one["parts"].get("waiting for a core", 0) for one in results]
+
+
+def measure_step(python: str) -> list[float]:
+    """Measure the FSDP2 step in a process; the list is empty if that is skipped, as on torch 2.5."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "step.json")
+        tests = ["--pyargs", "pytest_dtdispatch.suite", "-k", STEP]
+        command = [python, "-m", "pytest", "--dtdispatch", "--dtdispatch-export", f"json:{path}", *tests]
+        subprocess.run(command, check=False, stdout=sys.stderr)
+        return step_ns(json.loads(path.read_text())["results"]) if path.exists() else []
+
+
+def add_steps(cells: Cells, pythons: Mapping[str, str]) -> None:
+    """Add the time of the FSDP2 step on each version."""
+    rounds = [{version: measure_step(pythons[version]) for version in pythons} for _ in range(STEP_PROCESSES)]
+    for version in pythons:
+        if samples := [ns for each in rounds for ns in each[version]]:
+            row = cells.setdefault(("FSDP2, 16 groups", "step"), {})
+            row[version] = f"{median(samples) / 1000:,.1f}"
+
+
 def table(cells: Cells, versions: Sequence[str], state: str) -> Iterator[str]:
     """Yield the rows of a state as a Markdown table with a column for each version."""
     yield f"| {state}, us | {' | '.join(versions)} |"
@@ -82,7 +112,8 @@ def main() -> None:
     cells: Cells = {}
     for base, head in pairwise(pythons):
         add_verdicts(cells, base, head, compare(pythons[base], pythons[head], sys.argv[cut + 1 :]))
-    for state in ("hit", "miss"):
+    add_steps(cells, pythons)
+    for state in ("hit", "miss", "step"):
         print("", *table(cells, list(pythons), state), sep="\n")
 
 

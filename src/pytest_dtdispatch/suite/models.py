@@ -89,11 +89,7 @@ def fsdp_training_step(mesh: DeviceMesh, **options: Any) -> Work:
 
     The first step creates the state of the optimizer, which later steps only update.
     """
-    model = four_layers(mesh.device_type)
-    shard = fully_shard()
-    for layer in model:
-        shard(layer, mesh=mesh, **options)
-    shard(model, mesh=mesh, **options)
+    model = fsdp_groups(linear_layers(mesh.device_type), mesh, **options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)
     x = torch.rand(BATCH, WIDTH, device=mesh.device_type)
 
@@ -109,15 +105,46 @@ def fsdp_training_step(mesh: DeviceMesh, **options: Any) -> Work:
     return step
 
 
-def four_layers(device: str) -> torch.nn.Sequential:
+def linear_layers(device: str, number: int = 4) -> torch.nn.Sequential:
     """Create the layers with unsplit weights."""
-    return torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, device=device) for _ in range(4)))
+    return torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, device=device) for _ in range(number)))
 
 
-def fsdp_step_or_skip(mesh: DeviceMesh, **options: Any) -> Work:
-    """Prepare the same step; skip the test if this torch does not run FSDP2 on a CPU."""
+def fsdp_groups(model: torch.nn.Sequential, mesh: DeviceMesh, **options: Any) -> torch.nn.Sequential:
+    """Apply FSDP2 to each layer of a model, and to the model."""
+    shard = fully_shard()
+    for layer in (*model, model):
+        shard(layer, mesh=mesh, **options)
+    return model
+
+
+def fsdp_hooks_step(mesh: DeviceMesh) -> Work:
+    """Prepare forward and backward of 16 linear layers, each an FSDP2 group; run the first step.
+
+    Most of a step is Python of FSDP2's hooks.
+    """
+    model = fsdp_groups(linear_layers(mesh.device_type, 16), mesh)
+    x = torch.rand(BATCH, WIDTH, device=mesh.device_type)
+
+    def step() -> Any:
+        return model(x).sum().backward()
+
+    step()
+    return step
+
+
+def fsdp_weight_sync(mesh: DeviceMesh) -> Work:
+    """Prepare to gather the parameters of four FSDP2 groups one by one, as for an inference engine."""
+    model = fsdp_groups(linear_layers(mesh.device_type), mesh)
+    return lambda: [weight.full_tensor() for weight in model.state_dict().values()]
+
+
+def fsdp_step_or_skip(
+    mesh: DeviceMesh, prepare: Callable[..., Work] = fsdp_training_step, **options: Any
+) -> Work:
+    """Prepare a step; skip the test if this torch does not run FSDP2 on a CPU."""
     try:
-        return fsdp_training_step(mesh, **options)
+        return prepare(mesh, **options)
     except RuntimeError as error:
         if "requires CUDA" not in str(error):
             raise

@@ -16,7 +16,7 @@ from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.plugin.fixtures import MeshFactory
 from pytest_dtdispatch.suite.models import rows_split
 from pytest_dtdispatch.suite.paths import PATHS, WORLD_SIZE
-from pytest_dtdispatch.torchapi.missing_api import flattened
+from pytest_dtdispatch.torchapi.missing_api import coalesced_collectives, flattened
 from pytest_dtdispatch.torchapi.missing_api import foreach_add as list_adder
 
 NUMBERS = {"int": 2, "float": 2.5, "0-dim tensor": 2.5}
@@ -39,6 +39,33 @@ def test_add(dtdispatch: DtDispatch, mesh_factory: MeshFactory, mesh: tuple[int,
     a = rows_split(device_mesh, 512, 512)
     with dtdispatch.capture():
         a + a
+
+
+@pytest.mark.parametrize("mesh", [(2, 2, 2), (2, 2, 2, 2)], ids=mesh_text)
+def test_unbind_stack(dtdispatch: DtDispatch, mesh_factory: MeshFactory, mesh: tuple[int, ...]) -> None:
+    """Unbind a tensor and stack the results, on meshes of three and four dimensions."""
+    a = rows_split(mesh_factory(mesh), *SHAPE)
+    try:
+        with dtdispatch.capture():
+            torch.stack(a.unbind(1))
+    except NotImplementedError as error:
+        pytest.skip(f"torch {torch.__version__}: {error}")
+
+
+def test_to_local_backward(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
+    """Convert a DTensor to its local tensor, whose gradient is converted back."""
+    a: Any = rows_split(device_mesh, *SHAPE).requires_grad_()
+    gradient = torch.ones_like(a.to_local())
+    with dtdispatch.capture():
+        a.to_local().backward(gradient)
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather"])
+def test_coalesced(dtdispatch: DtDispatch, device_mesh: DeviceMesh, kind: str) -> None:
+    """Pass eight plain tensors to one collective; DTensor itself has no coalesced collectives."""
+    tensors = [torch.rand(SHAPE, device=device_mesh.device_type) for _ in range(8)]
+    run = coalesced_collectives()[kind]
+    dtdispatch.call(lambda: [each.wait() for each in run(tensors, device_mesh)], name=f"{kind}_coalesced")
 
 
 def test_add_flattened(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:

@@ -20,7 +20,9 @@ from pytest_dtdispatch.suite.decode import decode_steps, decode_token
 from pytest_dtdispatch.suite.llama import Work, llama_step
 from pytest_dtdispatch.suite.models import (
     fsdp_columns_step_or_skip,
+    fsdp_hooks_step,
     fsdp_step_or_skip,
+    fsdp_weight_sync,
     rows_split,
     tensor_parallel_step,
 )
@@ -45,21 +47,21 @@ ADAMW: Mapping[str, Callable[[str], dict[str, Any]]] = {
 }
 
 
-def parameters(mesh: DeviceMesh) -> list[torch.nn.Parameter]:
+def parameters(mesh: DeviceMesh, number: int = 4) -> list[torch.nn.Parameter]:
     """Create parameters with gradients."""
-    created = [torch.nn.Parameter(rows_split(mesh, ROWS, COLUMNS)) for _ in range(4)]
+    created = [torch.nn.Parameter(rows_split(mesh, ROWS, COLUMNS)) for _ in range(number)]
     for parameter in created:
         parameter.grad = rows_split(mesh, ROWS, COLUMNS)
     return created
 
 
-def adamw_step_or_skip(mesh: DeviceMesh, name: str) -> Work:
+def adamw_step_or_skip(mesh: DeviceMesh, name: str, number: int = 4) -> Work:
     """Prepare a step of AdamW, and run the first one; skip the test if this torch does not support it.
 
     The first step creates the state of the optimizer, which later steps only update.
     """
     try:
-        optimizer = torch.optim.AdamW(parameters(mesh), **ADAMW[name](mesh.device_type))
+        optimizer = torch.optim.AdamW(parameters(mesh, number), **ADAMW[name](mesh.device_type))
         optimizer.step()
     except (AssertionError, NotImplementedError, RuntimeError) as error:
         if not any(words in str(error) for words in UNSUPPORTED):
@@ -145,6 +147,12 @@ def test_fsdp2_adamw_budget(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -
     dtdispatch.budget(fsdp_step_or_skip(mesh_factory((8,), dim_names=("dp",))))
 
 
+def test_fsdp2_hooks_budget(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Measure the budget of forward and backward of 16 small FSDP2 groups on 8 ranks."""
+    step = fsdp_step_or_skip(mesh_factory((8,), dim_names=("dp",)), fsdp_hooks_step)
+    dtdispatch.budget(step, steps=2)
+
+
 def test_llama_budget(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
     """Measure the budget of a Llama-like model of two layers, tensor and sequence parallel."""
     dtdispatch.budget(llama_step(mesh_factory((4,), dim_names=("tp",))), steps=10)
@@ -153,6 +161,13 @@ def test_llama_budget(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None
 def test_decode_budget(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
     """Measure the budget of a decoded token, which misses because it grows the cache."""
     dtdispatch.budget(decode_steps(mesh_factory((4,), dim_names=("tp",))), steps=8)
+
+
+def test_weight_sync(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
+    """Gather the eight parameters of an FSDP2 model one by one, as trainers with an inference engine do."""
+    sync = fsdp_step_or_skip(mesh_factory((RANKS,), dim_names=("dp",)), fsdp_weight_sync)
+    dtdispatch.call(sync, name="weight_sync")
+    assert_steady(dtdispatch.steps(sync))
 
 
 def test_clip_grad_norm(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
@@ -172,6 +187,13 @@ def test_adamw(dtdispatch: DtDispatch, mesh_factory: MeshFactory, implementation
     steps = measure(dtdispatch, adamw_step_or_skip(mesh, implementation))
     misses = [miss for miss in steps.missed if not miss.signature.startswith("addcdiv_")]
     assert not misses
+
+
+@pytest.mark.parametrize("implementation", ["foreach", "fused"])
+def test_adamw_parameters(dtdispatch: DtDispatch, mesh_factory: MeshFactory, implementation: str) -> None:
+    """Run steps with 2 to 8 parameters."""
+    mesh = mesh_factory((RANKS,), dim_names=("dp",))
+    dtdispatch.scaling(lambda number: adamw_step_or_skip(mesh, implementation, number), (2, 4, 8))
 
 
 def measure(dtdispatch: DtDispatch, step: Work) -> Steps:

@@ -50,6 +50,17 @@ def foreach_add() -> Any:
     return torch._foreach_add
 
 
+def coalesced_collectives() -> dict[str, Any]:
+    """Return functional collectives of lists of plain tensors over a mesh of one dimension, by name."""
+    functional = importlib.import_module("torch.distributed._functional_collectives")
+    # all_gather_into_tensor_coalesced is deprecated since torch 2.13.
+    gather = getattr(functional, "all_gather_single_coalesced", None)
+    return {
+        "all_reduce": lambda tensors, mesh: functional.all_reduce_coalesced(tensors, "sum", mesh),
+        "all_gather": gather or functional.all_gather_into_tensor_coalesced,
+    }
+
+
 def two_tensor_type() -> Any:
     """Return the tensor subclass that has two tensors and applies each op to both."""
     return importlib.import_module("torch.testing._internal.two_tensor").TwoTensor
