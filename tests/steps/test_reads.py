@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_dtdispatch.core.events import Phase
-from pytest_dtdispatch.steps.counter import StepCounter
+from pytest_dtdispatch.steps.counter import CallNotes, StepCounter
 from pytest_dtdispatch.steps.events import Read
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -159,6 +159,30 @@ def test_optimizer_step_has_no_reads(optimizer: Any, form: str, is_sharded: bool
 
     step()
     assert counted(step).reads == ()
+
+
+class PassingOn(TorchDispatchMode):
+    def __init__(self, counter: StepCounter) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [CallNotes, PassingOn], ids=["warm-up", "program"])
+def test_optimizer_reads_nothing_inside_a_mode(mode: Callable[[StepCounter], Any]) -> None:
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+    model(X).sum().backward()
+
+    def step() -> None:
+        with mode(counter):
+            optimizer.step()
+            NUMBER.item()
+
+    with StepCounter() as counter:
+        step()
+        assert [read.tensor for read in counter.lap().reads] == ["i64[]"]
 
 
 def test_reads_have_module_and_phase() -> None:

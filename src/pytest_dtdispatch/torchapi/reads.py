@@ -44,6 +44,7 @@ HOST_MODULES = (
 HOST_FUNCTION = ("torch.optim.optimizer", "_get_value")  # reads the steps of an optimizer
 DTENSOR_OPS = {torch.ops.aten._local_scalar_dense: "item", torch.ops.aten.equal: "equal"}
 FOLDER = __name__.rpartition(".")[0]
+PASSING = (FOLDER, "torch._compile", "torch._dynamo.eval_frame")  # call ops for others
 
 
 @contextmanager
@@ -113,13 +114,22 @@ def is_host_read(frame: FrameType) -> bool:
     """Return whether this package or torch is reading a tensor that is always on the host.
 
     Args:
-        frame: frame that called the observer; the innermost frame outside of this folder reads.
+        frame: frame that called the observer; the innermost frame outside of this folder, and of a dispatch
+            mode that passed the op on, reads.
     """
-    while _module(frame).startswith(FOLDER) and frame.f_back:
+    while _module(frame).startswith(PASSING) and frame.f_back:
         frame = frame.f_back
+        if _module(frame) == "torch._ops":  # calls ops for modes
+            frame = _caller_of_mode(frame) or frame
     module = _module(frame)
     is_ours = module.partition(".")[0] == FOLDER.partition(".")[0]
     return is_ours or module in HOST_MODULES or (module, frame.f_code.co_name) == HOST_FUNCTION
+
+
+def _caller_of_mode(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and frame.f_code.co_name != "__torch_dispatch__":
+        frame = frame.f_back
+    return frame and frame.f_back
 
 
 def _module(frame: FrameType) -> str:
