@@ -116,7 +116,7 @@ def run_without(name: str, folder: Path, tests: str) -> dict[str, Any]:
     results = folder / "results.csv"
     rows = [tuple(row) for row in csv.reader(results.open())] if results.exists() else []
     counts = sorted(row for row in rows if not row[1].endswith("_ns"))
-    return {"name": name, "status": status, "said": (folder / "out.txt").read_text(), "counts": counts}
+    return {"name": name, "status": status, "output": (folder / "out.txt").read_text(), "counts": counts}
 
 
 def run_in_child(name: str, folder: Path, tests: str) -> None:

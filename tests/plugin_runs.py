@@ -131,7 +131,7 @@ def text_of(result: pytest.RunResult) -> str:
     return f"{result.stdout.str()}\n{result.stderr.str()}"
 
 
-def assert_says_once(result: pytest.RunResult, line: str) -> None:
+def assert_reported_once(result: pytest.RunResult, line: str) -> None:
     """Check that a user error is reported in one line, once, without frames of the plugin or of torch."""
     text = text_of(result)
     body, _, _ = text.partition("short test summary info")
@@ -196,8 +196,8 @@ def assert_mistakes(
     result.assert_outcomes(failed=len(bodies))
     body, _, _ = text_of(result).partition("short test summary info")
     errors = [line for line in body.splitlines() if line.startswith("E ")]
-    for line, (_, says) in zip(errors, mistakes, strict=True):
-        assert says in line, line
+    for line, (_, message) in zip(errors, mistakes, strict=True):
+        assert message in line, line
     pointed_at = [line for line in body.splitlines() if line.startswith(">") and line.endswith(HERE)]
     assert len(pointed_at) >= len(bodies)
     for frame in ("pytest_dtdispatch/", "site-packages", "INTERNALERROR", "During handling"):

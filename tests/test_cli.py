@@ -14,7 +14,7 @@ from pytest_dtdispatch.cli import main
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         ([], "a command is needed: ab, expected, report, watch"),
         (["nonsense"], "'nonsense' is not a command: ab, expected, report, watch\n"),
@@ -38,13 +38,13 @@ from pytest_dtdispatch.cli import main
     ],
 )
 def test_invalid_command_line_is_a_one_line_error(
-    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
-    assert err.startswith(f"dtdispatch: {says}")
+    assert err.startswith(f"dtdispatch: {message}")
     assert words or err.endswith("pytest --dtdispatch\n")
 
 
@@ -85,7 +85,7 @@ def test_interruption_is_reported_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("{", "is not JSON: "),
         ('{"benchmarks": [], "machine_info": {}}', "is not a saved run: nothing in it was measured"),
@@ -93,12 +93,12 @@ def test_interruption_is_reported_in_one_line(
     ],
 )
 def test_unreadable_run_is_refused_and_writes_no_page(
-    text: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str | None, output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, page = tmp_path / "0001_base.json", tmp_path / "page.html"
     if text is not None:
         path.write_text(text)
     assert main(["report", str(path), "--export", f"html:{page}"]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"dtdispatch: {path} {said}")
+    assert line.startswith(f"dtdispatch: {path} {output}")
     assert not page.exists()

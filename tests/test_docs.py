@@ -149,9 +149,9 @@ def test_documented_commands_print_the_documented_output(
     ran = list(walk(page, tmp_path, environment))
     assert ran
     for one in ran:
-        said = f"$ {one.command}\n{one.printed}"
-        assert one.status == one.expected_status, said
-        assert not one.missing, f"{name} shows lines that are not printed: {one.missing}\n{said}"
+        output = f"$ {one.command}\n{one.printed}"
+        assert one.status == one.expected_status, output
+        assert not one.missing, f"{name} shows lines that are not printed: {one.missing}\n{output}"
     typed = " ".join(one.command for one in ran)
     for file in re.findall(r"^```python\n# (\w+\.py)", page.read_text(), re.MULTILINE):
         assert file in typed, f"no command of {name} runs {file}"

@@ -91,8 +91,8 @@ def test_slower_head_is_confirmed(tmp_path: Path, capsys: pytest.CaptureFixture[
     base, head = fake_python(tmp_path, "old"), fake_python(tmp_path, "new", hit=1.5)
     assert compare(base, head, "--json", str(path)) == 1
     out, _ = capsys.readouterr()
-    for said in ("2 rows: 1 passed, 1 regressed", "find what slowed it", "confirmation: 20 processes"):
-        assert said in out
+    for output in ("2 rows: 1 passed, 1 regressed", "find what slowed it", "confirmation: 20 processes"):
+        assert output in out
     assert main(["ab", "--judge", str(path)]) == 1
     assert capsys.readouterr().out == out
     assert main(["ab", "--judge", str(path), "--floor", "hit=90%"]) == 0
@@ -103,7 +103,7 @@ def test_slower_head_is_confirmed(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("options", "status", "said"),
+    ("options", "status", "output"),
     [
         ({"miss": 0.5}, 0, "1 passed, 1 improved"),
         ({"local": 1.2}, 4, "contaminated; run again, or --control off where the builds differ"),
@@ -111,10 +111,10 @@ def test_slower_head_is_confirmed(tmp_path: Path, capsys: pytest.CaptureFixture[
     ],
 )
 def test_changed_head_has_status_and_summary(
-    tmp_path: Path, options: dict[str, Any], status: int, said: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, options: dict[str, Any], status: int, output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new", **options), *FEW) == status
-    assert said in capsys.readouterr().out
+    assert output in capsys.readouterr().out
 
 
 def test_process_gets_arguments_and_a_fixed_environment(
@@ -461,12 +461,12 @@ def test_rows_missing_from_one_version_do_not_fail(
 ) -> None:
     """Rows missing from one of several interpreters are listed with the reason, and do not fail the run."""
     only = {"absent": [[["t.py::test_add"], "failed: no such op"]]}
-    lacking = fake_torch(tmp_path, "2.9.1", only=only)
-    assert several([lacking, lacking]) == 5
+    incomplete = fake_torch(tmp_path, "2.9.1", only=only)
+    assert several([incomplete, incomplete]) == 5
     # Two interpreters are a base and a head.
-    assert f"base {lacking}: measured nothing" in capsys.readouterr().err
+    assert f"base {incomplete}: measured nothing" in capsys.readouterr().err
     other = fake_torch(tmp_path, "2.10.0", row="t.py::test_sum::sum@4")
-    assert several([other, lacking, other], "--pairs", "4") == 5
+    assert several([other, incomplete, other], "--pairs", "4") == 5
     assert "measured nothing: t.py::test_add: failed: no such op" in capsys.readouterr().err
     numbers = {"counts": counted(), "proofs": {}}
     old = fake_torch(tmp_path, "2.5.1", numbers=numbers)

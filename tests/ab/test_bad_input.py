@@ -13,7 +13,7 @@ from pytest_dtdispatch.cli import main
 from tests.ab.fakes import calls, fake_python
 
 
-def said(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> str:
+def error_line(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> str:
     """Run a command that must fail; return its only line apart from progress."""
     assert main(arguments) == status
     out, err = capsys.readouterr()
@@ -62,7 +62,7 @@ def said(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) 
 def test_invalid_command_line_is_refused(
     words: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = said(["ab", *words], 2, capsys)
+    text = error_line(["ab", *words], 2, capsys)
     assert line in text
     assert text.isprintable()
 
@@ -85,7 +85,7 @@ def test_unusable_interpreter_is_refused(
     good, bad = fake_python(tmp_path, "good"), fake_python(tmp_path, "bad", probe=probe)
     if probe is None:
         bad.write_text("#!/bin/sh\necho 'I am a teapot' >&2\nexit 7\n")
-    text = said(["ab", "--base", str(good), "--head", str(bad)], 2, capsys)
+    text = error_line(["ab", "--base", str(good), "--head", str(bad)], 2, capsys)
     assert f"head {bad}: " in text
     assert line in text
     assert not calls(tmp_path)
@@ -110,7 +110,7 @@ def test_failed_process_ends_the_run_with_its_log(
 ) -> None:
     limit = "0.5" if "sleep" in does else "60"
     good, bad = fake_python(tmp_path, "good"), fake_python(tmp_path, "bad", does=does)
-    text = said(["ab", "--base", str(good), "--head", str(bad), "--time-limit", limit], 5, capsys)
+    text = error_line(["ab", "--base", str(good), "--head", str(bad), "--time-limit", limit], 5, capsys)
     assert f"head {bad}: " in text
     assert line in text
     assert Path(text.rpartition("log: ")[2]).exists()
@@ -155,7 +155,7 @@ def test_judging_another_kind_of_file_is_refused(
     path = tmp_path / "other.json"
     if content is not None:
         path.write_bytes(content.encode("utf-8", "surrogateescape"))
-    assert line in said(["ab", "--judge", str(path)], 2, capsys)
+    assert line in error_line(["ab", "--judge", str(path)], 2, capsys)
 
 
 NAN = float("nan")
@@ -190,7 +190,7 @@ def test_file_with_impossible_values_is_refused(
         part = part[key]
     part[where[-1]] = value
     whole.write_text(json.dumps(content))
-    text = said(["ab", "--judge", str(whole)], 2, capsys)
+    text = error_line(["ab", "--judge", str(whole)], 2, capsys)
     assert "not whole: " in text
     assert complaint in text
 
@@ -198,7 +198,7 @@ def test_file_with_impossible_values_is_refused(
 @pytest.mark.parametrize("words", [["--pairs", "7"], ["--base", "x"], ["--json", "x"], ["--", "tests"]])
 def test_judge_accepts_only_rules(whole: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """A file can be judged again only with flags that change the rule."""
-    text = said(["ab", "--judge", str(whole), *words], 2, capsys)
+    text = error_line(["ab", "--judge", str(whole), *words], 2, capsys)
     assert text.endswith(f"ab.json: nothing is measured: leave {words[0]} out")
 
 
@@ -210,6 +210,8 @@ def test_unwritable_file_is_refused_first(tmp_path: Path, capsys: pytest.Capture
         (tmp_path / "nowhere" / "ab.json", "there is no folder"),
         (saved, "saved.json has another format: name another file, or remove it"),
     ):
-        assert line in said(["ab", "--base", str(good), "--head", str(good), "--json", str(path)], 2, capsys)
+        assert line in error_line(
+            ["ab", "--base", str(good), "--head", str(good), "--json", str(path)], 2, capsys
+        )
     assert saved.read_text() == '{"machine_info": {}}'
     assert not calls(tmp_path)

@@ -40,7 +40,7 @@ def run(tmp_path: Path, *more: str, does: str = "") -> int:
     )
 
 
-SAYS_WHICH = (
+RECORD_COMMIT = (
     "which = open(os.path.join(os.environ['PYTHONPATH'].split(os.pathsep)[0], 'which.txt')).read()\n"
     "open(spec['calls'], 'a').write(which + chr(10))\n"
 )
@@ -50,7 +50,7 @@ def test_each_side_imports_its_commit(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each side imports its own commit, and worktrees are removed."""
-    assert run(tmp_path, does=SAYS_WHICH) == 0
+    assert run(tmp_path, does=RECORD_COMMIT) == 0
     assert calls(tmp_path)[1::2] == ["old", "new", "new", "old", "old", "new", "new", "old"]
     assert "new (" in capsys.readouterr().out
     assert run(tmp_path, does="sys.exit(3)") == 5
@@ -60,7 +60,7 @@ def test_each_side_imports_its_commit(
 
 
 def test_tests_run_in_their_folder_of_the_checkout(project: Path, tmp_path: Path) -> None:
-    does = SAYS_WHICH + "assert open('which.txt').read() == which; assert sys.argv[-1] == 'test_it.py'\n"
+    does = RECORD_COMMIT + "assert open('which.txt').read() == which; assert sys.argv[-1] == 'test_it.py'\n"
     assert run(tmp_path, "--", "test_it.py", does=does) == 0
 
 

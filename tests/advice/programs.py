@@ -22,7 +22,7 @@ from pytest_dtdispatch.torchapi.missing_api import fully_shard
 
 Step = Callable[[], object]
 WIDTH = 64
-MOST_ROWS = 4_096
+MAX_ROWS = 4_096
 # No number or shape is used twice: the second use would hit.
 NUMBERS, SIZES = itertools.count(1), itertools.count(8)
 
@@ -427,12 +427,12 @@ def new_tensor_each_time(mesh: DeviceMesh) -> Step:
 
 
 def new_shape_each_time(mesh: DeviceMesh) -> Step:
-    local = torch.rand(MOST_ROWS, 2)
+    local = torch.rand(MAX_ROWS, 2)
     return lambda: DTensor.from_local(local[: next(SIZES)], mesh, [Shard(0)]) * 2
 
 
 def padded(mesh: DeviceMesh) -> Step:
-    local, whole = torch.rand(MOST_ROWS, 2), torch.zeros(MOST_ROWS, 2)
+    local, whole = torch.rand(MAX_ROWS, 2), torch.zeros(MAX_ROWS, 2)
 
     def step() -> object:
         size = next(SIZES)
@@ -648,13 +648,13 @@ def grown(mesh: DeviceMesh) -> Step:
 
 
 def new_size_each_time(mesh: DeviceMesh) -> Step:
-    x = distribute_tensor(torch.rand(MOST_ROWS, 2), mesh, [Replicate()])
+    x = distribute_tensor(torch.rand(MAX_ROWS, 2), mesh, [Replicate()])
     return lambda: x[: next(SIZES)]
 
 
 def new_index_each_time(mesh: DeviceMesh) -> Step:
     """Sharded, because some versions of torch write the shape of the result to a replicated spec."""
-    x = distribute_tensor(torch.rand(MOST_ROWS, 4), mesh, [Shard(1)])
+    x = distribute_tensor(torch.rand(MAX_ROWS, 4), mesh, [Shard(1)])
     return lambda: x[next(SIZES)]
 
 

@@ -214,13 +214,13 @@ def test_noisy_step_has_no_note_of_unexplained_time() -> None:
 
 
 def test_noise_is_reported_first_in_every_format() -> None:
-    said = document({"t.py::test": [budget(noise=0.4)]}, View())
+    rendered = document({"t.py::test": [budget(noise=0.4)]}, View())
     title = "t.py::test: train (budget) is noisy: its steps scatter by more than 15 %"
-    for text in (plain_text(said, 200), document_text(said)):
+    for text in (plain_text(rendered, 200), document_text(rendered)):
         assert text.count("t.py::test") == 1
         assert title in text.replace("\\", "")
         assert text.index("noisy") < text.index("dispatch")
-    assert not any("noisy" in block.note for block in said.blocks if isinstance(block, StackedBar))
+    assert not any("noisy" in block.note for block in rendered.blocks if isinstance(block, StackedBar))
 
 
 def test_profiler_cost_and_basis_of_parts_need_verbosity() -> None:

@@ -47,7 +47,7 @@ def release(checkout: Path, *words: str, **variables: str) -> subprocess.Complet
 
 
 @pytest.mark.parametrize(
-    ("version", "changelog", "extra", "says"),
+    ("version", "changelog", "extra", "message"),
     [
         ("0.2.0", CHANGELOG, "", "0.2.0 is not higher than 0.2.0, which is released"),
         ("0.1.9", CHANGELOG, "", "0.1.9 is not higher than 0.2.0"),
@@ -57,7 +57,7 @@ def release(checkout: Path, *words: str, **variables: str) -> subprocess.Complet
     ],
 )
 def test_refused_release_changes_no_file(
-    checkout: Path, version: str, changelog: str, extra: str, says: str
+    checkout: Path, version: str, changelog: str, extra: str, message: str
 ) -> None:
     if changelog != CHANGELOG:
         (checkout / "CHANGELOG.md").write_text(changelog)
@@ -66,7 +66,7 @@ def test_refused_release_changes_no_file(
         (checkout / extra).touch()
     refused = release(checkout, version)
     assert refused.returncode == 1
-    assert f"release: {says}" in refused.stderr
+    assert f"release: {message}" in refused.stderr
     assert (checkout / "pyproject.toml").read_text() == PROJECT
     assert not (checkout / "dist").exists()
 

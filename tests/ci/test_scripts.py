@@ -94,14 +94,14 @@ def test_summary_explains_the_status_of_each_stage(shallow: Path, tmp_path: Path
 
 
 def test_log_is_plain_text_in_the_summary(shallow: Path, tmp_path: Path) -> None:
-    said = tmp_path / "said"
-    said.write_text(HOSTILE + "x" * 200_000)
-    run(shallow, FORCE_COLOR="1", COLUMNS="", SAYS=str(said))
+    output = tmp_path / "output"
+    output.write_text(HOSTILE + "x" * 200_000)
+    run(shallow, FORCE_COLOR="1", COLUMNS="", SAYS=str(output))
     found = tmp_path / "found"
     assert (found / "counts.log").read_text().splitlines()[0] == "120 1 "
     assert len((found / "summary.md").read_text()) < 3 * 65_536
-    said.write_text(HOSTILE)
-    run(shallow, SAYS=str(said))
+    output.write_text(HOSTILE)
+    run(shallow, SAYS=str(output))
     text = (found / "summary.md").read_text()
     assert not {"\x1b", "\r"} & {*text}
     inside = text.split("<summary>counts: passed</summary>\n\n")[1].rpartition("\n\n</details>")[0]
@@ -110,9 +110,9 @@ def test_log_is_plain_text_in_the_summary(shallow: Path, tmp_path: Path) -> None
 
 def test_only_tables_of_ab_runs_become_markup(shallow: Path, tmp_path: Path) -> None:
     table = "### counts: passed: 1 new\n\n| op | path | base |\n| --- | --- | --: |\n| a\\|b | hit | 7 |\n"
-    said = tmp_path / "said"
-    said.write_text(f"base: one\n\n{table}")
-    run(shallow, SAYS=str(said))
+    output = tmp_path / "output"
+    output.write_text(f"base: one\n\n{table}")
+    run(shallow, SAYS=str(output))
     text = (tmp_path / "found" / "summary.md").read_text()
     assert text.startswith(f"## dtdispatch: counts: passed: 1 new\n{table}")
     assert text.count("\n| op |") == 1

@@ -88,15 +88,15 @@ def test_unmeasured_claims_accept_faster_and_reject_slower() -> None:
 
 @pytest.mark.parametrize("claim", ["faster_than", "slower_than"])
 @pytest.mark.parametrize(
-    ("found", "why"),
+    ("found", "reason"),
     [
         (Compared("it", ("a", "b"), (variant("a", BASE), variant("b", (), ("b: once",)))), "b: once"),
         (Compared("it", ("a", "b"), reason="latencies are not taken", is_gate=True), "latencies are not"),
         (compared(a=BASE[:10], b=BASE[:10]), "too few rounds"),
     ],
 )
-def test_claim_that_cannot_be_judged_fails(found: Compared, why: str, claim: str) -> None:
-    with pytest.raises(GateError, match=why):
+def test_claim_that_cannot_be_judged_fails(found: Compared, reason: str, claim: str) -> None:
+    with pytest.raises(GateError, match=reason):
         getattr(found["b"], claim)("a")
 
 
@@ -126,7 +126,7 @@ NO_NAME = "of a variant is not a string, is empty, or begins or ends with"
 
 
 @pytest.mark.parametrize(
-    ("variants", "options", "says"),
+    ("variants", "options", "message"),
     [
         ({"a": one}, {}, "compare() of 1 variants: it needs at least two"),
         ([one, one], {}, "it takes callables by their names"),
@@ -140,8 +140,8 @@ NO_NAME = "of a variant is not a string, is empty, or begins or ends with"
         ({"a": one, "b": one}, {"name": 3}, "compare(name=3): the name must be a non-empty string"),
     ],
 )
-def test_invalid_variants_are_refused_before_running(variants: Any, options: Any, says: str) -> None:
+def test_invalid_variants_are_refused_before_running(variants: Any, options: Any, message: str) -> None:
     with pytest.raises(DtDispatchError) as refused:
         DtDispatch().compare(variants, **options)
-    assert says in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -36,12 +36,12 @@ class Opaque(torch.Tensor):
         raise RuntimeError("opaque")
 
 
-def hold(first: Any, other: Any, **options: Any) -> None:
+def compare(first: Any, other: Any, **options: Any) -> None:
     DtDispatch().compare({"first": lambda: first, "other": lambda: other}, **options)
 
 
 @pytest.mark.parametrize(
-    ("first", "other", "says"),
+    ("first", "other", "message"),
     [
         (torch.zeros(4), torch.tensor([0, 0, 0.5, 0]), f"{ONE} 4 (25.0%) Greatest absolute difference: 0.5"),
         (torch.tensor([1.0, torch.nan]), torch.ones(2), f"{ONE} 2 (50.0%) Greatest absolute difference: n"),
@@ -56,10 +56,10 @@ def hold(first: Any, other: Any, **options: Any) -> None:
         (Odd(), Odd(), "a Odd cannot be compared (RuntimeError): pass equal="),
     ],
 )
-def test_difference_is_described(first: Any, other: Any, says: str) -> None:
+def test_difference_is_described(first: Any, other: Any, message: str) -> None:
     with pytest.raises(UnequalError) as unequal:
-        hold(first, other)
-    begin = f"compare 'compare': the results of 'other' and 'first' are not equal: {says}"
+        compare(first, other)
+    begin = f"compare 'compare': the results of 'other' and 'first' are not equal: {message}"
     assert str(unequal.value).startswith(begin)
     assert "\n" not in str(unequal.value)
 
@@ -76,12 +76,12 @@ def test_difference_is_described(first: Any, other: Any, says: str) -> None:
     ],
 )
 def test_equal_results_have_no_difference(result: Any) -> None:
-    hold(result, result)
+    compare(result, result)
 
 
 def test_subclass_is_compared_without_its_torch_function() -> None:
     result = torch.ones(2).as_subclass(Opaque)  # created here, because other tests inspect all live tensors
-    hold(result, result)
+    compare(result, result)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_subclass_is_compared_without_its_torch_function() -> None:
 )
 def test_tensors_without_plain_contents_are_refused(result: torch.Tensor, kind: str) -> None:
     with pytest.raises(MeasurementError, match=f"'first' returned a {kind} that cannot be compared"):
-        hold(result, result)
+        compare(result, result)
 
 
 def split(tensor: torch.Tensor, mesh: DeviceMesh, dim: int) -> DTensor:
@@ -104,19 +104,19 @@ def split(tensor: torch.Tensor, mesh: DeviceMesh, dim: int) -> DTensor:
 def test_dtensors_are_compared_by_value_across_placements(mesh: DeviceMesh) -> None:
     a = torch.rand(8, 8)
     sharded = split(a, mesh, 0)
-    hold(sharded, a)
-    hold(DTensor.from_local(a, mesh, [Replicate()]), sharded)
-    hold(split(a, mesh, 1), sharded)
-    hold(DTensor.from_local(a, mesh, [Partial()]), a)
-    hold({"a": sharded}, {"a": a}, equal=torch.testing.assert_close)
+    compare(sharded, a)
+    compare(DTensor.from_local(a, mesh, [Replicate()]), sharded)
+    compare(split(a, mesh, 1), sharded)
+    compare(DTensor.from_local(a, mesh, [Partial()]), a)
+    compare({"a": sharded}, {"a": a}, equal=torch.testing.assert_close)
     with pytest.raises(UnequalError, match="Mismatched elements: 16 / 16"):
-        hold(sharded, a + 1)
+        compare(sharded, a + 1)
     with pytest.raises(UnequalError, match="the collectives of a fake process group move no data"):
-        hold(sharded, sharded + 1)
+        compare(sharded, sharded + 1)
 
 
 @pytest.mark.parametrize(
-    ("first", "other", "equal", "says"),
+    ("first", "other", "equal", "message"),
     [
         (torch.ones(2), torch.ones(2) + 1e-7, torch.allclose, ""),
         (torch.ones(2), torch.ones(2) + 1e-7, torch.testing.assert_close, ""),
@@ -126,9 +126,9 @@ def test_dtensors_are_compared_by_value_across_placements(mesh: DeviceMesh) -> N
         (torch.ones(2), torch.ones(2), torch.eq, "it must return True or False, or raise an AssertionError"),
     ],
 )
-def test_custom_equality_function_decides(first: Any, other: Any, equal: Any, says: str) -> None:
-    with pytest.raises(MeasurementError, match=says) if says else nullcontext():
-        hold(first, other, equal=equal)
+def test_custom_equality_function_decides(first: Any, other: Any, equal: Any, message: str) -> None:
+    with pytest.raises(MeasurementError, match=message) if message else nullcontext():
+        compare(first, other, equal=equal)
 
 
 def test_variants_share_random_state_and_results_are_copied() -> None:

@@ -140,5 +140,5 @@ def test_errors_propagate_only_from_the_first_call() -> None:
         compare(one=lambda: 0, two=lambda: 0 // 0)
     left = iter((4, 3, 2, 1))  # calls that succeed
     found = compare(one=lambda: 0, two=lambda: 0 // next(left, 0))
-    why = ("two: repeating it raised ZeroDivisionError: integer division or modulo by zero",)
-    assert {one.measurement.figures.notes for one in found.variants} == {why}
+    reason = ("two: repeating it raised ZeroDivisionError: integer division or modulo by zero",)
+    assert {one.measurement.figures.notes for one in found.variants} == {reason}

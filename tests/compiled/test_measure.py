@@ -184,8 +184,8 @@ def test_uncompiled_function_has_only_eager_rows() -> None:
     run = lambda x: hidden(x)  # noqa: E731
     measurement = measured(run, torch.ones(3), backend="eager", fullgraph=False).measurement
     assert [samples.state for samples in measurement.recorded()] == [State.EAGER]
-    why = "no graph was compiled"
-    assert measurement.proof == f"{why} (2x), {why} (1x), {why} (1x)"
+    reason = "no graph was compiled"
+    assert measurement.proof == f"{reason} (2x), {reason} (1x), {reason} (1x)"
 
 
 def changing() -> Callable[[torch.Tensor], torch.Tensor]:
@@ -210,7 +210,7 @@ SIZES = [(torch.ones(number),) for number in range(2, 8)]
 
 
 @pytest.mark.parametrize(
-    ("fn", "others", "backend", "why"),
+    ("fn", "others", "backend", "reason"),
     [
         (changing(), [], "eager", "recompile limit"),
         (double, SIZES, "eager", "recompile limit"),
@@ -218,7 +218,9 @@ SIZES = [(torch.ones(number),) for number in range(2, 8)]
     ],
     ids=["calls", "others", "suppressed"],
 )
-def test_calls_of_an_abandoned_function_have_no_figure(fn: Any, others: Any, backend: Any, why: str) -> None:
+def test_calls_of_an_abandoned_function_have_no_figure(
+    fn: Any, others: Any, backend: Any, reason: str
+) -> None:
     how: Any = {"others": others, "backend": backend, "dynamic": False, "fullgraph": False}
     config = importlib.import_module("torch._dynamo.config")
     limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"

@@ -29,7 +29,7 @@ def refusal(path: Path, begins: str = "") -> str:
     return str(raised.value)
 
 
-def put(path: Path, text: str = "new") -> None:
+def write(path: Path, text: str = "new") -> None:
     checked_target(path)
     write_atomic(path, text)
 
@@ -37,14 +37,14 @@ def put(path: Path, text: str = "new") -> None:
 def test_written_file_leaves_no_temporary_file(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     for text in ("née\n", "three\n"):
-        put(path, text)
+        write(path, text)
         assert path.read_text(encoding="utf-8") == text
-    put(tmp_path / f"{'x' * 251}.csv", "a name of the longest length\n")
+    write(tmp_path / f"{'x' * 251}.csv", "a name of the longest length\n")
     assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("nowhere/page.md", "there is no folder"),
         ("", "is a folder: name a file"),
@@ -57,13 +57,13 @@ def test_written_file_leaves_no_temporary_file(tmp_path: Path) -> None:
         ("round", "Too many levels of symbolic links"),
     ],
 )
-def test_unwritable_path_is_refused_in_one_line(tmp_path: Path, name: str, says: str) -> None:
+def test_unwritable_path_is_refused_in_one_line(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "read_only").touch(mode=0o444)
     (tmp_path / "to_nowhere").symlink_to("no/file")
     (tmp_path / "round").symlink_to("round")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "socket"))
-        assert says in refusal(tmp_path / name)
+        assert message in refusal(tmp_path / name)
 
 
 def test_file_is_read_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,12 +80,12 @@ def test_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
     path, read = tmp_path / "pipe", []
     os.mkfifo(path)
     with pytest.raises(DtDispatchError, match=r"pipe cannot be written: nobody reads this pipe$"):
-        put(path)
+        write(path)
     reader = threading.Thread(target=lambda: read.append(path.read_text()))
     reader.start()
     while not read and reader.is_alive():
         with suppress(DtDispatchError):  # the reader is not open yet
-            put(path, "x" * 200_000)  # more than the capacity of a pipe
+            write(path, "x" * 200_000)  # more than the capacity of a pipe
             break
     reader.join()
     assert read == ["x" * 200_000]
@@ -96,7 +96,7 @@ def test_terminal_is_written() -> None:
     ours, theirs = pty.openpty()
     try:
         path = Path(os.ttyname(theirs))
-        put(path, "seen\n")
+        write(path, "seen\n")
         assert os.read(ours, 100) == b"seen\r\n"
         assert path.is_char_device()
     finally:
@@ -109,8 +109,8 @@ def test_file_open_as_stdout_is_refused(tmp_path: Path) -> None:
     code += "try: check(Path('/dev/stdout'))\nexcept Exception as error: print('said:', error)"
     with (tmp_path / "log").open("w") as log:
         subprocess.run([sys.executable, "-c", code], stdout=log, check=True)
-    said = (tmp_path / "log").read_text()
-    assert said == "said: /dev/stdout is the file that this command prints to: name another file\n"
+    output = (tmp_path / "log").read_text()
+    assert output == "said: /dev/stdout is the file that this command prints to: name another file\n"
 
 
 def test_link_target_is_replaced_but_not_link(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_link_target_is_replaced_but_not_link(tmp_path: Path) -> None:
         link = tmp_path / f"to_{name}"
         link.symlink_to(f"below/{name}")
         (tmp_path / "below" / "old").write_text("old")
-        put(link, text)
+        write(link, text)
         assert (tmp_path / "below" / name).read_text() == text
         assert link.is_symlink()
 
@@ -131,7 +131,7 @@ def test_mode_and_owner_are_preserved(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         os.chown(path, 65534, 65534)
     before = path.stat()
-    put(path, "longer than it was")
+    write(path, "longer than it was")
     after = path.stat()
     assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
     assert stat.S_ISREG(after.st_mode)

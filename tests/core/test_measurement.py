@@ -66,7 +66,7 @@ def test_row_figures_are_derived_from_samples(
 
 
 @pytest.mark.parametrize(
-    ("state", "values", "unit", "says"),
+    ("state", "values", "unit", "message"),
     [
         (State.HIT, (5, -1), {}, "a latency of -1 ns"),
         *(
@@ -76,9 +76,9 @@ def test_row_figures_are_derived_from_samples(
     ],
 )
 def test_impossible_reading_is_rejected(
-    state: State, values: tuple[int, ...], unit: dict[str, object], says: str
+    state: State, values: tuple[int, ...], unit: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         Samples(state, values, **unit)  # type: ignore[arg-type]
 
 

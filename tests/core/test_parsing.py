@@ -174,12 +174,14 @@ def test_each_reader_parses_its_valid_values(read: Callable[[Any], Any]) -> None
         assert (parsed, type(parsed)) == (expected, type(expected)), value
 
 
-@pytest.mark.parametrize(("read", "says", "values"), REFUSED, ids=lambda part: getattr(part, "__name__", ""))
+@pytest.mark.parametrize(
+    ("read", "message", "values"), REFUSED, ids=lambda part: getattr(part, "__name__", "")
+)
 def test_invalid_value_is_refused_with_valid_ones(
-    read: Callable[[Any], Any], says: str, values: tuple[Any, ...]
+    read: Callable[[Any], Any], message: str, values: tuple[Any, ...]
 ) -> None:
     for value in values:
-        assert refusal(read, value) == says, value
+        assert refusal(read, value) == message, value
 
 
 def test_every_reader_of_a_setting_is_tried() -> None:

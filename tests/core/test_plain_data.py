@@ -87,10 +87,10 @@ WRONG: dict[str, tuple[Any, Any, str]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_invalid_value_has_a_short_error(case: str) -> None:
-    kind, plain, said = WRONG[case]
+    kind, plain, message = WRONG[case]
     with pytest.raises(ValueError, match=r".") as error:
         decode(kind, plain)
-    assert str(error.value).startswith(said)
+    assert str(error.value).startswith(message)
 
 
 @given(odd_json)

@@ -178,7 +178,7 @@ def test_first_file_is_readable_by_pytorch(files: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoiled", "arguments", "says"),
+    ("spoiled", "arguments", "message"),
     [
         ({"expected.csv": "nonsense\n"}, (), "expected.csv:1: 1 field"),
         ({"results.csv": "nonsense\n"}, (), "results.csv:1: 1 field"),
@@ -193,13 +193,13 @@ def test_invalid_update_is_reported_and_file_is_unchanged(
     capsys: pytest.CaptureFixture[str],
     spoiled: dict[str, str],
     arguments: tuple[str, ...],
-    says: str,
+    message: str,
 ) -> None:
     for name, text in spoiled.items():
         (files[0].parent / name).write_text(text)
     before = files[0].read_text()
     assert update(*files, *arguments) == 2
-    assert says in refusal(capsys)
+    assert message in refusal(capsys)
     assert files[0].read_text() == before
 
 

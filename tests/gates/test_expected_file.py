@@ -76,7 +76,7 @@ def test_rows_are_read_with_their_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "expected"),
     [
         ("t,dispatch_hit_ns,6940", "3 fields, and a row is name,metric,expected,noise_margin"),
         ("t", "1 field, and a row is name,metric,expected,noise_margin"),
@@ -98,10 +98,10 @@ def test_rows_are_read_with_their_lines() -> None:
         (f"{'x' * 4001},dispatch_hit_ns,1,0", "a name of more than 4,000 characters"),
     ],
 )
-def test_invalid_line_is_reported_with_its_number(tmp_path: Path, line: str, says: str) -> None:
+def test_invalid_line_is_reported_with_its_number(tmp_path: Path, line: str, expected: str) -> None:
     message = complaint(written(tmp_path, f"{ROW}\n\n{line}\n"))
     assert message.startswith("FILE:3: ")
-    assert says in message
+    assert expected in message
     assert len(message) < 400
 
 

@@ -306,15 +306,15 @@ SAVED_ON = {"CPU": "AMD EPYC", "Python": "CPython 3.11.8", "torch version": "2.1
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"pytest-dtdispatch": "9.9", "load": "7"}, ()),
         ({"torch build": "def"}, ("torch build: unknown then, def now",)),
         ({"CPU": "Xeon", "threads": "4"}, ("CPU: AMD EPYC then, Xeon now", "threads: 2 then, 4 now")),
     ],
 )
-def test_each_relevant_difference_is_named(change: dict[str, str], says: tuple[str, ...]) -> None:
-    assert environment_differences(SAVED_ON, {**SAVED_ON, **change}) == says
+def test_each_relevant_difference_is_named(change: dict[str, str], message: tuple[str, ...]) -> None:
+    assert environment_differences(SAVED_ON, {**SAVED_ON, **change}) == message
 
 
 def test_saved_zero_median_fails_with_remedy() -> None:

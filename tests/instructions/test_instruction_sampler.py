@@ -166,7 +166,7 @@ def test_invalid_counter_readings_are_refused(bench: Bench, reading: int) -> Non
     assert by_state[State.MISS].values == ()
     assert script.calls_of(figures, State.HIT) == [first_hit + n for n in range(1, 5)]
     for counted in by_state.values():
-        assert [str(why) for why in counted.refused] == ["the meter did not count (1x)"]
+        assert [str(reason) for reason in counted.refused] == ["the meter did not count (1x)"]
 
 
 def test_exhausted_method_cache_versions_add_a_remark(bench: Bench) -> None:
@@ -260,7 +260,7 @@ def reading(*readings: int) -> Meter:
 
 
 @pytest.mark.parametrize(
-    ("meter", "says"),
+    ("meter", "message"),
     [
         (reading(1, 1, 0, 0), "a meter reads 0"),
         (reading(1, 1, 2**64 - 1, 2**64 - 1), "a meter reads 18446744073709551615"),
@@ -269,10 +269,10 @@ def reading(*readings: int) -> Meter:
         (reading(1, 1, 1_000, 2**40), "a meter reads 1,000 for 1,000 turns"),
     ],
 )
-def test_broken_meter_is_refused_in_one_line(meter: Meter, says: str) -> None:
+def test_broken_meter_is_refused_in_one_line(meter: Meter, message: str) -> None:
     with pytest.raises(MeterError) as raised:
         check(meter, "a meter")
-    assert says in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 

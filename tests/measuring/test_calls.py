@@ -106,15 +106,15 @@ def test_only_calls_with_new_shapes_are_refused(shard: Make) -> None:
 # State after a measured callable
 
 
-def program(body: Program, why: str = "") -> Program:
+def program(body: Program, reason: str = "") -> Program:
     """Register a program: it runs a callable through `call`, and returns all state that could differ."""
-    PROGRAMS[body.__name__] = body, why
+    PROGRAMS[body.__name__] = body, reason
     return body
 
 
-def runs_once(why: str) -> Callable[[Program], Program]:
+def runs_once(reason: str) -> Callable[[Program], Program]:
     """Register a program whose call is not repeatable, with the reason."""
-    return partial(program, why=f"runs once: {why}")
+    return partial(program, reason=f"runs once: {reason}")
 
 
 @program
@@ -326,7 +326,7 @@ def shape_changed_in_place(shard: Make, call: Call) -> Any:
     return call(lambda: a.squeeze_(1)), a.shape
 
 
-@partial(program, why="repeating it raised RuntimeError: Trying to backward through the graph")
+@partial(program, reason="repeating it raised RuntimeError: Trying to backward through the graph")
 def graph_that_supports_one_backward(shard: Make, call: Call) -> Any:
     a = shard(8, 8, requires_grad=True)
     call((a * a).sum().backward)
@@ -335,12 +335,12 @@ def graph_that_supports_one_backward(shard: Make, call: Call) -> Any:
 
 @pytest.mark.filterwarnings("ignore:Use of index_put_ on expanded tensors:UserWarning")
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested:UserWarning")
-@pytest.mark.parametrize(("body", "why"), PROGRAMS.values(), ids=PROGRAMS)
-def test_measured_program_ends_as_after_one_call(shard: Make, body: Program, why: str) -> None:
+@pytest.mark.parametrize(("body", "reason"), PROGRAMS.values(), ids=PROGRAMS)
+def test_measured_program_ends_as_after_one_call(shard: Make, body: Program, reason: str) -> None:
     def measured(fn: Callable[[], Any]) -> Any:
         result, figures = measure(fn)
-        assert [note.startswith(why) for note in figures.notes] == [True] * bool(why), figures.notes
-        assert bool(counts(figures)) is not bool(why)
+        assert [note.startswith(reason) for note in figures.notes] == [True] * bool(reason), figures.notes
+        assert bool(counts(figures)) is not bool(reason)
         return result
 
     def left_by(call: Call) -> list[Any]:

@@ -57,12 +57,12 @@ BROKEN: dict[str, tuple[Callable[[Any], Any], State, str]] = {
 def test_samples_unproved_by_counters_are_refused(
     shard: Make, capture: Capture, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    a, (broken, state, why) = shard(8, 8), BROKEN[name]
+    a, (broken, state, reason) = shard(8, 8), BROKEN[name]
     monkeypatch.setattr(torch._C, name, partial(broken, getattr(torch._C, name)))
     add = capture(lambda: a + a, rounds=4, repeat=1)["add.Tensor"]
     assert add.of(state) is None
-    assert refused(add, state) == {why: 4}
-    assert add.proof == f"{why} (4x)"
+    assert refused(add, state) == {reason: 4}
+    assert add.proof == f"{reason} (4x)"
 
 
 PROVED = {State.MISS: 3, State.HIT: 12}

@@ -99,8 +99,8 @@ def test_row_lists_its_collectives(mesh: DeviceMesh) -> None:
         distribute_tensor(torch.rand(16, 8), mesh, [S(0)])
         DTensor.from_local(torch.rand(4, 8), mesh, [S(0)])
 
-    said = {label: row.figures.remarks[0] for label, row in rows(work).items()}
-    assert said == {
+    remarks = {label: row.figures.remarks[0] for label, row in rows(work).items()}
+    assert remarks == {
         "redistribute(f32[16,8]S0 -> R)@4": "runs all_gather",
         "redistribute(f32[16,8]P -> S0)@4": "runs reduce_scatter",
         "redistribute(f32[16,8]P -> R)@4": "runs all_reduce",

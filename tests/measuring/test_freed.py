@@ -222,7 +222,7 @@ def moved_to_another_device(w: Any, seen: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fn", "why"),
+    ("fn", "reason"),
     [
         (freed_after_a_write, FREED),
         (freed_without_an_op, FREED),
@@ -234,7 +234,7 @@ def moved_to_another_device(w: Any, seen: Any) -> None:
         (set_to_another, REPLACED),
     ],
 )
-def test_freed_or_replaced_storage_matches_a_single_call(fn: Callable[..., None], why: str) -> None:
+def test_freed_or_replaced_storage_matches_a_single_call(fn: Callable[..., None], reason: str) -> None:
     def left_by(call: Callable[[Callable[[], None]], Any]) -> list[Any]:
         w, seen = (nn.Parameter(torch.full((N,), value), requires_grad=False) for value in (1.0, 0.0))
         tensors = w, w.detach(), seen
@@ -243,7 +243,7 @@ def test_freed_or_replaced_storage_matches_a_single_call(fn: Callable[..., None]
 
     def measured(run: Callable[[], None]) -> None:
         _, figures = measured_call(run)
-        assert figures.notes == (why,)
+        assert figures.notes == (reason,)
         assert not figures.samples
 
     assert left_by(measured) == left_by(lambda run: run())

@@ -92,11 +92,11 @@ print(a.to_local().min().item(), a.to_local().max().item())
 
 def test_written_tensors_are_copied_at_most_once() -> None:
     ran = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
-    *peaks, why, values = ran.stdout.splitlines()
+    *peaks, reason, values = ran.stdout.splitlines()
     over = {name: int(megabytes) for name, megabytes in (line.split(":") for line in peaks)}
     assert over.keys() == {"in place", "out", "foreach"}
     assert all(megabytes <= 110 for megabytes in over.values()), over
-    assert [why, values] == [
+    assert [reason, values] == [
         "runs once: no memory for a copy of the 524,288,000 bytes that it writes",
         "2.0 2.0",
     ]

@@ -15,7 +15,7 @@ from pytest_dtdispatch.rounds.timing import Subject
 from tests.scripted_bench import Bench
 
 MANY = 200_000
-MOST_BYTES = 8_000_000 + 64 * MANY  # fixed part, and part of each sample
+MAX_BYTES = 8_000_000 + 64 * MANY  # fixed part, and part of each sample
 
 
 @pytest.fixture
@@ -43,4 +43,4 @@ def test_many_samples_use_little_memory(held: Callable[[], int], propagates: boo
     plan = Plan(rounds=5, repeat=MANY // 5, max_time_s=1e9, sampler=sampler)
     figures = Rounds(Subject(bench.op, tuple), bench.caches, plan).take()
     assert MANY in [len(one.values) for one in figures.samples]
-    assert held() < MOST_BYTES
+    assert held() < MAX_BYTES

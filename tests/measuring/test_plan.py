@@ -43,18 +43,20 @@ def test_slow_calls_reduce_the_effort(
 def test_reduced_effort_fits_or_is_minimal(
     planned: Effort, miss_ns: int, hit_ns: int, seconds: float
 ) -> None:
-    left = fit(miss_ns, hit_ns, planned, seconds)
-    least = min(MIN_ROUNDS, planned.rounds)
-    assert all(1 <= one <= most for one, most in zip(left[:3], planned[:3], strict=True))
-    assert 0 <= left.warmup <= planned.warmup
-    assert least <= left.rounds
-    if left == planned:
+    reduced = fit(miss_ns, hit_ns, planned, seconds)
+    minimum = min(MIN_ROUNDS, planned.rounds)
+    assert all(1 <= one <= maximum for one, maximum in zip(reduced[:3], planned[:3], strict=True))
+    assert 0 <= reduced.warmup <= planned.warmup
+    assert minimum <= reduced.rounds
+    if reduced == planned:
         assert hit_ns < SLOW_NS or planned.ns(miss_ns, hit_ns) <= seconds * SECOND
     # With a tolerance of one row and its warm-up: further rounds check the clock.
-    one_row = left._replace(in_a_row=left.rounds)
-    is_least = left.rounds == least and least * (miss_ns + left.repeat * hit_ns) > 0.9 * seconds * SECOND
+    one_row = reduced._replace(in_a_row=reduced.rounds)
+    is_minimal = (
+        reduced.rounds == minimum and minimum * (miss_ns + reduced.repeat * hit_ns) > 0.9 * seconds * SECOND
+    )
     fits = one_row.ns(miss_ns, hit_ns) <= seconds * SECOND * 1.001
-    assert fits or is_least or left == planned
+    assert fits or is_minimal or reduced == planned
 
 
 @given(st.integers(1, 10**9), st.integers(0, 40))

@@ -206,7 +206,7 @@ def test_failed_repetition_restores_state_after_first_call(shard: Make, capture:
 
 
 @pytest.mark.parametrize(
-    ("body", "shapes", "why"),
+    ("body", "shapes", "reason"),
     [
         (lambda a, _: a.squeeze_(1), [(8, 1, 8), (8,)], "it changes a tensor's shape in place"),
         (
@@ -218,10 +218,10 @@ def test_failed_repetition_restores_state_after_first_call(shard: Make, capture:
     ids=["squeeze_", "resized out"],
 )
 def test_op_that_changes_a_tensor_layout_runs_once(
-    shard: Make, body: Body, shapes: list[tuple[int, ...]], why: str
+    shard: Make, body: Body, shapes: list[tuple[int, ...]], reason: str
 ) -> None:
     [measured] = works(body, lambda: (shard(*shapes[0]), shard(*shapes[1])))
-    assert measured.figures.notes == (f"runs once: {why}",)
+    assert measured.figures.notes == (f"runs once: {reason}",)
     assert not list(measured.recorded())
 
 

@@ -220,7 +220,9 @@ def test_rehearsal_detects_how_an_op_propagates(bench: Bench, way: str) -> None:
     figures = bench.take(plan(rounds=2, repeat=2))
     assert propagation_of(figures) is propagation
     assert {samples.state: calls_of(figures, samples.state) for samples in figures.samples} == recorded
-    assert {why: count for state in recorded for why, count in refused(figures, state).items()} == reasons
+    assert {
+        reason: count for state in recorded for reason, count in refused(figures, state).items()
+    } == reasons
     assert bench.op.calls == 30 or recorded is not USUAL_CALLS, (
         "the first round and the warm-up are discarded"
     )

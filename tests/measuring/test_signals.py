@@ -69,14 +69,14 @@ def test_handler_error_is_raised_at_exit(handler: Any, is_swallowed: bool) -> No
 
 
 def test_signal_during_restore_leaves_original_handler(handler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_back = signal.signal
+    original = signal.signal
     came: list[int] = []
 
     def late(number: int, handler: Any) -> Any:
         if number == NUMBER and not came:
             came.append(number)
             signal.raise_signal(number)
-        return put_back(number, handler)
+        return original(number, handler)
 
     with pytest.raises(LateError, match="too late"), Signals():
         monkeypatch.setattr(signal, "signal", late)

@@ -129,11 +129,11 @@ def test_methods_are_refused_during_a_measurement(
     pytester: pytest.Pytester, metric: str, methods: int
 ) -> None:
     result = measure_source(pytester, METHODS, "-s", f"--dtdispatch-metric={metric}", passed=1)
-    said = text_of(result)
-    assert said.count("MeasurementError: ") == said.count(
+    output = text_of(result)
+    assert output.count("MeasurementError: ") == output.count(
         " in thread 'MainThread': two threads would measure"
     )
-    assert said.count("MeasurementError: ") >= 2 * methods
+    assert output.count("MeasurementError: ") >= 2 * methods
 
 
 # Hooks and their counts

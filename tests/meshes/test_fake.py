@@ -17,7 +17,7 @@ from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 pytestmark = pytest.mark.torch
 
 
-def said(*args: Any, **keywords: Any) -> str:
+def error_line(*args: Any, **keywords: Any) -> str:
     """Return the one-line error that refuses a mesh."""
     with pytest.raises(DtDispatchError) as raised, fake_mesh(*args, **keywords):
         pass
@@ -51,7 +51,7 @@ def test_open_process_group_is_not_replaced() -> None:
     init_fake_group(8)
     try:
         mesh = init_device_mesh("cpu", (8,))
-        line = said((2, 4))
+        line = error_line((2, 4))
         assert line.startswith("fake_mesh: a process group is open (fake, 8 ranks): create the mesh on it")
         assert dist.is_initialized()
         a = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0)])
@@ -60,11 +60,11 @@ def test_open_process_group_is_not_replaced() -> None:
         dist.destroy_process_group()
         ShardingCaches().clear_all()
     with fake_mesh(2):
-        assert "(fake, 2 ranks)" in said(2)
+        assert "(fake, 2 ranks)" in error_line(2)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ({"mesh": "2x"}, "fake_mesh: mesh='2x' is not a mesh shape: extents of at least 1"),
         ({"mesh": ()}, "fake_mesh: mesh=() is not a mesh shape"),
@@ -75,6 +75,6 @@ def test_open_process_group_is_not_replaced() -> None:
     ],
     ids=str,
 )
-def test_unavailable_mesh_is_a_one_line_error(arguments: dict[str, Any], says: str) -> None:
-    assert said(**arguments).startswith(says)
+def test_unavailable_mesh_is_a_one_line_error(arguments: dict[str, Any], message: str) -> None:
+    assert error_line(**arguments).startswith(message)
     assert not dist.is_initialized()

@@ -186,8 +186,8 @@ def test_user_group_is_used_and_never_destroyed(open_group: OpenGroup) -> None:
     too_large = "mesh 4x4 needs 16 ranks, and the process group that is open has 8: it was open before"
     other = "backend gloo was requested, and the open process group is fake"
     owner = ProcessGroupOwner()
-    for place, says in ((fake(4, 4), too_large), (gloo, other)):
-        with pytest.raises(MeshError, match=rf"^{says}[^\n]*$"):
+    for place, message in ((fake(4, 4), too_large), (gloo, other)):
+        with pytest.raises(MeshError, match=rf"^{message}[^\n]*$"):
             owner.mesh(place)
     assert owner.group(fake(2, 4)) is owner.group(gloo, backend_is_chosen=False) is group
     mesh = owner.mesh(fake(4))

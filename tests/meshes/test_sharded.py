@@ -73,10 +73,10 @@ def test_equal_tensors_pass_with_or_without_remote_shards() -> None:
     assert_sharded_tensor_equal(Sharded(remote=None), Sharded(remote=None))
 
 
-@pytest.mark.parametrize(("change", "says"), CHANGES, ids=[says for _, says in CHANGES])
-def test_first_difference_is_named(change: Callable[[Sharded], object], says: str) -> None:
+@pytest.mark.parametrize(("change", "message"), CHANGES, ids=[message for _, message in CHANGES])
+def test_first_difference_is_named(change: Callable[[Sharded], object], message: str) -> None:
     other = Sharded()
     change(other)
     with pytest.raises(AssertionError) as raised:
         assert_sharded_tensor_equal(other, Sharded())
-    assert str(raised.value).startswith(f"sharded tensors differ: {says}")
+    assert str(raised.value).startswith(f"sharded tensors differ: {message}")

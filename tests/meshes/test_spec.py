@@ -63,7 +63,7 @@ LARGE = "mesh 100000000x100000 has 10000000000000 ranks; at most 1048576 are sim
 
 
 @pytest.mark.parametrize(
-    ("devices", "arguments", "says"),
+    ("devices", "arguments", "message"),
     [
         (0, ((1,), "cuda", "auto"), NO_CUDA),
         (0, ((1,), "cuda", "nccl"), NO_CUDA),
@@ -79,12 +79,12 @@ LARGE = "mesh 100000000x100000 has 10000000000000 ranks; at most 1048576 are sim
     ids=str,
 )
 def test_invalid_mesh_spec_is_refused(
-    monkeypatch: pytest.MonkeyPatch, devices: int, arguments: Any, says: str
+    monkeypatch: pytest.MonkeyPatch, devices: int, arguments: Any, message: str
 ) -> None:
     has_devices(monkeypatch, devices)
     with pytest.raises((MeshError, DevicesError)) as raised:
         choose_mesh(*arguments)
-    assert str(raised.value).startswith(says.format(torch=torch.__version__))
+    assert str(raised.value).startswith(message.format(torch=torch.__version__))
     assert "\n" not in str(raised.value)
 
 

@@ -212,7 +212,7 @@ def test_version_without_a_feature_reports_absent_rows(
 ) -> None:
     monkeypatch.setenv("DTDISPATCH_AB_GO_ON", "1")
     monkeypatch.setenv("DTDISPATCH_AB_PASSES", "2")
-    lacks = """
+    source = """
 def test_fails(dtdispatch, device_mesh):
     a = sharded(device_mesh)
     with dtdispatch.capture():
@@ -229,7 +229,7 @@ def test_expected_to_fail():
     import pytest
     pytest.xfail("known")
 """
-    pytester.makepyfile(test_ten=TEN_LINES, test_lacks=IMPORTS + lacks, test_broken="import nowhere")
+    pytester.makepyfile(test_ten=TEN_LINES, test_lacks=IMPORTS + source, test_broken="import nowhere")
     assert measure(pytester, PLUGIN).ret == 0
     assert (pytester.path / "noted").read_text() == "x"  # once
     content = read(answer)

@@ -11,7 +11,7 @@ from tests.plugin_runs import (
     TEN_LINES,
     assert_mistakes,
     assert_refused,
-    assert_says_once,
+    assert_reported_once,
     measure,
     measure_source,
     rows,
@@ -53,8 +53,8 @@ def test_rank_without_other_ranks_is_refused(
     pytester.makepyfile(PLAIN)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    says = "RANK=0 and WORLD_SIZE=2 in the environment, and no MASTER_ADDR, and no MASTER_PORT: start"
-    assert_refused(run(pytester, "--dtdispatch"), says)
+    message = "RANK=0 and WORLD_SIZE=2 in the environment, and no MASTER_ADDR, and no MASTER_PORT: start"
+    assert_refused(run(pytester, "--dtdispatch"), message)
     run(pytester).assert_outcomes(passed=1)  # nothing is measured
 
 
@@ -101,8 +101,8 @@ MISTAKES = [
         "MeasurementError: Passing, Passing was opened inside the capture and never closed",
     ),
     *(
-        (f"with dtdispatch.capture():\n    dtdispatch.{call}", f"{says}: close")
-        for call, says in (
+        (f"with dtdispatch.capture():\n    dtdispatch.{call}", f"{message}: close")
+        for call, message in (
             ("call(len, 'a', name='n')", "call(name='n') inside a capture would be measured twice"),
             ("scaling(len, name='n')", "scaling(name='n') inside a capture would be measured twice"),
             (f"compare({PAIR})", "compare(name='compare') inside a capture would be measured twice"),
@@ -113,9 +113,9 @@ MISTAKES = [
     *(
         (
             f"dtdispatch.steps(lambda: dtdispatch.{call}, name='train')",
-            f"MeasurementError: {says} inside 'train', which is being counted, would change its counts",
+            f"MeasurementError: {message} inside 'train', which is being counted, would change its counts",
         )
-        for call, says in (
+        for call, message in (
             ("steps(lambda: None)", "steps(name='step')"),
             ("capture()", "a capture"),
             ("call(int, name='n')", "call(name='n')"),
@@ -157,8 +157,8 @@ def test_factory_refuses_invalid_meshes(pytester: pytest.Pytester) -> None:
         for n, arguments in enumerate(MISTAKES_IN_MESHES)
     )
     result = measure_source(pytester, "".join(tests), failed=len(MISTAKES_IN_MESHES))
-    for says in MISTAKES_IN_MESHES.values():
-        assert_says_once(result, says)
+    for message in MISTAKES_IN_MESHES.values():
+        assert_reported_once(result, message)
 
 
 @pytest.mark.parametrize(
@@ -208,9 +208,11 @@ def test_is_alive(own_group):
     assert dist.get_world_size() == 4
 """
     result = measure_source(pytester, source, passed=2, errors=2)
-    says = "mesh 2x4 needs 8 ranks, and the process group that is open has 4: it was open before the test; "
-    assert_says_once(result, f"{says}destroy it first, or use a smaller mesh")
-    assert_says_once(result, "backend gloo was requested, and the open process group is fake")
+    message = (
+        "mesh 2x4 needs 8 ranks, and the process group that is open has 4: it was open before the test; "
+    )
+    assert_reported_once(result, f"{message}destroy it first, or use a smaller mesh")
+    assert_reported_once(result, "backend gloo was requested, and the open process group is fake")
 
 
 def test_destroying_the_group_in_a_test_is_allowed(pytester: pytest.Pytester) -> None:
@@ -257,8 +259,10 @@ def test_unclosed_capture_is_reported_with_the_test_error(pytester: pytest.Pytes
     text, _, _ = text_of(result).partition("short test summary info")
     lines = (pytester.path / "test_it.py").read_text().splitlines()
     for line in (n for n, each in enumerate(lines, start=1) if "capture().__enter__()" in each):
-        says = f"{pytester.path / 'test_it.py'}:{line}: this capture was entered and never left; use it in a"
-        assert text.count(says) == 1
+        message = (
+            f"{pytester.path / 'test_it.py'}:{line}: this capture was entered and never left; use it in a"
+        )
+        assert text.count(message) == 1
     for error in ("beside it", "of the test False", "of the test True"):
         assert text.count(f" ValueError: {error}") == 1
     assert text.count("got mixed torch.Tensor and DTensor") >= 2
@@ -280,8 +284,8 @@ def test_captures():
         pass
 {THEN_CLEAN}"""
     result = measure_source(pytester, source, "--dtdispatch-all", failed=2, passed=1)
-    assert_says_once(result, "Passing was opened inside the capture and never closed")
-    assert_says_once(result, "MeasurementError: a capture is open already")
+    assert_reported_once(result, "Passing was opened inside the capture and never closed")
+    assert_reported_once(result, "MeasurementError: a capture is open already")
     result.stdout.fnmatch_lines([">       with TimeCaptureMode():"])
 
 
@@ -298,8 +302,8 @@ def test_unsupported_torch_is_refused(
     pytester.makepyfile(TEN_LINES if not flags else "def test_plain(): pass")
     result = measure(pytester, *flags, "--benchmark-autosave")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    says = "cannot be measured: it lacks the native sharding-propagation cache's clear function"
-    assert_says_once(result, says)
+    message = "cannot be measured: it lacks the native sharding-propagation cache's clear function"
+    assert_reported_once(result, message)
 
 
 @pytest.mark.parametrize("flags", [(), ("--dtdispatch",)])
@@ -319,8 +323,8 @@ def test_fixture_without_torch_is_refused(pytester: pytest.Pytester, flags: tupl
     pytester.makepyfile(f"def test_mesh({'dtdispatch' if flags else 'device_mesh'}): pass")
     result = pytester.runpytest_subprocess(*ALONE, *flags)
     result.assert_outcomes(errors=1)
-    says = "torch is not installed"
-    assert_says_once(result, f"{says}: a mesh and what is measured on it need torch 2.5 or later")
+    message = "torch is not installed"
+    assert_reported_once(result, f"{message}: a mesh and what is measured on it need torch 2.5 or later")
     assert ("nothing was measured: no test passed" in text_of(result)) == bool(flags)
 
 
@@ -328,7 +332,7 @@ def test_fixture_without_torch_is_refused(pytester: pytest.Pytester, flags: tupl
 
 
 @pytest.mark.parametrize(
-    ("flag", "says"),
+    ("flag", "message"),
     [
         (f"export=csv:{'a' * 256}", "cannot be written: File name too long"),
         (f"expected={'a' * 256}", "cannot be read: File name too long"),
@@ -336,10 +340,10 @@ def test_fixture_without_torch_is_refused(pytester: pytest.Pytester, flags: tupl
         ("export=csv:one", "ERROR: one cannot be written: Too many levels of symbolic links"),
     ],
 )
-def test_flag_with_unusable_file_is_refused(pytester: pytest.Pytester, flag: str, says: str) -> None:
+def test_flag_with_unusable_file_is_refused(pytester: pytest.Pytester, flag: str, message: str) -> None:
     pytester.path.joinpath("one").symlink_to("two")
     pytester.path.joinpath("two").symlink_to("one")
-    assert_refused(measure_source(pytester, PLAIN, f"--dtdispatch-{flag}"), says)
+    assert_refused(measure_source(pytester, PLAIN, f"--dtdispatch-{flag}"), message)
 
 
 def test_hostile_call_names_are_escaped_in_the_terminal(pytester: pytest.Pytester) -> None:

@@ -97,13 +97,13 @@ def test_add(dtdispatch, device_mesh):
 """
 
 
-@pytest.mark.parametrize(("args", "threads", "said"), [((), 1, "1 thread"), (("program",), 3, "3 threads")])
+@pytest.mark.parametrize(("args", "threads", "output"), [((), 1, "1 thread"), (("program",), 3, "3 threads")])
 def test_machine_info_has_torch_device_and_threads(
-    pytester: pytest.Pytester, args: tuple[str, ...], threads: int, said: str
+    pytester: pytest.Pytester, args: tuple[str, ...], threads: int, output: str
 ) -> None:
     flags = ("--dtdispatch-device=cpu", *(f"-odtdispatch_threads={arg}" for arg in args))
     result = measure_source(pytester, THREADS, *flags, "--benchmark-json=rows.json", passed=1)
-    result.stdout.fnmatch_lines([f"  torch *caches, {said}"])
+    result.stdout.fnmatch_lines([f"  torch *caches, {output}"])
     machine = machine_of(pytester)["dtdispatch"]
     assert machine == {
         "torch_version": torch.__version__,

@@ -46,7 +46,7 @@ def test_codspeed_run_measures_nothing_with_reason(pytester: pytest.Pytester) ->
     assert benchmarks_of(pytester.path / "rows.json")
     result = pytester.runpytest_subprocess(*flags, "--codspeed", *SHORT)
     result.assert_outcomes(passed=2)
-    assert_says_once_of_ours(result, NOTHING + "pytest-codspeed measures this run; leave out --codspeed")
+    assert_reported_once_by_us(result, NOTHING + "pytest-codspeed measures this run; leave out --codspeed")
     result.stdout.fnmatch_lines(["*1 benchmarked*"])
 
 
@@ -56,7 +56,7 @@ def test_xdist_run_measures_nothing_with_one_reason(pytester: pytest.Pytester) -
     result = pytester.runpytest_subprocess(*PLAIN, *MEASURED, "-n2", "--benchmark-json=rows.json")
     assert result.ret == pytest.ExitCode.OK
     result.assert_outcomes(passed=2)
-    assert_says_once_of_ours(
+    assert_reported_once_by_us(
         result, NOTHING + "pytest-xdist runs tests in parallel, which makes latencies meaningless; run"
     )
     assert not benchmarks_of(pytester.path / "rows.json")
@@ -125,8 +125,8 @@ def test_disabled_plugin_leaves_no_trace(pytester: pytest.Pytester) -> None:
     assert run(pytester, "-pno:dtdispatch", "--dtdispatch").ret == pytest.ExitCode.USAGE_ERROR
 
 
-def assert_says_once_of_ours(result: pytest.RunResult, line: str) -> None:
-    """Like `plugin_runs.assert_says_once`, but other plugins may show their own files."""
+def assert_reported_once_by_us(result: pytest.RunResult, line: str) -> None:
+    """Like `plugin_runs.assert_reported_once`, but other plugins may show their own files."""
     assert sum(line in each for each in text_of(result).splitlines()) == 1
     assert "pytest_dtdispatch/" not in text_of(result)
     assert "INTERNALERROR" not in text_of(result)

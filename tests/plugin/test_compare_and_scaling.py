@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.plugin_runs import assert_says_once, benchmarks_of, measure, measure_source, run, text_of
+from tests.plugin_runs import assert_reported_once, benchmarks_of, measure, measure_source, run, text_of
 
 pytestmark = pytest.mark.torch
 
@@ -81,8 +81,8 @@ def test_failed_claim_shows_ratio_and_interval(pytester: pytest.Pytester) -> Non
     found = "dtensor against plain: slower, *(* to *) times as long in 15 rounds"
     result.stdout.fnmatch_lines([f"*assert {found}; faster needs the whole interval below 0.97*"])
     result = measure(pytester, "--dtdispatch-metric=counts", failed=1)
-    says = "'mlp': plain faster_than('dtensor', by=0.2) is disabled: latencies are not taken"
-    assert_says_once(result, says)
+    message = "'mlp': plain faster_than('dtensor', by=0.2) is disabled: latencies are not taken"
+    assert_reported_once(result, message)
     assert "mlp[dtensor]" in text_of(result)
 
 
@@ -93,8 +93,8 @@ def test_unequal(dtdispatch):
 """
     for result in (measure_source(pytester, source), run(pytester)):
         result.assert_outcomes(failed=1)
-        says = "the results of 'ones' and 'zeros' are not equal: Tensor-likes are not equal!"
-        assert says in text_of(result)
+        message = "the results of 'ones' and 'zeros' are not equal: Tensor-likes are not equal!"
+        assert message in text_of(result)
 
 
 # Scalings
@@ -159,9 +159,9 @@ def test_sizes_are_rows_above_the_exponents(pytester: pytest.Pytester) -> None:
 def test_exceeded_max_exponent_fails_but_saves_rows(pytester: pytest.Pytester) -> None:
     flags = ("-k", "adds", "--benchmark-json=rows.json")
     result = measure_source(pytester, adds("max_exponent=0.1"), *flags, failed=1)
-    assert_says_once(result, "GateError: adds: over its limits")
+    assert_reported_once(result, "GateError: adds: over its limits")
     result.stdout.fnmatch_lines([">       scaling = dtdispatch.scaling(*"])
-    says = r".*hit grows as size\^\S+ \(\S+ to \S+ in 7 passes\), all of it above the limit"
-    result.stdout.re_match_lines([says])
+    message = r".*hit grows as size\^\S+ \(\S+ to \S+ in 7 passes\), all of it above the limit"
+    result.stdout.re_match_lines([message])
     result.stdout.fnmatch_lines(["  hit grows as *; above max_exponent=0.1"])
     assert len(benchmarks_of(pytester.path / "rows.json")) == 2 * len(SIZES)

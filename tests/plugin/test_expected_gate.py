@@ -98,7 +98,7 @@ STOPPED = "the run stopped after"
 
 
 @pytest.mark.parametrize(
-    ("stop", "flag", "status", "says"),
+    ("stop", "flag", "status", "message"),
     [
         ("raise KeyboardInterrupt", "-q", None, ""),
         ("pytest.exit('enough', returncode=0)", "-q", 1, STOPPED),
@@ -108,7 +108,7 @@ STOPPED = "the run stopped after"
     ],
 )
 def test_stopped_or_unmeasured_run_overwrites_no_file(
-    pytester: pytest.Pytester, stop: str, flag: str, status: int | None, says: str
+    pytester: pytest.Pytester, stop: str, flag: str, status: int | None, message: str
 ) -> None:
     earlier = {pytester.path / f"of-{form}": text for form, text in EARLIER.items()}
     for path, text in earlier.items():
@@ -124,7 +124,7 @@ def test_stopped_or_unmeasured_run_overwrites_no_file(
         result = run(pytester, *MEASURED, *exports, flag)
         assert result.ret == status
         for path in earlier:
-            assert f"failed: {path} was not written: {says}" in text_of(result)
+            assert f"failed: {path} was not written: {message}" in text_of(result)
     assert {path: path.read_text() for path in earlier} == earlier
 
 
@@ -143,19 +143,21 @@ def test_full_disk_fails_the_run(pytester: pytest.Pytester, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("export", "says"),
+    ("export", "message"),
     [
         ("csv:kept", "kept has another format: name another file, or remove it"),
         ("html:kept", "kept has another format: name another file, or remove it"),
         ("csv:./expected.csv", "csv: expected.csv is the file of --dtdispatch-expected too"),
     ],
 )
-def test_unwritable_file_is_refused_before_the_run(pytester: pytest.Pytester, export: str, says: str) -> None:
+def test_unwritable_file_is_refused_before_the_run(
+    pytester: pytest.Pytester, export: str, message: str
+) -> None:
     files = {"kept": "<!DOCTYPE html>\n<title>mine</title>", "expected.csv": ""}
     for name, text in files.items():
         (pytester.path / name).write_text(text)
     expected = "--dtdispatch-expected=expected.csv"
-    assert_refused(run(pytester, *MEASURED, expected, f"--dtdispatch-export={export}"), says)
+    assert_refused(run(pytester, *MEASURED, expected, f"--dtdispatch-export={export}"), message)
     assert {name: (pytester.path / name).read_text() for name in files} == files
 
 
@@ -166,9 +168,9 @@ def test_own_results_pass_and_show_drift(
     pytester: pytest.Pytester, expected: Path, scripted: types.SimpleNamespace
 ) -> None:
     assert list(pytorch_reader.read_expected(expected)) == LISTED
-    says = "gate: passed against expected.csv: 11 passed"
-    assert_passed(run(pytester, *GATE), says, "drift of 11 passed rows: median +0.0 %")
-    assert_passed(run(pytester, *GATE, "-pno:benchmark"), says)
+    message = "gate: passed against expected.csv: 11 passed"
+    assert_passed(run(pytester, *GATE), message, "drift of 11 passed rows: median +0.0 %")
+    assert_passed(run(pytester, *GATE, "-pno:benchmark"), message)
     # Rows of deselected tests are not missing.
     assert_passed(run(pytester, *GATE, "-k", "test_step"), "expected.csv: 7 passed")
     scripted.extra_ns = 500
@@ -284,8 +286,8 @@ def test_gate_that_compared_nothing_fails(pytester: pytest.Pytester, expected: P
     expected.write_text("\n\n# nothing yet\n")
     failed(run(pytester, *GATE), "gate: failed against expected.csv: 11 new", "no row could be judged")
     pytester.makepyfile(test_results="def test_nothing(): pass")
-    says = ("gate: failed against expected.csv: ", "no row to judge")
-    failed(run(pytester, *gate), *says, passed=1)
+    message = ("gate: failed against expected.csv: ", "no row to judge")
+    failed(run(pytester, *gate), *message, passed=1)
     expected.write_text(rows)
     failed(run(pytester, *gate), "expected.csv: 11 missing", "no row could be judged", passed=1)
 
@@ -296,8 +298,8 @@ def test_noisy_result_is_inconclusive_without_correction(pytester: pytest.Pytest
         noisy = noisy.replace(old, new)
     pytester.makepyfile(test_results=noisy)
     result = run(pytester, *GATE)
-    says = (f"inconclusive {MUL}", "    noisy: its samples scatter by ")
-    assert_passed(result, "9 passed, 2 inconclusive", *says)
+    message = (f"inconclusive {MUL}", "    noisy: its samples scatter by ")
+    assert_passed(result, "9 passed, 2 inconclusive", *message)
     assert "or to paste" not in text_of(result)
     failed(run(pytester, *GATE, "-k", "mul"), "2 inconclusive", "no row could be judged", passed=1)
 

@@ -225,10 +225,10 @@ def test_value_that_moves_the_rootdir_is_refused(
     pytester: pytest.Pytester, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flag = ("--dtdispatch-expected", str(elsewhere))
-    says = f"ERROR: {' '.join(flag)} would move pytest's rootdir: write {'='.join(flag)}"
-    assert_refused(run(pytester, "--dtdispatch", *flag), says)
+    message = f"ERROR: {' '.join(flag)} would move pytest's rootdir: write {'='.join(flag)}"
+    assert_refused(run(pytester, "--dtdispatch", *flag), message)
     monkeypatch.setenv("PYTEST_ADDOPTS", " ".join(flag))
-    assert_refused(run(pytester, "--dtdispatch"), says)
+    assert_refused(run(pytester, "--dtdispatch"), message)
 
 
 def test_output_file_outside_rootdir_changes_no_row_name(pytester: pytest.Pytester, elsewhere: Path) -> None:

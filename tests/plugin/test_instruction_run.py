@@ -71,9 +71,9 @@ def test_callgrind_is_used_only_without_hardware_counter(monkeypatch: pytest.Mon
     assert choose("") == ("", "the hardware counter (callgrind is not needed)")
     with pytest.raises(pytest.UsageError) as raised:
         choose(NO_PMU)
-    says = f"--dtdispatch-metric instructions: no counter is available here: {NO_PMU}; "
+    message = f"--dtdispatch-metric instructions: no counter is available here: {NO_PMU}; "
     assert str(raised.value).startswith(
-        f"{says}valgrind is not on PATH: install valgrind (apt install valgrind"
+        f"{message}valgrind is not on PATH: install valgrind (apt install valgrind"
     )
     assert "\n" not in str(raised.value)
 

@@ -9,7 +9,7 @@ from textwrap import indent
 import pytest
 
 from pytest_dtdispatch.report.run import read_run
-from tests.plugin_runs import assert_says_once, import_compilers, measure, measure_source, run, text_of
+from tests.plugin_runs import assert_reported_once, import_compilers, measure, measure_source, run, text_of
 
 pytestmark = pytest.mark.torch
 import_compilers()
@@ -150,7 +150,7 @@ def test_marker_set_by_a_test_is_refused(pytester: pytest.Pytester) -> None:
     result = measure_source(pytester, source, failed=4, passed=1, errors=1)
     lines = [line for line in result.outlines if line.startswith("test_it.py:") and "changed after" in line]
     assert len(lines) == 5, text_of(result)
-    assert_says_once(measure(pytester, "-ktest_late"), "changed after measuring began")
+    assert_reported_once(measure(pytester, "-ktest_late"), "changed after measuring began")
 
 
 @pytest.mark.parametrize("hook", BY_HOOK)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.torch
-MOST_BYTES_A_TEST = 20_000  # rows, reports, and data stored by pytest-benchmark
+MAX_BYTES_PER_TEST = 20_000  # rows, reports, and data stored by pytest-benchmark
 
 # Each test creates a mesh and runs one of WORKS in rotation: an add, a backward, a redistribution, an error.
 TESTS = """
@@ -143,4 +143,4 @@ def test_many_tests_leave_nothing_behind(tmp_path: Path, tests: int, flag: str) 
     assert after["dtensors"] == 0
     held = [[int(word) for word in line.split()] for line in (tmp_path / "held.txt").read_text().splitlines()]
     (first, held_first), *_, (last, held_last) = held
-    assert tests < 100 or (held_last - held_first) / (last - first) < MOST_BYTES_A_TEST
+    assert tests < 100 or (held_last - held_first) / (last - first) < MAX_BYTES_PER_TEST

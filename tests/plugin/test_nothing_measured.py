@@ -8,7 +8,7 @@ import pytest
 import torch.distributed.tensor.debug  # noqa: F401
 
 from pytest_dtdispatch.torchapi.groups import has_local_mode
-from tests.plugin_runs import ADDS, IMPORTS, assert_says_once, measure, measure_source, rows, run, text_of
+from tests.plugin_runs import ADDS, IMPORTS, assert_reported_once, measure, measure_source, rows, run, text_of
 
 pytestmark = pytest.mark.torch
 
@@ -49,14 +49,14 @@ def test_reason_for_no_measured_test_is_shown(pytester: pytest.Pytester, code: s
 
 
 def test_run_without_ops_is_reported_at_every_verbosity(pytester: pytest.Pytester) -> None:
-    says = "nothing was measured: no test that passed "
+    message = "nothing was measured: no test that passed "
     result = measure_source(pytester, "def test_one(): pass\ndef test_two(): pass")
-    result.stdout.fnmatch_lines([f"{says}made a call on DTensors*--dtdispatch-all*"])
+    result.stdout.fnmatch_lines([f"{message}made a call on DTensors*--dtdispatch-all*"])
     assert "2 passed, 2 not measured in" in last_line(result)
     for verbosity in ("-q", "-qq", "-v"):
-        measure(pytester, verbosity).stdout.fnmatch_lines([f"{says}*"])
-    says = "nothing was measured: no capture received an op on DTensors in a test that passed"
-    measure(pytester, "--dtdispatch-all").stdout.fnmatch_lines([says])
+        measure(pytester, verbosity).stdout.fnmatch_lines([f"{message}*"])
+    message = "nothing was measured: no capture received an op on DTensors in a test that passed"
+    measure(pytester, "--dtdispatch-all").stdout.fnmatch_lines([message])
 
 
 PLAIN = """
@@ -80,11 +80,11 @@ def test_unmeasured_tests_are_named(pytester: pytest.Pytester, metric: str) -> N
     result = measure_source(pytester, TESTS + PLAIN, f"--dtdispatch-metric={metric}", passed=4)
     path = pytester.path / "test_it.py"
     line = path.read_text().splitlines().index("    with dtdispatch.capture():  # of none") + 1
-    says = "it measured nothing with its dtdispatch fixture"
+    message = "it measured nothing with its dtdispatch fixture"
     assert [text for text in result.outlines if text.startswith("not measured")] == [
         f"not measured: test_it.py::test_plain: {NO_OPS} at {path}:{line}",
-        f"not measured: test_it.py::test_never_called: {says}",
-        f"not measured: test_it.py::test_raises: {says}",
+        f"not measured: test_it.py::test_never_called: {message}",
+        f"not measured: test_it.py::test_raises: {message}",
     ]
     assert "4 passed, 3 not measured in" in last_line(result)
 
@@ -101,8 +101,8 @@ def test_capture_without_ops_fails_under_a_gate(pytester: pytest.Pytester, gate:
 def test_unentered_capture_is_an_error(pytester: pytest.Pytester) -> None:
     path = pytester.makepyfile("def test_it(dtdispatch):\n    dtdispatch.capture()")
     result = measure(pytester)
-    says = "this capture was never entered, so nothing was measured; use it in a with"
-    assert_says_once(result, f"{path}:2: {says}")
+    message = "this capture was never entered, so nothing was measured; use it in a with"
+    assert_reported_once(result, f"{path}:2: {message}")
     result.assert_outcomes(passed=1, errors=1)
     run(pytester).assert_outcomes(passed=1)
 
@@ -118,7 +118,9 @@ def test_measuring_flag_alone_is_refused(pytester: pytest.Pytester, flag: str) -
     result = run(pytester, f"--dtdispatch-{flag}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     name = f"--dtdispatch-{flag.partition('=')[0]}"
-    assert_says_once(result, f"ERROR: {name}: nothing is measured without --dtdispatch or --dtdispatch-all")
+    assert_reported_once(
+        result, f"ERROR: {name}: nothing is measured without --dtdispatch or --dtdispatch-all"
+    )
 
 
 def test_mesh_flags_and_ini_values_work_unmeasured(pytester: pytest.Pytester) -> None:

@@ -115,8 +115,8 @@ def test_diverging_rank_is_named(tmp_path: Path) -> None:
     assert "failed: test_faults.py::test_raises (call): rank 1 failed: ValueError: boom" in text
     assert 'raise ValueError("boom")' in text  # its own traceback is shown
     for test, phase in (("skips", "setup"), ("skips_inside", "call")):
-        says = "rank 1 skipped what ranks 0, 2 run: not on this one"
-        assert f"failed: test_faults.py::test_{test} ({phase}): {says}" in text
+        message = "rank 1 skipped what ranks 0, 2 run: not on this one"
+        assert f"failed: test_faults.py::test_{test} ({phase}): {message}" in text
     start = "at the start of"
     for first, other in (("sub.Tensor(f32[8,8]S0, f32[8,8]S0)@3", "add"), ("another", "one")):
         assert re.search(f"rank 0 {start} {re.escape(first)}; ranks? 1.* {start} {other}", text)
@@ -150,21 +150,21 @@ def test_hanging_rank_is_named_with_its_stack(tmp_path: Path, results: Path) -> 
 
 def test_hanging_rank_zero_is_named_by_rank_one(tmp_path: Path) -> None:
     run = fail_on_ranks(tmp_path, HANGS.format(rank=0), launcher=by_torchrun)
-    why = f"rank 0 did not end the call of test_faults.py::test_bad within {TIMEOUT_S} s"
-    assert f"ERROR: rank 1 could not continue: {why}" in run.text
+    cause = f"rank 0 did not end the call of test_faults.py::test_bad within {TIMEOUT_S} s"
+    assert f"ERROR: rank 1 could not continue: {cause}" in run.text
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "message"),
     [
         ("def test_more(): pass", "ranks collected different tests: rank 1 also has {}::test_more"),
         ("import no_such_module", f"rank 1 could not collect {{}}: ModuleNotFoundError: {NO_MODULE}"),
     ],
     ids=["other tests", "no module"],
 )
-def test_rank_with_different_collection_fails_before_tests(tmp_path: Path, body: str, says: str) -> None:
+def test_rank_with_different_collection_fails_before_tests(tmp_path: Path, body: str, message: str) -> None:
     run = fail_on_ranks(tmp_path, f"if RANK == 1:\n    {body}\n")
-    assert f"failed: {says.format('test_faults.py')}" in run.text
+    assert f"failed: {message.format('test_faults.py')}" in run.text
     assert "no tests ran" in run.text
 
 
@@ -228,13 +228,13 @@ def test_ranks_end_with_a_killed_launcher(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rank", "is_open", "says"),
+    ("rank", "is_open", "message"),
     [
         (0, True, "rank 0 cannot open a store: the port of 127.0.0.1:{port} is in use"),
         (1, False, "rank 1 finds no store at 127.0.0.1:{port} within 2 s"),
     ],
 )
-def test_unreachable_store_is_named(tmp_path: Path, rank: int, is_open: bool, says: str) -> None:
+def test_unreachable_store_is_named(tmp_path: Path, rank: int, is_open: bool, message: str) -> None:
     (tmp_path / "test_good.py").write_text(IMPORTS + GOOD)
     command = (sys.executable, "-m", "pytest", "-q", "--dtdispatch", "--dtdispatch-timeout=2")
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -244,7 +244,7 @@ def test_unreachable_store_is_named(tmp_path: Path, rank: int, is_open: bool, sa
         variables = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
         run = finish(command, tmp_path, variables={**variables, "MASTER_PORT": str(port)})
     assert run.status == 1
-    assert f"ERROR: {says.format(port=port)}" in run.text
+    assert f"ERROR: {message.format(port=port)}" in run.text
     assert "Traceback" not in run.text
 
 

@@ -266,8 +266,8 @@ def test_local_backend_measures_every_rank(pytester: pytest.Pytester) -> None:
 def test_suite_skips_without_ranks_with_reason(pytester: pytest.Pytester) -> None:
     result = measure(pytester, "-rs", *SUITE)
     assert result.ret == pytest.ExitCode.OK
-    says = "several ranks are needed: add --dtdispatch-nproc 4, or start pytest with torchrun"
-    assert says in result.stdout.str()
+    message = "several ranks are needed: add --dtdispatch-nproc 4, or start pytest with torchrun"
+    assert message in result.stdout.str()
 
 
 @pytest.mark.cuda

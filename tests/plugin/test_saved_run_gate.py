@@ -247,8 +247,8 @@ def test_undecided_row_runs_more_rounds(pytester: pytest.Pytester) -> None:
     assert run(pytester, *SAVE, auto).ret == pytest.ExitCode.OK
     result = run(pytester, *COMPARE, auto, "--dtdispatch-fail=miss=median:10%", "-v")
     [line] = [line for line in text_of(result).splitlines() if line.startswith("  mul") and " miss " in line]
-    most = MOST_ROUNDS * (1 + blocks.MAX_EXTENSIONS)
-    assert f"{most}+{most}" in line
+    maximum = MOST_ROUNDS * (1 + blocks.MAX_EXTENSIONS)
+    assert f"{maximum}+{maximum}" in line
 
 
 # Thresholds of markers in the saved run
@@ -338,9 +338,9 @@ def test_rows_of_a_renamed_file_are_missing(pytester: pytest.Pytester, ini: str)
     pytester.makeini(f"[pytest]\n{ini}\n")
     failed(run(pytester, *GATE), "4 missing")
     named = run(pytester, *GATE, "test_kept.py")
-    says = f"{path.name}: 4 new, 4 rows not selected"
+    message = f"{path.name}: 4 new, 4 rows not selected"
     if "addopts" not in ini:
-        failed(named, says)
+        failed(named, message)
 
 
 def test_excluded_rows_are_counted(pytester: pytest.Pytester) -> None:
@@ -405,8 +405,8 @@ def test_other_mesh_is_mismatched_even_with_any_machine(pytester: pytest.Pyteste
 
 def test_other_machine_is_mismatched_unless_allowed(pytester: pytest.Pytester) -> None:
     edit(save(pytester), lambda saved: saved["environment"].update(threads="99"))
-    says = "mismatched threads: 99 then, 1 now"
-    failed(run(pytester, *GATE), "1 mismatched", says, "--dtdispatch-any-machine")
+    message = "mismatched threads: 99 then, 1 now"
+    failed(run(pytester, *GATE), "1 mismatched", message, "--dtdispatch-any-machine")
     assert_passed(run(pytester, *GATE, "--dtdispatch-any-machine"), "4 passed")
 
 
@@ -416,8 +416,8 @@ def test_other_machine_is_mismatched_unless_allowed(pytester: pytest.Pytester) -
 def test_gate_without_saved_run_fails_but_saves(pytester: pytest.Pytester) -> None:
     write(pytester)
     both = (*MEASURED, "--benchmark-compare", "--benchmark-autosave", "--dtdispatch-fail=10%")
-    says = ("--benchmark-compare finds no saved run", "--benchmark-autosave")
-    failed(run(pytester, *both), "1 missing", *says)
+    message = ("--benchmark-compare finds no saved run", "--benchmark-autosave")
+    failed(run(pytester, *both), "1 missing", *message)
     assert_passed(run(pytester, *both), "4 passed")
 
 
@@ -457,16 +457,18 @@ MUST_NAME = "--benchmark-compare of pytest-benchmark must name"
 
 
 @pytest.mark.parametrize(
-    ("flags", "says"),
+    ("flags", "message"),
     [
         (("--benchmark-compare",), "nothing is measured without --dtdispatch"),
         (("--dtdispatch",), f"{MUST_NAME} the saved run to compare with"),
         (("--dtdispatch", "-pno:benchmark"), MUST_NAME),
     ],
 )
-def test_gate_without_work_is_refused(pytester: pytest.Pytester, flags: tuple[str, ...], says: str) -> None:
+def test_gate_without_work_is_refused(
+    pytester: pytest.Pytester, flags: tuple[str, ...], message: str
+) -> None:
     write(pytester)
-    assert_refused(run(pytester, *flags, "--dtdispatch-fail=median:10%"), "--dtdispatch-fail: ", says)
+    assert_refused(run(pytester, *flags, "--dtdispatch-fail=median:10%"), "--dtdispatch-fail: ", message)
 
 
 def test_torn_saved_run_is_refused(pytester: pytest.Pytester) -> None:
@@ -491,13 +493,13 @@ def test_saved_run_without_our_rows_is_refused(
 ) -> None:
     path = save(pytester)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"dtdispatch": None}))
-    says = f"{path} is not a saved run: nothing in it was measured with --dtdispatch"
+    message = f"{path} is not a saved run: nothing in it was measured with --dtdispatch"
     result = run(pytester, *COMPARE)
-    assert_passed(result, f"not compared with the saved run: {says}")
+    assert_passed(result, f"not compared with the saved run: {message}")
     assert "gate: " not in text_of(result)
-    assert_refused(run(pytester, *GATE), says)
+    assert_refused(run(pytester, *GATE), message)
     write(pytester, marker='@pytest.mark.dtdispatch(threshold="60%")')
-    failed(run(pytester, *COMPARE), f"missing {says}")
+    failed(run(pytester, *COMPARE), f"missing {message}")
 
 
 def test_newest_run_of_this_machine_is_compared(
@@ -513,14 +515,14 @@ def test_newest_run_of_this_machine_is_compared(
     result = run(pytester, *newest)
     assert_passed(result, f"{path.name}: 4 passed")
     lines = [line for line in result.outlines if "passed over" in line]
-    for line, file, why in zip(
+    for line, file, reason in zip(
         lines,
         (theirs, other, empty),
         ("nothing in it was measured", "its CPU is 'another', not ", "it is empty"),
         strict=True,
     ):
         assert line.startswith(f"--benchmark-compare passed over {file}: ")
-        assert why in line
+        assert reason in line
     any_machine = run(pytester, *newest, "--dtdispatch-any-machine")
     assert_passed(any_machine, f"{other.name}: 4 passed")
     path.unlink()

@@ -17,7 +17,7 @@ from tests.plugin_runs import (
     IMPORTS,
     assert_passed,
     assert_refused,
-    assert_says_once,
+    assert_reported_once,
     benchmarks_of,
     measure,
     run,
@@ -101,10 +101,10 @@ def test_custom_sampler_reaches_table_files_and_gates(pytester: pytest.Pytester)
 def test_unavailable_sampler_is_refused_in_one_line(pytester: pytest.Pytester) -> None:
     line = 'why_not = lambda self: "this kernel has no such clock"'
     pytester.makeconftest(SAMPLER.replace("        begin = end", f"        {line}\n        begin = end"))
-    says = "--dtdispatch-metric thread-cpu: this kernel has no such clock"
-    assert_refused(measure(pytester, METRIC), says)
-    says = "'cpu' is not one of time, counts, instructions, thread-cpu"
-    assert_refused(measure(pytester, "--dtdispatch-metric=cpu"), says)
+    message = "--dtdispatch-metric thread-cpu: this kernel has no such clock"
+    assert_refused(measure(pytester, METRIC), message)
+    message = "'cpu' is not one of time, counts, instructions, thread-cpu"
+    assert_refused(measure(pytester, "--dtdispatch-metric=cpu"), message)
 
 
 COUNTS = """
@@ -235,10 +235,10 @@ def test_results_of_an_unregistered_kind_are_preserved(
 
 
 def test_unrecordable_result_is_a_one_line_error(pytester: pytest.Pytester) -> None:
-    for numbers, why in (
+    for numbers, reason in (
         (["type('', (), {'kind': 'other'})"], "no kind of results is registered as 'other'; valid: budget, "),
         (['Number("one", 1)', 'Number("one", 2)'], "the name 'one' is used by another call of this test"),
     ):
         with_numbers(pytester, *numbers)
         result = measure(pytester, failed=1)
-        assert_says_once(result, f"MeasurementError: {why}")
+        assert_reported_once(result, f"MeasurementError: {reason}")

@@ -149,14 +149,14 @@ def test_help_lists_flags_defaults_and_ini_names(pytester: pytest.Pytester) -> N
         assert default in text
 
 
-@pytest.mark.parametrize(("name", "text", "says"), MISTAKES)
-def test_invalid_value_is_refused(pytester: pytest.Pytester, name: str, text: str, says: str) -> None:
+@pytest.mark.parametrize(("name", "text", "message"), MISTAKES)
+def test_invalid_value_is_refused(pytester: pytest.Pytester, name: str, text: str, message: str) -> None:
     """The error names the setting's source and the valid values."""
     setting, file = SETTINGS[name], pytester.path / "tox.ini"
     named = setting.flag if "flag" in setting.ways else f"-o {setting.dest}"
-    assert error_of(pytester, *flags_of(name, (text,))) == f"{named}: {text!r} {says}"
+    assert error_of(pytester, *flags_of(name, (text,))) == f"{named}: {text!r} {message}"
     ini = f"{setting.dest} = {text}"
-    assert error_of(pytester, ini=ini) == f"{file}: {setting.dest}: {text!r} {says}"
+    assert error_of(pytester, ini=ini) == f"{file}: {setting.dest}: {text!r} {message}"
 
 
 def test_fixture_list_names_each_method(pytester: pytest.Pytester) -> None:
@@ -180,9 +180,9 @@ def test_empty_flag_is_refused(pytester: pytest.Pytester) -> None:
 
 
 def test_default_mesh_has_all_ranks(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    says = "--dtdispatch-metric instructions: instructions are counted in one process, not on ranks"
+    message = "--dtdispatch-metric instructions: instructions are counted in one process, not on ranks"
     on_two = ("--dtdispatch", "--dtdispatch-nproc=2")
-    assert error_of(pytester, *on_two, "--dtdispatch-metric=instructions") == says
+    assert error_of(pytester, *on_two, "--dtdispatch-metric=instructions") == message
     for name, value in (("RANK", 1), ("WORLD_SIZE", 3), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", 1)):
         monkeypatch.setenv(name, str(value))
     assert settings_of(pytester).mesh == (3,)
@@ -192,7 +192,7 @@ def test_default_mesh_has_all_ranks(pytester: pytest.Pytester, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("args", "most", "stops"),
+    ("args", "maximum", "stops"),
     [
         (["--dtdispatch-rounds=7"], 7, False),
         (["--dtdispatch-rounds=auto"], 20, True),
@@ -200,9 +200,11 @@ def test_default_mesh_has_all_ranks(pytester: pytest.Pytester, monkeypatch: pyte
         (["--dtdispatch-rounds=auto", "--dtdispatch-metric=counts"], 20, False),
     ],
 )
-def test_maximum_rounds_of_auto(pytester: pytest.Pytester, args: list[str], most: int, stops: bool) -> None:
+def test_maximum_rounds_of_auto(
+    pytester: pytest.Pytester, args: list[str], maximum: int, stops: bool
+) -> None:
     settings = settings_of(pytester, *args)
-    assert (settings.most_rounds, settings.stops_when_enough) == (most, stops)
+    assert (settings.most_rounds, settings.stops_when_enough) == (maximum, stops)
 
 
 @pytest.mark.parametrize(
@@ -306,30 +308,30 @@ INVALID_MARKERS = [
 def test_invalid_marker_error_names_line_and_valid_values(pytester: pytest.Pytester) -> None:
     above = "import numpy\nclass Silent:\n    def __repr__(self): raise RuntimeError('no')"
     items = items_of(pytester, [arguments for arguments, _ in INVALID_MARKERS], above=above)
-    for item, (_, says) in zip(items, INVALID_MARKERS, strict=True):
+    for item, (_, message) in zip(items, INVALID_MARKERS, strict=True):
         with pytest.raises(pytest.UsageError) as raised:
             resolve.test_settings(item)
         line = str(raised.value)
         file, number, _ = item.location
-        assert line.startswith(f"{file}:{(number or 0) + 1}: {says}")
+        assert line.startswith(f"{file}:{(number or 0) + 1}: {message}")
         source = item.path.read_text().splitlines()
         assert source[number or 0].startswith(("@pytest.mark.dtdispatch", "def test_"))
         assert "\n" not in line
 
 
 @pytest.mark.parametrize(
-    ("ini", "marker", "says"),
+    ("ini", "marker", "message"),
     [
         ("dtdispatch_mesh = 2x", "", "tox.ini: dtdispatch_mesh: '2x' is not"),
         ("", "round=5", "test_it.py:2: marker dtdispatch has no keyword"),
     ],
 )
-def test_invalid_setting_is_one_line(pytester: pytest.Pytester, ini: str, marker: str, says: str) -> None:
+def test_invalid_setting_is_one_line(pytester: pytest.Pytester, ini: str, marker: str, message: str) -> None:
     pytester.makeini(f"[pytest]\n{ini}\n")
     pytester.makepyfile(test_it=f"import pytest\n@pytest.mark.dtdispatch({marker})\ndef test_a(): pass")
     result = pytester.runpytest_inprocess(*PLUGINS)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     [line] = [line for line in result.errlines if line.strip()]
     assert line.startswith("ERROR: ")
-    assert says in line
+    assert message in line
     assert "Traceback" not in result.stdout.str()

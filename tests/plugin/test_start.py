@@ -74,9 +74,9 @@ def test_torch_is_imported_late_and_measuring_has_header(
         assert fnmatch.fnmatchcase(headers.pop(), "dtdispatch: load *")
     where = "dtdispatch: *, metric=time mesh=2x4 device=auto backend=fake"
     counts = "dtdispatch: rounds=5 repeat=10 max_time=1s ops=add[*]"
-    says = (where, counts) if args else ()
-    assert len(headers) == len(says)
-    assert all(map(fnmatch.fnmatchcase, headers, says))
+    message = (where, counts) if args else ()
+    assert len(headers) == len(message)
+    assert all(map(fnmatch.fnmatchcase, headers, message))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.plugin_runs import IMPORTS, assert_says_once, measure, measure_source, run, text_of
+from tests.plugin_runs import IMPORTS, assert_reported_once, measure, measure_source, run, text_of
 
 pytestmark = pytest.mark.torch
 
@@ -133,7 +133,7 @@ def test_fails(device_mesh):
     assert "test_none" not in text_of(result), "a test without DTensors has no line"
     result = run(pytester, *WHOLE, "--dtdispatch-max=misses=0", passed=1, failed=2)
     # A failing test fails with the same error as uncounted.
-    assert_says_once(result, "capture 1: over its limits")
+    assert_reported_once(result, "capture 1: over its limits")
     assert "assert 1 == 2" in text_of(result)
     run(pytester, *WHOLE, "--dtdispatch-max=misses=2").assert_outcomes(passed=2, failed=1)
 

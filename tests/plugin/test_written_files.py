@@ -80,13 +80,13 @@ def test_saved_run_exports_like_live_run(
     assert [number.metric for number in numbers if name_in_files(number.row) == same] == ["call_ns"]
     page = (path / "live-html").read_text()
     assert html_page(replace(read_run(path / "saved.json"), where="")) == page
-    for said in ("Failed: ", "1 improved", "&lt;step&gt;", "unexplained", "compare[other]", "Comparisons"):
-        assert said in page
+    for part in ("Failed: ", "1 improved", "&lt;step&gt;", "unexplained", "compare[other]", "Comparisons"):
+        assert part in page
     assert_has_our_properties(path / "junit.xml")
     assert main(["report", "saved.json", "saved.json"]) == 0
-    said = capsys.readouterr().out
-    assert "misses_per_step" in said
-    assert "test_it.py::test_all: train (budget): before and after" in said
+    output = capsys.readouterr().out
+    assert "misses_per_step" in output
+    assert "test_it.py::test_all: train (budget): before and after" in output
     assert main(["report", "saved.json", "saved.json", "--export", "html:page.html"]) == 2
     assert capsys.readouterr().err == "dtdispatch: --export writes one run: name one SAVED.json\n"
 
@@ -129,7 +129,7 @@ def assert_has_our_properties(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("export", "says"),
+    ("export", "message"),
     [
         ("trace:out", "out was not written: no steps were counted"),
         ("oss-json:out", "'oss-json:out' is not FORMAT:FILE, with a format of csv, json, github-"),
@@ -137,14 +137,14 @@ def assert_has_our_properties(file: Path) -> None:
     ],
 )
 def test_impossible_export_is_a_one_line_error(
-    export: str, says: str, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+    export: str, message: str, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = number("t.py::test_a::train", "misses_per_step", 2)
     saved = {"benchmarks": [], KEY: encode_run(ReportedRun(numbers=(found,)))}
     Path("saved.json").write_text(json.dumps(saved))
     assert main(["report", "saved.json", f"--export={export}"]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert says in line
+    assert message in line
     assert not Path("out").exists()
 
 
@@ -178,8 +178,8 @@ def test_ini_exports_are_written_beside_it(
     assert result.ret == pytest.ExitCode.OK, text_of(result)
     assert (pytester.path / "b.json").exists()
     assert (pytester.path / "s.csv").exists()
-    said = "no summary was written: --dtdispatch-export markdown:auto finds no GITHUB_STEP_SUMMARY"
-    assert said in text_of(result)
+    notice = "no summary was written: --dtdispatch-export markdown:auto finds no GITHUB_STEP_SUMMARY"
+    assert notice in text_of(result)
 
 
 def test_job_gets_summary_and_annotations(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

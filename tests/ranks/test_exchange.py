@@ -116,8 +116,8 @@ def test_ranks_agree_on_the_minimum_of_each_number(pair: list[Lockstep]) -> None
 
 
 def test_different_subjects_are_an_error_naming_both(pair: list[Lockstep]) -> None:
-    says = "ranks measure different things: rank 0 at the start of add; rank 1 at the start of sub"
-    assert on_all(Lockstep.sync, pair, ("add", "sub")) == [says, says]
+    message = "ranks measure different things: rank 0 at the start of add; rank 1 at the start of sub"
+    assert on_all(Lockstep.sync, pair, ("add", "sub")) == [message, message]
 
 
 def test_different_steps_are_an_error_that_names_both(pair: list[Lockstep]) -> None:

@@ -130,13 +130,13 @@ def test_merged_limit_verdict_is_worst_and_names_ranks() -> None:
 def test_equal_failures_of_ranks_are_one_line() -> None:
     passed, xfailed = PhaseOutcome(PASSED), PhaseOutcome("xfailed", "known")
     late, boom = PhaseOutcome(FAILED, "timed out"), PhaseOutcome(FAILED, "boom")
-    said = complaints({0: late, 1: boom, 2: late, 3: passed})
-    assert said == ["ranks 0, 2 failed: timed out", "rank 1 failed: boom"]
+    lines = complaints({0: late, 1: boom, 2: late, 3: passed})
+    assert lines == ["ranks 0, 2 failed: timed out", "rank 1 failed: boom"]
     assert complaints({0: passed, 1: xfailed, 2: passed}) == ["rank 1 xfailed what ranks 0, 2 run: known"]
 
 
 @pytest.mark.parametrize(
-    ("other", "says"),
+    ("other", "message"),
     [
         (["a", "b", "c"], ""),
         (["a", "c"], "lacks b"),
@@ -146,8 +146,8 @@ def test_equal_failures_of_ranks_are_one_line() -> None:
         (["a", "c", "b"], "has them in another order than rank 0"),
     ],
 )
-def test_first_difference_of_collections_is_named(other: list[str], says: str) -> None:
-    assert collected_difference(["a", "b", "c"], other) == says
+def test_first_difference_of_collections_is_named(other: list[str], message: str) -> None:
+    assert collected_difference(["a", "b", "c"], other) == message
 
 
 @given(some.lists(some.text(max_size=3)), some.lists(some.text(max_size=3)))

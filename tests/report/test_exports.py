@@ -39,10 +39,10 @@ def test_flag_lists_every_format() -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_earlier_file_format_is_detected_from_its_beginning(name: str) -> None:
     form = FORMATS[name]
-    text, said = form.render(run_of(traces=(TRACE,)), Path("out"))
+    text, output = form.render(run_of(traces=(TRACE,)), Path("out"))
     assert re.match(form.begins, text)
     assert [other for other, of in FORMATS.items() if re.match(of.begins, text)] == [name]
-    assert said.endswith("written to out")
+    assert output.endswith("written to out")
     if name != "trace":
         assert re.match(form.begins, form.render(hostile_run(), Path("out"))[0])
 
@@ -67,8 +67,8 @@ def test_results_file_is_distinguished_from_expected_file(text: str, is_one: boo
 
 def test_traces_are_joined() -> None:
     form = FORMATS["trace"]
-    text, said = form.render(run_of(traces=(TRACE, TRACE)), Path("out"))
-    assert said == "2 events written to out"
+    text, output = form.render(run_of(traces=(TRACE, TRACE)), Path("out"))
+    assert output == "2 events written to out"
     assert [event["name"] for event in json.loads(text)["traceEvents"]] == ["step 1"] * 2
 
 
@@ -199,8 +199,8 @@ def test_files_must_differ_and_contain_only_exports(tmp_path: Path) -> None:
     with pytest.raises(DtDispatchError, match="two formats have the same file"):
         export_saved(run_of(), [Export("csv", file), Export("bencher", tmp_path / "." / "a.csv")])
     assert export_saved(run_of(), [Export("csv", file)]) == [f"2 results written to {file}"]
-    says = r"a\.csv has another format: name another file, or remove it"
-    with pytest.raises(DtDispatchError, match=says):
+    message = r"a\.csv has another format: name another file, or remove it"
+    with pytest.raises(DtDispatchError, match=message):
         export_saved(run_of(), [Export("bencher", file)])
 
 

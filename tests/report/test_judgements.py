@@ -34,7 +34,7 @@ COMMAND = 'dtdispatch expected update expected.csv --results results.csv --reaso
 LONG = f"tests/test_a_folder/test_file.py::test_{'name' * 30}::mm(f32[8,8]S0, f32[8,8]R)@4"
 
 
-def said_of(judgement: Judgement, width: int = 200, since: str = "") -> list[str]:
+def lines_shown(judgement: Judgement, width: int = 200, since: str = "") -> list[str]:
     return lines_of(judgement_document(replace(judgement, where="base.json", since=since)), width)
 
 
@@ -49,8 +49,8 @@ def judged(*factors: float, states: tuple[State, ...] = (State.HIT,) * 5) -> Jud
 
 
 def test_drift_of_passed_rows_is_one_line() -> None:
-    said = said_of(judged(1.06, 1.04, 1.05, 0.95, 1.5), since="2026-07-31")
-    [line] = [line for line in said if "drift" in line]
+    output = lines_shown(judged(1.06, 1.04, 1.05, 0.95, 1.5), since="2026-07-31")
+    [line] = [line for line in output if "drift" in line]
     assert line == (
         "  drift of 4 passed rows since 2026-07-31: "
         "median +4.5 % (+4.4 % to +4.6 %, medians of 99 % intervals)"
@@ -58,13 +58,13 @@ def test_drift_of_passed_rows_is_one_line() -> None:
 
 
 def test_drift_with_plain_tensor_shift_suspects_the_machine() -> None:
-    assert said_of(judged(1.05, 1.05, states=(State.HIT, State.LOCAL)))[-1] == (
+    assert lines_shown(judged(1.05, 1.05, states=(State.HIT, State.LOCAL)))[-1] == (
         "  the op on plain tensors shifted by +5.0 % (median of 1 rows): the machine may be the cause"
     )
 
 
 def test_rows_are_listed_with_worst_verdict_first() -> None:
-    first, head, test, worst, once, slow, same, remedy, drift = said_of(judged(1.0, 1.05, 1.5))
+    first, head, test, worst, once, slow, same, remedy, drift = lines_shown(judged(1.0, 1.05, 1.5))
     assert first == "gate: failed against base.json: 2 passed, 1 regressed (median:10%)"
     titles = "signature state base now change % 99 % interval samples verdict"
     assert (head.split(), test) == (titles.split(), "t.py::test")
@@ -74,7 +74,7 @@ def test_rows_are_listed_with_worst_verdict_first() -> None:
     assert [line.split()[0] for line in (slow, same)] == ["b", "a"]
     assert remedy == "  1 regressed: find what slowed it, or save a new run if the cost is wanted"
     assert drift.startswith("  drift of 2 passed rows: median ")
-    assert all(len(line) <= 80 for line in said_of(judged(1.5), width=80))
+    assert all(len(line) <= 80 for line in lines_shown(judged(1.5), width=80))
 
 
 def test_narrow_terminal_moves_cells_below_failed_row() -> None:
@@ -119,7 +119,7 @@ def test_items_over_a_limit_are_listed_if_verbose() -> None:
 
 
 def test_unjudged_run_shows_its_reason() -> None:
-    assert said_of(not_judged(Verdict.MISMATCHED, "threads: 2 then, 4 now", "save one")) == [
+    assert lines_shown(not_judged(Verdict.MISMATCHED, "threads: 2 then, 4 now", "save one")) == [
         "gate: failed against base.json: 1 mismatched",
         "  mismatched threads: 2 then, 4 now",
         "    save one",

@@ -66,8 +66,8 @@ def test_paragraph_text_is_not_parsed_as_markup(text: str) -> None:
 
 def test_details_are_folded_below_their_title() -> None:
     text = document_text(Document((paragraph("one"), paragraph("two"))))
-    said = "<details>\n<summary>All &lt;2&gt;</summary>\n\none\n\ntwo\n\n</details>\n"
-    assert folded("All\n<2>", text) == said
+    expected = "<details>\n<summary>All &lt;2&gt;</summary>\n\none\n\ntwo\n\n</details>\n"
+    assert folded("All\n<2>", text) == expected
 
 
 def test_legend_is_below_all_blocks() -> None:

@@ -42,8 +42,8 @@ def test_proved_and_noisy_rows_are_counted_once() -> None:
     [line] = proved(rows)
     assert plain(line.spans) == "2 of 3 rows are proved by the cache counters, 3 of 3 calls explained"
     assert [line.spans[0].tone for line in proved(rows[:2])] == [Tone.GOOD]
-    [said, *_] = lines_of(noise(rows))
-    assert said.startswith("2 of 3 rows are noisy: samples scatter by more than 100%")
+    [output, *_] = lines_of(noise(rows))
+    assert output.startswith("2 of 3 rows are noisy: samples scatter by more than 100%")
     assert mark(row(*(Samples(state, NOISY.values) for state in State)))[0].endswith("noisy all")
     assert not [*proved([]), *noise([row(QUIET)]).blocks]
 

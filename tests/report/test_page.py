@@ -71,7 +71,7 @@ class Page(HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.said: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
         self.text = ""
         self.feed(text)
         self.close()
@@ -88,7 +88,7 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self.open:
-            self.said[self.open[-1]] = self.said.get(self.open[-1], "") + data
+            self.texts[self.open[-1]] = self.texts.get(self.open[-1], "") + data
             self.text += data if self.open[-1] not in ("style", "script") else ""
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
@@ -207,7 +207,7 @@ def test_long_signature_is_shortened_and_expandable() -> None:
     label = f"cat.default([{', '.join(['f32[64,64]S0'] * 12)}])@4"
     page = page_of(run_of(row(label)))
     assert len(page.all("summary")) == 1
-    assert min(map(len, page.said["bdi"].split(label))) < 90
+    assert min(map(len, page.texts["bdi"].split(label))) < 90
     assert page.text.count(label) == 1
 
 
@@ -231,7 +231,7 @@ def test_page_loads_nothing_and_allows_only_own_script() -> None:
     [policy] = [each["content"] for each in page.all("meta") if each.get("http-equiv")]
     for name in ("style", "script"):
         assert len(page.all(name)) == 1
-        digest = base64.b64encode(hashlib.sha256(page.said[name].encode()).digest()).decode()
+        digest = base64.b64encode(hashlib.sha256(page.texts[name].encode()).digest()).decode()
         assert f"{name}-src 'sha256-{digest}'" in str(policy)
     assert str(policy).startswith("default-src 'none';")
     text = html_page(run_of(row(), results=own(), gates=(FAILED,)))

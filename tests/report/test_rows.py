@@ -34,7 +34,7 @@ from tests.reported_runs import measured
 
 # Equal figures in every output
 
-SAID = Path(__file__).with_name("row_outputs.txt")
+EXPECTED_OUTPUTS = Path(__file__).with_name("row_outputs.txt")
 Values = Mapping[State, Sequence[int]]
 QUIET: Values = {
     State.COLD: (2_500_000,) * 6,
@@ -90,8 +90,10 @@ RUNS = {
 
 
 def lines(document: Document, width: int, view: View) -> list[str]:
-    said = ["".join(piece.text for piece in line).rstrip() for line in document_lines(document, width, view)]
-    return [*said, document.legend_of(), document.worst]
+    output = [
+        "".join(piece.text for piece in line).rstrip() for line in document_lines(document, width, view)
+    ]
+    return [*output, document.legend_of(), document.worst]
 
 
 def outputs() -> str:
@@ -106,7 +108,7 @@ def outputs() -> str:
 
 
 def test_outputs_match_the_saved_text() -> None:
-    assert outputs() == SAID.read_text(encoding="utf-8")
+    assert outputs() == EXPECTED_OUTPUTS.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -264,9 +266,9 @@ def test_op_that_never_hits_costs_its_miss() -> None:
 
 def test_omitted_rows_are_summarized_in_one_line() -> None:
     of = document({"test_a": [*CHEAP, *EXPENSIVE]}, View())
-    said = "and 20 more rows, together 2.2%; -v lists them"
-    assert f"  {said}" in lines_of(of)
-    assert said.partition(";")[0] in document_text(of)
+    output = "and 20 more rows, together 2.2%; -v lists them"
+    assert f"  {output}" in lines_of(of)
+    assert output.partition(";")[0] in document_text(of)
     assert any("23 of 23 rows are proved" in line for line in lines_of(of)), "includes omitted rows"
     assert "share %" not in titles_of(table_of(document({"test_a": CALLS}, View())))
 

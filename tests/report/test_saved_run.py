@@ -137,14 +137,14 @@ def test_duplicate_or_empty_thresholds_are_refused() -> None:
 
 @pytest.mark.parametrize("case", WRONG)
 def test_invalid_run_error_is_one_line_with_file(case: str, tmp_path: Path) -> None:
-    text, said = WRONG[case]
+    text, message = WRONG[case]
     path = tmp_path / "0001_base.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=r".") as error:
         read_run(path)
     line = str(error.value)
     assert line.startswith(f"{path} is not ")
-    assert said in line
+    assert message in line
     assert "\n" not in line
     assert len(line) < len(str(path)) + 450
 

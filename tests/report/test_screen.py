@@ -103,8 +103,8 @@ def test_slow_progress_is_written_and_erased() -> None:
         times.append(now)
         progress.show(text)
     progress.clear()
-    said = [f"{SAVE} round {number} of 20{ERASE}{RESTORE}" for number in (3, 4)]
-    assert stream.getvalue() == "".join([*said, ERASE])
+    output = [f"{SAVE} round {number} of 20{ERASE}{RESTORE}" for number in (3, 4)]
+    assert stream.getvalue() == "".join([*output, ERASE])
     progress.show("the next thing waits again")
     assert stream.getvalue().endswith(RESTORE + ERASE)
 

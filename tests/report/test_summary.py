@@ -48,10 +48,10 @@ def folded_titles(text: str) -> list[str]:
 
 
 def test_verdict_comes_first_and_changed_rows_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = gate(PASSED, GONE, SLOWER)
+    judged = gate(PASSED, GONE, SLOWER)
     monkeypatch.setitem(KINDS, "own", OWN)
     results = results_of(COUNTED, BUDGET, Shown("x", Document((one_line("own"),))))
-    text = summary(run_of(gates=(said,), environment={"torch": "2.13"}, results=results))
+    text = summary(run_of(gates=(judged,), environment={"torch": "2.13"}, results=results))
     lines = text.splitlines()
     assert lines[0] == "## dtdispatch: failed, 1 passed, 1 regressed, 1 missing"
     assert lines[2:6] == [

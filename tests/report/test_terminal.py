@@ -42,7 +42,9 @@ CELLS = ("3", "98.1", "100.0", "1.90", "1.20", "6.5", "1.5", "5.0", "185", "20+2
 LABEL = "add.Tensor(f32[512,512]S0, f32[512,512]S0)@4"
 INDISPENSABLE = ["signature", "cold", "miss", "hit", "proof"]
 # The minimum width for columns that are never omitted.
-LEAST = len("  ") + MIN_LABEL + sum(2 + len(title) for title in ("cold ms", "miss ms", "hit us", "proved"))
+MIN_WIDTH = (
+    len("  ") + MIN_LABEL + sum(2 + len(title) for title in ("cold ms", "miss ms", "hit us", "proved"))
+)
 LONG_PROOF = "unpropagated, noisy call"
 EVIL, WRITTEN = "\x1b[31mred\r\u202e", r"\x1b[31mred\r\u202e"
 COLUMNS = tuple(Column(*title.split()) for title in TITLES)
@@ -76,7 +78,7 @@ def columns(of: Table, width: int) -> list[str]:
 def test_cells_are_aligned_and_only_proofs_overflow(width: int) -> None:
     proof = "propagation ran again (3x), no cache counter moved (20x)"
     head, _, row, short = texts(table(line(proof=proof), line("mm@4")), width)
-    fits = max(width, LEAST + len(LONG_PROOF) - len("proved"))
+    fits = max(width, MIN_WIDTH + len(LONG_PROOF) - len("proved"))
     assert len(row) - len(proof) + len(LONG_PROOF) <= fits
     assert max(len(head), len(short)) <= fits
     assert head == texts(table(line(proof=LONG_PROOF), line()), width)[0], (
@@ -147,20 +149,20 @@ LABELS = st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), max_s
 def test_any_label_is_cut_until_its_line_fits(labels: list[str], width: int) -> None:
     head, _, *rows = texts(table(*map(line, labels)), width)
     assert len(set(rows)) == len(labels), "names stay distinct"
-    assert max(map(len, (head, *rows))) <= max(width, LEAST)
+    assert max(map(len, (head, *rows))) <= max(width, MIN_WIDTH)
     assert len({*map(len, rows)}) == 1, "all lines have the same width"
 
 
 def test_verbose_view_writes_dropped_columns_below_the_line() -> None:
-    said = texts(table(line()), 80, View(verbose=True))
-    assert said[0] == texts(table(line()), 80)[0]
-    assert " ".join(text.strip() for text in said[3:]) == (
+    output = texts(table(line()), 80, View(verbose=True))
+    assert output[0] == texts(table(line()), 80)[0]
+    assert " ".join(text.strip() for text in output[3:]) == (
         "calls 3, total 100.0 %, local 1.5 us, overhead 5.0 us, miss/hit 185, samples 20+200, rounds 20"
     )
     titles = (Column("miss", "ms"), Column("slowest"), Column("hit", "us"), Column("slowest"))
     twice = Group("", (Line("mm" * 30, ("1.2", "3.4 r1", "5.6", "-")),))
-    said = texts(Table(titles, (twice,), expendable=("slowest",)), 40, View(verbose=True))
-    assert said[2:] == ["    miss slowest 3.4 r1"], "duplicate titles are distinguished"
+    output = texts(Table(titles, (twice,), expendable=("slowest",)), 40, View(verbose=True))
+    assert output[2:] == ["    miss slowest 3.4 r1"], "duplicate titles are distinguished"
 
 
 def test_table_can_omit_group_titles_and_proof() -> None:

@@ -28,7 +28,7 @@ def note(seen: Seen, op: str, traits: Traits, **at: int) -> None:
     seen.note(Called(op, traits, CallPosition(**at)))
 
 
-def why(seen: Seen, op: str, traits: Traits, **at: int) -> str:
+def reason_of(seen: Seen, op: str, traits: Traits, **at: int) -> str:
     return seen.why(Called(op, traits, CallPosition(**at))).text
 
 
@@ -63,7 +63,7 @@ BASE = {**mesh(), **tensor("self"), **number("other", 1)}
 def test_each_difference_is_reported_once(before: Traits, call: Traits, reason: str) -> None:
     seen = Seen()
     note(seen, "add", before)
-    assert why(seen, "add", call) == reason
+    assert reason_of(seen, "add", call) == reason
 
 
 def test_call_is_compared_with_latest_nearest_call() -> None:
@@ -71,22 +71,22 @@ def test_call_is_compared_with_latest_nearest_call() -> None:
     note(seen, "add", {**BASE, **tensor("self", dtype="f64", shape="[1,1]")})
     note(seen, "add", {**BASE, **tensor("self", shape="[2,2]")})
     note(seen, "add", {**BASE, **tensor("self", shape="[3,3]")})
-    reason = why(seen, "add", {**BASE, **tensor("self", shape="[4,4]")})
+    reason = reason_of(seen, "add", {**BASE, **tensor("self", shape="[4,4]")})
     assert reason == "shape of self [4,4], was [3,3]"
 
 
 def test_miss_of_equal_call_has_a_reason() -> None:
     seen = Seen()
     note(seen, "add", BASE, clears=1)
-    assert why(seen, "add", BASE, clears=2) == "the caches were cleared since its last call"
-    assert why(seen, "add", BASE, clears=1) == "an equal call missed before: its plan is not cached"
+    assert reason_of(seen, "add", BASE, clears=2) == "the caches were cleared since its last call"
+    assert reason_of(seen, "add", BASE, clears=1) == "an equal call missed before: its plan is not cached"
 
 
 def test_long_list_of_differences_is_cut() -> None:
     seen = Seen()
     note(seen, "add", {t: v for name in "abcde" for t, v in tensor(name).items()})
     shapes = {name: tensor(name, shape=f"[{i},8]") for i, name in enumerate("abcde")}
-    reason = why(seen, "add", {t: v for each in shapes.values() for t, v in each.items()})
+    reason = reason_of(seen, "add", {t: v for each in shapes.values() for t, v in each.items()})
     assert reason.endswith("and 2 more")
 
 
@@ -95,9 +95,9 @@ def test_calls_at_the_same_position_are_compared_first() -> None:
     note(seen, "bmm", {**tensor("self", shape="[8,1,4]"), **tensor("mat2", shape="[8,4,9]")}, call=3)
     note(seen, "bmm", {**tensor("self", shape="[8,1,9]"), **tensor("mat2", shape="[8,9,4]")}, call=7)
     call = {**tensor("self", shape="[8,1,4]"), **tensor("mat2", shape="[8,4,10]")}
-    assert why(seen, "bmm", call, call=3) == "shape of mat2 [8,4,10], was [8,4,9]"
-    assert why(seen, "bmm", call, call=7).startswith("shape of self [8,1,4], was [8,1,9]")
-    assert why(seen, "bmm", call, call=5) == "shape of mat2 [8,4,10], was [8,4,9] at another position"
+    assert reason_of(seen, "bmm", call, call=3) == "shape of mat2 [8,4,10], was [8,4,9]"
+    assert reason_of(seen, "bmm", call, call=7).startswith("shape of self [8,1,4], was [8,1,9]")
+    assert reason_of(seen, "bmm", call, call=5) == "shape of mat2 [8,4,10], was [8,4,9] at another position"
 
 
 def test_cause_is_independent_of_call_position() -> None:
@@ -113,11 +113,11 @@ def test_calls_and_clears_of_threads_are_separate() -> None:
     note(seen, "add", BASE, thread=0, clears=3)
     call = {**BASE, **tensor("self", shape="[9,8]")}
     first = "first call of this op in this thread; caches are per thread"
-    assert why(seen, "add", BASE, thread=1) == why(seen, "add", call, thread=1) == first
+    assert reason_of(seen, "add", BASE, thread=1) == reason_of(seen, "add", call, thread=1) == first
     note(seen, "add", BASE, thread=1)
-    assert why(seen, "add", call, thread=1) == "shape of self [9,8], was [8,8]"
-    assert why(seen, "mul", BASE, thread=1) == first
-    assert why(seen, "mul", BASE, thread=0) == "first call of this op"
+    assert reason_of(seen, "add", call, thread=1) == "shape of self [9,8], was [8,8]"
+    assert reason_of(seen, "mul", BASE, thread=1) == first
+    assert reason_of(seen, "mul", BASE, thread=0) == "first call of this op"
 
 
 def test_cause_is_the_reason_without_values() -> None:

@@ -144,10 +144,10 @@ def test_warmup_and_unlimited_steps_are_not_judged(steps: Steps) -> None:
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(0, 5))
-def test_worst_step_over_the_limit_is_reported(misses: list[int], most: int) -> None:
+def test_worst_step_over_the_limit_is_reported(misses: list[int], limit: int) -> None:
     steps = steps_of(*(StepCounts(events=(MISS,) * count) for count in misses))
-    text, worst = complaint(judge(steps, {"misses": most})), max(misses)
-    assert bool(text) == (worst > most)
+    text, worst = complaint(judge(steps, {"misses": limit})), max(misses)
+    assert bool(text) == (worst > limit)
     assert not text or f"and step {misses.index(worst) + 1} has {worst}\n" in text
 
 

@@ -111,7 +111,7 @@ class Demanding:
 
 
 @pytest.mark.parametrize(
-    ("op", "says"),
+    ("op", "message"),
     [
         (torch.ops.aten._scaled_dot_product_flash_attention.default, "NotImplementedError: Could not run .*"),
         (torch.ops.aten.ldexp.default, "it takes no tensors"),
@@ -119,10 +119,10 @@ class Demanding:
     ],
     ids=["what raises", "what takes numbers", "what suits nothing"],
 )
-def test_op_without_arguments_has_a_one_line_reason(op: object, says: str) -> None:
+def test_op_without_arguments_has_a_one_line_reason(op: object, message: str) -> None:
     text = find_arguments(op)
     assert isinstance(text, str)
-    assert re.fullmatch(says, text)
+    assert re.fullmatch(message, text)
 
 
 def test_tensors_are_placed_one_by_one_with_lists(mesh: DeviceMesh) -> None:
@@ -151,7 +151,7 @@ def test_op_table_is_sorted_and_favors_common_ops() -> None:
     assert needs_of("add.Tensor") == {}
 
 
-SAID = {
+EXPECTED_LINES = {
     "mm.default": ["*mm.default(f32[[]8,16]S0, f32[[]16,32]S0)@4*", "*redistributes f32[[]16,32]S0 -> R"],
     "squeeze_.default": ["*not measured", "*runs once: it changes a tensor's shape in place"],
     "is_same_size.default": ["*unpropagated"],
@@ -165,12 +165,12 @@ def test_op_has_noted_rows_or_a_skip_reason(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    names = [name for name in SAID if name in OPS]
+    names = [name for name in EXPECTED_LINES if name in OPS]
     ids = [f"pytest_dtdispatch.suite.atlas.test_atlas::test_op[{name}]" for name in names]
     result = run(pytester, *FLAGS, "-rs", "-v", "--pyargs", *ids)
     assert result.ret == pytest.ExitCode.OK
     for name in names:
-        result.stdout.fnmatch_lines_random(SAID[name])
+        result.stdout.fnmatch_lines_random(EXPECTED_LINES[name])
 
 
 @pytest.mark.slow

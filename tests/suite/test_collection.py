@@ -11,7 +11,7 @@ SUITE, MODES = "pytest_dtdispatch.suite", ("training", "inference")
 
 
 @pytest.mark.parametrize(
-    ("flags", "has", "lacks"),
+    ("flags", "present", "absent"),
     [
         ((), ["test_ops.py::test_add[4]"], ["test_atlas", "test_compile"]),
         (("-k", "test"), ["test_ops.py::test_add[4]"], ["test_atlas", "test_compile"]),
@@ -29,10 +29,10 @@ SUITE, MODES = "pytest_dtdispatch.suite", ("training", "inference")
     ids=" ".join,
 )
 def test_suite_flags_select_collected_tests(
-    pytester: pytest.Pytester, flags: tuple[str, ...], has: list[str], lacks: list[str]
+    pytester: pytest.Pytester, flags: tuple[str, ...], present: list[str], absent: list[str]
 ) -> None:
     result = run(pytester, "--collect-only", "-q", "--strict-markers", "--pyargs", SUITE, *flags)
     assert result.ret == pytest.ExitCode.OK
     text = result.stdout.str()
-    assert [name for name in has if name not in text] == []
-    assert [name for name in lacks if name in text] == []
+    assert [name for name in present if name not in text] == []
+    assert [name for name in absent if name in text] == []

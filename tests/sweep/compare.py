@@ -91,11 +91,11 @@ def _watched(program: Program, way: Way, before_each: Callable[[], object]) -> t
                 result = way(program)
         except Exception as raised:  # a measured run must raise the same error
             error = (type(raised).__name__, observe.without_addresses(str(raised)))
-    said = [(w.category.__name__, observe.without_addresses(str(w.message))) for w in warned]
+    output = [(w.category.__name__, observe.without_addresses(str(w.message))) for w in warned]
     ops = naming.names
     if modes_add_detaches():  # one detach per open mode: a measured run has one more
         ops = [op for op in ops if op != "aten.detach.default"]
-    return {"error": error, "warnings": said, "ops": ops}, result
+    return {"error": error, "warnings": output, "ops": ops}, result
 
 
 def _seen_of(program: Program, result: Any) -> Seen:

@@ -44,9 +44,9 @@ def runs(tmp_path: Path, names: list[str]) -> dict[str, dict[str, Any]]:
 
 def complaint(found: dict[str, Any], whole: dict[str, Any]) -> str:
     """Return the fault of a run; empty if it works, or is refused with one line that contains the name."""
-    said = found["said"]
-    if any(text in said for text in ("pytest_dtdispatch/", "Traceback", "INTERNALERROR")):
-        return f"a traceback: {said[-1500:]}"
+    output = found["output"]
+    if any(text in output for text in ("pytest_dtdispatch/", "Traceback", "INTERNALERROR")):
+        return f"a traceback: {output[-1500:]}"
     if found["status"] == 0:
         of_tests = {tuple(row[:2]): row[2] for row in whole["counts"]}
         wrong = [row for row in found["counts"] if of_tests.get(tuple(row[:2]), row[2]) != row[2]]
@@ -55,13 +55,15 @@ def complaint(found: dict[str, Any], whole: dict[str, Any]) -> str:
         return f"other counts: {wrong}" if wrong else ""
     # The hidden name in our code, or the message of a check for it.
     names = found["name"] + GONE, "cannot be measured: it lacks"
-    naming = [line for line in said.splitlines() if any(name in line for name in names)]
-    return "" if naming else f"nothing names it: {said[-1500:]}"
+    naming = [line for line in output.splitlines() if any(name in line for name in names)]
+    return "" if naming else f"nothing names it: {output[-1500:]}"
 
 
 def step_lines(found: dict[str, Any]) -> list[str]:
     """Return the line of the table with all counts of the step, the only one with wraps and unwraps."""
-    return [line for line in found["said"].splitlines() if line.split()[:1] == ["step"] and "steady" in line]
+    return [
+        line for line in found["output"].splitlines() if line.split()[:1] == ["step"] and "steady" in line
+    ]
 
 
 def test_names_are_read_from_the_sources() -> None:
@@ -71,7 +73,7 @@ def test_names_are_read_from_the_sources() -> None:
 
 def complaints(found: dict[str, dict[str, Any]]) -> dict[str, str]:
     whole = found.pop(NONE_AT_ALL)
-    assert whole["status"] == 0, whole["said"]
+    assert whole["status"] == 0, whole["output"]
     metrics = {metric for _, metric, _ in whole["counts"]}
     assert metrics == {
         *("calls", "collectives", "dtensor_growth", "implicit", "misses_per_step", "redistributes"),
@@ -91,9 +93,10 @@ def test_torch_without_a_name_works_or_is_refused(tmp_path: Path) -> None:
         # A torch that renames both functions of its native cache looks like one without such a cache.
         assert of_pair["status"] != 0
         assert (
-            "cannot be measured: it lacks functions that clear and count the native cache" in of_pair["said"]
+            "cannot be measured: it lacks functions that clear and count the native cache"
+            in of_pair["output"]
         )
-        assert "unpropagated" not in of_pair["said"]
+        assert "unpropagated" not in of_pair["output"]
 
 
 @pytest.mark.sweep

@@ -88,7 +88,7 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "said"),
+    ("code", "status", "output"),
     [
         ("import sys; sys.exit(7)", 7, ""),
         ("import sys; sys.exit('no data')", 1, "no data\n"),
@@ -96,10 +96,10 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         ("1 +", 1, "SyntaxError: invalid syntax\n"),
     ],
 )
-def test_failing_script_fails_as_without_watch(watch: Watch, code: str, status: int, said: str) -> None:
+def test_failing_script_fails_as_without_watch(watch: Watch, code: str, status: int, output: str) -> None:
     found, _, error = watch(code)
     assert found == status
-    assert error.endswith(f"{said}{NOTHING}")
+    assert error.endswith(f"{output}{NOTHING}")
     assert "pytest_dtdispatch" not in error
 
 
@@ -241,8 +241,8 @@ def test_missing_module_is_distinguished_from_failing_import(
     monkeypatch.setattr(sys, "argv", [*sys.argv])
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(tmp_path)
-    for name, says in (("nope", "No module named nope"), ("json", "No module named json.__main__")):
-        with pytest.raises(MeasurementError, match=f"^watch -m {name}: {says}"):
+    for name, message in (("nope", "No module named nope"), ("json", "No module named json.__main__")):
+        with pytest.raises(MeasurementError, match=f"^watch -m {name}: {message}"):
             watch_module(name, [])
     Path("broken_module.py").write_text("import nope")
     assert watch_module("broken_module", []) == 1
