@@ -82,7 +82,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
         flags = [*re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", of_commands[name].format_help(), re.MULTILINE)]
         for word in takewhile(lambda word: word != "--", words):
             flag = word.partition("=")[0]
-            if flag.startswith("--") and not any(known.startswith(flag) for known in flags):
+            if flag.startswith("--") and not any(each.startswith(flag) for each in flags):
                 raise DtDispatchError(f"unrecognized arguments: {flag}{nearest(flag, flags)}")
     return parser.parse_args(words)
 

@@ -351,7 +351,7 @@ def test_table_of_several_names_the_side(tmp_path: Path, capsys: pytest.CaptureF
     assert {row[-1] for row in rows} == {"python-3"}
 
 
-def test_pasted_rows_have_source_lines_and_new_ones_figures(
+def test_pasted_rows_have_lines_and_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "layers.py").touch()

@@ -157,7 +157,7 @@ def test_gathers_that_no_bucket_can_replace(changes: dict[str, Any]) -> None:
     assert not seen(*(gathered(number, **changes) for number in range(1, 7)))
 
 
-def test_tensors_of_one_step_are_not_gathered_in_buckets() -> None:
+def test_temporary_tensors_get_no_bucket_advice() -> None:
     steps = [
         StepCounts(events=tuple(gathered(10 * step + number) for number in range(1, 7))) for step in range(3)
     ]
@@ -204,7 +204,7 @@ def test_other_optimizers_have_no_gather_advice() -> None:
     assert not any(change in line for line in seen(*again)), "the same two tensors"
 
 
-def test_implied_redistribution_of_one_tensor_is_done_once_before() -> None:
+def test_repeated_implied_redistribution_is_done_once() -> None:
     three = [moved(TRAIN, 1, op="mm.default")] * 3
     assert seen(*three, cells=[spent(TRAIN, 90, op="mm")]) == [
         "f32[64,64] S0 -> R implied by mm.default 3 times at train.py:7 (forward): "

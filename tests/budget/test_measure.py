@@ -405,7 +405,7 @@ def test_lines_are_absent_with_another_tracer(train: Callable[[], None]) -> None
     assert found.parts["dispatch"] > 0
 
 
-def test_tracer_set_by_a_step_remains_and_hides_lines(train: Callable[[], None]) -> None:
+def test_tracer_of_a_step_remains(train: Callable[[], None]) -> None:
     def tracer(*_: Any) -> None: ...
 
     def step() -> None:

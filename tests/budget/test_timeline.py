@@ -186,7 +186,7 @@ def test_redistribution_of_an_op_retains_op_name() -> None:
     assert (ops[Part.MOVING], ops[Part.SENDING]) == ("mm", "mm")
 
 
-def test_calls_are_counted_at_the_start_of_an_op() -> None:
+def test_calls_are_counted_where_ops_start() -> None:
     engine = [Event(f"{OURS}backward", 50, 95), Event(f"{ENGINE}: MmBackward0", 52, 90, 7)]
     again = [one._replace(begin_ns=one.begin_ns + 45, end_ns=one.end_ns + 45, sequence=-1) for one in MM]
     timeline = list(slices(step_of(*MM, *engine, *again)))

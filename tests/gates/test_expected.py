@@ -149,7 +149,7 @@ def test_update_rewrites_only_changed_rows(
         line for n, line in enumerate(before) if n not in (2, 6)
     ]
     assert capsys.readouterr().out == (
-        f"{files[0]}: 2 of 4 rows changed, 1 kept, because the results do not have them, "
+        f"{files[0]}: 2 of 4 rows changed, 1 unchanged, because the results do not have them, "
         "1 results have no row: --new-margin adds them\n"
     )
     assert update(*files, reason="again") == 0

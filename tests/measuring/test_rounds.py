@@ -93,7 +93,7 @@ def refused(figures: Figures, state: State) -> dict[str, int]:
 # Calls made and calls recorded
 
 
-def test_first_fifth_of_misses_in_a_row_is_discarded(bench: Bench) -> None:
+def test_first_fifth_of_misses_is_discarded(bench: Bench) -> None:
     figures = bench.take(scripted(rounds=20, repeat=2))
     warm_up = 5
     first = REHEARSAL + warm_up

@@ -221,7 +221,7 @@ def test_figures_are_stored_only_when_saved_or_judged(
     pytester: pytest.Pytester, args: list[str], are_stored: bool
 ) -> None:
     config = pytester.parseconfig(*PLUGINS, "-p", "pytest_benchmark.plugin", *args)
-    assert resolve.are_figures_kept(config, resolve.run_settings(config)) is are_stored
+    assert resolve.are_figures_used(config, resolve.run_settings(config)) is are_stored
 
 
 # Markers

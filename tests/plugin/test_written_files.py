@@ -148,7 +148,7 @@ def test_impossible_export_is_a_one_line_error(
     assert not Path("out").exists()
 
 
-def test_json_on_standard_output_is_the_last_line_of_a_run(pytester: pytest.Pytester) -> None:
+def test_json_on_stdout_is_the_last_line(pytester: pytest.Pytester) -> None:
     result = measure(pytester, "-k", "add", "--dtdispatch-export=json:-", "--benchmark-json=saved.json")
     assert json.loads(result.outlines[-1])["rows"][0]["test"] == "test_it.py::test_add"
     assert " passed" in result.outlines[-2]

@@ -165,7 +165,7 @@ def test_transfers_of_different_sizes_are_not_merged() -> None:
     assert [(event["bytes"], event["per_step"]) for event in result["events"]] == [(64, [2]), (4096, [1])]
 
 
-def test_events_of_one_line_are_merged_over_layers_and_steps() -> None:
+def test_events_of_a_line_are_merged() -> None:
     misses = [
         Miss("mm.default(f32[8]R)@4", "first", QueriedCache.NATIVE, place=line_in(f"layers.{n}"))
         for n in range(3)

@@ -152,7 +152,7 @@ def test_failed_row_is_an_error_at_its_test() -> None:
     assert errors(PASSED) == []
 
 
-def test_failed_row_is_an_error_at_its_source_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_row_is_error_at_source_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "layers.py").touch()
     monkeypatch.chdir(tmp_path / "src")

@@ -55,7 +55,7 @@ def line(label: str = LABEL, proof: str = "proved", *notes: str, tone: Tone = To
 
 
 def table(*lines: Line, title: str = "test_a") -> Table:
-    return Table(COLUMNS, (Group(title, lines),), expendable=EXPENDABLE, widest_kept=("share",))
+    return Table(COLUMNS, (Group(title, lines),), expendable=EXPENDABLE, omitted_last=("share",))
 
 
 def laid_out(of: Block, width: int, view: View | None = None) -> list[tuple[Span, ...]]:

@@ -143,12 +143,12 @@ def checked_reason(text: str) -> str:
     return reason
 
 
-def read_margin(text: str, what: str) -> float:
+def read_margin(text: str, field: str) -> float:
     """Parse a noise margin.
 
     Args:
         text: text of the margin.
-        what: name of the field or flag, for the error message.
+        field: name of the field or flag, for the error message.
 
     Raises:
         ValueError: it is not a fraction from 0 to 1.
@@ -159,7 +159,7 @@ def read_margin(text: str, what: str) -> float:
         margin = math.nan
     if not 0 <= margin <= 1:
         meant = f"; {margin:g} % is {margin / 100:g}" if 1 < margin <= 100 else ""
-        raise ValueError(f"{what} {shown(text)} is not a fraction from 0 to 1{meant}")
+        raise ValueError(f"{field} {shown(text)} is not a fraction from 0 to 1{meant}")
     return margin
 
 
@@ -320,11 +320,11 @@ def update_expected(
         is_new = margin is not None and not path.exists()
         file = ExpectedFile(str(path), "", ()) if is_new else read_expected(path, metrics)
         results = read_results(results_path, metrics)
-        known = {(row.name, row.metric) for row in file.rows}
+        listed = {(row.name, row.metric) for row in file.rows}
         found = by_name(results)
-        if margin is None and not known & found.keys():
+        if margin is None and not listed & found.keys():
             raise ValueError(f"{results_path} has no result for any row of {path}")
-        new = [each for key, each in found.items() if key not in known and each.metric not in REPORTED]
+        new = [each for key, each in found.items() if key not in listed and each.metric not in REPORTED]
         changed = [replace(row, reason=reason) for row in corrections(file.rows, results)]
         added = []
         if margin is not None:
@@ -340,7 +340,7 @@ def update_expected(
         write_atomic(path, text)
     others = (
         (len(added), "added"),
-        (len(known - found.keys()), "kept, because the results do not have them"),
+        (len(listed - found.keys()), "unchanged, because the results do not have them"),
         (len(new) - len(added), "results have no row: --new-margin adds them"),
     )
     counts = [f"{len(changed):,} of {len(file.rows) + len(added):,} rows changed"]

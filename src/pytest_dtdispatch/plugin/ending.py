@@ -122,7 +122,7 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
     # Workers of pytest-xdist are judged and written by the process that started them, ranks by the first
     # rank.
     reports = not hasattr(config, "workerinput") and read_world(os.environ).is_first
-    gates, targets, log = Gates(settings, resolve.why_not_measured(config)), list[Target](), WriteLog()
+    gates, targets, log = Gates(settings, resolve.reason_not_measured(config)), list[Target](), WriteLog()
     if reports:
         try:  # report unreadable and unwritable files before anything is measured
             gates.baseline = read_baseline(config, settings)

@@ -78,13 +78,13 @@ class Gates:
 
     Args:
         settings: settings of the run.
-        why_not: why nothing is measured although it was requested; empty if it is measured.
+        skip_reason: why nothing is measured although it was requested; empty if it is measured.
         baseline: baseline of the gate of saved runs; None if no comparison was requested.
         expected: files of expected results.
     """
 
     settings: Settings
-    why_not: str = ""
+    skip_reason: str = ""
     baseline: Baseline | None = None
     expected: Sequence[ExpectedFile] = ()
     _judged: dict[RowId, StateRow] | None = None  # saved rows for outlooks; None before the first
@@ -116,8 +116,8 @@ class Gates:
 
     def judged_nothing(self, row: RowId, criterion: str, kind: Kind) -> RowVerdict:
         """Return the verdict on limits whose kind has no result."""
-        verdict = Verdict.DISABLED if self.why_not else Verdict.MISSING
-        return unjudged(row, criterion, self.why_not or kind.nothing, verdict)
+        verdict = Verdict.DISABLED if self.skip_reason else Verdict.MISSING
+        return unjudged(row, criterion, self.skip_reason or kind.nothing, verdict)
 
     def _judge_limits(self, records: Mapping[str, TestRecord]) -> Iterator[Judgement]:
         """Yield the judgement of limits: verdicts in tests, and limits of the run that judged nothing."""
@@ -140,7 +140,7 @@ class Gates:
         settings, base = self.settings, self.baseline.run
         is_timed = settings.metric in SAMPLERS and SAMPLERS[settings.metric].unit.is_time
         times_nothing = "" if is_timed else f"--dtdispatch-metric {settings.metric} times nothing"
-        if reason := self.why_not or times_nothing:
+        if reason := self.skip_reason or times_nothing:
             return not_judged(Verdict.DISABLED, reason)
         if base is None:
             remedy = "save one with --benchmark-save=NAME or --benchmark-autosave"
@@ -216,7 +216,7 @@ class Gates:
         free = [row for row in self.baseline.rows() if row.row not in ids and selection.has(row.row.test)]
         return (*judged, *compare_rows(free, [row for row in head if row.row not in ids]))
 
-    def why_not_compared(self, run: ReportedRun) -> str:
+    def reason_not_compared(self, run: ReportedRun) -> str:
         """Return why the run is not compared with the requested saved run; empty if it is."""
         refused = self.refusal(any(True for _ in run.rows()))
         return refused.verdicts[0].row.label if refused else ""
@@ -239,8 +239,8 @@ class Gates:
 
     def _judge_expected(self, run: ReportedRun, selection: Selection) -> Iterator[Judgement]:
         """Yield a judgement for each file; rows that no file has are new only in the first judgement."""
-        if self.why_not:
-            disabled = not_judged(Verdict.DISABLED, self.why_not)
+        if self.skip_reason:
+            disabled = not_judged(Verdict.DISABLED, self.skip_reason)
             yield from (replace(disabled, where=file.where) for file in self.expected)
             return
         found = by_name(run.metrics()) if self.expected else {}

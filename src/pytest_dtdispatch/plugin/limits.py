@@ -86,6 +86,6 @@ class Limits:
             marked = limits_text(of_marker.get("max", {}), kind.limits)
             if marked and not raised and not store.of(kind.name):
                 yield self._gates.judged_nothing(RowId(test), marked, kind)
-        if self._gates.why_not and item.config.getoption("benchmark_compare", None):
+        if self._gates.skip_reason and item.config.getoption("benchmark_compare", None):
             for threshold in of_marker.get("threshold", ()):
-                yield unjudged(RowId(test), str(threshold), self._gates.why_not)
+                yield unjudged(RowId(test), str(threshold), self._gates.skip_reason)

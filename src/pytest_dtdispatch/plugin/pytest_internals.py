@@ -20,7 +20,7 @@ def junit_xml(config: pytest.Config) -> Any:
 def root_and_ini(config: pytest.Config) -> tuple[object, object]:
     """Return the rootdir and the ini file that pytest determines from only the paths of tests."""
     flags = config.known_args_namespace
-    known = {
+    values = {
         "inifile": flags.inifilename,
         "override_ini": flags.override_ini,
         "args": flags.file_or_dir,
@@ -28,7 +28,7 @@ def root_and_ini(config: pytest.Config) -> tuple[object, object]:
         "invocation_dir": config.invocation_params.dir,
     }
     accepted = inspect.signature(determine_setup).parameters  # differs between versions of pytest
-    rootdir, inifile, *_ = determine_setup(**{name: known[name] for name in accepted if name in known})
+    rootdir, inifile, *_ = determine_setup(**{name: values[name] for name in accepted if name in values})
     return rootdir, inifile
 
 

@@ -288,9 +288,9 @@ class Rank:
         if self.exchange.lost:
             self._stop(item.session, "; ".join(dict.fromkeys(self.exchange.lost.values())))
 
-    def _gather(self, key: str, what: str, waited: float = 0.0) -> dict[int, Any]:
+    def _gather(self, key: str, label: str, waited: float = 0.0) -> dict[int, Any]:
         timeout = self._settings.timeout
-        return self.exchange.gather(key, what, timeout - waited + max(GRACE * timeout, 1.0))
+        return self.exchange.gather(key, label, timeout - waited + max(GRACE * timeout, 1.0))
 
     def _stop(self, session: pytest.Session, why: str) -> None:
         self.why_stopped = session.shouldfail = why

@@ -116,8 +116,8 @@ class Recorder(api.DtDispatch):
         """See :meth:`DtDispatch.record`."""
         for result in results:
             if (kind := getattr(result, "kind", None)) not in KINDS:
-                known = ", ".join(KINDS)
-                raise MeasurementError(f"no kind of results is registered as {kind!r}; valid: {known}")
+                valid = ", ".join(KINDS)
+                raise MeasurementError(f"no kind of results is registered as {kind!r}; valid: {valid}")
             self._refuse_used(result.name, kind=result.kind)
             list(result.metrics())  # an error fails the test here, not the end of the session
             self.results.add(result)

@@ -36,7 +36,7 @@ INSTALL = "install valgrind (apt install valgrind, dnf install valgrind)"
 
 def measuring_settings(config: pytest.Config) -> Settings | None:
     """Return the settings of a run that measures; None if they are invalid, which is reported later."""
-    if resolve.runs_nothing(config.option) or resolve.why_not_measured(config):
+    if resolve.runs_nothing(config.option) or resolve.reason_not_measured(config):
         return None
     settings = resolve.valid_settings(config)
     return settings if settings and settings.measure else None
@@ -122,10 +122,10 @@ def choose(why_no_hardware: str) -> tuple[str, str]:
     """Choose the counter: return valgrind's path, empty for the hardware counter, and a description."""
     if not why_no_hardware:
         return "", "the hardware counter (callgrind is not needed)"
-    path, why_not = find_callgrind()
-    if why_not:
+    path, reason = find_callgrind()
+    if reason:
         raise pytest.UsageError(
-            f"--dtdispatch-metric instructions: no counter is available here: {why_no_hardware}; {why_not}"
+            f"--dtdispatch-metric instructions: no counter is available here: {why_no_hardware}; {reason}"
         )
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.strip()
     return path, f"callgrind ({version}; {why_no_hardware})"

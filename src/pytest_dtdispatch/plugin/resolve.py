@@ -69,7 +69,7 @@ def test_settings(item: pytest.Item) -> Settings:
     return resolved
 
 
-def are_figures_kept(config: pytest.Config, settings: Settings) -> bool:
+def are_figures_used(config: pytest.Config, settings: Settings) -> bool:
     """Return whether figures are saved or judged, and not only printed."""
     is_saved = any(getattr(config.known_args_namespace, f"benchmark_{name}", None) for name in SAVING)
     return is_saved or bool(settings.threshold or settings.expected or settings.export)
@@ -95,8 +95,8 @@ def marker_values(item: pytest.Item) -> dict[str, Any]:
             raise pytest.UsageError(f"{where} takes keywords only, not {shown(mark.args[0])}")
         for keyword, value in mark.kwargs.items():
             if keyword not in KEYWORDS:
-                known = ", ".join(KEYWORDS)
-                raise pytest.UsageError(f"{where} has no keyword {keyword!r}; valid: {known}")
+                valid = ", ".join(KEYWORDS)
+                raise pytest.UsageError(f"{where} has no keyword {keyword!r}; valid: {valid}")
             read = _read(SETTINGS[keyword], value, where, f"{keyword}=")
             closer = values.get(keyword, read)
             values[keyword] = {**read, **closer} if keyword == "max" else closer
@@ -129,7 +129,7 @@ def runs_nothing(flags: object) -> bool:
     return any(getattr(flags, dest, False) for dest in RUNS_NOTHING)
 
 
-def why_not_measured(config: pytest.Config) -> str:
+def reason_not_measured(config: pytest.Config) -> str:
     """Return the reason why nothing is measured in this run; empty if it measures."""
     if is_distributed(config) and run_settings(config).metric != "counts":
         return (

@@ -55,7 +55,7 @@ class Section:
         """Print the section, and add counts to pytest's last line."""
         view = replace(self.run.view, verbose=self.verbosity > 0, each_layer=self.verbosity > 0)
         width = page_width(reporter.isatty, terminal_width(reporter))
-        nothing = "" if any(self.records.values()) else self._why_nothing("passed" in reporter.stats)
+        nothing = "" if any(self.records.values()) else self._reason_for_nothing("passed" in reporter.stats)
         for document in self._documents(view, width, nothing):
             print_lines(reporter, document_lines(document, width, view))
         add_failures(reporter, self.failures)
@@ -72,7 +72,7 @@ class Section:
         shown = self.run.documents(view) if self.verbosity >= -1 and not nothing else {}
         unmatched = [*self._unmatched_globs()]
         if nothing:
-            yield notice(f"nothing was measured: {self.gates.why_not or '; '.join(unmatched) or nothing}")
+            yield notice(f"nothing was measured: {self.gates.skip_reason or '; '.join(unmatched) or nothing}")
         elif self.verbosity >= -1:
             if compared and MEASURED.name in shown:  # one row has one figure
                 shown[MEASURED.name] = self._comparison(compared, view)
@@ -87,7 +87,7 @@ class Section:
             yield notice(
                 "gate: thresholds are set, but --benchmark-compare names no saved run: nothing was compared"
             )
-        elif not self.run.gates and (reason := self.gates.why_not_compared(self.run)):
+        elif not self.run.gates and (reason := self.gates.reason_not_compared(self.run)):
             yield notice(f"not compared with the saved run: {reason}")
         yield from (judgement_document(gate, view) for gate in self.run.gates)
         yield self.written
@@ -125,7 +125,7 @@ class Section:
         unmeasured = [(test, record.unmeasured) for test, record in self.records.items()]
         return [f"{test}: {why}" for test, why in unmeasured if why]
 
-    def _why_nothing(self, has_passed: bool) -> str:
+    def _reason_for_nothing(self, has_passed: bool) -> str:
         """Return why no test was measured."""
         if not has_passed:
             return "no test passed"

@@ -67,7 +67,7 @@ class Session:
 
     Attributes:
         gates: gates of the run.
-        why_not: why nothing is measured although it was requested; empty if it is measured.
+        skip_reason: why nothing is measured although it was requested; empty if it is measured.
         results: results of its tests.
         run: data of all reports; empty until the end of the tests.
         log: log of written files.
@@ -75,7 +75,7 @@ class Session:
 
     def __init__(self, config: pytest.Config, gates: Gates, targets: Sequence[Target], log: WriteLog) -> None:
         self.gates, self.log = gates, log
-        self.why_not = gates.why_not
+        self.skip_reason = gates.skip_reason
         self.results = RunResults()
         self.run = ReportedRun()
         self._has_finished = False
@@ -83,7 +83,7 @@ class Session:
         self._settings = gates.settings
         pass_over(self._settings.wrappers)
         self._targets = targets
-        self._taken = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self._started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._deselected: list[str] = []
         self._ended: set[str] = set()
         self._has_passed = False  # whether the call of the current test passed
@@ -159,7 +159,7 @@ class Session:
             self._sampler = start_sampler("time" if metric == "counts" else metric)
         test = resolve.row_nodeid(item)
         agreement = self._ranks.agreement(item.config) if self._ranks else None
-        needs_gate = resolve.are_figures_kept(item.config, settings)
+        needs_gate = resolve.are_figures_used(item.config, settings)
         of_marker = resolve.marker_values(item).get("threshold")
         gate = functools.partial(self.gates.outlook, test, of_marker) if needs_gate else None
         recorder = Recorder(settings, make_plan(settings, self._sampler, agreement, gate), test)
@@ -198,7 +198,7 @@ class Session:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Wrap a test in a capture if all tests are measured, unless it uses the fixture."""
         measures_all = self._settings.measure_all or self._settings.budget
-        if self.why_not or _is_fixture_used(item) or not measures_all:
+        if self.skip_reason or _is_fixture_used(item) or not measures_all:
             result = yield
         else:
             with self.measuring(item) as recorder, ExitStack() as region:
@@ -291,7 +291,7 @@ class Session:
         records, baseline = self.results.records, self.gates.baseline
         notices = [notice(*first_of(baseline.passed_over, MOST_NAMES))] if baseline else []
         notices += [self._ranks.document()] if self._ranks else []
-        run = collect(records, self._settings, self._taken, self.why_stopped(), notices)
+        run = collect(records, self._settings, self._started_at, self.why_stopped(), notices)
         return run if lists_only else self.gates.judge(run, records, self.selection)
 
     def _code_lines(self) -> dict[str, tuple[str, int]]:

@@ -157,8 +157,8 @@ class Table:
         label_title: title of the first column.
         proof_title: title of the last column; empty if the table has none.
         expendable: titles of columns that are omitted in a narrow terminal, in this order.
-        widest_kept: titles of columns that are omitted after these, and only to preserve the minimum width of
-            labels.
+        omitted_last: titles of columns that are omitted after these, and only to preserve the minimum width
+            of labels.
         label_tone: tone of all labels.
         proof_room: width that is reserved for the last column; a longer text exceeds the terminal's width.
         has_total: whether the lines of each group add up to the last one; such a table is never folded.
@@ -170,7 +170,7 @@ class Table:
     label_title: str = "signature"
     proof_title: str = "proof"
     expendable: tuple[str, ...] = ()
-    widest_kept: tuple[str, ...] = ()
+    omitted_last: tuple[str, ...] = ()
     label_tone: Tone = Tone.CODE
     proof_room: Indent = 24  # length of "unpropagated, noisy call"; reasons of refusals may be longer
     has_total: bool = False

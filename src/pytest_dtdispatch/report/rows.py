@@ -198,7 +198,7 @@ def _table(
         tuple(groups),
         proof_title=title_of([line for group in groups for line in group.lines]),
         expendable=EXPENDABLE,
-        widest_kept=("share",),  # rows are in its order
+        omitted_last=("share",),  # rows are in its order
     )
 
 
@@ -264,13 +264,13 @@ def by_cost(rows: Sequence[Measurement]) -> list[CostedRow]:
     whole = sum(cost for cost, _ in costs)
     if not whole:
         return [CostedRow(row) for row in rows]
-    known = {id(row) for _, row in costs}
+    with_cost = {id(row) for _, row in costs}
     totals = accumulate(cost for cost, _ in costs)
     costed = [
         CostedRow(row, cost / whole, min(total / whole, 1.0))
         for (cost, row), total in zip(costs, totals, strict=True)
     ]
-    return [*costed, *(CostedRow(row) for row in rows if id(row) not in known)]
+    return [*costed, *(CostedRow(row) for row in rows if id(row) not in with_cost)]
 
 
 def visible_rows(rows: Sequence[CostedRow], view: View) -> tuple[list[CostedRow], str]:

@@ -133,8 +133,8 @@ def run_sections(run: ReportedRun, view: View | None = None) -> Iterator[tuple[s
     if run.environment:
         lines = tuple(Line(name, (value,)) for name, value in run.environment.items())
         about = Table((Column("value"),), (Group("", lines),), "", "", label_tone=Tone.PLAIN)
-        taken = (paragraph(f"Taken {run.taken}."),) if run.taken else ()
-        yield "Environment", Document((about, *taken))
+        time = (paragraph(f"Taken {run.taken}."),) if run.taken else ()
+        yield "Environment", Document((about, *time))
 
 
 def error_commands(gates: Sequence[Judgement], locations: Mapping[str, tuple[str, int]]) -> list[str]:
@@ -210,9 +210,9 @@ def history_document(runs: Sequence[ReportedRun]) -> Document:
 
 
 def _line(label: str, metric: str, values: Sequence[MetricValue | None]) -> Line:
-    known = [one for one in values if one is not None]
-    first, last = known[0], known[-1]
-    has_change = len(known) > 1 and first.value
+    present = [one for one in values if one is not None]
+    first, last = present[0], present[-1]
+    has_change = len(present) > 1 and first.value
     change = f"{last.value / first.value - 1:+.1%}" if has_change else "-"
     figures = ("-" if one is None else f"{one.value:,}" for one in values)
     is_noisy = bool(first.scatter or last.scatter)

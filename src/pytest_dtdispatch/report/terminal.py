@@ -115,7 +115,7 @@ def _fit(table: Table, width: int) -> tuple[int, dict[int, int]]:
     beside = len(INDENT) + (2 + min(proof, table.proof_room) if proof else 0)
     least = min(max(width // 2, MIN_LABEL), 52, longest)
     shown = list(range(len(widths)))
-    for titles, room in ((table.expendable, least), (table.widest_kept, min(least, MIN_LABEL))):
+    for titles, room in ((table.expendable, least), (table.omitted_last, min(least, MIN_LABEL))):
         for i in [i for title in titles for i in shown if table.columns[i].title == title]:
             if width - beside - sum(widths[i] for i in shown) >= room:
                 break
