@@ -210,17 +210,35 @@ def test_reads_have_module_and_phase() -> None:
     assert in_hook.place.phase is Phase.BACKWARD
 
 
-def test_compiled_code_reads_at_its_calling_line() -> None:
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_graph_reads_at_its_calling_line(backend: str) -> None:
     torch.compiler.reset()
 
-    @torch.compile(backend="eager")
+    @torch.compile(backend=backend, fullgraph=True)
     def compiled(x: torch.Tensor) -> torch.Tensor:
-        return x * x.sum().item()
+        return x.nonzero()
 
+    def step() -> None:
+        compiled(X)
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        step()
+        [read] = counted(step).reads
+    assert read.place is not None
+    assert (read.place.line, read.place.module) == (step.__code__.co_firstlineno + 1, "")
+    torch.compiler.reset()
+
+
+@needs("types.CodeType.co_positions")
+def test_read_at_a_graph_break_has_its_own_line() -> None:
+    torch.compiler.reset()
+    function = lambda x: x * x.sum().item()  # noqa: E731 (one line)
+    compiled = torch.compile(function, backend="eager")
     compiled(X)
+
     [read] = counted(lambda: compiled(X)).reads
     assert read.place is not None
-    assert read.place.line_text.startswith("tests/steps/test_reads.py:")
+    assert read.place.line == function.__code__.co_firstlineno
     torch.compiler.reset()
 
 

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from pytest_dtdispatch.core.events import Part, Phase
 from pytest_dtdispatch.lines.wrappers import wrapper_paths
 from pytest_dtdispatch.torchapi.autograd import engine_code
+from pytest_dtdispatch.torchapi.compiler import is_generated
 from pytest_dtdispatch.torchapi.observe import missing_fsdp_name
 
 # Names of interactive code. Other code without a file is generated, such as "<string>" by dataclasses.
@@ -209,14 +210,16 @@ class StackView(NamedTuple):
 def view_stack(frames: OwnedFrames, base: CodeType | None = None) -> StackView:
     """Summarize frames from the innermost out; continue beyond ``base`` if no frame inside is user code."""
     file, line, running, phase, user, caller = "", 0, list[Any](), None, None, None
+    is_compiled = False  # whether the line and the modules are those of the caller
     for owner, frame in frames:
         if frame.f_code is base:
             if file:
                 break
         elif owner is USER:
             user, caller = frame, None
-            if not file:
-                file, line = frame.f_code.co_filename, frame.f_lineno
+            if not file or is_compiled:
+                file, line, is_compiled = frame.f_code.co_filename, frame.f_lineno, is_generated(frame)
+                running = [] if is_compiled else running
         elif owner is MODULE:
             running.append(frame.f_locals["self"])
         elif phase is None and owner in PHASES:

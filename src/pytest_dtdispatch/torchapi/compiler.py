@@ -12,7 +12,9 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -43,6 +45,18 @@ def is_tracing() -> bool:
     """Return whether torch's compiler is tracing in this thread."""
     context = importlib.import_module("torch._guards").TracingContext
     return context.try_get() is not None
+
+
+def is_generated(frame: FrameType) -> bool:
+    """Return whether a frame runs an instruction that Dynamo generated, such as a call of a graph.
+
+    It has the first line of its function, and no columns, which Python 3.10 does not have.
+    """
+    code, dynamo = frame.f_code, sys.modules.get("torch._dynamo.convert_frame")
+    if frame.f_lineno != code.co_firstlineno or dynamo is None or code not in dynamo.output_codes:
+        return False
+    positions = code.co_positions() if sys.version_info >= (3, 11) else ()
+    return next(islice(positions, frame.f_lasti // 2, None), (None,) * 3)[2] is None
 
 
 def cache_lookups() -> CacheLookups:
