@@ -229,6 +229,18 @@ def test_compiled_graph_reads_at_its_calling_line(backend: str) -> None:
     torch.compiler.reset()
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_number_that_a_graph_returns_is_read_once(backend: str) -> None:
+    """Dynamo returns it as a tensor on the host, and reads that too."""
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x: x.sum().item(), backend=backend, fullgraph=True)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled(X)
+        [read] = counted(lambda: compiled(X)).reads
+    assert (read.op, read.tensor) == ("item", "f32[]")
+    torch.compiler.reset()
+
+
 @needs("types.CodeType.co_positions")
 def test_read_at_a_graph_break_has_its_own_line() -> None:
     torch.compiler.reset()

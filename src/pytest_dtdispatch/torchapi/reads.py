@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from pytest_dtdispatch.torchapi.compiler import is_generated
 from pytest_dtdispatch.torchapi.observe import Point, patch
 from pytest_dtdispatch.torchapi.patches import kernels_routed, skipped_by_compiler
 
@@ -123,7 +124,8 @@ def is_host_read(frame: FrameType) -> bool:
             frame = _caller_of_mode(frame) or frame
     module = _module(frame)
     is_ours = module.partition(".")[0] == FOLDER.partition(".")[0]
-    return is_ours or module in HOST_MODULES or (module, frame.f_code.co_name) == HOST_FUNCTION
+    is_on_host = module in HOST_MODULES or (module, frame.f_code.co_name) == HOST_FUNCTION
+    return is_ours or is_on_host or is_generated(frame)  # a number that a graph returned
 
 
 def _caller_of_mode(frame: FrameType | None) -> FrameType | None:
