@@ -271,7 +271,9 @@ def facts_of(folder: Path, *python: str) -> dict[str, Any]:
         )
         (folder / f"{name}.txt").write_text(ran.stdout + ran.stderr)
         facts[f"status of {name}"] = ran.returncode
-        facts[f"colours of {name}"] = [COLOR.findall(line) for line in ran.stdout.splitlines()]
+        # The load in the header, and the lines that a random tensor takes in a traceback, have no color.
+        lines = map(COLOR.findall, ran.stdout.splitlines())
+        facts[f"colours of {name}"] = [colors for colors in lines if colors]
         if name != "report":
             facts[f"outcomes of {name}"] = outcomes(folder / f"{name}.xml")
             [saved] = (folder / ".benchmarks").rglob(f"*_{name}.json")
@@ -279,8 +281,8 @@ def facts_of(folder: Path, *python: str) -> dict[str, Any]:
             (folder / "saved" / saved.name).write_bytes(saved.read_bytes())
             facts |= {f"{kind} of {name}": found for kind, found in run_facts(saved).items()}
         if name == "base":  # the next run is compared with these results
-            lines = (folder / "base.csv").read_text().splitlines()
-            (folder / "expected.csv").write_text("".join(f"{line},0.1\n" for line in lines))
+            rows = (folder / "base.csv").read_text().splitlines()
+            (folder / "expected.csv").write_text("".join(f"{row},0.1\n" for row in rows))
     facts["tones of canned runs"] = json.loads((folder / "tones.json").read_text())
     facts["elements of the page"] = Elements((folder / "page.html").read_text()).found
     return facts
