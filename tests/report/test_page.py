@@ -142,6 +142,18 @@ def test_advice_is_listed_once_by_change() -> None:
     assert listed.index("about 9 us") < listed.index(elsewhere.seen)
 
 
+def test_same_finding_in_two_tests_has_both_savings() -> None:
+    small = replace(ADVICE, ns=2e3)
+    budgets = {
+        "a.py::test": (replace(BUDGET, advice=(ADVICE,)),),
+        "b.py::test": (replace(BUDGET, advice=(small,)),),
+    }
+    _, _, listed = page_of(ReportedRun(results={"budget": budgets})).text.partition("Advice\n")
+    assert listed.count(ADVICE.change) == 1
+    assert listed.index("about 9 us") < listed.index("a.py::test") < listed.index("about 2 us")
+    assert listed.index("about 2 us") < listed.index("b.py::test")
+
+
 def test_advice_comes_only_from_results() -> None:
     run = run_of(row("seen, in each step"), results=own(paragraph("a"), paragraph("2 blocks, in each step")))
     assert "<h2>Advice" not in html_page(run)

@@ -175,23 +175,19 @@ def _largest_costs(run: ReportedRun) -> Iterator[Block]:
 
 
 def _advice(run: ReportedRun) -> Iterator[Block]:
-    """Yield each suggested change once, with its findings and their steps, the largest saving first."""
-    best: dict[tuple[str, str], Advice] = {}  # a budget repeats the advice on counts, with its time
-    steps: dict[tuple[str, str], dict[str, None]] = {}
+    """Yield each suggested change once, with its findings by test, the largest saving first."""
+    best: dict[tuple[str, str, str], Advice] = {}  # a budget repeats the advice on counts, with its time
     for kind, test, result in run.each_result():
         for advice in KINDS[kind].advice(result):
-            key = advice.change, advice.seen
+            key = advice.change, advice.seen, test
             best[key] = max(best.get(key, advice), advice, key=lambda each: each.ns)
-            steps.setdefault(key, {})[f"{test}: {result.name}"] = None
-    findings: dict[str, list[Advice]] = {}
-    for (change, _), advice in sorted(best.items(), key=lambda item: -item[1].ns):
-        findings.setdefault(change, []).append(advice)
-    for change, found in findings.items():
+    findings: dict[str, list[Block]] = {}
+    for (change, seen, test), advice in sorted(best.items(), key=lambda item: -item[1].ns):
+        saves, where = Span(advice.lines[1].strip()), Span(f" ({test})", Tone.SOFT)
+        findings.setdefault(change, []).append(Paragraph((Span(f"{seen}: "), saves, where), 1))
+    for change, blocks in findings.items():
         yield paragraph(change, Tone.STRONG)
-        for advice in found:
-            where = ", ".join(steps[change, advice.seen])
-            saves = advice.lines[1].strip()
-            yield Paragraph((Span(f"{advice.seen}: "), Span(saves), Span(f" ({where})", Tone.SOFT)), 1)
+        yield from blocks
 
 
 class Folded(NamedTuple):
