@@ -10,6 +10,7 @@ import pytest
 
 from pytest_dtdispatch.core.checks import (
     call_arguments,
+    callable_at,
     check_callable,
     check_count,
     check_result,
@@ -57,6 +58,7 @@ CHECKS: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
         (yields, 3, 5),
         r"steps\(\): a call of a generator function runs none of its code: pass lambda",
     ),
+    (callable_at, (lambda size: yields, 8), r"scaling\(\): a call of a generator function runs none"),
     (check_callable, ("call", partial(waits), None), r"call\(\): a call only creates a coroutine"),
     (call_arguments, ((), lambda: 5), "setup returned 5: it must return a tuple of arguments, or"),
 ]

@@ -59,6 +59,7 @@ def callable_at(make: Callable[[int], Callable[[], Any]], size: int) -> Callable
         raise MeasurementError(
             f"make({size}) returned {shown(fn)}: it must return a callable without arguments"
         )
+    check_callable("scaling", fn, None)
     return fn
 
 
