@@ -6,6 +6,7 @@ It is drawn from the output of a real run on the same page, so that both show th
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ STEP_TIME = DOCS / "step_time.md"
 # Colours of the parts, in the order of the enum, as on the HTML page of a run.
 PAGE_STYLE = Path(page.__file__).with_name("page.css").read_text(encoding="utf-8")
 COLOURS = dict(zip(map(str, Part), re.findall(r"--part\d+: (#\w{6})", PAGE_STYLE), strict=False))
+WIDTH, COLUMN = 640, 310  # of the bars, and of each of the two columns of the legend
 STYLE = "<style>@media (prefers-color-scheme: dark) { svg { color: #ddd } }</style>"
 
 
@@ -70,22 +72,22 @@ def budget_picture(budgets: dict[str, Parts]) -> str:
     y = 8
     for name, parts in budgets.items():
         body.append(_text(0, y + 12, f"{name}: {parts['measured'] / 1000:.1f} ms", 'font-weight="bold"'))
-        body.extend(_stacked(parts, y + 20, 420 / longest))
-        y += 62
+        body.extend(_stacked(parts, y + 20, WIDTH / longest))
+        y += 58
     names = [name for name in COLOURS if any(parts.get(name, 0) > 0 for parts in budgets.values())]
-    body.append(_text(420, y + 4, "us", 'text-anchor="end" font-weight="bold"'))
-    for name in names:
-        y += 22
+    rows = math.ceil(len(names) / 2)
+    for number, name in enumerate(names):
+        x, line = (COLUMN + 20) * (number // rows), y + 22 * (number % rows) + 12
         values = " → ".join(f"{parts[name]:,.0f}" if name in parts else "-" for parts in budgets.values())
-        body.append(f'<rect x="0" y="{y - 9}" width="14" height="14" fill="{COLOURS[name]}"/>')
-        body.append(_text(22, y + 3, name))
-        body.append(_text(420, y + 3, values, 'text-anchor="end"'))
+        body.append(f'<rect x="{x}" y="{line - 11}" width="14" height="14" fill="{COLOURS[name]}"/>')
+        body.append(_text(x + 22, line, name))
+        body.append(_text(x + COLUMN, line, f"{values} us", 'text-anchor="end"'))
     said = "; ".join(
         f"{name} takes {parts['measured']:,.0f} us: "
         + ", ".join(f"{part} {us:,.0f}" for part, us in _shown(parts).items())
         for name, parts in budgets.items()
     )
-    return _svg(422, y + 14, "budget", "Two budgets as bars", said, body)
+    return _svg(WIDTH, y + 22 * rows + 4, "budget", "Two budgets as bars", said, body)
 
 
 def _shown(parts: Parts) -> Parts:
