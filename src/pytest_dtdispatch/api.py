@@ -176,7 +176,7 @@ class DtDispatch:
 
     def _budget(self, step_fn: Callable[[], object], warmup: int, steps: int, name: str) -> Budget:
         """Measure the budget of a step."""
-        step_fn()
+        check_result("budget", step_fn())
         return Budget(name)
 
     def compare(

@@ -160,6 +160,12 @@ def test_slow_function_dominates_its_part_and_line(
     assert ns_of(found.by_module(), "inner") > 0.9 * SLOW_NS
 
 
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_step_that_returns_a_generator_is_an_error(warmup: int) -> None:
+    with pytest.raises(MeasurementError, match=r"^budget\(\): the result is a generator"):
+        budget_of(lambda: (number for number in range(3)), warmup)
+
+
 def test_slow_line_of_python_is_found(train: Callable[[], None]) -> None:
     def step() -> None:
         train()

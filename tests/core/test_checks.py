@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.core.checks import (
     call_arguments,
     callable_at,
@@ -76,3 +77,16 @@ def test_coroutine_result_is_an_error() -> None:
     check_result("steps", None)
     with pytest.raises(MeasurementError, match=r"^steps\(\): a call only creates a coroutine"):
         check_result("steps", waits())
+
+
+def test_unstarted_generator_result_is_an_error() -> None:
+    started = yields()
+    next(started)
+    check_result("steps", started)
+    with pytest.raises(MeasurementError, match=r"^steps\(\): the result is a generator, whose code"):
+        check_result("steps", yields())
+
+
+def test_unmeasured_budget_rejects_a_generator() -> None:
+    with pytest.raises(MeasurementError, match=r"^budget\(\): the result is a generator"):
+        DtDispatch().budget(lambda: yields())

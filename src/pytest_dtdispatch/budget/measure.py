@@ -105,6 +105,7 @@ def run_and_measure_budget(
             while measurement.begin_step():
                 result = step()
                 measurement.end_step()
+                check_result("budget", result)
                 wait_for(result)
                 del result
             return measurement.result()

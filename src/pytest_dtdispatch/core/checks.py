@@ -46,10 +46,15 @@ def check_callable(method: str, fn: object, name: object) -> None:
 
 
 def check_result(method: str, result: object) -> None:
-    """Reject a coroutine, whose code did not run."""
+    """Reject a coroutine, or a generator that has not started: their code did not run."""
     if inspect.iscoroutine(result):
         result.close()
         raise MeasurementError(f"{method}(): {COROUTINE}")
+    is_unused = inspect.isgenerator(result) and inspect.getgeneratorstate(result) == inspect.GEN_CREATED
+    if is_unused or inspect.isasyncgen(result):
+        raise MeasurementError(
+            f"{method}(): the result is a generator, whose code did not run: return a list of its values"
+        )
 
 
 def callable_at(make: Callable[[int], Callable[[], Any]], size: int) -> Callable[[], Any]:

@@ -15,7 +15,7 @@ from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.comparing.model import Compared, Variants
 from pytest_dtdispatch.comparing.scaling import Make, Scaling, fit_scaling, run_and_measure_sizes, run_sizes
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
-from pytest_dtdispatch.core.checks import Setup, call_arguments
+from pytest_dtdispatch.core.checks import Setup, call_arguments, check_result
 from pytest_dtdispatch.core.measurement import Figures, merge
 from pytest_dtdispatch.core.results import Finding, NamedCall, row_key, row_name
 from pytest_dtdispatch.core.row_id import RowId
@@ -209,7 +209,7 @@ class Recorder(api.DtDispatch):
         from pytest_dtdispatch.budget.measure import run_and_measure_budget
 
         if not self._is_timed:
-            step_fn()
+            check_result("budget", step_fn())
             return Budget(name, note=NOT_TIMED)
         self._begin("budget", name, kind=Budget.kind)
         self._sync(name)
