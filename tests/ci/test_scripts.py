@@ -93,6 +93,15 @@ def test_summary_explains_the_status_of_each_stage(shallow: Path, tmp_path: Path
     assert warnings[0] == "::warning title=dtdispatch measured::failed; the summary of the job has the rows"
 
 
+@pytest.mark.parametrize(("strict", "level"), [("false", "warning"), ("true", "error")])
+def test_rows_are_errors_only_in_strict_jobs(shallow: Path, tmp_path: Path, strict: str, level: str) -> None:
+    output = tmp_path / "output"
+    output.write_text("::error file=layers.py,line=31::step regressed\n")
+    done = run(shallow, SAYS=str(output), DTDISPATCH_STRICT=strict)
+    rows = [line for line in done.stdout.splitlines() if "::step regressed" in line]
+    assert {*rows} == {f"::{level} file=layers.py,line=31::step regressed"}
+
+
 def test_log_is_plain_text_in_the_summary(shallow: Path, tmp_path: Path) -> None:
     output = tmp_path / "output"
     output.write_text(HOSTILE + "x" * 200_000)
@@ -109,12 +118,13 @@ def test_log_is_plain_text_in_the_summary(shallow: Path, tmp_path: Path) -> None
 
 
 def test_only_tables_of_ab_runs_become_markup(shallow: Path, tmp_path: Path) -> None:
-    table = "### counts: passed: 1 new\n\n| op | path | base |\n| --- | --- | --: |\n| a\\|b | hit | 7 |\n"
+    verdict = "counts: passed: 1 new"
+    table = "| op | path | base |\n| --- | --- | --: |\n| a\\|b | hit | 7 |\n"
     output = tmp_path / "output"
-    output.write_text(f"base: one\n\n{table}")
+    output.write_text(f"base: one\n\n### {verdict}\n\n{table}")
     run(shallow, SAYS=str(output))
     text = (tmp_path / "found" / "summary.md").read_text()
-    assert text.startswith(f"## dtdispatch: counts: passed: 1 new\n{table}")
+    assert text.startswith(f"## dtdispatch: {verdict}\n\n{table}"), "one stage has no title of its own"
     assert text.count("\n| op |") == 1
     measured, _, counts = text.split("<summary>measured: passed")[-1].partition("<summary>counts: passed")
     assert counts.endswith("    base: one\n    \n\n</details>\n\n")
