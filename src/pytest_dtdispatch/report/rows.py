@@ -34,7 +34,7 @@ from pytest_dtdispatch.report.document import (
 from pytest_dtdispatch.report.notes import mark, notes_of, proved, title_of
 
 SCATTER = "+-%"
-FigureText = Callable[[Samples], str]
+CellText = Callable[[Measurement], str]
 SCALES = {
     State.COLD: MILLISECONDS,
     State.MISS: MILLISECONDS,
@@ -64,44 +64,29 @@ EXPENDABLE = (
 )
 
 
-@dataclass(frozen=True)
-class RowColumn:
-    """A column of figures.
-
-    Args:
-        title: title of the column.
-        text: function that formats the cell of a row.
-        unit: unit of all figures.
-    """
-
-    title: str
-    text: Callable[[Measurement], str]
-    unit: str = ""
-
-
 def scatter_text(samples: Samples | None) -> str:
     """Format the scatter of samples in percent; a dash if unknown."""
     return "-" if samples is None or samples.scatter is None else f"{100 * samples.scatter:,.0f}"
 
 
-def columns(view: View) -> Iterator[RowColumn]:
-    """Yield all columns of figures."""
+def columns(view: View) -> Iterator[tuple[Column, CellText]]:
+    """Yield all columns of figures, each with the function that formats the cell of a row."""
     for state in SCALES:
         yield from _columns_of(state, view)
-    yield RowColumn("overhead", _overhead_text, MICROSECONDS.name)
+    yield Column("overhead", MICROSECONDS.name), _overhead_text
     if not view.is_many:
-        yield RowColumn("miss/hit", partial(_ratio_text, whole_from=math.inf if view.counted else 10))
-    yield RowColumn("samples", _sample_counts)
+        yield Column("miss/hit"), partial(_ratio_text, whole_from=math.inf if view.counted else 10)
+    yield Column("samples"), _sample_counts
 
 
-def _columns_of(state: State, view: View) -> Iterator[RowColumn]:
+def _columns_of(state: State, view: View) -> Iterator[tuple[Column, CellText]]:
     """Yield the column of the figure of a state, and columns of its scatter or ranks.
 
     The column of hits also has unpropagated calls.
     """
     scale = Scale("", 1, 0) if view.counted else SCALES[state]
 
-    def cell(row: Measurement, text: FigureText) -> str:
+    def cell(row: Measurement, text: Callable[[Samples], str]) -> str:
         samples = row.steady if state is State.HIT else row.of(state)
         return text(samples) if samples else "-"
 
@@ -109,14 +94,15 @@ def _columns_of(state: State, view: View) -> Iterator[RowColumn]:
         rank, ns = samples.slowest if samples.by_rank else (None, None)
         return "-" if rank is None else f"{scale.text(ns)} r{rank}"
 
-    beside: dict[str, FigureText] = {}
+    beside: dict[str, Callable[[Samples], str]] = {}
     if view.is_many and state is not State.LOCAL:
         beside = {"slowest": slowest, "spread": lambda each: f"{each.spread:.0%}" if each.by_rank else "-"}
     elif state in (State.MISS, State.HIT):
         span = {f"{state}+": lambda each: f"{each.span:,}"}
         beside = span if view.counted else {SCATTER: scatter_text}
-    for title, text in {str(state): lambda each: scale.text(_figure(each)), **beside}.items():
-        yield RowColumn(title, partial(cell, text=text), scale.name * (title == state))
+    yield Column(str(state), scale.name), partial(cell, text=lambda each: scale.text(_figure(each)))
+    for title, text in beside.items():
+        yield Column(title), partial(cell, text=text)
 
 
 def _figure(samples: Samples) -> float:
@@ -146,7 +132,7 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
     elif view.counted:
         legend = f"{view.counted.capitalize()}: the minimum over the counted calls."
     everything = [row for of_test in measured.values() for row in of_test]
-    filled = [column for column in columns(view) if any(column.text(row) != "-" for row in everything)]
+    filled = [(head, text) for head, text in columns(view) if any(text(row) != "-" for row in everything)]
     regions = {
         (test, contains): by_cost([each for each in of_test if each.contains is contains])
         for test, of_test in measured.items()
@@ -172,7 +158,9 @@ def _worst_text(measured: Mapping[str, Sequence[Measurement]], view: View) -> st
 
 
 def _table(
-    columns: Sequence[RowColumn], regions: Mapping[tuple[str, Contains], Sequence[CostedRow]], view: View
+    columns: Sequence[tuple[Column, CellText]],
+    regions: Mapping[tuple[str, Contains], Sequence[CostedRow]],
+    view: View,
 ) -> Table:
     """Render rows, the most expensive of a test first, and the number of omitted cheap rows."""
     has_shares = any(len(rows) > 1 and rows[0].share is not None for rows in regions.values())
@@ -183,29 +171,23 @@ def _table(
         calls = f"{one.row.calls:,}"
         shares = ("-" if share is None else f"{100 * share:.1f}" for share in (one.share, one.total))
         starts, ends = (calls, *shares)[: len(before)], (str(one.row.figures.rounds), calls)[: len(after)]
-        return (*starts, *(column.text(one.row) for column in columns), *ends)
+        return (*starts, *(text(one.row) for _, text in columns), *ends)
 
     groups = []
     for (test, contains), rows in regions.items():
         visible, left_out = visible_rows(rows, view)
-        lines = (
-            replace(line_of(one.row, cells(one), view), row=(RowId(test, one.row.label), contains))
-            for one in visible
-        )
+        lines = []
+        for one in visible:
+            (text, tone), row = mark(one.row), (RowId(test, one.row.label), contains)
+            lines.append(Line(one.row.label, cells(one), text, notes_of(one.row, view), tone, row))
         groups.append(Group(f"{test} ({contains})", tuple(lines), left_out))
     return Table(
-        (*before, *(Column(column.title, column.unit) for column in columns), *after),
+        (*before, *(column for column, _ in columns), *after),
         tuple(groups),
         proof_title=title_of([line for group in groups for line in group.lines]),
         expendable=EXPENDABLE,
         omitted_last=("share",),  # rows are in its order
     )
-
-
-def line_of(row: Measurement, cells: Sequence[str], view: View) -> Line:
-    """Render a row, with its mark in the last column and its notes."""
-    text, tone = mark(row)
-    return Line(row.label, tuple(cells), text, notes_of(row, view), tone)
 
 
 def profiles(measured: Mapping[str, Sequence[Measurement]]) -> Iterator[Block]:
