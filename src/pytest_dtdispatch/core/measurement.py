@@ -350,15 +350,10 @@ class Measurement:
         return self.of(State.HIT) or self.of(State.CALL)
 
     @property
-    def steady_ns(self) -> float | None:
-        """Figure of calls in the steady state, in nanoseconds; None if no time was recorded."""
-        return self.steady.figure if self.steady and self.steady.ns else None
-
-    @property
     def overhead_ns(self) -> float | None:
         """Nanoseconds that dispatch adds to the op on local shards: steady minus local."""
-        steady, local = self.steady_ns, self.of(State.LOCAL)
-        return steady - local.figure if steady is not None and local else None
+        steady, local = self.steady, self.of(State.LOCAL)
+        return steady.figure - local.figure if steady and steady.ns and local else None
 
     @property
     def miss_over_hit(self) -> float | None:

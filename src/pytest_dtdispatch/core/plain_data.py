@@ -17,8 +17,6 @@ Natural = Annotated[int, 0, MOST]
 Size = Annotated[float, 0, math.inf]
 Share = Annotated[float, 0, 2]  # fraction of a whole; above 1 by rounding
 Indent = Annotated[int, 0, 99]
-# All other types are lists.
-JSON_TYPES: Mapping[Any, Any] = {str: str, int: int, float: (int, float), NoneType: NoneType}
 
 
 class _LocatedError(ValueError):
@@ -135,11 +133,12 @@ def _fields_of(kind: Any) -> dict[str, tuple[Any, bool]]:
 def _read_union(kinds: tuple[Any, ...], plain: Any) -> Any:
     """Convert to the first matching type of a union; dataclasses are distinguished by their names."""
     name = plain.get(TYPE) if isinstance(plain, dict) else None
+    json_types: Mapping[Any, Any] = {str: str, int: int, float: (int, float), NoneType: NoneType}
     for kind in kinds:
         if is_dataclass(kind):
             matches = name == kind.__name__  # type: ignore[union-attr]
         else:
-            matches = isinstance(plain, JSON_TYPES.get(get_origin(kind) or kind, list))
+            matches = isinstance(plain, json_types.get(kind, list))  # all other types are lists
         if matches:
             return decode(kind, plain)
     raise ValueError(f"{_named(plain)} of an invalid type")

@@ -65,8 +65,6 @@ def mesh_device_text(shape: Sequence[int], device: str) -> str:
 
 
 DIGEST_LENGTH = len("...#01234567")
-AUTOGRAD_NODE = re.compile(r"\w+Backward\d*")
-WORD_START = re.compile(r"^|(?<=[a-z\d])(?=[A-Z])")
 
 
 def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
@@ -95,9 +93,9 @@ def cut_name(name: str, limit: int = MAX_LENGTH) -> str:
         >>> cut_name("RegisterPostBackwardFunctionBackward", 30)
         'RegisterPost...#a8908c8e'
     """
-    if len(name) > limit and AUTOGRAD_NODE.fullmatch(name):
-        words = [word.start() for word in WORD_START.finditer(name) if word.start() <= limit - DIGEST_LENGTH]
-        limit = words[-1] + DIGEST_LENGTH
+    if len(name) > limit and re.fullmatch(r"\w+Backward\d*", name):
+        words = [word.start() for word in re.finditer(r"^|(?<=[a-z\d])(?=[A-Z])", name)]
+        limit = max(start for start in words if start <= limit - DIGEST_LENGTH) + DIGEST_LENGTH
     suffix = re.search(r"@[\dx]*(:\w+)?$", name)
     return shorten(name, len(suffix[0]) if suffix else 0, limit)
 

@@ -193,13 +193,7 @@ def thresholds_of(state: str, thresholds: tuple[Threshold, ...]) -> tuple[Thresh
 
 
 LIMITS = "limits"  # baseline of the gate of limits
-FAILING = {
-    Verdict.REGRESSED,
-    Verdict.MISSING,
-    Verdict.DISABLED,
-    Verdict.MISMATCHED,
-    Verdict.CONTAMINATED,
-}
+FAILING = {Verdict.REGRESSED, Verdict.MISSING, Verdict.DISABLED, Verdict.MISMATCHED, Verdict.CONTAMINATED}
 # Verdicts that mean the row was compared with its limit.
 COMPARED = {Verdict.PASSED, Verdict.IMPROVED, Verdict.REGRESSED, Verdict.CONTAMINATED}
 
