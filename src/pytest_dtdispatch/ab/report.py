@@ -53,7 +53,6 @@ LEGENDS = {
     Metric.INSTRUCTIONS: "base, head: instructions, the minimum over processes. change: from base to head. "
     f"interval: the changes between any two processes of base and head. {PLAIN_LEGEND}",
 }
-OUTCOMES = {0: "passed", 1: "failed", 3: "inconclusive", 4: "contaminated"}  # by exit status
 MAX_PASTED_ROWS = 100  # rows; regressed ones come first
 
 
@@ -179,7 +178,8 @@ def pasted_text(run: Run, found: Results) -> str:
     changed = [each for each in rows if each[1].verdict is not Verdict.PASSED]
     passed = [each for each in rows if each[1].verdict is Verdict.PASSED]
     metric, counts = run.request.rule.metric, plain(verdict_counts([one for _, one in rows]))
-    parts = [f"### {metric}: {OUTCOMES[exit_status(found)]}: {counts or 'nothing was compared'}\n"]
+    outcome = {0: "passed", 1: "failed", 3: "inconclusive", 4: "contaminated"}[exit_status(found)]
+    parts = [f"### {metric}: {outcome}: {counts or 'nothing was compared'}\n"]
     if changed:
         parts.append(document_text(Document((_pasted_table(run, changed),))))
     if passed and metric != Metric.COUNTS:
@@ -206,13 +206,14 @@ def _pasted_table(run: Run, rows: Sequence[tuple[Pair, RowVerdict]]) -> Table:
 
 def _source_lines(run: Run, pair: Pair, one: RowVerdict) -> Sequence[str]:
     """Return the source lines of a changed count that only the head has, else all of the head."""
-    base, head = (
-        dict.fromkeys(
-            line for each in run.processes if each.side == side for line in each.lines.get(one.row, ())
-        )
-        for side in pair
-    )
+    base, head = _by_side(run, pair, "lines", one.row)
     return [line for line in head if line not in base] or [*head]
+
+
+def _by_side(run: Run, pair: Pair, name: str, row: RowId) -> list[dict[str, None]]:
+    """Return the distinct details, or source lines, of a row in the processes of each side."""
+    found = [(process.side, getattr(process, name).get(row, ())) for process in run.processes]
+    return [dict.fromkeys(text for of, texts in found if of == side for text in texts) for side in pair]
 
 
 def error_commands_of(run: Run, found: Results) -> list[str]:
@@ -246,10 +247,7 @@ def _notes(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, ...]:
 
 
 def _differing(run: Run, pair: Pair, one: RowVerdict) -> list[str]:
-    details = [(process.side, process.details.get(one.row, ())) for process in run.processes]
-    base, head = (
-        dict.fromkeys(line for of, lines in details if of == side for line in lines) for side in pair
-    )
+    base, head = _by_side(run, pair, "details", one.row)
     if run.request.rule.metric == Metric.INSTRUCTIONS:
         return _functions(base, head)
     if one.verdict is Verdict.CHANGED:  # equal calls on other source lines are not new

@@ -305,9 +305,7 @@ class Runner:
                 "base": base,
                 "head": head,
                 "row": row_key(str(one.row)),
-                "test": one.row.test,
-                "label": one.row.label,
-                "state": one.row.state,
+                **one.row._asdict(),
                 "verdict": str(one.verdict),
                 "figures": {
                     name: value if math.isfinite(value) else None
