@@ -86,7 +86,7 @@ def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]
     """Render rows next to those of a saved run, by test, the worst first, and their remedies."""
     if not rows:
         return
-    ordered = sorted(rows, key=_badness)
+    ordered = sorted(rows, key=badness)
     bad = [row for row in ordered if not _is_ordinary(row)]
     hidden = set() if view.verbose else {row.row for row in bad[MOST_ROWS:]}
     has_threshold = any(row.criterion for row in rows) and not _shared_threshold(rows)
@@ -161,14 +161,14 @@ def _verdict_word(row: RowVerdict) -> tuple[str, Tone]:
     return str(row.verdict), TONES.get(row.verdict, Tone.BAD)
 
 
-def _badness(row: RowVerdict) -> tuple[int, float]:
+def badness(row: RowVerdict) -> tuple[int, float]:
     """Return a sort key: the worst row first, rows that passed last, and of these the slowest first."""
     return (len(ORDER) if row.verdict is Verdict.PASSED else gravity(row)[0]), gravity(row)[1]
 
 
 def worst_text(rows: Iterable[RowVerdict]) -> str:
     """Describe the row with the worst verdict; return an empty string if none needs attention."""
-    worst = min(rows, key=_badness, default=None)
+    worst = min(rows, key=badness, default=None)
     if worst is None or _is_ordinary(worst):
         return ""
     change = f", {change_text(worst)}" if change_text(worst) else ""

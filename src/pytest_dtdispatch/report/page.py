@@ -18,7 +18,7 @@ from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import COUNT_UNITS, UNITS, escape_controls, plural, short, shorten_path
-from pytest_dtdispatch.core.verdicts import Verdict
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import (
     KINDS,
@@ -31,7 +31,7 @@ from pytest_dtdispatch.report.document import (
     paragraph,
     plain,
 )
-from pytest_dtdispatch.report.judgements import ORDER, TONES, judgement_document, verdict_counts
+from pytest_dtdispatch.report.judgements import TONES, badness, judgement_document, verdict_counts
 from pytest_dtdispatch.report.rows import by_cost, call_cost, profiles
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import run_sections
@@ -74,9 +74,7 @@ def html_page(run: ReportedRun) -> str:
             {
                 **section,
                 "blocks": [*_folded(section["blocks"])],
-                "has_columns": any(
-                    isinstance(block, Table) and block.has_total for block in section["blocks"]
-                ),
+                "has_columns": any(getattr(block, "has_total", False) for block in section["blocks"]),
             }
             for section in _sections(run)
             if section["blocks"] or "tone" in section
@@ -142,12 +140,8 @@ def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
         word, tone = ("Failed", "bad") if gate.has_failed else ("Passed", "good")
         outcome = f"{word}: {plain(verdict_counts(gate.verdicts)) or 'no row was judged'}"
         title = f"Verdicts against {shorten_path(gate.where)}"
-        yield {
-            "title": title,
-            "blocks": judgement_document(gate).blocks[1:],
-            "outcome": outcome,
-            "tone": tone,
-        }
+        blocks = judgement_document(gate).blocks[1:]
+        yield {"title": title, "blocks": blocks, "outcome": outcome, "tone": tone}
     yield {"title": "Largest costs", "blocks": tuple(_largest_costs(run))}
     yield {"title": "Advice", "blocks": tuple(_advice(run))}
     yield {"title": "Notices", "blocks": run.notices.blocks}
@@ -278,14 +272,12 @@ def _page_rows(
 
 def _verdicts_by_row(run: ReportedRun) -> dict[RowId, Verdict]:
     """Return the most severe verdict of each row over all its states."""
-    verdicts_by_row: dict[RowId, list[Verdict]] = {}
+    worst: dict[RowId, RowVerdict] = {}
     for gate in run.gates:
         for judged in gate.verdicts:
-            verdicts_by_row.setdefault(judged.row._replace(state=None), []).append(judged.verdict)
-    return {
-        row: min([each for each in verdicts if each is not Verdict.PASSED] or verdicts, key=ORDER.index)
-        for row, verdicts in verdicts_by_row.items()
-    }
+            row = judged.row._replace(state=None)
+            worst[row] = min(worst.get(row, judged), judged, key=badness)
+    return {row: judged.verdict for row, judged in worst.items()}
 
 
 def _figures(row: Measurement) -> dict[str, float]:
