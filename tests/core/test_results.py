@@ -19,14 +19,16 @@ from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Contains, Figures, 
 from pytest_dtdispatch.core.results import (
     Count,
     Finding,
+    MetricValue,
     NamedCall,
     plain_name,
     repeated,
     row_key,
+    row_metrics,
 )
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import Signature
-from pytest_dtdispatch.core.store import ResultStore
+from pytest_dtdispatch.core.store import ResultStore, TestRecord
 from pytest_dtdispatch.core.text import MOST_LISTED, listed
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
 from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache, Redistribution
@@ -57,6 +59,10 @@ def results_of(found: Iterable[Finding]) -> ResultStore:
     return results
 
 
+def numbers_of(record: TestRecord) -> list[MetricValue]:
+    return [*row_metrics(record.test, record.rows()), *record.numbers()]
+
+
 # Signatures and named calls
 
 
@@ -73,7 +79,7 @@ def test_named_calls_follow_signatures_in_call_order() -> None:
         ("add.Tensor(f32[8]S0)@2x4:cuda",) * 2 + ("2x4:cuda", 3, Contains.DISPATCH),
         ("warm start", "warm start", "2x4", 1, Contains.END_TO_END),
     ]
-    numbers = [*book.freeze().metrics()]
+    numbers = numbers_of(book.freeze())
     assert [number.row.label for number in numbers] == [label for label, *_ in found]
     assert [number.signature for number in numbers] == [LONG.full, "", ""], "completely if it is shortened"
 
@@ -146,7 +152,7 @@ COMPILES = counts(State.COMPILE_COLD, 90_000), counts(State.CALL, 700, 600)
     ],
 )
 def test_each_kind_of_result_has_its_numbers(found: Finding, numbers: dict[str, int]) -> None:
-    values = list(results_of([found]).freeze(KINDS).metrics())
+    values = numbers_of(results_of([found]).freeze(KINDS))
     assert {value.metric: value.value for value in values} == numbers
     assert {value.row for value in values} <= {RowId("t.py::test_a", found.name)}
 
@@ -154,7 +160,8 @@ def test_each_kind_of_result_has_its_numbers(found: Finding, numbers: dict[str, 
 def test_miss_of_few_samples_has_infinite_scatter() -> None:
     one = measured("mm", Samples(State.MISS, (10,)), Samples(State.HIT, (2,) * 10))
     few = replace(one, figures=replace(one.figures, few_misses=True))
-    found = {value.metric: value.scatter for value in results_of([NamedCall("mm", few)]).freeze().metrics()}
+    values = numbers_of(results_of([NamedCall("mm", few)]).freeze())
+    found = {value.metric: value.scatter for value in values}
     assert found == {"dispatch_hit_ns": 0, "dispatch_miss_ns": math.inf}
 
 

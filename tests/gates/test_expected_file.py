@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.core.measurement import Figures, Samples, State
-from pytest_dtdispatch.core.results import MetricValue, name_in_files, row_key
+from pytest_dtdispatch.core.results import MetricValue, name_in_files, row_key, row_metrics
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.store import ResultStore
@@ -117,7 +117,7 @@ def test_rows_with_long_names_are_readable(tmp_path: Path) -> None:
     found = ResultStore(f"t.py::test_add[{'x' * 20_000}]")
     for name in ("one", "two", '"' * 20_000):
         found.enter_call(name, "4", Figures(5, (Samples(State.MISS, (7,)),)))
-    values = tuple(found.freeze().metrics())
+    values = tuple(row_metrics(found.test, found.measurements()))
     path = tmp_path / "results.csv"
     path.write_text(results_text(values))
     assert by_name(read_results(path, METRICS)).keys() == by_name(values).keys()

@@ -303,10 +303,6 @@ def _percent(found: Any, name: str, form: str = "+.1f") -> str:
     return "-" if value is None or not math.isfinite(value) else format(value, form)
 
 
-def _range(found: Any, side: str) -> str:
-    return _numbers(getattr(found, f"{side}_least"), getattr(found, f"{side}_most"))
-
-
 def _numbers(least: float, most: float) -> str:
     return f"{least:,g}" if least == most else f"{least:,g} to {most:,g}"
 
@@ -321,14 +317,14 @@ COLUMNS: Mapping[Metric, Sequence[tuple[str, str, Callable[[Any], str]]]] = {
         ("base", MICROSECONDS.name, lambda found: MICROSECONDS.text(found.base_ns)),
         ("head", MICROSECONDS.name, lambda found: MICROSECONDS.text(found.head_ns)),
         ("change", "%", lambda found: _percent(found, "shift")),
-        ("interval", "%", lambda found: _interval(found)),
+        ("interval", "%", _interval),
         ("plain", "%", lambda found: _percent(found, "plain")),
         ("p", "", lambda found: f"{found.p:.4f}"),
         ("sees", "%", lambda found: _percent(found, "smallest", ".1f")),
     ),
     Metric.COUNTS: (
-        ("base", "", lambda found: _range(found, "base")),
-        ("head", "", lambda found: _range(found, "head")),
+        ("base", "", lambda found: _numbers(found.base_least, found.base_most)),
+        ("head", "", lambda found: _numbers(found.head_least, found.head_most)),
         ("change", "", lambda found: f"{found.head_least - found.base_least:+,g}"),
     ),
     Metric.INSTRUCTIONS: (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples
-from pytest_dtdispatch.core.results import Finding, MetricValue, NamedCall, row_key, row_metrics
+from pytest_dtdispatch.core.results import Finding, MetricValue, NamedCall, row_key
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold
@@ -107,11 +107,6 @@ class TestRecord:
             for result in () if kind in excluded else of_kind:
                 row = RowId(self.test, result.name)
                 yield from (MetricValue(row, *metric) for metric in result.metrics())
-
-    def metrics(self) -> Iterator[MetricValue]:
-        """Yield all numbers of the test: those of its rows, then those of results."""
-        yield from row_metrics(self.test, self.rows())
-        yield from self.numbers()
 
     def shared_key(self) -> str:
         """Return a key that several rows have in files; empty if all keys are unique."""
