@@ -163,10 +163,7 @@ FORMATS: Mapping[str, Format] = {
         "## dtdispatch: ", lambda run: (summary(run), len(run.metrics()) or _block_count(run))
     ),
     "trace": Format(
-        rf'\{{"otherData": \{{"format": "{TRACE_FORMAT}"',
-        trace,
-        "event",
-        "no steps were counted",
+        rf'\{{"otherData": \{{"format": "{TRACE_FORMAT}"', trace, "event", "no steps were counted"
     ),
 }
 

@@ -66,19 +66,11 @@ def html_page(run: ReportedRun) -> str:
     figures = [_figures(row) for of_test in run.calls.values() for row in of_test]
     longest = {piece: max((each.get(piece, 0.0) for each in figures), default=0.0) for piece in PIECES}
     longest = {"hit": max(longest["local"], longest["hit"]), "miss": longest["miss"]}
-    rows = dict(_page_rows(run, longest))
+    rows = _page_rows(run, longest)
     page: str = _template().render(
         title=TITLE,
         about=_about(run),
-        sections=[
-            {
-                **section,
-                "blocks": [*_folded(section["blocks"])],
-                "has_columns": any(getattr(block, "has_total", False) for block in section["blocks"]),
-            }
-            for section in _sections(run)
-            if section["blocks"] or "tone" in section
-        ],
+        sections=[section for section in _sections(run) if section["blocks"] or "tone" in section],
         rows=rows,
         marks=Counter(mark for row in rows.values() for mark in row["marks"]),
         pieces=PIECES,
@@ -140,18 +132,24 @@ def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
         word, tone = ("Failed", "bad") if gate.has_failed else ("Passed", "good")
         outcome = f"{word}: {plain(verdict_counts(gate.verdicts)) or 'no row was judged'}"
         title = f"Verdicts against {shorten_path(gate.where)}"
-        blocks = judgement_document(gate).blocks[1:]
-        yield {"title": title, "blocks": blocks, "outcome": outcome, "tone": tone}
-    yield {"title": "Largest costs", "blocks": tuple(_largest_costs(run))}
-    yield {"title": "Advice", "blocks": tuple(_advice(run))}
-    yield {"title": "Notices", "blocks": run.notices.blocks}
+        yield {**_section(title, judgement_document(gate).blocks[1:]), "outcome": outcome, "tone": tone}
+    yield _section("Largest costs", _largest_costs(run))
+    yield _section("Advice", _advice(run))
+    yield _section("Notices", run.notices.blocks)
     if not run:
-        yield {"title": "Signatures and calls", "blocks": (paragraph("No signature or call was measured."),)}
+        yield _section("Signatures and calls", [paragraph("No signature or call was measured.")])
     for title, document in run_sections(run, replace(run.view, for_page=True)):
         legend = document.legend_of()
         below = (paragraph(_as_bound(legend)),) if legend else ()
-        yield {"title": title, "blocks": (*document.blocks, *below)}
-    yield {"title": "Profiles", "blocks": tuple(profiles(run.rows_by_test()))}
+        yield _section(title, (*document.blocks, *below))
+    yield _section("Profiles", profiles(run.rows_by_test()))
+
+
+def _section(title: str, blocks: Iterable[Block]) -> dict[str, Any]:
+    """Return a section; on a wide screen, it has two columns if a table has a total."""
+    folded = [*_folded(blocks)]
+    has_columns = any(getattr(block, "has_total", False) for block in folded)
+    return {"title": title, "blocks": folded, "has_columns": has_columns}
 
 
 def _largest_costs(run: ReportedRun) -> Iterator[Block]:
@@ -246,9 +244,9 @@ def _lists(table: Table, by_group: bool) -> Iterator[tuple[str, list[tuple[str, 
 
 def _page_rows(
     run: ReportedRun, longest: Mapping[str, float]
-) -> Iterator[tuple[tuple[RowId, Contains], dict[str, Any]]]:
-    """Yield each row's identity, scope and properties that no cell has: marks, verdict and bar."""
-    verdicts = _verdicts_by_row(run)
+) -> dict[tuple[RowId, Contains], dict[str, Any]]:
+    """Return the properties of each row that no cell has, by identity and scope: marks, verdict and bar."""
+    verdicts, found = _verdicts_by_row(run), {}
     units = UNITS if run.unit.is_time else COUNT_UNITS
     for test, rows in run.calls.items():
         for row in rows:
@@ -257,17 +255,15 @@ def _page_rows(
             has_proof = row.proof_kind in (Proof.PROVED, Proof.UNPROPAGATED)
             marks = {str(verdict): verdict, "noisy": row.noisy, "unproved": not has_proof}
             figures = _figures(row)
-            yield (
-                (row_id, row.contains),
-                {
-                    "marks": [mark for mark, has_it in marks.items() if has_it],
-                    "verdict": verdict,
-                    "tone": TONES.get(verdict, Tone.BAD).value if verdict else "",
-                    "bar": [*_bar(figures, longest)],
-                    "said": ", ".join(f"{piece} {short(end, units)}" for piece, end in figures.items()),
-                    "full": row.full_label,
-                },
-            )
+            found[row_id, row.contains] = {
+                "marks": [mark for mark, has_it in marks.items() if has_it],
+                "verdict": verdict,
+                "tone": TONES.get(verdict, Tone.BAD).value if verdict else "",
+                "bar": [*_bar(figures, longest)],
+                "said": ", ".join(f"{piece} {short(end, units)}" for piece, end in figures.items()),
+                "full": row.full_label,
+            }
+    return found
 
 
 def _verdicts_by_row(run: ReportedRun) -> dict[RowId, Verdict]:

@@ -107,22 +107,14 @@ def _head(run: ReportedRun) -> str:
 
 def _changes(changed: Sequence[tuple[Judgement, RowVerdict]]) -> Table:
     """Render the changed rows, which are sorted by severity."""
-    lines = tuple(
-        Line(
-            row_text(row),
-            (
-                str(row.verdict),
-                ", ".join(first_of(row.lines, 3)) or "-",
-                change_text(row) or "-",
-                row.criterion or "-",
-                cut_name(gate.where),
-            ),
-        )
-        for gate, row in changed[:MOST_ROWS]
-    )
+    lines = []
+    for gate, row in changed[:MOST_ROWS]:
+        at, change = ", ".join(first_of(row.lines, 3)), change_text(row)
+        cells = (str(row.verdict), at or "-", change or "-", row.criterion or "-", cut_name(gate.where))
+        lines.append(Line(row_text(row), cells))
     more = f"and {len(changed) - MOST_ROWS:,} more rows" if len(changed) > MOST_ROWS else ""
     columns = tuple(map(Column, ("verdict", "line", "change", "compared with", "of")))
-    return Table(columns, (Group("", lines, more),), label_title="row", proof_title="")
+    return Table(columns, (Group("", tuple(lines), more),), label_title="row", proof_title="")
 
 
 def run_sections(run: ReportedRun, view: View | None = None) -> Iterator[tuple[str, Document]]:
@@ -215,10 +207,8 @@ def _line(label: str, metric: str, values: Sequence[MetricValue | None]) -> Line
     has_change = len(present) > 1 and first.value
     change = f"{last.value / first.value - 1:+.1%}" if has_change else "-"
     figures = ("-" if one is None else f"{one.value:,}" for one in values)
-    is_noisy = bool(first.scatter or last.scatter)
-    return Line(
-        label, (metric, *figures, change), "noisy" * is_noisy, (), Tone.NOTICE if is_noisy else Tone.PLAIN
-    )
+    proof, tone = ("noisy", Tone.NOTICE) if first.scatter or last.scatter else ("", Tone.PLAIN)
+    return Line(label, (metric, *figures, change), proof, (), tone)
 
 
 def _run_texts(runs: Sequence[ReportedRun]) -> Iterator[str]:
