@@ -19,7 +19,7 @@ from pytest_dtdispatch.ab.rule import (
     Stage,
     percent,
 )
-from pytest_dtdispatch.ab.run import CHANGED, Pair, PairResult, Results, Run
+from pytest_dtdispatch.ab.run import CHANGED, Pair, PairResult, Results, Run, each_verdict
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import MICROSECONDS, first_of, plural
@@ -61,8 +61,8 @@ def exit_status(found: Results) -> int:
 
     With several interpreters, missing rows are listed but do not fail.
     """
-    verdicts = {one.verdict for compared in found.values() for one in compared.verdicts}
-    has_compared = any(one.change for compared in found.values() for one in compared.verdicts)
+    verdicts = {one.verdict for _, one in each_verdict(found)}
+    has_compared = any(one.change for _, one in each_verdict(found))
     if len(found) > 1:
         verdicts.discard(Verdict.MISSING)
     if not has_compared and Verdict.MISSING not in verdicts:
@@ -173,8 +173,7 @@ def _new_figure(run: Run, side: str, row: RowId) -> str:
 
 def pasted_text(run: Run, found: Results) -> str:
     """Return Markdown for a pull request: the verdict, rows that changed, then rows that passed, folded."""
-    rows = [(pair, one) for pair, compared in found.items() for one in compared.verdicts]
-    rows.sort(key=lambda each: gravity(each[1]))
+    rows = sorted(each_verdict(found), key=lambda each: gravity(each[1]))
     changed = [each for each in rows if each[1].verdict is not Verdict.PASSED]
     passed = [each for each in rows if each[1].verdict is Verdict.PASSED]
     metric, counts = run.request.rule.metric, plain(verdict_counts([one for _, one in rows]))
@@ -220,8 +219,7 @@ def error_commands_of(run: Run, found: Results) -> list[str]:
     """Return workflow commands of GitHub Actions that annotate rows that regressed."""
     failed = tuple(
         replace(one, lines=tuple(_source_lines(run, pair, one)))
-        for pair, compared in found.items()
-        for one in compared.verdicts
+        for pair, one in each_verdict(found)
         if one.verdict is Verdict.REGRESSED
     )
     return error_commands([Judgement(failed, failed=failed)], {})

@@ -134,6 +134,11 @@ class PairResult:
 Results = Mapping[Pair, PairResult]
 
 
+def each_verdict(found: Results) -> list[tuple[Pair, RowVerdict]]:
+    """Return the verdicts of all rows, each with the compared sides."""
+    return [(pair, one) for pair, compared in found.items() for one in compared.verdicts]
+
+
 def interleaved(sides: Sequence[str], rounds: int) -> tuple[str, ...]:
     """Return the side of each process: all sides in each round, in reverse order every second round.
 
@@ -183,8 +188,7 @@ def _most_changed(found: Results) -> list[RowId]:
     """Return the three rows with the largest changes, for profiling."""
     shifts = [
         (abs(one.change.shift_percent or 0.0), one.row)
-        for compared in found.values()
-        for one in compared.verdicts
+        for _, one in each_verdict(found)
         if one.verdict in CHANGED and isinstance(one.change, NumberShift)
     ]
     shifts.sort(key=lambda each: each[0], reverse=True)
@@ -198,16 +202,14 @@ def _workplace(request: Request, output: Path | None) -> Iterator[tuple[Sequence
     Tests of the user run in the current folder or a worktree of it. The built-in suite runs in an empty
     folder, without ini files and modules of other projects.
     """
-    pythons = {
-        side: interpreter(side, typed) for side, typed in zip(request.sides, request.pythons, strict=True)
-    }
+    pythons = [*map(interpreter, request.sides, request.pythons)]
     if output is not None:
         checked_target(output, rf'\s*\{{\s*"format": *"{FORMAT}"')
     revisions = dict(zip(request.sides, request.revisions, strict=True)) if request.revisions else {}
     with workspace() as folder, worktrees(revisions, Path.cwd(), folder, request.install) as checkouts:
         (empty := folder / "empty").mkdir()
         arms = []
-        for side, python in pythons.items():
+        for side, python in zip(request.sides, pythons, strict=True):
             project, checkout = checkouts.get(side, (Path.cwd(), None))
             tops = (project, Path(checkout.top)) if checkout else ()
             roots = (root for top in tops for root in (top / "src", top) if root.is_dir())
@@ -300,23 +302,15 @@ class Runner:
         """Write the file of the run, with null for infinite numbers, which JSON does not have."""
         if self.output is None:
             return
-        verdicts = [
-            {
-                "base": base,
-                "head": head,
-                "row": row_key(str(one.row)),
-                **one.row._asdict(),
-                "verdict": str(one.verdict),
-                "figures": {
-                    name: value if math.isfinite(value) else None
-                    for name, value in (vars(one.change) if one.change else {}).items()
-                    if value is not None
-                },
-                "remedy": one.remedy,
+        verdicts = []
+        for (base, head), one in each_verdict(found):
+            row = {"base": base, "head": head, "row": row_key(str(one.row)), **one.row._asdict()}
+            figures = {
+                name: value if math.isfinite(value) else None
+                for name, value in (vars(one.change) if one.change else {}).items()
+                if value is not None
             }
-            for (base, head), compared in found.items()
-            for one in compared.verdicts
-        ]
+            verdicts.append({**row, "verdict": str(one.verdict), "figures": figures, "remedy": one.remedy})
         content = {"format": FORMAT, "version": VERSION, **encode(self.run), "verdicts": verdicts}
         write_atomic(self.output, json.dumps(content, indent=1) + "\n")
 
@@ -337,9 +331,8 @@ def read_ab_run(path: Path) -> Run:
         saved = f"saved in format {brief(repr(content.get('version')))}; this version reads {VERSION}"
         raise DtDispatchError(f"{path}: {saved}: compare again, or judge with the version that wrote it")
     try:
-        run: Run = decode(
-            Run, {name: content[name] for name in content.keys() - {"format", "version", "verdicts"}}
-        )
+        members = {name: content[name] for name in content.keys() - {"format", "version", "verdicts"}}
+        run: Run = decode(Run, members)
         _check_complete(run)
     except (ValueError, OverflowError, RecursionError) as error:
         raise DtDispatchError(f"{path}: not whole: {brief(error)}") from None
