@@ -241,15 +241,12 @@ def read_thresholds(value: Any) -> tuple[Threshold, ...]:
 
     def thresholds() -> tuple[Threshold, ...] | None:
         found = [THRESHOLD.fullmatch(text) for text in _listed(value) or ()]
-        read = tuple(
-            Threshold(
-                one["state"] or "", one["field"] or "median", float(one["percent"]) / 100, bool(one["strict"])
-            )
-            for one in found
-            if one
-        )
+        read = []
+        for one in filter(None, found):
+            state, field, percent, strict = one.group("state", "field", "percent", "strict")
+            read.append(Threshold(state or "", field or "median", float(percent) / 100, bool(strict)))
         figures = {each.figure for each in read if 0 < each.fraction <= 100}
-        return read if len(figures) == len(found) > 0 else None
+        return tuple(read) if len(figures) == len(found) > 0 else None
 
     valid = (
         "a list of thresholds such as 10% or hit=median:7.5%,strict: [STATE=][FIELD:]PERCENT, "

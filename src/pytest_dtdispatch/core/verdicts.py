@@ -296,7 +296,6 @@ def complaint(verdicts: Iterable[RowVerdict]) -> str:
     by_row: dict[str, list[str]] = {}
     for verdict in over(verdicts):
         title = "over its limits" if verdict.verdict is Verdict.REGRESSED else "not judged"
-        by_row.setdefault(f"{escape_controls(str(verdict.row))}: {title}", []).extend(
-            filter(None, (*verdict.details, verdict.remedy))
-        )
+        details = by_row.setdefault(f"{escape_controls(str(verdict.row))}: {title}", [])
+        details += filter(None, (*verdict.details, verdict.remedy))
     return "\n".join("\n".join((title, *details)) for title, details in by_row.items())
