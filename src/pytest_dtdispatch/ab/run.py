@@ -31,7 +31,7 @@ from pytest_dtdispatch.ab.rule import (
 )
 from pytest_dtdispatch.ab.worktrees import import_from_checkout, workspace, worktrees
 from pytest_dtdispatch.core.files import checked_target, read_json, write_atomic
-from pytest_dtdispatch.core.plain_data import decode, encode
+from pytest_dtdispatch.core.plain_data import decode, encode, select
 from pytest_dtdispatch.core.results import row_key
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import brief, show_progress
@@ -304,13 +304,15 @@ class Runner:
             return
         verdicts = []
         for (base, head), one in each_verdict(found):
-            row = {"base": base, "head": head, "row": row_key(str(one.row)), **one.row._asdict()}
+            sides = {"base": base, "head": head}
+            row = {"row": row_key(str(one.row)), **select(one.row, "test", "label", "state")}
             figures = {
                 name: value if math.isfinite(value) else None
                 for name, value in (vars(one.change) if one.change else {}).items()
                 if value is not None
             }
-            verdicts.append({**row, "verdict": str(one.verdict), "figures": figures, "remedy": one.remedy})
+            judged = {"verdict": str(one.verdict), "figures": figures, "remedy": one.remedy}
+            verdicts.append({**sides, **row, **judged})
         content = {"format": FORMAT, "version": VERSION, **encode(self.run), "verdicts": verdicts}
         write_atomic(self.output, json.dumps(content, indent=1) + "\n")
 
