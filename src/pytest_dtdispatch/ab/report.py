@@ -22,7 +22,7 @@ from pytest_dtdispatch.ab.rule import (
 from pytest_dtdispatch.ab.run import CHANGED, Pair, PairResult, Results, Run, each_verdict
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import MICROSECONDS, first_of, plural
+from pytest_dtdispatch.core.text import MICROSECONDS, first_of, grouped, plural
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     Block,
@@ -126,11 +126,8 @@ def _table(run: Run, pair: Pair, verdicts: Sequence[RowVerdict]) -> Table | None
     """Return the table of a pair; for counts, or several interpreters, without rows that passed."""
     metric = run.request.rule.metric
     lists_all = metric != Metric.COUNTS and len(run.sides) == 2
-    groups: dict[str, list[Line]] = {}
-    for one in verdicts:
-        if lists_all or one.verdict is not Verdict.PASSED:
-            test, line = _line(run, pair, one)
-            groups.setdefault(test, []).append(line)
+    listed = [one for one in verdicts if lists_all or one.verdict is not Verdict.PASSED]
+    groups = grouped(_line(run, pair, one) for one in listed)
     if not groups:
         return None
     expendable = {Metric.TIME: ("base", "head", "p", "interval"), Metric.INSTRUCTIONS: ("interval",)}

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import platform
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,14 +186,6 @@ def ranks_text(ranks: Sequence[int]) -> str:
         ('rank 2', 'ranks 0, 1, 3')
     """
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-
-
-def group_ranks(values: Iterable[tuple[int, Any]]) -> dict[Any, list[int]]:
-    """Group ranks by their values, in the order of first occurrence."""
-    ranks: dict[Any, list[int]] = {}
-    for rank, value in values:
-        ranks.setdefault(value, []).append(rank)
-    return ranks
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:

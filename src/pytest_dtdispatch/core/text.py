@@ -1,10 +1,9 @@
-"""Texts of values, times and user-provided names, and progress messages."""
+"""Texts of values, times and user-provided names, groups of values, and progress messages."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +26,8 @@ class TextEnum(str, Enum):
 
 
 Answer = TypeVar("Answer")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 def ask(question: Callable[[Any], Answer], value: object, unknown: Answer) -> Answer:
@@ -40,6 +41,19 @@ def ask(question: Callable[[Any], Answer], value: object, unknown: Answer) -> An
         return question(value)
     except Exception:  # raised by user code, or by torch for a tensor that it cannot describe
         return unknown
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """Group the values of pairs by their keys, in the order of first occurrence.
+
+    Example:
+        >>> grouped([("add", 1), ("mm", 2), ("add", 3)])
+        {'add': [1, 3], 'mm': [2]}
+    """
+    groups: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def plural(number: int, noun: str, ending: str = "s") -> str:
@@ -128,11 +142,8 @@ def fold_layers(names: Iterable[str]) -> dict[str, str]:
         >>> fold_layers(["layers.0.wq", "layers.1.wq", "layers.1.norm"])
         {'layers.0.wq': 'layers.*.wq', 'layers.1.wq': 'layers.*.wq', 'layers.1.norm': 'layers.1.norm'}
     """
-    families: defaultdict[str, list[str]] = defaultdict(list)
-    for name in names:
-        families[INDEX.sub("*", name)].append(name)
     folded: dict[str, str] = {}
-    for family in families.values():
+    for family in grouped((INDEX.sub("*", name), name) for name in names).values():
         folded |= dict.fromkeys(family, _shared_name(family))
     return folded
 

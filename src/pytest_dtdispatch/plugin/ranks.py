@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtdispatch.core.environment import World, group_ranks, ranks_text, read_world
+from pytest_dtdispatch.core.environment import World, ranks_text, read_world
 from pytest_dtdispatch.core.parsing import ON
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import name_in_files
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.store import TestRecord
+from pytest_dtdispatch.core.text import grouped
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.ranks.merge import (
@@ -229,8 +230,8 @@ class Rank:
         found = self.exchange.gather("collected", "collect its tests")
         self._processes = {rank: process for rank, (_, _, process) in found.items()}
         if any(errors != self._collect_errors for _, errors, _ in found.values()):
-            who = group_ranks(
-                (rank, f"could not collect {module}: {why}")
+            who = grouped(
+                (f"could not collect {module}: {why}", rank)
                 for rank, (_, errors, _) in found.items()
                 for module, why in errors.items()
             )

@@ -13,7 +13,8 @@ from typing import Any
 
 from torch.distributed import HashStore, PrefixStore, rendezvous  # type: ignore[attr-defined]
 
-from pytest_dtdispatch.core.environment import World, group_ranks, ranks_text
+from pytest_dtdispatch.core.environment import World, ranks_text
+from pytest_dtdispatch.core.text import grouped
 from pytest_dtdispatch.errors import RanksError, first_message
 
 __tracebackhide__ = True  # a test that fails here shows its own line
@@ -133,7 +134,7 @@ class Lockstep:
         key = f"agree/{self._test}/{self._count}"
         self._count += 1
         found = self._exchange.meet(key, [where, numbers], f"come to {self._subject}")
-        who = group_ranks((rank, (theirs, len(proposed))) for rank, (theirs, proposed) in found.items())
+        who = grouped(((theirs, len(proposed)), rank) for rank, (theirs, proposed) in found.items())
         if len(who) > 1:
             each = "; ".join(f"{ranks_text(ranks)} at {theirs}" for (theirs, _), ranks in who.items())
             raise RanksError(f"ranks measure different things: {each}")

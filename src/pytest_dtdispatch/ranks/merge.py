@@ -8,10 +8,11 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
-from pytest_dtdispatch.core.environment import group_ranks, ranks_text
+from pytest_dtdispatch.core.environment import ranks_text
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State, refused_of
 from pytest_dtdispatch.core.results import MetricValue, OneRow
 from pytest_dtdispatch.core.store import TestRecord
+from pytest_dtdispatch.core.text import grouped
 from pytest_dtdispatch.core.verdicts import CountChange, RowVerdict, over
 
 PASSED, FAILED = "passed", "failed"
@@ -131,7 +132,7 @@ def representative(by_rank: Sequence[tuple[int, tuple[int, ...]]], stat: str) ->
 
 def _texts(texts: Mapping[int, Sequence[str]]) -> tuple[str, ...]:
     """Return the distinct texts, each with its ranks unless all ranks have it."""
-    who = group_ranks((rank, text) for rank, of_rank in texts.items() for text in of_rank)
+    who = grouped((text, rank) for rank, of_rank in texts.items() for text in of_rank)
     return tuple(
         text if len(ranks) == len(texts) else f"{ranks_text(ranks)}: {text}" for text, ranks in who.items()
     )
@@ -158,7 +159,7 @@ def complaints(outcomes: Mapping[int, PhaseOutcome]) -> list[str]:
     """Return a line for each outcome other than a pass, with its ranks."""
     running = [rank for rank, outcome in outcomes.items() if outcome.label in (PASSED, FAILED)]
     instead = f" what {ranks_text(running)} {'run' if len(running) > 1 else 'runs'}" if running else ""
-    who = group_ranks((rank, (outcome.label, outcome.why)) for rank, outcome in outcomes.items())
+    who = grouped(((outcome.label, outcome.why), rank) for rank, outcome in outcomes.items())
     return [
         f"{ranks_text(ranks)} {label}{'' if label == FAILED else instead}: {why}"
         for (label, why), ranks in who.items()

@@ -8,7 +8,7 @@ from statistics import median
 
 from pytest_dtdispatch.core.results import name_in_files
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import column_scale, first_of, plural, shorten_path
+from pytest_dtdispatch.core.text import column_scale, first_of, grouped, plural, shorten_path
 from pytest_dtdispatch.core.verdicts import (
     LIMITS,
     CountChange,
@@ -90,11 +90,8 @@ def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]
     bad = [row for row in ordered if not _is_ordinary(row)]
     hidden = set() if view.verbose else {row.row for row in bad[MOST_ROWS:]}
     has_threshold = any(row.criterion for row in rows) and not _shared_threshold(rows)
-    tests: dict[str, list[RowVerdict]] = {}
-    for row in (row for row in ordered if row.row not in hidden):
-        tests.setdefault(row.row.test, []).append(row)
     groups = []
-    for test, of_test in tests.items():
+    for test, of_test in grouped((row.row.test, row) for row in ordered if row.row not in hidden).items():
         folded = [] if view.verbose else [row for row in of_test if _is_ordinary(row)][3:]
         words = Counter(_verdict_word(row)[0] for row in folded)
         more = f"and {', '.join(f'{n} {word}' for word, n in words.items())}; -v lists them" * bool(folded)

@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_dtdispatch.core.results import MetricValue, row_key
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import escape_controls, first_of, shown
+from pytest_dtdispatch.core.text import escape_controls, first_of, grouped, shown
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     KINDS,
@@ -185,9 +185,7 @@ def history_document(runs: Sequence[ReportedRun]) -> Document:
     for n, run in enumerate(ordered):
         for number in run.metrics():
             numbers.setdefault((number.row, number.metric), [None] * len(ordered))[n] = number
-    groups: dict[str, list[Line]] = {}
-    for (row, metric), values in numbers.items():
-        groups.setdefault(row.test, []).append(_line(row.label, metric, values))
+    groups = grouped((row.test, _line(row.label, metric, of)) for (row, metric), of in numbers.items())
     columns = [Column("metric"), *(Column(str(n)) for n in range(1, len(ordered) + 1)), Column("change")]
     table = Table(
         tuple(columns),
