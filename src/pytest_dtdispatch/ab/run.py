@@ -171,8 +171,8 @@ def measure_run(request: Request, time_limit_s: float, output: Path | None) -> t
         probed = {imports: probe(arm, folder) for imports, arm in imported.items()}
         of_arms = [(arm, probed[arm.python, arm.import_path]) for arm in arms]
         sides = {arm.name: each.versions for arm, each in of_arms}
-        arms = [import_from_checkout(*each, folder, request.install) for each in of_arms]
-        runner = Runner(Run(request, sides), arms, folder, time_limit_s, output)
+        ready = {arm.name: import_from_checkout(arm, each, folder, request.install) for arm, each in of_arms}
+        runner = Runner(Run(request, sides), ready, folder, time_limit_s, output)
         runner.run_stage(SCREEN, request.sides, rule.pairs)
         screens = {pair: compare_sides(*runner.run.values(pair, SCREEN), rule) for pair in request.pairs}
         suspects = {side for pair, screen in screens.items() if is_suspect(screen, rule) for side in pair}
@@ -223,7 +223,7 @@ class Runner:
     """Runner of the processes of a run; it writes each sample to the output file, if any."""
 
     run: Run
-    arms: Sequence[Arm]
+    arms: Mapping[str, Arm]
     folder: Path
     time_limit_s: float
     output: Path | None
@@ -241,7 +241,6 @@ class Runner:
     def run_stage(self, stage: str, sides: Sequence[str], rounds: int) -> None:
         """Run the processes of a stage, and write the file before each of them."""
         order = interleaved(sides, rounds)
-        arms = {arm.name: arm for arm in self.arms}
         seconds: list[float] = []
         left = ""
         with shown_progress():
@@ -249,7 +248,7 @@ class Runner:
                 self.write({})
                 process = f"{stage}: process {number} of {len(order)} ({side})"
                 show_progress("{}{}", process, left)
-                sample = self._sample(arms[side], stage)
+                sample = self._sample(self.arms[side], stage)
                 self.run = replace(self.run, processes=(*self.run.processes, sample))
                 seconds.append(sample.seconds)
                 remaining = statistics.mean(seconds) * (len(order) - number)
