@@ -61,16 +61,17 @@ def judgement_document(judgement: Judgement, view: View = WHOLE) -> Document:
         numbers += f", {plural(judgement.excluded, 'row')} not selected"
     blocks: list[Block] = [paragraph(f"gate: {word} against {where}: {numbers}{by}", tone, hanging=1)]
     blocks += comparison_blocks(compared, view)
-    rest = [row for row in judgement.verdicts if not row.row.state and row.verdict is not Verdict.PASSED]
+    others = [row for row in judgement.verdicts if not row.row.state]
+    rest = [row for row in others if row.verdict not in (Verdict.PASSED, Verdict.NEW)]
     rest.sort(key=lambda row: ORDER.index(row.verdict))
     listed = rest if view.verbose else rest[:MOST_ROWS]
     for row in listed:
         # The error of a failed test lists what exceeded its limit.
         is_cut = row.verdict is Verdict.REGRESSED and judgement.where == LIMITS and not view.verbose
-        blocks += _row(row, 1 if is_cut else None) if row.verdict is not Verdict.NEW else ()
-    if more := sum(row.verdict is not Verdict.NEW for row in rest[len(listed) :]):
+        blocks += _row(row, 1 if is_cut else None)
+    if more := len(rest) - len(listed):
         blocks.append(_detail(f"and {more:,} more; -v lists them"))
-    blocks += _new_rows([row for row in rest if row.verdict is Verdict.NEW])
+    blocks += _new_rows([row for row in others if row.verdict is Verdict.NEW])
     blocks += drift_lines(judgement.verdicts, judgement.since)
     blocks += map(_detail, judgement.remarks)
     if not judgement.has_compared and any(row.change or row.criterion for row in judgement.verdicts):
