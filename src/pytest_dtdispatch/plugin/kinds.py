@@ -12,7 +12,7 @@ from pytest_dtdispatch.report.document import KINDS, Kind, register_kind
 from pytest_dtdispatch.report.rows import document
 from pytest_dtdispatch.steps.table import KIND as STEPS
 
-__all__ = ["KINDS", "MEASURED", "STEPS", "metric_names", "register_kind"]
+__all__ = ["KINDS", "MEASURED", "metric_names", "register_kind"]
 
 MEASURED = Kind(NamedCall.kind, document, title="Signatures and calls")
 for kind in (BUDGET, MEASURED, SCALING, STEPS, COMPILED, COMPARED):
