@@ -70,21 +70,16 @@ def times(record: TestRecord) -> Iterator[tuple[RowId, float]]:
 def counts(record: TestRecord) -> Iterator[tuple[RowId, float]]:
     """Yield every count of a test: those of its steps, captures and calls, then those of other kinds."""
     for steps in record.results.get(Steps.kind, ()):
-        if steps.steps:
-            for metric, count in _counts_of_steps(steps):
-                yield RowId(record.test, steps.name, metric), count
+        if not steps.steps:
+            continue
+        last_warmup = steps.warmup[-1].called if steps.warmup else ()
+        calls = Count(steps.calls, len(steps.steps), last_warmup)
+        yield RowId(record.test, steps.name, CALLS_PER_STEP), calls
+        for kind in COUNTS:
+            if kind.per_step and not (kind.is_growth and steps.is_cold):
+                yield RowId(record.test, steps.name, kind.per_step), getattr(steps, kind.per_step)
     for number in record.numbers(excluded=(Steps.kind,)):
         yield number.row._replace(state=number.metric), float(number.value)
-
-
-def _counts_of_steps(steps: Steps) -> Iterator[tuple[str, float]]:
-    yield (
-        CALLS_PER_STEP,
-        Count(steps.calls, len(steps.steps), steps.warmup[-1].called if steps.warmup else ()),
-    )
-    for kind in COUNTS:
-        if kind.per_step and not (kind.is_growth and steps.is_cold):
-            yield kind.per_step, getattr(steps, kind.per_step)
 
 
 def source_lines(record: TestRecord) -> Iterator[tuple[RowId, tuple[str, ...]]]:
