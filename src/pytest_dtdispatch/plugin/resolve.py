@@ -21,10 +21,8 @@ from pytest_dtdispatch.errors import DevicesError, DtDispatchError, MeshError
 from pytest_dtdispatch.gates.selection import EVERYTHING
 from pytest_dtdispatch.plugin.settings import (
     FEW,
-    FILES,
     KEYWORDS,
     MARKER,
-    MARKER_WINS,
     SETTINGS,
     WITH_FLAG,
     WITH_INI,
@@ -32,9 +30,6 @@ from pytest_dtdispatch.plugin.settings import (
     Settings,
 )
 
-RUNS_NOTHING = ("help", "version", "collectonly", "markers", "showfixtures", "show_fixtures_per_test")
-# Flags of pytest-benchmark that save figures or compare them.
-SAVING = ("save", "autosave", "json", "compare", "compare_fail")
 _SETTINGS = pytest.StashKey[Settings]()
 
 
@@ -59,7 +54,7 @@ def test_settings(item: pytest.Item) -> Settings:
     of_marker = {
         keyword: value
         for keyword, value in marker_values(item).items()
-        if keyword not in flagged or keyword in MARKER_WINS
+        if keyword not in flagged or keyword in ("max", "threshold")  # markers win; limits are merged
     }
     if "max" in of_marker:
         of_marker["max"] = {**settings.limits, **of_marker["max"], **flagged.get("max", {})}
@@ -71,7 +66,8 @@ def test_settings(item: pytest.Item) -> Settings:
 
 def are_figures_used(config: pytest.Config, settings: Settings) -> bool:
     """Return whether figures are saved or judged, and not only printed."""
-    is_saved = any(getattr(config.known_args_namespace, f"benchmark_{name}", None) for name in SAVING)
+    saving = ("save", "autosave", "json", "compare", "compare_fail")  # flags of pytest-benchmark
+    is_saved = any(getattr(config.known_args_namespace, f"benchmark_{name}", None) for name in saving)
     return is_saved or bool(settings.threshold or settings.expected or settings.export)
 
 
@@ -126,7 +122,8 @@ def requested_flags(config: pytest.Config, names: Collection[str]) -> list[str]:
 
 def runs_nothing(flags: object) -> bool:
     """Return whether parsed flags request something other than running tests."""
-    return any(getattr(flags, dest, False) for dest in RUNS_NOTHING)
+    others = ("help", "version", "collectonly", "markers", "showfixtures", "show_fixtures_per_test")
+    return any(getattr(flags, dest, False) for dest in others)
 
 
 def reason_not_measured(config: pytest.Config) -> str:
@@ -222,12 +219,16 @@ def _why_no_metric(metric: str, is_many: bool) -> str:
 def _ini_values(config: pytest.Config) -> dict[str, Any]:
     """Return the ini values by setting; files are relative to the ini file."""
     flagged = flag_values(config).keys() - {"max"}
+    overridden = {text.partition("=")[0] for text in config.getoption("override_ini") or ()}
+    folder = config.inipath.parent if config.inipath else config.rootpath
     values: dict[str, Any] = {}
     for each in WITH_INI:
         if each.name not in flagged and (value := config.getini(each.dest)):
-            read = _read(each, value, _ini_source(config, each))
-            folder = config.inipath.parent if config.inipath else config.rootpath
-            values[each.name] = tuple(_beside(one, folder) for one in read) if each.reader in FILES else read
+            source = f"-o {each.dest}" if each.dest in overridden else f"{config.inipath}: {each.dest}"
+            read = _read(each, value, source)
+            if each.reader in ("files", "exports"):
+                read = tuple(_beside(file, folder) for file in read)
+            values[each.name] = read
     return values
 
 
@@ -236,13 +237,6 @@ def _beside(file: Path | Export, folder: Path) -> Path | Export:
     if isinstance(file, Path):
         return folder / file
     return file if file.is_auto or file.is_stdout else file._replace(path=folder / file.path)
-
-
-def _ini_source(config: pytest.Config, setting: Setting) -> str:
-    """Return the name of the ini file, or the ``-o`` that overrides it."""
-    name = setting.dest
-    overridden = any(text.partition("=")[0] == name for text in config.getoption("override_ini") or ())
-    return f"-o {name}" if overridden else f"{config.inipath}: {name}"
 
 
 def _read(setting: Setting, value: Any, where: str, name: str = "") -> Any:

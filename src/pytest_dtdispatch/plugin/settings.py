@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 MARKER = "dtdispatch"
 BACKENDS = ("auto", "fake", "gloo", "nccl", "local")
-DEVICES = ("auto", "cpu", "cuda")
 METRICS = ("time", "counts", "instructions")
 EXPORTS = ("csv", "json", "github-action-benchmark", "bencher", "html", "markdown", "trace")
 LIMITS = (
@@ -35,10 +34,8 @@ FEW = {"rounds": 12, "repeat": 3, "compile_rounds": 1}
 MOST_ROUNDS = 20  # maximum of automatic rounds
 # Settings that also apply without measuring: whether to measure, and the mesh.
 UNMEASURED = ("measure", "measure_all", "mesh", "backend", "device", "timeout")
-MARKER_WINS = ("max", "threshold")  # markers take precedence; limits are merged, with precedence of flags
-FLAG, KEYWORD, EVERY_WAY = ("flag", "ini"), ("ini", "keyword"), ("flag", "ini", "keyword")
-LISTS = ("exports", "files", "globs", "limits", "packages", "thresholds")  # readers of repeatable settings
-FILES = ("files", "exports")  # readers of paths relative to the ini file
+INI, FLAG, KEYWORD = ("ini",), ("flag", "ini"), ("ini", "keyword")
+EVERY_WAY = ("flag", "ini", "keyword")
 
 
 class Setting(NamedTuple):
@@ -56,7 +53,7 @@ class Setting(NamedTuple):
     @property
     def is_repeatable(self) -> bool:
         """Whether its value is a list."""
-        return self.reader in LISTS
+        return self.reader in ("exports", "files", "globs", "limits", "packages", "thresholds")
 
     @property
     def flag(self) -> str:
@@ -70,12 +67,7 @@ class Setting(NamedTuple):
 
 
 def setting(
-    default: Any,
-    reader: str,
-    description: str = "",
-    metavar: str = "",
-    ways: Sequence[str] = ("ini",),
-    **more: Any,
+    default: Any, reader: str, ways: Sequence[str], description: str = "", metavar: str = "", **more: Any
 ) -> Any:
     """Return a field of the settings, with its table row in its metadata, without the name."""
     metavar = metavar or "NAME" * ("choices" in more)
@@ -88,89 +80,78 @@ class Settings:
     """Settings of a run or of a test."""
 
     measure: bool = setting(
-        False, "switch", "measure tests that use the dtdispatch fixture", dest="dtdispatch", ways=FLAG
+        False, "switch", FLAG, "measure tests that use the dtdispatch fixture", dest="dtdispatch"
     )
     measure_all: bool = setting(
-        False, "switch", "measure every test, in a capture around it", dest="dtdispatch_all", ways=FLAG
+        False, "switch", FLAG, "measure every test, in a capture around it", dest="dtdispatch_all"
     )
-    budget: bool = setting(
-        False, "switch", "report where the time of tests without the fixture goes", ways=FLAG
-    )
+    budget: bool = setting(False, "switch", FLAG, "report where the time of tests without the fixture goes")
     rounds: int | str = setting(
         "auto",
         "rounds",
+        EVERY_WAY,
         "proved misses of each signature; auto: at most 20, until each median is known to a tenth",
         "N|auto",
-        ways=EVERY_WAY,
     )
-    repeat: int = setting(10, "count", "hits recorded after each miss", "N", ways=EVERY_WAY)
+    repeat: int = setting(10, "count", EVERY_WAY, "hits recorded after each miss", "N")
     max_time: float = setting(
-        1.0,
-        "seconds",
-        "seconds after which a signature gets no more rounds, once it has 5",
-        "S",
-        ways=EVERY_WAY,
+        1.0, "seconds", EVERY_WAY, "seconds after which a signature gets no more rounds, once it has 5", "S"
     )
-    cold: bool = setting(False, "switch", "measure cold misses too", ways=KEYWORD)
+    cold: bool = setting(False, "switch", KEYWORD, "measure cold misses too")
     ops: tuple[str, ...] = setting(
-        (), "globs", "measure only these ops, such as add*; may be repeated", "GLOB", ways=EVERY_WAY
+        (), "globs", EVERY_WAY, "measure only these ops, such as add*; may be repeated", "GLOB"
     )
     mesh: tuple[int, ...] = setting(
-        (4,), "mesh", "mesh of the device_mesh fixture, such as 2x4", "SHAPE", ways=EVERY_WAY
+        (4,), "mesh", EVERY_WAY, "mesh of the device_mesh fixture, such as 2x4", "SHAPE"
     )
-    dim_names: tuple[str, ...] | None = setting(None, "names", ways=("keyword",))
-    backend: str = setting("auto", "choice", "backend of the process group", choices=BACKENDS, ways=EVERY_WAY)
-    device: str = setting("auto", "choice", "device of the mesh", choices=DEVICES, ways=EVERY_WAY)
-    rpc: bool = setting(False, "switch", ways=("keyword",))
-    nproc: int = setting(1, "ranks", "ranks to start on this machine", "N", ways=FLAG)
-    timeout: float = setting(60.0, "seconds", "seconds that ranks wait for each other", "S", ways=FLAG)
+    dim_names: tuple[str, ...] | None = setting(None, "names", ("keyword",))
+    backend: str = setting("auto", "choice", EVERY_WAY, "backend of the process group", choices=BACKENDS)
+    device: str = setting("auto", "choice", EVERY_WAY, "device of the mesh", choices=("auto", "cpu", "cuda"))
+    rpc: bool = setting(False, "switch", ("keyword",))
+    nproc: int = setting(1, "ranks", FLAG, "ranks to start on this machine", "N")
+    timeout: float = setting(60.0, "seconds", FLAG, "seconds that ranks wait for each other", "S")
     rank_stat: str = setting(
-        "median", "choice", "figure of all ranks, from the median of each", choices=("median", "max")
+        "median", "choice", INI, "figure of all ranks, from the median of each", choices=("median", "max")
     )
-    threads: str = setting("one", "choice", "intra-op threads of timed calls", choices=("one", "program"))
-    metric: str = setting("time", "metric", "what captures and calls measure", choices=METRICS, ways=FLAG)
-    profile: bool = setting(False, "switch", "list the functions whose instructions were counted")
+    threads: str = setting(
+        "one", "choice", INI, "intra-op threads of timed calls", choices=("one", "program")
+    )
+    metric: str = setting("time", "metric", FLAG, "what captures and calls measure", choices=METRICS)
+    profile: bool = setting(False, "switch", INI, "list the functions whose instructions were counted")
     max: Mapping[str, int] | None = setting(
-        None,
-        "limits",
-        "fail a test that has more than N of these",
-        "NAME=N,...",
-        choices=LIMITS,
-        ways=EVERY_WAY,
+        None, "limits", EVERY_WAY, "fail a test that has more than N of these", "NAME=N,...", choices=LIMITS
     )
     # The compilation of a function depends on its test, so this is an argument of the marker.
     compile_rounds: int = setting(
-        5, "count", "cold compiles of a function; as many warm ones follow", "N", ways=KEYWORD
+        5, "count", KEYWORD, "cold compiles of a function; as many warm ones follow", "N"
     )
     threshold: tuple[Threshold, ...] | None = setting(
         None,
         "thresholds",
+        EVERY_WAY,
         "fail if a row is slower, by more than PERCENT, than in the run of --benchmark-compare",
         "[STATE=]FIELD:PERCENT[,strict]",
         dest="dtdispatch_fail",
-        ways=EVERY_WAY,
     )
-    any_machine: bool = setting(
-        False, "switch", "also compare with a saved run of another machine", ways=FLAG
-    )
+    any_machine: bool = setting(False, "switch", FLAG, "also compare with a saved run of another machine")
     expected: tuple[Path, ...] = setting(
-        (), "files", "fail if a result differs from what this CSV file expects", "FILE", ways=FLAG
+        (), "files", FLAG, "fail if a result differs from what this CSV file expects", "FILE"
     )
     improved: str = setting(
-        "fail", "choice", "what a result better than expected does", choices=("fail", "warn")
+        "fail", "choice", INI, "what a result better than expected does", choices=("fail", "warn")
     )
     export: tuple[Export, ...] = setting(
         (),
         "exports",
+        FLAG,
         "write results to FILE, or by markdown:auto to the summary of a GitHub job; may be repeated; formats",
         "FORMAT:FILE",
         choices=EXPORTS,
-        ways=FLAG,
     )
     wrappers: tuple[str, ...] = setting(
-        (), "packages", "packages that wrap collectives, whose lines are passed over"
+        (), "packages", INI, "packages that wrap collectives, whose lines are passed over"
     )
-    annotations: bool = setting(True, "switch", "annotate rows that failed, on GitHub Actions")
+    annotations: bool = setting(True, "switch", INI, "annotate rows that failed, on GitHub Actions")
 
     @property
     def most_rounds(self) -> int:
