@@ -278,7 +278,7 @@ def test_raising_table_or_section_leaves_files(
     assert outcome_of(result)[0] == []
     assert "the table of steps raised ZeroDivisionError" in text_of(result)
     assert "the table of steps raised ZeroDivisionError" in (pytester.path / "page").read_text()
-    monkeypatch.setattr("pytest_dtdispatch.plugin.section.notice", broken)
+    monkeypatch.setattr("pytest_dtdispatch.plugin.ending.notice", broken)
     result = measure(pytester, *flags)
     assert "this section was not printed: ZeroDivisionError" in text_of(result)
     monkeypatch.setattr("pytest_dtdispatch.plugin.finish.caveats", broken)

@@ -1,33 +1,150 @@
-"""Registration of the plugins of a run, and the end of a run after other plugins."""
+"""Registration of the plugins of a run, and its end after other plugins: exit status and section."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator, Sequence
-from pathlib import Path
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.core.environment import cpu_model, read_world
-from pytest_dtdispatch.core.text import shown
+from pytest_dtdispatch.core.environment import read_world
+from pytest_dtdispatch.core.text import first_of, shown
+from pytest_dtdispatch.core.verdicts import LIMITS, RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected import read_expected
 from pytest_dtdispatch.plugin import resolve
-from pytest_dtdispatch.plugin.finish import Target, WriteLog, file_targets
-from pytest_dtdispatch.plugin.gates import Baseline, Gates
-from pytest_dtdispatch.plugin.kinds import metric_names
+from pytest_dtdispatch.plugin.finish import MOST_NAMES, Target, WriteLog, file_targets
+from pytest_dtdispatch.plugin.gates import Gates
+from pytest_dtdispatch.plugin.kinds import MEASURED, metric_names
 from pytest_dtdispatch.plugin.limits import Limits
-from pytest_dtdispatch.plugin.section import Section, print_lines
+from pytest_dtdispatch.plugin.pytest_benchmark import Bridge, read_baseline
+from pytest_dtdispatch.plugin.pytest_internals import add_to_last_line, terminal_width
 from pytest_dtdispatch.plugin.session import Session
-from pytest_dtdispatch.plugin.settings import SETTINGS, UNMEASURED, Settings
+from pytest_dtdispatch.plugin.settings import SETTINGS, UNMEASURED
 from pytest_dtdispatch.plugin.workers import Workers
-from pytest_dtdispatch.report.document import View
-from pytest_dtdispatch.report.run import NotComparableError, read_run
-from pytest_dtdispatch.report.terminal import NO_EDGE, document_lines
+from pytest_dtdispatch.report.document import Document, Span, Tone, View, notice, one_line, paragraph
+from pytest_dtdispatch.report.judgements import comparison_blocks, judgement_document, worst_text
+from pytest_dtdispatch.report.notes import proved
+from pytest_dtdispatch.report.terminal import NO_EDGE, brief_legend, document_lines, page_width
 
-NO_RUN = "--benchmark-compare finds no saved run"
+# Names of colors in pytest.
+COLORS = {Tone.STRONG: "bold", Tone.GOOD: "green", Tone.NOTICE: "yellow", Tone.BAD: "red"}
+NOT_MEASURED = "not measured"
+
+
+class Section:
+    """Section of a finished run.
+
+    Args:
+        session: session of the run.
+        verbosity: pytest's verbosity: 0 by default, 1 with ``-v``.
+    """
+
+    def __init__(self, session: Session, verbosity: int) -> None:
+        self._session, self._verbosity = session, verbosity
+        self._run, self._gates, self._records = session.run, session.gates, session.results.records
+
+    def print_to(self, reporter: Any) -> None:
+        """Print the section, and add counts to pytest's last line."""
+        view = replace(self._run.view, verbose=self._verbosity > 0, each_layer=self._verbosity > 0)
+        width = page_width(reporter.isatty, terminal_width(reporter))
+        nothing = "" if any(self._records.values()) else self._reason_for_nothing("passed" in reporter.stats)
+        for document in self._documents(view, width, nothing):
+            print_lines(reporter, document_lines(document, width, view))
+        add_failures(reporter, self._session.failures())
+        verdicts = [row.verdict for gate in self._run.gates for row in gate.verdicts]
+        undecided = [verdict for verdict in verdicts if verdict is Verdict.INCONCLUSIVE]
+        unmeasured = reporter.stats.get("passed", ()) if nothing else self._unmeasured()
+        for word, rows in ((str(Verdict.INCONCLUSIVE), undecided), (NOT_MEASURED, unmeasured)):
+            if rows:
+                add_to_last_line(reporter, word, rows)
+
+    def _documents(self, view: View, width: int, nothing: str) -> Iterator[Document]:
+        """Yield results (not with ``-qq``), notices, judgements of gates, written files and the worst row."""
+        compared = self._gates.compared(self._run, self._session.selection)
+        shown = self._run.documents(view) if self._verbosity >= -1 and not nothing else {}
+        unmatched = [*self._unmatched_globs()]
+        if nothing:
+            yield notice(
+                f"nothing was measured: {self._gates.skip_reason or '; '.join(unmatched) or nothing}"
+            )
+        elif self._verbosity >= -1:
+            if compared and MEASURED.name in shown:  # one row has one figure
+                shown[MEASURED.name] = self._comparison(compared, view)
+            yield from shown.values()
+            if self._verbosity >= 0:
+                yield self._legends(shown.values(), view, width)
+            yield notice(*unmatched)
+        yield notice(*first_of([f"not measured: {text}" for text in self._unmeasured()], MOST_NAMES))
+        yield self._run.notices
+        has_thresholds = self._gates.settings.threshold or self._run.thresholds
+        if has_thresholds and self._gates.baseline is None:
+            yield notice(
+                "gate: thresholds are set, but --benchmark-compare names no saved run: nothing was compared"
+            )
+        elif not self._run.gates and (reason := self._gates.reason_not_compared(self._run)):
+            yield notice(f"not compared with the saved run: {reason}")
+        yield from (judgement_document(gate, view) for gate in self._run.gates)
+        yield self._session.log.document()
+        # Rows over their limits were listed by the gate.
+        judged = [row for gate in self._run.gates if gate.where != LIMITS for row in gate.verdicts]
+        of_tables = next((document.worst for document in shown.values() if document.worst), "")
+        if text := worst_text(compared or judged) if compared or self._run.gates else of_tables:
+            yield Document((paragraph(text, Tone.STRONG, hanging=1),))
+
+    def _comparison(self, compared: Sequence[RowVerdict], view: View) -> Document:
+        """Render rows without a threshold next to the saved run; a gate renders the others."""
+        free = [row for row in compared if not row.criterion]
+        blocks = (*comparison_blocks(free, view), *proved([*self._run.rows()]))
+        meanings = {
+            "change": "now against base",
+            "99 % interval": "of the change, by bootstrap",
+            "samples": "base + now",
+        }
+        legend = "base and now: the median of all samples, or the statistic of the threshold."
+        return Document(blocks, legend, meanings)
+
+    def _legends(self, shown: Iterable[Document], view: View, width: int) -> Document:
+        """Render the environment, and explanations of visible columns."""
+        explained = [document for document in shown if document.legend_of()]
+        legends = [document.legend_of() for document in explained]
+        if explained and not view.verbose:
+            legends = [brief] if (brief := brief_legend(explained, width)) else []
+        lines = (
+            one_line(text, indent=1)
+            for text in (self._gates.settings.environment().summary, *self._session.about())
+        )
+        return Document((*lines, *(paragraph(text, indent=1) for text in legends)))
+
+    def _unmeasured(self) -> list[str]:
+        """Return a line for each test without a result although it uses the fixture, with the reason."""
+        unmeasured = [(test, record.unmeasured) for test, record in self._records.items()]
+        return [f"{test}: {why}" for test, why in unmeasured if why]
+
+    def _reason_for_nothing(self, has_passed: bool) -> str:
+        """Return why no test was measured."""
+        if not has_passed:
+            return "no test passed"
+        if self._gates.settings.measure_all:
+            return "no capture received an op on DTensors in a test that passed"
+        called = "made a call on DTensors through the dtdispatch fixture"
+        return f"no test that passed {called}; --dtdispatch-all measures every test"
+
+    def _unmatched_globs(self) -> Iterator[str]:
+        """Yield a line for each glob that matches no op, with the ops that ran in its tests."""
+        ran_by_glob: dict[str, set[str]] = {}
+        for record in self._records.values():
+            for glob in record.globs:
+                ran_by_glob.setdefault(glob, set()).update(record.ops)
+        for glob, ran in ran_by_glob.items():
+            if ran and not any(fnmatchcase(op, glob) for op in ran):
+                names = ", ".join(first_of(sorted(ran), MOST_NAMES))
+                yield f"no op matches {glob!r} (--dtdispatch-ops, or ops of the marker); these ran: {names}"
 
 
 class Ending:
@@ -87,24 +204,26 @@ class Ending:
         reporter.ensure_newline()
         reporter.section("dtdispatch")
         try:
-            self._section().print_to(reporter)
+            Section(self._session, self._config.get_verbosity()).print_to(reporter)
         except Exception as error:  # pytest's own summary follows
             reporter.write_line(f"this section was not printed: {shown(error)}", red=True)
             print_lines(reporter, document_lines(self._session.log.document(), NO_EDGE, View()))
 
-    def _section(self) -> Section:
-        """Return the section of the run."""
-        session = self._session
-        return Section(
-            session.run,
-            session.results.records,
-            session.gates,
-            session.selection,
-            session.about(),
-            session.log.document(),
-            session.failures(),
-            self._config.get_verbosity(),
-        )
+
+def add_failures(reporter: Any, failures: Iterable[str]) -> None:
+    """Add the number of each kind of failure to pytest's last line, and turn the line red."""
+    for failure, number in Counter(failures).items():
+        words = failure if number == 1 else failure.replace(" ", "s ", 1)
+        add_to_last_line(reporter, words, [words] * number, is_failure=True)
+
+
+def print_lines(reporter: Any, lines: Iterable[tuple[Span, ...]]) -> None:
+    """Print lines in their colours."""
+    for line in lines:
+        for piece in line:
+            color = COLORS.get(piece.tone)
+            reporter.write(piece.text, **({color: True} if color else {}))
+        reporter.write("\n")
 
 
 def load(config: pytest.Config, selects_benchmarks: bool) -> None:
@@ -114,8 +233,6 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
     if idle and not settings.measure:
         raise pytest.UsageError(f"{idle[0]}: nothing is measured without --dtdispatch or --dtdispatch-all")
     if manager.hasplugin("benchmark") and (settings.measure or selects_benchmarks):
-        from pytest_dtdispatch.plugin.pytest_benchmark import Bridge
-
         manager.register(Bridge(config, settings), "dtdispatch-bridge")
     if not settings.measure:
         return
@@ -137,49 +254,3 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
         manager.register(Ending(config, session), "dtdispatch-ending")
         if resolve.is_distributed(config):
             manager.register(Workers(session.results, settings.rank_stat), "dtdispatch-workers")
-
-
-def read_baseline(config: pytest.Config, settings: Settings) -> Baseline | None:
-    """Read the saved run that ``--benchmark-compare`` names; None without that flag.
-
-    Raises:
-        ValueError: a file cannot be read.
-        DtDispatchError: likewise.
-    """
-    named = config.getoption("benchmark_compare", None)
-    flags = resolve.requested_flags(config, ("threshold", "any_machine"))
-    if flags and not named:
-        raise pytest.UsageError(
-            f"{flags[0]}: --benchmark-compare of pytest-benchmark must name the saved run to compare with"
-        )
-    if not named:
-        return None
-    from pytest_dtdispatch.plugin.pytest_benchmark import saved_runs
-
-    try:
-        paths = saved_runs(config)
-        if named is True:
-            return _newest(paths, settings.any_machine)
-        return Baseline(read_run(paths[0])) if paths else Baseline(None, NO_RUN)
-    except NotComparableError as error:
-        if settings.threshold:
-            raise
-        return Baseline(None, str(error))
-
-
-def _newest(paths: Sequence[Path], any_machine: bool) -> Baseline:
-    """Return the newest saved run of this machine, with messages about skipped newer ones."""
-    passed_over: list[str] = []
-    for path in paths:
-        cpu, why = cpu_model(), "it is empty"
-        if path.stat().st_size:
-            try:
-                run = read_run(path)
-            except NotComparableError as error:
-                why = str(error)
-            else:
-                if any_machine or run.environment.get("CPU", cpu) == cpu:
-                    return Baseline(run, "", tuple(passed_over))
-                why = f"its CPU is {shown(run.environment['CPU'])}, not {cpu}"
-        passed_over.append(f"--benchmark-compare passed over {path}: {why}")
-    return Baseline(None, NO_RUN, tuple(passed_over))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,20 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtdispatch.core.environment import read_world
+from pytest_dtdispatch.core.environment import cpu_model, read_world
 from pytest_dtdispatch.core.files import locked, write_atomic
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, State
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import escape_controls
+from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.plugin import resolve
+from pytest_dtdispatch.plugin.gates import Baseline
 from pytest_dtdispatch.plugin.settings import METRICS
-from pytest_dtdispatch.report.run import KEY, NotComparableError, encode_run
+from pytest_dtdispatch.report.run import KEY, NotComparableError, encode_run, read_run
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.store import TestRecord
     from pytest_dtdispatch.plugin.settings import Settings
 
 FIXTURE = "benchmark"
+NO_RUN = "--benchmark-compare finds no saved run"
 CONTAINS = {
     State.LOCAL: "the op on local shards",
     State.COMPILE_COLD: "torch.compile and the first call: tracing, compiling, one run",
@@ -188,6 +191,50 @@ def _wants_tables(config: pytest.Config) -> bool:
     return not flags.isdisjoint(OF_TABLES)
 
 
+def read_baseline(config: pytest.Config, settings: Settings) -> Baseline | None:
+    """Read the saved run that ``--benchmark-compare`` names; None without that flag.
+
+    Raises:
+        ValueError: a file cannot be read.
+        DtDispatchError: likewise.
+    """
+    named = config.getoption("benchmark_compare", None)
+    flags = resolve.requested_flags(config, ("threshold", "any_machine"))
+    if flags and not named:
+        raise pytest.UsageError(
+            f"{flags[0]}: --benchmark-compare of pytest-benchmark must name the saved run to compare with"
+        )
+    if not named:
+        return None
+    try:
+        paths = saved_runs(config)
+        if named is True:
+            return _newest(paths, settings.any_machine)
+        return Baseline(read_run(paths[0])) if paths else Baseline(None, NO_RUN)
+    except NotComparableError as error:
+        if settings.threshold:
+            raise
+        return Baseline(None, str(error))
+
+
+def _newest(paths: Sequence[Path], any_machine: bool) -> Baseline:
+    """Return the newest saved run of this machine, with messages about skipped newer ones."""
+    passed_over: list[str] = []
+    for path in paths:
+        cpu, why = cpu_model(), "it is empty"
+        if path.stat().st_size:
+            try:
+                run = read_run(path)
+            except NotComparableError as error:
+                why = str(error)
+            else:
+                if any_machine or run.environment.get("CPU", cpu) == cpu:
+                    return Baseline(run, "", tuple(passed_over))
+                why = f"its CPU is {shown(run.environment['CPU'])}, not {cpu}"
+        passed_over.append(f"--benchmark-compare passed over {path}: {why}")
+    return Baseline(None, NO_RUN, tuple(passed_over))
+
+
 def saved_runs(config: pytest.Config) -> list[Path]:
     """Return the file that --benchmark-compare names, if it exists; without a name, all, newest first."""
     from pytest_benchmark.logger import Logger
@@ -218,6 +265,13 @@ def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Sample
     group = f"dtdispatch {samples.state}"
     if measurement.contains is Contains.COMPARED:  # each comparison has its own group
         group = f"{group} {item.nodeid}::{measurement.op}"
+    of_ranks: dict[str, Any] = {}
+    if samples.by_rank:
+        of_ranks = {
+            "rank_medians_ns": {str(rank): median for rank, median in samples.rank_medians.items()},
+            "slowest_rank": samples.slowest[0],
+            "rank_spread": samples.spread,
+        }
     return SimpleNamespace(
         cprofile_stats=None,
         has_error=False,
@@ -235,17 +289,9 @@ def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Sample
             "figure_ns": samples.figure,
             "scatter": samples.scatter,
             "overhead_ns": measurement.overhead_ns,
-            **(_of_ranks(samples) if samples.by_rank else {}),
+            **of_ranks,
         },
     )
-
-
-def _of_ranks(samples: Samples) -> dict[str, Any]:
-    return {
-        "rank_medians_ns": {str(rank): median for rank, median in samples.rank_medians.items()},
-        "slowest_rank": samples.slowest[0],
-        "rank_spread": samples.spread,
-    }
 
 
 def _plain(value: Any) -> Any:
