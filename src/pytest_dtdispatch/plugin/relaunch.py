@@ -30,8 +30,6 @@ HARDWARE_PROBE = "pytest_dtdispatch.instructions.meters"
 PROBE_TIMEOUT_S = 120
 METER = pytest.StashKey[str]()  # text: the counter of instructions
 METER_FILE = "meter.txt"  # in FOLDER: the text of METER
-NAMES_NO_FUNCTIONS = "a profile needs the names of functions, which the hardware counter does not report"
-INSTALL = "install valgrind (apt install valgrind, dnf install valgrind)"
 
 
 def measuring_settings(config: pytest.Config) -> Settings | None:
@@ -111,7 +109,8 @@ def _count_instructions(config: pytest.Config, settings: Settings | None) -> int
     if settings is None or settings.metric != "instructions":
         return None
     refuse_questions(config, "--dtdispatch-metric instructions")
-    valgrind, meter = choose(NAMES_NO_FUNCTIONS if settings.profile else why_no_hardware_counter())
+    no_names = "a profile needs the names of functions, which the hardware counter does not report"
+    valgrind, meter = choose(no_names if settings.profile else why_no_hardware_counter())
     with tempfile.TemporaryDirectory(prefix="dtdispatch-") as folder, uncaptured(config):
         Path(folder, METER_FILE).write_text(f"instructions are counted by {meter}", encoding="utf-8")
         prefix = command(valgrind, Path(folder)) if valgrind else []
@@ -149,7 +148,8 @@ def find_callgrind() -> tuple[str, str]:
     from pytest_dtdispatch.instructions.meters import why_no_requests
 
     path = shutil.which("valgrind") or ""
-    return path, why_no_requests() or ("" if path else f"valgrind is not on PATH: {INSTALL}")
+    no_path = "valgrind is not on PATH: install valgrind (apt install valgrind, dnf install valgrind)"
+    return path, why_no_requests() or ("" if path else no_path)
 
 
 def _meter(config: pytest.Config, folder: Path, profile: bool) -> tuple[Meter, Profiler | None]:
