@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_dtdispatch.core.store import ResultStore, TestRecord
@@ -14,30 +14,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Location:
-    """First source line of a test.
-
-    Args:
-        test: name of the test in rows.
-        path: path of its file.
-        line: line number, from 1.
-    """
-
-    test: str
-    path: str
-    line: int
-
-
-@dataclass(frozen=True)
 class Selected:
     """Tests of a run.
 
     Args:
-        locations: source lines of tests, in the order of running.
+        lines: path and line number, from 1, of each test by its name in rows, in the order of running.
         deselected: names in rows of deselected tests.
     """
 
-    locations: tuple[Location, ...] = ()
+    lines: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     deselected: tuple[str, ...] = ()
 
 

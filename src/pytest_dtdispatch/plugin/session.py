@@ -40,7 +40,7 @@ from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.pytest_internals import junit_xml, terminal_file
 from pytest_dtdispatch.plugin.ranks import rank_of
 from pytest_dtdispatch.plugin.relaunch import METER
-from pytest_dtdispatch.plugin.results import Location, RunResults, Selected
+from pytest_dtdispatch.plugin.results import RunResults, Selected
 from pytest_dtdispatch.plugin.workers import RECORD, SELECTED, encode_record
 from pytest_dtdispatch.report.document import notice
 from pytest_dtdispatch.report.run import ReportedRun
@@ -115,11 +115,10 @@ class Session:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Record the tests of the run."""
         self.results.nodeids = tuple(item.nodeid for item in session.items)
-        locations = (
-            Location(resolve.row_nodeid(item), str(item.path), (item.location[1] or 0) + 1)
-            for item in session.items
-        )
-        self.results.selected = Selected(tuple(locations), tuple(self._deselected))
+        lines = {
+            resolve.row_nodeid(item): (str(item.path), (item.location[1] or 0) + 1) for item in session.items
+        }
+        self.results.selected = Selected(lines, tuple(self._deselected))
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
         """List the counted events if an assertion on a count fails."""
@@ -254,7 +253,7 @@ class Session:
     def selection(self) -> Selection:
         """Tests of baselines that this run selects."""
         deselected = set(map(row_key, self.results.selected.deselected))
-        tests = {row_key(location.test) for location in self.results.selected.locations}
+        tests = set(map(row_key, self.results.selected.lines))
         return Selection(resolve.selected_beginnings(self._config), deselected, tests | deselected)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest and pytest-benchmark write their files
@@ -298,9 +297,9 @@ class Session:
         """Return the first lines of tests, with paths relative to the repository."""
         repository = Path(os.environ.get("GITHUB_WORKSPACE") or self._config.rootpath)
         return {
-            location.test: (Path(location.path).relative_to(repository).as_posix(), location.line)
-            for location in self.results.selected.locations
-            if Path(location.path).is_relative_to(repository)  # others belong to an installed suite
+            test: (Path(path).relative_to(repository).as_posix(), line)
+            for test, (path, line) in self.results.selected.lines.items()
+            if Path(path).is_relative_to(repository)  # others belong to an installed suite
         }
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # below the output for people
