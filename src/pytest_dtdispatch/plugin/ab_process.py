@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 # milliseconds: a machine that is never quiet for a whole pass may be quiet for a block.
 BLOCKS = 20
 CALLS, LAYOUTS = 30, 4  # of the control: calls per block, and layouts of the method cache over all blocks
-LONGEST_DETAIL = 500
 MOST_CALLS = 2_000  # maximum of recorded calls; those that only one side has are listed
 # Checkout of a process that measures a commit. Other plugins may import packages before any hook runs.
 COMMIT = decode(Checkout, json.loads(text)) if (text := os.environ.get(Variable.CHECKOUT)) else None
@@ -215,7 +214,7 @@ class Passes:
             self._values[row] = min(float(value), self._values.get(row, math.inf))
             if isinstance(value, Count) and value.details:
                 lines = value.details[: MOST_CALLS if row.state == CALLS_PER_STEP else MOST_LISTED]
-                self._details[row] = tuple(line[:LONGEST_DETAIL] for line in lines)
+                self._details[row] = tuple(line[:500] for line in lines)
 
     def _exclude_failed(self, session: pytest.Session) -> None:
         """Exclude tests without a result from later passes, and let the session continue."""

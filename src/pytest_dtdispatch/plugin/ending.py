@@ -34,7 +34,6 @@ from pytest_dtdispatch.report.terminal import NO_EDGE, brief_legend, document_li
 
 # Names of colors in pytest.
 COLORS = {Tone.STRONG: "bold", Tone.GOOD: "green", Tone.NOTICE: "yellow", Tone.BAD: "red"}
-NOT_MEASURED = "not measured"
 
 
 class Section:
@@ -60,7 +59,7 @@ class Section:
         verdicts = [row.verdict for gate in self._run.gates for row in gate.verdicts]
         undecided = [verdict for verdict in verdicts if verdict is Verdict.INCONCLUSIVE]
         unmeasured = reporter.stats.get("passed", ()) if nothing else self._unmeasured()
-        for word, rows in ((str(Verdict.INCONCLUSIVE), undecided), (NOT_MEASURED, unmeasured)):
+        for word, rows in ((str(Verdict.INCONCLUSIVE), undecided), ("not measured", unmeasured)):
             if rows:
                 add_to_last_line(reporter, word, rows)
 

@@ -41,7 +41,6 @@ OF_TABLES = (
     *("--benchmark-time-unit", "--benchmark-verbose"),
     *("--benchmark-histogram", "--benchmark-compare-fail"),  # these draw and judge the rows of tables
 )
-NAME_LENGTH = 60  # of a signature in the first column of pytest-benchmark's table, which is never shortened
 
 
 class Benchmarks(list[Any]):
@@ -272,10 +271,11 @@ def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Sample
             "slowest_rank": samples.slowest[0],
             "rank_spread": samples.spread,
         }
+    label = cut_name(measurement.label, 60)  # pytest-benchmark never shortens the first column of its tables
     return SimpleNamespace(
         cprofile_stats=None,
         has_error=False,
-        name=escape_controls(f"{item.name}::{cut_name(measurement.label, NAME_LENGTH)}::{samples.state}"),
+        name=escape_controls(f"{item.name}::{label}::{samples.state}"),
         fullname=escape_controls(name),
         group=escape_controls(group),
         param=escape_controls(f"{measurement.label}::{samples.state}"),

@@ -52,10 +52,7 @@ WRITES = (  # flags of other plugins that write or compare files
     *("benchmark_compare", "benchmark_compare_fail", "benchmark_histogram", "benchmark_cprofile_dump"),
     *("xmlpath", "log_file", "report_log"),
 )
-NEXT = {"setup": "call", "call": "teardown", "teardown": ""}  # phases of a test
-GRACE = 0.25  # additional fraction of the timeout, for ranks that began to wait later
-FAREWELL_S = 10.0  # timeout of the last exchange, which takes milliseconds
-STACK_SIGNAL, WRITES_STACK_S = signal.SIGUSR1, 0.3  # torch uses SIGUSR2 for its own stacks
+STACK_SIGNAL = signal.SIGUSR1  # torch uses SIGUSR2 for its own stacks
 LONGEST_REASON, TAIL = 300, 4000  # characters of a one-line reason, and of a failure or a rank's output
 _NUMBER = pytest.StashKey[int]()
 
@@ -168,7 +165,7 @@ class Rank:
                 Path(self._folder, STATUS).write_text(str(status))
             exchange.put(DONE, status)
             # The store may be in this process: keep it until all ranks have read from it.
-            exchange.gather(BYE, "read how the run ended", FAREWELL_S, others, unless=())
+            exchange.gather(BYE, "read how the run ended", 10.0, others, unless=())  # takes milliseconds
         except RanksError as error:
             if not status:
                 print(f"ERROR: {error}", file=sys.stderr)
@@ -271,7 +268,8 @@ class Rank:
         part, ours = str(report.when), _outcome(report)
         key = _end_of(part, item.config)
         self.exchange.put(key, ours)
-        self.exchange.end_of_part = _end_of(NEXT[part], item.config)
+        following = {"setup": "call", "call": "teardown", "teardown": ""}[part]
+        self.exchange.end_of_part = _end_of(following, item.config)
         # A failed phase may already have waited for the other ranks.
         waited = min(duration, self._settings.timeout) if ours.label == FAILED else 0.0
         found = self._gather(key, f"end the {part} of {item.nodeid}", waited)
@@ -291,7 +289,8 @@ class Rank:
 
     def _gather(self, key: str, label: str, waited: float = 0.0) -> dict[int, Any]:
         timeout = self._settings.timeout
-        return self.exchange.gather(key, label, timeout - waited + max(GRACE * timeout, 1.0))
+        grace = max(timeout / 4, 1.0)  # for ranks that began to wait later
+        return self.exchange.gather(key, label, timeout - waited + grace)
 
     def _stop(self, session: pytest.Session, why: str) -> None:
         self.why_stopped = session.shouldfail = why
@@ -301,8 +300,8 @@ class Rank:
             host, process = self._processes.get(rank, ("", 0))
             if host == socket.gethostname():
                 with suppress(OSError):  # the process has ended
-                    os.kill(process, STACK_SIGNAL)  # it prints its stack
-                    time.sleep(WRITES_STACK_S)
+                    os.kill(process, STACK_SIGNAL)
+                    time.sleep(0.3)  # while it prints its stack
 
     # Results
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -49,13 +49,12 @@ class RunResults:
         """Begin an attempt of a test."""
         self.store, self.marks = ResultStore(test), None
 
-    def add(self, record: TestRecord, merge: Callable[[TestRecord], TestRecord]) -> TestRecord:
-        """Add the record of a test, with results only of earlier attempts; return it merged over ranks."""
+    def add(self, record: TestRecord) -> TestRecord:
+        """Add the record of a test, with results only of earlier attempts; return it."""
         if earlier := self._own.get(record.test):
             record = record.with_earlier(earlier)
         self._own[record.test] = self.records[record.test] = record
-        self.records[record.test] = merged = merge(record)
-        return merged
+        return record
 
     def add_verdicts(self, verdicts: Sequence[RowVerdict]) -> None:
         """Add verdicts on the running test, even if its record does not exist yet."""

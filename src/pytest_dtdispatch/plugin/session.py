@@ -67,7 +67,6 @@ class Session:
 
     Attributes:
         gates: gates of the run.
-        skip_reason: why nothing is measured although it was requested; empty if it is measured.
         results: results of its tests.
         run: data of all reports; empty until the end of the tests.
         log: log of written files.
@@ -75,7 +74,6 @@ class Session:
 
     def __init__(self, config: pytest.Config, gates: Gates, targets: Sequence[Target], log: WriteLog) -> None:
         self.gates, self.log = gates, log
-        self.skip_reason = gates.skip_reason
         self.results = RunResults()
         self.run = ReportedRun()
         self._has_finished = False
@@ -183,9 +181,9 @@ class Session:
         )
         if not record and not record.ops and self._has_passed and _is_fixture_used(item):
             unmeasured = unmeasured or "it measured nothing with its dtdispatch fixture"
-        ranks = self._ranks
-        merge = functools.partial(ranks.merged, config=item.config) if ranks else lambda record: record
-        record = self.results.add(replace(record, unmeasured=unmeasured), merge)
+        record = self.results.add(replace(record, unmeasured=unmeasured))
+        if self._ranks:
+            record = self.results.records[record.test] = self._ranks.merged(record, item.config)
         if not complaint and (key := record.shared_key()):
             complaint = f"two rows of this test have the name {key!r}: pass another name="
         if bridge := self._config.pluginmanager.get_plugin("dtdispatch-bridge"):
@@ -197,7 +195,7 @@ class Session:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Wrap a test in a capture if all tests are measured, unless it uses the fixture."""
         measures_all = self._settings.measure_all or self._settings.budget
-        if self.skip_reason or _is_fixture_used(item) or not measures_all:
+        if self.gates.skip_reason or _is_fixture_used(item) or not measures_all:
             result = yield
         else:
             with self.measuring(item) as recorder, ExitStack() as region:
