@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from pytest_dtdispatch.suite.llama import LAYERS, Attention, Sizes, TransformerBlock, fill_weights
 
 STREAMS = 2  # decoded together
-HEADS, TOKENS = 0, 2  # dimensions of a cache: the sharded one and the growing one
+TOKENS = 2  # dimension of a cache that grows
 Decode = Callable[[int], Any]  # of one token, by its number
 
 
@@ -84,7 +84,7 @@ def decode_token(mesh: DeviceMesh) -> Decode:
 
     def empty(tokens: int) -> Tensor:
         cache = torch.zeros(sizes.heads, STREAMS, tokens, sizes.head_width, device=device)
-        return distribute_tensor(cache, mesh, [Shard(HEADS)])
+        return distribute_tensor(cache, mesh, [Shard(0)])  # by heads
 
     heads = {f"attention.{name}": ColwiseParallel(use_local_output=False) for name in ("wq", "wk", "wv")}
     widths = {f"feed_forward.{name}": ColwiseParallel() for name in ("w1", "w3")}

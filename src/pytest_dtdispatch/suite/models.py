@@ -26,9 +26,6 @@ from pytest_dtdispatch.torchapi.tensors import local_of, shards_of_simulated_ran
 # Small enough for local ops to run in one thread: the benchmark is of dispatch.
 WIDTH, HIDDEN, BATCH = 16, 64, 8
 AOT_BACKEND = "aot_eager_decomp_partition"
-INPUTS, LENGTH = 100, 100
-TABLE_ROWS = {"cpu": 2_048, "cuda": 202_048}  # a CPU would copy those of the GPU for seconds
-TABLE_WIDTH = 256
 
 
 def rows_split(mesh: DeviceMesh, *shape: int) -> DTensor:
@@ -170,8 +167,8 @@ def add_each(*inputs: torch.Tensor) -> list[torch.Tensor]:
 
 
 def aot_inputs(training: bool, subclass: bool) -> list[torch.Tensor]:
-    """Create 100 inputs."""
-    plain = [torch.ones(LENGTH, requires_grad=training) for _ in range(INPUTS)]
+    """Create 100 inputs of 100 elements."""
+    plain = [torch.ones(100, requires_grad=training) for _ in range(100)]
     if not subclass:
         return plain
     two_tensor = two_tensor_type()
@@ -181,7 +178,8 @@ def aot_inputs(training: bool, subclass: bool) -> list[torch.Tensor]:
 def embedding(mesh: DeviceMesh) -> tuple[Callable[[Any], Any], Any]:
     """Prepare a lookup of 1,024 rows of a replicated table."""
     device = mesh.device_type
-    table = torch.rand(TABLE_ROWS[device], TABLE_WIDTH, device=device, requires_grad=True)
+    table_rows = 202_048 if device == "cuda" else 2_048  # a CPU would copy those of the GPU for seconds
+    table = torch.rand(table_rows, 256, device=device, requires_grad=True)
     weight = distribute_tensor(table, mesh, [Replicate()])
     rows = torch.randint(low=0, high=100, size=(2, 512), device=device)
 

@@ -26,7 +26,6 @@ TENSOR_TEMPLATES = (
 NAMED = {"mask": "b8", "condition": "b8", "indices": "i64", "index": "i64", "target": "i64"}
 
 _BY_TEXT = {text: dtype for dtype, text in DTYPES.items()}
-_TENSOR = re.compile(r"(\w+)\[([\d,]*)\](t?)([RL]?)")
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class TensorText:
     @classmethod
     def read(cls, text: str) -> TensorText:
         """Parse a tensor as it is written in the table of inputs, such as ``f32[8,4]`` or ``f32[8]R``."""
-        [(dtype, shape, transposed, place)] = _TENSOR.findall(text)
+        [(dtype, shape, transposed, place)] = re.findall(r"(\w+)\[([\d,]*)\](t?)([RL]?)", text)
         extents = tuple(int(extent) for extent in shape.split(",") if extent)
         return cls(_dtype(dtype), extents, bool(transposed), place == "R", place == "L")
 
@@ -100,11 +99,6 @@ class Arguments:
 
     op: Any
     values: Mapping[str, Any]
-
-    @property
-    def has_tensors(self) -> bool:
-        """Whether an argument is a tensor or a list of tensors."""
-        return any(isinstance(value, (TensorText, tuple)) for value in self.values.values())
 
     def plain(self) -> OpCall:
         """Call the op on plain tensors."""
@@ -156,9 +150,9 @@ def find_arguments(op: Any) -> Arguments | str:
             for argument in schema_of(op)
             if not argument.has_default_value() or argument.name in needed
         }
-        arguments = Arguments(op, values)
-        if not arguments.has_tensors:
+        if not any(isinstance(value, (TensorText, tuple)) for value in values.values()):
             return "it takes no tensors"  # as ldexp.default, which has a rule in torch 2.5 to 2.12
+        arguments = Arguments(op, values)
         try:
             arguments.plain().run()
         except Exception as error:  # any error of torch: try the next arguments
