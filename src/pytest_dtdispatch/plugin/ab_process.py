@@ -93,11 +93,10 @@ def source_lines(record: TestRecord) -> Iterator[tuple[RowId, tuple[str, ...]]]:
 def proofs(record: TestRecord) -> Iterator[tuple[RowId, float]]:
     """Yield 0 for rows whose later calls are proved hits or unpropagated, and 1 for rows that never hit."""
     for row in record.rows():
-        recorded = {samples.state for samples in row.recorded()}
+        hits = any(samples.state in (State.HIT, State.CALL) for samples in row.recorded())
         refused = {samples.state for samples in row.figures.samples if samples.refused}
-        if recorded & {State.HIT, State.CALL} or State.HIT in refused:
-            never = not recorded & {State.HIT, State.CALL}
-            yield RowId(record.test, row.label, "never_hits"), float(never)
+        if hits or State.HIT in refused:
+            yield RowId(record.test, row.label, "never_hits"), float(not hits)
 
 
 def instructions(record: TestRecord) -> Iterator[tuple[RowId, float]]:

@@ -74,7 +74,7 @@ def are_figures_used(config: pytest.Config, settings: Settings) -> bool:
 def flag_values(config: pytest.Config) -> dict[str, Any]:
     """Return the values of flags by setting."""
     values = ((each, config.getoption(each.dest, None)) for each in WITH_FLAG)
-    return {each.name: _read(each, value, each.flag) for each, value in values if value is not None}
+    return {each.name: _read(each, value, f"{each.flag}: ") for each, value in values if value is not None}
 
 
 def marks(item: pytest.Item) -> list[pytest.Mark]:
@@ -93,7 +93,7 @@ def marker_values(item: pytest.Item) -> dict[str, Any]:
             if keyword not in KEYWORDS:
                 valid = ", ".join(KEYWORDS)
                 raise pytest.UsageError(f"{where} has no keyword {keyword!r}; valid: {valid}")
-            read = _read(SETTINGS[keyword], value, where, f"{keyword}=")
+            read = _read(SETTINGS[keyword], value, f"{where}: {keyword}=")
             closer = values.get(keyword, read)
             values[keyword] = {**read, **closer} if keyword == "max" else closer
     return values
@@ -225,7 +225,7 @@ def _ini_values(config: pytest.Config) -> dict[str, Any]:
     for each in WITH_INI:
         if each.name not in flagged and (value := config.getini(each.dest)):
             source = f"-o {each.dest}" if each.dest in overridden else f"{config.inipath}: {each.dest}"
-            read = _read(each, value, source)
+            read = _read(each, value, f"{source}: ")
             if each.reader in ("files", "exports"):
                 read = tuple(_beside(file, folder) for file in read)
             values[each.name] = read
@@ -239,14 +239,13 @@ def _beside(file: Path | Export, folder: Path) -> Path | Export:
     return file if file.is_auto or file.is_stdout else file._replace(path=folder / file.path)
 
 
-def _read(setting: Setting, value: Any, where: str, name: str = "") -> Any:
+def _read(setting: Setting, value: Any, source: str) -> Any:
     """Parse a value.
 
     Args:
         setting: setting of the value.
         value: unparsed value.
-        where: source of the value, for the error message.
-        name: name before the value in the error message.
+        source: text before the value in the error message.
 
     Raises:
         pytest.UsageError: the value is invalid.
@@ -254,7 +253,7 @@ def _read(setting: Setting, value: Any, where: str, name: str = "") -> Any:
     try:
         return _value(setting, value)
     except ValueError as error:
-        raise pytest.UsageError(f"{where}: {name}{shown(value)} is not {error}") from None
+        raise pytest.UsageError(f"{source}{shown(value)} is not {error}") from None
 
 
 def _value(setting: Setting, value: Any) -> Any:

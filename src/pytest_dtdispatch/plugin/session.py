@@ -27,14 +27,7 @@ from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.gates.selection import Selection
 from pytest_dtdispatch.lines.wrappers import pass_over
 from pytest_dtdispatch.plugin import resolve
-from pytest_dtdispatch.plugin.finish import (
-    MOST_NAMES,
-    Target,
-    WriteLog,
-    collect,
-    properties,
-    write_files,
-)
+from pytest_dtdispatch.plugin.finish import MOST_NAMES, Target, WriteLog, collect, properties, write_files
 from pytest_dtdispatch.plugin.gates import Gates
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.pytest_internals import junit_xml, terminal_file
