@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -12,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.core.environment import read_world
 from pytest_dtdispatch.core.text import first_of, shown
 from pytest_dtdispatch.core.verdicts import LIMITS, RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected import read_expected
 from pytest_dtdispatch.plugin import resolve
-from pytest_dtdispatch.plugin.finish import MOST_NAMES, Target, WriteLog, file_targets
+from pytest_dtdispatch.plugin.finish import MOST_NAMES, file_targets
 from pytest_dtdispatch.plugin.gates import Gates
 from pytest_dtdispatch.plugin.kinds import MEASURED, metric_names
 from pytest_dtdispatch.plugin.limits import Limits
@@ -235,21 +233,18 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
         manager.register(Bridge(config, settings), "dtdispatch-bridge")
     if not settings.measure:
         return
-    # Workers of pytest-xdist are judged and written by the process that started them, ranks by the first
-    # rank.
-    reports = not hasattr(config, "workerinput") and read_world(os.environ).is_first
-    gates, targets, log = Gates(settings, resolve.reason_not_measured(config)), list[Target](), WriteLog()
-    if reports:
+    gates = Gates(settings, resolve.reason_not_measured(config))
+    session = Session(config, gates)
+    if session.reports:
         try:  # report unreadable and unwritable files before anything is measured
             gates.baseline = read_baseline(config, settings)
             gates.expected = [read_expected(path, metric_names()) for path in settings.expected]
-            targets = file_targets(settings, log)
+            session.targets = file_targets(settings, session.log)
         except (ValueError, DtDispatchError) as error:
             raise pytest.UsageError(str(error)) from None
-    session = Session(config, gates, targets, log)
     manager.register(session, "dtdispatch-session")
     manager.register(Limits(gates, session.results), "dtdispatch-limits")
-    if reports:
+    if session.reports:
         manager.register(Ending(config, session), "dtdispatch-ending")
         if resolve.is_distributed(config):
             manager.register(Workers(session.results, settings.rank_stat), "dtdispatch-workers")

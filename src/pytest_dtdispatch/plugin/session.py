@@ -55,25 +55,26 @@ class Session:
     Args:
         config: pytest's configuration.
         gates: gates of the run.
-        targets: files to write at the end, with their writers.
-        log: log that receives a line for each file.
 
     Attributes:
         gates: gates of the run.
         results: results of its tests.
         run: data of all reports; empty until the end of the tests.
         log: log of written files.
+        targets: files to write at the end, with their writers.
+        reports: whether this process judges and writes: the one that started workers of pytest-xdist, and
+            the first of many ranks.
     """
 
-    def __init__(self, config: pytest.Config, gates: Gates, targets: Sequence[Target], log: WriteLog) -> None:
-        self.gates, self.log = gates, log
+    def __init__(self, config: pytest.Config, gates: Gates) -> None:
+        self.gates, self.log = gates, WriteLog()
         self.results = RunResults()
         self.run = ReportedRun()
         self._has_finished = False
         self._config = config
         self._settings = gates.settings
         pass_over(self._settings.wrappers)
-        self._targets = targets
+        self.targets: list[Target] = []
         self._started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._deselected: list[str] = []
         self._ended: set[str] = set()
@@ -81,7 +82,7 @@ class Session:
         self._is_xfailed = False
         self._annotations: list[str] = []
         self._is_worker = hasattr(config, "workerinput")
-        self._reports = not self._is_worker and read_world(os.environ).is_first
+        self.reports = not self._is_worker and read_world(os.environ).is_first
         self._ranks = rank_of(config)
         self._meter = [config.stash[METER]] if METER in config.stash else []
         self._sampler: Sampler | None = None
@@ -258,7 +259,7 @@ class Session:
         if self._is_worker:
             output: dict[str, object] = self._config.workeroutput  # type: ignore[attr-defined]
             output[SELECTED] = json.dumps(encode(self.results.selected))
-        if self._has_finished or not self._reports:
+        if self._has_finished or not self.reports:
             return
         self._has_finished = True
         self.run = run = ReportedRun(stopped="its results could not be collected")
@@ -274,7 +275,7 @@ class Session:
                 self._annotations = error_commands(run.gates, self._code_lines())
         if not lists_only:
             skip_reason = (self._ranks.why_stopped if self._ranks else "") or run.stopped
-            write_files(run, self._targets, skip_reason, self.log)
+            write_files(run, self.targets, skip_reason, self.log)
 
     def _collect(self, lists_only: bool) -> ReportedRun:
         """Return the run, judged unless tests are only listed."""
