@@ -20,7 +20,6 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 from pytest_dtdispatch.suite.llama import Work
 
-WORLD_SIZE = 256
 META = "meta"  # the device of tensors without values
 
 

@@ -15,7 +15,7 @@ from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.plugin.fixtures import MeshFactory
 from pytest_dtdispatch.suite.models import rows_split
-from pytest_dtdispatch.suite.paths import PATHS, WORLD_SIZE
+from pytest_dtdispatch.suite.paths import PATHS
 from pytest_dtdispatch.torchapi.missing_api import coalesced_collectives, flattened
 from pytest_dtdispatch.torchapi.missing_api import foreach_add as list_adder
 
@@ -29,7 +29,7 @@ LENGTHS = (2, 4, 8, 16)
 @pytest.mark.parametrize("path", PATHS)
 def test_path(dtdispatch: DtDispatch, mesh_factory: MeshFactory, path: str) -> None:
     """Measure one path on a miss and on a hit."""
-    dtdispatch.call(PATHS[path](mesh_factory((WORLD_SIZE,), dim_names=("dp",))), name=path)
+    dtdispatch.call(PATHS[path](mesh_factory((256,), dim_names=("dp",))), name=path)
 
 
 @pytest.mark.parametrize("mesh", [(4,), (256,), (16, 16), (8, 8, 4)], ids=mesh_text)

@@ -27,9 +27,6 @@ from pytest_dtdispatch.suite.models import (
     tensor_parallel_step,
 )
 
-RANKS = 8
-ROWS, COLUMNS = 16, 16
-
 
 def _rate(device: str) -> torch.Tensor:
     return torch.tensor(1e-3, device=device)
@@ -48,9 +45,9 @@ ADAMW: Mapping[str, Callable[[str], dict[str, Any]]] = {
 
 def parameters(mesh: DeviceMesh, number: int = 4) -> list[torch.nn.Parameter]:
     """Create parameters with gradients."""
-    created = [torch.nn.Parameter(rows_split(mesh, ROWS, COLUMNS)) for _ in range(number)]
+    created = [torch.nn.Parameter(rows_split(mesh, 16, 16)) for _ in range(number)]
     for parameter in created:
-        parameter.grad = rows_split(mesh, ROWS, COLUMNS)
+        parameter.grad = rows_split(mesh, 16, 16)
     return created
 
 
@@ -165,14 +162,14 @@ def test_decode_budget(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> Non
 
 def test_weight_sync(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
     """Gather the eight parameters of an FSDP2 model one by one, as trainers with an inference engine do."""
-    sync = fsdp_step_or_skip(mesh_factory((RANKS,), dim_names=("dp",)), fsdp_weight_sync)
+    sync = fsdp_step_or_skip(mesh_factory((8,), dim_names=("dp",)), fsdp_weight_sync)
     dtdispatch.call(sync, name="weight_sync")
     assert_steady(dtdispatch.steps(sync))
 
 
 def test_clip_grad_norm(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
     """Clip four gradients by their total norm."""
-    clipped = parameters(mesh_factory((RANKS,), dim_names=("dp",)))
+    clipped = parameters(mesh_factory((8,), dim_names=("dp",)))
     assert_steady(measure(dtdispatch, lambda: clip_grad_norm_(clipped, max_norm=1.0)))
 
 
@@ -183,7 +180,7 @@ def test_adamw(dtdispatch: DtDispatch, mesh_factory: MeshFactory, implementation
     The loop over parameters passes a different number to ``addcdiv_`` in each step. In torch 2.10 and 2.11
     that number is part of the cache key, so this op may miss; no other does.
     """
-    mesh = mesh_factory((RANKS,), dim_names=("dp",))
+    mesh = mesh_factory((8,), dim_names=("dp",))
     steps = measure(dtdispatch, adamw_step_or_skip(mesh, implementation))
     misses = [miss for miss in steps.missed if not miss.signature.startswith("addcdiv_")]
     assert not misses
@@ -192,7 +189,7 @@ def test_adamw(dtdispatch: DtDispatch, mesh_factory: MeshFactory, implementation
 @pytest.mark.parametrize("implementation", ["foreach", "fused"])
 def test_adamw_parameters(dtdispatch: DtDispatch, mesh_factory: MeshFactory, implementation: str) -> None:
     """Run steps with 2 to 8 parameters."""
-    mesh = mesh_factory((RANKS,), dim_names=("dp",))
+    mesh = mesh_factory((8,), dim_names=("dp",))
     dtdispatch.scaling(lambda number: adamw_step_or_skip(mesh, implementation, number), (2, 4, 8))
 
 

@@ -44,20 +44,18 @@ def layouts(mesh: tuple[int, ...], *each: str) -> tuple[Layout, ...]:
 LINE, GRID = (4,), (2, 4)
 EVERY_OP = layouts(LINE, "S0") + layouts(GRID, "S0R")
 SHAPES = (*layouts(LINE, "S1", "R", "P"), *layouts(GRID, "S0S1", "RS0", "PS0"))
-POINTWISE = (*SHAPES, *layouts(LINE, "S0 R", "S0 S1", "P R"), *layouts(GRID, "S0R RS1"))
 MATMUL = (*layouts(LINE, "R", "S0 R", "R S1", "S1 S0", "S1 R", "P R"), *layouts(GRID, "S0R RS1", "S0S1 RS0"))
-FUSED_MATMUL = layouts(LINE, "R S0 R", "R R S1", "S0 S0 R", "R S1 S0", "R", "P")
 
 # Layouts beside those of EVERY_OP; the first entry with a matching glob is used.
 COMMON = (
     ("mm.default", MATMUL),
     ("bmm.default", (*MATMUL, *layouts(LINE, "S2 S1"))),
-    ("addmm.default baddbmm.default", FUSED_MATMUL),
+    ("addmm.default baddbmm.default", layouts(LINE, "R S0 R", "R R S1", "S0 S0 R", "R S1 S0", "R", "P")),
     (
         "add.Tensor sub.Tensor mul.Tensor div.Tensor add_.Tensor mul_.Tensor copy_.default"
         " maximum.default eq.Tensor pow.Tensor_Tensor where.self _foreach_add.List _foreach_mul.List"
         " stack.default cat.default",
-        POINTWISE,
+        (*SHAPES, *layouts(LINE, "S0 R", "S0 S1", "P R"), *layouts(GRID, "S0R RS1")),
     ),
     (
         # Pointwise ops of one tensor; reductions and norms; shapes; indexing; convolution and pooling.
