@@ -30,9 +30,6 @@ from pytest_dtdispatch.report.judgements import comparison_blocks, judgement_doc
 from pytest_dtdispatch.report.notes import proved
 from pytest_dtdispatch.report.terminal import NO_EDGE, brief_legend, document_lines, page_width
 
-# Names of colors in pytest.
-COLORS = {Tone.STRONG: "bold", Tone.GOOD: "green", Tone.NOTICE: "yellow", Tone.BAD: "red"}
-
 
 class Section:
     """Section of a finished run.
@@ -216,9 +213,10 @@ def add_failures(reporter: Any, failures: Iterable[str]) -> None:
 
 def print_lines(reporter: Any, lines: Iterable[tuple[Span, ...]]) -> None:
     """Print lines in their colours."""
+    colors = {Tone.STRONG: "bold", Tone.GOOD: "green", Tone.NOTICE: "yellow", Tone.BAD: "red"}
     for line in lines:
         for piece in line:
-            color = COLORS.get(piece.tone)
+            color = colors.get(piece.tone)
             reporter.write(piece.text, **({color: True} if color else {}))
         reporter.write("\n")
 

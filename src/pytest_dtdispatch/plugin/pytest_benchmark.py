@@ -35,12 +35,6 @@ CONTAINS = {
     State.COMPILE_WARM: "torch.compile and the first call: tracing, look-ups in filled caches, one run",
     State.EAGER: "the same call uncompiled, end to end from Python",
 }
-# Flags on the layout or content of tables; each of them requests the tables.
-OF_TABLES = (
-    *("--benchmark-columns", "--benchmark-sort", "--benchmark-group-by", "--benchmark-name"),
-    *("--benchmark-time-unit", "--benchmark-verbose"),
-    *("--benchmark-histogram", "--benchmark-compare-fail"),  # these draw and judge the rows of tables
-)
 
 
 class Benchmarks(list[Any]):
@@ -181,13 +175,18 @@ class Bridge:
 
 def _wants_tables(config: pytest.Config) -> bool:
     """Return whether a flag of pytest-benchmark's tables was passed, even with its default value."""
+    of_tables = (
+        *("--benchmark-columns", "--benchmark-sort", "--benchmark-group-by", "--benchmark-name"),
+        *("--benchmark-time-unit", "--benchmark-verbose"),
+        *("--benchmark-histogram", "--benchmark-compare-fail"),  # these draw and judge the rows of tables
+    )
     words = (
         *config.invocation_params.args,
         *config.getini("addopts"),
         *shlex.split(os.environ.get("PYTEST_ADDOPTS", "")),
     )
     flags = {str(word).partition("=")[0] for word in words}
-    return not flags.isdisjoint(OF_TABLES)
+    return not flags.isdisjoint(of_tables)
 
 
 def read_baseline(config: pytest.Config, settings: Settings) -> Baseline | None:

@@ -32,7 +32,7 @@ from pytest_dtdispatch.plugin.gates import Gates
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.pytest_internals import junit_xml, terminal_file
 from pytest_dtdispatch.plugin.ranks import rank_of
-from pytest_dtdispatch.plugin.relaunch import METER
+from pytest_dtdispatch.plugin.relaunch import METER, uncaptured
 from pytest_dtdispatch.plugin.results import RunResults, Selected
 from pytest_dtdispatch.plugin.workers import RECORD, SELECTED, encode_record
 from pytest_dtdispatch.report.document import notice
@@ -329,9 +329,8 @@ def shown_progress(config: pytest.Config) -> Iterator[None]:
     if reporter is None or not is_watched(reporter.isatty) or others_write:
         yield
         return
-    capture: Any = plugins.get_plugin("capturemanager")
-    uncaptured = capture.global_and_fixture_disabled  # otherwise progress would be captured as test output
-    line = ProgressLine(*terminal_file(reporter), uncaptured)
+    # Otherwise progress would be captured as output of the test.
+    line = ProgressLine(*terminal_file(reporter), functools.partial(uncaptured, config))
     try:
         with progress_to(line.show):
             yield
