@@ -118,7 +118,7 @@ def _report(options: argparse.Namespace) -> int:
     from pytest_dtdispatch.report.run import ReportedRun, read_run
     from pytest_dtdispatch.report.summary import history_document
 
-    exports = [export for each in options.exports or () for export in each]
+    exports = options.exports
     if exports and len(options.saved) > 1:
         raise DtDispatchError("--export writes one run: name one SAVED.json")
     if any(export.is_auto for export in exports):
@@ -194,7 +194,7 @@ def _add_report(commands: Any) -> None:
     text = f"write the run to FILE; may be repeated. Formats: {', '.join(EXPORTS)}"
     read = argument_type(partial(read_exports, formats=EXPORTS))
     report.add_argument(
-        "--export", dest="exports", type=read, action="append", metavar="FORMAT:FILE", help=text
+        "--export", dest="exports", type=read, action="extend", default=[], metavar="FORMAT:FILE", help=text
     )
 
 
