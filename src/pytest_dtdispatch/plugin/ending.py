@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.text import first_of, shown
 from pytest_dtdispatch.core.verdicts import LIMITS, RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError
@@ -28,117 +29,8 @@ from pytest_dtdispatch.plugin.workers import Workers
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, notice, one_line, paragraph
 from pytest_dtdispatch.report.judgements import comparison_blocks, judgement_document, worst_text
 from pytest_dtdispatch.report.notes import proved
+from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.terminal import NO_EDGE, brief_legend, document_lines, page_width
-
-
-class Section:
-    """Section of a finished run.
-
-    Args:
-        session: session of the run.
-        verbosity: pytest's verbosity: 0 by default, 1 with ``-v``.
-    """
-
-    def __init__(self, session: Session, verbosity: int) -> None:
-        self._session, self._verbosity = session, verbosity
-        self._run, self._gates, self._records = session.run, session.gates, session.results.records
-
-    def print_to(self, reporter: Any) -> None:
-        """Print the section, and add counts to pytest's last line."""
-        view = replace(self._run.view, verbose=self._verbosity > 0, each_layer=self._verbosity > 0)
-        width = page_width(reporter.isatty, terminal_width(reporter))
-        nothing = "" if any(self._records.values()) else self._reason_for_nothing("passed" in reporter.stats)
-        for document in self._documents(view, width, nothing):
-            print_lines(reporter, document_lines(document, width, view))
-        add_failures(reporter, self._session.failures())
-        verdicts = [row.verdict for gate in self._run.gates for row in gate.verdicts]
-        undecided = [verdict for verdict in verdicts if verdict is Verdict.INCONCLUSIVE]
-        unmeasured = reporter.stats.get("passed", ()) if nothing else self._unmeasured()
-        for word, rows in ((str(Verdict.INCONCLUSIVE), undecided), ("not measured", unmeasured)):
-            if rows:
-                add_to_last_line(reporter, word, rows)
-
-    def _documents(self, view: View, width: int, nothing: str) -> Iterator[Document]:
-        """Yield results (not with ``-qq``), notices, judgements of gates, written files and the worst row."""
-        compared = self._gates.compared(self._run, self._session.selection)
-        shown = self._run.documents(view) if self._verbosity >= -1 and not nothing else {}
-        unmatched = [*self._unmatched_globs()]
-        if nothing:
-            yield notice(
-                f"nothing was measured: {self._gates.skip_reason or '; '.join(unmatched) or nothing}"
-            )
-        elif self._verbosity >= -1:
-            if compared and MEASURED.name in shown:  # one row has one figure
-                shown[MEASURED.name] = self._comparison(compared, view)
-            yield from shown.values()
-            if self._verbosity >= 0:
-                yield self._legends(shown.values(), view, width)
-            yield notice(*unmatched)
-        yield notice(*first_of([f"not measured: {text}" for text in self._unmeasured()], MOST_NAMES))
-        yield self._run.notices
-        has_thresholds = self._gates.settings.threshold or self._run.thresholds
-        if has_thresholds and self._gates.baseline is None:
-            yield notice(
-                "gate: thresholds are set, but --benchmark-compare names no saved run: nothing was compared"
-            )
-        elif not self._run.gates and (reason := self._gates.reason_not_compared(self._run)):
-            yield notice(f"not compared with the saved run: {reason}")
-        yield from (judgement_document(gate, view) for gate in self._run.gates)
-        yield self._session.log.document()
-        # Rows over their limits were listed by the gate.
-        judged = [row for gate in self._run.gates if gate.where != LIMITS for row in gate.verdicts]
-        of_tables = next((document.worst for document in shown.values() if document.worst), "")
-        if text := worst_text(compared or judged) if compared or self._run.gates else of_tables:
-            yield Document((paragraph(text, Tone.STRONG, hanging=1),))
-
-    def _comparison(self, compared: Sequence[RowVerdict], view: View) -> Document:
-        """Render rows without a threshold next to the saved run; a gate renders the others."""
-        free = [row for row in compared if not row.criterion]
-        blocks = (*comparison_blocks(free, view), *proved([*self._run.rows()]))
-        meanings = {
-            "change": "now against base",
-            "99 % interval": "of the change, by bootstrap",
-            "samples": "base + now",
-        }
-        legend = "base and now: the median of all samples, or the statistic of the threshold."
-        return Document(blocks, legend, meanings)
-
-    def _legends(self, shown: Iterable[Document], view: View, width: int) -> Document:
-        """Render the environment, and explanations of visible columns."""
-        explained = [document for document in shown if document.legend_of()]
-        legends = [document.legend_of() for document in explained]
-        if explained and not view.verbose:
-            legends = [brief] if (brief := brief_legend(explained, width)) else []
-        lines = (
-            one_line(text, indent=1)
-            for text in (self._gates.settings.environment().summary, *self._session.about())
-        )
-        return Document((*lines, *(paragraph(text, indent=1) for text in legends)))
-
-    def _unmeasured(self) -> list[str]:
-        """Return a line for each test without a result although it uses the fixture, with the reason."""
-        unmeasured = [(test, record.unmeasured) for test, record in self._records.items()]
-        return [f"{test}: {why}" for test, why in unmeasured if why]
-
-    def _reason_for_nothing(self, has_passed: bool) -> str:
-        """Return why no test was measured."""
-        if not has_passed:
-            return "no test passed"
-        if self._gates.settings.measure_all:
-            return "no capture received an op on DTensors in a test that passed"
-        called = "made a call on DTensors through the dtdispatch fixture"
-        return f"no test that passed {called}; --dtdispatch-all measures every test"
-
-    def _unmatched_globs(self) -> Iterator[str]:
-        """Yield a line for each glob that matches no op, with the ops that ran in its tests."""
-        ran_by_glob: dict[str, set[str]] = {}
-        for record in self._records.values():
-            for glob in record.globs:
-                ran_by_glob.setdefault(glob, set()).update(record.ops)
-        for glob, ran in ran_by_glob.items():
-            if ran and not any(fnmatchcase(op, glob) for op in ran):
-                names = ", ".join(first_of(sorted(ran), MOST_NAMES))
-                yield f"no op matches {glob!r} (--dtdispatch-ops, or ops of the marker); these ran: {names}"
 
 
 class Ending:
@@ -198,10 +90,108 @@ class Ending:
         reporter.ensure_newline()
         reporter.section("dtdispatch")
         try:
-            Section(self._session, self._config.get_verbosity()).print_to(reporter)
+            _print_section(reporter, self._session, self._config.get_verbosity())
         except Exception as error:  # pytest's own summary follows
             reporter.write_line(f"this section was not printed: {shown(error)}", red=True)
             print_lines(reporter, document_lines(self._session.log.document(), NO_EDGE, View()))
+
+
+def _print_section(reporter: Any, session: Session, verbosity: int) -> None:
+    """Print the section of a run, and add counts to pytest's last line; ``-v`` is verbosity 1."""
+    run = session.run
+    view = replace(run.view, verbose=verbosity > 0, each_layer=verbosity > 0)
+    width = page_width(reporter.isatty, terminal_width(reporter))
+    nothing = ""
+    if not any(session.results.records.values()):
+        nothing = _reason_for_nothing(session.gates.settings.measure_all, "passed" in reporter.stats)
+    for document in _documents(session, view, width, nothing, verbosity):
+        print_lines(reporter, document_lines(document, width, view))
+    add_failures(reporter, session.failures())
+    verdicts = [row.verdict for gate in run.gates for row in gate.verdicts]
+    undecided = [verdict for verdict in verdicts if verdict is Verdict.INCONCLUSIVE]
+    unmeasured = reporter.stats.get("passed", ()) if nothing else session.results.unmeasured()
+    for word, rows in ((str(Verdict.INCONCLUSIVE), undecided), ("not measured", unmeasured)):
+        if rows:
+            add_to_last_line(reporter, word, rows)
+
+
+def _documents(session: Session, view: View, width: int, nothing: str, verbosity: int) -> Iterator[Document]:
+    """Yield results (not with ``-qq``), notices, judgements of gates, written files and the worst row."""
+    run, gates = session.run, session.gates
+    compared = gates.compared(run, session.selection)
+    shown = run.documents(view) if verbosity >= -1 and not nothing else {}
+    unmatched = [*_unmatched_globs(session.results.records.values())]
+    if nothing:
+        yield notice(f"nothing was measured: {gates.skip_reason or '; '.join(unmatched) or nothing}")
+    elif verbosity >= -1:
+        if compared and MEASURED.name in shown:  # one row has one figure
+            shown[MEASURED.name] = _comparison(run, compared, view)
+        yield from shown.values()
+        if verbosity >= 0:
+            yield _legends(session, shown.values(), view, width)
+        yield notice(*unmatched)
+    yield notice(*first_of([f"not measured: {text}" for text in session.results.unmeasured()], MOST_NAMES))
+    yield run.notices
+    has_thresholds = gates.settings.threshold or run.thresholds
+    if has_thresholds and gates.baseline is None:
+        yield notice(
+            "gate: thresholds are set, but --benchmark-compare names no saved run: nothing was compared"
+        )
+    elif not run.gates and (reason := gates.reason_not_compared(run)):
+        yield notice(f"not compared with the saved run: {reason}")
+    yield from (judgement_document(gate, view) for gate in run.gates)
+    yield session.log.document()
+    # Rows over their limits were listed by the gate.
+    judged = [row for gate in run.gates if gate.where != LIMITS for row in gate.verdicts]
+    of_tables = next((document.worst for document in shown.values() if document.worst), "")
+    if text := worst_text(compared or judged) if compared or run.gates else of_tables:
+        yield Document((paragraph(text, Tone.STRONG, hanging=1),))
+
+
+def _comparison(run: ReportedRun, compared: Sequence[RowVerdict], view: View) -> Document:
+    """Render rows without a threshold next to the saved run; a gate renders the others."""
+    free = [row for row in compared if not row.criterion]
+    blocks = (*comparison_blocks(free, view), *proved([*run.rows()]))
+    meanings = {
+        "change": "now against base",
+        "99 % interval": "of the change, by bootstrap",
+        "samples": "base + now",
+    }
+    legend = "base and now: the median of all samples, or the statistic of the threshold."
+    return Document(blocks, legend, meanings)
+
+
+def _legends(session: Session, shown: Iterable[Document], view: View, width: int) -> Document:
+    """Render the environment, and explanations of visible columns."""
+    explained = [document for document in shown if document.legend_of()]
+    legends = [document.legend_of() for document in explained]
+    if explained and not view.verbose:
+        legends = [brief] if (brief := brief_legend(explained, width)) else []
+    about = (session.gates.settings.environment().summary, *session.about())
+    lines = (one_line(text, indent=1) for text in about)
+    return Document((*lines, *(paragraph(text, indent=1) for text in legends)))
+
+
+def _reason_for_nothing(measures_all: bool, has_passed: bool) -> str:
+    """Return why no test was measured."""
+    if not has_passed:
+        return "no test passed"
+    if measures_all:
+        return "no capture received an op on DTensors in a test that passed"
+    called = "made a call on DTensors through the dtdispatch fixture"
+    return f"no test that passed {called}; --dtdispatch-all measures every test"
+
+
+def _unmatched_globs(records: Iterable[TestRecord]) -> Iterator[str]:
+    """Yield a line for each glob that matches no op, with the ops that ran in its tests."""
+    ran_by_glob: dict[str, set[str]] = {}
+    for record in records:
+        for glob in record.globs:
+            ran_by_glob.setdefault(glob, set()).update(record.ops)
+    for glob, ran in ran_by_glob.items():
+        if ran and not any(fnmatchcase(op, glob) for op in ran):
+            names = ", ".join(first_of(sorted(ran), MOST_NAMES))
+            yield f"no op matches {glob!r} (--dtdispatch-ops, or ops of the marker); these ran: {names}"
 
 
 def add_failures(reporter: Any, failures: Iterable[str]) -> None:

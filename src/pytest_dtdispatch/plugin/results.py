@@ -64,6 +64,11 @@ class RunResults:
         new = [verdict for verdict in verdicts if verdict not in record.verdicts]  # a test may run again
         self.records[test] = replace(record, verdicts=(*record.verdicts, *new))
 
+    def unmeasured(self) -> list[str]:
+        """Return a line for each test without a result although it uses the fixture, with the reason."""
+        unmeasured = [(test, record.unmeasured) for test, record in self.records.items()]
+        return [f"{test}: {why}" for test, why in unmeasured if why]
+
     def quarantine(self, test: str) -> None:
         """Prevent exceeded limits of a test that is expected to fail from failing the run."""
         if record := self.records.get(test):
