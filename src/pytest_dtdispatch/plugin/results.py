@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_dtdispatch.core.store import ResultStore, TestRecord
@@ -13,19 +13,6 @@ if TYPE_CHECKING:
     import pytest
 
 
-@dataclass(frozen=True)
-class Selected:
-    """Tests of a run.
-
-    Args:
-        lines: path and line number, from 1, of each test by its name in rows, in the order of running.
-        deselected: names in rows of deselected tests.
-    """
-
-    lines: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    deselected: tuple[str, ...] = ()
-
-
 class RunResults:
     """Results of the tests of a run.
 
@@ -33,16 +20,18 @@ class RunResults:
         records: records of measured or judged tests, by name in rows; merged over the ranks.
         store: results of the running test.
         marks: markers of the running test when it was measured; None if it was not.
-        selected: tests of the run, including those of pytest-xdist workers.
-        nodeids: node ids of these tests.
+        nodeids: node ids of the tests of the run, including those of pytest-xdist workers.
+        lines: path and line number, from 1, of each of these tests, by name in rows.
+        deselected: names in rows of deselected tests.
     """
 
     def __init__(self) -> None:
         self.records: dict[str, TestRecord] = {}
         self.store = ResultStore()
         self.marks: list[pytest.Mark] | None = None
-        self.selected = Selected()
         self.nodeids: tuple[str, ...] = ()
+        self.lines: dict[str, tuple[str, int]] = {}
+        self.deselected: list[str] = []
         self._own: dict[str, TestRecord] = {}  # records of this process before merging over the ranks
 
     def begin(self, test: str) -> None:

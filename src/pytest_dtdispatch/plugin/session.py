@@ -19,7 +19,6 @@ import pytest
 
 from pytest_dtdispatch import errors
 from pytest_dtdispatch.core.environment import load_text, read_world, require_torch
-from pytest_dtdispatch.core.plain_data import encode
 from pytest_dtdispatch.core.results import Count, row_key
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.text import NOTHING, first_of, progress_to, show_progress
@@ -33,7 +32,7 @@ from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.pytest_internals import junit_xml, terminal_file
 from pytest_dtdispatch.plugin.ranks import rank_of
 from pytest_dtdispatch.plugin.relaunch import METER, uncaptured
-from pytest_dtdispatch.plugin.results import RunResults, Selected
+from pytest_dtdispatch.plugin.results import RunResults
 from pytest_dtdispatch.plugin.workers import RECORD, SELECTED, encode_record
 from pytest_dtdispatch.report.document import notice
 from pytest_dtdispatch.report.run import ReportedRun
@@ -76,7 +75,6 @@ class Session:
         pass_over(self._settings.wrappers)
         self.targets: list[Target] = []
         self._started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        self._deselected: list[str] = []
         self._ended: set[str] = set()
         self._has_passed = False  # whether the call of the current test passed
         self._is_xfailed = False
@@ -102,15 +100,14 @@ class Session:
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Record deselected tests, whose rows are not missing."""
-        self._deselected += map(resolve.row_nodeid, items)
+        self.results.deselected += map(resolve.row_nodeid, items)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Record the tests of the run."""
         self.results.nodeids = tuple(item.nodeid for item in session.items)
-        lines = {
+        self.results.lines = {
             resolve.row_nodeid(item): (str(item.path), (item.location[1] or 0) + 1) for item in session.items
         }
-        self.results.selected = Selected(lines, tuple(self._deselected))
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
         """List the counted events if an assertion on a count fails."""
@@ -244,8 +241,8 @@ class Session:
     @property
     def selection(self) -> Selection:
         """Tests of baselines that this run selects."""
-        deselected = set(map(row_key, self.results.selected.deselected))
-        tests = set(map(row_key, self.results.selected.lines))
+        deselected = set(map(row_key, self.results.deselected))
+        tests = set(map(row_key, self.results.lines))
         return Selection(resolve.selected_beginnings(self._config), deselected, tests | deselected)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest and pytest-benchmark write their files
@@ -258,7 +255,7 @@ class Session:
         """Collect, judge and write the run; in a worker, only send its tests."""
         if self._is_worker:
             output: dict[str, object] = self._config.workeroutput  # type: ignore[attr-defined]
-            output[SELECTED] = json.dumps(encode(self.results.selected))
+            output[SELECTED] = json.dumps([self.results.lines, self.results.deselected])
         if self._has_finished or not self.reports:
             return
         self._has_finished = True
@@ -290,7 +287,7 @@ class Session:
         repository = Path(os.environ.get("GITHUB_WORKSPACE") or self._config.rootpath)
         return {
             test: (Path(path).relative_to(repository).as_posix(), line)
-            for test, (path, line) in self.results.selected.lines.items()
+            for test, (path, line) in self.results.lines.items()
             if Path(path).is_relative_to(repository)  # others belong to an installed suite
         }
 

@@ -20,7 +20,7 @@ from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.plugin.kinds import KINDS
-from pytest_dtdispatch.plugin.results import RunResults, Selected
+from pytest_dtdispatch.plugin.results import RunResults
 from pytest_dtdispatch.ranks.merge import merge_records
 
 RECORD, SELECTED = "dtdispatch_record", "dtdispatch_selected"  # on a report, in the output of a worker
@@ -93,7 +93,7 @@ class Workers:
     def pytest_testnodedown(self, node: Any, error: object | None) -> None:
         """Read the tests that a worker selected; a worker that died fails the gate of limits."""
         if text := getattr(node, "workeroutput", {}).get(SELECTED):
-            self._results.selected = decode(Selected, json.loads(text))
+            self._results.lines, self._results.deselected = json.loads(text)
         elif error:
             self._lose(node.gateway.id, RowId("", node.gateway.id), f"{node.gateway.id} died")
 
