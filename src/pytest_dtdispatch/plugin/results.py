@@ -61,14 +61,9 @@ class RunResults:
     def quarantine(self, test: str) -> None:
         """Prevent exceeded limits of a test that is expected to fail from failing the run."""
         if record := self.records.get(test):
-            verdicts = [
-                replace(
-                    verdict,
-                    verdict=Verdict.QUARANTINED,
-                    details=(*verdict.details, "its test is marked to fail (xfail)"),
-                )
-                if over([verdict])
-                else verdict
-                for verdict in record.verdicts
-            ]
+            verdicts = [*record.verdicts]
+            for number, each in enumerate(verdicts):
+                if over([each]):
+                    details = (*each.details, "its test is marked to fail (xfail)")
+                    verdicts[number] = replace(each, verdict=Verdict.QUARANTINED, details=details)
             self.records[test] = replace(record, verdicts=tuple(verdicts))
