@@ -150,18 +150,17 @@ def advise(
         >>> advise([StepCounts(hits=3)])
         ()
     """
-    found = [advice for rule in RULES for advice in rule(Observed(steps, cells, optimizers, collector))]
+    observed = Observed(steps, cells, optimizers, collector)
+    found = [advice for rule in RULES for advice in rule(observed)]
     if cells and step_ns:
         min_ns = MIN_SHARE * sum(cell.ns for cell in cells)
         found = [one for one in found if one.ns >= min_ns or one.grows]
-        found = [one if one.share else _share_of(one, step_ns) for one in found]
+        for number, one in enumerate(found):
+            if not one.share:  # the maximum saving is at most the whole step
+                share = min(one.ns / step_ns, 1.0)
+                found[number] = replace(one, ns=min(one.ns, step_ns), share=share)
     found.sort(key=lambda one: (-one.ns, -one.count))
     return tuple(found[:5])
-
-
-def _share_of(advice: Advice, step_ns: float) -> Advice:
-    """Return advice with its maximum saving, at most the whole step, as a share of the step."""
-    return replace(advice, ns=min(advice.ns, step_ns), share=min(advice.ns / step_ns, 1.0))
 
 
 def with_advice(measured: MeasuredBudget) -> Budget:
@@ -202,8 +201,23 @@ def line_texts(lines: Iterable[CodePlace | None]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(line.line_text for line in lines if line and line.file))
 
 
-def _lines_of(groups: Iterable[Iterable[StepEvent]]) -> Iterator[CodePlace | None]:
-    return (event.place for event in chain(*groups))
+def _lines_of(events: Iterable[StepEvent | Cell]) -> list[CodePlace | None]:
+    return [event.place for event in events]
+
+
+def _advice(
+    seen: str,
+    events: Iterable[StepEvent | Cell],
+    change: str,
+    count: int,
+    noun: str,
+    ns: float = 0.0,
+    rest: str = "",
+) -> Advice:
+    """Return advice on a finding at the lines of events. It saves at most ``count`` of ``noun``."""
+    lines = _lines_of(events)
+    saves = f"saves at most {plural(count, noun)}{rest}"
+    return Advice(f"{seen} at {where(lines)}", change, saves, count, ns, source_lines=line_texts(lines))
 
 
 def _grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
@@ -270,7 +284,7 @@ def _saving(
     observed: Observed,
     seen: str,
     change: str,
-    groups: Iterable[Iterable[StepEvent]],
+    events: Iterable[StepEvent],
     omitted: Sequence[Redistribution],
     forward_only: Sequence[Redistribution] = (),
 ) -> Advice:
@@ -280,7 +294,7 @@ def _saving(
         observed: input of the rule.
         seen: finding of the advice.
         change: recommended change.
-        groups: events at the lines of the advice.
+        events: events at the lines of the advice.
         omitted: redistributions to omit.
         forward_only: further redistributions to omit, whose gradients are still redistributed.
     """
@@ -291,8 +305,7 @@ def _saving(
     count = round(with_gradients) + len(forward_only)
     ns = observed.cost_ns(omitted, explicit, _moves_explicitly)
     ns += observed.cost_ns(forward_only, explicit, _moves_explicitly, forward_only=True)
-    saves = f"saves at most {plural(count, 'redistribution')}"
-    return Advice(seen, change, saves, count, ns, source_lines=line_texts(_lines_of(groups)))
+    return _advice(seen, events, change, count, "redistribution", ns)
 
 
 def _repeats(observed: Observed, groups: Iterable[Sequence[E]]) -> tuple[list[E], list[E]]:
@@ -313,8 +326,8 @@ def repeated_redistributions(observed: Observed) -> Iterator[Advice]:
     for groups in _layered(repeated, lambda one: (one.tensor, one.source, one.target)):
         first = groups[0][0]
         seen = f"{first.tensor} {placement_change(first.source, first.target)} redistributed {_times(groups)}"
-        seen = f"{seen} at {where(_lines_of(groups))}"
-        yield _saving(observed, seen, "redistribute it once before", groups, *_repeats(observed, groups))
+        others = _repeats(observed, groups)
+        yield _saving(observed, seen, "redistribute it once before", chain(*groups), *others)
 
 
 def _returned(observed: Observed) -> list[list[Redistribution]]:
@@ -330,8 +343,9 @@ def there_and_back(observed: Observed) -> Iterator[Advice]:
     for groups in _layered(_returned(observed), lambda one: (one.tensor, one.source, one.target)):
         there, back = groups[0]
         change = f"{' '.join(there.source)} -> {placement_change(back.source, back.target)}"
-        seen = f"{there.tensor} {change} redistributed there and back at {where(_lines_of(groups))}"
-        yield _saving(observed, seen, "use the tensor that it was before", groups, [*chain(*groups)])
+        seen = f"{there.tensor} {change} redistributed there and back"
+        every = [*chain(*groups)]
+        yield _saving(observed, seen, "use the tensor that it was before", every, every)
 
 
 def gathered_one_by_one(observed: Observed) -> Iterator[Advice]:
@@ -351,14 +365,10 @@ def gathered_one_by_one(observed: Observed) -> Iterator[Advice]:
         alike = _grouped(group, lambda one: (one.tensor.partition("[")[0], one.source))
         count = len(group) - sum(math.ceil(sum(one.bytes for one in each) / BUCKET_BYTES) for each in alike)
         if count >= MIN_SUMS - 1:
-            yield Advice(
-                f"{len(group)} tensors gathered one by one at {where(_lines_of([group]))}",
-                "concatenate their local shards, and gather the result in buckets",
-                f"saves at most {plural(count, 'redistribution')}",
-                count,
-                observed.cost_ns(group, _explicit(observed), _moves_explicitly) * count / len(group),
-                source_lines=line_texts(_lines_of([group])),
-            )
+            seen = f"{len(group)} tensors gathered one by one"
+            change = "concatenate their local shards, and gather the result in buckets"
+            ns = observed.cost_ns(group, _explicit(observed), _moves_explicitly) * count / len(group)
+            yield _advice(seen, group, change, count, "redistribution", ns)
 
 
 def _is_gathered(one: Redistribution) -> bool:
@@ -389,14 +399,10 @@ def matrices_gathered_again(observed: Observed) -> Iterator[Advice]:
     for group in _grouped(_of_matrices(observed), lambda one: one.matrices):
         matrices = group[0].matrices
         count = len(group) - matrices
-        yield Advice(
-            f"{matrices} sharded matrices redistributed {len(group)} times at {where(_lines_of([group]))}",
-            "gather each matrix once: redistribute its gradient to R before the step of the optimizer",
-            f"saves at most {plural(count, 'redistribution')}",
-            count,
-            observed.cost_ns(group, _implied(observed), _moves_implicitly) * count / len(group),
-            source_lines=line_texts(_lines_of([group])),
-        )
+        seen = f"{matrices} sharded matrices redistributed {len(group)} times"
+        change = "gather each matrix once: redistribute its gradient to R before the step of the optimizer"
+        ns = observed.cost_ns(group, _implied(observed), _moves_implicitly) * count / len(group)
+        yield _advice(seen, group, change, count, "redistribution", ns)
 
 
 def logits_gathered(observed: Observed) -> Iterator[Advice]:
@@ -407,16 +413,12 @@ def logits_gathered(observed: Observed) -> Iterator[Advice]:
         alike, has_cost = (_implied(observed), _moves_implicitly)
         if not first.is_implied:
             alike, has_cost = (_explicit(observed), _moves_explicitly)
-        yield Advice(
-            f"{first.tensor} {placement_change(first.source, first.target)} redistributed for a cross "
-            f"entropy at {where(_lines_of([group]))}",
-            "keep it sharded, and run the loss and its backward in "
-            "torch.distributed.tensor.parallel.loss_parallel()",
-            f"saves at most {plural(len(group), 'redistribution')}",
-            len(group),
-            observed.cost_ns(group, alike, has_cost),
-            source_lines=line_texts(_lines_of([group])),
-        )
+        moved = f"{first.tensor} {placement_change(first.source, first.target)}"
+        change = "keep it sharded, and run the loss and its backward in "
+        change += "torch.distributed.tensor.parallel.loss_parallel()"
+        ns = observed.cost_ns(group, alike, has_cost)
+        seen = f"{moved} redistributed for a cross entropy"
+        yield _advice(seen, group, change, len(group), "redistribution", ns)
 
 
 def _is_of_logits(one: Redistribution) -> bool:
@@ -469,16 +471,10 @@ def _implied_advice(
     saved: Sequence[Redistribution],
 ) -> Advice:
     every = [*chain(*groups)]
-    return Advice(
-        f"{every[0].tensor} {placement_change(every[0].source, every[0].target)} implied by "
-        f"{', '.join(dict.fromkeys(one.op for one in every))}{f' {len(every)} times' * (len(every) > 1)} at "
-        f"{where(_lines_of(groups))}",
-        change,
-        f"saves at most {plural(len(saved), 'redistribution')}",
-        len(saved),
-        observed.cost_ns(saved, _implied(observed), _moves_implicitly),
-        source_lines=line_texts(_lines_of(groups)),
-    )
+    seen = f"{every[0].tensor} {placement_change(every[0].source, every[0].target)} implied by "
+    seen += f"{', '.join(dict.fromkeys(one.op for one in every))}{f' {len(every)} times' * (len(every) > 1)}"
+    ns = observed.cost_ns(saved, _implied(observed), _moves_implicitly)
+    return _advice(seen, every, change, len(saved), "redistribution", ns)
 
 
 def gradients_reduced_again(observed: Observed) -> Iterator[Advice]:
@@ -493,15 +489,10 @@ def gradients_reduced_again(observed: Observed) -> Iterator[Advice]:
     again = [group for group in _grouped(in_optimizer, lambda one: one.tensor_number) if len(group) > 1]
     if again:
         others = [one for group in again for one in group[1:]]
-        yield Advice(
-            f"{plural(len(again), 'partial gradient')} reduced {len(others) + len(again)} times at "
-            f"{where(_lines_of(again))}",
-            "redistribute each gradient once before the step of the optimizer",
-            f"saves at most {plural(len(others), 'redistribution')}",
-            len(others),
-            observed.cost_ns(others, _implied(observed), _moves_implicitly),
-            source_lines=line_texts(_lines_of(again)),
-        )
+        seen = f"{plural(len(again), 'partial gradient')} reduced {len(others) + len(again)} times"
+        change = "redistribute each gradient once before the step of the optimizer"
+        ns = observed.cost_ns(others, _implied(observed), _moves_implicitly)
+        yield _advice(seen, chain(*again), change, len(others), "redistribution", ns)
 
 
 def sums_one_by_one(observed: Observed) -> Iterator[Advice]:
@@ -512,15 +503,10 @@ def sums_one_by_one(observed: Observed) -> Iterator[Advice]:
     reduced = (one for one in numbers if one.place and not _is_partial(one.target) and id(one) not in others)
     for group in _grouped(reduced, lambda one: (one.source, one.place)):
         if len(group) >= MIN_SUMS:
-            yield Advice(
-                f"{len(group)} partial results of one number reduced one by one at "
-                f"{where(_lines_of([group]))}",
-                "stack them, and reduce the stack once, as torch.nn.utils.get_total_norm does",
-                f"saves at most {plural(len(group) - 1, 'collective')}",
-                len(group) - 1,
-                observed.cost_ns(group[1:], every, _moves),
-                source_lines=line_texts(_lines_of([group])),
-            )
+            seen = f"{len(group)} partial results of one number reduced one by one"
+            change = "stack them, and reduce the stack once, as torch.nn.utils.get_total_norm does"
+            ns = observed.cost_ns(group[1:], every, _moves)
+            yield _advice(seen, group, change, len(group) - 1, "collective", ns)
 
 
 # Collectives outside of redistributions
@@ -540,29 +526,19 @@ def numbers_one_by_one(observed: Observed) -> Iterator[Advice]:
     every = _own_collectives(observed)
     numbers = [one for one in every if one.kind == "all_reduce" and one.bytes <= 8]  # f64 at most
     if len(numbers) >= MIN_SUMS:
-        yield Advice(
-            f"{len(numbers)} numbers reduced one by one at {where(_lines_of([numbers]))}",
-            "stack them, and reduce the stack once",
-            f"saves at most {plural(len(numbers) - 1, 'collective')}",
-            len(numbers) - 1,
-            observed.cost_ns(numbers[1:], every, _communicates),
-            source_lines=line_texts(_lines_of([numbers])),
-        )
+        seen, change = f"{len(numbers)} numbers reduced one by one", "stack them, and reduce the stack once"
+        ns = observed.cost_ns(numbers[1:], every, _communicates)
+        yield _advice(seen, numbers, change, len(numbers) - 1, "collective", ns)
 
 
 def gradients_reduced_in_each_pass(observed: Observed) -> Iterator[Advice]:
     """Advise if FSDP reduces the same gradients in several backward passes of a step, as of micro-batches."""
     for same in _reduced_passes(observed):
-        others = list(chain(*same[:-1]))
-        if others:
-            yield Advice(
-                f"gradients reduced in each of {len(same)} backward passes at {where(_lines_of(same))}",
-                "call set_requires_gradient_sync(False) on the model before all passes but the last",
-                f"saves at most {plural(len(others), 'reduce_scatter')}",
-                len(others),
-                observed.cost_ns(others, _own_collectives(observed), _communicates),
-                source_lines=line_texts(_lines_of(same)),
-            )
+        if others := list(chain(*same[:-1])):
+            seen = f"gradients reduced in each of {len(same)} backward passes"
+            change = "call set_requires_gradient_sync(False) on the model before all passes but the last"
+            ns = observed.cost_ns(others, _own_collectives(observed), _communicates)
+            yield _advice(seen, chain(*same), change, len(others), "reduce_scatter", ns)
 
 
 def _reduced_passes(observed: Observed) -> list[list[list[Collective]]]:
@@ -571,12 +547,11 @@ def _reduced_passes(observed: Observed) -> list[list[list[Collective]]]:
     for one in _own_collectives(observed):
         if one.kind == "reduce_scatter" and _is_backward(one):
             passes[observed.passes[id(one)]].append(one)
-    return _grouped(passes.values(), _reduced_bytes)
-
-
-def _reduced_bytes(of_pass: Iterable[Collective]) -> Hashable:
-    """Return a key of the reductions in a pass: their number by size and line."""
-    return frozenset(Counter((one.bytes, _line(one.place)) for one in of_pass).items())
+    # Equal reductions: their numbers by size and line are equal.
+    return _grouped(
+        passes.values(),
+        lambda of_pass: frozenset(Counter((one.bytes, _line(one.place)) for one in of_pass).items()),
+    )
 
 
 def _gathered_in_a_row(observed: Observed) -> list[list[Collective]]:
@@ -595,16 +570,11 @@ def _gathered_in_a_row(observed: Observed) -> list[list[Collective]]:
 def groups_gathered_again(observed: Observed) -> Iterator[Advice]:
     """Advise if FSDP gathers a group for each call of a module in a row, such as lm_head for each chunk."""
     for groups in _layered(_gathered_in_a_row(observed), lambda one: one.bytes):
-        count = sum(len(group) - 1 for group in groups)
-        yield Advice(
-            f"{groups[0][0].bytes:,} bytes of an FSDP group gathered {_times(groups)} at "
-            f"{where(_lines_of(groups))}",
-            "leave its module to the group of the module that calls it, which is gathered once",
-            f"saves at most {plural(count, 'all_gather')}",
-            count,
-            _cost_of_groups_ns(observed, [one for group in groups for one in group[1:]]),
-            source_lines=line_texts(_lines_of(groups)),
-        )
+        others = [one for group in groups for one in group[1:]]
+        seen = f"{groups[0][0].bytes:,} bytes of an FSDP group gathered {_times(groups)}"
+        change = "leave its module to the group of the module that calls it, which is gathered once"
+        ns = _cost_of_groups_ns(observed, others)
+        yield _advice(seen, chain(*groups), change, len(others), "all_gather", ns)
 
 
 def small_groups(observed: Observed) -> Iterator[Advice]:
@@ -621,23 +591,19 @@ def small_groups(observed: Observed) -> Iterator[Advice]:
     if len(small) >= MIN_GROUPS:
         share = 1 - math.ceil(sum(small.values()) / SMALL_GROUP_BYTES) / len(small)
         run = [one for one in of_fsdp if one.fsdp_group in small]
-        yield Advice(
-            f"{len(small)} FSDP groups of {max(small.values()):,} bytes or less gathered and reduced one by "
-            f"one at {where(_lines_of([run]))}",
-            "pass larger blocks to fully_shard, or a list of several modules",
-            f"saves at most {plural(round(len(run) * share), 'collective')}",
-            round(len(run) * share),
-            _cost_of_groups_ns(observed, run) * share,
-            source_lines=line_texts(_lines_of([run])),
-        )
+        groups = f"{len(small)} FSDP groups of {max(small.values()):,} bytes or less"
+        change = "pass larger blocks to fully_shard, or a list of several modules"
+        count, ns = round(len(run) * share), _cost_of_groups_ns(observed, run) * share
+        yield _advice(f"{groups} gathered and reduced one by one", run, change, count, "collective", ns)
 
 
 def _cost_of_groups_ns(observed: Observed, events: Sequence[Collective]) -> float:
     """Return the cost of collectives of FSDP, with its copies and hooks."""
     every = _own_collectives(observed)
     of_fsdp = [one for one in every if one.fsdp_group]
-    in_hooks: Callable[[Cell], bool] = lambda cell: cell.part in (Part.FSDP_COPIES, Part.FSDP_PYTHON)  # noqa: E731
-    return observed.cost_ns(events, every, _communicates) + observed.cost_ns(events, of_fsdp, in_hooks)
+    hooks = Part.FSDP_COPIES, Part.FSDP_PYTHON
+    in_hooks_ns = observed.cost_ns(events, of_fsdp, lambda cell: cell.part in hooks)
+    return observed.cost_ns(events, every, _communicates) + in_hooks_ns
 
 
 def scattered_tensors(observed: Observed) -> Iterator[Advice]:
@@ -646,14 +612,10 @@ def scattered_tensors(observed: Observed) -> Iterator[Advice]:
     every = _own_collectives(observed)
     sent = [one for one in every if one.kind in ("scatter", "broadcast") and _line(one.place) in lines]
     if len(sent) > 1:
-        yield Advice(
-            f"{len(sent)} tensors sent to all ranks by distribute_tensor at {where(_lines_of([sent]))}",
-            "if every rank has them, pass src_data_rank=None",
-            f"saves at most {plural(len(sent), 'collective')}",
-            len(sent),
-            observed.cost_ns(sent, every, _communicates),
-            source_lines=line_texts(_lines_of([sent])),
-        )
+        seen = f"{len(sent)} tensors sent to all ranks by distribute_tensor"
+        change = "if every rank has them, pass src_data_rank=None"
+        ns = observed.cost_ns(sent, every, _communicates)
+        yield _advice(seen, sent, change, len(sent), "collective", ns)
 
 
 # Reads by the host
@@ -664,11 +626,11 @@ def partial_reads(observed: Observed) -> Iterator[Advice]:
     if reads := [one for one in observed.last(Read) if one.is_partial]:
         values = plural(len(reads), "partial value")
         yield Advice(
-            f"{values} read at {where(_lines_of([reads]))}: each rank reads its own share",
+            f"{values} read at {where(_lines_of(reads))}: each rank reads its own share",
             "reduce before the read, by full_tensor()",
             f"makes {values} equal on all ranks",
             len(reads),
-            source_lines=line_texts(_lines_of([reads])),
+            source_lines=line_texts(_lines_of(reads)),
         )
 
 
@@ -676,13 +638,9 @@ def repeated_reads(observed: Observed) -> Iterator[Advice]:
     """Advise if the host reads several values in each step, and waits for the device each time."""
     reads = observed.recurring(Read, lambda one: (one.op, one.place))
     if len(reads) > 1:
-        yield Advice(
-            f"{len(reads)} reads by the host at {where(_lines_of([reads]))}",
-            "keep values on the device, or stack them and read them once, after the step",
-            f"saves at most {plural(len(reads) - 1, 'wait')} for the device",
-            len(reads) - 1,
-            source_lines=line_texts(_lines_of([reads])),
-        )
+        change = "keep values on the device, or stack them and read them once, after the step"
+        seen, count = f"{len(reads)} reads by the host", len(reads) - 1
+        yield _advice(seen, reads, change, count, "wait", rest=" for the device")
 
 
 # Wrapping
@@ -693,8 +651,9 @@ def _convert_ns(observed: Observed, events: Sequence[Wrapping], forward_only: bo
     every = (*observed.last(Wrapping), *observed.last(Unwrapping))
     names = {one.name for one in events}
     same_name = [one for one in every if one.name in names and one.tensor_number]
-    converts: Callable[[Cell], bool] = lambda cell: cell.part == Part.WRAPPING and cell.op in names  # noqa: E731
-    return observed.cost_ns(events, same_name, converts, forward_only)
+    return observed.cost_ns(
+        events, same_name, lambda cell: cell.part == Part.WRAPPING and cell.op in names, forward_only
+    )
 
 
 def _of_gradients(observed: Observed, wraps: Sequence[Wrapping]) -> list[Redistribution]:
@@ -722,17 +681,12 @@ def repeated_conversions(observed: Observed) -> Iterator[Advice]:
             moved = _of_gradients(observed, every) if kind is Wrapping else []
             saved = round(len(moved) * share)
             gradients = f" and {plural(saved, 'redistribution')}" if saved else ""
-            yield Advice(
-                f"{every[0].tensor} {' '.join(every[0].placements)} given to {every[0].name} "
-                f"{_times(groups)} at {where(_lines_of(groups))}",
-                f"keep the {result} of the first call",
-                f"saves at most {plural(count, 'call')} of {every[0].name}{gradients}",
-                count,
-                _convert_ns(observed, others)
-                + _convert_ns(observed, leading, forward_only=True)
-                + observed.cost_ns(moved, moved, _moves_explicitly) * share,
-                source_lines=line_texts(_lines_of(groups)),
-            )
+            tensor, name = every[0].tensor, every[0].name
+            seen = f"{tensor} {' '.join(every[0].placements)} given to {name} {_times(groups)}"
+            change = f"keep the {result} of the first call"
+            ns = _convert_ns(observed, others) + _convert_ns(observed, leading, forward_only=True)
+            ns += observed.cost_ns(moved, moved, _moves_explicitly) * share
+            yield _advice(seen, every, change, count, "call", ns, f" of {name}{gradients}")
 
 
 def wrapped_parameters(observed: Observed) -> Iterator[Advice]:
@@ -741,15 +695,10 @@ def wrapped_parameters(observed: Observed) -> Iterator[Advice]:
     parameters = ([one] for one in wrapped if one.is_parameter and one.tensor_number)
     for groups in _layered(parameters, lambda one: (one.name, one.placements)):
         every = [*chain(*groups)]
-        yield Advice(
-            f"{plural(len({one.tensor_number for one in every}), 'parameter')} given to {every[0].name} in "
-            f"each step at {where(_lines_of(groups))}",
-            "make the DTensor once, and let it be the parameter",
-            f"saves at most {plural(len(every), 'call')} of {every[0].name}",
-            len(every),
-            _convert_ns(observed, every),
-            source_lines=line_texts(_lines_of(groups)),
-        )
+        count, name = len({one.tensor_number for one in every}), every[0].name
+        seen = f"{plural(count, 'parameter')} given to {name} in each step"
+        change, ns = "make the DTensor once, and let it be the parameter", _convert_ns(observed, every)
+        yield _advice(seen, every, change, len(every), "call", ns, f" of {name}")
 
 
 # Optimizers, misses, growth, modules
@@ -774,15 +723,9 @@ def slow_optimizer(observed: Observed) -> Iterator[Advice]:
         change = "step on the local tensors: the result is the same"
     # Dispatch of one op over all lists costs as much as that of several ops over parts of them.
     stays = {Part.LOCAL, Part.DISPATCH} if by_lists and one.fuses else {Part.LOCAL}
-    yield Advice(
-        f"{one.name} steps {'by lists of' if by_lists else 'op by op over'} DTensors at "
-        f"{where(cell.place for cell in dispatched)}",
-        change,
-        f"saves at most {plural(calls, 'op')}",
-        calls,
-        sum(cell.ns for cell in cells if cell.part not in stays),
-        source_lines=line_texts(cell.place for cell in dispatched),
-    )
+    seen = f"{one.name} steps {'by lists of' if by_lists else 'op by op over'} DTensors"
+    ns = sum(cell.ns for cell in cells if cell.part not in stays)
+    yield _advice(seen, dispatched, change, calls, "op", ns)
 
 
 def recurring_misses(observed: Observed) -> Iterator[Advice]:
@@ -792,15 +735,12 @@ def recurring_misses(observed: Observed) -> Iterator[Advice]:
     for groups in _layered(_grouped(avoidable, _origin), lambda one: one.remedy):
         missed = [*chain(*groups)]
         ops = [op.partition(".")[0] for op in dict.fromkeys(one.op for one in missed)]
-        yield Advice(
-            f"{', '.join(first_of(ops, MAX_LINES))} missed in each step at {where(_lines_of(groups))}, "
-            f"{missed[0].reason}",
-            missed[0].remedy,
-            f"saves at most {plural(len(missed), 'miss', 'es')}",
-            len(missed),
-            observed.cost_ns(missed, observed.last(Miss), lambda cell: cell.part == Part.PROPAGATION),
-            source_lines=line_texts(_lines_of(groups)),
-        )
+        lines, count = _lines_of(missed), len(missed)
+        listed = ", ".join(first_of(ops, MAX_LINES))
+        seen = f"{listed} missed in each step at {where(lines)}, {missed[0].reason}"
+        saves = f"saves at most {plural(count, 'miss', 'es')}"
+        ns = observed.cost_ns(missed, observed.last(Miss), lambda cell: cell.part == Part.PROPAGATION)
+        yield Advice(seen, missed[0].remedy, saves, count, ns, source_lines=line_texts(lines))
 
 
 def _origin(miss: Miss) -> Hashable:
@@ -815,7 +755,7 @@ def growth(observed: Observed) -> Iterator[Advice]:
     if missed:  # each miss adds a cache entry, which holds specs
         direct = [one for one in missed if one.is_direct]
         if direct and not any(recurring_misses(observed)):
-            of = f", as of {direct[0].op} at {where(_lines_of([direct]))}"
+            of = f", as of {direct[0].op} at {where(_lines_of(direct))}"
             yield from _grown(
                 observed, most_growth, "cached plan", of, "give ops what they were given before"
             )
@@ -834,9 +774,9 @@ def _grown(
     if len(observed.steps) > 1 and len(counts) == 1 and (count := max(counts)) > 0:
         wraps = _grouped(observed.last(Wrapping), lambda one: (one.name, one.place))
         equal = [group for group in wraps if len(group) == count]
-        origin = (
-            f", as many as {equal[0][0].name} makes at {where(_lines_of(equal))}" if len(equal) == 1 else ""
-        )
+        origin = ""
+        if len(equal) == 1:
+            origin = f", as many as {equal[0][0].name} makes at {where(_lines_of(equal[0]))}"
         seen = f"{plural(count, noun)} more after each step{such}{origin}"
         yield Advice(seen, change, "saves memory and no time", count, grows=True)
 
@@ -854,15 +794,10 @@ def elementwise_modules(observed: Observed) -> Iterator[Advice]:
         calls = round(sum(cell.calls for cell in dispatched))
         left = calls - CONVERTING_OPS * len({cell.place.module for cell in cells if cell.place})
         if left > 0 and many_ns > LOCAL_RATIO * local_ns and not any(map(_needs_others, cells)):
-            yield Advice(
-                f"dispatch and autograd cost {many_ns / max(local_ns, 1):,.0f} times the local ops at "
-                f"{where(cell.place for cell in dispatched)}",
-                "run the module on local tensors, by local_map",
-                f"saves at most {plural(left, 'op')}",
-                left,
-                ns[Part.DISPATCH] * left / calls,  # plain tensors have autograd nodes too
-                source_lines=line_texts(cell.place for cell in dispatched),
-            )
+            seen = f"dispatch and autograd cost {many_ns / max(local_ns, 1):,.0f} times the local ops"
+            change = "run the module on local tensors, by local_map"
+            saved_ns = ns[Part.DISPATCH] * left / calls  # plain tensors have autograd nodes too
+            yield _advice(seen, dispatched, change, left, "op", saved_ns)
 
 
 def _needs_others(cell: Cell) -> bool:
