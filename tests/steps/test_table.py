@@ -116,7 +116,7 @@ def test_verbose_lists_redistributions_collectives_and_the_warm_up() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_state_names_the_problem_of_a_step(steps: Steps, state: str) -> None:
-    assert str(state_of(steps)) == state
+    assert state_of(steps).text == state
     assert ("    unsteady: 1 calls in step 1 and 2 in step 2" in text_of(steps)) == (state == "unsteady")
 
 

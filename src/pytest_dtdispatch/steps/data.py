@@ -24,7 +24,7 @@ def steps_data(counted: Sequence[Steps]) -> list[dict[str, Any]]:
         {
             "warmup": len(one.warmup),
             "steps": len(one.steps),
-            "state": str(state_of(one)),
+            "state": state_of(one).text,
             "counts": {name: [*map(number, one.steps)] for name, number in kinds.items()},
             "cache_growth": one.cache_growth,
             "events": _events(one),

@@ -159,17 +159,13 @@ class CountKind(NamedTuple):
 
 def event_kind(name: str, events: Callable[[StepCounts], Sequence[StepEvent]], metric: str = "") -> CountKind:
     """Return the kind that counts these events, with one name for its column, its limit and in A/B runs."""
-
-    def details(step: StepCounts) -> Sequence[str]:
-        return by_cause([events(step)])
-
     return CountKind(
         lambda step: len(events(step)),
         title=name,
         limit=name,
         metric=metric,
         per_step=f"{name}_per_step",
-        details=details,
+        details=lambda step: by_cause([events(step)]),
         events=events,
     )
 
@@ -444,52 +440,28 @@ def read_calls(
     return StepCalls(name or step_name(step), step, warmup, 0, inputs)
 
 
-@dataclass(frozen=True)
-class StepState:
-    """State of a step. It is steady if it has no misses, no growth, and always the same number of calls.
+class StepState(NamedTuple):
+    """State of a step as text, and whether anything is wrong with the step."""
 
-    Args:
-        counted: whether it is a single step without a warm-up, which has no steady state.
-        steady: whether it is steady, if only after its last miss.
-        shapes: number of distinct inputs up to its last miss, if it is steady only after that; else 0.
-        misses: whether it misses.
-        grows: whether caches or live sharding specs grow.
-        unsteady: whether its number of calls differs.
-    """
-
-    counted: bool = False
-    steady: bool = False
-    shapes: int = 0
-    misses: bool = False
-    grows: bool = False
-    unsteady: bool = False
-
-    @property
-    def has_trouble(self) -> bool:
-        """Whether anything is wrong with the step."""
-        return self.misses or self.grows or self.unsteady
-
-    def __str__(self) -> str:
-        after = f" after {plural(self.shapes, 'shape')}" if self.shapes else ""
-        words = {
-            "counted": self.counted,
-            f"steady{after}": self.steady,
-            "misses": self.misses,
-            "grows": self.grows,
-            "unsteady": self.unsteady,
-        }
-        return ", ".join(word for word, found in words.items() if found)
+    text: str
+    has_trouble: bool = False
 
 
 def state_of(steps: Steps) -> StepState:
-    """Return the state of a step."""
-    if steps.inputs and (after := steps.steady_after):
-        grows = _grows(replace(steps, steps=steps.steps[after.steps :]))
-        return StepState(steady=True, shapes=after.shapes if after.steps else 0, grows=grows)
+    """Return the state of a step. It is steady without misses, growth and different numbers of calls.
+
+    A single step without a warm-up has no steady state: it is counted. A step with inputs may be steady after
+    its last miss.
+    """
     if not steps.inputs and steps.is_cold:
-        return StepState(counted=True)
-    state = StepState(misses=steps.misses > 0, grows=_grows(steps), unsteady=bool(steps.unsteady))
-    return state if state.has_trouble else StepState(steady=True)
+        return StepState("counted")
+    if steps.inputs and (after := steps.steady_after):
+        steady = f"steady after {plural(after.shapes, 'shape')}" if after.steps else "steady"
+        grows = _grows(replace(steps, steps=steps.steps[after.steps :]))
+        return StepState(f"{steady}, grows" if grows else steady, grows)
+    words = {"misses": steps.misses > 0, "grows": _grows(steps), "unsteady": bool(steps.unsteady)}
+    trouble = ", ".join(word for word, is_found in words.items() if is_found)
+    return StepState(trouble or "steady", bool(trouble))
 
 
 def _grows(steps: Steps) -> bool:

@@ -100,7 +100,7 @@ def _line(test: str, steps: Steps, columns: Sequence[CountKind], view: View) -> 
     return Line(
         label=steps.name,
         cells=(*cells, f"{len(steps.warmup)}+{len(steps.steps)}"),
-        proof=f"{'over its limits, ' * is_over}{state}",
+        proof=f"{'over its limits, ' * is_over}{state.text}",
         notes=tuple(_notes(steps, view)),
         tone=Tone.BAD if is_over or state.has_trouble else Tone.GOOD,
     )
