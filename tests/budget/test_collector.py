@@ -21,7 +21,7 @@ from pytest_dtdispatch.report.terminal import plain_text
 @pytest.fixture
 def meter() -> Iterator[PauseMeter]:
     meter = PauseMeter()
-    with meter.recording():
+    with meter:
         yield meter
 
 
@@ -37,12 +37,12 @@ def test_each_collection_is_a_pause(meter: PauseMeter) -> None:
 def test_recording_ends_and_ignores_half_a_pause() -> None:
     meter = PauseMeter()
     callbacks = [*gc.callbacks]
-    with meter.recording():
+    with meter:
         gc.callbacks[-1]("stop", {"generation": 2})  # started before the recording
     assert gc.callbacks == callbacks
     gc.collect(0)
     assert not meter.pauses
-    with meter.recording():
+    with meter:
         gc.callbacks.clear()
     gc.callbacks[:] = callbacks
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -66,7 +65,9 @@ class CollectorPauses:
 
 
 class PauseMeter:
-    """Records pauses of the garbage collector in all threads, because each pause stops every thread.
+    """Records pauses of the garbage collector within its context.
+
+    It records those in all threads, because each pause stops every thread.
 
     Attributes:
         pauses: recorded pauses.
@@ -76,21 +77,10 @@ class PauseMeter:
         self.pauses: list[Pause] = []
         self._began_ns: int | None = None
 
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Record the pauses within this context."""
-        self.start()
-        try:
-            yield
-        finally:
-            self.stop()
-
-    def start(self) -> None:
-        """Start recording."""
+    def __enter__(self) -> None:
         gc.callbacks.append(self._on_pause)
 
-    def stop(self) -> None:
-        """Stop recording."""
+    def __exit__(self, *exception: Any) -> None:
         if self._on_pause in gc.callbacks:  # the program may have cleared the list
             gc.callbacks.remove(self._on_pause)
 

@@ -302,7 +302,7 @@ def _collecting(meter: PauseMeter, is_paused: bool) -> Iterator[NewStep]:
     if is_paused:
         gc.enable()
     try:
-        yield lambda is_warm: meter.recording() if is_warm else nullcontext()
+        yield lambda is_warm: meter if is_warm else nullcontext()
     finally:
         if is_paused:
             gc.disable()

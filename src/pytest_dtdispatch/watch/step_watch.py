@@ -10,7 +10,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -122,11 +122,6 @@ class BudgetRequest(NamedTuple):
         return f"the loop ended after {plural(completed, 'step')}, and one takes about {needed:,}"
 
 
-def _close(counter: LoopCounter, collector: PauseMeter) -> None:
-    collector.stop()
-    counter.__exit__()
-
-
 MAX_WARMUP = 10  # steps
 RECORDED_STEPS = 3  # steps that record every op
 CHECK_EVERY = 8  # number of steady steps between counts of live objects
@@ -174,13 +169,13 @@ class StepWatch:
         self._growth: Growth | None = None
         self._next_transfers = 0
         refuse_inside("StepWatch()")
-        self._counter = counter = LoopCounter()
-        self._collector = collector = PauseMeter()
-        counter.__enter__()
-        collector.start()
-        self._finish = weakref.finalize(self, _close, counter, collector)
-        counter.record_transfers()
-        counter.begin_notes()
+        self._counter, self._collector = LoopCounter(), PauseMeter()
+        hooks = ExitStack()
+        hooks.enter_context(self._counter)
+        hooks.enter_context(self._collector)
+        self._finish = weakref.finalize(self, hooks.close)
+        self._counter.record_transfers()
+        self._counter.begin_notes()
         self._began_ns = time.perf_counter_ns()
 
     def __enter__(self) -> StepWatch:
