@@ -212,14 +212,13 @@ def _measured(
     ran: Mapping[str, RanCallable | NotRepeatable], caches: ShardingCaches, plan: Plan
 ) -> tuple[dict[str, Figures], dict[str, CallCounts]]:
     """Measure the variants that can be repeated; note for the others why they cannot."""
-    figures = {
-        label: Figures(notes=(f"{label}: {reason}",))
-        for label, one in ran.items()
-        if (reason := one.skip_reason(plan))
-    }
-    again = {
-        label: one for label, one in ran.items() if isinstance(one, RanCallable) and label not in figures
-    }
+    figures: dict[str, Figures] = {}
+    again: dict[str, RanCallable] = {}
+    for label, one in ran.items():
+        if reason := one.skip_reason(plan):
+            figures[label] = Figures(notes=(f"{label}: {reason}",))
+        elif isinstance(one, RanCallable):
+            again[label] = one
     # All variants run with the same number of threads: torch recompiles if it changes.
     compiled, threads = any(one.is_compiled for one in again.values()), torch.get_num_threads()
     notes = (threads_note(threads),) if compiled and plan.one_thread and threads > 1 else ()

@@ -274,11 +274,8 @@ class VariantResult:
             GateError: the run measures, but there is no ratio.
         """
         is_faster = claimed is Outcome.FASTER
-        if (
-            isinstance(by, bool)
-            or not isinstance(by, (int, float))
-            or not 0 <= by < (1 if is_faster else math.inf)
-        ):
+        is_number = isinstance(by, (int, float)) and not isinstance(by, bool)
+        if not is_number or not 0 <= by < (1 if is_faster else math.inf):
             valid = "a number from 0 to below 1" if is_faster else "a number of at least 0"
             raise MeasurementError(f"by={shown(by)} is not {valid}: 0.2 is 20 %")
         ratio, compared, share = self.ratio_to(other), self.compared, max(by, FLOOR)
@@ -294,9 +291,8 @@ class VariantResult:
             return Claim(is_faster, f"{pair}: {compared.reason}")
         wanted = f"below {1 - share:g}" if is_faster else f"above {1 + share:g}"
         found = f"{ratio.outcome()}, {ratio} times as long in {ratio.rounds} rounds"
-        return Claim(
-            ratio.outcome(share) is claimed, f"{pair}: {found}; {claimed} needs the whole interval {wanted}"
-        )
+        text = f"{pair}: {found}; {claimed} needs the whole interval {wanted}"
+        return Claim(ratio.outcome(share) is claimed, text)
 
 
 def check_variants(variants: object, equal: object, name: object) -> None:

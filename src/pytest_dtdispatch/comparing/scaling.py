@@ -185,9 +185,8 @@ def _fit_state(state: State, measured: Mapping[int, Sequence[Figures]], merged: 
 def fit_power(state: State, sizes: Sequence[int], passes: Sequence[Sequence[float]]) -> Fit:
     """Fit a power of the size to each pass: the slope of log(cost) over log(size) by least squares."""
     logs = [math.log(size) for size in sizes]
-    exponents = [
-        statistics.linear_regression(logs, [math.log(cost) for cost in costs]).slope for costs in passes
-    ]
+    lines = (statistics.linear_regression(logs, [*map(math.log, costs)]) for costs in passes)
+    exponents = [line.slope for line in lines]
     steps = zip(*([later / cost for cost, later in pairwise(costs)] for costs in passes), strict=True)
     growths = tuple(map(statistics.median, steps))
     exponent = statistics.median(exponents)
@@ -215,20 +214,15 @@ def judge(scaling: Scaling, limits: Mapping[str, int] | None = None) -> Iterator
     ]
     criterion = f"max_exponent={limit:g}"
     details = (f"{criterion}: {'; '.join(failures)}",) if failures else ()
-    yield RowVerdict(
-        RowId("", scaling.name), min(verdicts, key=[*VERDICT_TEXTS].index), None, "", criterion, details
-    )
+    worst = min(verdicts, key=[*VERDICT_TEXTS].index)
+    yield RowVerdict(RowId("", scaling.name), worst, None, "", criterion, details)
 
 
 def document(scalings: Mapping[str, Sequence[Scaling]], view: View) -> Document:
     """Render the fits of each test, equally in every view."""
     every = [(test, scaling) for test, of_test in scalings.items() for scaling in of_test]
-    fitted = [
-        (fit.exponent, f"worst: {scaling.name}, {fit}")
-        for _, scaling in every
-        for fit in scaling.fits
-        if not fit.why_not
-    ]
+    fits = [(scaling.name, fit) for _, scaling in every for fit in scaling.fits]
+    fitted = [(fit.exponent, f"worst: {name}, {fit}") for name, fit in fits if not fit.why_not]
     _, worst = max(fitted, default=(0.0, ""))
     blocks = []
     for test, scaling in every:
