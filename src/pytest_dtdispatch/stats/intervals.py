@@ -153,7 +153,6 @@ def ratio_interval(
     statistic: Statistic = statistics.median,
     confidence: float = 0.99,
     resamples: int = 2000,  # 10 of them lie outside each end of a 99 % interval
-    seed: int = 0,
     block: int = 1,
 ) -> tuple[float, float]:
     """Return the bootstrap percentile interval of ``statistic(head) / statistic(base)``.
@@ -171,7 +170,6 @@ def ratio_interval(
         statistic: function of samples.
         confidence: between 0 and 1.
         resamples: number of resamples of each.
-        seed: seed of the random draws.
         block: number of samples that were measured together.
 
     Returns:
@@ -182,7 +180,7 @@ def ratio_interval(
         >>> low < 2 < high
         True
     """
-    draws = random.Random(seed)
+    draws = random.Random(0)
     base_blocks, head_blocks = (
         [values[start : start + block] for start in range(0, len(values), block)] for values in (base, head)
     )
