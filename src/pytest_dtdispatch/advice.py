@@ -229,13 +229,12 @@ def _grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
 
 def _layered(groups: Iterable[list[E]], key: Callable[[E], Hashable]) -> list[list[list[E]]]:
     """Group groups that differ only by layer or phase, such as a forward and its recomputation."""
-    layers: defaultdict[Hashable, list[list[E]]] = defaultdict(list)
-    for group in groups:
-        lines = (
-            (line.file, line.line, INDEX.sub("*", line.module)) for each in group if (line := each.place)
-        )
-        layers[key(group[0]), len(group), tuple(lines)].append(group)
-    return list(layers.values())
+
+    def folded(group: list[E]) -> Hashable:
+        lines = [(at.file, at.line, INDEX.sub("*", at.module)) for one in group if (at := one.place)]
+        return key(group[0]), len(group), tuple(lines)
+
+    return _grouped(groups, folded)
 
 
 def _times(groups: Sequence[Collection[StepEvent]]) -> str:
@@ -481,11 +480,7 @@ def gradients_reduced_again(observed: Observed) -> Iterator[Advice]:
     """Advise if several ops of an optimizer reduce the same partial gradient, such as three ops of AdamW."""
     of_matrices = set(map(id, _of_matrices(observed)))
     reduced = (one for one in _implied(observed) if one.tensor_number and _is_partial(one.source))
-    in_optimizer = (
-        one
-        for one in reduced
-        if one.place and one.place.phase is Phase.OPTIMIZER and id(one) not in of_matrices
-    )
+    in_optimizer = (one for one in reduced if _phase(one) is Phase.OPTIMIZER and id(one) not in of_matrices)
     again = [group for group in _grouped(in_optimizer, lambda one: one.tensor_number) if len(group) > 1]
     if again:
         others = [one for group in again for one in group[1:]]
@@ -543,13 +538,11 @@ def gradients_reduced_in_each_pass(observed: Observed) -> Iterator[Advice]:
 
 def _reduced_passes(observed: Observed) -> list[list[list[Collective]]]:
     """Return the reductions of each backward pass, with passes of equal reductions in one group."""
-    passes: defaultdict[int, list[Collective]] = defaultdict(list)
-    for one in _own_collectives(observed):
-        if one.kind == "reduce_scatter" and _is_backward(one):
-            passes[observed.passes[id(one)]].append(one)
+    every = (one for one in _own_collectives(observed) if one.kind == "reduce_scatter")
+    passes = _grouped(filter(_is_backward, every), lambda one: observed.passes[id(one)])
     # Equal reductions: their numbers by size and line are equal.
     return _grouped(
-        passes.values(),
+        passes,
         lambda of_pass: frozenset(Counter((one.bytes, _line(one.place)) for one in of_pass).items()),
     )
 
