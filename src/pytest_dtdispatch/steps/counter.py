@@ -235,9 +235,10 @@ class StepCounter:
     def _counted(self) -> StepCounts:
         """Return the counts of this lap without growth, and drop all references to specs."""
         native_hits, native_misses = self._thread.native()
-        propagated = [entry for entry in self._log if isinstance(entry, _Propagated)]
-        self._check(native_misses, propagated)
-        native_entries = sum(one.queried is QueriedCache.NATIVE and not one.error for one in propagated)
+        propagated = (entry for entry in self._log if isinstance(entry, _Propagated))
+        native = [one for one in propagated if one.queried is QueriedCache.NATIVE]
+        self._check(native_misses, native)
+        native_entries = sum(not one.error for one in native)
         events = tuple(self._explained())
         called = call_lines(entry.text for entry in self._log if isinstance(entry, Called))
         self._log.clear()
@@ -323,11 +324,9 @@ class StepCounter:
                 else:
                     self._python_hits += 1
 
-    def _check(self, native_misses: int, propagated: Sequence[_Propagated]) -> None:
-        """Compare the recorded misses with torch's counter for this thread."""
-        recorded = sum(
-            one.queried is QueriedCache.NATIVE and one.at.thread == self._home for one in propagated
-        )
+    def _check(self, native_misses: int, native: Sequence[_Propagated]) -> None:
+        """Compare the recorded misses of the native cache with torch's counter for this thread."""
+        recorded = sum(one.at.thread == self._home for one in native)
         if recorded != native_misses:
             warn(
                 f"misses of the native cache: {recorded} were recorded, but torch counts {native_misses}: "
@@ -433,13 +432,8 @@ class LoopCounter(StepCounter):
         This is the fast path of a watch: most steps have only hits.
         """
         hits, misses = self._thread.native()
-        if (
-            self._log
-            or self.records_transfers
-            or misses
-            or hits < 0
-            or self._caches.entries() != self._entries
-        ):
+        has_events = self._log or self.records_transfers or misses or hits < 0
+        if has_events or self._caches.entries() != self._entries:
             return None
         calls = hits + self._python_hits + self._unpropagated
         self._begin()

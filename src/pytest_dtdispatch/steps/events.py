@@ -328,13 +328,10 @@ def extremes(texts: Sequence[str]) -> tuple[str, str]:
     """
     if len({NUMBER.sub("", text) for text in texts}) > 1:
         return texts[0], texts[-1]
-    numbers = [sorted(each, key=_number) for each in zip(*map(NUMBER.findall, texts), strict=True)]
+    columns = zip(*map(NUMBER.findall, texts), strict=True)
+    numbers = [sorted(each, key=lambda number: int(number.replace(",", ""))) for each in columns]
     minima, maxima = iter([each[0] for each in numbers]), iter([each[-1] for each in numbers])
     return NUMBER.sub(lambda _: next(minima), texts[0]), NUMBER.sub(lambda _: next(maxima), texts[0])
-
-
-def _number(text: str) -> int:
-    return int(text.replace(",", ""))
 
 
 def _when(counts: Counter[int], steps: int) -> str:

@@ -207,8 +207,6 @@ COUNTS = (
     CountKind(lambda step: step.calls, title="calls", limit="calls", metric="calls"),
     CountKind(lambda step: step.hits, title="hits"),
 )
-# Events that move or convert data.
-TRANSFERS = Redistribution, Collective, Wrapping, Unwrapping
 
 
 class Steady(NamedTuple):

@@ -12,6 +12,8 @@ from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Lin
 from pytest_dtdispatch.steps.data import steps_data
 from pytest_dtdispatch.steps.events import (
     Collective,
+    Miss,
+    Read,
     Redistribution,
     Unwrapping,
     Wrapping,
@@ -108,10 +110,9 @@ def _line(test: str, steps: Steps, columns: Sequence[CountKind], view: View) -> 
 
 def _notes(steps: Steps, view: View) -> Sequence[str]:
     notes = [f"unsteady: {steps.unsteady}"] if steps.unsteady else []
-    missed = by_cause([step.missed for step in steps.steps], view.each_layer)
-    notes += view.listed([f"missed {text}" for text in missed], " misses")
-    reads = by_cause([step.reads for step in steps.steps], view.each_layer)
-    notes += view.listed([f"read {text}" for text in reads], " reads")
+    for kind in (Miss, Read):
+        texts = by_cause([step.of(kind) for step in steps.steps], view.each_layer)
+        notes += view.listed([f"{kind.prefix}{text}" for text in texts], f" {kind.plural}")
     if elsewhere := sum(miss.elsewhere for miss in steps.missed):
         notes.append(
             f"{elsewhere} of {steps.misses} misses were in other threads, whose hits are not counted: "

@@ -6,7 +6,8 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -48,26 +49,20 @@ Function = Callable[..., Any]
 LOSS, SOFTMAX = torch.nn.functional.cross_entropy.__code__, "_log_softmax."
 
 
-class ShardExchange(NamedTuple):
-    """An exchange of shards between two dimensions: an all_to_all, or a gather on a CPU mesh.
+def exchange_of_shards(ran: Collective, nbytes: int, is_real: bool, is_simulated: bool) -> Collective:
+    """Return the collective that a GPU mesh would run; between real processes, the one that ran.
 
     Args:
-        bytes: bytes of an all_to_all on this rank.
-        is_real: whether its collective moves data between processes.
+        ran: exchange of shards between two dimensions: an all_to_all, or a gather on a CPU mesh.
+        nbytes: bytes of an all_to_all on this rank.
+        is_real: whether the collective moves data between processes.
         is_simulated: whether it runs on the CPU tensors of all simulated ranks, without a gather.
     """
-
-    bytes: int
-    is_real: bool
-    is_simulated: bool
-
-    def as_counted(self, ran: Collective) -> Collective:
-        """Return the collective that a GPU mesh would run; between real processes, the one that ran."""
-        is_gathered = ran.kind == "all_gather"
-        if self.is_real:
-            return replace(ran, elsewhere="all_to_all on a GPU") if is_gathered else ran
-        fallback = "all_gather on a CPU mesh" if is_gathered or self.is_simulated else ""
-        return replace(ran, kind="all_to_all", bytes=self.bytes, elsewhere=fallback)
+    is_gathered = ran.kind == "all_gather"
+    if is_real:
+        return replace(ran, elsewhere="all_to_all on a GPU") if is_gathered else ran
+    fallback = "all_gather on a CPU mesh" if is_gathered or is_simulated else ""
+    return replace(ran, kind="all_to_all", bytes=nbytes, elsewhere=fallback)
 
 
 class Running(threading.local):
@@ -79,7 +74,7 @@ class Running(threading.local):
     has_gradient = False  # whether autograd records it
     collective_bytes = 0
     is_in_collective = False
-    exchange: ShardExchange | None = None
+    exchange: Callable[[Collective], Collective] | None = None  # how an exchange of shards is counted
     place: CodePlace | None = None  # line of the redistribution
     converting = ""  # name of the conversion
     is_observed = False  # whether torch has marked the next redistribution as implicit
@@ -175,7 +170,7 @@ class TransferRecorder:
         group = 0 if is_redistributing else self._fsdp_group()
         ran = Collective(kind, handled, "", is_redistributing, group, place=place)
         exchange = self._running.exchange
-        counted = exchange.as_counted(ran) if exchange else ran
+        counted = exchange(ran) if exchange else ran
         self._log.append(counted)
         self._running.collective_bytes += counted.bytes
         return result
@@ -188,12 +183,11 @@ class TransferRecorder:
     def on_exchange(self, exchange: Function, shard: Any, *args: Any, **kwargs: Any) -> Any:
         """Record that the next collective exchanges shards."""
         is_simulated = is_local_mode_open()
-        observed = ShardExchange(
-            _bytes(shard),
-            is_real=not is_simulated and not is_group_fake(),
-            is_simulated=is_simulated and shard.device.type == "cpu",
+        is_real, on_cpu = not is_simulated and not is_group_fake(), shard.device.type == "cpu"
+        counted = partial(
+            exchange_of_shards, nbytes=_bytes(shard), is_real=is_real, is_simulated=is_simulated and on_cpu
         )
-        with patch.object(self._running, "exchange", observed):
+        with patch.object(self._running, "exchange", counted):
             return exchange(shard, *args, **kwargs)
 
     def on_conversion(self, converter: Converter, convert: Function, *args: Any, **kwargs: Any) -> Any:
@@ -205,13 +199,9 @@ class TransferRecorder:
             explicit = None if converter.is_backward else first_tensor(args)
             with patch.multiple(self._running, redistributed=explicit, has_gradient=has_gradient):
                 result = convert(*args, **kwargs)
-            if (
-                has_gradient
-                and explicit is not None
-                and self._log
-                and self._log[-1].__class__ is Redistribution
-            ):
-                self._graph[args[0]] = len(self._log) - 1, self._log[-1]
+            last = self._log[-1] if self._log else None
+            if has_gradient and explicit is not None and isinstance(last, Redistribution):
+                self._graph[args[0]] = len(self._log) - 1, last
             return result
         if self._running.converting:
             return convert(*args, **kwargs)

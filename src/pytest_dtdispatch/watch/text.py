@@ -13,8 +13,16 @@ from pytest_dtdispatch.core.environment import read_world
 from pytest_dtdispatch.core.text import first_of, plural
 from pytest_dtdispatch.report.document import Block, Column, Document, Group, Line, Table, Tone, paragraph
 from pytest_dtdispatch.report.terminal import page_width, plain_text
-from pytest_dtdispatch.steps.events import Miss, StepEvent, by_cause
-from pytest_dtdispatch.steps.model import TRANSFERS, StepCounts
+from pytest_dtdispatch.steps.events import (
+    Collective,
+    Miss,
+    Redistribution,
+    StepEvent,
+    Unwrapping,
+    Wrapping,
+    by_cause,
+)
+from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.watch.model import MIN_PAUSED, MIN_TIMED, LoopStep, LoopSteps, Total
 
 Say = Callable[[str], object]
@@ -159,7 +167,7 @@ def _notes(steps: LoopSteps, notes: Sequence[str]) -> Iterator[tuple[str, Tone]]
     if (one := steps.with_transfers) is not None:
         state = "steady" if one.is_steady else "disturbed"
         yield f"step {one.number}, {state}: {transfers_text(one.counts)}", Tone.PLAIN
-        for kind in TRANSFERS:
+        for kind in (Redistribution, Collective, Wrapping, Unwrapping):
             for line in _listed(kind, by_cause([one.counts.of(kind)]), 3):
                 yield line, Tone.PLAIN
     for note in filter(None, notes):
