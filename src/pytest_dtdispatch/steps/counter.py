@@ -38,7 +38,6 @@ from pytest_dtdispatch.steps.growth import (
     new_objects,
 )
 from pytest_dtdispatch.steps.model import StepCounts
-from pytest_dtdispatch.steps.reads import ReadRecorder
 from pytest_dtdispatch.steps.reasons import Called, CallPosition, Reason, Seen, describe
 from pytest_dtdispatch.steps.transfers import Function, TransferRecorder
 from pytest_dtdispatch.torchapi.collectives import observe_transfers
@@ -156,7 +155,6 @@ class StepCounter:
         self._lines = LineFinder(base)
         self._log: list[Called | _Propagated | AnyEvent] = []
         self._transfers = TransferRecorder(self._lines.here, self._log)
-        self._reads = ReadRecorder(self._lines.here, self._log)
         self._open = ExitStack()
         self._notes: CallNotes | None = None
         self._begin()
@@ -182,7 +180,7 @@ class StepCounter:
         stack.enter_context(self._lines)
         stack.enter_context(observe_ops(self))
         stack.enter_context(observe_transfers(self._transfers))
-        stack.enter_context(observe_reads(self._reads))
+        stack.enter_context(observe_reads(self._transfers))
 
     def note(self, call: OpCall) -> Any:
         """Run a call, and record it with its line, to explain later misses and locate backward."""
@@ -453,7 +451,7 @@ class LoopCounter(StepCounter):
     def record_transfers(self) -> None:
         """Start recording transfers."""
         self._recording.enter_context(observe_transfers(self._transfers))
-        self._recording.enter_context(observe_reads(self._reads))
+        self._recording.enter_context(observe_reads(self._transfers))
         self.records_transfers = True
 
     def skip_transfers(self) -> None:

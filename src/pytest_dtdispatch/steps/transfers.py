@@ -1,4 +1,4 @@
-"""Recorder of transfers: redistributions, collectives, wraps and unwraps, with their source lines."""
+"""Recorder of transfers: redistributions, collectives, wraps, unwraps and reads, with their source lines."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from pytest_dtdispatch.replay.call import placement_text, spec_text
 from pytest_dtdispatch.steps.events import (
     EXPLICIT,
     Collective,
+    Read,
     Redistribution,
     Unwrapping,
     Wrapping,
@@ -30,10 +31,12 @@ from pytest_dtdispatch.torchapi.autograd import origins_of_logits
 from pytest_dtdispatch.torchapi.observe import Conversion, Converter, fsdp_group_type
 from pytest_dtdispatch.torchapi.ops import count_sharded_matrices, leaves_of, op_name
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
+from pytest_dtdispatch.torchapi.reads import is_host_read, waits_for_device
 from pytest_dtdispatch.torchapi.tensors import (
     TensorNumbers,
     ask_tensor,
     has_graph,
+    is_dtensor,
     is_group_fake,
     is_local_mode_open,
     is_tensor,
@@ -66,7 +69,7 @@ def exchange_of_shards(ran: Collective, nbytes: int, is_real: bool, is_simulated
 
 
 class Running(threading.local):
-    """The redistribution, conversion and collective that a thread runs."""
+    """The redistribution, conversion, collective and read that a thread runs."""
 
     implied_by = ""
     operands = 0  # number of tensor arguments of this op
@@ -78,6 +81,8 @@ class Running(threading.local):
     place: CodePlace | None = None  # line of the redistribution
     converting = ""  # name of the conversion
     is_observed = False  # whether torch has marked the next redistribution as implicit
+    is_reading = False
+    is_on_cpu = False  # whether an op is running that reads numbers only on a CPU
 
 
 class TransferRecorder:
@@ -230,6 +235,27 @@ class TransferRecorder:
                 if self._log[number : number + 1] == [moved] and self._log[number] is moved:
                     self._log[number] = replace(moved, is_for_loss=True)
         return run(outputs, *args, **kwargs)
+
+    def on_read(self, run: Function, name: str, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        """Record a read of a tensor by the host; nested reads are part of it."""
+        running = self._running
+        is_part = running.is_reading or (running.is_on_cpu and name == "item")
+        if is_part or not is_tensor(tensor) or is_host_read(sys._getframe(1)):
+            return run(tensor, *args, **kwargs)
+        with patch.object(running, "is_reading", True):
+            result = run(tensor, *args, **kwargs)
+            if waits_for_device(local_of(tensor)):
+                placements = tensor.placements if is_dtensor(tensor) else ()
+                # Torch redistributes partial tensors for all other ops.
+                is_partial = name == "item" and any(placement.is_partial() for placement in placements)
+                texts = tuple(map(placement_text, placements))
+                self._log.append(Read(name, spec_text(tensor), texts, is_partial, place=self._here()))
+        return result
+
+    def on_cpu_reader(self, run: Function, *args: Any, **kwargs: Any) -> Any:
+        """Run an op that reads numbers only on a CPU."""
+        with patch.object(self._running, "is_on_cpu", True):
+            return run(*args, **kwargs)
 
     def _number(self, converter: Converter, tensor: Any, has_gradient: bool) -> int:
         """Return the number of a converted tensor.
