@@ -164,7 +164,6 @@ class StepCounter:
             self._install(entered.enter_context(MeasurementLock(self.purpose)).contexts)
             self._open = entered.pop_all()
         self._entries = self._caches.entries()
-        self._live, self._new = live_objects(), new_objects()
         self._begin()
         return self
 
@@ -172,7 +171,7 @@ class StepCounter:
         self._open.close()
 
     def _install(self, stack: ExitStack) -> None:
-        """Install all patches and contexts of counting."""
+        """Install all patches and contexts of counting, and count live objects."""
         stack.callback(self.end_notes)
         if gc.get_freeze_count() < MIN_FROZEN:  # objects that the program froze stay frozen
             gc.freeze()  # so that garbage collection at each lap only visits new objects
@@ -181,6 +180,7 @@ class StepCounter:
         stack.enter_context(observe_ops(self))
         stack.enter_context(observe_transfers(self._transfers))
         stack.enter_context(observe_reads(self._transfers))
+        self._live, self._new = live_objects(), new_objects()
 
     def note(self, call: OpCall) -> Any:
         """Run a call, and record it with its line, to explain later misses and locate backward."""
