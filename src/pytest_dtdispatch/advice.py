@@ -445,13 +445,10 @@ def implied_redistributions(observed: Observed) -> Iterator[Advice]:
         if all(map(_is_backward, every)) or (is_alone and "," not in first.tensor):
             continue  # the program does not place a gradient; a vector has no other dimension to shard
         target, source = " ".join(first.target), " ".join(first.source)
-        shard_others = f"make it {target}, or place the other operands so that it stays {source}"
-        yield _implied_advice(
-            observed,
-            groups,
-            "shard another dimension, or work on the local tensor" if is_alone else shard_others,
-            every,
-        )
+        change = f"make it {target}, or place the other operands so that it stays {source}"
+        if is_alone:
+            change = "shard another dimension, or work on the local tensor"
+        yield _implied_advice(observed, groups, change, every)
 
 
 def repeated_implied_redistributions(observed: Observed) -> Iterator[Advice]:
@@ -748,10 +745,9 @@ def growth(observed: Observed) -> Iterator[Advice]:
     if missed:  # each miss adds a cache entry, which holds specs
         direct = [one for one in missed if one.is_direct]
         if direct and not any(recurring_misses(observed)):
-            of = f", as of {direct[0].op} at {where(_lines_of(direct))}"
-            yield from _grown(
-                observed, most_growth, "cached plan", of, "give ops what they were given before"
-            )
+            such = f", as of {direct[0].op} at {where(_lines_of(direct))}"
+            change = "give ops what they were given before"
+            yield from _grown(observed, most_growth, "cached plan", such, change)
         return
     change = "keep nothing beyond the step that holds them"
     held = f", as {observed.steps[-1].kept}" if observed.steps and observed.steps[-1].kept else ""
