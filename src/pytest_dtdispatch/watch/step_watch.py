@@ -313,11 +313,10 @@ class StepWatch:
                 self.steps.unlisted = Total()
         elif step.took_ns is not None and step.pauses:
             self._note_pauses(step.took_ns, step.pauses)
-        if step.is_steady and self._growth is None:
-            self._write(f"step {step.number}: steady: {transfers_text(step.counts)}, 0 misses")
         self.is_warm = True
         self._counter.end_notes()
-        if self._growth is None and step.is_steady:
+        if step.is_steady and self._growth is None:
+            self._write(f"step {step.number}: steady: {transfers_text(step.counts)}, 0 misses")
             self._growth = Growth(step.number, live_objects)
             self._next_transfers = self._growth.next_check
         self._plan_next(step.number)
