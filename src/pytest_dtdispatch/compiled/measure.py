@@ -38,7 +38,6 @@ __tracebackhide__ = True  # a test that fails here shows its own line
 
 NO_GRAPH = "no graph was compiled"
 UNCOMPILED = "torch gave up compiling"
-NOTHING_COUNTED = CompileCounts()
 temporary_folder = partial(tempfile.TemporaryDirectory[str], prefix="dtdispatch-", ignore_cleanup_errors=True)
 
 
@@ -235,36 +234,29 @@ def run_and_measure_compile(
     compilation: Compilation, name: str, caches: ShardingCaches, plan: CompilePlan
 ) -> Compiled:
     """Call a function for the program, uncompiled, then measure compiles and restore its effects."""
-    backend = compilation.backend
+    backend, counts, gave_up = compilation.backend, CompileCounts(), ""
     compilerapi.check_backend(backend)
     eager_results, ran = run_call(compilation.call_all, compilation.args, compilation.setup, plan.agreement)
-    release = release_of(eager_results)
+    results, release = eager_results, release_of(eager_results)
     wait_for(eager_results)  # the program may never wait for them: this plugin requested the call
-
-    def compiled(
-        figures: Figures,
-        results: tuple[Any, ...] = eager_results,
-        counts: CompileCounts = NOTHING_COUNTED,
-        gave_up: str = "",
-    ) -> Compiled:
-        measurement = Measurement(name, name, name, ran.mesh, Contains.COMPILED, 1, figures)
-        backend_name = backend if isinstance(backend, str) else getattr(backend, "__name__", "custom")
-        function = CompiledFunction(name, backend_name, counts, measurement, gave_up)
-        return Compiled(results, eager_results, function)
-
     reason = agreed_reason(plan.agreement, ran.reason if isinstance(ran, NotRepeatable) else None)
     if isinstance(ran, NotRepeatable) or reason is not None:
-        return compiled(Figures(notes=(str(reason),)))
-    with ExitStack() as stack:
-        prepare = stack.enter_context(ran.repeating(plan.one_thread))
-        subject = Subject(compilation.fn, prepare, release=release)
-        folder = stack.enter_context(temporary_folder())
-        stack.enter_context(compilerapi.own_trace_alone())
-        stack.callback(torch.compiler.reset)  # the program must not get our compiled code
-        rounds = CompileRounds(compilation, subject, caches, plan, folder)
-        try:
-            results = rounds.rehearse()
-        except NoCopyError as error:  # another thread freed a tensor that the function writes to
-            return compiled(Figures(notes=(str(error),)))
-        figures = rounds.take()
-    return compiled(figures, results, rounds.counts, rounds.gave_up)
+        figures = Figures(notes=(str(reason),))
+    else:
+        with ExitStack() as stack:
+            prepare = stack.enter_context(ran.repeating(plan.one_thread))
+            subject = Subject(compilation.fn, prepare, release=release)
+            folder = stack.enter_context(temporary_folder())
+            stack.enter_context(compilerapi.own_trace_alone())
+            stack.callback(torch.compiler.reset)  # the program must not get our compiled code
+            rounds = CompileRounds(compilation, subject, caches, plan, folder)
+            try:
+                results = rounds.rehearse()
+                figures = rounds.take()
+            except NoCopyError as error:  # another thread freed a tensor that the function writes to
+                figures = Figures(notes=(str(error),))
+            counts, gave_up = rounds.counts, rounds.gave_up
+    measurement = Measurement(name, name, name, ran.mesh, Contains.COMPILED, 1, figures)
+    backend_name = backend if isinstance(backend, str) else getattr(backend, "__name__", "custom")
+    function = CompiledFunction(name, backend_name, counts, measurement, gave_up)
+    return Compiled(results, eager_results, function)
