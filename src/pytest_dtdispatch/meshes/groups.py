@@ -22,10 +22,10 @@ from pytest_dtdispatch.torchapi.groups import (
     init_fake_group,
     init_group,
     keep_backends_while_groups_end,
-    local_mode,
     start_rpc,
     stop_rpc,
 )
+from pytest_dtdispatch.torchapi.observe import local_mode_type
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 
@@ -122,7 +122,7 @@ class ProcessGroupOwner:
             init_fake_group(world_size)
         self._ours = dist.group.WORLD
         if backend == "local":
-            self._local.enter_context(local_mode(world_size))
+            self._local.enter_context(local_mode_type()(world_size))
 
     def _open_real(self, backend: str) -> None:
         exchange, world = self._exchange, self._exchange.world

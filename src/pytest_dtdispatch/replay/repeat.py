@@ -34,7 +34,6 @@ from pytest_dtdispatch.torchapi.compiler import observe_compiled_code
 from pytest_dtdispatch.torchapi.ops import (
     call_from_torch,
     close_modes_opened_since,
-    is_collective,
     is_op,
     leaves_of,
     op_name,
@@ -109,7 +108,7 @@ class WriteRecorder(UnnoticedMode):
         result = call.run()
         if not is_op(func):
             return result
-        if self._collectives is not None and is_collective(func):
+        if self._collectives is not None and func.namespace.startswith("_c10d_functional"):
             self._collectives += tensors_in(result)
         arguments = {key for tensor in tensors for key in keys_of(tensor)}
         if arguments <= self._created or all(each.alias_info is None for each in returns_of(func)):
@@ -169,8 +168,8 @@ class RanCall:
     called: ClassVar[Callable[..., Any]] = staticmethod(call_from_torch)
 
     def inspect(self, signals: Signals) -> Inspection:
-        """Repeat the call once, and return the local ops and collectives that it runs."""
-        raise NotImplementedError
+        """Repeat the call once, and return the local ops and collectives that it runs; by default none."""
+        return Inspection(self.subject)
 
     def skip_reason(self, plan: Plan) -> str | None:
         """Return why no rank measures the call; None if all ranks do."""
@@ -276,10 +275,6 @@ class RanCallable(RanCall):
     mesh: str
 
     called = nullcontext  # C++ warnings of a whole function are the program's own
-
-    def inspect(self, signals: Signals) -> Inspection:
-        """Return the call without a local op: it may run any number of ops."""
-        return Inspection(self.subject)
 
     def settled_again(self) -> RanCallable | NotRepeatable:
         """Save the state after later calls of the program, unless they prevent a repetition."""

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -25,20 +25,6 @@ from pytest_dtdispatch.torchapi import observe
 from pytest_dtdispatch.torchapi.profiling import is_profiling, profiling
 
 _left_uncompiled: set[str] = set()
-
-
-class CacheLookups(NamedTuple):
-    """Values of torch's counters; only differences of them are meaningful.
-
-    Args:
-        graphs: number of compiled graphs.
-        hits: number of hits of caches of compiled code.
-        misses: number of misses of these caches.
-    """
-
-    graphs: int
-    hits: int
-    misses: int
 
 
 def is_tracing() -> bool:
@@ -59,8 +45,11 @@ def is_generated(frame: FrameType) -> bool:
     return next(islice(positions, frame.f_lasti // 2, None), (None,) * 3)[2] is None
 
 
-def cache_lookups() -> CacheLookups:
-    """Read the counters of graphs and of caches of compiled code."""
+def cache_lookups() -> tuple[int, int, int]:
+    """Read the counters of compiled graphs, and of hits and misses of caches of compiled code.
+
+    Only differences are meaningful.
+    """
     counters = _utils().counters
     graphs = counters.get("stats", {}).get("unique_graphs", 0)
     hits = misses = 0
@@ -68,7 +57,7 @@ def cache_lookups() -> CacheLookups:
         for name, count in counters.get(category, {}).items():
             hits += count * name.endswith("cache_hit")
             misses += count * name.endswith("cache_miss")
-    return CacheLookups(graphs, hits, misses)
+    return graphs, hits, misses
 
 
 def graphs_compiled() -> tuple[int]:

@@ -68,12 +68,6 @@ def has_local_mode() -> bool:
     return local_mode_type() is not None
 
 
-def local_mode(world_size: int) -> AbstractContextManager[Any]:
-    """Return a mode in which each tensor of a fake process group has the values of all ranks."""
-    mode: AbstractContextManager[Any] = local_mode_type()(world_size)
-    return mode
-
-
 def collectives_write() -> bool:
     """Return whether all collectives of the open group write their output; older fake groups do not."""
     dist = torch.distributed

@@ -26,11 +26,9 @@ TENSOR, API = "torch.distributed.tensor", "torch.distributed.tensor._api"
 REDISTRIBUTE = "torch.distributed.tensor._redistribute"
 FSDP_PACKAGES = ("torch.distributed.fsdp._fully_shard", "torch.distributed._composable.fsdp")
 FSDP = f"{FSDP_PACKAGES[0]}._fsdp_common"
-# Modules of FSDP2, public since torch 2.6.
-FSDP_STATE, FSDP_GROUP, FSDP_MODULE = (
-    tuple(f"{package}.{name}" for package, name in zip(FSDP_PACKAGES, names, strict=True))
-    for names in (("_fsdp_state",) * 2, ("_fsdp_param_group",) * 2, ("_fully_shard", "fully_shard"))
-)
+# Modules of FSDP2, public since torch 2.6. They import its classes from each other.
+FSDP_FILES = ("_fsdp_state", "_fsdp_param_group", "_fully_shard", "fully_shard")
+FSDP_MODULES = tuple(f"{package}.{file}" for package in FSDP_PACKAGES for file in FSDP_FILES)
 SIMULATION = "torch.distributed._local_tensor"
 FUNCTIONAL_COLLECTIVES = "torch.distributed._functional_collectives"
 PROFILER = "torch.autograd.profiler"
@@ -96,8 +94,8 @@ def local_mode_type() -> Any:
 
 def fsdp_group_type() -> type | None:
     """Return FSDP2's class of a group of parameters; None if this torch lacks it or has not loaded it."""
-    owners = (sys.modules.get(f"{package}._fsdp_param_group") for package in FSDP_PACKAGES)
-    return next(filter(None, (getattr(owner, "FSDPParamGroup", None) for owner in owners)), None)
+    found = (follow(sys.modules.get(name), "FSDPParamGroup") for name in FSDP_MODULES)
+    return next(filter(None, found), None)
 
 
 POINTS = {
@@ -137,13 +135,13 @@ POINTS = {
     "async_tensor": Point((FUNCTIONAL_COLLECTIVES,), "AsyncCollectiveTensor", ("__torch_dispatch__",)),
     # Entries to FSDP2, from hooks of modules and of tensors, from autograd, and from the program.
     "fsdp_hooks": Point(
-        FSDP_STATE,
+        FSDP_MODULES,
         "FSDPState",
         ("_pre_forward", "_post_forward", "_pre_backward", "_root_post_backward_final_callback"),
         is_registered=True,
     ),
-    "fsdp_node": Point(FSDP_GROUP, "FSDPParamGroup", ("post_backward",)),
-    "fsdp_module": Point(FSDP_MODULE, "FSDPModule", ("unshard", "reshard")),
+    "fsdp_node": Point(FSDP_MODULES, "FSDPParamGroup", ("post_backward",)),
+    "fsdp_module": Point(FSDP_MODULES, "FSDPModule", ("unshard", "reshard")),
     "backward": Point(("torch.autograd.graph",), "", ("_engine_run_backward",), is_required=True),
     "compiled_code": Point(("torch._dynamo.eval_frame",), "", ("_maybe_set_eval_frame",)),
     "profiler": Point((PROFILER,), "profile", ("_prepare_trace", "_start_trace")),
@@ -162,7 +160,7 @@ def missing_fsdp_name() -> str:
     """Return a name of ``FSDP_POINTS`` that this torch lacks; empty if it has all, or FSDP2 is not loaded."""
     points = [POINTS[name] for name in FSDP_POINTS]
     is_public = hasattr(sys.modules.get("torch.distributed.fsdp"), "fully_shard")
-    if not is_public and not any(name in sys.modules for point in points for name in point.modules):
+    if not is_public and not any(name in sys.modules for name in FSDP_MODULES):
         return ""
     missing = (
         f"{point.path}.{name}"

@@ -51,11 +51,6 @@ def _keys_of_kernel(func: Any) -> tuple[Any, ...]:
     return counting if has_kernel("Autograd") else (*counting, keys.AutogradFunctionality, keys.AutogradOther)
 
 
-def is_collective(func: Any) -> bool:
-    """Return whether an op is a functional collective, whose output must be awaited."""
-    return str(getattr(func, "namespace", "")).startswith("_c10d_functional")
-
-
 def op_name(func: Any) -> str:
     """Return the name of an op in tables, ``add.Tensor``, with its namespace unless that is ``aten``."""
     namespace = getattr(func, "namespace", "aten")

@@ -44,14 +44,13 @@ class ShardingCaches:
         # Old dispatchers query this cache on a miss.
         names = ("_propagate_tensor_meta_cached", "_propagate_tensor_meta")
         caches = (_lru_cache("tensor meta", type(self._propagator), name) for name in names)
-        self._meta = next(filter(None, caches), None)
+        meta = next(filter(None, caches), None)
         # Redistribution plans store placements of sharding plans, and are cleared with them if this torch
         # confuses masked partial placements.
         plans = _transform_plans() if _masks_are_confused() else None
-        self._others = [cache.clear for cache in (self._meta, plans) if cache]
+        self._others = [cache.clear for cache in (meta, plans) if cache]
         self._cold = cold_caches()
-        sized = (self._meta, *self._cold) if self._meta else self._cold
-        self._sizes = {cache.name: cache.size for cache in sized}
+        self._sized = (meta, *self._cold) if meta else self._cold
 
     @property
     def interface(self) -> str:
@@ -92,7 +91,7 @@ class ShardingCaches:
 
     def entries(self) -> dict[str, int]:
         """Return the number of entries of all caches that expose it: all but the native one."""
-        entries = {name: size() for name, size in self._sizes.items()}
+        entries = {cache.name: cache.size() for cache in self._sized}
         entries["python"] = self._python.cache.cache_info().currsize
         return entries
 

@@ -42,7 +42,6 @@ HOST_MODULES = (
     *("torch.distributed.device_mesh", "torch.distributed._mesh_layout"),
     *("torch.distributed.tensor.placement_types", "torch.distributed.tensor._random"),
 )
-HOST_FUNCTION = ("torch.optim.optimizer", "_get_value")  # reads the steps of an optimizer
 DTENSOR_OPS = {torch.ops.aten._local_scalar_dense: "item", torch.ops.aten.equal: "equal"}
 FOLDER = __name__.rpartition(".")[0]
 PASSING = (FOLDER, "torch._compile", "torch._dynamo.eval_frame")  # call ops for others
@@ -124,8 +123,10 @@ def is_host_read(frame: FrameType) -> bool:
             frame = _caller_of_mode(frame) or frame
     module = _module(frame)
     is_ours = module.partition(".")[0] == FOLDER.partition(".")[0]
-    is_on_host = module in HOST_MODULES or (module, frame.f_code.co_name) == HOST_FUNCTION
-    return is_ours or is_on_host or is_generated(frame)  # a number that a graph returned
+    # The function reads the steps of an optimizer.
+    is_steps = module == "torch.optim.optimizer" and frame.f_code.co_name == "_get_value"
+    # Generated code reads a number that a graph returned.
+    return is_ours or is_steps or module in HOST_MODULES or is_generated(frame)
 
 
 def _caller_of_mode(frame: FrameType | None) -> FrameType | None:
