@@ -20,8 +20,6 @@ from pytest_dtdispatch.errors import RanksError, first_message
 __tracebackhide__ = True  # a test that fails here shows its own line
 
 PREFIX = "dtdispatch"  # the process group's own keys are elsewhere
-# Waits poll: torch's own wait warns at each timeout, and cannot detect that a rank has left.
-FIRST_PAUSE_S, LAST_PAUSE_S = 0.0005, 0.02
 
 
 @contextmanager
@@ -76,7 +74,8 @@ class Exchange:
         deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         waiting = {*(range(self.world.size) if among is None else among)} - self.lost.keys()
         found: dict[int, Any] = {}
-        pause = FIRST_PAUSE_S
+        pause_s = 0.0005
+        # Torch's own wait warns at each timeout, and cannot detect that a rank has left.
         while waiting:
             gone = {rank for rank in waiting if any(self._has(other, rank) for other in unless)}
             found |= {rank: self._read(key, rank) for rank in waiting if self._has(key, rank)}
@@ -87,8 +86,8 @@ class Exchange:
                 late = f"{ranks_text(sorted(waiting))} did not {action} within {self.timeout_s:g} s"
                 self.lost |= dict.fromkeys(waiting, late)
                 raise RanksError(late)
-            time.sleep(pause if waiting else 0)
-            pause = min(2 * pause, LAST_PAUSE_S)
+            time.sleep(pause_s if waiting else 0)
+            pause_s = min(2 * pause_s, 0.02)
         return dict(sorted(found.items()))
 
     def group_store(self, name: str) -> Any:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.environment import ranks_text
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State, refused_of
+from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, merge
 from pytest_dtdispatch.core.results import MetricValue, OneRow
 from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.text import grouped
@@ -92,33 +92,28 @@ def _worst(ranks: Mapping[int, RowVerdict], world_size: int) -> RowVerdict:
 
 def _merged(ranks: Mapping[int, Measurement], everyone: Sequence[int], stat: str) -> Measurement:
     absent = [rank for rank in everyone if rank not in ranks]
-    figures = Figures(
+    merged = merge([one.figures for one in ranks.values()])
+    figures = replace(
+        merged,
         rounds=min(one.figures.rounds for one in ranks.values()),
-        samples=tuple(_samples(ranks, stat)),
+        samples=tuple(_of_ranks(samples, ranks, stat) for samples in merged.samples),
         notes=_texts({rank: one.figures.notes for rank, one in ranks.items()}),
         remarks=(
             *_texts({rank: one.figures.remarks for rank, one in ranks.items()}),
             *([f"not measured on {ranks_text(absent)}"] if absent else ()),
         ),
-        is_traced=any(one.figures.is_traced for one in ranks.values()),
-        few_misses=any(one.figures.few_misses for one in ranks.values()),
     )
     return replace(next(iter(ranks.values())), figures=figures)
 
 
-def _samples(ranks: Mapping[int, Measurement], stat: str) -> Iterator[Samples]:
-    for state in State:
-        tried = {rank: s for rank, one in ranks.items() for s in one.figures.samples if s.state is state}
-        if tried:
-            by_rank = tuple((rank, samples.ns) for rank, samples in tried.items() if samples.ns)
-            ns = representative(by_rank, stat) if by_rank else ()
-            unit = next(iter(tried.values())).unit
-            waited = max(samples.waited for samples in tried.values())
-            blocks = max(samples.blocks for samples in tried.values())
-            speed_ns = max(samples.speed_ns for samples in tried.values())
-            slow_blocks = max(samples.slow_blocks for samples in tried.values())
-            refused, how = refused_of(tried.values()), (waited, blocks, speed_ns, slow_blocks)
-            yield Samples(state, ns, refused, unit, None, by_rank, stat, *how)
+def _of_ranks(merged: Samples, ranks: Mapping[int, Measurement], stat: str) -> Samples:
+    """Return merged samples of a state with the samples of each rank."""
+    tried = {rank: s for rank, one in ranks.items() for s in one.figures.samples if s.state is merged.state}
+    by_rank = tuple((rank, samples.ns) for rank, samples in tried.items() if samples.ns)
+    ns = representative(by_rank, stat) if by_rank else ()
+    blocks = max(samples.blocks for samples in tried.values())
+    slow_blocks = max(samples.slow_blocks for samples in tried.values())
+    return replace(merged, values=ns, by_rank=by_rank, stat=stat, blocks=blocks, slow_blocks=slow_blocks)
 
 
 def representative(by_rank: Sequence[tuple[int, tuple[int, ...]]], stat: str) -> tuple[int, ...]:
