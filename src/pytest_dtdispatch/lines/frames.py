@@ -96,15 +96,16 @@ class Frames:
         self._suite = _folder(ours / "suite")  # treated as user code
         self._hidden = tuple(map(_folder, (ours, installed / "torch", installed / "functorch")))
         self._python = _folders_of_python()
-        self._optimizers = _folder(Path(torch.optim.__file__).parent)
         no_fsdp = bool(missing_fsdp_name())
-        self._libraries = {
+        self._of_paths = {  # the first path that a file starts with decides
+            str(Path(torch.nn.utils.__file__).parent / "clip_grad.py"): FrameOwner.CLIPPING,
+            _folder(Path(torch.optim.__file__).parent): OPTIMIZER,
+        } | {
             _folder(installed / "torch" / folder): owner
             for folder, owner in LIBRARIES.items()
             if not (no_fsdp and owner is FrameOwner.FSDP)
         }
         self._wrappers = wrapper_paths()
-        self._clipping = str(Path(torch.nn.utils.__file__).parent / "clip_grad.py")
         self.owners: dict[int, FrameOwner] = {}
         self._codes: list[CodeType] = []  # references, so that no other code object gets their ids
         of_torch = (f"{_folder(installed / 'torch')}{file}" for file in CALLING)
@@ -147,12 +148,8 @@ class Frames:
     def _of_file(self, file: str) -> FrameOwner:
         if file.startswith("<"):
             return FrameOwner.USER if file.startswith(TYPED) else FrameOwner.NOTHING
-        if file == self._clipping:
-            return FrameOwner.CLIPPING
-        if file.startswith(self._optimizers):
-            return FrameOwner.OPTIMIZER
-        for folder, owner in self._libraries.items():
-            if file.startswith(folder):
+        for path, owner in self._of_paths.items():
+            if file.startswith(path):
                 return owner
         is_hidden = file.startswith(self._hidden) and not file.startswith(self._suite)
         is_installed = "site-packages" in file or "dist-packages" in file

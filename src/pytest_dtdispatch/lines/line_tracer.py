@@ -25,7 +25,6 @@ QUICK_NS, QUICK_LINES = 5_000, 20  # after this many lines of at most this time 
 MAX_TRACING, MIN_TRACING_NS, CHECK_NS = 3, 20_000_000, 1_000_000
 MANY_LINES = 200
 LIBRARY_OWNERS = frozenset(LIBRARIES.values())
-IMPORTLIB = "<frozen importlib._bootstrap>"
 
 
 class LineTracer(ForwardLines):
@@ -112,7 +111,7 @@ class LineTracer(ForwardLines):
         self._tracing_ns += self._call_ns
         if self._tracing_ns >= self._check_at_ns:
             self._check(time.perf_counter_ns())
-        elif frame.f_code.co_filename == IMPORTLIB:
+        elif frame.f_code.co_filename == "<frozen importlib._bootstrap>":
             self._is_importing, frame.f_trace_lines = True, False
             return self._on_import
         return None
