@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor, wait_tensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import keystr as _keystr
@@ -66,7 +67,7 @@ def tensor_traits(value: Any) -> TensorTraits | None:
     """Return the traits of a tensor, or of the spec that replaces it in propagation, else None."""
     if is_tensor(value):
         placements = value.placements if is_dtensor(value) else ()
-        is_async = issubclass(type(local_of(value)), _async_type())
+        is_async = issubclass(type(local_of(value)), AsyncCollectiveTensor)
         unknown: Any = "?"
         dtype, shape = (ask_tensor(attrgetter(name), value, unknown) for name in ("dtype", "shape"))
         return TensorTraits(dtype, shape, placements, is_async)
@@ -80,15 +81,6 @@ def stride_of(value: Any) -> Sequence[int]:
         return ask_tensor(torch.Tensor.stride, value, ())
     stride: Sequence[int] = value.tensor_meta.stride
     return stride
-
-
-@functools.cache
-def _collectives() -> Any:
-    return importlib.import_module("torch.distributed._functional_collectives")
-
-
-def _async_type() -> Any:
-    return _collectives().AsyncCollectiveTensor
 
 
 def wraps_dtensors(value: Any) -> bool:
@@ -169,7 +161,7 @@ def wait_for_all(outputs: list[torch.Tensor], result: Any = None) -> None:
     """Wait for pending collectives of a result and of a list of tensors, and clear the list."""
     wait_for(result)
     while outputs:
-        _collectives().wait_tensor(outputs.pop())
+        wait_tensor(outputs.pop())
 
 
 def release_of(result: Any) -> Callable[[Any], None] | None:
@@ -180,7 +172,7 @@ def release_of(result: Any) -> Callable[[Any], None] | None:
 def _unwaited(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
     """Yield tensors, including inner ones, that a collective may not have written yet."""
     for tensor in tensors:
-        if issubclass(type(tensor), _async_type()):
+        if issubclass(type(tensor), AsyncCollectiveTensor):
             yield tensor
         else:
             yield from _unwaited(inner_tensors(tensor))
