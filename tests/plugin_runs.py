@@ -21,9 +21,10 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import pytest_dtdispatch
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
-from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
+from pytest_dtdispatch.compiled.model import Compilation
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
+from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
@@ -257,7 +258,7 @@ def import_compilers() -> None:
     """Import modules that the fast compile backends import lazily, by compiling with each of them."""
     for backend in ("eager", "aot_eager", "aot_eager_decomp_partition"):
         compilation = Compilation(lambda x: x + 1, (torch.ones(1, requires_grad=True),), backend=backend)
-        run_and_measure_compile(compilation, backend, ShardingCaches(), CompilePlan(rounds=1, calls=1))
+        run_and_measure_compile(compilation, backend, ShardingCaches(), Plan(1, 1))
 
 
 import_everything()

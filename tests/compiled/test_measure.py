@@ -19,12 +19,13 @@ import torch
 from torch.distributed.tensor import Shard
 
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
-from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
+from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction
 from pytest_dtdispatch.compiled.table import judge
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
+from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.rounds.sampler import Meter, WallClock
 from pytest_dtdispatch.stats.rank_sums import shift_interval
 from pytest_dtdispatch.torchapi import compiler as compilerapi
@@ -77,7 +78,7 @@ def _reset_compilers() -> Iterator[None]:
 
 def measure(fn: Callable[..., Any], *args: Any, plan: dict[str, Any] | None = None, **how: Any) -> Compiled:
     compilation = Compilation(fn, args, **{"backend": "aot_eager", **how})
-    planned = CompilePlan(**{"rounds": 1, "calls": 2, **(plan or {})})
+    planned = Plan(**{"rounds": 1, "repeat": 2, **(plan or {})})
     return run_and_measure_compile(compilation, "f", ShardingCaches(), planned)
 
 
@@ -103,7 +104,7 @@ def test_each_state_has_its_figure(is_counted: bool) -> None:
 
     counter = InstructionSampler(lambda: (Meter(read, read), None))
     counter.start()
-    plan: Any = {"rounds": 2, "calls": 3, "sampler": counter if is_counted else WallClock(read)}
+    plan: Any = {"rounds": 2, "repeat": 3, "sampler": counter if is_counted else WallClock(read)}
     measurement = measured(compiler.double, torch.ones(3), backend=compiler, plan=plan).measurement
     expected = {
         State.COMPILE_COLD: (COMPILE + CALL,) * 2,
@@ -170,7 +171,7 @@ def test_recompile_by_placement_is_counted_once(shard: Make) -> None:
 def test_recompiling_calls_are_not_steady() -> None:
     calls = itertools.count()  # ten of each size
     how: Any = {"dynamic": False, "setup": lambda: (torch.ones(2 + next(calls) // 10),), "fullgraph": False}
-    function = measured(double, backend="eager", plan={"calls": 20}, **how)
+    function = measured(double, backend="eager", plan={"repeat": 20}, **how)
     recompiles = function.counts.recompiles
     assert recompiles
     assert function.measurement.proof == "something was compiled (2x)"
@@ -393,7 +394,7 @@ def test_filled_disk_caches_do_not_speed_cold_compiles(
 
     a = shard(8, 8)
     times: dict[str, dict[State, list[int]]] = {"empty": {}, "filled": {}}
-    plan = {"rounds": 2, "calls": 20, "sampler": WallClock(processor_ns)}
+    plan = {"rounds": 2, "repeat": 20, "sampler": WallClock(processor_ns)}
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "filled"))
     torch.compile(program)(a)
     assert list((tmp_path / "filled" / "fxgraph").rglob("*"))

@@ -13,7 +13,7 @@ from torch._dynamo.testing import CompileCounter
 
 from pytest_dtdispatch.comparing.scaling import run_and_measure_sizes
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
-from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
+from pytest_dtdispatch.compiled.model import Compilation
 from pytest_dtdispatch.replay.repeat import run_call
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, WallClock
@@ -63,7 +63,7 @@ def sizes(a: Any, **how: Any) -> None:
 
 def compiled(a: Any, **how: Any) -> None:
     compilation = Compilation(torch.add, (a, a), backend="eager")
-    run_and_measure_compile(compilation, "f", ShardingCaches(), CompilePlan(1, 2, **how))
+    run_and_measure_compile(compilation, "f", ShardingCaches(), Plan(1, 2, **how))
 
 
 @pytest.mark.parametrize(("one_thread", "threads"), [(True, 1), (False, OWN)])

@@ -17,7 +17,7 @@ from pytest_dtdispatch.comparing.measure import run_and_measure_variants
 from pytest_dtdispatch.comparing.model import Variants
 from pytest_dtdispatch.comparing.scaling import run_and_measure_sizes
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
-from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
+from pytest_dtdispatch.compiled.model import Compilation
 from pytest_dtdispatch.replay.repeat import run_call
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.steps.measure import run_and_count
@@ -124,7 +124,7 @@ def test_raising_repetition_leaves_no_hook(hide: Callable[[], Any]) -> None:
 def test_compile_leaves_no_unwaited_collective(block: Block) -> None:
     compilation = Compilation(lambda: {"loss": (block(), None)}, backend="aot_eager", others=((),))
     before = unwaited()
-    compiled = run_and_measure_compile(compilation, "f", ShardingCaches(), CompilePlan(rounds=1, calls=5))
+    compiled = run_and_measure_compile(compilation, "f", ShardingCaches(), Plan(1, 5))
     assert unwaited() == before
     assert compiled.function
     assert compiled.function.measurement.figures.rounds == 1

@@ -14,7 +14,7 @@ from pytest_dtdispatch.comparing.measure import run_and_measure_variants
 from pytest_dtdispatch.comparing.model import Variants
 from pytest_dtdispatch.comparing.scaling import run_and_measure_sizes
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
-from pytest_dtdispatch.compiled.model import Compilation, CompilePlan
+from pytest_dtdispatch.compiled.model import Compilation
 from pytest_dtdispatch.replay.repeat import run_and_measure_call, run_call
 from pytest_dtdispatch.rounds.plan import Plan, Schedule
 from pytest_dtdispatch.rounds.sampler import Pace, WallClock
@@ -68,7 +68,7 @@ def compiles(step: Step, how: Plan) -> None:
         step()
 
     compilation = Compilation(lambda a: a + a, (torch.ones(2),), backend="eager", setup=setup)
-    run_and_measure_compile(compilation, "it", ShardingCaches(), CompilePlan(1, 2, agreement=how.agreement))
+    run_and_measure_compile(compilation, "it", ShardingCaches(), Plan(1, 2, agreement=how.agreement))
 
 
 METHODS = [calls, compares, budgets, scales, compiles]

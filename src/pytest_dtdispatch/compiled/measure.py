@@ -12,13 +12,7 @@ from typing import Any
 
 import torch
 
-from pytest_dtdispatch.compiled.model import (
-    Compilation,
-    CompileCounts,
-    Compiled,
-    CompiledFunction,
-    CompilePlan,
-)
+from pytest_dtdispatch.compiled.model import Compilation, CompileCounts, Compiled, CompiledFunction
 from pytest_dtdispatch.core.environment import is_traced
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
 from pytest_dtdispatch.core.text import show_progress
@@ -26,7 +20,7 @@ from pytest_dtdispatch.errors import MeasurementError, first_line
 from pytest_dtdispatch.replay.repeat import run_call, synchronizer
 from pytest_dtdispatch.replay.replay import NotRepeatable, agreed_reason
 from pytest_dtdispatch.replay.storages import NoCopyError
-from pytest_dtdispatch.rounds.plan import WARMUP_HITS
+from pytest_dtdispatch.rounds.plan import WARMUP_HITS, Plan
 from pytest_dtdispatch.rounds.recorder import SampleRecorder
 from pytest_dtdispatch.rounds.signals import nothing_warned
 from pytest_dtdispatch.rounds.timing import Subject, gc_paused, time_row
@@ -48,7 +42,8 @@ class CompileRounds:
         compilation: the function and its options.
         subject: the uncompiled function.
         caches: sharding caches, and the caches that they depend on.
-        plan: number of compiles and calls.
+        plan: numbers of compiles and calls: each round has a cold compile, a warm one unless the sampler is
+            exact, and ``repeat`` calls of the compiled and of the uncompiled function.
         folder: folder of the code caches of warm compiles; the rehearsal fills them.
 
     Attributes:
@@ -61,7 +56,7 @@ class CompileRounds:
         compilation: Compilation,
         subject: Subject,
         caches: ShardingCaches,
-        plan: CompilePlan,
+        plan: Plan,
         folder: str,
     ) -> None:
         self.counts = CompileCounts()
@@ -217,7 +212,7 @@ class CompileRounds:
     def _calls(self, state: State, fn: Callable[..., Any], refused: str = "") -> None:
         subject, meter = replace(self._subject, fn=fn), self._plan.sampler.meter
         with gc_paused():
-            for calls in (WARMUP_HITS, self._plan.calls):
+            for calls in (WARMUP_HITS, self._plan.repeat):
                 self._synchronize()
                 timed = time_row(subject, meter, subject.prepare, compilerapi.graphs_compiled, calls)
             for figure, before, after in timed:
@@ -231,7 +226,7 @@ def _refused(samples: Samples) -> Samples:
 
 
 def run_and_measure_compile(
-    compilation: Compilation, name: str, caches: ShardingCaches, plan: CompilePlan
+    compilation: Compilation, name: str, caches: ShardingCaches, plan: Plan
 ) -> Compiled:
     """Call a function for the program, uncompiled, then measure compiles and restore its effects."""
     backend, counts, gave_up = compilation.backend, CompileCounts(), ""

@@ -4,39 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from pytest_dtdispatch.core.checks import Setup
 from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.results import Count, OneRow
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import MeasurementError
-from pytest_dtdispatch.rounds.sampler import SAMPLERS, Sampler
-
-if TYPE_CHECKING:
-    from pytest_dtdispatch.rounds.plan import Agreement
 
 METRICS = ("graphs", "graph_breaks", "recompiles")
-
-
-@dataclass(frozen=True)
-class CompilePlan:
-    """Number of compiles and calls.
-
-    Args:
-        rounds: number of cold compiles, and of warm ones.
-        calls: number of calls of the compiled function in each round, and of the uncompiled one.
-        sampler: sampler of each call; if it is exact, there are no warm compiles.
-        one_thread: whether to compile for, and call in, one intra-op thread.
-        agreement: agreement of the ranks that compile together; None for one process.
-    """
-
-    rounds: int = 5
-    calls: int = 40
-    sampler: Sampler = field(default_factory=lambda: SAMPLERS["time"])
-    one_thread: bool = True
-    agreement: Agreement | None = None
 
 
 @dataclass(frozen=True)

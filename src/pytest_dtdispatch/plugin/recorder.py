@@ -14,7 +14,7 @@ from pytest_dtdispatch.advice import advise, with_advice
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.comparing.model import Compared, Variants
 from pytest_dtdispatch.comparing.scaling import Make, Scaling, fit_scaling, run_and_measure_sizes, run_sizes
-from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction, CompilePlan
+from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction
 from pytest_dtdispatch.core.checks import Setup, call_arguments, check_result
 from pytest_dtdispatch.core.measurement import Figures, merge
 from pytest_dtdispatch.core.results import Finding, NamedCall, row_key, row_name
@@ -251,7 +251,7 @@ class Recorder(api.DtDispatch):
         settings, plan = self._settings, self._plan
         rounds = 1 if self._counts else settings.compile_rounds
         calls = 1 if self._counts else max(1, plan.rounds * plan.repeat // rounds)
-        compiles = CompilePlan(rounds, calls, plan.sampler, plan.one_thread, plan.agreement)
+        compiles = replace(plan, rounds=rounds, repeat=calls)
         name = self._begin("compile", self._name_of(compilation.fn, name, "compile"))
         with self._counted(CompiledFunction.kind, name), self._measuring("compile", name):
             compiled = run_and_measure_compile(compilation, name, ShardingCaches(), compiles)

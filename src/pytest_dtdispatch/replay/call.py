@@ -23,9 +23,14 @@ from pytest_dtdispatch.torchapi.ops import (
     op_name,
     open_modes,
     returns_of,
-    tree_leaves,
 )
-from pytest_dtdispatch.torchapi.tensors import TensorTraits, mesh_among, tensor_traits, wrapped_with
+from pytest_dtdispatch.torchapi.tensors import (
+    TensorTraits,
+    mesh_among,
+    tensor_traits,
+    tensors_in,
+    wrapped_with,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -51,8 +56,7 @@ class OpCall(NamedTuple):
 
     def written(self) -> list[torch.Tensor]:
         """Return the tensors that the op writes to according to its schema."""
-        values = [value for argument, value in arguments_of(*self) if is_written(argument)]
-        return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+        return tensors_in([value for argument, value in arguments_of(*self) if is_written(argument)])
 
     def skip_reason(self) -> str | None:
         """Return why the call cannot be repeated according to its schema and tags; None if it can."""
