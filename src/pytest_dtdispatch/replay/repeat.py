@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 from traceback import clear_frames
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -129,20 +129,8 @@ class WriteRecorder(UnnoticedMode):
                 self._phase.refuse(call.skip_reason())
 
 
-class Inspection(NamedTuple):
-    """Result of inspecting a call.
-
-    Args:
-        subject: call to measure.
-        local: op on local shards to measure with it; None if there is none.
-        notes: notes that precede those of the figures.
-        remarks: remarks that precede those of the figures.
-    """
-
-    subject: Subject
-    local: Subject | None = None
-    notes: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
+# The call to measure, its op on local shards if it has one, and figures with notes that precede other notes.
+Inspection = tuple[Subject, Subject | None, Figures]
 
 
 @dataclass
@@ -169,7 +157,7 @@ class RanCall:
 
     def inspect(self, signals: Signals) -> Inspection:
         """Repeat the call once, and return the local ops and collectives that it runs; by default none."""
-        return Inspection(self.subject)
+        return self.subject, None, Figures()
 
     def skip_reason(self, plan: Plan) -> str | None:
         """Return why no rank measures the call; None if all ranks do."""
@@ -198,14 +186,14 @@ class RanCall:
         while blocks.wants_more():
             with repetitions([self], one_thread, caches.clear, plan.agreement is None) as outcome:
                 signals = outcome.signals
-                inspection = self._inspected(signals) if inspects else Inspection(self.subject)
-                subject, local, notes, remarks = inspection
+                inspection = self._inspected(signals) if inspects else (self.subject, None, Figures())
+                subject, local, noted = inspection
                 rounds = Rounds(subject, caches, plan, local, synchronizer(), signals)
                 # Add no other function in between: see `rounds/timing.py`.
                 with self.called(rounds.run) as call:
                     call()
                 figures = rounds.figures
-                notes, remarks = (*notes, *figures.notes), (*remarks, *figures.remarks)
+                notes, remarks = (*noted.notes, *figures.notes), (*noted.remarks, *figures.remarks)
                 outcome.figures = replace(figures, notes=notes, remarks=remarks)
             blocks.add(outcome.figures)
         figures = blocks.figures
@@ -243,8 +231,8 @@ class RanOp(RanCall):
         local = local_op(self.call, below.calls)
         notes = (f"redistributes {', '.join(repeated(redistributed))}",) if redistributed else ()
         if isinstance(local, str):
-            return Inspection(self.subject, None, notes, (f"no local row: {local}",))
-        return Inspection(self.subject, _subject_of_op(local, self.replay), notes)
+            return self.subject, None, Figures(notes=notes, remarks=(f"no local row: {local}",))
+        return self.subject, _subject_of_op(local, self.replay), Figures(notes=notes)
 
 
 @dataclass
@@ -261,7 +249,7 @@ class RanConversion(RanCall):
         if collectives:  # otherwise it would wait for a collective of the program
             wait_for(again)
             subject = replace(subject, release=release_of(self.result))
-        return Inspection(subject, remarks=(f"runs {', '.join(collectives) or 'no collective'}",))
+        return subject, None, Figures(remarks=(f"runs {', '.join(collectives) or 'no collective'}",))
 
 
 @dataclass
