@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 import sysconfig
@@ -26,6 +25,8 @@ TYPED = ("<stdin>", "<ipython-input", "<doctest", "<console>")
 # Parts of paths of packages that run tests, and of code that the compiler writes.
 HIDDEN = (f"{os.sep}_pytest{os.sep}", f"{os.sep}pluggy{os.sep}", "torchinductor_")
 
+# Folders of the standard library; read once, because sysconfig takes as long as a step.
+PYTHON = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
 # Folders of this plugin, and files of torch, between the line that calls an op and its propagation.
 BETWEEN = ("rounds", "replay", "lines", "steps", "torchapi")
 CALLING = ("distributed/tensor/", "_tensor.py", "functional.py", "_ops.py", "_compile.py")
@@ -95,7 +96,6 @@ class Frames:
         installed = Path(torch.__file__).parents[1]
         self._suite = _folder(ours / "suite")  # treated as user code
         self._hidden = tuple(map(_folder, (ours, installed / "torch", installed / "functorch")))
-        self._python = _folders_of_python()
         no_fsdp = bool(missing_fsdp_name())
         self._of_paths = {  # the first path that a file starts with decides
             str(Path(torch.nn.utils.__file__).parent / "clip_grad.py"): FrameOwner.CLIPPING,
@@ -153,7 +153,7 @@ class Frames:
                 return owner
         is_hidden = file.startswith(self._hidden) and not file.startswith(self._suite)
         is_installed = "site-packages" in file or "dist-packages" in file
-        is_python = file.startswith(self._python) and not is_installed
+        is_python = file.startswith(PYTHON) and not is_installed
         is_hidden |= file.startswith(self._wrappers)
         if is_hidden or is_python or any(part in file for part in HIDDEN):
             return FrameOwner.NOTHING
@@ -179,11 +179,6 @@ def is_running(frame: FrameType | None, code: CodeType) -> bool:
 
 def _folder(path: str | Path) -> str:
     return f"{path}{os.sep}"
-
-
-@functools.cache  # sysconfig takes as long as a step
-def _folders_of_python() -> tuple[str, ...]:
-    return tuple(_folder(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 
 
 class StackView(NamedTuple):
