@@ -51,24 +51,19 @@ class ProfilerRange:
         self._name = name
         self._range: Any = None
 
-    def __enter__(self) -> ProfilerRange:
-        self.show()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self.end()
-
     def show(self) -> None:
         """Begin the range if a profiler is running in this thread."""
         if is_profiling() and self._range is None:
             self._range = new_range(f"{self._kind} {self._name()}")
             self._range.__enter__()
 
-    def end(self) -> None:
+    def end(self, *exception: Any) -> None:
         """End the range, even if the profiler has stopped."""
         if self._range is not None:
             self._range.__exit__(None, None, None)
             self._range = None
+
+    __enter__, __exit__ = show, end
 
 
 @contextmanager
