@@ -68,11 +68,11 @@ class MeasurementLock:
 def refuse_elsewhere() -> None:
     """Raise if another thread is measuring."""
     with _lock:
-        for void in [each for each in _open if each.is_void()]:
-            _open.remove(void)
-            void.contexts.close()
-        for each in _open:
-            if not each.is_of_this_thread():
+        for each in [*_open]:
+            if each.is_void():
+                _open.remove(each)
+                each.contexts.close()
+            elif not each.is_of_this_thread():
                 raise MeasurementError(
                     f"{each.activity} in thread {each.thread.name!r}: two threads would measure each other, "
                     "so let that one end first"
