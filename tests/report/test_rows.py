@@ -27,7 +27,7 @@ from pytest_dtdispatch.core.text import column_scale
 from pytest_dtdispatch.plugin.kinds import MEASURED
 from pytest_dtdispatch.report.document import Document, View
 from pytest_dtdispatch.report.markdown import document_text
-from pytest_dtdispatch.report.rows import document, timed_document
+from pytest_dtdispatch.report.rows import document, scatter_text, timed_document
 from pytest_dtdispatch.report.terminal import NO_EDGE, document_lines, plain_text
 from tests.rendered import line_of, lines_of, table_of, titles_of
 from tests.reported_runs import measured
@@ -123,6 +123,14 @@ def test_outputs_match_the_saved_text() -> None:
 def test_column_unit_is_equal_in_every_run(miss: int, hit: int, cells: list[str]) -> None:
     line = line_of(document({"test_a": [row("add", {State.MISS: [miss], State.HIT: [hit]})]}, View()))
     assert [line.cells[i] for i in (0, 1, 2)] == cells
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [((100,) * 6, "0"), ((100, 1099) * 6, "999"), ((100, 1100) * 6, ">999"), ((1, 900_000) * 6, ">999")],
+)
+def test_scatter_has_at_most_four_characters(ns: tuple[int, ...], text: str) -> None:
+    assert scatter_text(Samples(State.HIT, ns)) == text
 
 
 def test_empty_table_has_no_groups() -> None:

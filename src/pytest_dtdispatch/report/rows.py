@@ -66,7 +66,9 @@ EXPENDABLE = (
 
 def scatter_text(samples: Samples | None) -> str:
     """Format the scatter of samples in percent; a dash if unknown."""
-    return "-" if samples is None or samples.scatter is None else f"{100 * samples.scatter:,.0f}"
+    if samples is None or samples.scatter is None:
+        return "-"
+    return f"{100 * samples.scatter:.0f}" if samples.scatter < 9.995 else ">999"
 
 
 def columns(view: View) -> Iterator[tuple[Column, CellText]]:
