@@ -44,6 +44,7 @@ MAX_LINES = 3
 MIN_SHARE = 0.01  # minimum saving as a share of the step
 MIN_SUMS = 3  # minimum number of tensors that are sent one by one
 BUCKET_BYTES = 25 * 2**20  # as in DDP: larger buckets are hardly faster
+LOSS_OPS = ("_log_softmax", "nll_loss")  # names of the ops of a cross entropy begin so
 # With 2 KiB of logits loss_parallel took 7.5 times as long, with 32 MiB 0.56 times. Sizes between: untried.
 MIN_LOGITS_BYTES = 2**22
 MIN_GROUPS = 8  # minimum number of FSDP groups
@@ -404,10 +405,31 @@ def matrices_gathered_again(observed: Observed) -> Iterator[Advice]:
         yield _advice(seen, group, change, count, "redistribution", ns)
 
 
+def _of_losses(observed: Observed) -> list[list[Redistribution]]:
+    """Group redistributions that ``loss_parallel`` avoids by the line of the loss, those of logits first.
+
+    Since torch 2.15 a cross entropy shards logits by row, gathers the log-probabilities, and shards labels.
+    """
+    of_logits = [one for one in observed.last(Redistribution) if _is_of_logits(one)]
+    of_ops = [one for one in _implied(observed) if one.op.startswith(LOSS_OPS) and not _is_of_logits(one)]
+    groups = _grouped(of_logits, lambda one: _line(one.place))
+    for group in groups:
+        tensor, line = group[0].tensor, _line(group[0].place)
+        group += [
+            one for one in of_ops if _line(one.place) == line and (one.tensor == tensor or not one.bytes)
+        ]
+    return [group for group in groups if max(one.bytes for one in group) >= MIN_LOGITS_BYTES]
+
+
+def _is_of_logits(one: Redistribution) -> bool:
+    """Return whether a redistribution moves logits that are sharded by class, on one mesh dimension."""
+    is_by_class = one.source == (f"S{one.tensor.count(',')}",) and (one.is_implied or one.target == ("R",))
+    return one.is_for_loss and is_by_class
+
+
 def logits_gathered(observed: Observed) -> Iterator[Advice]:
     """Advise if logits that are sharded by class are gathered for a cross entropy."""
-    of_logits = [one for one in observed.last(Redistribution) if _is_of_logits(one)]
-    for group in _grouped(of_logits, lambda one: _line(one.place)):
+    for group in _of_losses(observed):
         first = group[0]
         alike, has_cost = (_implied(observed), _moves_implicitly)
         if not first.is_implied:
@@ -420,17 +442,11 @@ def logits_gathered(observed: Observed) -> Iterator[Advice]:
         yield _advice(seen, group, change, len(group), "redistribution", ns)
 
 
-def _is_of_logits(one: Redistribution) -> bool:
-    """Return whether ``loss_parallel``, which supports one mesh dimension, avoids a redistribution."""
-    is_by_class = one.source == (f"S{one.tensor.count(',')}",) and one.target == ("R",)
-    return one.is_for_loss and is_by_class and one.bytes >= MIN_LOGITS_BYTES
-
-
 def _implied_groups(observed: Observed) -> list[list[Redistribution]]:
     """Group implied redistributions by tensor, except those of partial sums and those of other rules."""
-    others = set(map(id, _of_matrices(observed)))
+    others = set(map(id, chain(_of_matrices(observed), *_of_losses(observed))))
     moved = (one for one in _implied(observed) if one.bytes and not _is_partial(one.source))
-    rest = (one for one in moved if id(one) not in others and not _is_of_logits(one))
+    rest = (one for one in moved if id(one) not in others)
     return _grouped(rest, lambda one: (one.tensor_number or id(one), one.target, _phase(one)))
 
 

@@ -56,7 +56,8 @@ FIRES: dict[Program, str] = {
     programs.state_dict_gathered: "6 tensors gathered one by one at *: concatenate *5 redistributions*",
     programs.small_groups: "8 FSDP groups of 1,088 bytes or less gathered and reduced one by one at *",
     programs.group_gathered_for_each_chunk: "1,088 bytes of an FSDP group gathered 8 times at *, head): *",
-    programs.logits_gathered: "f32[[]128,8192] S1 -> R redistributed for a cross entropy at *: keep it *",
+    # Since torch 2.15 a softmax shards them by row.
+    programs.logits_gathered: "f32[[]128,8192] S1 -> [RS]* redistributed for a cross entropy at *: keep it *",
     programs.logits_gathered_by_a_module: "f32[[]2,64,8192] S2 -> R redistributed for a cross entropy at *",
     programs.grown: "mm, relu, detach, * missed in each step at *: pad to a few sizes*at most 8 misses*",
     programs.new_size_each_time: "slice missed in each step at *: pad to a few sizes*",
