@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import gc
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +32,7 @@ if settings is not None:
     settings.register_profile("fuzz", max_examples=1000)
 
 SLOW = 20  # a test marked slow takes as long as this many others
+MARKED_TORCH = re.compile(r"^pytestmark = (?:\[[^\]]*)?pytest\.mark\.torch\b", re.MULTILINE)
 
 Shard = Callable[..., "DTensor"]
 Capture = Callable[..., "dict[str, Measurement]"]
@@ -76,7 +77,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
         return None
     if deselects_torch(config):
-        return is_marked_torch(ast.parse(collection_path.read_text())) or None
+        return bool(MARKED_TORCH.search(collection_path.read_text())) or None
     if config.option.markexpr.startswith("long"):
         return "pytest.mark.long" not in collection_path.read_text() or None
     return None
@@ -90,14 +91,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             length[item.path] += SLOW if item.get_closest_marker("slow") else 1
         items.sort(key=lambda item: -length[item.path])
-
-
-def is_marked_torch(module: ast.Module) -> bool:
-    return any(
-        "pytest.mark.torch" in ast.unparse(node.value)
-        for node in module.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
-    )
 
 
 @pytest.fixture

@@ -31,7 +31,12 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 
 
-TREES = {module_name(path): ast.parse(path.read_text("utf-8")) for path in sorted(SOURCE.rglob("*.py"))}
+PATHS = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
+
+
+@functools.cache
+def tree(name: str) -> ast.Module:
+    return ast.parse(PATHS[name].read_text("utf-8"))
 
 
 def folder(name: str) -> str:
@@ -57,17 +62,19 @@ def at_import_time(node: ast.AST) -> Iterator[ast.AST]:
         yield from at_import_time(child)
 
 
+@functools.cache
 def imports(name: str, walk: Callable[[ast.AST], Iterator[ast.AST]] = ast.walk) -> set[str]:
-    return {each for node in walk(TREES[name]) for each in imported(node)}
+    return {each for node in walk(tree(name)) for each in imported(node)}
 
 
+@functools.cache
 def ours(name: str, walk: Callable[[ast.AST], Iterator[ast.AST]] = ast.walk) -> set[str]:
     """Return the files of the package that a file imports."""
     inner = [
         each.removeprefix(f"{PACKAGE}.") for each in imports(name, walk) if each.startswith(f"{PACKAGE}.")
     ]
     # In `from package.folder import thing`, the thing is a file or a name in a file.
-    return {each if each in TREES else each.rpartition(".")[0] or "__init__" for each in inner} - {name}
+    return {each if each in PATHS else each.rpartition(".")[0] or "__init__" for each in inner} - {name}
 
 
 def from_outside(name: str, *packages: str) -> set[str]:
@@ -80,9 +87,9 @@ def loads_torch(name: str) -> bool:
     return "torch" in roots or any(loads_torch(each) for each in ours(name, at_import_time))
 
 
-def private_names(tree: ast.AST) -> Iterator[str]:
+def private_names(module: ast.AST) -> Iterator[str]:
     """Yield private names of other packages except `_replace`, and names of private modules of torch."""
-    for node in ast.walk(tree):
+    for node in ast.walk(module):
         if isinstance(node, ast.Attribute) and re.match(r"_(?!_|replace$)", node.attr):
             if ast.unparse(node.value).partition(".")[0] not in OWN:
                 yield f"line {node.lineno}: {ast.unparse(node)}"
@@ -102,49 +109,49 @@ def lines_without_docstring(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int
 
 def test_imports_are_acyclic_with_few_layers() -> None:
     layers: dict[str, int] = {}
-    for name in TopologicalSorter({name: ours(name) for name in TREES}).static_order():
+    for name in TopologicalSorter({name: ours(name) for name in PATHS}).static_order():
         layers[name] = 1 + max((layers[below] for below in ours(name)), default=0)
     assert max(layers.values()) <= MAX_LAYERS, max(layers, key=lambda name: layers[name])
 
 
 def test_files_import_only_from_lower_folders() -> None:
-    order = {name: FOLDERS.index(folder(name)) for name in TREES}
-    assert not [(name, below) for name in TREES for below in ours(name) if order[below] > order[name]]
+    order = {name: FOLDERS.index(folder(name)) for name in PATHS}
+    assert not [(name, below) for name in PATHS for below in ours(name) if order[below] > order[name]]
 
 
 def test_data_rules_and_reports_do_not_import_torch() -> None:
-    plain = [name for name in TREES if folder(name) in NEITHER_TORCH_NOR_PYTEST]
+    plain = [name for name in PATHS if folder(name) in NEITHER_TORCH_NOR_PYTEST]
     assert not {name: found for name in plain if (found := from_outside(name, "torch"))}
 
 
 def test_only_plugin_imports_pytest_and_pytest_benchmark() -> None:
-    others = [name for name in TREES if folder(name) not in ("plugin", "suite")]
+    others = [name for name in PATHS if folder(name) not in ("plugin", "suite")]
     assert not {
         name: found for name in others if (found := from_outside(name, "pytest", "_pytest", "pluggy"))
     }
-    assert [name for name in TREES if from_outside(name, "pytest_benchmark")] == ["plugin.pytest_benchmark"]
+    assert [name for name in PATHS if from_outside(name, "pytest_benchmark")] == ["plugin.pytest_benchmark"]
 
 
 def test_only_torchapi_uses_private_names_of_torch() -> None:
-    others = [name for name in TREES if folder(name) != "torchapi"]
+    others = [name for name in PATHS if folder(name) != "torchapi"]
     modules = [(name, each) for name in others for each in from_outside(name, "torch") if "._" in each]
     assert not modules
     # Files that import neither torch nor pytest cannot use their private names.
     knowing = [name for name in others if folder(name) not in NEITHER_TORCH_NOR_PYTEST]
-    found = {name for name in knowing if [*private_names(TREES[name])]}
+    found = {name for name in knowing if [*private_names(tree(name))]}
     assert found == {"plugin.pytest_internals", "plugin.pytest_benchmark"}
-    assert [name for name in TREES if from_outside(name, "_pytest")] == ["plugin.pytest_internals"]
+    assert [name for name in PATHS if from_outside(name, "_pytest")] == ["plugin.pytest_internals"]
 
 
 def test_torch_is_not_loaded_at_every_start() -> None:
-    assert not [name for name in TREES if folder(name) in LOADED_WITHOUT_TORCH and loads_torch(name)]
+    assert not [name for name in PATHS if folder(name) in LOADED_WITHOUT_TORCH and loads_torch(name)]
 
 
 def test_functions_are_short() -> None:
     assert not {
         f"{name}.{node.name}": lines
-        for name, tree in TREES.items()
-        for node in ast.walk(tree)
+        for name in PATHS
+        for node in ast.walk(tree(name))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         and (lines := lines_without_docstring(node)) > MAX_FUNCTION_LINES
     }
@@ -183,6 +190,11 @@ def replaced_in(test: ast.Module) -> Iterator[str]:
 
 
 def test_tests_replace_no_private_names() -> None:
-    tests = {str(path): ast.parse(path.read_text()) for path in Path(__file__).parent.rglob("*.py")}
-    assert not {name: found for name, test in tests.items() if (found := [*replaced_in(test)])}
+    tests = {str(path): path.read_text() for path in Path(__file__).parent.rglob("*.py")}
+    # Parsing takes most of the time: a file without private names needs none.
+    assert not {
+        name: found
+        for name, text in tests.items()
+        if re.search(r"[.'\"]_(?!_)", text) and (found := [*replaced_in(ast.parse(text))])
+    }
     assert {found[:6] for found in replaced_in(ast.parse(REPLACING))} == {f"line {n}" for n in range(3, 9)}
