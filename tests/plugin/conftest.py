@@ -8,6 +8,8 @@ import types
 
 import pytest
 
+# Pytester unloads modules that a run imports first: each run would import the plugin again.
+import pytest_dtdispatch.plugin.session  # noqa: F401
 from pytest_dtdispatch.gates import saved_run
 from pytest_dtdispatch.report import notes
 from pytest_dtdispatch.rounds import blocks

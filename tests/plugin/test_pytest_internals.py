@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import pytest
 
@@ -13,6 +12,21 @@ from pytest_dtdispatch.plugin.pytest_internals import (
     terminal_file,
     terminal_width,
 )
+
+
+LAST_LINE = """
+import pytest
+from pytest_dtdispatch.plugin.pytest_internals import add_to_last_line
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter):
+    add_to_last_line(terminalreporter, "odd rows", [1, 2], is_failure={is_failure})
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_other_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
 def reporter_of(config: pytest.Config) -> pytest.TerminalReporter:
@@ -46,14 +60,8 @@ def test_terminal_has_a_width_and_a_file(pytester: pytest.Pytester, monkeypatch:
 
 @pytest.mark.parametrize("is_failure", [False, True])
 def test_last_line_has_our_counts(pytester: pytest.Pytester, is_failure: bool) -> None:
-    Path("test_it.py").write_text("def test_it(): pass")
-    Path("conftest.py").write_text(
-        "import pytest\n"
-        "from pytest_dtdispatch.plugin.pytest_internals import add_to_last_line\n"
-        "@pytest.hookimpl(trylast=True)\n"
-        "def pytest_terminal_summary(terminalreporter):\n"
-        f"    add_to_last_line(terminalreporter, 'odd rows', [1, 2], is_failure={is_failure})\n"
-    )
-    last = pytester.runpytest_subprocess("--color=yes").outlines[-1]
+    pytester.makepyfile("def test_it(): pass")
+    pytester.makeconftest(LAST_LINE.format(is_failure=is_failure))
+    last = pytester.runpytest_inprocess("--color=yes").outlines[-1]
     assert "2 odd rows" in last
     assert ("\x1b[31m" in last) is is_failure

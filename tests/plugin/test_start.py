@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,81 +46,111 @@ WITH_FIXTURES = "def test_torch(dtdispatch, device_mesh, mesh_factory, process_g
 # Without plugins that import more than a run needs: pytest-randomly imports NumPy.
 OTHERS = ("hypothesispytest", "xdist", "codspeed", "randomly", "asyncio", "rerunfailures", "timeout")
 FAST = ("-pno:cacheprovider", *(f"-pno:{name}" for name in OTHERS))
+MAIN = """
+import json, sys
+import pytest
+
+for args in json.loads(sys.argv[1]):
+    print("status:", int(pytest.main(args)), flush=True)
+"""
+# By name of a run: its arguments. They run in one process, the one with the fewest imports first.
+RUNS = {
+    "": ("-cnone.ini", "test_nothing.py"),
+    "ini": ("-call.ini", "test_marked.py"),
+    "collecting": ("-call.ini", "--co", "test_marked.py", "test_fixtures.py"),
+    "collecting to measure": (
+        *("-call.ini", "--co", "test_marked.py", "test_fixtures.py"),
+        *("--dtdispatch-all", "--benchmark-only"),
+    ),
+    "mistake": ("-cnone.ini", "--dtdispatch", "--dtdispatch-mesh=2x"),
+    "fixture": ("-cnone.ini", "test_unmeasured.py"),
+    "markers": ("-cnone.ini", "--markers"),
+    "fixtures": ("-cnone.ini", "--fixtures", "test_unmeasured.py"),
+}
 
 
-def run_alone(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    """Run pytest in a subprocess, where nothing is imported yet."""
-    pytester.makeconftest(PRINT_IMPORTS)
-    return pytester.runpytest_subprocess(*FAST, *args)
+def run_alone(folder: Path, *runs: tuple[str, ...]) -> list[pytest.LineMatcher]:
+    """Run pytest in a subprocess, where nothing is imported yet; return the output of each run."""
+    (folder / "conftest.py").write_text(PRINT_IMPORTS)
+    words = json.dumps([(*FAST, *args) for args in runs])
+    command = [sys.executable, "-c", MAIN, words]
+    output = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout
+    found = [text.splitlines() for text in re.findall(r"(?s).*?^status: \d$", output, re.MULTILINE)]
+    assert len(found) == len(runs)
+    return [pytest.LineMatcher(lines) for lines in found]
 
 
-@pytest.mark.parametrize("ini", ["", INI], ids=["", "ini"])
-def test_unmeasured_run_imports_only_hooks_and_settings(pytester: pytest.Pytester, ini: str) -> None:
-    pytester.makeini(ini or "[pytest]\n")
-    pytester.makepyfile(TESTS if ini else "def test_nothing(tmp_path): pass")
-    result = run_alone(pytester)
-    assert result.ret == pytest.ExitCode.OK
-    ours = "*" if ini else "plugin plugin.hooks plugin.settings end"
-    result.stdout.fnmatch_lines(["imported: end", f"ours: {ours}"])
-
-
-@pytest.mark.parametrize("args", [(), ("--dtdispatch-all", "--benchmark-only")])
-def test_torch_is_imported_late_and_measuring_has_header(
-    pytester: pytest.Pytester, args: tuple[str, ...]
-) -> None:
-    """Collection does not import torch, and only a measuring run has a header."""
-    pytester.makeini(INI)
-    pytester.makepyfile(TESTS, test_fixtures=WITH_FIXTURES)
-    result = run_alone(pytester, "--co", *args)
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["*3 tests collected*", "imported: end"])
-    headers = [line for line in result.outlines if line.startswith("dtdispatch:")]
-    if args:
-        assert fnmatch.fnmatchcase(headers.pop(), "dtdispatch: load *")
-    where = "dtdispatch: *, metric=time mesh=2x4 device=auto backend=fake"
-    counts = "dtdispatch: rounds=5 repeat=10 max_time=1s ops=add[*]"
-    message = (where, counts) if args else ()
-    assert len(headers) == len(message)
-    assert all(map(fnmatch.fnmatchcase, headers, message))
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pytest.LineMatcher]:
+    """Return the output of each of RUNS."""
+    folder = tmp_path_factory.mktemp("unmeasured")
+    files = {
+        "none.ini": "[pytest]\n",
+        "all.ini": INI,
+        "test_nothing.py": "def test_nothing(tmp_path): pass",
+        "test_marked.py": TESTS,
+        "test_fixtures.py": WITH_FIXTURES,
+        "test_unmeasured.py": "def test_unmeasured(dtdispatch): assert not dtdispatch.enabled",
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return dict(zip(RUNS, run_alone(folder, *RUNS.values()), strict=True))
 
 
 @pytest.mark.parametrize(
-    ("args", "status", "lines"),
+    ("name", "lines"),
     [
-        (("--dtdispatch", "--dtdispatch-mesh=2x"), pytest.ExitCode.USAGE_ERROR, []),
-        (("-k", "unmeasured"), pytest.ExitCode.OK, ["*1 passed*"]),
-        (("--markers",), pytest.ExitCode.OK, ["@pytest.mark.dtdispatch(rounds=..., *, mesh=..., *): *"]),
+        ("", ["imported: end", "ours: plugin plugin.hooks plugin.settings end", "status: 0"]),
+        ("ini", ["imported: end", "status: 0"]),
+        ("mistake", ["imported: end", f"status: {int(pytest.ExitCode.USAGE_ERROR)}"]),
+        ("fixture", ["*1 passed*", "imported: end", "status: 0"]),
+        ("markers", ["@pytest.mark.dtdispatch(rounds=..., *, mesh=..., *): *", "imported: end", "status: 0"]),
         (
-            ("--fixtures",),
-            pytest.ExitCode.OK,
-            [f"{name} -- *" for name in ("device_mesh", "dtdispatch", "mesh_factory", "process_group")],
+            "fixtures",
+            [
+                *(f"{name} -- *" for name in ("device_mesh", "dtdispatch", "mesh_factory", "process_group")),
+                *("imported: end", "status: 0"),
+            ],
         ),
     ],
-    ids=["mistake", "fixture", "markers", "fixtures"],
 )
-def test_unmeasured_commands_do_not_import_torch(
-    pytester: pytest.Pytester, args: tuple[str, ...], status: int, lines: list[str]
+def test_unmeasured_run_does_not_import_torch(
+    outputs: dict[str, pytest.LineMatcher], name: str, lines: list[str]
 ) -> None:
-    pytester.makepyfile("def test_unmeasured(dtdispatch): assert not dtdispatch.enabled")
-    result = run_alone(pytester, *args)
-    assert result.ret == status
-    for line in (*lines, "imported: end"):
-        result.stdout.fnmatch_lines([line])
+    """Without settings, only hooks and settings are imported."""
+    for line in lines:
+        outputs[name].fnmatch_lines([line])
+
+
+@pytest.mark.parametrize("measures", [False, True])
+def test_torch_is_imported_late_and_measuring_has_header(
+    outputs: dict[str, pytest.LineMatcher], measures: bool
+) -> None:
+    """Collection does not import torch, and only a measuring run has a header."""
+    output = outputs["collecting to measure" if measures else "collecting"]
+    output.fnmatch_lines(["*3 tests collected*", "imported: end", "*", "status: 0"])
+    headers = [line for line in output.lines if line.startswith("dtdispatch:")]
+    message = (
+        "dtdispatch: *, metric=time mesh=2x4 device=auto backend=fake",
+        "dtdispatch: rounds=5 repeat=10 max_time=1s ops=add[*]",
+        "dtdispatch: load *",
+    )
+    assert len(headers) == (len(message) if measures else 0)
+    assert all(map(fnmatch.fnmatchcase, headers, message))
 
 
 @pytest.mark.torch
 def test_measuring_run_imports_torch(pytester: pytest.Pytester) -> None:
     # Proves that the check of the other tests can fail.
     pytester.makepyfile(WITH_FIXTURES)
-    result = run_alone(pytester, "--dtdispatch")
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["imported: torch * torchapi *"])
+    [output] = run_alone(pytester.path, ("--dtdispatch",))
+    output.fnmatch_lines(["*= 1 passed*", "imported: torch * torchapi *"])
 
 
 def test_plugin_has_its_package_name(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makepyfile(TESTS)
     for name in ("pytest_dtdispatch.plugin", "pytest_dtdispatch.plugin.hooks"):
-        result = pytester.runpytest_subprocess("-p", name, "--dtdispatch", "--co")
+        result = pytester.runpytest_inprocess("-p", name, "--dtdispatch", "--co")
         assert result.ret == pytest.ExitCode.OK
         result.stdout.fnmatch_lines(["dtdispatch: *mesh=4 *"])
