@@ -17,19 +17,15 @@ pytestmark = [
     pytest.mark.skipif(not find_spec("hatchling"), reason="hatchling is not installed: pip install .[dev]"),
     pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git lists the tracked files"),
 ]
-BUILD = "import sys; from hatchling.build import build_{0} as build; print(build(sys.argv[1]))"
+BUILD = "import sys; from hatchling.build import *; build_wheel(sys.argv[1]); build_sdist(sys.argv[2])"
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """Return the file names of each package."""
-    names = {}
-    for kind in ("wheel", "sdist"):
-        folder = tmp_path_factory.mktemp(kind)
-        subprocess.run([sys.executable, "-c", BUILD.format(kind), str(folder)], cwd=ROOT, check=True)
-        [path] = folder.iterdir()
-        names[kind] = set(_names(path))
-    return names
+    folders = {kind: tmp_path_factory.mktemp(kind) for kind in ("wheel", "sdist")}
+    subprocess.run([sys.executable, "-c", BUILD, *map(str, folders.values())], cwd=ROOT, check=True)
+    return {kind: {*_names(*folder.iterdir())} for kind, folder in folders.items()}
 
 
 def _names(path: Path) -> list[str]:

@@ -25,16 +25,22 @@ esac
 """
 
 
-@pytest.fixture
-def shallow(tmp_path: Path) -> Path:
-    """Return a shallow checkout of one commit, as in a job, of a repository with two commits."""
-    origin, clone = tmp_path / "origin", tmp_path / "clone"
-    origin.mkdir()
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a repository with two commits."""
+    origin = tmp_path_factory.mktemp("origin")
     git(origin, "init", "--quiet", "--initial-branch", "main")
     git(origin, "config", "uploadpack.allowAnySHA1InWant", "true")  # like GitHub
     for name in ("base", "head"):
         (origin / name).touch()
         commit(origin, name)
+    return origin
+
+
+@pytest.fixture
+def shallow(origin: Path, tmp_path: Path) -> Path:
+    """Return a shallow checkout of one commit of that repository, as in a job."""
+    clone = tmp_path / "clone"
     git(tmp_path, "clone", "--quiet", "--depth", "1", f"file://{origin}", str(clone))
     (tmp_path / "python").write_text(STAND_IN)
     (tmp_path / "python").chmod(0o755)
@@ -137,8 +143,8 @@ def test_only_the_checkout_is_measured_without_a_base(shallow: Path) -> None:
     assert "--metric" not in done.stdout
 
 
-def test_base_missing_from_shallow_checkout_is_fetched(shallow: Path, tmp_path: Path) -> None:
-    base = git(tmp_path / "origin", "rev-parse", "HEAD~1").strip()
+def test_base_missing_from_shallow_checkout_is_fetched(origin: Path, shallow: Path, tmp_path: Path) -> None:
+    base = git(origin, "rev-parse", "HEAD~1").strip()
     variables = {"DTDISPATCH_TESTS": "tests -k add", "DTDISPATCH_AB_TIME": "--pairs 4"}
     done = run(shallow, DTDISPATCH_BASE=base, DTDISPATCH_STAGES="time", **variables)
     assert git(shallow, "cat-file", "-t", base) == "commit\n"

@@ -13,6 +13,8 @@ from pytest_dtdispatch.plugin.pytest_internals import (
     terminal_width,
 )
 
+# pytest collects garbage at the end of each configuration, over everything that other tests imported.
+pytestmark = pytest.mark.usefixtures("young_heap")
 
 LAST_LINE = """
 import pytest
