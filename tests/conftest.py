@@ -101,6 +101,16 @@ def young_heap() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.fixture
+def reset_compilers() -> Iterator[None]:
+    """Reset torch.compile before and after a test."""
+    import torch
+
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
 def namespaces() -> list[Mapping[Any, Any]]:
     """Return the namespaces of DTensor and of everything that we install hooks in."""
     import torch

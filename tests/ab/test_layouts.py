@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.cli import main
-from tests.ab.test_sides import git
+from tests.ci.pull_requests import commit, git
 
 pytestmark = [pytest.mark.torch, pytest.mark.long]
 FILES = {
@@ -73,10 +73,9 @@ def test_head_is_measured_or_refused(
             f"import sys; sys.path.insert(0, {str(tmp_path / conftest)!r})"
         )
     git(repository, "init", "--quiet")
-    git(repository, "add", "--all")
-    git(repository, "commit", "--quiet", "--message", "old")
+    commit(repository, "old")
     (repository / "python/dtd_layers/__init__.py").write_text(HEAD)
-    git(repository, "commit", "--quiet", "--all", "--message", "new")
+    commit(repository, "new")
     shutil.copytree(repository / "python", tmp_path / COPIED)
     source = str(Path(__file__).parents[2] / "src")
     monkeypatch.setenv(

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from pytest_dtdispatch.cli import main
 from tests.ab.fakes import calls, fake_python
-
-
-def git(folder: Path, *words: str) -> str:
-    identity = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.org")
-    command = ["git", "-C", str(folder), *identity, *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+from tests.ci.pull_requests import commit, git
 
 
 @pytest.fixture
@@ -26,8 +20,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     git(repository, "init", "--quiet")
     for tag in ("old", "new"):
         (folder / "which.txt").write_text(tag)
-        git(repository, "add", "--all")
-        git(repository, "commit", "--quiet", "--message", tag)
+        commit(repository, tag)
         git(repository, "tag", tag)
     monkeypatch.chdir(folder)
     return folder

@@ -19,7 +19,7 @@ from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from tests.ab.fakes import calls, fake_python
 from tests.ab.test_ab import is_gone, wait_for
-from tests.ab.test_sides import git
+from tests.ci.pull_requests import commit, git
 
 VERSIONS = Versions("3.12.3", "0.1.0", "2.13.0", "abc", "a CPU")
 
@@ -78,8 +78,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "lib" / "__init__.py").touch()
     (folder / ".gitignore").write_text("*.so\n.venv\n")
     git(folder, "init", "--quiet")
-    git(folder, "add", "--all")
-    git(folder, "commit", "--quiet", "--message", "one")
+    commit(folder, "one")
     monkeypatch.chdir(folder)
     return folder
 

@@ -10,7 +10,7 @@ import os
 import re
 import resource
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ from tests.probes import dynamic_compile_error
 if TYPE_CHECKING:
     from tests.conftest import Shard as Make
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("young_heap")]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("reset_compilers", "young_heap")]
 
 COMPILE, CALL, EAGER = 1_000_000, 50, 7
 
@@ -67,13 +67,6 @@ class Compiler:
         if not torch.compiler.is_compiling():
             self.now += EAGER
         return x + x
-
-
-@pytest.fixture(autouse=True)
-def _reset_compilers() -> Iterator[None]:
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
 
 
 def measure(fn: Callable[..., Any], *args: Any, plan: dict[str, Any] | None = None, **how: Any) -> Compiled:

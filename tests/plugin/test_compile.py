@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, WallClock
 from tests.plugin_runs import benchmarks_of, import_compilers, measure_source, text_of
 from tests.probes import NATIVE_CACHE, compiles_once_under_a_mode, has, needs_that
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("reset_compilers")]
 
 # Propagations while `x + x` is traced: some versions of torch without a native cache query no cache then.
 ONCE = "1" if has(NATIVE_CACHE) else r"[1-9]\d*"
@@ -48,13 +46,6 @@ def test_recompiles(dtdispatch):
     if dtdispatch.enabled:
         assert compiled.recompiles == 1
 """
-
-
-@pytest.fixture(autouse=True)
-def _reset_compilers() -> Iterator[None]:
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
 
 
 # Rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,16 +22,9 @@ from tests.plugin_runs import import_compilers, measure
 if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.fixtures import MeshFactory
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("reset_compilers")]
 
 import_compilers()
-
-
-@pytest.fixture(autouse=True)
-def _reset_compilers() -> Iterator[None]:
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
 
 
 def two(*numbers: float, training: bool = False) -> TwoTensor:
