@@ -45,9 +45,7 @@ QUICK = {"README.md", "quickstart.md"}
 LONG = "step_time.md"  # its examples compare complete training steps
 BLOCKS = [
     pytest.param(
-        code,
-        id=f"{page.name}, example {number}",
-        marks=[pytest.mark.long] if page.name == LONG else [],
+        code, id=f"{page.name}, example {number}", marks=[pytest.mark.long] if page.name == LONG else []
     )
     for page in PAGES
     if page.name not in WALKED or not IS_OF_THE_PAGES

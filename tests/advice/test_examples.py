@@ -119,10 +119,7 @@ CHANGES: list[Any] = [
     (programs.logits_gathered, programs.loss_over_shards, Redistribution),
     pytest.param(programs.small_groups, programs.several_modules_in_a_group, Collective, marks=FSDP),
     pytest.param(
-        programs.group_gathered_for_each_chunk,
-        programs.group_gathered_for_all_chunks,
-        Collective,
-        marks=FSDP,
+        programs.group_gathered_for_each_chunk, programs.group_gathered_for_all_chunks, Collective, marks=FSDP
     ),
     (programs.wrapped_three_times, programs.wrapped_once, Wrapping),
     (programs.wrapped_for_each_batch, programs.wrapped_for_all_batches, Wrapping),

@@ -11,14 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.advice import (
-    MIN_GROUPS,
-    MIN_LOGITS_BYTES,
-    MIXED,
-    SMALL_GROUP_BYTES,
-    advise,
-    where,
-)
+from pytest_dtdispatch.advice import MIN_GROUPS, MIN_LOGITS_BYTES, MIXED, SMALL_GROUP_BYTES, advise, where
 from pytest_dtdispatch.core.events import Cell, CodePlace, OptimizerStep, Part, Phase
 from pytest_dtdispatch.steps.events import (
     AnyEvent,
@@ -515,12 +508,7 @@ def optimizer_cells(*ops: str, calls: float = 8) -> list[Cell]:
     [
         ("mul_", ADAMW, "op by op over", FUSED),
         ("_foreach_mul_", ADAMW, "by lists of", f"{FUSED} in place of foreach"),
-        (
-            "mul_",
-            ADAMW._replace(is_mixed=True),
-            "op by op over",
-            MIXED,
-        ),
+        ("mul_", ADAMW._replace(is_mixed=True), "op by op over", MIXED),
         ("mul_", UNFUSED, "op by op over", LOCAL),
         ("_foreach_mul_", UNFUSED._replace(is_mixed=True), "by lists of", LOCAL),
     ],

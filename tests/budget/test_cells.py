@@ -384,7 +384,7 @@ def test_two_budgets_are_compared_part_by_part() -> None:
     assert max(map(len, text.splitlines())) <= 80
     table = text.partition("t.py::test: train (budget): before and after\n")[2].splitlines()[:8]
     assert [line.split("  ")[1] for line in table[:7]] == [
-        *("local", "dispatch", "propagation", "redistribution python", "other", "unexplained", "measured"),
+        *("local", "dispatch", "propagation", "redistribution python", "other", "unexplained", "measured")
     ]
     cells = {line.split("  ")[1]: line.split()[-5:] for line in table[:7]}
     # The medians of 200 us and 120 us scatter by 2 % each: differences up to 6.4 us are noise.

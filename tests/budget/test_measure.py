@@ -20,11 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pytest_dtdispatch import fake_mesh
 from pytest_dtdispatch.advice import with_advice
-from pytest_dtdispatch.budget.measure import (
-    ANOTHER_TRACER,
-    budgeted_region,
-    run_and_measure_budget,
-)
+from pytest_dtdispatch.budget.measure import ANOTHER_TRACER, budgeted_region, run_and_measure_budget
 from pytest_dtdispatch.budget.model import Budget, CostShare, MeasuredBudget
 from pytest_dtdispatch.core.events import Phase
 from pytest_dtdispatch.errors import MeasurementError

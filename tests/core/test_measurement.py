@@ -6,12 +6,7 @@ from functools import partial
 
 import pytest
 
-from pytest_dtdispatch.core.measurement import (
-    INSTRUCTIONS,
-    Refused,
-    Samples,
-    State,
-)
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Refused, Samples, State
 from tests.reported_runs import measured
 
 measurement = partial(measured, "add@4")

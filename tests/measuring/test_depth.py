@@ -42,9 +42,7 @@ def test_call_maps_no_frame_memory_at_any_depth() -> None:
     assert {at_depth(depth, median_faults_of_a_call) for depth in range(300)} == {0}
 
 
-def test_stack_reading_call_never_stats_plugin_files(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_stack_reading_call_never_stats_plugin_files(monkeypatch: pytest.MonkeyPatch) -> None:
     paths: list[str] = []
     [ours] = pytest_dtdispatch.__path__
 

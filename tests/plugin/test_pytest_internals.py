@@ -6,12 +6,7 @@ import io
 
 import pytest
 
-from pytest_dtdispatch.plugin.pytest_internals import (
-    junit_xml,
-    root_and_ini,
-    terminal_file,
-    terminal_width,
-)
+from pytest_dtdispatch.plugin.pytest_internals import junit_xml, root_and_ini, terminal_file, terminal_width
 
 # pytest collects garbage at the end of each configuration, over everything that other tests imported.
 pytestmark = pytest.mark.usefixtures("young_heap")

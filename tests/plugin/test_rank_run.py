@@ -272,8 +272,7 @@ def test_suite_skips_without_ranks_with_reason(pytester: pytest.Pytester) -> Non
 
 @pytest.mark.cuda
 @pytest.mark.skipif(
-    torch.cuda.device_count() < 2,
-    reason=f"needs 2 CUDA devices, found {torch.cuda.device_count()}",
+    torch.cuda.device_count() < 2, reason=f"needs 2 CUDA devices, found {torch.cuda.device_count()}"
 )
 def test_suite_runs_on_nccl(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"

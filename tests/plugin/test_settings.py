@@ -165,9 +165,7 @@ def test_fixture_list_names_each_method(pytester: pytest.Pytester) -> None:
     assert methods == set(re.findall(r"^ +(\w+)(?:\(.*\))?: ", text.partition("\n\n")[0], re.MULTILINE))
 
 
-def test_unknown_flag_gets_a_suggestion(
-    pytester: pytest.Pytester,
-) -> None:
+def test_unknown_flag_gets_a_suggestion(pytester: pytest.Pytester) -> None:
     pytester.makeconftest("def pytest_addoption(parser): parser.addoption('--dtdispatch-own')")
     result = pytester.runpytest(*PLUGINS, "--dtdispatch-own=1", "--dtdispatch-meshs=4")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -97,10 +97,7 @@ def test_signature_names_ranks_that_lack_it() -> None:
 
 
 def test_merged_number_is_maximum_and_names_its_ranks() -> None:
-    one, two = (
-        number("t::a", "misses_per_step", 1),
-        number("t::a", "misses_per_step", 2),
-    )
+    one, two = (number("t::a", "misses_per_step", 1), number("t::a", "misses_per_step", 2))
     alone = number("t::b", "collectives", 3)
 
     def merged(*by_rank: list[MetricValue]) -> tuple[MetricValue, ...]:

@@ -20,10 +20,7 @@ from tests.row_ids import number
 
 TRACE = '{"schemaVersion": 1, "traceEvents": [{"ph": "X", "name": "step 1", "ts": 0, "dur": 1}]}'
 MISS, HIT = f"t.py::test_a::{ADD}::miss", f"t.py::test_a::{ADD}::hit"
-NUMBERS = (
-    number("t.py::test_a::train", "misses_per_step", 2),
-    number("t", "wall_ns", 7),
-)
+NUMBERS = (number("t.py::test_a::train", "misses_per_step", 2), number("t", "wall_ns", 7))
 COUNTED = row(ADD, Samples(State.HIT, (66_000, 66_050), unit=INSTRUCTIONS))
 
 

@@ -152,11 +152,7 @@ def test_improved_row_has_a_correction_without_failing() -> None:
 
 def test_failed_gate_lists_rows_changes_and_corrections() -> None:
     rows = [ExpectedRow(name, HIT, value, 0.3) for name, value in (("a", 1000), (LONG, 1000), ("c", 0))]
-    results = [
-        number("a", HIT, 1200),
-        number(LONG, HIT, 123_456),
-        number("c", HIT, 7),
-    ]
+    results = [number("a", HIT, 1200), number(LONG, HIT, 123_456), number("c", HIT, 7)]
     assert expected(rows, results) == [
         "gate: failed against expected.csv: 1 passed, 2 regressed",
         f"  regressed {LONG}",

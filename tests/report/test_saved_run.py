@@ -21,15 +21,7 @@ from pytest_dtdispatch.core.measurement import Refused, Samples, State, Unit
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, TimeChange, Verdict
 from pytest_dtdispatch.report.document import Document, one_line
 from pytest_dtdispatch.report.page import html_page
-from pytest_dtdispatch.report.run import (
-    KEY,
-    NOTHING,
-    VERSION,
-    ReportedRun,
-    decode_run,
-    encode_run,
-    read_run,
-)
+from pytest_dtdispatch.report.run import KEY, NOTHING, VERSION, ReportedRun, decode_run, encode_run, read_run
 from tests.fuzz.inputs import assert_one_line, changed, fuzzed
 from tests.reported_runs import BUDGET, COUNTED, HITS, hostile_run, measured, results_of, row, run_of
 from tests.row_ids import number, row_id

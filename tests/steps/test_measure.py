@@ -85,10 +85,7 @@ def fails(mesh: DeviceMesh) -> None:
 
 ORDERS = list(itertools.permutations(range(4)))
 MISSING: dict[str, tuple[Callable[[DeviceMesh, int], Any], str]] = {
-    "another shape": (
-        lambda mesh, n: doubled(mesh, 4 + n),
-        "shape of self and other [44,8], was [40,8]",
-    ),
+    "another shape": (lambda mesh, n: doubled(mesh, 4 + n), "shape of self and other [44,8], was [40,8]"),
     "another mesh": (
         lambda _, n: doubled(init_device_mesh("cpu", (4,), mesh_dim_names=(f"dp{n}",))),
         "another mesh: dim_names ('dp7',), were ('dp6',)",
@@ -101,10 +98,7 @@ MISSING: dict[str, tuple[Callable[[DeviceMesh, int], Any], str]] = {
         lambda mesh, _: (clear_as_a_program_does(), doubled(mesh)),  # type: ignore[func-returns-value]
         "the caches were cleared since its last call",
     ),
-    "an op that fails": (
-        lambda mesh, _: fails(mesh),
-        "propagation raised RuntimeError, which is not cached",
-    ),
+    "an op that fails": (lambda mesh, _: fails(mesh), "propagation raised RuntimeError, which is not cached"),
 }
 
 
