@@ -40,11 +40,11 @@ def test_measures_without_optional_pytest_plugins(pytester: pytest.Pytester, plu
 @needs_codspeed
 def test_codspeed_run_measures_nothing_with_reason(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEN_LINES, test_theirs="def test_theirs(benchmark): benchmark(len, 'a')")
-    flags = (*PLAIN, "-pno:xdist", *MEASURED)
-    result = pytester.runpytest_subprocess(*flags, "--benchmark-json=rows.json", "-kadd")
+    flags = (*(option for option in ALONE if "codspeed" not in option), *MEASURED)
+    result = pytester.runpytest_inprocess(*flags, "--benchmark-json=rows.json", "-kadd")
     result.stdout.fnmatch_lines(["codspeed: * (disabled, *", ROW])
     assert benchmarks_of(pytester.path / "rows.json")
-    result = pytester.runpytest_subprocess(*flags, "--codspeed", *SHORT)
+    result = pytester.runpytest_inprocess(*flags, "--codspeed", *SHORT)
     result.assert_outcomes(passed=2)
     assert_reported_once_by_us(result, NOTHING + "pytest-codspeed measures this run; leave out --codspeed")
     result.stdout.fnmatch_lines(["*1 benchmarked*"])
@@ -53,7 +53,7 @@ def test_codspeed_run_measures_nothing_with_reason(pytester: pytest.Pytester) ->
 @needs_xdist
 def test_xdist_run_measures_nothing_with_one_reason(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(f"{TEN_LINES}        assert not dtdispatch.enabled", test_plain="def test_a(): pass")
-    result = pytester.runpytest_subprocess(*PLAIN, *MEASURED, "-n2", "--benchmark-json=rows.json")
+    result = pytester.runpytest_subprocess(*PLAIN, *MEASURED, "-n1", "--benchmark-json=rows.json")
     assert result.ret == pytest.ExitCode.OK
     result.assert_outcomes(passed=2)
     assert_reported_once_by_us(

@@ -151,7 +151,7 @@ def test_sizes_are_rows_above_the_exponents(pytester: pytest.Pytester) -> None:
     table = [n for n, line in enumerate(lines) if line.startswith("  adds[")]
     assert len(table) == len(SIZES)
     assert "miss: first call" in "".join(lines[title + 3 :])
-    assert "grows as" not in text_of(measure(pytester, "-qq"))
+    assert "grows as" not in text_of(measure(pytester, "-qq", "-kadds"))
     unmeasured = run(pytester, "-s", passed=3)
     unmeasured.stdout.fnmatch_lines(["*sizes:"])
 

@@ -185,10 +185,6 @@ def test_single_row_needs_no_search() -> None:
     assert not page_of(run_of(row())).all("form")
 
 
-def test_names_are_not_reworded() -> None:
-    assert "drift +-5% of mul" in page_of(run_of(row("drift +-5% of mul"))).text
-
-
 def test_passed_gate_is_at_the_top() -> None:
     passed = RowVerdict(HIT, Verdict.PASSED)
     page = page_of(run_of(gates=(Judgement((passed,), "base.json"),)))
