@@ -289,14 +289,8 @@ dtdispatch.steps(lambda: a @ a, name='implied')
 """
 
 
-@pytest.mark.parametrize("way", ["flag", "marker", "ini"])
-def test_implicit_limit_ignores_explicit_redistributions(pytester: pytest.Pytester, way: str) -> None:
-    limit = "implicit=0"
-    mark = f"@pytest.mark.dtdispatch(max='{limit}')" if way == "marker" else ""
-    flags = (f"--dtdispatch-max={limit}",) if way == "flag" else ()
-    if way == "ini":
-        pytester.makeini(f"[pytest]\ndtdispatch_max = {limit}\n")
-    result = measure_source(pytester, source_of(IMPLICIT, marks=(mark,)), *flags, failed=1)
+def test_implicit_limit_ignores_explicit_redistributions(pytester: pytest.Pytester) -> None:
+    result = measure_source(pytester, source_of(IMPLICIT), "--dtdispatch-max=implicit=0", failed=1)
     result.stdout.fnmatch_lines(
         [
             "E *implied: over its limits",
