@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from pytest_benchmark import plugin as pytest_benchmark
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import pytest_dtdispatch
@@ -262,3 +263,5 @@ def import_compilers() -> None:
 
 
 import_everything()
+# Every run that writes a file of pytest-benchmark would start processes that ask for the CPU.
+pytest_benchmark.get_cpu_info = functools.cache(pytest_benchmark.get_cpu_info)
