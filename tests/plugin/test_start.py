@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 import re
 import subprocess
 import sys
@@ -72,10 +73,11 @@ RUNS = {
 def run_alone(folder: Path, *runs: tuple[str, ...]) -> list[pytest.LineMatcher]:
     """Run pytest in a subprocess, where nothing is imported yet; return the output of each run."""
     (folder / "conftest.py").write_text(PRINT_IMPORTS)
-    words = json.dumps([(*FAST, *args) for args in runs])
+    words = json.dumps([(*FAST, "--basetemp=base", *args) for args in runs])
     command = [sys.executable, "-c", MAIN, words]
-    output = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout
-    found = [text.splitlines() for text in re.findall(r"(?s).*?^status: \d$", output, re.MULTILINE)]
+    env = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    done = subprocess.run(command, cwd=folder, env=env, stdout=subprocess.PIPE, text=True, check=True)
+    found = [text.splitlines() for text in re.findall(r"(?s).*?^status: \d$", done.stdout, re.MULTILINE)]
     assert len(found) == len(runs)
     return [pytest.LineMatcher(lines) for lines in found]
 
