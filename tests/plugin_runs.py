@@ -206,6 +206,15 @@ def assert_mistakes(
         assert frame not in body
 
 
+def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every replacement of a file fail, as on a full disk."""
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Limit torch to one thread: waiting for a second takes milliseconds on a busy machine."""

@@ -39,6 +39,12 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
+def no_other_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load no plugin of an installed package: searching for them takes most of the time."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
+@pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     """Give every run the same latencies; a test may add to the time and counts of its callable."""
     control = types.SimpleNamespace(clock=ScriptedClock(), extra_ns=0)

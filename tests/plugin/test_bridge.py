@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
@@ -21,6 +20,7 @@ from tests.plugin_runs import (
     TEN_LINES,
     TORCH_WARNS,
     benchmarks_of,
+    fill_disk,
     measure,
     measure_source,
     rows,
@@ -226,11 +226,7 @@ def test_full_disk_preserves_earlier_files(
     measure(pytester, "--benchmark-save=base", "--benchmark-json=rows.json")
     files = [pytester.path / "rows.json", *(pytester.path / ".benchmarks").rglob("*.json")]
     before = [path.read_bytes() for path in files]
-
-    def full(self: Path, target: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", full)
+    fill_disk(monkeypatch)
     result = measure(pytester, "--benchmark-save=base", "--benchmark-json=rows.json")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["failed: *rows.json cannot be written: No space left on device"])

@@ -17,6 +17,7 @@ from tests.plugin_runs import (
     assert_gate_failed,
     assert_passed,
     assert_refused,
+    fill_disk,
     measure_source,
     run,
     text_of,
@@ -140,10 +141,7 @@ def test_run_with_failed_last_test_is_complete(pytester: pytest.Pytester) -> Non
 
 
 def test_full_disk_fails_the_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Path, target: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", full)
+    fill_disk(monkeypatch)
     failed(run(pytester, *CSV), "results.csv cannot be written: No space left on device")
 
 

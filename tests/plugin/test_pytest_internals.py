@@ -9,7 +9,7 @@ import pytest
 from pytest_dtdispatch.plugin.pytest_internals import junit_xml, root_and_ini, terminal_file, terminal_width
 
 # pytest collects garbage at the end of each configuration, over everything that other tests imported.
-pytestmark = pytest.mark.usefixtures("young_heap")
+pytestmark = pytest.mark.usefixtures("no_other_plugin", "young_heap")
 
 LAST_LINE = """
 import pytest
@@ -19,11 +19,6 @@ from pytest_dtdispatch.plugin.pytest_internals import add_to_last_line
 def pytest_terminal_summary(terminalreporter):
     add_to_last_line(terminalreporter, "odd rows", [1, 2], is_failure={is_failure})
 """
-
-
-@pytest.fixture(autouse=True)
-def _no_other_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
 def reporter_of(config: pytest.Config) -> pytest.TerminalReporter:

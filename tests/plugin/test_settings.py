@@ -16,7 +16,7 @@ from pytest_dtdispatch.plugin.resolve import run_settings
 from pytest_dtdispatch.plugin.settings import KEYWORDS, SETTINGS, WITH_FLAG, WITH_INI, Settings, marker_line
 
 # pytest collects garbage at the end of each configuration, over everything that other tests imported.
-pytestmark = pytest.mark.usefixtures("young_heap")
+pytestmark = pytest.mark.usefixtures("no_other_plugin", "young_heap")
 
 OF_ALL, OF_HITS = Threshold("", "median", 0.1), Threshold("hit", "min", 0.075)
 CSV = Export("csv", Path("e.csv"))
@@ -62,11 +62,6 @@ MISTAKES = [
     ("metric", "counters", "is not one of time, counts, instructions"),
     ("rank_stat", "mean", "is not one of median, max"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _no_other_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # searching for plugins takes most of the time
 
 
 def settings_of(pytester: pytest.Pytester, *args: str, ini: str = "") -> Settings:
