@@ -9,9 +9,10 @@ Parts of the measured path look indirect. Without each of them, figures exceed t
   autograd, torch itself calls that function, and repetitions are a ``with`` block, not a function.
 * Propagation also checks whether each file on the stack has changed. :func:`keep_sources` avoids this for
   files of this package: 1.1 % of a miss, and 3 % of a quick one.
-* CPython allocates frames in chunks of 16 KiB. At the end of a chunk, every call maps a new chunk and frees it
-  on return, so that a hit takes two to three times as long as a few frames above or below. :func:`time_row`
-  requests a frame of 32 KiB: it gets a separate chunk, with as much space for the frames that it calls.
+* CPython allocates frames in chunks of 16 KiB. At the end of a chunk, every call maps a new chunk and frees
+  it on return, so that a hit takes two to three times as long as a few frames above or below.
+  :func:`time_row` requests a frame of 32 KiB: it gets a separate chunk, with as much space for the frames
+  that it calls.
 * Only the call is between two readings of the clock. Between two calls, only the counters of the cache with
   the hits are read: reading all caches makes a hit 2 % longer. Counters are evaluated after the block.
 """
