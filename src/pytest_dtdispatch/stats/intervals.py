@@ -6,7 +6,8 @@ import itertools
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -180,20 +181,33 @@ def ratio_interval(
         >>> low < 2 < high
         True
     """
-    draws = random.Random(0)
-    base_blocks, head_blocks = (
-        [values[start : start + block] for start in range(0, len(values), block)] for values in (base, head)
+    of_base, of_head = (
+        _resampled(values, statistic, block, seed, resamples) for seed, values in enumerate((base, head))
     )
-    ratios = [
-        statistic(_drawn(head_blocks, draws)) / statistic(_drawn(base_blocks, draws))
-        for _ in range(resamples)
-    ]
+    ratios = [now / then for then, now in zip(of_base, of_head, strict=True)]
     tail = (1 - confidence) / 2
     return quantile(ratios, tail), quantile(ratios, 1 - tail)
 
 
-def _drawn(blocks: Sequence[Sequence[float]], draws: random.Random) -> list[float]:
-    return list(itertools.chain.from_iterable(draws.choices(blocks, k=len(blocks))))
+def _resampled(
+    values: Sequence[float], statistic: Statistic, block: int, seed: int, resamples: int
+) -> Iterator[float]:
+    """Yield the statistic of each resample of blocks."""
+    blocks = [values[start : start + block] for start in range(0, len(values), block)]
+    draws, count = _draws(len(blocks), seed, resamples), len(blocks)
+    for start in range(0, len(draws), count):
+        drawn = draws[start : start + count]
+        if block == 1:
+            yield statistic([values[number] for number in drawn])
+        else:
+            yield statistic([value for number in drawn for value in blocks[number]])
+
+
+@lru_cache(maxsize=32)  # drawing takes as long as the medians, and many rows have equally many samples
+def _draws(count: int, seed: int, resamples: int) -> array[int]:
+    """Return the indices of ``count`` items drawn with replacement for each resample, one after another."""
+    draws = random.Random(seed)
+    return array("I", draws.choices(range(count), k=count * resamples))
 
 
 def quantile(values: Sequence[float], q: float) -> float:
