@@ -68,7 +68,8 @@ def saved(run: ReportedRun) -> dict[str, Any]:
 def test_saved_run_is_read_back_unchanged(run: ReportedRun, tmp_path: Path) -> None:
     path = tmp_path / "saved.json"
     path.write_text(json.dumps(saved(run)))
-    assert read_run(path) == replace(run, where=str(path))
+    # As text: since Python 3.13 dataclasses with the same NaN are not equal.
+    assert repr(read_run(path)) == repr(replace(run, where=str(path)))
 
 
 def block(of_samples: dict[str, Any] | None = None, calls: object = 1, **changes: Any) -> str:
