@@ -17,7 +17,7 @@ from pytest_dtdispatch.ab.rule import PAIRS, Metric, Rule
 from pytest_dtdispatch.ab.run import MAX_SHARE, Request, judge_pairs, measure_run, read_ab_run
 from pytest_dtdispatch.core.parsing import read_choice, read_count, read_decimal, read_file, read_seconds
 from pytest_dtdispatch.core.results import plain_name
-from pytest_dtdispatch.core.text import ask, shown
+from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import Document, Verbatim
 from pytest_dtdispatch.report.screen import say, show
@@ -34,7 +34,10 @@ RULE_OPTIONS = ("control", "threshold", "floor_hit", "floor_miss")  # may be cha
 
 def read_percent(text: str) -> float:
     """Parse a percentage into a fraction."""
-    fraction = ask(read_decimal, text.removesuffix("%"), 0.0) / 100 if text.endswith("%") else 0.0
+    try:
+        fraction = read_decimal(text.removesuffix("%")) / 100 if text.endswith("%") else 0.0
+    except ValueError:
+        fraction = 0.0
     if not 0 < fraction <= MAX_SHARE:
         raise ValueError("a percentage above 0%, such as 7.5%")
     return fraction

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from pytest_dtdispatch.ab.answer import CALLS_PER_STEP, CONTROL
 from pytest_dtdispatch.core.measurement import State
@@ -318,10 +317,14 @@ def judge(rule: Rule, stages: Mapping[str, Stage]) -> list[RowVerdict]:
     return [*map(partial(_explained, rule, {one.row: one for one in verdicts}), verdicts), *screen.absent]
 
 
-def _ends(change: Any) -> tuple[float, float]:
+def _ends(one: RowVerdict) -> tuple[float, float]:
     """Return the judged figures of base and head."""
-    is_time = isinstance(change, TimeShift)
-    return (change.base_ns, change.head_ns) if is_time else (change.base_least, change.head_least)
+    match one.change:
+        case TimeShift(base, head):
+            return base, head
+        case NumberShift(base_least=base, head_least=head):
+            return base, head
+    raise ValueError(f"{one.row} was not compared")
 
 
 def _explained(rule: Rule, verdicts: Mapping[RowId, RowVerdict], one: RowVerdict) -> RowVerdict:
@@ -336,7 +339,7 @@ def _explained(rule: Rule, verdicts: Mapping[RowId, RowVerdict], one: RowVerdict
     remedy = "the op itself, not its dispatch"
     if one is local:
         return replace(one, remedy=remedy)
-    before, after = zip(_ends(one.change), _ends(local.change), strict=True)
+    before, after = zip(_ends(one), _ends(local), strict=True)
     overhead = (after[0] - after[1]) - (before[0] - before[1])
     detectable = one.change.smallest_percent / 100 if isinstance(one.change, TimeShift) else 0.0
     if overhead > max(floor_of(rule, one.row), detectable) * before[0]:
