@@ -128,6 +128,7 @@ class Bench:
         self.caches: Any = FakeCaches()  # replaces torch's
         self.clock = FakeClock()
         self.op = self.op_that(lambda number: self.caches.native.ask())
+        self.preemptions: Callable[[], int] = int
 
     def op_that(self, effect: Callable[[int], object]) -> FakeOp:
         self.op = FakeOp(self.clock, effect)
@@ -138,5 +139,5 @@ class Bench:
         return self.rounds(subject, plan, **more).take()
 
     def rounds(self, subject: Subject, plan: Plan, **more: Any) -> Rounds:
-        timed = replace(plan, sampler=WallClock(self.clock))
+        timed = replace(plan, sampler=WallClock(self.clock, self.preemptions))
         return Rounds(subject, self.caches, timed, **more)

@@ -283,6 +283,44 @@ def test_impossible_reading_is_refused() -> None:
     assert [str(each) for each in recorder.refused(State.HIT)] == ["the meter did not count (2x)"]
 
 
+# Preempted calls
+
+
+def preempted(bench: Bench, *numbers: int) -> Bench:
+    """Make a bench whose scheduler takes the core during the calls with these numbers."""
+    preemptions = [0]
+
+    def effect(number: int) -> None:
+        bench.caches.native.ask()
+        preemptions[0] += number in numbers
+
+    bench.op_that(effect)
+    bench.preemptions = lambda: preemptions[0]
+    return bench
+
+
+def test_preempted_misses_are_repeated(bench: Bench) -> None:
+    figures = preempted(bench, 6, 8).take(scripted(rounds=4, repeat=1))
+    assert calls_of(figures, State.MISS) == [5, 7, 9, 10]
+    assert refused(figures, State.MISS) == {}
+    assert figures.remarks == ("2 calls were repeated, because another thread took the core during them",)
+
+
+def test_at_most_as_many_misses_as_planned_are_repeated(bench: Bench) -> None:
+    figures = preempted(bench, *range(1000)).take(scripted(rounds=4, repeat=1))
+    assert calls_of(figures, State.MISS) == [9, 10, 11, 12]
+
+
+def test_preempted_misses_are_recorded_after_the_time_limit(bench: Bench) -> None:
+    figures = preempted(bench, *range(1000)).take(plan(rounds=4, repeat=1, max_time_s=0))
+    assert len(calls_of(figures, State.MISS)) == figures.rounds == 1
+
+
+def test_preempted_misses_on_ranks_are_recorded(bench: Bench) -> None:
+    figures = preempted(bench, 5, 6).take(scripted(rounds=4, repeat=1, agreement=Settled((4, 4, 1, 10))))
+    assert calls_of(figures, State.MISS) == [4, 5, 6, 7]
+
+
 # Cold calls
 
 

@@ -290,6 +290,10 @@ class Schedule:
         """Return the number of samples, at most ``count``, to record before the first check of precision."""
         return count if self.fewest is None else min(count, max(self.fewest - recorded, 1))
 
+    def may_repeat(self, repeated: int, count: int) -> bool:
+        """Return whether to repeat a preempted call: at most as many as planned, and none on ranks."""
+        return self.plan.agreement is None and repeated < count and self.clock() < self._deadline
+
     def is_enough(self, samples: Sequence[int]) -> bool:
         """Return whether the samples of a state are precise enough to end the rounds."""
         return self.fewest is not None and len(samples) >= self.fewest and is_precise(samples)

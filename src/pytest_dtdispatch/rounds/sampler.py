@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from pytest_dtdispatch.core.measurement import TIME, UNITS, Profile, Unit
 from pytest_dtdispatch.errors import MeterError
+from pytest_dtdispatch.rounds.core_waits import preemptions
 
 Clock = Callable[[], int]
 # Returns the instructions of a call by function. Arguments: the callable, its preparation, its keywords.
@@ -55,6 +56,8 @@ class Sampler:
         begin: reading right before a call.
         end: reading right after a call.
         clock: clock in nanoseconds for time limits.
+        preemptions: number of times that another thread took the core; a miss or cold call during which it
+            increases is repeated. Constant if samples do not depend on it.
         is_exact: whether equal calls have equal samples; rounds then have no time limit, and there are no
             warm compiles.
         why_not_on_ranks: why it works in only one process, in one line; empty if it works on many ranks.
@@ -74,6 +77,7 @@ class Sampler:
     begin: Clock
     end: Clock
     clock: Clock = time.perf_counter_ns
+    preemptions: Clock = int
     is_exact = False
     why_not_on_ranks = ""
     profiler: Profiler | None = None
@@ -108,8 +112,9 @@ class WallClock(Sampler):
 
     name = "time"
 
-    def __init__(self, clock: Clock = time.perf_counter_ns) -> None:
+    def __init__(self, clock: Clock = time.perf_counter_ns, preemptions: Clock = int) -> None:
         self.begin = self.end = self.clock = clock
+        self.preemptions = preemptions
 
 
 SAMPLERS: dict[str, Sampler] = {}
@@ -131,4 +136,4 @@ def start_sampler(name: str) -> Sampler:
     return sampler
 
 
-register_sampler(WallClock())
+register_sampler(WallClock(preemptions=preemptions))
