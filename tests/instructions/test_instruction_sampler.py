@@ -11,7 +11,7 @@ from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.instructions.instruction_sampler import (
     AFFORDABLE,
     AFFORDABLE_MISSES,
-    MAX_BLOCKS,
+    HIT_BLOCKS,
     MAX_LAYOUTS,
     MIN_CALLS,
     WARMUP_CALLS,
@@ -129,8 +129,8 @@ def test_hit_blocks_are_limited_in_many_rounds(bench: Bench) -> None:
     script = Script(bench)
     figures = script.take(rounds=12, repeat=3)
     assert len(script.calls_of(figures, State.MISS)) == 12
-    assert len(script.forgotten_at) == MAX_BLOCKS
-    assert len(script.calls_of(figures, State.HIT)) == 12 * 3 // MAX_BLOCKS * MAX_BLOCKS
+    assert len(script.forgotten_at) == HIT_BLOCKS
+    assert len(script.calls_of(figures, State.HIT)) == 12 * 3 // HIT_BLOCKS * HIT_BLOCKS
 
 
 def test_without_counted_lookups_hits_have_one_block(bench: Bench) -> None:

@@ -50,7 +50,7 @@ WARMUP_CALLS = 200  # per block; with 100, a count in new slots is up to 1.5 % h
 MIN_CALLS = 5  # minimum of warm-up and counted calls, regardless of their instructions
 AFFORDABLE_MISSES = 300_000_000  # instructions of misses: 6 to 10 s under callgrind
 AFFORDABLE = 100_000_000  # instructions of warm-up hits
-MAX_BLOCKS = 5
+HIT_BLOCKS = 5  # maximum number of blocks of hits
 # In CPython 3.13 and later, a class has at most 1,000 versions in a process, and is not cached after that.
 MAX_LAYOUTS = 600
 DEPTH, MIN_PER_CLASS = 40, 10  # number of searched classes, and minimum instructions of the search in each
@@ -139,7 +139,7 @@ class InstructionSampler(Sampler):
     def pace(self, miss: int, hit: int, rounds: int, repeat: int) -> Pace:
         """Return the affordable numbers of warm-up and counted calls."""
         affordable = AFFORDABLE // max(hit, 1)
-        max_blocks = 1 if self._forget_methods is None else MAX_BLOCKS
+        max_blocks = 1 if self._forget_methods is None else HIT_BLOCKS
         blocks = min(max(affordable // WARMUP_CALLS, 1), rounds, max_blocks)
         return Pace(
             warmup_misses=min(max(AFFORDABLE_MISSES // max(miss, 1) - rounds, MIN_CALLS), WARMUP_MISSES),

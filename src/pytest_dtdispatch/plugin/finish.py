@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,6 @@ def collect(
     return ReportedRun(
         taken=time,
         environment=settings.environment_texts() if has_found else {},
-        build=asdict(settings.environment()) if has_found else {},
         measured={test: record.measured for test, record in records.items() if record},
         results={kind: of_kind for kind, of_kind in by_kind.items() if of_kind},
         thresholds={test: record.thresholds for test, record in records.items() if record.thresholds},

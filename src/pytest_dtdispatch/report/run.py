@@ -43,7 +43,6 @@ class ReportedRun:
         where: file that it was read from; empty for a run that has just ended.
         taken: date and time in ISO 8601.
         environment: properties of its environment by name, as text.
-        build: properties of its environment, for records of databases.
         measured: rows of signatures and named calls, by test; every test with a result has an item.
         results: all other results.
         earlier: results of the saved run that this run was compared with, if their kind renders them.
@@ -60,7 +59,6 @@ class ReportedRun:
     where: str = ""
     taken: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
-    build: Mapping[str, str | int] = field(default_factory=dict)
     measured: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
     results: Results = field(default_factory=dict)
     earlier: Results = field(default_factory=dict)
