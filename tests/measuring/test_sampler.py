@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -19,6 +22,22 @@ from tests.scripted_bench import Bench
 def nothing_stays_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_dtdispatch.rounds.sampler.SAMPLERS", dict(SAMPLERS))
     monkeypatch.setattr("pytest_dtdispatch.rounds.sampler.UNITS", list(UNITS))
+
+
+def test_preemptions_by_another_process_are_counted() -> None:
+    """Two busy processes on one core take turns."""
+    cores = os.sched_getaffinity(0)
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        os.sched_setaffinity(busy.pid, {min(cores)})
+        os.sched_setaffinity(0, {min(cores)})
+        before, end = SAMPLERS["time"].preemptions(), time.monotonic() + 60
+        while SAMPLERS["time"].preemptions() == before:
+            assert time.monotonic() < end
+    finally:
+        os.sched_setaffinity(0, cores)
+        busy.kill()
+        busy.wait()
 
 
 class Calls(Sampler):

@@ -35,17 +35,6 @@ def off_core_ns() -> int:
     return time.perf_counter_ns() - time.thread_time_ns()
 
 
-try:
-    from resource import RUSAGE_THREAD, getrusage
-except ImportError:  # only Linux and FreeBSD count per thread
-    preemptions: Callable[[], int] = int
-else:
-
-    def preemptions() -> int:
-        """Return how often another thread took the core from this thread, 0 if it is not counted."""
-        return getrusage(RUSAGE_THREAD).ru_nivcsw
-
-
 @contextmanager
 def core_waits(path: str = "/proc/thread-self/schedstat") -> Iterator[CoreWaits]:
     """Open the scheduler's count of the current thread's waits, if this system has one.

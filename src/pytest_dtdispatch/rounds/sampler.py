@@ -8,11 +8,20 @@ from typing import Any, NamedTuple
 
 from pytest_dtdispatch.core.measurement import TIME, UNITS, Profile, Unit
 from pytest_dtdispatch.errors import MeterError
-from pytest_dtdispatch.rounds.core_waits import preemptions
 
 Clock = Callable[[], int]
 # Returns the instructions of a call by function. Arguments: the callable, its preparation, its keywords.
 Profiler = Callable[[Callable[..., Any], Callable[[], "tuple[Any, ...]"], "dict[str, Any]"], Profile]
+
+try:
+    from resource import RUSAGE_THREAD, getrusage
+except ImportError:  # only Linux and FreeBSD count per thread
+    preemptions: Clock = int
+else:
+
+    def preemptions() -> int:
+        """Return how often another thread took the core from this thread, 0 if it is not counted."""
+        return getrusage(RUSAGE_THREAD).ru_nivcsw
 
 
 class Meter(NamedTuple):
