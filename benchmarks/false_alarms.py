@@ -8,7 +8,7 @@ With ``--gate saved`` a program of 27 rows is judged against a saved run of itse
 run that fails is a false alarm. With ``--fault hit`` or ``--fault rule`` a hit, or a sharding rule, takes
 longer by 30 % of the saved median, and the gate misses the fault in each run in which that row is not
 regressed. ``--loops`` busy loops run beside each judged run, ``--base-loops`` beside the saved run.
-``--ungated`` also times a run without a gate after each judged run.
+``--ungated`` also times two runs that write no file after each judged run, with the gate and without it.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def run_ab(python: str, words: list[str]) -> dict[str, list[dict[str, str]]]:
 def judge_saved_run(options: argparse.Namespace) -> None:
     """Judge the program against a saved run of itself, and print each run and the rates."""
     statuses, slowed = Counter[int](), Counter[str]()
-    gated, ungated = list[float](), list[float]()
+    judged, gated, ungated = list[float](), list[float](), list[float]()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "test_program.py").write_text(textwrap.dedent(PROGRAM))
         with busy_loops(options.base_loops):
@@ -183,10 +183,11 @@ def judge_saved_run(options: argparse.Namespace) -> None:
                 command = (*COMPARE, "--benchmark-json=run.json")
                 status, seconds = run_pytest(command, folder, fault)
                 if options.ungated:
+                    gated.append(run_pytest(COMPARE, folder, fault)[1])
                     ungated.append(run_pytest(MEASURE, folder, fault)[1])
             rows = [row for gate in read_run(Path(folder) / "run.json").gates for row in gate.verdicts]
             statuses[status] += 1
-            gated.append(seconds)
+            judged.append(seconds)
             of_fault = [row for row in rows if options.fault and str(row.row).endswith(SLOWED[options.fault])]
             slowed.update(str(row.verdict) for row in of_fault)
             failing = [row for row in over(rows) if row not in of_fault]
@@ -195,13 +196,13 @@ def judge_saved_run(options: argparse.Namespace) -> None:
             print(f"run {number}: status {status}, {seconds:.1f} s, {found}", flush=True)
             for row in (*of_fault, *failing):
                 print("  ", row.verdict, row.row, change_text(row), *row.details, row.remedy, flush=True)
-    print(f"failed: {rate_text(statuses[1], options.runs)}; {statistics.median(gated):.1f} s a run")
+    print(f"failed: {rate_text(statuses[1], options.runs)}; {statistics.median(judged):.1f} s a run")
     for verdict, count in slowed.items():
         print(f"slowed row {verdict}: {rate_text(count, options.runs)}")
     if ungated:
-        ratio = statistics.median(gated) / statistics.median(ungated)
+        with_gate, without = statistics.median(gated), statistics.median(ungated)
         print(
-            f"without a gate {statistics.median(ungated):.1f} s: a gated run takes {ratio:.2f} times as long"
+            f"{with_gate:.1f} s with a gate, {without:.1f} s without: {with_gate / without:.2f} times as long"
         )
 
 
