@@ -125,7 +125,7 @@ def test_baseline_that_waited_is_inconclusive(then: float, now: float, factor: f
 def test_slow_row_that_waited_is_inconclusive(waited: float, upper: int, verdict: str) -> None:
     head = replace(row(), ns=(1_400_000, 1000 * upper) * 10, waited=waited)
     assert verdicts_of(judge([row()], [head])) == [verdict]
-    outlook = Outlook.DECIDED if verdict == "inconclusive" else Outlook.FAILING
+    outlook = Outlook.SLOW if verdict == "inconclusive" else Outlook.FAILING
     assert outlook_of(row(), head, TEN, 0.0) is outlook
 
 

@@ -190,12 +190,15 @@ def outlook_of(base: StateRow, head: StateRow, threshold: Threshold, shift: floa
         _unusable(base, saved=True)
         or _waited_more(base, head)
         or head.is_traced
-        or _is_slow_by_waits(base, head, threshold)
         or speed_shift(base, head) < -MAX_SPEED_SHIFT
     )
     if verdict is not Verdict.INCONCLUSIVE or is_useless:
         return Outlook.DECIDED
-    is_slow = head.slow_blocks or speed_shift(base, head) > MAX_SPEED_SHIFT
+    is_slow = (
+        head.slow_blocks
+        or speed_shift(base, head) > MAX_SPEED_SHIFT
+        or _is_slow_by_waits(base, head, threshold)
+    )
     return Outlook.SLOW if is_slow else Outlook.OPEN
 
 
@@ -326,9 +329,8 @@ def _waited_more(row: StateRow, other: StateRow) -> bool:
 def _is_slow_by_waits(base: StateRow, head: StateRow, threshold: Threshold) -> bool:
     """Return whether other processes may have slowed a row: it waited, and its samples scatter.
 
-    Its quartiles must differ by more than the threshold. With four busy loops, the median of a miss grew by
-    10 to 119 % and its minimum by 2 to 37 %, and its upper quartile was at least 32 % above the lower one.
-    For hits, and for misses on a quiet machine, it is 5 %.
+    Its quartiles must differ by more than the threshold. With four busy loops, those of a miss differ by 5 to
+    28 %, although preempted calls are repeated; on a quiet machine, and those of hits, by 5 %.
     """
     upper, lower = STATISTICS["q3"](head.ns), STATISTICS["q1"](head.ns)
     return _waited_more(head, base) and upper > lower * (1 + threshold.fraction)
