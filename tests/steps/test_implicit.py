@@ -59,6 +59,13 @@ def parallel(mesh: DeviceMesh) -> Callable[[], Any]:
     return lambda: mlp(x).sum().backward()
 
 
+def trained_on_plain_logits(mesh: DeviceMesh) -> Callable[[], Any]:
+    """The autograd node of plain logits is in C++, and has no weak references."""
+    rows = distributed(mesh, Shard(0), requires_grad=True)
+    batch, labels = torch.rand(4, 8), torch.arange(4)
+    return lambda: nn.functional.cross_entropy(batch @ rows.full_tensor(), labels).backward()
+
+
 def parallel_by_sequence(mesh: DeviceMesh) -> Callable[[], Any]:
     prepared = PrepareModuleInput(input_layouts=(Shard(0),), desired_input_layouts=(Replicate(),))
     block = nn.Sequential(nn.LayerNorm(8), nn.Sequential(nn.Linear(8, 8)))
@@ -73,7 +80,14 @@ def summed(mesh: DeviceMesh) -> Callable[[], Any]:
     return lambda: DTensor.from_local(part, mesh, [Partial()]).redistribute(placements=WHOLE).relu()
 
 
-EXPLICIT: list[Make] = [redistributed, gathered, parallel, parallel_by_sequence, summed]
+EXPLICIT: list[Make] = [
+    redistributed,
+    gathered,
+    trained_on_plain_logits,
+    parallel,
+    parallel_by_sequence,
+    summed,
+]
 
 # Steps in which an op redistributes implicitly, at the marked line
 

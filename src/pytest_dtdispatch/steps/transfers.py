@@ -231,7 +231,9 @@ class TransferRecorder:
         """Mark explicit redistributions of logits before the backward of their cross entropy."""
         if self._graph:
             for node in origins_of_logits(outputs):
-                number, moved = self._graph.get(node, (0, None))
+                if node not in self._graph:  # `get` raises TypeError for nodes in C++: no weak references
+                    continue
+                number, moved = self._graph[node]
                 if self._log[number : number + 1] == [moved] and self._log[number] is moved:
                     self._log[number] = replace(moved, is_for_loss=True)
         return run(outputs, *args, **kwargs)
