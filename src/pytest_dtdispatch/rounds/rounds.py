@@ -234,12 +234,16 @@ class Rounds:
         subject, schedule, caches = self._subject, self._schedule, self._caches
         done, repeated, recorded = 0, 0, self._recorder.recorded(state)
         is_clear: list[bool] = []
+        read_preemptions, preemptions = self._sampler.preemptions, list[int]()
         with gc_paused() as collect, self._counting_uncached():
 
             def prepare() -> tuple[Any, ...]:
+                preemptions.append(read_preemptions())  # after the previous call
                 args = subject.prepare()
                 collect()
                 self._recorder.record_speed(state, self._read_speed())
+                # Read between clearing and the call, as the caches are, it makes quick misses 1 % longer.
+                preemptions.append(read_preemptions())
                 caches.clear()
                 if state is State.COLD:
                     caches.clear_cold()
@@ -249,18 +253,20 @@ class Rounds:
             while done < count and not (done and schedule.is_enough(recorded)):
                 more = schedule.at_first(count - done, len(recorded))
                 warmup = 0 if done or repeated else schedule.warmup_misses(more)
-                request = TimingRequest(subject, self._meter, prepare, self._read_preemptions, warmup + more)
-                timed = yield request
+                request = TimingRequest(subject, self._meter, prepare, self._read_all, warmup + more)
+                timed = proved_calls((yield request))
+                preemptions.append(read_preemptions())
                 self._recorder.record_block(state, *self._block)
-                calls = zip(timed, proved_calls(timed), is_clear, strict=True)
-                for (_, before, after), call, was_clear in islice(calls, warmup, None):
-                    if after[-1] != before[-1] and schedule.may_repeat(repeated, count):
+                calls = zip(timed, is_clear, preemptions[1::2], preemptions[2::2], strict=True)
+                for call, was_clear, before, after in islice(calls, warmup, None):
+                    if after != before and schedule.may_repeat(repeated, count):
                         repeated += 1
                         continue
                     reason = None if call.misses else NOT_PROPAGATED
                     self._recorder.record(state, call.sample, reason if was_clear else NOT_COLD)
                     done += 1
                 is_clear.clear()
+                preemptions.clear()
         self._repeated += repeated
         return done
 
@@ -303,7 +309,3 @@ class Rounds:
 
     def _read_all(self) -> Sequence[Any]:
         return [reader() for reader in self._readers]
-
-    def _read_preemptions(self) -> Sequence[Any]:
-        """Read all counters of caches, and the number of preemptions, which is neither hit nor miss."""
-        return [*self._read_all(), (0, 0, self._sampler.preemptions())]
