@@ -38,7 +38,7 @@ NO_COUNTER_MOVED = "no cache counter moved"
 A_COUNTER_MOVED = "a cache counter moved"
 NOT_COLD = "a cache was not empty"
 OFF_CORE = "not on a core for more than a tenth of the time, waiting or sleeping: {}"
-REPEATED = "{} calls were repeated, because another thread took the core during them"
+REPEATED = "calls during which another thread took the core were repeated"
 MAX_PART_CALLS = 10_000
 WARMUP_LOCALS, REHEARSAL_CALLS = 2, 3
 UNREAD = Meter(int, int)  # for warm-up calls, as reading callgrind takes as long as 10 to 50 calls
@@ -83,7 +83,7 @@ class Rounds:
         # Nanoseconds of the last block: off its core, wall time, the core's speed before and after it.
         self._block = 0, 0, 0, 0
         self._read_speed = plan.speed.read if plan.sampler.unit.is_time else int
-        self._repeated = 0  # calls that were preempted
+        self._has_repeated = False  # whether any call was preempted
         self._bypasses_caches = False  # each call propagates, and no cache counts it
         self.figures = Figures()
 
@@ -130,7 +130,7 @@ class Rounds:
         slept = [str(state) for state in State if self._recorder.off_core(state) > MIN_WAITED]
         off_core = [OFF_CORE.format(", ".join(slept))] * (bool(slept) and not self._recorder.counts_waits)
         notes = (*NOTES.get(propagation, ()), *self._schedule.notes(done), *off_core)
-        repeated = (REPEATED.format(self._repeated),) if self._repeated else ()
+        repeated = [REPEATED] * self._has_repeated
         remarks = (*self._sampler.remarks(), *REMARKS.get(propagation, ()), *repeated)
         samples, has_few = self._recorder.samples(self._profile), self._schedule.has_few_misses(done)
         return Figures(done, samples, notes, remarks, is_traced(), has_few)
@@ -267,7 +267,7 @@ class Rounds:
                     done += 1
                 is_clear.clear()
                 preemptions.clear()
-        self._repeated += repeated
+        self._has_repeated |= repeated > 0
         return done
 
     @contextmanager
