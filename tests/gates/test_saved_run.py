@@ -302,6 +302,20 @@ def test_many_samples_are_judged_in_seconds() -> None:
     assert change.head_samples == len(many.ns)
 
 
+def test_more_rounds_decide_a_row_with_slow_samples() -> None:
+    """Three of ten samples take up to 1.4 times as long, as if another program had run."""
+    slow = {0: 140, 1: 112, 2: 104}
+
+    def judged_with(samples: int) -> list[str]:
+        ns = [1000 * slow.get((n * n + n) // 3 % 10, 98 + n % 5) for n in range(samples)]
+        return verdicts_of(
+            judge([replace(row(), ns=tuple(ns))], [replace(row(), ns=tuple(13 * x // 10 for x in ns))])
+        )
+
+    assert judged_with(MOST_SAMPLES) == ["regressed"]
+    assert judged_with(20) == ["inconclusive"]
+
+
 SAVED_ON = {"CPU": "AMD EPYC", "Python": "CPython 3.11.8", "torch version": "2.13.0", "threads": "2"}
 
 
