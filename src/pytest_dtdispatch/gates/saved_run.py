@@ -329,8 +329,8 @@ def _waited_more(row: StateRow, other: StateRow) -> bool:
 def _is_slow_by_waits(base: StateRow, head: StateRow, threshold: Threshold) -> bool:
     """Return whether other processes may have slowed a row: it waited, and its samples scatter.
 
-    Its quartiles must differ by more than the threshold. With four busy loops, those of a miss differ by 5 to
-    28 %, although preempted calls are repeated; on a quiet machine, and those of hits, by 5 %.
+    Its quartiles must differ by more than the threshold. With four busy loops, those of a miss differ by 9 to
+    28 %, although preempted calls are repeated; on a quiet machine, by 5 to 23 %.
     """
     upper, lower = STATISTICS["q3"](head.ns), STATISTICS["q1"](head.ns)
     return _waited_more(head, base) and upper > lower * (1 + threshold.fraction)
