@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.stats.intervals import ratio_interval
+from pytest_dtdispatch.stats.intervals import mean_ratio_interval, quantile_ratio_interval
 from pytest_dtdispatch.stats.rank_sums import MAX_EXACT, mann_whitney
 from tests.stats.test_rank_sums import two_untied
 
@@ -60,13 +60,18 @@ def test_exact_and_approximated_p_meet(stats: ModuleType) -> None:
     assert exact == pytest.approx(float(approximated), rel=0.05)
 
 
-def test_ratio_interval_agrees_with_scipy(stats: ModuleType) -> None:
-    base = [100 + 10 * math.sin(n * n) for n in range(60)]
-    head = [110 + 10 * math.cos(n * n) for n in range(60)]
-    ours = ratio_interval(base, head)
+@pytest.mark.parametrize("figure", ["median", "mean"])
+def test_ratio_interval_agrees_with_scipy(stats: ModuleType, figure: str) -> None:
+    base = [100 + 10 * math.sin(n * n) for n in range(39)]
+    head = [110 + 10 * math.cos(n * n) for n in range(39)]
+    if figure == "median":
+        ours = quantile_ratio_interval(base, head, 0.5, 0.99)
+    else:
+        ours = mean_ratio_interval(base, head, 0.99)
+    of = getattr(np, figure)
     theirs = stats.bootstrap(
         (base, head),
-        lambda b, h, axis: np.median(h, axis=axis) / np.median(b, axis=axis),
+        lambda b, h, axis: of(h, axis=axis) / of(b, axis=axis),
         confidence_level=0.99,
         method="percentile",
         random_state=0,

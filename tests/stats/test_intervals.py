@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,11 +16,12 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.stats.intervals import (
     CONFIDENCE,
+    mean_ratio_interval,
     median_interval,
     paired_ratio,
     quantile,
+    quantile_ratio_interval,
     quietest_block,
-    ratio_interval,
     scatter,
 )
 
@@ -99,25 +102,45 @@ def test_scatter_covers_median_bound_and_minimum(values: list[int]) -> None:
     assert figure <= min(values) * (1 + share) * 1.000001
 
 
-@given(TIMES, TIMES, st.sampled_from([0.5, 4.0]), st.integers(1, 4))
-def test_ratio_interval_is_deterministic_and_scales(
-    base: list[float], head: list[float], scale: float, block: int
+@given(TIMES, TIMES, st.sampled_from([0.5, 4.0]), st.sampled_from([0.0, 0.25, 0.5, 0.75, None]))
+def test_ratio_interval_contains_the_ratio_and_scales(
+    base: list[float], head: list[float], scale: float, q: float | None
 ) -> None:
-    low, high = ratio_interval(base, head, resamples=50, block=block)
-    assert ratio_interval(base, head, resamples=50, block=block) == (low, high)
+    def interval(head: list[float], confidence: float = 0.99) -> tuple[float, float]:
+        if q is None:
+            return mean_ratio_interval(base, head, confidence)
+        return quantile_ratio_interval(base, head, q, confidence)
+
+    low, high = interval(head)
     assert 0 < low <= high
-    assert min(head) / max(base) <= low
-    assert high <= max(head) / min(base)
-    slower = ratio_interval(base, [scale * value for value in head], resamples=50, block=block)
-    assert slower == pytest.approx((scale * low, scale * high))
-    wider = ratio_interval(base, head, resamples=50, block=block, confidence=0.999)
+    if q is not None:
+        assert min(head) / max(base) <= low
+        assert high <= max(head) / min(base)
+    assert interval([scale * value for value in head]) == pytest.approx((scale * low, scale * high))
+    wider = interval(head, 0.999)
     assert wider[0] <= low
     assert high <= wider[1]
 
 
-def test_block_resampling_widens_intervals_of_correlated_samples() -> None:
+@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize(("count", "q"), [(4, 0.0), (5, 0.5), (5, 0.25), (3, 1.0)])
+def test_interval_counts_every_resample(count: int, q: float, confidence: float) -> None:
+    base, head = [[(7 * n + start) % 11 + 5.0 for n in range(count)] for start in (0, 3)]
+    resampled = ([quantile(draw, q) for draw in itertools.product(of, repeat=count)] for of in (base, head))
+    then, now = map(Counter, resampled)
+    ratios = sorted((b / a, m * n) for a, m in then.items() for b, n in now.items())
+    cumulated = list(itertools.accumulate(ways / count ** (2 * count) for _, ways in ratios))
+    expected = [
+        next(ratio for (ratio, _), share in zip(ratios, cumulated, strict=True) if share >= end - 1e-12)
+        for end in ((1 - confidence) / 2, (1 + confidence) / 2)
+    ]
+    assert quantile_ratio_interval(base, head, q, confidence) == pytest.approx(tuple(expected))
+
+
+def test_blocks_widen_intervals_of_correlated_samples() -> None:
     drifting = [100.0 + 10 * (n // 10 % 2) + n % 3 for n in range(200)]
-    alone, together = (ratio_interval(drifting, drifting, block=block) for block in (1, 10))
+    shuffled = random.Random(0).sample(drifting, len(drifting))
+    together, alone = (quantile_ratio_interval(of, of, 0.5, 0.99) for of in (drifting, shuffled))
     assert together[0] < alone[0]
     assert alone[1] < together[1]
 
