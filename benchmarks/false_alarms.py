@@ -138,7 +138,8 @@ def judge_ab(options: argparse.Namespace) -> None:
     verdicts: Counter[str] = Counter()
     processes = confirmed = 0
     for number in range(1, options.runs + 1):
-        content = run_ab(options.python, options.words)
+        with busy_loops(options.loops):
+            content = run_ab(options.python, options.words)
         found = Counter(one["verdict"] for one in content["verdicts"])
         verdicts += found
         processes += len(content["processes"])
