@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -17,6 +17,7 @@ from pytest_dtdispatch.gates.saved_run import (
     LEAST_SAMPLES,
     MIN_SAMPLES,
     MOST_SAMPLES,
+    PlainShift,
     StateRow,
     control_shifts,
     environment_differences,
@@ -126,7 +127,7 @@ def test_slow_row_that_waited_is_inconclusive(waited: float, upper: int, verdict
     head = replace(row(), ns=(1_400_000, 1000 * upper) * 10, waited=waited)
     assert verdicts_of(judge([row()], [head])) == [verdict]
     outlook = Outlook.SLOW if verdict == "inconclusive" else Outlook.FAILING
-    assert outlook_of(row(), head, TEN, 0.0) is outlook
+    assert outlook_of(row(), head, TEN, PlainShift()) is outlook
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,7 @@ def test_speed_of_the_core_explains_a_shift(
 ) -> None:
     base, head = replace(row(), speed_ns=then), replace(row(factor=factor), speed_ns=now)
     assert verdicts_of(judge([base], [head])) == [verdict]
-    assert outlook_of(base, head, TEN, 0.0) is outlook
+    assert outlook_of(base, head, TEN, PlainShift()) is outlook
 
 
 @pytest.mark.parametrize(
@@ -180,20 +181,20 @@ def test_control_row_of_slow_core_is_excluded() -> None:
     ],
 )
 def test_row_has_an_outlook(head: StateRow, outlook: Outlook) -> None:
-    assert outlook_of(row(), head, TEN, 0.0) is outlook
+    assert outlook_of(row(), head, TEN, PlainShift()) is outlook
     useless = replace(row(), ns=STEADY[:4])
-    assert outlook_of(useless, head, TEN, 0.0) is Outlook.DECIDED
+    assert outlook_of(useless, head, TEN, PlainShift()) is Outlook.DECIDED
 
 
 def test_saved_zeros_are_inconclusive() -> None:
     zeros = replace(row(), ns=(0,) * 10 + (1000,) * 10)
-    assert outlook_of(zeros, row(), TEN, 0.0) is Outlook.DECIDED
+    assert outlook_of(zeros, row(), TEN, PlainShift()) is Outlook.DECIDED
     assert verdicts_of(judge([zeros], [row()]))[0] == "inconclusive"
 
 
 def test_contaminated_row_would_fail() -> None:
-    assert outlook_of(row(), row(factor=1.15), TEN, 0.08) is Outlook.FAILING
-    assert outlook_of(replace(row(), waited=0.5), row(), TEN, 0.0) is Outlook.DECIDED
+    assert outlook_of(row(), row(factor=1.15), TEN, PlainShift(0.08, 0.08)) is Outlook.FAILING
+    assert outlook_of(replace(row(), waited=0.5), row(), TEN, PlainShift()) is Outlook.DECIDED
 
 
 @pytest.mark.parametrize(
@@ -217,6 +218,21 @@ def test_shift_of_plain_ops_is_subtracted(factor: float, control: float, verdict
     assert verdicts_of(judgement) == [verdict]
     text = f"the op on plain tensors shifted by {100 * (control - 1):+.1f} % "
     assert judgement.remarks[0].startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("controls", "verdict"),
+    [
+        ((1.07, 1.08, 1.08, 1.09, 1.1, 1.3), "contaminated"),
+        ((0.97, 1.02, 1.08, 1.09, 1.1, 1.3), "regressed"),
+        ((0.97, 1.02, 1.08, 1.09, 1.1), "contaminated"),
+    ],
+    ids=["shifted", "scattered", "few"],
+)
+def test_scatter_of_plain_ops_does_not_contaminate(controls: Sequence[float], verdict: str) -> None:
+    base = [row(), *(row(f"local {n}") for n in range(len(controls)))]
+    head = [row(factor=1.15), *(row(f"local {n}", factor) for n, factor in enumerate(controls))]
+    assert verdicts_of(judge(base, head)) == [verdict]
 
 
 @pytest.mark.parametrize("factor", [0.7, 0.5])

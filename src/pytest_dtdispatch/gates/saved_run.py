@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from statistics import fmean, median
+from typing import NamedTuple
 
 from pytest_dtdispatch.core.measurement import NOISY, TRACED, Measurement, State
 from pytest_dtdispatch.core.row_id import RowId
@@ -23,6 +24,7 @@ from pytest_dtdispatch.core.verdicts import (
 )
 from pytest_dtdispatch.stats.intervals import (
     mean_ratio_interval,
+    median_interval,
     quantile,
     quantile_ratio_interval,
     scatter,
@@ -81,6 +83,18 @@ def interval_of_ratio(base: Sequence[float], head: Sequence[float], figure: str)
     if figure == "mean":
         return mean_ratio_interval(base, head, confidence=0.99)
     return quantile_ratio_interval(base, head, QUANTILES[figure], confidence=0.99)
+
+
+class PlainShift(NamedTuple):
+    """Relative slowdown of ops on plain tensors.
+
+    Args:
+        median: median over their rows.
+        least: end of the 95 % interval of the median that is closer to 0; 0 if the interval contains 0.
+    """
+
+    median: float = 0.0
+    least: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -154,30 +168,31 @@ def judge_run(
     for a core.
 
     Rows on plain tensors contain no dispatch. If their median shift exceeds 3 %, the interval is also judged
-    without that shift: a regression that this removes is contaminated, and any other row whose verdict
-    changes is inconclusive. If the speed of the core during the calls differs by more than 10 %, a row whose
-    verdict depends on it is inconclusive too.
+    without that shift: a row whose verdict changes is inconclusive. From a regression, only the part of the
+    shift that exceeds the scatter of these rows is removed; if it then passes, it is contaminated. If the
+    speed of the core during the calls differs by more than 10 %, a row whose verdict depends on it is
+    inconclusive too.
     """
     then, now = {row.row: row for row in base}, {row.row: row for row in head}
     shifts = control_shifts(then, now).values()
-    shift = median_shift(shifts) if shifts else None
+    shift = plain_shift(shifts)
     verdicts: list[RowVerdict] = []
     saved: list[StateRow] = []
     for name in dict.fromkeys((*now, *then)):
         row = then.get(name) or now[name]
         limits = thresholds(row) if row.state is not State.LOCAL else ()
-        verdicts += [_judge_row(row, then.get(name), now.get(name), limit, shift or 0.0) for limit in limits]
+        verdicts += [_judge_row(row, then.get(name), now.get(name), limit, shift) for limit in limits]
         saved += [row for _ in limits if name in then]
     verdicts += _refusals(saved)
-    if shift is None:
+    if not shifts:
         return judged(verdicts)
-    doubt = ": the machine may be the cause" if abs(shift) > MOST_CONTROL_SHIFT else ""
+    doubt = ": the machine may be the cause" if abs(shift.median) > MOST_CONTROL_SHIFT else ""
     rows = f"(median of {len(shifts)} rows)"
-    remark = f"the op on plain tensors shifted by {100 * shift:+.1f} % {rows}{doubt}"
+    remark = f"the op on plain tensors shifted by {100 * shift.median:+.1f} % {rows}{doubt}"
     return judged(verdicts, remarks=(remark,))
 
 
-def outlook_of(base: StateRow, head: StateRow, threshold: Threshold, shift: float) -> Outlook:
+def outlook_of(base: StateRow, head: StateRow, threshold: Threshold, shift: PlainShift) -> Outlook:
     """Return what more samples can change in the verdict that :func:`judge_run` would return now."""
     verdict = _judge_row(head, base, head, threshold, shift).verdict
     if verdict in (Verdict.REGRESSED, Verdict.CONTAMINATED):
@@ -203,7 +218,7 @@ def compare_rows(base: Sequence[StateRow], head: Sequence[StateRow]) -> list[Row
     then, now = ({row.row: row for row in rows if row.state is not State.LOCAL} for rows in (base, head))
     verdicts, any_change = [], Threshold("", "median", 0.0)
     for name, row in {**then, **now}.items():
-        verdict = _judge_row(row, then.get(name), now.get(name), any_change)
+        verdict = _judge_row(row, then.get(name), now.get(name), any_change, PlainShift())
         remedy = "" if verdict.change else verdict.remedy
         verdicts.append(replace(verdict, criterion="", remedy=remedy, details=()))
     return verdicts
@@ -225,15 +240,23 @@ def speed_shift(base: StateRow, head: StateRow) -> float:
     return head.speed_ns / base.speed_ns - 1 if base.speed_ns and head.speed_ns else 0.0
 
 
-def median_shift(shifts: Collection[float]) -> float:
-    """Return the relative slowdown of plain ops from :func:`control_shifts`; 0 without any."""
-    return math.expm1(median(shifts)) if shifts else 0.0
+def plain_shift(shifts: Collection[float]) -> PlainShift:
+    """Return the slowdown of plain ops from :func:`control_shifts`; 0 without any."""
+    if not shifts:
+        return PlainShift()
+    middle, values = median(shifts), list(shifts)
+    low, high = median_interval(values) or (middle, middle)
+    return PlainShift(math.expm1(middle), math.expm1(low if low > 0 else min(high, 0.0)))
 
 
 def _judge_row(
-    row: StateRow, base: StateRow | None, head: StateRow | None, threshold: Threshold, shift: float = 0.0
+    row: StateRow,
+    base: StateRow | None,
+    head: StateRow | None,
+    threshold: Threshold,
+    shift: PlainShift,
 ) -> RowVerdict:
-    """Judge one row against a threshold; ``shift`` is the relative slowdown of plain ops."""
+    """Judge one row against a threshold."""
     verdict_of = partial(RowVerdict, row.row, criterion=str(threshold), is_strict=threshold.is_strict)
     if head is None:
         remedy = "in the saved run, but not measured: restore the test, or save a new run"
@@ -263,7 +286,7 @@ def _judge_row(
 
 
 def _verdict_of(
-    interval: Sequence[float], base: StateRow, head: StateRow, threshold: Threshold, shift: float
+    interval: Sequence[float], base: StateRow, head: StateRow, threshold: Threshold, shift: PlainShift
 ) -> tuple[Verdict, str]:
     """Return the verdict and remedy of an interval; it is not decided by a change of the machine's speed."""
     verdict, remedy = _interval_verdict(interval, threshold)
@@ -275,8 +298,9 @@ def _verdict_of(
     agreeing = head.blocks - head.slow_blocks
     if verdict is Verdict.REGRESSED and head.slow_blocks and agreeing < MIN_AGREEING_BLOCKS:
         return Verdict.INCONCLUSIVE, SLOW_CORE
-    without_shift, _ = _interval_verdict([end / (1 + shift) for end in interval], threshold)
-    if abs(shift) > MOST_CONTROL_SHIFT and without_shift not in AGREEING[verdict]:
+    plain = shift.least if verdict is Verdict.REGRESSED else shift.median
+    without_shift, _ = _interval_verdict([end / (1 + plain) for end in interval], threshold)
+    if abs(plain) > MOST_CONTROL_SHIFT and without_shift not in AGREEING[verdict]:
         verdict = Verdict.CONTAMINATED if verdict is Verdict.REGRESSED else Verdict.INCONCLUSIVE
         remedy = (
             "the same op on plain tensors shifted too, so the cause may be the machine: run again, "

@@ -29,8 +29,8 @@ from pytest_dtdispatch.gates.saved_run import (
     control_shifts,
     environment_differences,
     judge_run,
-    median_shift,
     outlook_of,
+    plain_shift,
     state_rows,
 )
 from pytest_dtdispatch.gates.selection import Selection
@@ -168,7 +168,7 @@ class Gates:
             self._judged = {each.row: each for each in saved}
         then, now = self._judged, {each.row: each for each in state_rows(test, [row])}
         self._shifts |= control_shifts(then, now)
-        shift, outlooks = median_shift(self._shifts.values()), dict[State, Outlook]()
+        shift, outlooks = plain_shift(self._shifts.values()), dict[State, Outlook]()
         for row_id, head in now.items():
             if (base := then.get(row_id)) is None or head.state is State.LOCAL:
                 continue
