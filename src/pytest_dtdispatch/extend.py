@@ -11,7 +11,7 @@ from __future__ import annotations
 from pytest_dtdispatch.core.measurement import Unit
 from pytest_dtdispatch.core.verdicts import judge_count
 from pytest_dtdispatch.plugin.kinds import register_kind
-from pytest_dtdispatch.report.document import Document, Kind, one_line
+from pytest_dtdispatch.report.document import Document, Kind, one_line, paragraph
 from pytest_dtdispatch.rounds.sampler import Sampler, register_sampler
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Unit",
     "judge_count",
     "one_line",
+    "paragraph",
     "register_kind",
     "register_sampler",
 ]
