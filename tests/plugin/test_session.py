@@ -103,7 +103,9 @@ def test_row_has_one_name_everywhere(pytester: pytest.Pytester, monkeypatch: pyt
     section = measured_section(pytester, "-v", *files)
     narrow = "\n".join(section)
     cold = measured_section(pytester, "-odtdispatch_cold=true")
-    assert [line for line in section + cold if len(line) > 80 and " written to " not in line] == []
+    # Columns leave room for marks of proved rows; on a busy machine, a row may be noisy in two states.
+    longer = re.compile(r" written to |  noisy \w+, \w+$")
+    assert [line for line in section + cold if len(line) > 80 and not longer.search(line)] == []
     assert {"cold", "miss", "hit"} <= set(cold[1].split())
     monkeypatch.delenv("COLUMNS")
     piped = "\n".join(measured_section(pytester))
