@@ -183,10 +183,10 @@ def quantile_ratio_interval(
 def _resampled_quantiles(values: Sequence[float], q: float) -> list[tuple[float, float]]:
     """Return the values of a quantile over all resamples, with their probabilities.
 
-    A resample has enough samples up to some value if as many blocks as the values have, drawn with
-    replacement, contain enough of them. The number of ways to draw them is a coefficient of a power of the
-    polynomial with a term for each block, whose exponent is the number of such samples in it. If the quantile
-    lies between two samples, both are assumed to have the same rank among their resamples.
+    A resample consists of as many blocks as the samples have, drawn with replacement. Its number of samples
+    up to some value is the sum of the numbers in the drawn blocks, so that its distribution is a power of the
+    polynomial with one term for each block, whose exponent is the number in that block. If the quantile lies
+    between two samples, both are assumed to have the same rank among their resamples.
     """
     blocks, position = _blocks(values), q * (len(values) - 1)
     draws, below, above = len(blocks), math.floor(position), math.ceil(position)
