@@ -137,6 +137,14 @@ def test_interval_counts_every_resample(count: int, q: float, confidence: float)
     assert quantile_ratio_interval(base, head, q, confidence) == pytest.approx(tuple(expected))
 
 
+@pytest.mark.parametrize("count", [1, 2, 19, 20, 39, 41, 59, 99, 100])
+@pytest.mark.parametrize("q", [0.0, 0.75, 1.0])
+def test_interval_exists_for_any_number_of_samples(count: int, q: float) -> None:
+    values = [1000.0 + 7 * n % 20 for n in range(count)]
+    low, high = quantile_ratio_interval(values, values, q, 0.99)
+    assert 0.98 <= low <= 1 <= high <= 1.02
+
+
 def test_blocks_widen_intervals_of_correlated_samples() -> None:
     drifting = [100.0 + 10 * (n // 10 % 2) + n % 3 for n in range(200)]
     shuffled = random.Random(0).sample(drifting, len(drifting))

@@ -188,11 +188,12 @@ def _resampled_quantiles(values: Sequence[float], q: float) -> list[tuple[float,
     polynomial with one term for each block, whose exponent is the number in that block. If the quantile lies
     between two samples, both are assumed to have the same rank among their resamples.
     """
-    blocks, position = _blocks(values), q * (len(values) - 1)
+    blocks = _blocks(values)
+    position = q * (len(blocks) * len(blocks[0]) - 1)
     draws, below, above = len(blocks), math.floor(position), math.ceil(position)
     # The coefficients are the digits of one integer. Their sum is its remainder modulo the base less 1.
     bits = draws * draws.bit_length() + 1
-    ordered = sorted(set(values))
+    ordered = sorted({value for block in blocks for value in block})
     reached: tuple[list[float], list[float]] = ([], [])  # probabilities of at most each value
     for value in ordered:
         ways = sum(1 << bits * sum(one <= value for one in block) for block in blocks) ** draws
@@ -238,9 +239,9 @@ def mean_ratio_interval(
 
 
 def _blocks(values: Sequence[float]) -> list[Sequence[float]]:
-    """Split samples into blocks of neighbors, at least 20 from 20 samples."""
+    """Split samples into equal blocks of neighbors, at least 20 from 20 samples on."""
     size = max(1, len(values) // 20)
-    return [values[start : start + size] for start in range(0, len(values), size)]
+    return [values[start : start + size] for start in range(0, len(values) - size + 1, size)]
 
 
 def quantile(values: Sequence[float], q: float) -> float:
