@@ -152,11 +152,20 @@ def test_speed_of_the_core_explains_a_shift(
 
 
 @pytest.mark.parametrize(
-    ("blocks", "slow_blocks", "verdict"),
-    [(4, 3, "inconclusive"), (4, 2, "regressed"), (4, 0, "regressed"), (1, 0, "regressed")],
+    ("factor", "blocks", "slow_blocks", "verdict"),
+    [
+        (1.5, 4, 3, "inconclusive"),
+        (1.5, 4, 2, "regressed"),
+        (1.5, 4, 0, "regressed"),
+        (1.5, 1, 0, "regressed"),
+        (2.1, 4, 3, "inconclusive"),
+        (2.5, 4, 3, "regressed"),
+    ],
 )
-def test_single_block_among_slow_ones_does_not_fail(blocks: int, slow_blocks: int, verdict: str) -> None:
-    head = replace(row(factor=1.5), blocks=blocks, slow_blocks=slow_blocks)
+def test_single_block_among_slow_ones_needs_a_large_shift(
+    factor: float, blocks: int, slow_blocks: int, verdict: str
+) -> None:
+    head = replace(row(factor=factor), blocks=blocks, slow_blocks=slow_blocks)
     assert verdicts_of(judge([row()], [head])) == [verdict]
 
 

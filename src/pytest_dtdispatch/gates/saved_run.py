@@ -41,6 +41,7 @@ MIN_SAMPLES = 8  # minimum and maximum of fewer samples do not enclose their med
 LEAST_SAMPLES = 5  # the minimum rounds of a slow row
 MOST_CONTROL_SHIFT = 0.03
 MAX_SPEED_SHIFT = 0.1  # the loop takes 0.95 to 1.05 times its median, and 1.6 to 1.9 times on a slowed core
+MAX_SLOWDOWN = 2.0  # other machines on the same processor make a core 1.4 to 2 times as slow
 MIN_AGREEING_BLOCKS = 2  # one block can be slowed between two readings of the core's speed
 MAX_WAITED = 0.2  # with two busy loops on two cores, a thread waits for a third of its time
 
@@ -295,9 +296,10 @@ def _verdict_of(
     if abs(speed) > MAX_SPEED_SHIFT and without_speed not in AGREEING[verdict]:
         slow_saved_core = "the core ran slower while the saved run measured it: save a new one"
         return Verdict.INCONCLUSIVE, SLOW_CORE if speed > 0 else slow_saved_core
-    agreeing = head.blocks - head.slow_blocks
-    if verdict is Verdict.REGRESSED and head.slow_blocks and agreeing < MIN_AGREEING_BLOCKS:
-        return Verdict.INCONCLUSIVE, SLOW_CORE
+    if head.slow_blocks and head.blocks - head.slow_blocks < MIN_AGREEING_BLOCKS:
+        on_slow_core, _ = _interval_verdict([end / MAX_SLOWDOWN for end in interval], threshold)
+        if verdict is Verdict.REGRESSED and on_slow_core is not verdict:
+            return Verdict.INCONCLUSIVE, SLOW_CORE
     plain = shift.least if verdict is Verdict.REGRESSED else shift.median
     without_shift, _ = _interval_verdict([end / (1 + plain) for end in interval], threshold)
     if abs(plain) > MOST_CONTROL_SHIFT and without_shift not in AGREEING[verdict]:
