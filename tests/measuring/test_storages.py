@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pytest_dtdispatch.replay.storages import Copy, NoCopyError, refuse_uncopyable
+from pytest_dtdispatch.replay.storages import Copy, NoCopyError, Storages, refuse_uncopyable
 from pytest_dtdispatch.torchapi.tensors import StorageReference
 
 pytestmark = pytest.mark.torch
@@ -74,6 +74,16 @@ def test_storage_of_another_size_is_not_written(other: torch.Tensor) -> None:
     tensor.data = other
     assert not copy.restore()
     assert not tensor.any()
+
+
+def test_tensor_that_a_graph_releases_is_unchanged() -> None:
+    """Torch 2.9 clears the Python object of a tensor that only C++ code holds, unless it is kept alive."""
+    factor = torch.full((4,), 2.0)
+    product = torch.ones(4, requires_grad=True) * factor
+    del factor
+    before = Storages()
+    del product
+    before.refuse_changed("it")
 
 
 def test_incomplete_reference_is_deleted_silently(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from pytest_dtdispatch.torchapi.tensors import (
     ask_tensor,
     bytes_of,
     has_graph,
+    keep_alive,
     memory_key,
     storage_behind,
     storage_of,
@@ -179,6 +180,7 @@ class Storages:
             key = StorageReference(storage)
             self._sizes[key] = storage.nbytes()
             if not has_graph(tensor):
+                keep_alive(tensor)
                 self._tensors.append((tensor, key))
 
     def gradients(self) -> dict[int, tuple[torch.Tensor, torch.Tensor | None]]:

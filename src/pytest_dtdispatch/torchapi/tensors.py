@@ -205,6 +205,15 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     return ask_tensor(torch.Tensor.untyped_storage, tensor, None)
 
 
+def keep_alive(tensor: torch.Tensor) -> None:
+    """Let the Python object of a tensor that the garbage collector returned keep the tensor alive.
+
+    Otherwise some versions, such as torch 2.9, clear the object when the C++ code that holds the tensor, such
+    as an autograd graph or a pending collective, releases it.
+    """
+    ask_tensor(lambda each: each._fix_weakref(), tensor, None)
+
+
 class Heap:
     """Objects tracked by the garbage collector; after the first query, only objects that may be new.
 
