@@ -162,7 +162,7 @@ def test_speed_of_the_core_explains_a_shift(
         (2.5, 4, 3, "regressed"),
     ],
 )
-def test_single_block_among_slow_ones_needs_a_large_shift(
+def test_one_fast_block_needs_a_large_shift(
     factor: float, blocks: int, slow_blocks: int, verdict: str
 ) -> None:
     head = replace(row(factor=factor), blocks=blocks, slow_blocks=slow_blocks)

@@ -307,7 +307,7 @@ def test_preempted_misses_are_repeated(bench: Bench) -> None:
     assert len(merge([figures, figures]).remarks) == 1
 
 
-def test_at_most_as_many_misses_as_planned_are_repeated(bench: Bench) -> None:
+def test_repeated_misses_are_at_most_the_planned(bench: Bench) -> None:
     figures = preempted(bench, *range(1000)).take(scripted(rounds=4, repeat=1))
     assert calls_of(figures, State.MISS) == [9, 10, 11, 12]
 

@@ -242,7 +242,7 @@ def test_number_that_a_graph_returns_is_read_once(backend: str) -> None:
 
 
 @needs("types.CodeType.co_positions")
-def test_read_at_a_graph_break_has_its_own_line() -> None:
+def test_read_at_graph_break_has_its_line() -> None:
     torch.compiler.reset()
     function = lambda x: x * x.sum().item()  # noqa: E731 (one line)
     compiled = torch.compile(function, backend="eager")

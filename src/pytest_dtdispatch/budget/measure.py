@@ -99,7 +99,7 @@ def run_and_measure_budget(
             del result
         if are_on_meta(gc.get_objects()):
             raise MeasurementError(
-                "no budget: DTensors on meta are alive, whose ops have no time: count steps"
+                "no budget: DTensors on meta are alive, and their ops take no time: count steps"
             )
         with BudgetMeasurement(steps, name, collect, agreement) as measurement:
             while measurement.begin_step():
