@@ -158,8 +158,8 @@ def test_speed_of_the_core_explains_a_shift(
         (1.5, 4, 2, "regressed"),
         (1.5, 4, 0, "regressed"),
         (1.5, 1, 0, "regressed"),
-        (2.1, 4, 3, "inconclusive"),
-        (2.5, 4, 3, "regressed"),
+        (2.5, 4, 3, "inconclusive"),
+        (3.6, 4, 3, "regressed"),
     ],
 )
 def test_one_fast_block_needs_a_large_shift(
