@@ -7,7 +7,7 @@ another ``--`` and tests.
 With ``--gate saved`` a program of 27 rows is judged against a saved run of itself, at ``median:20%``. Each
 run that fails is a false alarm. With ``--fault hit`` or ``--fault rule`` a hit, or a sharding rule, takes
 longer by 30 % of the saved median, and the gate misses the fault in each run in which that row is not
-regressed. ``--loops`` busy loops run beside each judged run, ``--base-loops`` beside the saved run.
+regressed. ``--loops`` busy loops run beside each judged or A/B run, ``--base-loops`` beside the saved run.
 ``--ungated`` also times two runs that write no file after each judged run, with the gate and without it.
 """
 

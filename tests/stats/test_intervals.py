@@ -103,7 +103,7 @@ def test_scatter_covers_median_bound_and_minimum(values: list[int]) -> None:
 
 
 @given(TIMES, TIMES, st.sampled_from([0.5, 4.0]), st.sampled_from([0.0, 0.25, 0.5, 0.75, None]))
-def test_ratio_interval_contains_the_ratio_and_scales(
+def test_ratio_interval_is_bounded_and_scales(
     base: list[float], head: list[float], scale: float, q: float | None
 ) -> None:
     def interval(head: list[float], confidence: float = 0.99) -> tuple[float, float]:
