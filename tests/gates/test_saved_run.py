@@ -152,6 +152,26 @@ def test_speed_of_the_core_explains_a_shift(
 
 
 @pytest.mark.parametrize(
+    ("base", "head", "verdict"),
+    [
+        ((1000, 1000), (1000, 1500), "inconclusive"),
+        ((1000, 1000), (1040, 1500), "inconclusive"),
+        ((1000, 1000), (1200, 1500), "regressed"),
+        ((700, 1000), (700, 700), "inconclusive"),
+        ((900, 1000), (700, 700), "improved"),
+        ((800, 1000), (1000, 1000), "inconclusive"),
+        ((950, 1000), (1000, 1000), "passed"),
+        ((1000, 1000), (500, 1000), "passed"),
+    ],
+)
+def test_fastest_tenth_of_calls_confirms_the_median(
+    base: tuple[int, int], head: tuple[int, int], verdict: str
+) -> None:
+    sides = [replace(row(), ns=(fast,) * 3 + (other,) * 17) for fast, other in (base, head)]
+    assert verdicts_of(judge([sides[0]], [sides[1]])) == [verdict]
+
+
+@pytest.mark.parametrize(
     ("factor", "blocks", "slow_blocks", "verdict"),
     [
         (1.5, 4, 3, "inconclusive"),
