@@ -134,11 +134,13 @@ def test_slow_row_that_waited_is_inconclusive(waited: float, upper: int, verdict
     ("then", "now", "factor", "verdict", "outlook"),
     [
         (100, 160, 1.5, "inconclusive", Outlook.SLOW),
+        (100, 160, 1.9, "inconclusive", Outlook.SLOW),
         (100, 160, 2.5, "regressed", Outlook.FAILING),
         (100, 160, 1.0, "passed", Outlook.DECIDED),
         (100, 105, 1.5, "regressed", Outlook.FAILING),
         (160, 100, 1.0, "inconclusive", Outlook.DECIDED),
         (160, 100, 0.6, "inconclusive", Outlook.DECIDED),
+        (210, 100, 0.33, "inconclusive", Outlook.DECIDED),
         (160, 100, 0.3, "improved", Outlook.DECIDED),
         (0, 160, 1.5, "regressed", Outlook.FAILING),
     ],

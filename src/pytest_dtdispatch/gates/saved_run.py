@@ -41,6 +41,7 @@ MIN_SAMPLES = 8  # minimum and maximum of fewer samples do not enclose their med
 LEAST_SAMPLES = 5  # the minimum rounds of a slow row
 MOST_CONTROL_SHIFT = 0.03
 MAX_SPEED_SHIFT = 0.1  # the loop takes 0.95 to 1.05 times its median, and 1.6 to 1.9 times on a slowed core
+SLOWDOWN_EXPONENT = 1.5  # on a core whose loop takes 2.1 times as long, a call of 7 us takes up to 3.1 times
 MAX_SLOWDOWN = 3.0  # other machines on the same processor make a core up to 2.1 times as slow
 MIN_AGREEING_BLOCKS = 2  # one block can be slowed between two readings of the core's speed
 MAX_WAITED = 0.2  # with two busy loops on two cores, a thread waits for a third of its time
@@ -172,7 +173,7 @@ def judge_run(
     without that shift: a row whose verdict changes is inconclusive. From a regression, only the part of the
     shift that exceeds the scatter of these rows is removed; if it then passes, it is contaminated. If the
     speed of the core during the calls differs by more than 10 %, a row whose verdict depends on it is
-    inconclusive too.
+    inconclusive too, and so is a row whose first decile does not confirm the verdict.
     """
     then, now = {row.row: row for row in base}, {row.row: row for row in head}
     shifts = control_shifts(then, now).values()
@@ -295,7 +296,8 @@ def _verdict_of(
     """Return the verdict and remedy of an interval; it is not decided by a change of the machine's speed."""
     verdict, remedy = _interval_verdict(interval, threshold)
     speed = speed_shift(base, head)
-    without_speed, _ = _interval_verdict([end / (1 + speed) for end in interval], threshold)
+    slowdown = (1 + speed) ** SLOWDOWN_EXPONENT
+    without_speed, _ = _interval_verdict([end / slowdown for end in interval], threshold)
     if abs(speed) > MAX_SPEED_SHIFT and without_speed not in AGREEING[verdict]:
         slow_saved_core = "the core ran slower while the saved run measured it: save a new one"
         return Verdict.INCONCLUSIVE, SLOW_CORE if speed > 0 else slow_saved_core
