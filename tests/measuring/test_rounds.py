@@ -7,7 +7,7 @@ import inspect
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from pytest_dtdispatch.core.text import progress_to
 from pytest_dtdispatch.rounds import rounds
 from pytest_dtdispatch.rounds.core_speed import CoreSpeed
 from pytest_dtdispatch.rounds.core_waits import CoreWaits
-from pytest_dtdispatch.rounds.plan import Plan, Propagation
+from pytest_dtdispatch.rounds.plan import SHORT_NS, Plan, Propagation
 from pytest_dtdispatch.rounds.recorder import SampleRecorder
 from pytest_dtdispatch.rounds.rounds import (
     A_COUNTER_MOVED,
@@ -303,13 +303,13 @@ def test_preempted_misses_are_repeated(bench: Bench) -> None:
     figures = preempted(bench, 6, 8).take(scripted(rounds=4, repeat=1))
     assert calls_of(figures, State.MISS) == [5, 7, 9, 10]
     assert refused(figures, State.MISS) == {}
-    assert figures.remarks == ("calls during which another thread took the core were repeated",)
+    assert figures.remarks == (rounds.REPEATED,)
     assert len(merge([figures, figures]).remarks) == 1
 
 
-def test_repeated_misses_are_at_most_the_planned(bench: Bench) -> None:
+def test_number_of_repeated_misses_is_limited(bench: Bench) -> None:
     figures = preempted(bench, *range(1000)).take(scripted(rounds=4, repeat=1))
-    assert calls_of(figures, State.MISS) == [9, 10, 11, 12]
+    assert calls_of(figures, State.MISS) == [21, 22, 23, 24]
 
 
 def test_preempted_misses_are_recorded_after_the_time_limit(bench: Bench) -> None:
@@ -320,6 +320,67 @@ def test_preempted_misses_are_recorded_after_the_time_limit(bench: Bench) -> Non
 def test_preempted_misses_on_ranks_are_recorded(bench: Bench) -> None:
     figures = preempted(bench, 5, 6).take(scripted(rounds=4, repeat=1, agreement=Settled((4, 4, 1, 10))))
     assert calls_of(figures, State.MISS) == [4, 5, 6, 7]
+
+
+# Calls on a slow core
+
+
+class Core:
+    """A core whose loop takes 100 ns, but 200 ns for some loops after a call that makes it slow."""
+
+    def __init__(self, bench: Bench, slow_calls: Collection[int], loops: int = 2, call_ns: int = 0) -> None:
+        self.bench, self.slow_loops, self.now = bench, 0, 0
+
+        def effect(number: int) -> None:
+            bench.caches.native.ask()
+            bench.clock.passes(call_ns)
+            self.slow_loops = loops * (number in slow_calls)
+
+        bench.op_that(effect)
+
+    def work(self) -> None:
+        self.now += 200 if self.slow_loops else 100
+        self.slow_loops -= self.slow_loops > 0
+
+    def take(self, state: State, waits_left_s: float = 0.0, **more: Any) -> tuple[list[int], int]:
+        """Return the numbers of the recorded calls of a state, and the speed of their core."""
+        speed = CoreSpeed(self.work, lambda: self.now, waits_left_s=waits_left_s)
+        values: dict[str, Any] = {"gate": lambda row: {}, "speed": speed, **more}
+        samples = samples_of(self.bench.take(scripted(20, 1, **values)), state)
+        return [value % 1000 for value in samples.values], samples.speed_ns
+
+
+MISSES = list(range(9, 29))
+
+
+@pytest.mark.parametrize(
+    ("slow_calls", "values", "recorded"),
+    [
+        ([12], {}, ([*MISSES[:3], *MISSES[4:]], 100)),
+        ([12], {"gate": None}, (MISSES, 105)),
+        (range(15, 28), {}, (MISSES, 165)),
+        (range(15, 27), {}, ([*MISSES[:6], *MISSES[-2:]], 100)),
+    ],
+    ids=["excluded", "no gate", "seven others", "eight others"],
+)
+def test_misses_on_a_slow_core_are_excluded(
+    bench: Bench, slow_calls: Collection[int], values: dict[str, Any], recorded: tuple[list[int], int]
+) -> None:
+    assert Core(bench, slow_calls).take(State.MISS, **values) == recorded
+
+
+def test_hits_on_a_slow_core_are_excluded_in_parts(bench: Bench) -> None:
+    numbers, speed_ns = Core(bench, [43], call_ns=10**5).take(State.HIT)
+    assert (numbers, speed_ns) == ([number for number in range(45, 64) if number % 5 != 4], 100)
+
+
+def test_long_misses_on_a_slow_core_are_recorded(bench: Bench) -> None:
+    assert Core(bench, [12], call_ns=2 * SHORT_NS).take(State.MISS, max_time_s=9.0) == (MISSES, 105)
+
+
+def test_misses_wait_until_the_core_is_fast(bench: Bench) -> None:
+    core = Core(bench, [12], loops=10)
+    assert core.take(State.MISS, waits_left_s=9.0) == ([*MISSES[:3], *MISSES[4:], 29], 100)
 
 
 # Cold calls

@@ -45,6 +45,8 @@ class Blocks:
         self._open: set[State] = set()  # states of the last block that are extended
         self._repeated: set[State] = set()
         self._extensions = 0
+        if self._gate and plan.sampler.unit.is_time:
+            plan.speed.find_fastest()
         self._began = plan.sampler.clock() if self._gate else 0
 
     def wants_more(self) -> bool:

@@ -47,6 +47,11 @@ SLOW_NS = 3_000_000  # the number of faster hits is never reduced: 20 rounds of 
 # For a hit of 50 ms this is 1 %, so that no hit is discarded.
 WARMUP_NS = 50_000_000
 SHARE_OF_HITS = 0.1  # of the time limit, if misses alone would exceed it
+MAX_PART_CALLS = 10_000  # until a call is proved, it takes 400 bytes
+# The speed of a core that another machine uses too changes several times in a millisecond. Of longer calls,
+# readings right before and after them tell little: misses of 0.9 ms between fast ones took up to 1.9 ms.
+PART_NS, LEAST_PART_CALLS, SHORT_NS = 250_000, 4, 500_000
+MAX_REPEATED = 4  # preempted calls that are repeated, for each planned one
 
 
 class Effort(NamedTuple):
@@ -180,6 +185,7 @@ class Schedule:
         plan: requested plan, but without a time limit if the sampler is exact.
         effort: numbers of calls.
         pace: warm-up and blocks, if the sampler needs more warm-up than times; else None.
+        part_warmup: number of discarded calls at the start of each part.
         fewest: minimum number of samples, after which a precise median ends the rounds; None to run all
             rounds.
     """
@@ -194,8 +200,14 @@ class Schedule:
         self.pace: Pace | None = None
         self.fewest = plan.fewest
         self._has_local = has_local
+        # Ranks wait for each other, so that none may repeat calls or wait for its core.
+        self._is_selective = plan.gate is not None and plan.agreement is None and plan.sampler.unit.is_time
+        self.part_warmup = int(
+            self._is_selective
+        )  # the hit after a reading of the speed takes 1.3 times as long
         self._affordable = self._planned = plan.rounds
         self._miss_ns = self._hit_ns = 0  # in the rehearsal, including all work around a call
+        self._first_sample = self._last_sample = 0  # of the rehearsal
         self._began = self.clock()
         self._deadline = self._began + self.plan.max_time_s * 1e9
 
@@ -220,6 +232,7 @@ class Schedule:
     def rehearsed(self, miss: int, hit: int) -> None:
         """Plan the numbers of calls from the samples of a first miss and of a later call."""
         plan = self.plan
+        self._first_sample, self._last_sample = miss, hit
         self.pace = plan.sampler.pace(miss, hit, plan.rounds, plan.repeat)
         if self.pace is not None:
             self.pace = Pace(*agreed(plan.agreement, "the pace", *self.pace))
@@ -286,13 +299,29 @@ class Schedule:
             return self.pace.warmup_misses
         return count // 4 if self.effort.in_a_row == self.plan.in_a_row else 0
 
+    def is_slow(self, state: State, speed_ns: float) -> bool:
+        """Return whether a gate excludes a call at this speed of the core, if enough others remain.
+
+        The speed around a long call is not its speed during the call.
+        """
+        first = self._first_sample if state in (State.MISS, State.COLD) else self._last_sample
+        return self._is_selective and first <= SHORT_NS and self.plan.speed.is_slow(speed_ns)
+
+    def parts(self, calls: int) -> list[int]:
+        """Split consecutive calls into parts. With a gate, the core's speed is read around each."""
+        most = MAX_PART_CALLS
+        if self.part_warmup:
+            most = min(max(PART_NS // max(self._hit_ns, 1), LEAST_PART_CALLS), MAX_PART_CALLS)
+        return [min(most, calls - first) for first in range(0, calls, most)]
+
     def at_first(self, count: int, recorded: int) -> int:
         """Return the number of samples, at most ``count``, to record before the first check of precision."""
         return count if self.fewest is None else min(count, max(self.fewest - recorded, 1))
 
     def may_repeat(self, repeated: int, count: int) -> bool:
-        """Return whether to repeat a preempted call: at most as many as planned, and none on ranks."""
-        return self.plan.agreement is None and repeated < count and self.clock() < self._deadline
+        """Return whether to repeat a preempted call: a limited number of times, and none on ranks."""
+        is_allowed = self.plan.agreement is None and repeated < MAX_REPEATED * count
+        return is_allowed and self.clock() < self._deadline
 
     def is_enough(self, samples: Sequence[int]) -> bool:
         """Return whether the samples of a state are precise enough to end the rounds."""

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from pytest_dtdispatch.core.measurement import TIME, Profile, Refused, Samples, State, Unit
 from pytest_dtdispatch.rounds.timing import TimedCalls
 
+MIN_FAST = 8  # samples at full speed that exclude those of a slow core; a gate needs as many
+
 
 class ProvedCall(NamedTuple):
     """Sample of a call, with the increase of the counters of hits and misses."""
@@ -43,27 +45,25 @@ class SampleRecorder:
         ([7], 'it compiled (1x)')
     """
 
-    def __init__(self, unit: Unit = TIME) -> None:
+    def __init__(self, unit: Unit = TIME, is_slow: Callable[[State, float], bool] | None = None) -> None:
         self.unit = unit
+        self._is_slow = is_slow
         self._recorded: defaultdict[State, list[int]] = defaultdict(list)
         self._refused: Counter[tuple[State, str]] = Counter()
         self._off_core_ns, self._wall_ns = Counter[State](), Counter[State]()
-        self._speeds = defaultdict[State, list[int]](list)
+        self._speeds = defaultdict[State, list[int]](list)  # one for each recorded sample
         self.counts_waits = True
 
-    def record(self, state: State, sample: int, reason: str | None = None) -> None:
-        """Record a sample, or refuse it if there is a reason."""
+    def record(self, state: State, sample: int, reason: str | None = None, speed_ns: int = 0) -> None:
+        """Record a sample and the core's speed around its call, or refuse it if there is a reason."""
         if reason or not self.unit.holds(sample):
             self._refused[state, reason or "the meter did not count"] += 1
         else:
             self._recorded[state].append(sample)
+            self._speeds[state].append(speed_ns)
 
-    def record_speed(self, state: State, speed_ns: int) -> None:
-        """Record a reading of the core's speed before a call of a state."""
-        self._speeds[state].append(speed_ns)
-
-    def record_block(self, state: State, off_core_ns: int, wall_ns: int, *speeds_ns: int) -> None:
-        """Record the wall time of a block of calls, its time off the core, and readings of the core's speed.
+    def record_block(self, state: State, off_core_ns: int, wall_ns: int) -> None:
+        """Record the wall time of a block of calls, and its time off the core.
 
         Samples of blocks that waited are not refused, because the quietest block excludes them anyway: at a
         load of 15, excluding half of these blocks changed 91 of 108 figures of hits by at most 1 %, and their
@@ -72,15 +72,24 @@ class SampleRecorder:
         """
         self._off_core_ns[state] += off_core_ns
         self._wall_ns[state] += wall_ns
-        self._speeds[state] += speeds_ns
 
     def off_core(self, state: State) -> float:
         """Return the share of the time of all blocks in which the thread was not on a core."""
         return min(self._off_core_ns[state] / max(self._wall_ns[state], 1), 1.0)
 
     def recorded(self, state: State) -> Sequence[int]:
-        """Return the samples of a state; later ones are appended to this list."""
-        return self._recorded[state]
+        """Return the samples of a state, without those of a slow core if enough others remain."""
+        return self._at_full_speed(state)[0]
+
+    def _at_full_speed(self, state: State) -> tuple[list[int], list[int]]:
+        """Return the samples of a state and the core's speeds, of calls at full speed if enough are."""
+        values, speeds = self._recorded[state], self._speeds[state]
+        if self._is_slow is None:
+            return values, speeds
+        fast = [number for number, speed in enumerate(speeds) if not self._is_slow(state, speed)]
+        if not MIN_FAST <= len(fast) < len(values):
+            return values, speeds
+        return [values[number] for number in fast], [speeds[number] for number in fast]
 
     def refused(self, state: State) -> tuple[Refused, ...]:
         """Return the numbers of refused samples of a state, by reason."""
@@ -90,11 +99,14 @@ class SampleRecorder:
         """Return recorded and refused samples by state, with a profile of each recorded state."""
         samples = []
         for state in State:
-            values, refused = tuple(self.recorded(state)), self.refused(state)
+            values, speeds = self._at_full_speed(state)
+            refused = self.refused(state)
             if values or refused:
                 shown = profile(state) if values else None
                 waited = self.off_core(state) * self.counts_waits
-                speed = round(fmean(self._speeds[state] or [0]))
-                of_state = Samples(state, values, refused, self.unit, shown, waited=waited, speed_ns=speed)
+                speed = round(fmean(speeds or [0]))
+                of_state = Samples(
+                    state, tuple(values), refused, self.unit, shown, waited=waited, speed_ns=speed
+                )
                 samples.append(of_state)
         return tuple(samples)

@@ -38,23 +38,13 @@ NO_COUNTER_MOVED = "no cache counter moved"
 A_COUNTER_MOVED = "a cache counter moved"
 NOT_COLD = "a cache was not empty"
 OFF_CORE = "not on a core for more than a tenth of the time, waiting or sleeping: {}"
-REPEATED = "calls during which another thread took the core were repeated"
-MAX_PART_CALLS = 10_000
+REPEATED = "calls during which another thread took the core, or another machine slowed it, were repeated"
+PATIENCE_S = 0.3  # for which the rounds of a row wait until the core is at full speed
 WARMUP_LOCALS, REHEARSAL_CALLS = 2, 3
 UNREAD = Meter(int, int)  # for warm-up calls, as reading callgrind takes as long as 10 to 50 calls
 
 T = TypeVar("T")
 Requests = Generator[TimingRequest, TimedCalls, T]  # receives the timed calls of each request
-
-
-def parts(calls: int) -> list[int]:
-    """Split a number of consecutive calls into parts: until a call is proved, it takes 400 bytes.
-
-    Example:
-        >>> parts(25_000)
-        [10000, 10000, 5000]
-    """
-    return [min(MAX_PART_CALLS, calls - first) for first in range(0, calls, MAX_PART_CALLS)]
 
 
 class Rounds:
@@ -77,12 +67,15 @@ class Rounds:
         self._caches = caches
         self._local, self._synchronize, self._signals = local, synchronize, signals or Signals()
         self._sampler, self._meter = plan.sampler, plan.sampler.meter
-        self._schedule, self._recorder = Schedule(plan, local is not None), SampleRecorder(plan.sampler.unit)
+        self._schedule = Schedule(plan, local is not None)
+        self._recorder = SampleRecorder(plan.sampler.unit, self._schedule.is_slow)
         self._readers = caches.readers()
         self._hit_reader: Reader | None = None  # of the cache with the hits; None before the rehearsal
-        # Nanoseconds of the last block: off its core, wall time, the core's speed before and after it.
-        self._block = 0, 0, 0, 0
+        self._block = 0, 0  # nanoseconds of the last block: off its core, and wall time
+        # The core's speed: the last reading, and the maximum of those before and after the last block.
+        self._speed_ns = self._block_speed_ns = 0
         self._read_speed = plan.speed.read if plan.sampler.unit.is_time else int
+        self._patience_s = min(PATIENCE_S, plan.speed.waits_left_s)
         self._has_repeated = False  # whether any call was preempted
         self._bypasses_caches = False  # each call propagates, and no cache counts it
         self.figures = Figures()
@@ -98,7 +91,6 @@ class Rounds:
         timed: Any = None
         with core_waits() as waits, closing(self._requests()) as requests:
             self._recorder.counts_waits = waits.is_counted
-            speed_ns = self._read_speed()
             while True:
                 try:
                     request = requests.send(timed)
@@ -111,9 +103,9 @@ class Rounds:
                     timed = time_row(*request)
                 finally:
                     self._signals.is_open = False
-                times = waits.read() - off_core_ns, time.perf_counter_ns() - began_ns
-                speed_before_ns, speed_ns = speed_ns, self._read_speed()
-                self._block = *times, speed_before_ns, speed_ns
+                self._block = waits.read() - off_core_ns, time.perf_counter_ns() - began_ns
+                before_ns, self._speed_ns = self._speed_ns, self._read_speed()
+                self._block_speed_ns = max(before_ns, self._speed_ns)
 
     def _requests(self) -> Requests[Figures]:
         self._sampler.refresh()
@@ -202,15 +194,18 @@ class Rounds:
                 done = yield from self._steady_rounds(State.CALL, done, count)
             if self._local is not None:
                 yield from self._calls(self._local, self._meter, WARMUP_LOCALS)
-                for part in parts(done * self._schedule.effort.repeat):
-                    for call in (yield from self._calls(self._local, self._meter, part)):
-                        self._recorder.record(State.LOCAL, call.sample)
+                warmup = self._schedule.part_warmup
+                for part in self._schedule.parts(done * self._schedule.effort.repeat):
+                    self._speed_ns = self._read_full_speed(State.LOCAL)
+                    calls = yield from self._calls(self._local, self._meter, warmup + part)
+                    for call in calls[warmup:]:
+                        self._recorder.record(State.LOCAL, call.sample, speed_ns=self._block_speed_ns)
                     self._recorder.record_block(State.LOCAL, *self._block)
         return done
 
     def _steady_rounds(self, state: State, done: int, maximum: int) -> Requests[int]:
         """Time the steady calls of ``done`` rounds, and of more rounds until they are precise."""
-        effort, pace, recorded = self._schedule.effort, self._schedule.pace, self._recorder.recorded(state)
+        effort, pace, schedule = self._schedule.effort, self._schedule.pace, self._schedule
         if pace is None:
             yield from self._calls(self._subject, self._meter, effort.warmup)
             yield from self._steady_calls(state, done * effort.repeat)
@@ -220,7 +215,11 @@ class Rounds:
                     self._sampler.refresh()
                 yield from self._calls(self._subject, UNREAD, pace.warmup)
                 yield from self._steady_calls(state, pace.repeat)
-        while self._schedule.fewest is not None and done < maximum and not self._schedule.is_enough(recorded):
+        while (
+            schedule.fewest is not None
+            and done < maximum
+            and not schedule.is_enough(self._recorder.recorded(state))
+        ):
             yield from self._steady_calls(state, effort.repeat)
             done += 1
         return done
@@ -232,16 +231,18 @@ class Rounds:
         thread: with four busy loops on two cores, half of the misses of 1.5 ms took 2 to 6 ms.
         """
         subject, schedule, caches = self._subject, self._schedule, self._caches
-        done, repeated, recorded = 0, 0, self._recorder.recorded(state)
-        is_clear: list[bool] = []
+        done = repeated = 0
+        is_clear, speeds = list[bool](), list[int]()
         read_preemptions, preemptions = self._sampler.preemptions, list[int]()
         with gc_paused() as collect, self._counting_uncached():
 
             def prepare() -> tuple[Any, ...]:
                 preemptions.append(read_preemptions())  # after the previous call
+                speeds.append(self._read_speed())
                 args = subject.prepare()
                 collect()
-                self._recorder.record_speed(state, self._read_speed())
+                is_warmup = len(is_clear) < warmup
+                speeds.append(self._read_speed() if is_warmup else self._read_full_speed(state))
                 # Read between clearing and the call, as the caches are, it makes quick misses 1 % longer.
                 preemptions.append(read_preemptions())
                 caches.clear()
@@ -250,23 +251,27 @@ class Rounds:
                 is_clear.append(state is State.MISS or not caches.cold_entries())
                 return args
 
-            while done < count and not (done and schedule.is_enough(recorded)):
-                more = schedule.at_first(count - done, len(recorded))
+            while done < count and not (done and schedule.is_enough(self._recorder.recorded(state))):
+                more = schedule.at_first(count - done, len(self._recorder.recorded(state)))
                 warmup = 0 if done or repeated else schedule.warmup_misses(more)
                 request = TimingRequest(subject, self._meter, prepare, self._read_all, warmup + more)
                 timed = proved_calls((yield request))
                 preemptions.append(read_preemptions())
+                speeds.append(self._speed_ns)
                 self._recorder.record_block(state, *self._block)
-                calls = zip(timed, is_clear, preemptions[1::2], preemptions[2::2], strict=True)
-                for call, was_clear, before, after in islice(calls, warmup, None):
-                    if after != before and schedule.may_repeat(repeated, count):
+                was_preempted = map(int.__lt__, preemptions[1::2], preemptions[2::2])
+                slowest = map(max, speeds[1::2], speeds[2::2])
+                calls = zip(timed, is_clear, was_preempted, slowest, strict=True)
+                for call, was_clear, is_preempted, speed_ns in islice(calls, warmup, None):
+                    is_slowed = self._patience_s > 0 and self._schedule.is_slow(state, speed_ns)
+                    if (is_preempted or is_slowed) and schedule.may_repeat(repeated, count):
                         repeated += 1
                         continue
                     reason = None if call.misses else NOT_PROPAGATED
-                    self._recorder.record(state, call.sample, reason if was_clear else NOT_COLD)
+                    self._recorder.record(state, call.sample, reason if was_clear else NOT_COLD, speed_ns)
                     done += 1
-                is_clear.clear()
-                preemptions.clear()
+                for readings in (is_clear, preemptions, speeds):
+                    readings.clear()
         self._has_repeated |= repeated > 0
         return done
 
@@ -288,24 +293,37 @@ class Rounds:
         The counters of the cache with the hits are read around every call, all others around the block: a
         miss of another cache refuses the whole block.
         """
-        for part in parts(count):
+        warmup = self._schedule.part_warmup
+        for part in self._schedule.parts(count):
+            self._speed_ns = self._read_full_speed(state)
             before = self._read_all()
-            calls = yield from self._calls(self._subject, self._meter, part)
+            calls = yield from self._calls(self._subject, self._meter, warmup + part)
             self._recorder.record_block(state, *self._block)
             misses = increase(before, self._read_all())[1]
             others_missed = self._hit_reader is not None and misses != sum(call.misses for call in calls)
-            for call in calls:
+            for call in calls[warmup:]:
                 if state is State.CALL:
                     reason = A_COUNTER_MOVED if call.hits or call.misses else None
                 elif others_missed or call.misses:
                     reason = PROPAGATED_AGAIN
                 else:
                     reason = None if call.hits else NO_COUNTER_MOVED
-                self._recorder.record(state, call.sample, reason)
+                self._recorder.record(state, call.sample, reason, self._block_speed_ns)
 
     def _calls(self, subject: Subject, meter: Meter, count: int) -> Requests[list[ProvedCall]]:
         read = self._hit_reader or self._read_all
         return proved_calls((yield TimingRequest(subject, meter, subject.prepare, read, count)))
+
+    def _read_full_speed(self, state: State) -> int:
+        """Return the core's speed; read it until the core is at full speed while the patience lasts."""
+        speed, speed_ns = self._schedule.plan.speed, self._read_speed()
+        while self._patience_s > 0 and self._schedule.is_slow(state, speed_ns):
+            began_ns = time.perf_counter_ns()
+            speed_ns = self._read_speed()
+            waited_s = (time.perf_counter_ns() - began_ns) / 1e9
+            self._patience_s -= waited_s
+            speed.waits_left_s -= waited_s
+        return speed_ns
 
     def _read_all(self) -> Sequence[Any]:
         return [reader() for reader in self._readers]
