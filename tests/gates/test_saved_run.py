@@ -21,6 +21,7 @@ from pytest_dtdispatch.gates.saved_run import (
     StateRow,
     control_shifts,
     environment_differences,
+    interval_of_ratio,
     judge_run,
     outlook_of,
 )
@@ -347,6 +348,13 @@ def test_many_samples_are_judged_in_seconds() -> None:
     change = judgement.verdicts[0].change
     assert isinstance(change, TimeChange)
     assert change.head_samples == len(many.ns)
+
+
+@pytest.mark.parametrize("count", [340, 400, 1000])
+def test_interval_of_periodic_samples_contains_the_ratio(count: int) -> None:
+    base = tuple(1300 if n % 4 == 0 else 1000 + n % 3 for n in range(count))
+    low, high = interval_of_ratio(base, (1000, 1001, 1002) * 30, "median")
+    assert 0.99 < low <= high < 1.01
 
 
 def test_more_rounds_decide_a_row_with_slow_samples() -> None:

@@ -79,12 +79,24 @@ class Unusable(TextEnum):
 def interval_of_ratio(base: Sequence[float], head: Sequence[float], figure: str) -> tuple[float, float]:
     """Return the 99 % interval of the ratio of a statistic of two runs, from the scatter within both.
 
-    Of many samples, a regular subset of at most :data:`MOST_SAMPLES` is used, which only widens the interval.
+    Of many samples, :data:`MOST_SAMPLES` are used, which only widens the interval.
     """
-    base, head = (values[:: math.ceil(len(values) / MOST_SAMPLES)] for values in (base, head))
+    base, head = _thinned(base), _thinned(head)
     if figure == "mean":
         return mean_ratio_interval(base, head, confidence=0.99)
     return quantile_ratio_interval(base, head, QUANTILES[figure], confidence=0.99)
+
+
+def _thinned(values: Sequence[float]) -> Sequence[float]:
+    """Return 20 groups of neighbors from many samples.
+
+    A period of the samples would alias with every n-th of them: the first hit of each part of four was 1.3
+    times as long, and the interval of 340 hits did not contain their median.
+    """
+    if len(values) <= MOST_SAMPLES:
+        return values
+    starts = [group * len(values) // 20 for group in range(20)]
+    return [value for start in starts for value in values[start : start + MOST_SAMPLES // 20]]
 
 
 class PlainShift(NamedTuple):
