@@ -345,7 +345,7 @@ class Core:
     def take(self, state: State, waits_left_s: float = 0.0, **more: Any) -> tuple[list[int], int]:
         """Return the numbers of the recorded calls of a state, and the speed of their core."""
         speed = CoreSpeed(self.work, lambda: self.now, waits_left_s=waits_left_s)
-        values: dict[str, Any] = {"gate": lambda row: {}, "speed": speed, **more}
+        values: dict[str, Any] = {"gate": lambda row: {}, "fewest": 20, "speed": speed, **more}
         samples = samples_of(self.bench.take(scripted(20, 1, **values)), state)
         return [value % 1000 for value in samples.values], samples.speed_ns
 
@@ -358,10 +358,11 @@ MISSES = list(range(9, 29))
     [
         ([12], {}, ([*MISSES[:3], *MISSES[4:]], 100)),
         ([12], {"gate": None}, (MISSES, 105)),
+        ([12], {"fewest": None}, (MISSES, 105)),
         (range(15, 28), {}, (MISSES, 165)),
         (range(15, 27), {}, ([*MISSES[:6], *MISSES[-2:]], 100)),
     ],
-    ids=["excluded", "no gate", "seven others", "eight others"],
+    ids=["excluded", "no gate", "fixed rounds", "seven others", "eight others"],
 )
 def test_misses_on_a_slow_core_are_excluded(
     bench: Bench, slow_calls: Collection[int], values: dict[str, Any], recorded: tuple[list[int], int]

@@ -201,7 +201,8 @@ class Schedule:
         self.fewest = plan.fewest
         self._has_local = has_local
         # Ranks wait for each other, so that none may repeat calls or wait for its core.
-        self._is_selective = plan.gate is not None and plan.agreement is None and plan.sampler.unit.is_time
+        is_alone = plan.agreement is None and plan.sampler.unit.is_time
+        self._is_selective = plan.gate is not None and plan.fewest is not None and is_alone
         self.part_warmup = int(
             self._is_selective
         )  # the hit after a reading of the speed takes 1.3 times as long
