@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.measurement import MIN_SAMPLES, State
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.verdicts import Judgement, Outlook, Threshold, TimeChange
 from pytest_dtdispatch.gates.saved_run import (
     LEAST_SAMPLES,
-    MIN_SAMPLES,
     MOST_SAMPLES,
     PlainShift,
     StateRow,

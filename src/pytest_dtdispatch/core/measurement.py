@@ -19,6 +19,7 @@ NOISY = 1.0
 # 210 readings, the loop took 0.95 to 1.05 times its median.
 SLOWED = 1.2
 MIN_WAITED = 0.1  # minimum share of waiting for a core that a row reports
+MIN_SAMPLES = 8  # minimum and maximum of fewer samples do not enclose their median with 99 % confidence
 FEW_SAMPLES = "few samples"
 TRACED = "a tracer of Python ran, such as a debugger or coverage, and makes calls longer"
 

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from statistics import fmean, median
 from typing import NamedTuple
 
-from pytest_dtdispatch.core.measurement import NOISY, TRACED, Measurement, State
+from pytest_dtdispatch.core.measurement import MIN_SAMPLES, NOISY, TRACED, Measurement, State
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import shorten
 from pytest_dtdispatch.core.text import TextEnum
@@ -37,7 +37,6 @@ COMPARABLE = (
     *("CPU", "Python", "torch version", "torch build", "cuda", "device", "device name", "backend"),
     *("threads", "ranks", "rank stat"),
 )
-MIN_SAMPLES = 8  # minimum and maximum of fewer samples do not enclose their median with 99 % confidence
 LEAST_SAMPLES = 5  # the minimum rounds of a slow row
 MOST_CONTROL_SHIFT = 0.03
 MAX_SPEED_SHIFT = 0.1  # the loop takes 0.95 to 1.05 times its median, and 1.6 to 1.9 times on a slowed core

@@ -203,9 +203,8 @@ class Schedule:
         # Ranks wait for each other, so that none may repeat calls or wait for its core.
         is_alone = plan.agreement is None and plan.sampler.unit.is_time
         self._is_selective = plan.gate is not None and plan.fewest is not None and is_alone
-        self.part_warmup = int(
-            self._is_selective
-        )  # the hit after a reading of the speed takes 1.3 times as long
+        # The first hit after a reading of the speed takes 1.3 times as long.
+        self.part_warmup = 1 if self._is_selective else 0
         self._affordable = self._planned = plan.rounds
         self._miss_ns = self._hit_ns = 0  # in the rehearsal, including all work around a call
         self._first_sample = self._last_sample = 0  # of the rehearsal
@@ -311,7 +310,7 @@ class Schedule:
     def parts(self, calls: int) -> list[int]:
         """Split consecutive calls into parts. With a gate, the core's speed is read around each."""
         most = MAX_PART_CALLS
-        if self.part_warmup:
+        if self._is_selective:
             most = min(max(PART_NS // max(self._hit_ns, 1), LEAST_PART_CALLS), MAX_PART_CALLS)
         return [min(most, calls - first) for first in range(0, calls, most)]
 

@@ -7,10 +7,8 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from pytest_dtdispatch.core.measurement import TIME, Profile, Refused, Samples, State, Unit
+from pytest_dtdispatch.core.measurement import MIN_SAMPLES, TIME, Profile, Refused, Samples, State, Unit
 from pytest_dtdispatch.rounds.timing import TimedCalls
-
-MIN_FAST = 8  # samples at full speed that exclude those of a slow core; a gate needs as many
 
 
 class ProvedCall(NamedTuple):
@@ -87,7 +85,7 @@ class SampleRecorder:
         if self._is_slow is None:
             return values, speeds
         fast = [number for number, speed in enumerate(speeds) if not self._is_slow(state, speed)]
-        if not MIN_FAST <= len(fast) < len(values):
+        if not MIN_SAMPLES <= len(fast) < len(values):
             return values, speeds
         return [values[number] for number in fast], [speeds[number] for number in fast]
 

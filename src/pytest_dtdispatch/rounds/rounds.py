@@ -228,23 +228,24 @@ class Rounds:
         """Time calls on cleared caches, after collecting garbage of earlier calls; return their number.
 
         A call during which another thread took the core is repeated, as its sample contains the time of that
-        thread: with four busy loops on two cores, half of the misses of 1.5 ms took 2 to 6 ms.
+        thread: with four busy loops on two cores, half of the misses of 1.5 ms took 2 to 6 ms. So is a short
+        call next to a reading of a slow core, while there is time to wait for a fast one.
         """
         subject, schedule, caches = self._subject, self._schedule, self._caches
         done = repeated = 0
-        is_clear, speeds = list[bool](), list[int]()
-        read_preemptions, preemptions = self._sampler.preemptions, list[int]()
+        is_clear: list[bool] = []
+        # Preemptions and speed of the core: after the previous call, and before each call.
+        read_preemptions, readings = self._sampler.preemptions, list[tuple[int, int]]()
         with gc_paused() as collect, self._counting_uncached():
 
             def prepare() -> tuple[Any, ...]:
-                preemptions.append(read_preemptions())  # after the previous call
-                speeds.append(self._read_speed())
+                readings.append((read_preemptions(), self._read_speed()))
                 args = subject.prepare()
                 collect()
                 is_warmup = len(is_clear) < warmup
-                speeds.append(self._read_speed() if is_warmup else self._read_full_speed(state))
+                speed_ns = self._read_speed() if is_warmup else self._read_full_speed(state)
                 # Read between clearing and the call, as the caches are, it makes quick misses 1 % longer.
-                preemptions.append(read_preemptions())
+                readings.append((read_preemptions(), speed_ns))
                 caches.clear()
                 if state is State.COLD:
                     caches.clear_cold()
@@ -256,22 +257,20 @@ class Rounds:
                 warmup = 0 if done or repeated else schedule.warmup_misses(more)
                 request = TimingRequest(subject, self._meter, prepare, self._read_all, warmup + more)
                 timed = proved_calls((yield request))
-                preemptions.append(read_preemptions())
-                speeds.append(self._speed_ns)
+                readings.append((read_preemptions(), self._speed_ns))
                 self._recorder.record_block(state, *self._block)
-                was_preempted = map(int.__lt__, preemptions[1::2], preemptions[2::2])
-                slowest = map(max, speeds[1::2], speeds[2::2])
-                calls = zip(timed, is_clear, was_preempted, slowest, strict=True)
-                for call, was_clear, is_preempted, speed_ns in islice(calls, warmup, None):
-                    is_slowed = self._patience_s > 0 and self._schedule.is_slow(state, speed_ns)
-                    if (is_preempted or is_slowed) and schedule.may_repeat(repeated, count):
+                calls = zip(timed, is_clear, readings[1::2], readings[2::2], strict=True)
+                for call, was_clear, before, after in islice(calls, warmup, None):
+                    speed_ns = max(before[1], after[1])
+                    is_slowed = self._patience_s > 0 and schedule.is_slow(state, speed_ns)
+                    if (after[0] != before[0] or is_slowed) and schedule.may_repeat(repeated, count):
                         repeated += 1
                         continue
                     reason = None if call.misses else NOT_PROPAGATED
                     self._recorder.record(state, call.sample, reason if was_clear else NOT_COLD, speed_ns)
                     done += 1
-                for readings in (is_clear, preemptions, speeds):
-                    readings.clear()
+                is_clear.clear()
+                readings.clear()
         self._has_repeated |= repeated > 0
         return done
 
