@@ -375,6 +375,19 @@ def test_hits_on_a_slow_core_are_excluded_in_parts(bench: Bench) -> None:
     assert (numbers, speed_ns) == ([number for number in range(45, 64) if number % 5 != 4], 100)
 
 
+def test_discarded_hit_that_propagates_is_refused(bench: Bench) -> None:
+    def effect(number: int) -> None:
+        bench.caches.native.is_filled &= number % 5 != 4  # the first hit of each part of four
+        bench.caches.native.ask()
+        bench.clock.passes(10**5)
+
+    bench.op_that(effect)
+    speed = CoreSpeed(lambda: None, itertools.count(step=100).__next__, fastest_ns=100)
+    figures = bench.take(scripted(20, 1, gate=lambda row: {}, fewest=20, speed=speed))
+    assert refused(figures, State.HIT) == {PROPAGATED_AGAIN: 5}
+    assert len(calls_of(figures, State.HIT)) == 20
+
+
 def test_long_misses_on_a_slow_core_are_recorded(bench: Bench) -> None:
     assert Core(bench, [12], call_ns=2 * SHORT_NS).take(State.MISS, max_time_s=9.0) == (MISSES, 105)
 

@@ -300,14 +300,15 @@ class Rounds:
             self._recorder.record_block(state, *self._block)
             misses = increase(before, self._read_all())[1]
             others_missed = self._hit_reader is not None and misses != sum(call.misses for call in calls)
-            for call in calls[warmup:]:
+            for number, call in enumerate(calls):
                 if state is State.CALL:
                     reason = A_COUNTER_MOVED if call.hits or call.misses else None
                 elif others_missed or call.misses:
                     reason = PROPAGATED_AGAIN
                 else:
                     reason = None if call.hits else NO_COUNTER_MOVED
-                self._recorder.record(state, call.sample, reason, self._block_speed_ns)
+                if number >= warmup or reason:
+                    self._recorder.record(state, call.sample, reason, self._block_speed_ns)
 
     def _calls(self, subject: Subject, meter: Meter, count: int) -> Requests[list[ProvedCall]]:
         read = self._hit_reader or self._read_all
