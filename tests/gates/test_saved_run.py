@@ -120,11 +120,19 @@ def test_baseline_that_waited_is_inconclusive(then: float, now: float, factor: f
 
 
 @pytest.mark.parametrize(
-    ("waited", "upper", "verdict"),
-    [(0.5, 2000, "inconclusive"), (0.5, 1500, "regressed"), (0.1, 2000, "regressed")],
+    ("waited", "upper", "preempted", "verdict"),
+    [
+        (0.5, 2000, 0.0, "inconclusive"),
+        (0.5, 1500, 0.0, "regressed"),
+        (0.5, 1500, 0.4, "regressed"),
+        (0.5, 1500, 0.9, "inconclusive"),
+        (0.1, 2000, 0.9, "regressed"),
+    ],
 )
-def test_slow_row_that_waited_is_inconclusive(waited: float, upper: int, verdict: str) -> None:
-    head = replace(row(), ns=(1_400_000, 1000 * upper) * 10, waited=waited)
+def test_slow_row_that_waited_is_inconclusive(
+    waited: float, upper: int, preempted: float, verdict: str
+) -> None:
+    head = replace(row(), ns=(1_400_000, 1000 * upper) * 10, waited=waited, preempted=preempted)
     assert verdicts_of(judge([row()], [head])) == [verdict]
     outlook = Outlook.SLOW if verdict == "inconclusive" else Outlook.FAILING
     assert outlook_of(row(), head, TEN, PlainShift()) is outlook

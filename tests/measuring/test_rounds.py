@@ -317,6 +317,13 @@ def test_preempted_misses_are_recorded_after_the_time_limit(bench: Bench) -> Non
     assert len(calls_of(figures, State.MISS)) == figures.rounds == 1
 
 
+def test_share_of_preempted_samples_is_recorded(bench: Bench) -> None:
+    figures = preempted(bench, *range(5, 23), 40).take(scripted(rounds=4, repeat=5))
+    assert len(calls_of(figures, State.HIT)) == 20
+    assert {each.state: each.preempted for each in figures.samples} == {State.MISS: 0.5, State.HIT: 0.05}
+    assert merge([Figures(), figures]).samples[0].preempted == 0.5
+
+
 def test_preempted_misses_on_ranks_are_recorded(bench: Bench) -> None:
     figures = preempted(bench, 5, 6).take(scripted(rounds=4, repeat=1, agreement=Settled((4, 4, 1, 10))))
     assert calls_of(figures, State.MISS) == [4, 5, 6, 7]

@@ -158,6 +158,7 @@ class Samples:
         by_rank: ranks and their samples; empty for one process.
         stat: statistic over the ranks: ``median`` of the rank medians, or ``max``.
         waited: share of the time of all calls in which the thread waited for a core; maximum over the ranks.
+        preempted: share of the samples during which another thread took the core; maximum over the ranks.
         blocks: number of measured blocks; the samples are those of the quietest.
         slow_blocks: number of these blocks in which the core was far slower than in the block of the samples.
         speed_ns: nanoseconds of a fixed Python loop that was timed with these calls; 0 if unknown.
@@ -179,6 +180,7 @@ class Samples:
     blocks: Natural = 1
     speed_ns: Natural = 0
     slow_blocks: Natural = 0
+    preempted: Size = 0.0
 
     def __post_init__(self) -> None:
         for value in self.values:
@@ -296,9 +298,10 @@ def merge(calls: Sequence[Figures]) -> Figures:
     for state in State:
         if of := [samples for figures in calls for samples in figures.samples if samples.state is state]:
             values = tuple(value for each in of for value in each.values)
-            waited, speed_ns = max(each.waited for each in of), max(each.speed_ns for each in of)
-            unit = of[0].unit
-            merged.append(Samples(state, values, refused_of(of), unit, waited=waited, speed_ns=speed_ns))
+            most = {
+                name: max(getattr(each, name) for each in of) for name in ("waited", "preempted", "speed_ns")
+            }
+            merged.append(Samples(state, values, refused_of(of), of[0].unit, **most))
     return Figures(
         sum(figures.rounds for figures in calls),
         tuple(merged),

@@ -43,6 +43,7 @@ MAX_SPEED_SHIFT = 0.1  # the loop takes 0.95 to 1.05 times its median, and 1.6 t
 SLOWDOWN_EXPONENT = 1.5  # on a core whose loop takes 2.1 times as long, a call of 7 us takes up to 3.1 times
 MAX_SLOWDOWN = 3.0  # other machines on the same processor make a core up to 2.1 times as slow
 MIN_AGREEING_BLOCKS = 2  # one block can be slowed between two readings of the core's speed
+MOST_PREEMPTED = 0.5  # of the samples: then their median contains a wait
 MAX_WAITED = 0.2  # with two busy loops on two cores, a thread waits for a third of its time
 
 SCATTERS = f"scatter by more than {NOISY:.0%}"
@@ -123,6 +124,7 @@ class StateRow:
         blocks: number of measured blocks; the samples are those of the quietest.
         slow_blocks: number of blocks on a slower core.
         waited: share of the time of its calls in which the thread waited for a core.
+        preempted: share of its samples during which another thread took the core.
         speed_ns: nanoseconds of a fixed Python loop that was timed with its calls; 0 if unknown.
     """
 
@@ -135,6 +137,7 @@ class StateRow:
     waited: float = 0.0
     speed_ns: int = 0
     slow_blocks: int = 0
+    preempted: float = 0.0
 
     @property
     def state(self) -> State:
@@ -158,6 +161,7 @@ def state_rows(
                 samples.waited,
                 samples.speed_ns,
                 samples.slow_blocks,
+                samples.preempted,
             )
 
 
@@ -372,13 +376,16 @@ def _waited_more(row: StateRow, other: StateRow) -> bool:
 
 
 def _is_slow_by_waits(base: StateRow, head: StateRow, threshold: Threshold) -> bool:
-    """Return whether other processes may have slowed a row: it waited, and its samples scatter.
+    """Return whether other processes may have slowed a row: it waited, and its samples show it.
 
-    Its quartiles must differ by more than the threshold. With four busy loops, those of a miss differ by 9 to
-    28 %, although preempted calls are repeated; on a quiet machine, by 5 to 23 %.
+    Either its quartiles differ by more than the threshold, or most samples were preempted. With four busy
+    loops, the quartiles of a miss differ by 9 to 28 %, although preempted calls are repeated; on a quiet
+    machine, by 5 to 23 %. Repetitions do not help calls that take longer than the scheduler's time slice:
+    beside four loops, each miss of 5 ms took 17 ms.
     """
     lower, upper = quantile(head.ns, 0.25), quantile(head.ns, 0.75)
-    return _waited_more(head, base) and upper > lower * (1 + threshold.fraction)
+    shows_waits = upper > lower * (1 + threshold.fraction) or head.preempted > MOST_PREEMPTED
+    return _waited_more(head, base) and shows_waits
 
 
 def _unusable(row: StateRow, saved: bool = False) -> Unusable | None:

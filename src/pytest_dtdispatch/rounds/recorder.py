@@ -51,6 +51,7 @@ class SampleRecorder:
         self._off_core_ns, self._wall_ns = Counter[State](), Counter[State]()
         self._speeds = defaultdict[State, list[int]](list)  # one for each recorded sample
         self.counts_waits = True
+        self.preempted = Counter[State]()  # recorded samples during which another thread took the core
 
     def record(self, state: State, sample: int, reason: str | None = None, speed_ns: int = 0) -> None:
         """Record a sample and the core's speed around its call, or refuse it if there is a reason."""
@@ -99,12 +100,18 @@ class SampleRecorder:
         for state in State:
             values, speeds = self._at_full_speed(state)
             refused = self.refused(state)
+            preempted = self.preempted[state] / max(len(self._recorded[state]), 1)
             if values or refused:
-                shown = profile(state) if values else None
-                waited = self.off_core(state) * self.counts_waits
-                speed = round(fmean(speeds or [0]))
-                of_state = Samples(
-                    state, tuple(values), refused, self.unit, shown, waited=waited, speed_ns=speed
+                samples.append(
+                    Samples(
+                        state,
+                        tuple(values),
+                        refused,
+                        self.unit,
+                        profile(state) if values else None,
+                        waited=self.off_core(state) * self.counts_waits,
+                        preempted=min(preempted, 1.0),
+                        speed_ns=round(fmean(speeds or [0])),
+                    )
                 )
-                samples.append(of_state)
         return tuple(samples)

@@ -266,6 +266,7 @@ class Rounds:
                     if (after[0] != before[0] or is_slowed) and schedule.may_repeat(repeated, count):
                         repeated += 1
                         continue
+                    self._recorder.preempted[state] += after[0] != before[0]
                     reason = None if call.misses else NOT_PROPAGATED
                     self._recorder.record(state, call.sample, reason if was_clear else NOT_COLD, speed_ns)
                     done += 1
@@ -295,9 +296,10 @@ class Rounds:
         warmup = self._schedule.part_warmup
         for part in self._schedule.parts(count):
             self._speed_ns = self._read_full_speed(state)
-            before = self._read_all()
+            before, preemptions = self._read_all(), self._sampler.preemptions()
             calls = yield from self._calls(self._subject, self._meter, warmup + part)
             self._recorder.record_block(state, *self._block)
+            self._recorder.preempted[state] += min(self._sampler.preemptions() - preemptions, part)
             misses = increase(before, self._read_all())[1]
             others_missed = self._hit_reader is not None and misses != sum(call.misses for call in calls)
             for number, call in enumerate(calls):
