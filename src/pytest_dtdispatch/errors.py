@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from types import TracebackType
 
 
 class DtDispatchError(Exception):
@@ -29,6 +30,8 @@ class UnequalError(MeasurementError, AssertionError):
 
 class GateError(DtDispatchError, AssertionError):
     """A figure exceeds a limit of the test, or could not be compared with it."""
+
+    at: TracebackType | None = None  # the line of the test, also if its traceback is cleared
 
 
 class MeterError(DtDispatchError):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.torch
 import_compilers()
 
 STEPS = """
-import contextlib, threading
+import contextlib, threading, unittest
 from pytest_dtdispatch.errors import GateError
 
 def moving(dtdispatch, mesh, name="train"):
@@ -29,6 +29,10 @@ def steady(dtdispatch, mesh, name="good"):
 def broken(*args):
     raise ValueError
 
+"""
+CLEARED = """
+with unittest.TestCase().assertRaises(AssertionError):
+    moving(dtdispatch, device_mesh)
 """
 SUPPRESSED = """
 with contextlib.suppress(Exception):
@@ -48,6 +52,8 @@ def source_of(*bodies: str, marks: tuple[str, ...] = ()) -> str:
 
 SWALLOWED = [
     SUPPRESSED,
+    CLEARED,  # the error has no traceback
+    f"{CLEARED}\nraise ValueError",
     "with pytest.raises(AssertionError):\n    moving(dtdispatch, device_mesh)",
     "try:\n    moving(dtdispatch, device_mesh)\nexcept GateError:\n    print('ah')",
     f"{SUPPRESSED}\npytest.skip('later')",
@@ -83,6 +89,8 @@ def test_exceeded_limit_fails_its_test_despite_swallowed_errors(pytester: pytest
     result.assert_outcomes(failed=len(SWALLOWED), errors=2, passed=1)
     errors = [line for line in result.outlines if re.match("E .*GateError: .*: over its limits", line)]
     assert len(errors) == len(SWALLOWED) + 2, text_of(result)
+    lines = [line for line in result.outlines if re.match(r">\s+dtdispatch.steps\(", line)]
+    assert len(lines) == len(SWALLOWED), "of all but the last two, and of two fixtures"
     result.stdout.fnmatch_lines([f"gate: failed against limits: {len(SWALLOWED) + 2} regressed"])
 
 
@@ -91,6 +99,7 @@ def test_xfail_test_may_exceed_a_limit(pytester: pytest.Pytester) -> None:
         "@pytest.mark.xfail": SUPPRESSED,
         "@pytest.mark.xfail(strict=True)": "moving(dtdispatch, device_mesh)",
         "@pytest.mark.xfail(strict=True, raises=AssertionError)": SUPPRESSED,
+        "@pytest.mark.xfail(raises=GateError)": CLEARED,
         "": f"{SUPPRESSED}\npytest.xfail('known')",
     }
     source = source_of(*expected.values(), marks=tuple(expected))

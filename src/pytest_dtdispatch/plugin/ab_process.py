@@ -25,6 +25,7 @@ from pytest_dtdispatch.core.results import Count
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.text import MOST_LISTED
+from pytest_dtdispatch.plugin.guard import register
 from pytest_dtdispatch.plugin.ranks import reason_of
 from pytest_dtdispatch.plugin.resolve import row_nodeid, run_settings
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, Sampler
@@ -239,7 +240,7 @@ def pytest_configure(config: pytest.Config) -> None:
     goes_on = bool(os.environ.get(Variable.GO_ON))
     config.option.continue_on_collection_errors |= goes_on
     sampler = SAMPLERS[metric] if kind in (AnswerKind.TIMES, AnswerKind.INSTRUCTIONS) else None
-    config.pluginmanager.register(Passes(kind, goes_on, sampler), "dtdispatch-passes")
+    register(config, Passes(kind, goes_on, sampler), "dtdispatch-passes")
 
 
 def outcome_text(report: pytest.CollectReport | pytest.TestReport) -> str:

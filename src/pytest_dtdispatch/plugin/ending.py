@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.core.store import TestRecord
-from pytest_dtdispatch.core.text import first_of, shown
+from pytest_dtdispatch.core.text import first_of
 from pytest_dtdispatch.core.verdicts import LIMITS, RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected import read_expected
 from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.plugin.finish import MOST_NAMES, file_targets
 from pytest_dtdispatch.plugin.gates import Gates
+from pytest_dtdispatch.plugin.guard import described, note_problem, problems, register
 from pytest_dtdispatch.plugin.kinds import MEASURED, metric_names
 from pytest_dtdispatch.plugin.limits import Limits
 from pytest_dtdispatch.plugin.pytest_benchmark import Bridge, read_baseline
@@ -46,6 +47,7 @@ class Ending:
         self._session = session
         self._unfinished: pytest.Session | None = None
         self._awaits_summary = False  # whether tests are over, but the section is not printed yet
+        self._printed = 0  # number of printed problems
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Record that the session must be finished."""
@@ -82,6 +84,7 @@ class Ending:
                 self._summarize(reporter)
         if reporter:
             reporter.ensure_newline()
+            self._print_problems(reporter)
         sys.stdout.writelines(self._session.log.printed)
 
     def _summarize(self, reporter: Any) -> None:
@@ -92,8 +95,16 @@ class Ending:
         try:
             _print_section(reporter, self._session, self._config.get_verbosity())
         except Exception as error:  # pytest's own summary follows
-            reporter.write_line(f"this section was not printed: {shown(error)}", red=True)
+            note_problem(self._config, f"this section was not printed: {described(error)}")
             print_lines(reporter, document_lines(self._session.log.document(), NO_EDGE, View()))
+        self._print_problems(reporter)
+
+    def _print_problems(self, reporter: Any) -> None:
+        """Print the problems that were not printed before."""
+        new = problems(self._config)[self._printed :]
+        self._printed += len(new)
+        document = Document(tuple(one_line(Span(f"failed: {problem}", Tone.BAD)) for problem in new))
+        print_lines(reporter, document_lines(document, NO_EDGE, View()))
 
 
 def _print_section(reporter: Any, session: Session, verbosity: int) -> None:
@@ -218,7 +229,7 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
     if idle and not settings.measure:
         raise pytest.UsageError(f"{idle[0]}: nothing is measured without --dtdispatch or --dtdispatch-all")
     if manager.hasplugin("benchmark") and (settings.measure or selects_benchmarks):
-        manager.register(Bridge(config, settings), "dtdispatch-bridge")
+        register(config, Bridge(config, settings), "dtdispatch-bridge")
     if not settings.measure:
         return
     gates = Gates(settings, resolve.reason_not_measured(config))
@@ -230,9 +241,9 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
             session.targets = file_targets(settings, session.log)
         except (ValueError, DtDispatchError) as error:
             raise pytest.UsageError(str(error)) from None
-    manager.register(session, "dtdispatch-session")
-    manager.register(Limits(gates, session.results), "dtdispatch-limits")
+    register(config, session, "dtdispatch-session")
+    register(config, Limits(gates, session.results), "dtdispatch-limits")
     if session.reports:
-        manager.register(Ending(config, session), "dtdispatch-ending")
+        register(config, Ending(config, session), "dtdispatch-ending")
         if resolve.is_distributed(config):
-            manager.register(Workers(session.results, settings.rank_stat), "dtdispatch-workers")
+            register(config, Workers(session.results, settings.rank_stat), "dtdispatch-workers")

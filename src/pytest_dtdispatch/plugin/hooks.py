@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_dtdispatch.plugin import settings
+from pytest_dtdispatch.plugin.guard import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -28,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before anything is printed, and before output is captured
+@guarded
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None]:
@@ -45,6 +47,7 @@ def pytest_load_initial_conftests(
 
 
 @pytest.hookimpl(tryfirst=True)
+@guarded
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Run the tests in other processes if instructions are counted or ranks are started.
 
@@ -58,6 +61,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     return relaunch.run_elsewhere(config)
 
 
+@guarded
 def pytest_configure(config: pytest.Config) -> None:
     """Check the flags, and load the measuring plugins if requested."""
     config.addinivalue_line("markers", settings.marker_line())
@@ -68,6 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
         load(config, bool(selects))
 
 
+@guarded
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check all markers before any test runs."""
     if not hasattr(config, "workerinput"):

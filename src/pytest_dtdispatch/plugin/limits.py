@@ -41,7 +41,7 @@ class Limits:
         """Fail a phase of a test that caught the error of a limit."""
         if unraised := self._results.store.unraised:
             error = GateError("\n".join(map(str, unraised)))
-            error.__traceback__ = unraised[0].__traceback__
+            error.__traceback__ = unraised[0].__traceback__ or unraised[0].at  # assertRaises clears it
             unraised.clear()
             if call.excinfo is None or not isinstance(call.excinfo.value, ENDS):
                 error.__context__ = call.excinfo and call.excinfo.value

@@ -27,7 +27,7 @@ from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.text import grouped
 from pytest_dtdispatch.errors import RanksError
-from pytest_dtdispatch.plugin import resolve
+from pytest_dtdispatch.plugin import guard, resolve
 from pytest_dtdispatch.ranks.merge import (
     FAILED,
     PhaseOutcome,
@@ -64,7 +64,7 @@ def take_part(config: pytest.Config) -> None:
     values = [getattr(flags, name, None) or str(config.getini(name) or "").lower() for name in switches]
     measures = any(value is True or value in ON for value in values)
     if world.is_many and measures and not resolve.runs_nothing(flags):
-        config.pluginmanager.register(Rank(world), PLUGIN)
+        guard.register(config, Rank(world), PLUGIN)
 
 
 def rank_of(config: pytest.Config) -> Rank | None:
@@ -139,7 +139,7 @@ class Rank:
     # The end of the run
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_cmdline_main(self) -> Generator[None, Any, Any]:
+    def pytest_cmdline_main(self, config: pytest.Config) -> Generator[None, Any, Any]:
         """End the run together: the first rank last, with the exit status of the run."""
         try:
             status = int((yield) or 0)
@@ -148,6 +148,10 @@ class Rank:
             is_reported = self.has_met and not self.world.is_first
             print(f"ERROR: {error}", file=sys.stdout if is_reported else sys.stderr)
             status = int(pytest.ExitCode.USAGE_ERROR)
+        problems = guard.problems(config)
+        if not self.world.is_first:  # the first rank has printed its own, and reports these
+            sys.stdout.writelines(f"ERROR: {problem}\n" for problem in problems)
+        status = status or int(bool(problems))
         if not self.has_met:
             return status
         sys.stdout.flush()
@@ -261,7 +265,7 @@ class Rank:
                 self._end_phase(item, report, call.duration)
             except RanksError as error:
                 self._stop(item.session, str(error))
-                _fail(report, [str(error)])
+                guard.fail_report(report, [str(error)], "all ranks")
         return report
 
     def _end_phase(self, item: pytest.Item, report: pytest.TestReport, duration: float) -> None:
@@ -280,7 +284,7 @@ class Rank:
         if FAILED in labels or len(labels) > 1:
             lines = complaints(outcomes)
             self._complaints += [f"{item.nodeid} ({part}): {line}" for line in lines]
-            _fail(report, lines)
+            guard.fail_report(report, lines, "all ranks")
         for rank, outcome in outcomes.items():
             if outcome.details not in ("", outcome.why) and rank != self.world.rank:
                 report.sections.append((f"failure on rank {rank}", outcome.details))
@@ -385,15 +389,3 @@ def _outcome(report: pytest.TestReport) -> PhaseOutcome:
     sections = [f"--- {name}\n{text}" for name, text in report.sections]
     details = "\n".join([report.longreprtext, *sections]).strip()
     return PhaseOutcome(report.outcome, why, details[-TAIL:] if report.failed else "")
-
-
-def _fail(report: pytest.TestReport, lines: Sequence[str]) -> None:
-    """Mark a report as failed because of another rank."""
-    text = "\n".join(lines)
-    if report.outcome == FAILED:
-        report.sections.append(("all ranks", text))
-        return
-    report.outcome = "failed"
-    report.longrepr = text
-    if hasattr(report, "wasxfail"):
-        del report.wasxfail

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dtdispatch import api
@@ -363,6 +364,7 @@ class Recorder(api.DtDispatch):
         self.results.verdicts += [replace(each, row=RowId(test, each.row.label)) for each in verdicts]
         if message := complaint(verdicts):
             error = GateError(message)
+            error.at = _line_of_test(sys._getframe(1))
             self.results.unraised.append(error)
             raise error
 
@@ -376,6 +378,15 @@ class Recorder(api.DtDispatch):
 
         with recording_trace(f"{self.results.test}: {name}", self.results.traces.append):
             yield
+
+
+def _line_of_test(frame: FrameType) -> TracebackType:
+    """Return a traceback of only the line that called this plugin."""
+    while frame.f_back and (
+        "__tracebackhide__" in frame.f_globals or frame.f_globals.get("__name__") == "contextlib"
+    ):
+        frame = frame.f_back
+    return TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
 
 
 def make_plan(settings: Settings, sampler: Sampler, agreement: Lockstep | None, gate: RowGate | None) -> Plan:

@@ -28,12 +28,13 @@ from pytest_dtdispatch.lines.wrappers import pass_over
 from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.plugin.finish import MOST_NAMES, Target, WriteLog, collect, properties, write_files
 from pytest_dtdispatch.plugin.gates import Gates
+from pytest_dtdispatch.plugin.guard import fail_report, problems
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.pytest_internals import junit_xml, terminal_file
 from pytest_dtdispatch.plugin.ranks import rank_of
 from pytest_dtdispatch.plugin.relaunch import METER, uncaptured
 from pytest_dtdispatch.plugin.results import RunResults
-from pytest_dtdispatch.plugin.workers import RECORD, SELECTED, encode_record
+from pytest_dtdispatch.plugin.workers import PROBLEMS, RECORD, SELECTED, encode_record
 from pytest_dtdispatch.report.document import notice
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.screen import ProgressLine, is_watched
@@ -218,7 +219,7 @@ class Session:
                 try:
                     setattr(report, RECORD, encode_record(record))
                 except MeasurementError as error:
-                    report.outcome, report.longrepr = "failed", str(error)
+                    fail_report(report, [str(error)])
         return report
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
@@ -255,6 +256,7 @@ class Session:
         """Collect, judge and write the run; in a worker, only send its tests."""
         if self._is_worker:
             output: dict[str, object] = self._config.workeroutput  # type: ignore[attr-defined]
+            output[PROBLEMS] = problems(self._config)  # sent after all hooks of the worker
             output[SELECTED] = json.dumps([self.results.lines, self.results.deselected])
         if self._has_finished or not self.reports:
             return
@@ -307,7 +309,8 @@ class Session:
 
     def failures(self) -> list[str]:
         """Return the kinds of failures other than of tests."""
-        return ["gate failed" for gate in self.run.gates if gate.has_failed] + self.log.failures
+        gates = ["gate failed" for gate in self.run.gates if gate.has_failed]
+        return gates + ["hook failed"] * len(problems(self._config)) + self.log.failures
 
 
 def _is_fixture_used(item: pytest.Item) -> bool:

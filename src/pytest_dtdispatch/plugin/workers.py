@@ -19,11 +19,13 @@ from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.errors import MeasurementError
+from pytest_dtdispatch.plugin.guard import note_problem
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.results import RunResults
 from pytest_dtdispatch.ranks.merge import merge_records
 
-RECORD, SELECTED = "dtdispatch_record", "dtdispatch_selected"  # on a report, in the output of a worker
+RECORD = "dtdispatch_record"  # on a report
+SELECTED, PROBLEMS = "dtdispatch_selected", "dtdispatch_problems"  # in the output of a worker
 
 
 def encode_record(record: TestRecord) -> str:
@@ -92,7 +94,10 @@ class Workers:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object | None) -> None:
         """Read the tests that a worker selected; a worker that died fails the gate of limits."""
-        if text := getattr(node, "workeroutput", {}).get(SELECTED):
+        output = getattr(node, "workeroutput", {})
+        for problem in output.get(PROBLEMS, ()):
+            note_problem(node.config, f"{node.gateway.id}: {problem}")
+        if text := output.get(SELECTED):
             self._results.lines, self._results.deselected = json.loads(text)
         elif error:
             self._lose(node.gateway.id, RowId("", node.gateway.id), f"{node.gateway.id} died")
