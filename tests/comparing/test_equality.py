@@ -131,6 +131,16 @@ def test_custom_equality_function_decides(first: Any, other: Any, equal: Any, me
         compare(first, other, equal=equal)
 
 
+@pytest.mark.parametrize(
+    "lazy", [lambda: map(str, [1]), lambda: (n for n in [1]), lambda: zip([1], strict=True)]
+)
+def test_lazy_results_are_refused(lazy: Any) -> None:
+    with pytest.raises(MeasurementError, match="whose code did not run: return a list"):
+        DtDispatch().compare({"list": lambda: [1], "lazy": lazy})
+    with pytest.raises(MeasurementError, match="whose code did not run"):
+        compare(1, 1, equal=lambda first, other: lazy())
+
+
 def test_variants_share_random_state_and_results_are_copied() -> None:
     torch.manual_seed(3)
     DtDispatch().compare({"first": lambda: torch.rand(3), "other": lambda: torch.rand(3)})

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+import io
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -87,6 +90,98 @@ def test_unstarted_generator_result_is_an_error() -> None:
         check_result("steps", yields())
 
 
-def test_unmeasured_budget_rejects_a_generator() -> None:
-    with pytest.raises(MeasurementError, match=r"^budget\(\): the result is a generator"):
-        DtDispatch().budget(lambda: yields())
+class Squares:
+    """An iterator of a program."""
+
+    def __iter__(self) -> Squares:
+        return self
+
+    def __next__(self) -> int:
+        raise StopIteration
+
+
+class Batches:
+    """An asynchronous iterator of a program, which can also be awaited."""
+
+    def __aiter__(self) -> Batches:
+        return self
+
+    async def __anext__(self) -> int:
+        raise StopAsyncIteration
+
+
+class Later:
+    """An awaitable that has not run."""
+
+    def __await__(self) -> Iterator[int]:
+        yield 1
+
+
+async def async_yields() -> AsyncIterator[int]:
+    yield 1
+
+
+LAZY: list[Callable[[], object]] = [
+    yields,
+    async_yields,
+    waits,
+    Squares,
+    Batches,
+    Later,
+    lambda: map(str, [1]),
+    lambda: filter(None, [1]),
+    lambda: zip([1], [2], strict=True),
+    lambda: enumerate([1]),
+    lambda: iter(int, 1),
+    lambda: reversed(bytearray(2)),
+    lambda: itertools.islice([1], 1),
+    lambda: itertools.chain([1]),
+    lambda: itertools.starmap(pow, [(1, 2)]),
+    lambda: itertools.accumulate([1]),
+    lambda: itertools.tee([1])[0],
+]
+NOT_LAZY: list[Callable[[], object]] = [
+    lambda: [1],
+    lambda: {"a": 1}.items(),
+    lambda: iter([1]),
+    lambda: iter({}),
+    lambda: iter("text"),
+    lambda: reversed([1]),
+    lambda: range(3),
+    lambda: io.StringIO("text"),
+    int,
+]
+
+
+@pytest.mark.parametrize("make", LAZY)
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda dtdispatch, fn: dtdispatch.call(fn, name="lazy"),
+        lambda dtdispatch, fn: dtdispatch.steps(fn),
+        lambda dtdispatch, fn: dtdispatch.steps(lambda number: fn(), inputs=[1]),
+        lambda dtdispatch, fn: dtdispatch.budget(fn),
+        lambda dtdispatch, fn: dtdispatch.scaling(lambda size: fn, sizes=(1, 2), name="lazy"),
+        lambda dtdispatch, fn: dtdispatch.compile(fn, name="lazy"),
+    ],
+)
+def test_lazy_result_is_an_error(
+    make: Callable[[], object], measure: Callable[[DtDispatch, Callable[[], object]], object]
+) -> None:
+    with pytest.raises(MeasurementError, match="code"):
+        measure(DtDispatch(), lambda: make())
+
+
+@pytest.mark.parametrize("make", NOT_LAZY)
+def test_existing_values_are_valid_results(make: Callable[[], object]) -> None:
+    check_result("steps", make())
+
+
+def test_finished_future_is_a_valid_result() -> None:
+    loop = asyncio.new_event_loop()
+    future = loop.create_future()
+    with pytest.raises(MeasurementError):
+        check_result("steps", future)
+    future.set_result(1)
+    check_result("steps", future)
+    loop.close()

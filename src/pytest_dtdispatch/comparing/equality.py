@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from pytest_dtdispatch.comparing.model import Variants
+from pytest_dtdispatch.core.checks import check_result
 from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import DtDispatchError, MeasurementError, UnequalError, first_line
 from pytest_dtdispatch.replay.call import dtype_text, shape_text
@@ -85,6 +86,7 @@ def call_variants(variants: Variants, call: Callable[[str, Callable[[], Any]], A
             random.settle()
             random.rewind()
         result = call(label, fn) if call else fn()
+        check_result(f"compare: {label!r}", result)
         # Simulated ranks need their mode; other modes of the program would see the reads below.
         with nullcontext() if is_local_mode_open() else without_outer_modes():
             snapshot = Snapshot.of(label, result)
@@ -116,6 +118,7 @@ def _call_equal(equal: Callable[[Any, Any], object], first: Snapshot, other: Sna
         verdict: Any = equal(*_plain(first, other))
     except AssertionError as error:
         return " ".join(str(error).split()) or "equal= raised AssertionError"
+    check_result("compare: equal=", verdict)
     try:
         is_equal = verdict is None or bool(verdict)  # assert_close returns nothing
     except Exception:

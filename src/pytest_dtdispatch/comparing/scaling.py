@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pytest_dtdispatch.core.checks import callable_at
+from pytest_dtdispatch.core.checks import callable_at, check_result
 from pytest_dtdispatch.core.measurement import Figures, State, merge
 from pytest_dtdispatch.core.results import NoRows
 from pytest_dtdispatch.core.row_id import RowId
@@ -108,7 +108,7 @@ def run_sizes(make: Make, sizes: Sequence[int], name: str | None) -> Scaling:
     """Create and call a callable at each size, the largest first, without measuring."""
     __tracebackhide__ = True
     for size in reversed(sizes):
-        callable_at(make, size)()
+        check_result("scaling", callable_at(make, size)())
     miss, hit = (
         Fit(state, 0.0, 0.0, 0.0, why_not="nothing is measured") for state in (State.MISS, State.HIT)
     )
@@ -143,6 +143,7 @@ def run_and_measure_sizes(
     ran: dict[int, Any] = {}
     for size in sorted(sizes, reverse=True):
         result, ran[size] = run(callable_at(make, size))
+        check_result("scaling", result)
         wait_for(result)
     ran = {size: call.settled_again() for size, call in ran.items()}
     share = replace(plan, rounds=math.ceil(plan.rounds / PASSES), max_time_s=plan.max_time_s / PASSES)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pytest_dtdispatch.core.checks import Setup
+from pytest_dtdispatch.core.checks import Setup, check_result
 from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.results import Count, OneRow
 from pytest_dtdispatch.core.text import shown
@@ -55,7 +55,10 @@ class Compilation:
     def call_all(self, *args: Any) -> tuple[Any, ...]:
         """Run the first call, with these arguments, and all further calls, uncompiled."""
         __tracebackhide__ = True
-        return (self.fn(*args), *(self.fn(*other) for other in self.others))
+        results = (self.fn(*args), *(self.fn(*other) for other in self.others))
+        for result in results:
+            check_result("compile", result)
+        return results
 
 
 @dataclass(frozen=True)

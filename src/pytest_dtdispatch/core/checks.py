@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import io
 from collections.abc import Callable
 from typing import Any
 
-from pytest_dtdispatch.core.text import shown
+from pytest_dtdispatch.core.text import ask, shown
 from pytest_dtdispatch.errors import MeasurementError
 
 __tracebackhide__ = True  # a failing test shows its own line
 
 Setup = Callable[[], "tuple[Any, ...] | None"]
+_DICT: dict[Any, Any] = {}
+_VIEWS = (_DICT.values(), _DICT.items())
+_VALUES: tuple[Any, ...] = ((), [], "", "\xe9", b"", range(0), range(2**99), set(), _DICT, *_VIEWS)
+# Iterators over values that exist already.
+OF_VALUES = (type(reversed([])), *(type(iter(values)) for values in _VALUES))
 COROUTINE = "a call only creates a coroutine, and runs none of its code: pass lambda: asyncio.run(step())"
 
 
@@ -46,14 +52,21 @@ def check_callable(method: str, fn: object, name: object) -> None:
 
 
 def check_result(method: str, result: object) -> None:
-    """Reject a coroutine, or a generator that has not started: their code did not run."""
+    """Reject a coroutine, a lazy iterator and a generator that has not started: their code did not run."""
     if inspect.iscoroutine(result):
         result.close()
+    if inspect.isawaitable(result) and not ask(lambda awaited: awaited.done(), result, False):
         raise MeasurementError(f"{method}(): {COROUTINE}")
-    is_unused = inspect.isgenerator(result) and inspect.getgeneratorstate(result) == inspect.GEN_CREATED
-    if is_unused or inspect.isasyncgen(result):
+    if inspect.isgenerator(result):
+        is_lazy = inspect.getgeneratorstate(result) == inspect.GEN_CREATED
+    else:
+        is_iterator = hasattr(type(result), "__next__") or hasattr(type(result), "__anext__")
+        is_lazy = is_iterator and not isinstance(result, (io.IOBase, *OF_VALUES))
+    if is_lazy:
+        is_generator = inspect.isgenerator(result) or inspect.isasyncgen(result)
+        kind = "a generator" if is_generator else f"an iterator of type {type(result).__name__}"
         raise MeasurementError(
-            f"{method}(): the result is a generator, whose code did not run: return a list of its values"
+            f"{method}(): the result is {kind}, whose code did not run: return a list of its values"
         )
 
 

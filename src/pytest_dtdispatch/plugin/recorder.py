@@ -188,11 +188,13 @@ class Recorder(api.DtDispatch):
         if self._counts:
             arguments = call_arguments(args, setup)
             with self._counted_region(name, self.record):
-                return fn(*arguments)
+                result = fn(*arguments)
+                check_result("call", result)
+                return result
         with self._measuring("call", name):
             result, mesh, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), self._plan, name)
         self.results.enter_call(name, mesh, figures)
-        return result  # type: ignore[no-any-return]
+        return result
 
     def _steps(self, calls: StepCalls) -> Steps:
         from pytest_dtdispatch.steps.measure import run_and_count

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.core.checks import Setup, call_arguments
+from pytest_dtdispatch.core.checks import Setup, call_arguments, check_result
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import repeated
 from pytest_dtdispatch.core.signatures import mesh_device_text
@@ -494,6 +494,7 @@ def run_and_measure_call(
     occurs in each repetition.
     """
     result, ran = run_call(fn, args, setup, plan.agreement)
+    check_result("call", result)
     return result, ran.mesh, ran.measure(caches, plan, name, ran.mesh)
 
 
