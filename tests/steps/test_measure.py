@@ -297,6 +297,41 @@ def test_live_dtensors_and_specs_are_counted_without_garbage(
     assert [(one.spec_growth, one.dtensor_growth) for one in steps.steps] == [(grown, grown)] * 5
 
 
+@pytest.mark.parametrize("warmup", [0, 1])
+@pytest.mark.parametrize(("use", "grown"), [("keep", 3), ("return", 0), ("garbage", 0)])
+@pytest.mark.parametrize("freezes", ["before", "at the first step", "at each step", "at the second", "twice"])
+def test_frozen_objects_are_counted(
+    mesh: DeviceMesh, freezes: str, use: str, grown: int, warmup: int
+) -> None:
+    alive, calls = list[Any](), itertools.count()
+    freezing = {"at the first step": (0,), "at each step": range(9), "at the second": (1,), "twice": (1, 2)}
+
+    def step() -> Any:
+        tensors = [on_mesh(mesh) for _ in range(3)]
+        if use == "keep":
+            alive.extend(tensors)
+        elif use == "garbage":
+            leave_as_garbage(tensors)
+            gc.collect()  # frozen garbage would stay alive
+        if next(calls) in freezing.get(freezes, ()):
+            gc.freeze()
+        return tensors
+
+    if freezes == "before":
+        gc.freeze()
+    try:
+        steps = count(step, warmup, 4)
+        assert gc.get_freeze_count() >= MIN_FROZEN, "the program froze them"
+    finally:
+        gc.unfreeze()
+    assert [(one.spec_growth, one.dtensor_growth) for one in steps.steps] == [(grown, grown)] * 4
+
+
+def test_counting_ends_unfrozen(mesh: DeviceMesh) -> None:
+    count(lambda: on_mesh(mesh))
+    assert gc.get_freeze_count() < MIN_FROZEN
+
+
 @pytest.mark.parametrize("has_many", [False, True])
 def test_growth_is_described_by_retained_tensors(mesh: DeviceMesh, has_many: bool) -> None:
     """The first step creates eight tensors that stay; each step replaces six by longer ones."""

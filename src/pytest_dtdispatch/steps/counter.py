@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import threading
 from collections import Counter, defaultdict
@@ -29,14 +28,7 @@ from pytest_dtdispatch.steps.events import (
     QueriedCache,
     Remedy,
 )
-from pytest_dtdispatch.steps.growth import (
-    DTENSORS,
-    MIN_FROZEN,
-    SPECS,
-    growing_tensors,
-    live_objects,
-    new_objects,
-)
+from pytest_dtdispatch.steps.growth import LiveObjects
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.steps.reasons import Called, CallPosition, Reason, Seen, describe
 from pytest_dtdispatch.steps.transfers import Function, TransferRecorder
@@ -173,14 +165,12 @@ class StepCounter:
     def _install(self, stack: ExitStack) -> None:
         """Install all patches and contexts of counting, and count live objects."""
         stack.callback(self.end_notes)
-        if gc.get_freeze_count() < MIN_FROZEN:  # objects that the program froze stay frozen
-            gc.freeze()  # so that garbage collection at each lap only visits new objects
-            stack.callback(gc.unfreeze)
         stack.enter_context(self._lines)
         stack.enter_context(observe_ops(self))
         stack.enter_context(observe_transfers(self._transfers))
         stack.enter_context(observe_reads(self._transfers))
-        self._live, self._new = live_objects(), new_objects()
+        self._live = LiveObjects()
+        stack.callback(self._live.close)
 
     def note(self, call: OpCall) -> Any:
         """Run a call, and record it with its line, to explain later misses and locate backward."""
@@ -213,15 +203,9 @@ class StepCounter:
     def lap(self) -> StepCounts:
         """Return the counts since the last lap, or since entry, and begin a new lap."""
         counts = self._counted()
-        gc.collect()
-        references, self._live = self._live, live_objects()
-        before, self._new = self._new, new_objects()
-        # The minimum of two counts: classes have other references, and a new object may replace a frozen one.
-        specs = min(self._live[SPECS] - references[SPECS], self._new.specs - before.specs)
-        tensors = self._new.tensors.total() - before.tensors.total()
-        tensors = min(self._live[DTENSORS] - references[DTENSORS], tensors)
-        counts = replace(self._with_entries(counts), spec_growth=specs, dtensor_growth=tensors)
-        return replace(counts, kept=growing_tensors(before, self._new)) if tensors > 0 else counts
+        growth = self._live.lap()
+        counts = replace(self._with_entries(counts), spec_growth=growth.specs, dtensor_growth=growth.tensors)
+        return replace(counts, kept=growth.kinds)
 
     def _with_entries(self, counts: StepCounts) -> StepCounts:
         """Add the growth of caches, and begin a new lap."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import weakref
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -24,8 +25,8 @@ def live_objects() -> Counter[str]:
     return Counter({SPECS: sys.getrefcount(spec_type()), DTENSORS: sys.getrefcount(DTensor)})
 
 
-class NewObjects(NamedTuple):
-    """Live objects that were created since the garbage collector was frozen.
+class Objects(NamedTuple):
+    """Objects that the garbage collector visits: those that were not frozen.
 
     Args:
         specs: number of sharding specs.
@@ -36,14 +37,14 @@ class NewObjects(NamedTuple):
     tensors: Counter[tuple[str, str]]
 
 
-def new_objects() -> NewObjects:
-    """Count new objects, including garbage."""
+def visited_objects() -> Objects:
+    """Count visited objects, including garbage."""
     new = gc.get_objects()
     tensors = Counter(ask_tensor(_kind, value, ("", "")) for value in new if type(value) is DTensor)
-    return NewObjects(sum(type(value) is spec_type() for value in new), tensors)
+    return Objects(sum(type(value) is spec_type() for value in new), tensors)
 
 
-def growing_tensors(before: NewObjects, now: NewObjects) -> str:
+def growing_tensors(before: Objects, now: Objects) -> str:
     """Describe up to three kinds of DTensors that grew in number, the largest growth first.
 
     Kinds that differ only in sizes are compared together: a growing cache is replaced by a longer one.
@@ -64,3 +65,56 @@ def _kind(tensor: Any) -> tuple[str, str]:
     dtype, shape = dtype_text(tensor.dtype), tensor.shape
     placements = " ".join(map(placement_text, tensor.placements))
     return f"{dtype} {len(shape)} {placements}", f"{dtype}{shape_text(shape)} {placements}"
+
+
+class _Canary:
+    """A cycle, which the next collection frees unless it is frozen."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+class Growth(NamedTuple):
+    """Growth of live objects in a lap.
+
+    Args:
+        specs: number of additional sharding specs.
+        tensors: number of additional DTensors.
+        kinds: description of the DTensors that grew in number; empty if unknown.
+    """
+
+    specs: int
+    tensors: int
+    kinds: str
+
+
+class LiveObjects:
+    """Live objects from one lap to the next, without garbage. Earlier objects are frozen, to collect fast."""
+
+    def __init__(self) -> None:
+        self._is_ours = gc.get_freeze_count() < MIN_FROZEN  # objects that the program froze stay frozen
+        if self._is_ours:
+            gc.freeze()
+        self._references, self._objects = live_objects(), visited_objects()
+        self._canary = _Canary()
+
+    def lap(self) -> Growth:
+        """Collect garbage; return the growth since the last lap, and begin a new lap."""
+        canary, self._canary = weakref.ref(self._canary), _Canary()
+        gc.collect()
+        references, self._references = self._references, live_objects()
+        before, self._objects = self._objects, visited_objects()
+        specs = self._references[SPECS] - references[SPECS]
+        tensors = self._references[DTENSORS] - references[DTENSORS]
+        if canary() is not None:  # the program froze the new objects
+            self._is_ours = False
+            return Growth(specs, tensors, "")
+        # The minimum of two counts: classes have other references, and a new object may replace a frozen one.
+        specs = min(specs, self._objects.specs - before.specs)
+        tensors = min(tensors, self._objects.tensors.total() - before.tensors.total())
+        return Growth(specs, tensors, growing_tensors(before, self._objects) if tensors > 0 else "")
+
+    def close(self) -> None:
+        """Unfreeze the objects, unless the program has frozen them too."""
+        if self._is_ours:
+            gc.unfreeze()
