@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Refused, Samples, State
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Refused, Samples, State, Unit
 from tests.reported_runs import measured
 
 measurement = partial(measured, "add@4")
@@ -91,3 +91,9 @@ def test_state_with_scattered_samples_is_noisy() -> None:
     assert measurement(waits, HITS).noisy == (State.MISS,)
     for quiet in (of(State.HIT, *(1_000, 1_900, 1_500) * 7), of(State.MISS, 1_000, 9_000)):
         assert measurement(quiet).noisy == (), "unknown for two samples"
+
+
+def test_count_cannot_have_the_unit_of_times() -> None:
+    with pytest.raises(ValueError, match="needs the plural of what it counts"):
+        Unit(steady="references", is_time=False)
+    assert Unit("references", is_time=False).name == "references"

@@ -17,7 +17,7 @@ import pytest
 
 import pytest_dtdispatch.plugin.kinds  # noqa: F401  results of all kinds have data
 from pytest_dtdispatch.budget.collector import CollectorPauses
-from pytest_dtdispatch.budget.model import Budget
+from pytest_dtdispatch.budget.model import MAX_NOISE, Budget
 from pytest_dtdispatch.cli import _parsers
 from pytest_dtdispatch.comparing.model import CallCounts, ComparedVariant
 from pytest_dtdispatch.comparing.scaling import Fit, Scaling
@@ -28,7 +28,7 @@ from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.verdicts import CountChange, RowVerdict, TimeChange, Verdict, judged
 from pytest_dtdispatch.report.data import run_text
 from pytest_dtdispatch.report.document import notice
-from pytest_dtdispatch.report.run import ReportedRun
+from pytest_dtdispatch.report.run import FailedTest, ReportedRun
 from pytest_dtdispatch.steps.events import (
     Collective,
     Miss,
@@ -97,6 +97,7 @@ def whole_run() -> ReportedRun:
         notices=notice("a rank is slower"),
         environment={"device": "cpu"},
         unknown={"number": {}},
+        failed_tests=(FailedTest("t.py::test_a", "call", "AssertionError"),),
     )
 
 
@@ -113,7 +114,7 @@ def test_exported_results_follow_the_schema(run: ReportedRun) -> None:
 
 def test_data_has_one_line_and_no_samples() -> None:
     text, count = run_text(whole_run())
-    assert (text.count("\n"), count) == (1, len(data_of(whole_run())["rows"]) + 6)
+    assert (text.count("\n"), count) == (1, len(data_of(whole_run())["rows"]) + 7)
     assert '"values":[7' not in text
 
 
@@ -156,6 +157,12 @@ def test_every_field_of_a_part_is_required(part: str) -> None:
         missing = copy.deepcopy(data)
         del missing[part][0][name]
         assert not VALIDATOR.is_valid(missing), name
+
+
+def test_number_that_decides_noise_is_exported() -> None:
+    budgets = [Budget("quiet", noise=MAX_NOISE, scatter=0.2), Budget("noisy", noise=0.16, scatter=0.01)]
+    found = data_of(ReportedRun(results=results_of(*budgets)))["results"]
+    assert [(each["noise"], each["is_noisy"]) for each in found] == [(0.15, False), (0.16, True)]
 
 
 def test_transfers_of_different_sizes_are_not_merged() -> None:

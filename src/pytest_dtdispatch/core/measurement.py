@@ -91,6 +91,10 @@ class Unit:
     call: str = ""
     least: int = 0
 
+    def __post_init__(self) -> None:
+        if self.name == "ns" and not self.is_time:
+            raise ValueError("Unit(is_time=False) needs the plural of what it counts as its name=, not ns")
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of its metrics in files."""

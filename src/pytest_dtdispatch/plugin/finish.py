@@ -19,7 +19,7 @@ from pytest_dtdispatch.plugin.settings import Settings
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 from pytest_dtdispatch.report.exports import FORMATS, check_export
 from pytest_dtdispatch.report.notes import caveats, noise
-from pytest_dtdispatch.report.run import ReportedRun
+from pytest_dtdispatch.report.run import FailedTest, ReportedRun
 from pytest_dtdispatch.report.summary import MOST_BYTES, stopped_summary, summary, verdict_text
 
 MOST_NAMES = 10  # in a notice
@@ -34,6 +34,7 @@ def collect(
     time: str,
     stopped: str,
     notices: Iterable[Document] = (),
+    failed_tests: Iterable[FailedTest] = (),
 ) -> ReportedRun:
     """Collect the records of tests in a run.
 
@@ -43,6 +44,7 @@ def collect(
         time: start of the run in ISO 8601.
         stopped: why it ended before its last test; empty if it did not.
         notices: notices that precede those on the results.
+        failed_tests: failures of its tests.
     """
     has_found = any(records.values())  # if not, the mesh may not exist, so that it has no environment
     rows = [row for record in records.values() for row in record.rows()]
@@ -59,6 +61,7 @@ def collect(
         thresholds={test: record.thresholds for test, record in records.items() if record.thresholds},
         numbers=tuple(number for record in records.values() for number in record.merged_numbers or ()),
         stopped=stopped,
+        failed_tests=tuple(failed_tests),
         traces=tuple(trace for record in records.values() for trace in record.traces),
         notices=Document(tuple(block for document in noticed for block in document.blocks)),
     )
@@ -106,7 +109,8 @@ def write_files(run: ReportedRun, targets: Sequence[Target], skip_reason: str, l
     for export, write in targets:
         with log.writing(str(export.path)):
             written = ReportedRun() if skip_reason else run
-            message = write(export, written, skip_reason or ("" if run else "nothing was measured"))
+            has_data = run or (export.is_stdout and run.failed_tests)
+            message = write(export, written, skip_reason or ("" if has_data else "nothing was measured"))
             if export.is_stdout:
                 log.printed.append(message)
             else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_dtdispatch.core.store import ResultStore, TestRecord
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict, over
+from pytest_dtdispatch.report.run import FailedTest
 
 if TYPE_CHECKING:
     import pytest
@@ -23,6 +24,7 @@ class RunResults:
         nodeids: node ids of the tests of the run, including those of pytest-xdist workers.
         lines: path and line number, from 1, of each of these tests, by name in rows.
         deselected: names in rows of deselected tests.
+        failed: failures of tests by node id and phase.
     """
 
     def __init__(self) -> None:
@@ -32,11 +34,16 @@ class RunResults:
         self.nodeids: tuple[str, ...] = ()
         self.lines: dict[str, tuple[str, int]] = {}
         self.deselected: list[str] = []
+        self.failed: dict[tuple[str, str], FailedTest] = {}
         self._own: dict[str, TestRecord] = {}  # records of this process before merging over the ranks
 
     def begin(self, test: str) -> None:
         """Begin an attempt of a test."""
         self.store, self.marks = ResultStore(test), None
+
+    def fail(self, failure: FailedTest) -> None:
+        """Record a failure, once for all attempts of a test."""
+        self.failed.setdefault((failure.test, failure.phase), failure)
 
     def add(self, record: TestRecord) -> TestRecord:
         """Add the record of a test, with results only of earlier attempts; return it."""

@@ -31,12 +31,12 @@ from pytest_dtdispatch.plugin.gates import Gates
 from pytest_dtdispatch.plugin.guard import fail_report, problems
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.pytest_internals import junit_xml, terminal_file
-from pytest_dtdispatch.plugin.ranks import rank_of
+from pytest_dtdispatch.plugin.ranks import rank_of, reason_of
 from pytest_dtdispatch.plugin.relaunch import METER, uncaptured
 from pytest_dtdispatch.plugin.results import RunResults
 from pytest_dtdispatch.plugin.workers import PROBLEMS, RECORD, SELECTED, encode_record
 from pytest_dtdispatch.report.document import notice
-from pytest_dtdispatch.report.run import ReportedRun
+from pytest_dtdispatch.report.run import FailedTest, ReportedRun
 from pytest_dtdispatch.report.screen import ProgressLine, is_watched
 from pytest_dtdispatch.report.summary import error_commands
 from pytest_dtdispatch.rounds.sampler import start_sampler
@@ -227,9 +227,16 @@ class Session:
         self._ended.add(nodeid)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self) -> None:
-        """Erase the progress line before pytest writes the outcome of a test."""
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Erase the progress line before pytest writes the outcome of a test, and record a failure."""
         show_progress(NOTHING)
+        if report.failed:
+            self.results.fail(FailedTest(report.nodeid, str(report.when), reason_of(report)))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Record a file that could not be collected."""
+        if report.failed:
+            self.results.fail(FailedTest(report.nodeid, "collect", reason_of(report)))
 
     # The end
 
@@ -281,7 +288,8 @@ class Session:
         records, baseline = self.results.records, self.gates.baseline
         notices = [notice(*first_of(baseline.passed_over, MOST_NAMES))] if baseline else []
         notices += [self._ranks.document()] if self._ranks else []
-        run = collect(records, self._settings, self._started_at, self.why_stopped(), notices)
+        failed = self.results.failed.values()
+        run = collect(records, self._settings, self._started_at, self.why_stopped(), notices, failed)
         return run if lists_only else self.gates.judge(run, records, self.selection)
 
     def _code_lines(self) -> dict[str, tuple[str, int]]:

@@ -14,15 +14,15 @@ from pytest_dtdispatch.core.verdicts import Judgement
 from pytest_dtdispatch.report.document import KINDS, Paragraph, plain
 from pytest_dtdispatch.report.run import ReportedRun
 
-FORMAT, VERSION = "pytest-dtdispatch results", 1
+FORMAT, VERSION = "pytest-dtdispatch results", 2
 DIGITS = 6  # significant digits of a float: no time is measured more precisely
 
 
 def run_text(run: ReportedRun) -> tuple[str, int]:
-    """Render a run as one line of JSON; return the line and the number of rows and other results."""
+    """Render a run as one line of JSON; return the line and the number of its items."""
     data = run_data(run)
     text = json.dumps(_compact(data), separators=(",", ":"), allow_nan=False) + "\n"
-    return text, len(data["rows"]) + len(data["results"])
+    return text, sum(len(data[name]) for name in ("rows", "results", "failed_tests"))
 
 
 def run_data(run: ReportedRun) -> dict[str, Any]:
@@ -39,6 +39,7 @@ def run_data(run: ReportedRun) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "outcome": ("failed" if run.has_failed else "passed") if run.gates else "not judged",
+        "failed_tests": [*map(asdict, run.failed_tests)],
         **select(run, "taken", "stopped", "environment"),
         "rows": [_row(test, row) for test, rows in run.rows_by_test().items() for row in rows],
         "results": results,

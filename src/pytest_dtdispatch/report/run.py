@@ -20,7 +20,7 @@ from pytest_dtdispatch.core.verdicts import LIMITS, Judgement, Threshold, Verdic
 from pytest_dtdispatch.report.document import KINDS, Document, View, notice
 
 KEY = "dtdispatch"  # of the run in pytest-benchmark's file
-VERSION = 4
+VERSION = 5
 NOTHING = "nothing in it was measured with --dtdispatch"
 
 
@@ -30,6 +30,21 @@ class NotComparableError(ValueError):
 
 class OtherFormatError(ValueError):
     """The run was saved in the format of another version."""
+
+
+@dataclass(frozen=True)
+class FailedTest:
+    """A failure of a test, or of collecting a file.
+
+    Args:
+        test: node id.
+        phase: ``setup``, ``call``, ``teardown`` or ``collect``.
+        reason: first line of the error.
+    """
+
+    test: str
+    phase: str
+    reason: str
 
 
 Results = Mapping[str, Mapping[str, tuple[Any, ...]]]  # by kind and test
@@ -53,6 +68,7 @@ class ReportedRun:
         gates: judgements of the gates.
         notices: notices on the run, such as uncaptured work and differences between ranks.
         stopped: why it ended before its last test; empty for a complete run.
+        failed_tests: failures of its tests, whatever their cause.
         traces: JSON traces of torch's profiler; empty for a saved run.
     """
 
@@ -69,6 +85,7 @@ class ReportedRun:
     gates: tuple[Judgement, ...] = ()
     notices: Document = field(default_factory=Document)
     stopped: str = ""
+    failed_tests: tuple[FailedTest, ...] = ()
     traces: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_dtdispatch.core.results import MetricValue, row_key
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import escape_controls, first_of, grouped, shown
+from pytest_dtdispatch.core.text import escape_controls, first_of, grouped, plural, shown
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     KINDS,
@@ -82,12 +82,15 @@ def verdict_text(run: ReportedRun) -> str:
         >>> verdict_text(ReportedRun())
         'nothing was measured'
     """
-    if not run.gates and not run:
-        return "nothing was measured"
-    if not run.gates:
-        return f"measured, {len(run.metrics()):,} results, compared with nothing"
-    counts = verdict_counts([row for gate in run.gates for row in gate.verdicts])
-    return ", ".join(filter(None, ("failed" if run.has_failed else "passed", plain(counts))))
+    counts = plain(verdict_counts([row for gate in run.gates for row in gate.verdicts]))
+    if run.gates:
+        outcome = ", ".join(filter(None, ("failed" if run.has_failed else "passed", counts)))
+    elif run:
+        outcome = f"measured, {len(run.metrics()):,} results, compared with nothing"
+    else:
+        outcome = "nothing was measured"
+    failed = len({failure.test for failure in run.failed_tests})
+    return f"{outcome}; {plural(failed, 'test')} failed" if failed else outcome
 
 
 def _head(run: ReportedRun) -> str:
