@@ -283,7 +283,8 @@ class DtDispatch:
                 :class:`pytest_dtdispatch.core.results.Finding`.
 
         Raises:
-            MeasurementError: the kind is not registered, or the name is used by another result of this test.
+            MeasurementError: the kind is not registered, the name is used by another result of this test, a
+                metric is not an int, or JSON cannot hold a field.
             GateError: a result exceeds a limit of its kind. All results are recorded.
 
         Example:

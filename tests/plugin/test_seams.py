@@ -242,3 +242,24 @@ def test_unrecordable_result_is_a_one_line_error(pytester: pytest.Pytester) -> N
         with_numbers(pytester, *numbers)
         result = measure(pytester, failed=1)
         assert_reported_once(result, f"MeasurementError: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("value", "metric"), [("np.int64(12)", "12.5"), ("torch.tensor(12)", "float('nan')")]
+)
+def test_refused_value_costs_no_other_result(pytester: pytest.Pytester, value: str, metric: str) -> None:
+    imports = "import numpy as np, torch\nfrom conftest import Number\n\n"
+    tests = "".join(
+        f"def test_{name}(dtdispatch):\n    dtdispatch.record(Number('model', {each}))\n\n"
+        for name, each in (("value", value), ("metric", metric), ("good", "12"))
+    )
+    pytester.makeconftest(KIND)
+    pytester.makepyfile(test_it=imports + tests)
+    result = measure(pytester, "--dtdispatch-export=json:results.json", passed=1, failed=2)
+    assert text_of(result).count("MeasurementError: record(): number 'model': metrics() has ") >= 2
+    data = json.loads(Path("results.json").read_text())
+    assert [one["test"] for one in data["results"]] == ["test_it.py::test_good"]
+    assert [one["test"] for one in data["failed_tests"]] == [
+        "test_it.py::test_value",
+        "test_it.py::test_metric",
+    ]

@@ -26,6 +26,7 @@ from pytest_dtdispatch.core.verdicts import RowVerdict, complaint, unjudged
 from pytest_dtdispatch.errors import GateError, MeasurementError
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.replay.guard import MeasurementLock, refuse_elsewhere
+from pytest_dtdispatch.report.findings import check_finding, check_written
 from pytest_dtdispatch.rounds.plan import FEWEST, Plan, RowGate
 from pytest_dtdispatch.steps.model import StepCalls, Steps
 
@@ -119,11 +120,17 @@ class Recorder(api.DtDispatch):
             if (kind := getattr(result, "kind", None)) not in KINDS:
                 valid = ", ".join(KINDS)
                 raise MeasurementError(f"no kind of results is registered as {kind!r}; valid: {valid}")
+            check_finding(KINDS[result.kind], result)
+        self._record(*results)
+
+    def _record(self, *results: Finding) -> None:
+        """Record valid results, and judge them."""
+        for result in results:
             self._refuse_used(result.name, kind=result.kind)
-            list(result.metrics())  # an error fails the test here, not the end of the session
             self.results.add(result)
         limits = self._settings.limits
-        self._add_verdicts([verdict for each in results for verdict in KINDS[each.kind].judge(each, limits)])
+        verdicts = [verdict for each in results for verdict in KINDS[each.kind].judge(each, limits)]
+        self._add_verdicts(verdicts)
 
     # Captures
 
@@ -146,7 +153,7 @@ class Recorder(api.DtDispatch):
         if self._settings.budget:
             from pytest_dtdispatch.budget.measure import budgeted_region
 
-            region = budgeted_region("test", lambda measured: self.record(with_advice(measured)))
+            region = budgeted_region("test", lambda measured: self._record(with_advice(measured)))
             with self._running("test", is_timed=True), region:
                 yield
             return
@@ -187,7 +194,7 @@ class Recorder(api.DtDispatch):
         name = self._begin("call", self._name_of(fn, name, "call"))
         if self._counts:
             arguments = call_arguments(args, setup)
-            with self._counted_region(name, self.record):
+            with self._counted_region(name, self._record):
                 result = fn(*arguments)
                 check_result("call", result)
                 return result
@@ -205,7 +212,7 @@ class Recorder(api.DtDispatch):
             with self._running(calls.name, is_timed=False), self._recording(calls.name):
                 counted = run_and_count(calls)
         counted = replace(counted, advice=advise(counted.steps))
-        self.record(counted)
+        self._record(counted)
         return counted
 
     def _budget(self, step_fn: Callable[[], object], warmup: int, steps: int, name: str) -> Budget:
@@ -218,7 +225,7 @@ class Recorder(api.DtDispatch):
         self._sync(name)
         with self._running(name, is_timed=True):
             measured = run_and_measure_budget(step_fn, warmup, steps, name, self._plan.agreement)
-        self.record(budget := with_advice(measured))
+        self._record(budget := with_advice(measured))
         return budget
 
     # Scalings, compiles, comparisons
@@ -244,7 +251,7 @@ class Recorder(api.DtDispatch):
         for size, passes in measured.items():
             self.results.enter_call(row_name(name, size), meshes[size], merge(passes))
         scaling = fit_scaling(name, measured, max_exponent)
-        self.record(scaling)
+        self._record(scaling)
         return scaling
 
     def _compile(self, compilation: Compilation, name: str | None) -> Compiled:
@@ -262,7 +269,7 @@ class Recorder(api.DtDispatch):
             row = function.measurement
             if self._counts:  # no latencies
                 row = replace(row, figures=Figures(row.figures.rounds, notes=row.figures.notes))
-            self.record(replace(function, measurement=row))
+            self._record(replace(function, measurement=row))
         return compiled
 
     def _compare(self, requested: Variants) -> Compared:
@@ -271,7 +278,7 @@ class Recorder(api.DtDispatch):
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         def count(label: str, fn: Callable[[], Any]) -> Any:
-            with self._counted_region(row_name(requested.name, label), self.record):
+            with self._counted_region(row_name(requested.name, label), self._record):
                 return fn()
 
         self._begin("compare", requested.name, *requested.row_names)
@@ -280,7 +287,7 @@ class Recorder(api.DtDispatch):
             return Compared(requested.name, tuple(requested.functions), reason=NOT_TIMED, is_gate=True)
         with self._measuring("compare", requested.name):
             compared = run_and_measure_variants(requested, ShardingCaches(), self._plan)
-        self.record(*compared.variants)
+        self._record(*compared.variants)
         return compared
 
     # Checks
@@ -347,7 +354,7 @@ class Recorder(api.DtDispatch):
         """Record a region, unless it ran no op on DTensors, as in most tests of a run."""
         [counts] = steps.steps
         if counts.calls or counts.events:
-            self.record(steps)
+            self._record(steps)
 
     @contextmanager
     def _counted(self, kind: str, name: str) -> Iterator[None]:
@@ -362,6 +369,8 @@ class Recorder(api.DtDispatch):
         Raises:
             GateError: a limit is exceeded, or could not be judged.
         """
+        for verdict in verdicts:
+            check_written(verdict, RowVerdict, "record(): a verdict of judge")
         test = self.results.test
         self.results.verdicts += [replace(each, row=RowId(test, each.row.label)) for each in verdicts]
         if message := complaint(verdicts):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
+from enum import Enum
 from typing import Any
 
 from pytest_dtdispatch.core.measurement import Measurement
@@ -51,9 +52,9 @@ def run_data(run: ReportedRun) -> dict[str, Any]:
 
 
 def fields_data(results: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the fields of results, except their names, samples and advice."""
+    """Return the fields of dataclasses, except their names, samples and advice; none of other results."""
     omitted = {"name", "measurement", "advice"}
-    fields = (asdict(result) for result in results)
+    fields = (asdict(result) if is_dataclass(type(result)) else {} for result in results)
     return [{name: value for name, value in each.items() if name not in omitted} for each in fields]
 
 
@@ -79,4 +80,6 @@ def _compact(value: Any) -> Any:
         return round(rounded) if rounded.is_integer() or abs(value) >= 10**DIGITS else rounded
     if isinstance(value, Mapping):
         return {str(name): _compact(each) for name, each in value.items()}
+    if isinstance(value, Enum):
+        return value.value
     return [*map(_compact, value)] if isinstance(value, (list, tuple)) else value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from itertools import chain
 from pathlib import Path
 from types import GenericAlias
@@ -179,10 +179,19 @@ class ReportedRun:
 
 def encode_run(run: ReportedRun) -> dict[str, Any]:
     """Convert a run to plain data."""
-    plain = encode(replace(run, traces=(), unknown={}))  # a trace is a file of its own
+    results = {
+        kind: {test: tuple(map(_saved, of_test)) for test, of_test in of_kind.items()}
+        for kind, of_kind in run.results.items()
+    }
+    plain = encode(replace(run, results=results, traces=(), unknown={}))  # a trace is a file of its own
     if run.unknown:
         plain["results"] = {**plain.get("results", {}), **run.unknown}
     return {"version": VERSION, "run": plain}
+
+
+def _saved(result: Any) -> Any:
+    """Return a dataclass unchanged, and of other results the name and metrics; they are never decoded."""
+    return result if is_dataclass(result) else {"name": result.name, "metrics": dict(result.metrics())}
 
 
 def read_run(path: Path) -> ReportedRun:

@@ -8,6 +8,8 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from pytest_dtdispatch.core.measurement import MIN_SAMPLES, TIME, Profile, Refused, Samples, State, Unit
+from pytest_dtdispatch.core.text import shown
+from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.rounds.timing import TimedCalls
 
 
@@ -55,6 +57,8 @@ class SampleRecorder:
 
     def record(self, state: State, sample: int, reason: str | None = None, speed_ns: int = 0) -> None:
         """Record a sample and the core's speed around its call, or refuse it if there is a reason."""
+        if type(sample) is not int:
+            raise MeasurementError(f"a sample of {self.unit.name} is {shown(sample)}: it must be an int")
         if reason or not self.unit.holds(sample):
             self._refused[state, reason or "the meter did not count"] += 1
         else:
