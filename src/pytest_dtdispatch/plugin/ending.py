@@ -94,7 +94,7 @@ class Ending:
         reporter.section("dtdispatch")
         try:
             _print_section(reporter, self._session, self._config.get_verbosity())
-        except Exception as error:  # pytest's own summary follows
+        except (Exception, SystemExit) as error:  # pytest's own summary follows
             note_problem(self._config, f"this section was not printed: {described(error)}")
             print_lines(reporter, document_lines(self._session.log.document(), NO_EDGE, View()))
         self._print_problems(reporter)

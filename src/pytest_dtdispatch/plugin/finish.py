@@ -86,7 +86,7 @@ class WriteLog:
         """Log any exception of a writer as one line with its target, so that other writers still run."""
         try:
             yield
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # raised by an extension
             is_ours = isinstance(error, DtDispatchError)
             reason = str(error) if is_ours else f"{target} was not written: {shown(error)}"
             self.failures.append("file not written")

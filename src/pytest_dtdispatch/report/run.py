@@ -170,7 +170,10 @@ class ReportedRun:
                 }
                 try:
                     documents[kind.name] = kind.document(results, replace(view, before=before))
-                except Exception as error:  # raised by an extension: still write other tables and all files
+                except (
+                    Exception,
+                    SystemExit,
+                ) as error:  # raised by an extension: still write other tables and all files
                     documents[kind.name] = notice(f"the table of {kind.name} raised {shown(error)}")
         for name in self.unknown:
             documents[name] = notice(f"results of the kind {shown(name)} are kept: it is not registered here")
