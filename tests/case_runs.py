@@ -33,7 +33,7 @@ def failures(
     Args:
         folder: folder of tests/cases.
         tmp_path: empty folder of the run.
-        flags: flags of pytest besides ``--dtdispatch``.
+        flags: flags of pytest, in addition to ``--dtdispatch``.
         programs: names of the programs; all if empty.
         launcher: command that starts pytest.
         env: additional environment variables.
