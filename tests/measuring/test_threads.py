@@ -121,6 +121,12 @@ def test_bad(dtdispatch, device_mesh):
         in_thread()
     dtdispatch.call(in_thread)
     dtdispatch.call(len, "b")
+    dtdispatch.steps(in_thread, name="t")
+
+def test_again(dtdispatch):
+    dtdispatch.call(len, "b")
+    with ThreadPoolExecutor(1) as pool:
+        print("again:", pool.submit(dtdispatch.call, len, "b").exception())
 """
 
 
@@ -128,11 +134,11 @@ def test_bad(dtdispatch, device_mesh):
 def test_methods_are_refused_during_a_measurement(
     pytester: pytest.Pytester, metric: str, methods: int
 ) -> None:
-    result = measure_source(pytester, METHODS, "-s", f"--dtdispatch-metric={metric}", passed=1)
-    output = text_of(result)
-    assert output.count("MeasurementError: ") == output.count(
-        " in thread 'MainThread': two threads would measure"
-    )
+    result = measure_source(pytester, METHODS, "-s", f"--dtdispatch-metric={metric}", passed=2)
+    output, _, again = text_of(result).partition("again: ")
+    by_another_thread = " in thread 'MainThread': two threads would measure"
+    assert output.count("MeasurementError: ") == output.count(by_another_thread)
+    assert f"the name 'len' is used{by_another_thread}" in again
     assert output.count("MeasurementError: ") >= 2 * methods
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -96,6 +97,7 @@ class Recorder(api.DtDispatch):
         self._is_timed = not self._counts and plan.sampler.unit.is_time
         self._captures: list[OpenCapture] = []
         self._step = ""  # clause about the running step for errors; empty if no step is running
+        self._threads: dict[str, threading.Thread] = {}  # the first to measure under each name
 
     def close(self) -> list[str]:
         """Close captures that were left open.
@@ -296,6 +298,7 @@ class Recorder(api.DtDispatch):
         """Check that a measurement is possible now and that its name is unused; return the name."""
         self._refuse(f"{method}(name={name!r})")
         self._refuse_used(name, *rows, kind=kind)
+        self._threads.setdefault(name, threading.current_thread())
         return name
 
     def _refuse(self, measurement: str) -> None:
@@ -310,6 +313,12 @@ class Recorder(api.DtDispatch):
 
     def _refuse_used(self, *names: str, kind: str) -> None:
         if not self.results.names_beside(kind).isdisjoint(map(row_key, names)):
+            current = threading.current_thread()
+            if (first := self._threads.get(names[0], current)) is not current:
+                raise MeasurementError(
+                    f"the name {names[0]!r} is used in thread {first.name!r}: two threads would measure "
+                    "each other, so measure in one of them"
+                )
             raise MeasurementError(
                 f"the name {names[0]!r} is used by another call of this test: pass another name="
             )
@@ -318,11 +327,12 @@ class Recorder(api.DtDispatch):
     def _running(self, step: str, is_timed: bool) -> Iterator[None]:
         """Prevent other measurements while a step runs."""
         done, figures = ("timed", "times") if is_timed else ("counted", "counts")
-        self._step = f"{step!r}, which is being {done}, would change its {figures}"
-        try:
-            yield
-        finally:
-            self._step = ""
+        with MeasurementLock(f"the step {step!r} is {done}"):  # between its parts too
+            self._step = f"{step!r}, which is being {done}, would change its {figures}"
+            try:
+                yield
+            finally:
+                self._step = ""
 
     def _measuring(self, method: str, name: str) -> MeasurementLock:
         """Synchronize with other ranks, and return a lock against measurements in other threads."""
