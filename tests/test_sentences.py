@@ -158,7 +158,7 @@ ROWS = (
     row("refused", Samples(State.MISS, (), (Refused("no", 2),))),
     row("unpropagated", Samples(State.CALL, HITS)),
     measured("skipped", notes=("it runs once",)),
-    measured("traced", Samples(State.HIT, HITS), is_traced=True),
+    measured("traced", Samples(State.HIT, HITS), tracers=("coverage", "memray")),
 )
 MISSING = StepCounts(events=(Miss("mm", "first call", QueriedCache.NATIVE),))
 STEADY, GROWING = StepCounts(unpropagated=1), StepCounts(unpropagated=1, spec_growth=1)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import bdb
+import cProfile
 import json
 import os
 import sys
+import threading
+import tracemalloc
+import types
 from dataclasses import asdict
 from typing import Any
 
@@ -13,9 +18,10 @@ import pytest
 from pytest_dtdispatch.core.environment import (
     Environment,
     World,
-    is_traced,
+    _tool_of,
     load_text,
     read_world,
+    tracers,
     why_no_world,
 )
 
@@ -91,25 +97,64 @@ def test_rank_of_a_launcher_is_read_or_rejected(
 
 
 @pytest.mark.parametrize("install", [sys.settrace, sys.setprofile])
-def test_tracers_of_python_are_found(install: Any) -> None:
-    assert not is_traced()
-    install(lambda *_: None)
+def test_tracers_of_python_are_named(install: Any) -> None:
+    assert not tracers()
+    install(lambda *event: None)
     try:
-        found = is_traced()
+        found = tracers()
     finally:
         install(None)
-    assert found
+    assert found == (__name__.partition(".")[0],)
+
+
+def test_tools_started_by_python_m_are_named() -> None:
+    class Profile(cProfile.Profile):
+        __module__ = "__main__"
+
+    class Debugger(bdb.Bdb):
+        __module__ = "__main__"
+
+    debugger = Debugger()
+    assert [_tool_of(hook) for hook in (Profile(), debugger.trace_dispatch)] == ["cProfile", "pdb"]
+
+
+def test_tracemalloc_is_named_while_it_runs() -> None:
+    tracemalloc.start()
+    try:
+        assert tracers() == ("tracemalloc",)
+    finally:
+        tracemalloc.stop()
+    assert not tracers()
+
+
+def test_tools_without_hooks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = [False]
+    monkeypatch.setitem(sys.modules, "_yappi", types.SimpleNamespace(is_running=lambda: running[0]))
+    assert not tracers()
+    running[0] = True
+    monkeypatch.setattr(threading, "_profile_hook", type("Hook", (), {"__module__": "memray._memray"})())
+    assert tracers() == ("yappi", "memray")
+
+
+def test_function_for_new_threads_slows_no_other_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "_profile_hook", lambda *event: None)
+    assert not tracers()
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="requires sys.monitoring of Python 3.12")
-def test_tools_of_sys_monitoring_are_found() -> None:
+def test_tools_of_sys_monitoring_are_named() -> None:
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
     monitoring.use_tool_id(3, "a coverage tool")
     try:
-        assert not is_traced()
+        assert not tracers()
         monitoring.set_events(3, monitoring.events.LINE)
-        assert is_traced()
+        assert tracers() == ("a coverage tool",)
     finally:
         monitoring.set_events(3, 0)
         monitoring.free_tool_id(3)
-    assert not is_traced()
+    assert not tracers()
+
+
+def test_profiler_in_c_is_named() -> None:
+    with cProfile.Profile():
+        assert tracers() == ("cProfile",)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.cli import main
-from pytest_dtdispatch.core.measurement import TRACED
+from pytest_dtdispatch.core.measurement import traced_text
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.gates.expected import ExpectedRow, corrections, judge_results, read_expected, shortened
@@ -62,7 +62,7 @@ def test_unmatched_and_improved_rows_have_verdicts(
         ("compile_time_instruction_count", None, "--dtdispatch-metric instructions"),
         (HIT, found(99_000, scatter=math.inf), "few samples: raise --dtdispatch-max-time"),
         (HIT, found(1000, scatter=1.5), "noisy: its samples scatter by 150%"),
-        (HIT, replace(found(1000), is_traced=True), TRACED),
+        (HIT, replace(found(1000), tracers=("coverage",)), traced_text(["coverage"])),
     ],
 )
 def test_missing_and_inconclusive_have_remedies(metric: str, result: MetricValue | None, remedy: str) -> None:

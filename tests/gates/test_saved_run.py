@@ -45,11 +45,11 @@ def verdicts_of(judgement: Judgement) -> list[str]:
 @pytest.mark.parametrize("traced", ["base", "head"])
 def test_traced_rows_are_not_judged(traced: str) -> None:
     sides = {"base": row(), "head": row(factor=2.0)}
-    sides[traced] = replace(sides[traced], is_traced=True)
+    sides[traced] = replace(sides[traced], tracers=("coverage",))
     judgement = judge([sides["base"]], [sides["head"]])
     assert verdicts_of(judgement)[:1] == ["mismatched"]
     assert judgement.has_failed
-    then, now = ([replace(side, is_traced=True)] for side in sides.values())
+    then, now = ([replace(side, tracers=("coverage",))] for side in sides.values())
     assert verdicts_of(judge(then, now))[:1] == ["inconclusive"]
 
 
@@ -216,7 +216,7 @@ def test_control_row_of_slow_core_is_excluded() -> None:
         (row(factor=1.1), Outlook.OPEN),
         (row(count=4), Outlook.OPEN),
         (replace(row(), ns=(1000, 5000, 4000) * 8), Outlook.OPEN),
-        (replace(row(factor=1.5), is_traced=True), Outlook.DECIDED),
+        (replace(row(factor=1.5), tracers=("coverage",)), Outlook.DECIDED),
     ],
 )
 def test_row_has_an_outlook(head: StateRow, outlook: Outlook) -> None:

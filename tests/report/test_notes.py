@@ -49,8 +49,8 @@ def test_proved_and_noisy_rows_are_counted_once() -> None:
 
 
 def test_traced_rows_are_marked_and_counted() -> None:
-    traced = replace(row(NOISY), figures=replace(row(NOISY).figures, is_traced=True))
-    assert mark(traced) == ("noisy miss, traced", Tone.NOTICE)
+    traced = replace(row(NOISY), figures=replace(row(NOISY).figures, tracers=("coverage", "memray")))
+    assert mark(traced) == ("noisy miss, traced by coverage, memray", Tone.NOTICE)
     assert len(lines_of(noise([traced, row(QUIET)]), 400)) == 2
 
 

@@ -12,7 +12,7 @@ from pytest_dtdispatch.core.plain_data import select
 
 def budgets_data(budgets: Sequence[Budget]) -> list[dict[str, Any]]:
     """Return each budget's parts, its shares by phase, line, op and folded module, and its GC pauses."""
-    names = ("measured_ns", "scatter", "noise", "is_noisy", "steps", "parts", "unexplained_ns")
+    names = ("measured_ns", "scatter", "noise", "is_noisy", "steps", "parts", "unexplained_ns", "tracers")
     return [
         {
             **select(budget, *names),

@@ -40,7 +40,9 @@ from pytest_dtdispatch.budget.timeline import (
     subtract_waits,
 )
 from pytest_dtdispatch.core.checks import check_result
+from pytest_dtdispatch.core.environment import tracers
 from pytest_dtdispatch.core.events import Event
+from pytest_dtdispatch.core.measurement import traced_text
 from pytest_dtdispatch.core.text import MICROSECONDS, show_progress
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.lines.line_tracer import MAX_TRACING, LineTracer
@@ -235,7 +237,9 @@ class BudgetMeasurement:
         off_core = "" if waits.is_counted else off_core_text(waits, off_core_ns, measured_ns)
         collector = "timed steps run without Python's garbage collector, which is in no part"
         collector *= self._collect is not no_op
-        notes = ("" if self._traced else ANOTHER_TRACER, fsdp_note(timelines), off_core, collector)
+        names = tracers()
+        slower, lines = traced_note(names), "" if self._traced else ANOTHER_TRACER
+        notes = (slower, lines, fsdp_note(timelines), off_core, collector)
         elsewhere = (one.elsewhere for step in self._counted for one in step.collective_runs)
         budget = Budget(
             self._name,
@@ -251,6 +255,7 @@ class BudgetMeasurement:
             waiting_ns=off_core_ns * waits.is_counted,
             elsewhere=next(filter(None, elsewhere), ""),
             collector=self._collector(),
+            tracers=names,
         )
         return MeasuredBudget(budget, self._counted, self._tracer.optimizers.values())
 
@@ -466,6 +471,11 @@ def fsdp_note(timelines: Sequence[Timeline]) -> str:
     return f"no parts of FSDP2: torch has no {missing}" if has_note else ""
 
 
+def traced_note(names: Sequence[str]) -> str:
+    """Return a note on tools that made steps longer; empty without any."""
+    return traced_text(names) if names else ""
+
+
 def off_core_text(waits: CoreWaits, ns: float, step_ns: float) -> str:
     """Describe the time in which a step was not on a core; empty if it is less than 1 % of the step."""
     if ns < MIN_OFF_CORE * step_ns:
@@ -503,10 +513,18 @@ def budgeted_region(name: str, record: Callable[[MeasuredBudget], None]) -> Iter
         end += "following them took three times as long as the rest"
     once = "ran once, with timing: measured is its time less the cost of timing and of following lines"
     off_core = off_core_text(waits, off_core_ns, root.length_ns)
-    notes = once, ANOTHER_TRACER if is_traced else end, fsdp_note([timeline]), off_core
+    names = tracers()
+    lines = ANOTHER_TRACER if is_traced else end
+    notes = once, traced_note(names), lines, fsdp_note([timeline]), off_core
     step_ns = sum(cell.ns for cell in cells)
     note = "; ".join(filter(None, notes))
-    budget = Budget(name, step_ns, cells, root.length_ns, 0.0, 0, root.count(), event_ns, note)
+    budget = Budget(
+        *(name, step_ns, cells, root.length_ns),
+        events=root.count(),
+        event_ns=event_ns,
+        note=note,
+        tracers=names,
+    )
     record(MeasuredBudget(budget, (), tracer.optimizers.values()))
 
 

@@ -64,6 +64,7 @@ class Budget(NoRows):
             is the same.
         collector: pauses of Python's garbage collector in additional steps, which are in no part; None if the
             program has disabled it.
+        tracers: names of tools that made steps longer.
 
     Example:
         >>> cells = (Cell("local", "mm", None, 30.0, 2.0), Cell("dispatch", "mm", None, 60.0, 2.0))
@@ -87,6 +88,7 @@ class Budget(NoRows):
     waiting_ns: float = 0.0
     elsewhere: str = ""
     collector: CollectorPauses | None = None
+    tracers: tuple[str, ...] = ()
 
     @property
     def parts(self) -> dict[str, float]:

@@ -56,19 +56,25 @@ def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
 
 
 def _worst_text(budgets: Sequence[tuple[str, Budget]]) -> str:
-    """Name the line and its part with the largest share of a step, except local ops and Python."""
+    """Name the part with the largest share of a step and its line, if known, except local ops and Python."""
     shares: defaultdict[tuple[str, str, str], float] = defaultdict(float)
     for test, budget in budgets:
         own = "the step" if budget.name == "step" else budget.name
         step = f"{budget.name} in {test}" if len(budgets) > 1 else own
+        has_lines = any(cell.place for cell in budget.cells)
         for cell in budget.cells:
-            if cell.place and budget.measured_ns and cell.part not in (Part.LOCAL, *PYTHON):
-                share = cell.ns / budget.measured_ns
-                shares[_family(cell.part), shorten_path(cell.place.line_text), step] += share
+            is_named = cell.place or not has_lines
+            if is_named and budget.measured_ns and cell.part not in (Part.LOCAL, *PYTHON):
+                line = (
+                    f"at {shorten_path(cell.place.line_text)}"
+                    if cell.place
+                    else "at lines that are not known"
+                )
+                shares[_family(cell.part), line, step] += cell.ns / budget.measured_ns
     if not shares:
         return "worst: no time in dispatch"
     (part, line, step), share = max(shares.items(), key=lambda one: one[1])
-    return f"worst: {part} at {line}, {share:.0%} of {step}"
+    return f"worst: {part} {line}, {share:.0%} of {step}"
 
 
 def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:

@@ -12,7 +12,7 @@ import torch
 
 from pytest_dtdispatch.comparing.equality import call_variants
 from pytest_dtdispatch.comparing.model import CallCounts, Compared, ComparedVariant, Variants
-from pytest_dtdispatch.core.environment import is_traced
+from pytest_dtdispatch.core.environment import tracers
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, State
 from pytest_dtdispatch.core.results import row_name
 from pytest_dtdispatch.core.text import show_progress
@@ -237,5 +237,5 @@ def _measured(
         calls = turns.calls[label]
         remark = f"each sample is {f'the median of {calls} calls' if calls > 1 else 'one call'}"
         samples = turns.recorders[label].samples()
-        figures[label] = Figures(len(samples[0].values), samples, notes, (remark,), is_traced())
+        figures[label] = Figures(len(samples[0].values), samples, notes, (remark,), tracers())
     return figures, counts

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from pytest_dtdispatch.core.checks import check_callable, signature_mismatch
-from pytest_dtdispatch.core.measurement import Measurement, Samples, State
+from pytest_dtdispatch.core.measurement import Measurement, Samples, State, traced_text
 from pytest_dtdispatch.core.results import OneRow, row_name
 from pytest_dtdispatch.core.text import TextEnum, escape_controls, shown
 from pytest_dtdispatch.errors import GateError, MeasurementError
@@ -280,10 +280,10 @@ class VariantResult:
             raise MeasurementError(f"by={shown(by)} is not {valid}: 0.2 is 20 %")
         ratio, compared, share = self.ratio_to(other), self.compared, max(by, FLOOR)
         pair = escape_controls(f"{self.label} against {other}")
+        either = [one for one in (self.measured, compared[other].measured) if one]
         if ratio is None and (compared.variants or compared.is_gate):
             claim = f"{self.label} {claimed}_than({other!r}, by={by:g})"
-            either = (self.measured, compared[other].measured)
-            unsampled = [one.measurement for one in either if one and not one.samples]
+            unsampled = [one.measurement for one in either if not one.samples]
             notes = dict.fromkeys(note for row in unsampled for note in row.figures.notes)
             reason = compared.reason or "; ".join(notes) or "there are too few rounds"
             raise GateError(f"{compared.name!r}: {claim} is disabled: {reason}")
@@ -292,6 +292,8 @@ class VariantResult:
         wanted = f"below {1 - share:g}" if is_faster else f"above {1 + share:g}"
         found = f"{ratio.outcome()}, {ratio} times as long in {ratio.rounds} rounds"
         text = f"{pair}: {found}; {claimed} needs the whole interval {wanted}"
+        names = dict.fromkeys(name for one in either for name in one.measurement.figures.tracers)
+        text += f"; {traced_text([*names])}" if names else ""
         return Claim(ratio.outcome(share) is claimed, text)
 
 

@@ -11,7 +11,7 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.plain_data import select
 from pytest_dtdispatch.core.text import MICROSECONDS
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
-from pytest_dtdispatch.report.notes import notes_of
+from pytest_dtdispatch.report.notes import notes_of, traced
 from pytest_dtdispatch.report.rows import SCATTER, scatter_text
 
 TONES = {Outcome.FASTER: Tone.GOOD, Outcome.SLOWER: Tone.NOTICE}
@@ -70,6 +70,7 @@ def _line(variant: ComparedVariant, first: ComparedVariant, counts: Sequence[str
     else:
         outcome = ratio.outcome()
         text, tone = outcome.value, TONES.get(outcome, Tone.PLAIN)
+    text = ", ".join(filter(None, (text, traced(row))))
     return Line(variant.name, cells, text, notes_of(row, view), tone)
 
 

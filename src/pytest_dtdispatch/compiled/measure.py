@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pytest_dtdispatch.compiled.model import Compilation, CompileCounts, Compiled, CompiledFunction
-from pytest_dtdispatch.core.environment import is_traced
+from pytest_dtdispatch.core.environment import tracers
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import MeasurementError, first_line
@@ -108,7 +108,7 @@ class CompileRounds:
         if self.gave_up:
             notes = (f"{UNCOMPILED}: {self.gave_up}", *notes)
             samples = tuple(_refused(one) if one.state is State.CALL else one for one in samples)
-        return Figures(self._rounds, samples, notes, is_traced=is_traced())
+        return Figures(self._rounds, samples, notes, tracers=tracers())
 
     def _measure_round(self) -> None:
         """Compile cold, compile warm, and call the compiled and the uncompiled function."""

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import platform
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from pytest_dtdispatch.core.text import MOST_SHOWN, escape_controls, plural
 from pytest_dtdispatch.errors import UnsupportedTorchError
 
 MEETING_POINT = ("MASTER_ADDR", "MASTER_PORT")
+# Modules in C of tools that no hook of Python shows, and the functions by which they report that they run.
+REPORTING = {"_tracemalloc": "is_tracing", "_yappi": "is_running"}
 
 
 @dataclass(frozen=True)
@@ -101,11 +104,31 @@ def load_text() -> str:
     return f"load {load:.1f} on {plural(cores, 'core')}{busy}"
 
 
-def is_traced() -> bool:
-    """Return whether a Python tracer or profiler is active in this thread: a debugger, coverage, cProfile."""
+def tracers() -> tuple[str, ...]:
+    """Return the names of tools that slow this thread: debuggers, coverage, profilers, tracers of memory."""
+    import _tracemalloc  # noqa: F401 (built in; PYTHONTRACEMALLOC starts it without importing it)
+
     monitoring: Any = getattr(sys, "monitoring", None)  # Python 3.12 and later
     tools = filter(monitoring.get_tool, range(6)) if monitoring else ()
-    return bool(sys.gettrace() or sys.getprofile() or any(monitoring.get_events(tool) for tool in tools))
+    reporting = (
+        (name, getattr(sys.modules.get(name), is_active, None)) for name, is_active in REPORTING.items()
+    )
+    found = [_tool_of(hook) for hook in (sys.gettrace(), sys.getprofile()) if hook]
+    found += [monitoring.get_tool(tool) for tool in tools if monitoring.get_events(tool)]
+    found += [name.lstrip("_") for name, is_active in reporting if is_active and is_active()]
+    # The only sign of memray, which traces by a function in C, is its function for new threads.
+    found += [name for name in ("memray",) if _tool_of(threading.getprofile()) == name]
+    return tuple(dict.fromkeys(found))
+
+
+def _tool_of(hook: object) -> str:
+    """Return the package or module of a trace or profile function, or of the class that it belongs to."""
+    owner: Any = getattr(hook, "__self__", hook)
+    modules = [getattr(owner, "__module__", None), *(each.__module__ for each in type(owner).__mro__)]
+    names = [str(module).partition(".")[0] for module in modules if module]
+    # With python -m, a tool is __main__, and only its base class has a name.
+    name = next((each for each in names if each not in ("__main__", "builtins")), names[0])
+    return {"_lsprof": "cProfile", "bdb": "pdb"}.get(name, name)
 
 
 def require_torch() -> None:

@@ -21,7 +21,11 @@ SLOWED = 1.2
 MIN_WAITED = 0.1  # minimum share of waiting for a core that a row reports
 MIN_SAMPLES = 8  # minimum and maximum of fewer samples do not enclose their median with 99 % confidence
 FEW_SAMPLES = "few samples"
-TRACED = "a tracer of Python ran, such as a debugger or coverage, and makes calls longer"
+
+
+def traced_text(tracers: Sequence[str]) -> str:
+    """Return why no gate judges figures from under these tools."""
+    return f"a tracer or profiler ran ({', '.join(tracers)}), and makes calls longer"
 
 
 class State(TextEnum):
@@ -278,7 +282,7 @@ class Figures:
         samples: one entry for each attempted state.
         notes: notes that are always printed, such as why there are no figures.
         remarks: notes that only verbose output has, such as why there is no local row.
-        is_traced: whether a Python tracer was active.
+        tracers: names of tools that made the calls longer, such as coverage; no gate judges such figures.
         few_misses: whether there are too few misses to be judged.
     """
 
@@ -286,7 +290,7 @@ class Figures:
     samples: tuple[Samples, ...] = ()
     notes: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    is_traced: bool = False
+    tracers: tuple[str, ...] = ()
     few_misses: bool = False
 
 
@@ -311,7 +315,7 @@ def merge(calls: Sequence[Figures]) -> Figures:
         tuple(merged),
         tuple(dict.fromkeys(note for figures in calls for note in figures.notes)),
         tuple(dict.fromkeys(remark for figures in calls for remark in figures.remarks)),
-        any(figures.is_traced for figures in calls),
+        tuple(dict.fromkeys(name for figures in calls for name in figures.tracers)),
         any(figures.few_misses for figures in calls),
     )
 

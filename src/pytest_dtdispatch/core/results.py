@@ -31,7 +31,7 @@ class MetricValue:
         scatter: relative scatter of its samples if too large to be judged; infinite for too few; else 0.
         signature: full signature if the label is shortened, else empty.
         ranks: ranks with this value, if other ranks have a smaller one.
-        is_traced: whether a Python tracer was active; no gate judges such a value.
+        tracers: names of tools that made the calls longer; no gate judges such a value.
     """
 
     row: RowId
@@ -40,7 +40,7 @@ class MetricValue:
     scatter: Size = 0.0
     signature: str = ""
     ranks: tuple[int, ...] = ()
-    is_traced: bool = False
+    tracers: tuple[str, ...] = ()
 
 
 class Count(float):
@@ -203,8 +203,8 @@ def row_metrics(test: str, rows: Iterable[Measurement]) -> Iterator[MetricValue]
     """Yield every metric of the rows of a test."""
     for row in rows:
         whole = row.full_label if row.full_label != row.label else ""
-        row_id, is_traced = RowId(test, row.label), row.figures.is_traced
-        yield from (MetricValue(row_id, *each, whole, is_traced=is_traced) for each in call_metrics(row))
+        row_id, tracers = RowId(test, row.label), row.figures.tracers
+        yield from (MetricValue(row_id, *each, whole, tracers=tracers) for each in call_metrics(row))
 
 
 def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int, float]]:

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from pytest_dtdispatch.core.environment import ranks_text
 from pytest_dtdispatch.core.files import checked_target, read_text, write_atomic
-from pytest_dtdispatch.core.measurement import FEW_SAMPLES, INSTRUCTIONS, NOISY, TRACED, UNITS
+from pytest_dtdispatch.core.measurement import FEW_SAMPLES, INSTRUCTIONS, NOISY, UNITS, traced_text
 from pytest_dtdispatch.core.parsing import read_decimal
 from pytest_dtdispatch.core.plain_data import MOST
 from pytest_dtdispatch.core.results import (
@@ -267,7 +267,7 @@ def judge_results(
     judgement = judged(verdicts, improved_fails)
     if not judgement.has_failed and all(row.verdict is not Verdict.IMPROVED for row in verdicts):
         return judgement
-    quiet = [result for result in results if not (result.scatter or result.is_traced)]
+    quiet = [result for result in results if not (result.scatter or result.tracers)]
     return replace(judgement, to_paste=tuple(map(str, corrections(expected, quiet))))
 
 
@@ -372,9 +372,9 @@ def _judge_row(row: ExpectedRow, result: MetricValue | None, tests: Collection[s
             remedy = "count with --dtdispatch-metric instructions, restore the test, or remove the row"
         return verdict_of(Verdict.MISSING, None, remedy)
     value = result.value
-    if result.scatter or result.is_traced:
-        if result.is_traced:
-            remedy = TRACED
+    if result.scatter or result.tracers:
+        if result.tracers:
+            remedy = traced_text(result.tracers)
         elif math.isinf(result.scatter):
             remedy = f"{FEW_SAMPLES}: raise --dtdispatch-max-time"
         else:

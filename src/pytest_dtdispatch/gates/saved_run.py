@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from statistics import fmean, median
 from typing import NamedTuple
 
-from pytest_dtdispatch.core.measurement import MIN_SAMPLES, NOISY, TRACED, Measurement, State
+from pytest_dtdispatch.core.measurement import MIN_SAMPLES, NOISY, Measurement, State, traced_text
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import shorten
 from pytest_dtdispatch.core.text import TextEnum
@@ -69,7 +69,6 @@ class Unusable(TextEnum):
         "in the saved run too"
     )
     FEW_COMPILED = f"fewer than {MIN_SAMPLES} samples: raise dtdispatch_compile_rounds, in the saved run too"
-    TRACED = f"{TRACED}: compare two runs without one"
     ZERO = "a sample of it is 0 ns: its clock is too coarse, or its file was changed"
     NOISY = f"samples {SCATTERS}: run again on a quieter machine, or use dtdispatch ab"
     NOISY_SAVED = f"samples of the saved run {SCATTERS}: save a new one on a quieter machine"
@@ -120,7 +119,7 @@ class StateRow:
         ns: samples in nanoseconds, in the order of measurement; at least one.
         mesh: mesh as text; empty if it used none.
         thresholds: thresholds of its test's marker.
-        is_traced: whether a Python tracer was active.
+        tracers: names of tools that made the calls longer.
         blocks: number of measured blocks; the samples are those of the quietest.
         slow_blocks: number of blocks on a slower core.
         waited: share of the time of its calls in which the thread waited for a core.
@@ -132,7 +131,7 @@ class StateRow:
     ns: tuple[int, ...]
     mesh: str = ""
     thresholds: tuple[Threshold, ...] = ()
-    is_traced: bool = False
+    tracers: tuple[str, ...] = ()
     blocks: int = 1
     waited: float = 0.0
     speed_ns: int = 0
@@ -156,7 +155,7 @@ def state_rows(
                 samples.ns,
                 row.mesh,
                 tuple(thresholds),
-                row.figures.is_traced,
+                row.figures.tracers,
                 samples.blocks,
                 samples.waited,
                 samples.speed_ns,
@@ -217,7 +216,7 @@ def outlook_of(base: StateRow, head: StateRow, threshold: Threshold, shift: Plai
     is_useless = (
         _unusable(base, saved=True)
         or _waited_more(base, head)
-        or head.is_traced
+        or head.tracers
         or speed_shift(base, head) < -MAX_SPEED_SHIFT
     )
     if verdict is not Verdict.INCONCLUSIVE or is_useless:
@@ -284,11 +283,13 @@ def _judge_row(
     if base.mesh != head.mesh:
         meshes = f"mesh: {shorten(base.mesh) or 'none'} then, {head.mesh or 'none'} now"
         return verdict_of(Verdict.MISMATCHED, None, f"{meshes}; save a new run on this mesh")
-    if base.is_traced != head.is_traced:
-        traced = "the saved run" if base.is_traced else "this run"
-        return verdict_of(Verdict.MISMATCHED, None, f"in {traced} alone {Unusable.TRACED}")
+    if bool(base.tracers) != bool(head.tracers):
+        traced = "the saved run" if base.tracers else "this run"
+        return verdict_of(
+            Verdict.MISMATCHED, None, f"in {traced} alone {_traced(base.tracers or head.tracers)}"
+        )
     if unusable := _unusable(base, saved=True) or _unusable(head):
-        return verdict_of(Verdict.INCONCLUSIVE, None, unusable.value)
+        return verdict_of(Verdict.INCONCLUSIVE, None, unusable)
     figure = threshold.field
     then, now = (
         fmean(of.ns) if figure == "mean" else quantile(of.ns, QUANTILES[figure]) for of in (base, head)
@@ -360,7 +361,7 @@ def _is_shift_of_fast_calls(verdict: Verdict, base: StateRow, head: StateRow, th
 def _refusals(saved: Sequence[StateRow]) -> Iterator[RowVerdict]:
     """Yield a verdict against the saved run if half of the thresholds lack samples or most are unusable."""
     few = sum(len(row.ns) < LEAST_SAMPLES for row in saved)
-    useless = sum(_unusable(row, saved=True) is not None for row in saved)
+    useless = sum(bool(_unusable(row, saved=True)) for row in saved)
     if (few and 2 * few >= len(saved)) or 2 * useless > len(saved):
         why = f"{useless} of {len(saved)} thresholds can never be judged against this saved run"
         remedy = (
@@ -388,18 +389,22 @@ def _is_slow_by_waits(base: StateRow, head: StateRow, threshold: Threshold) -> b
     return _waited_more(head, base) and shows_waits
 
 
-def _unusable(row: StateRow, saved: bool = False) -> Unusable | None:
-    """Return why the samples of a row of this or the saved run cannot be judged; None if they can."""
+def _traced(names: Sequence[str]) -> str:
+    return f"{traced_text(names)}: compare two runs without it"
+
+
+def _unusable(row: StateRow, saved: bool = False) -> str:
+    """Return why the samples of a row of this or the saved run cannot be judged; empty if they can."""
     if len(row.ns) < MIN_SAMPLES:
         is_compiled = row.state in (State.COMPILE_COLD, State.COMPILE_WARM)
-        return Unusable.FEW_COMPILED if is_compiled else Unusable.FEW
-    if row.is_traced:
-        return Unusable.TRACED
+        return str(Unusable.FEW_COMPILED if is_compiled else Unusable.FEW)
+    if row.tracers:
+        return _traced(row.tracers)
     if not min(row.ns):
-        return Unusable.ZERO
+        return str(Unusable.ZERO)
     if (scatter(row.ns) or 0.0) > NOISY:
-        return Unusable.NOISY_SAVED if saved else Unusable.NOISY
-    return None
+        return str(Unusable.NOISY_SAVED if saved else Unusable.NOISY)
+    return ""
 
 
 def _interval_verdict(interval: Sequence[float], threshold: Threshold) -> tuple[Verdict, str]:

@@ -19,7 +19,7 @@ import pytest
 from pytest_dtdispatch.ab.answer import CALLS_PER_STEP, CONTROL, Answer, AnswerKind, Variable
 from pytest_dtdispatch.ab.checkout import Checkout, InstalledFinder, module_files
 from pytest_dtdispatch.core.files import write_atomic
-from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.measurement import State, traced_text
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import Count
 from pytest_dtdispatch.core.row_id import RowId
@@ -53,7 +53,9 @@ def absences(record: TestRecord) -> Iterator[tuple[RowId, str]]:
             if samples.refused and not samples.values:
                 why = row.figures.notes or tuple(map(str, samples.refused))
                 yield RowId(record.test, row.label, samples.state), "; ".join(why)
-        if not any(row.recorded()):
+        if row.figures.tracers:
+            yield RowId(record.test, row.label), traced_text(row.figures.tracers)
+        elif not any(row.recorded()):
             yield RowId(record.test, row.label), "; ".join(row.figures.notes) or row.proof
 
 
@@ -63,8 +65,9 @@ def times(record: TestRecord) -> Iterator[tuple[RowId, float]]:
     Interference only increases times, for seconds at a time, so that the minimum over many short blocks is
     the most stable value of a process (Chen and Revels, 2016, https://arxiv.org/abs/1608.04295).
     """
-    for row, _, samples in record.times():
-        yield row, quietest_block(samples.ns, BLOCKS, least=1)
+    for row, measurement, samples in record.times():
+        if not measurement.figures.tracers:
+            yield row, quietest_block(samples.ns, BLOCKS, least=1)
 
 
 def counts(record: TestRecord) -> Iterator[tuple[RowId, float]]:
@@ -104,7 +107,7 @@ def instructions(record: TestRecord) -> Iterator[tuple[RowId, float]]:
     """Yield the minimum count of every state of every row, with the functions of a profile as details."""
     for row in record.rows():
         for samples in row.recorded():
-            if not samples.unit.is_time:
+            if not (samples.unit.is_time or row.figures.tracers):
                 shares = samples.profile.functions if samples.profile else ()
                 lines = (f"{share.instructions} {share.function}" for share in shares)
                 yield RowId(record.test, row.label, samples.state), Count(samples.figure, 1, lines)

@@ -61,7 +61,11 @@ def fields_data(results: Sequence[Any]) -> list[dict[str, Any]]:
 def _row(test: str, row: Measurement) -> dict[str, Any]:
     names = ("figure", "count", "scatter", "is_noisy")
     states = {one.state: {"unit": one.unit.name, **select(one, *names)} for one in row.recorded()}
-    about = {"clock": row.contains.name.lower(), "proof": row.proof_kind, "notes": row.figures.notes}
+    about = {
+        "clock": row.contains.name.lower(),
+        "proof": row.proof_kind,
+        **select(row.figures, "notes", "tracers"),
+    }
     named = select(row, "label", "full_label", "op", "calls", "overhead_ns")
     return {"test": test, **named, **about, "states": states}
 

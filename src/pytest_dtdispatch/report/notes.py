@@ -10,11 +10,11 @@ from pytest_dtdispatch.core.measurement import (
     MIN_WAITED,
     NOISY,
     SLOWED,
-    TRACED,
     Contains,
     Measurement,
     Proof,
     State,
+    traced_text,
 )
 from pytest_dtdispatch.core.store import TestRecord, Uncaptured
 from pytest_dtdispatch.core.text import plural
@@ -28,11 +28,17 @@ from pytest_dtdispatch.report.document import (
 )
 
 
+def traced(measurement: Measurement) -> str:
+    """Return the mark of a row that tools made longer; empty without any."""
+    tracers = measurement.figures.tracers
+    return f"traced by {', '.join(tracers)}" if tracers else ""
+
+
 def mark(measurement: Measurement) -> tuple[str, Tone]:
     """Return the text and tone of a row's last column: missing proof and noisy states; empty if proved."""
     kind = measurement.proof_kind
     states = "all" if len(measurement.noisy) > 2 else ", ".join(measurement.noisy)
-    noisy = ", ".join([f"noisy {states}"] * bool(states) + ["traced"] * measurement.figures.is_traced)
+    noisy = ", ".join(filter(None, (states and f"noisy {states}", traced(measurement))))
     if kind in (Proof.PROVED, Proof.UNPROPAGATED):
         tone = Tone.NOTICE if noisy else Tone.GOOD
     else:
@@ -65,6 +71,7 @@ def noise(everything: Sequence[Measurement]) -> Document:
     """Render the numbers of noisy and traced rows, which no gate judges, and of rows from a slow core."""
     readings = [[each.speed_ns for each in row.recorded() if each.speed_ns] for row in everything]
     fastest_ns = min(itertools.chain.from_iterable(readings), default=0)
+    names = tuple(dict.fromkeys(name for row in everything for name in row.figures.tracers))
     slowed = [max(of_row) > SLOWED * fastest_ns for of_row in readings if of_row]
     noisy = (
         f"are noisy: samples scatter by more than {NOISY:.0%}, so no gate judges them. Run again on a "
@@ -77,7 +84,7 @@ def noise(everything: Sequence[Measurement]) -> Document:
     )
     counts = {
         noisy: sum(bool(row.noisy) for row in everything),
-        f"are not judged: {TRACED}": sum(row.figures.is_traced for row in everything),
+        f"are not judged: {traced_text(names)}": sum(bool(row.figures.tracers) for row in everything),
         slow: sum(slowed),
     }
     lines = (f"{count:,} of {len(everything):,} rows {text}" for text, count in counts.items() if count)

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_dtdispatch.core.environment import is_traced
+from pytest_dtdispatch.core.environment import tracers
 from pytest_dtdispatch.core.measurement import MIN_WAITED, Figures, Profile, State
 from pytest_dtdispatch.rounds.core_waits import core_waits
 from pytest_dtdispatch.rounds.plan import NOTES, REMARKS, Plan, Propagation, Schedule
@@ -125,7 +125,7 @@ class Rounds:
         repeated = [REPEATED] * self._has_repeated
         remarks = (*self._sampler.remarks(), *REMARKS.get(propagation, ()), *repeated)
         samples, has_few = self._recorder.samples(self._profile), self._schedule.has_few_misses(done)
-        return Figures(done, samples, notes, remarks, is_traced(), has_few)
+        return Figures(done, samples, notes, remarks, tracers(), has_few)
 
     def _profile(self, state: State) -> Profile | None:
         """Profile another call; return None if the sampler has no profiler."""

@@ -151,6 +151,7 @@ class LoopSteps:
         disturbed_steps: the latest disturbed steps.
         unlisted: total of disturbed steps since the last one that was printed.
         paused: number of steps that stood out because the garbage collector paused them.
+        tracers: names of tools that made steps longer, in the order in which they were found.
     """
 
     def __init__(self) -> None:
@@ -160,6 +161,7 @@ class LoopSteps:
         self.disturbed_steps: deque[LoopStep] = deque(maxlen=500)
         self.unlisted = Total()
         self.paused = 0
+        self.tracers: dict[str, None] = {}
         self._steps_of = Counter[Hashable]()
         self._totals = self.warmup, self.steady, self.disturbed
         self._causes: dict[Hashable, Cause] = {}

@@ -20,6 +20,7 @@ from pytest_dtdispatch.budget.measure import BudgetMeasurement, steps_needed
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.budget.table import document as budget_document
 from pytest_dtdispatch.core.checks import check_count
+from pytest_dtdispatch.core.environment import tracers
 from pytest_dtdispatch.core.text import escape_controls, plural, shown
 from pytest_dtdispatch.errors import DtDispatchError, MeasurementError
 from pytest_dtdispatch.replay.guard import refuse_inside
@@ -159,6 +160,7 @@ class StepWatch:
         if not (print is None or callable(print)):
             raise MeasurementError(f"StepWatch(print={shown(print)}): pass a function of a string")
         self.steps = LoopSteps()
+        self.steps.tracers |= dict.fromkeys(tracers())
         self.budgets: list[Budget] = []
         self.ops_after: Counter[str] = Counter()
         self._request: BudgetRequest | None = None
@@ -322,8 +324,9 @@ class StepWatch:
         self._plan_next(step.number)
 
     def _plan_next(self, number: int) -> None:
-        """Choose whether the next step records transfers, and check whether live objects grow."""
+        """Choose whether the next step records transfers; check for tracers and growing live objects."""
         counter, growth = self._counter, self._growth
+        self.steps.tracers |= dict.fromkeys(tracers())
         if counter.records_transfers:
             counter.skip_transfers()
         elif growth and number >= self._next_transfers and self._request is None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pytest_dtdispatch.budget.collector import OLDEST, Pause
 from pytest_dtdispatch.core.environment import read_world
+from pytest_dtdispatch.core.measurement import traced_text
 from pytest_dtdispatch.core.text import first_of, plural
 from pytest_dtdispatch.report.document import Block, Column, Document, Group, Line, Table, Tone, paragraph
 from pytest_dtdispatch.report.terminal import page_width, plain_text
@@ -139,19 +140,22 @@ def document(name: str, steps: LoopSteps, notes: Sequence[str]) -> Document:
     """Render the steps of a loop."""
     title = f"{name}: {len(steps):,} steps, {steps.disturbed.steps:,} disturbed"
     rows = (("warm-up", steps.warmup), ("steady", steps.steady), ("disturbed", steps.disturbed))
-    lines = tuple(_line(label, total) for label, total in rows if total.steps)
+    mark = "traced" * bool(steps.tracers)
+    lines = tuple(_line(label, total, mark) for label, total in rows if total.steps)
     columns = (*map(Column, ("steps", "calls", "misses", "cache+", "ms")), Column("p10-p90", "ms"))
-    blocks: list[Block] = [Table(columns, (Group(title, lines),), "steps that were", "", ("p10-p90",))]
+    blocks: list[Block] = [
+        Table(columns, (Group(title, lines),), "steps that were", "mark" * bool(mark), ("p10-p90",))
+    ]
     blocks += [paragraph(note, tone, indent=1, hanging=1) for note, tone in _notes(steps, notes)]
     return Document(tuple(blocks))
 
 
-def _line(label: str, total: Total) -> Line:
+def _line(label: str, total: Total, mark: str) -> Line:
     low, high = total.range_ns
     calls = f"{total.calls / total.steps:,.0f}"
     numbers = f"{total.steps:,}", calls, f"{total.misses:,}", f"{total.new_entries:,}"
     times = (ms(total.median_ns), f"{ms(low)}-{ms(high)}") if total.times else ("-", "-")
-    return Line(label, (*numbers, *times))
+    return Line(label, (*numbers, *times), mark)
 
 
 def _listed(kind: type[StepEvent], items: Sequence[object], most: int) -> Iterator[str]:
@@ -170,5 +174,7 @@ def _notes(steps: LoopSteps, notes: Sequence[str]) -> Iterator[tuple[str, Tone]]
         for kind in (Redistribution, Collective, Wrapping, Unwrapping):
             for line in _listed(kind, by_cause([one.counts.of(kind)]), 3):
                 yield line, Tone.PLAIN
+    if steps.tracers:
+        yield traced_text([*steps.tracers]), Tone.NOTICE
     for note in filter(None, notes):
         yield note, Tone.NOTICE
