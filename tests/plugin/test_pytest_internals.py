@@ -6,7 +6,13 @@ import io
 
 import pytest
 
-from pytest_dtdispatch.plugin.pytest_internals import junit_xml, root_and_ini, terminal_file, terminal_width
+from pytest_dtdispatch.plugin.pytest_internals import (
+    ini_value,
+    junit_xml,
+    root_and_ini,
+    terminal_file,
+    terminal_width,
+)
 
 # pytest collects garbage at the end of each configuration, over everything that other tests imported.
 pytestmark = pytest.mark.usefixtures("no_other_plugin", "young_heap")
@@ -37,6 +43,12 @@ def test_root_and_ini_match_pytest(pytester: pytest.Pytester) -> None:
     (pytester.path / "tests").mkdir()
     config = pytester.parseconfig("tests")
     assert root_and_ini(config) == (config.rootpath, config.inipath) == (pytester.path, ini)
+
+
+def test_ini_value_is_text_or_none(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\ndtdispatch_rounds = 5\n")
+    config = pytester.parseconfig("-pdtdispatch")
+    assert (ini_value(config, "dtdispatch_rounds"), ini_value(config, "dtdispatch_ops")) == ("5", None)
 
 
 def test_terminal_has_a_width_and_a_file(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from pytest_dtdispatch.plugin.gates import Gates
 from pytest_dtdispatch.plugin.guard import described, note_problem, problems, register
 from pytest_dtdispatch.plugin.kinds import MEASURED, metric_names
 from pytest_dtdispatch.plugin.limits import Limits
-from pytest_dtdispatch.plugin.pytest_benchmark import Bridge, read_baseline
+from pytest_dtdispatch.plugin.pytest_benchmark import Bridge, is_loaded, read_baseline
 from pytest_dtdispatch.plugin.pytest_internals import add_to_last_line, terminal_width
 from pytest_dtdispatch.plugin.session import Session
 from pytest_dtdispatch.plugin.settings import SETTINGS, UNMEASURED
@@ -228,7 +228,7 @@ def load(config: pytest.Config, selects_benchmarks: bool) -> None:
     idle = resolve.requested_flags(config, SETTINGS.keys() - {*UNMEASURED})
     if idle and not settings.measure:
         raise pytest.UsageError(f"{idle[0]}: nothing is measured without --dtdispatch or --dtdispatch-all")
-    if manager.hasplugin("benchmark") and (settings.measure or selects_benchmarks):
+    if is_loaded(config) and (settings.measure or selects_benchmarks):
         register(config, Bridge(config, settings), "dtdispatch-bridge")
     if not settings.measure:
         return

@@ -37,6 +37,11 @@ CONTAINS = {
 }
 
 
+def is_loaded(config: pytest.Config) -> bool:
+    """Return whether pytest-benchmark is loaded, under whatever name: ``-p`` accepts that of its module."""
+    return hasattr(config.option, "benchmark_save")
+
+
 class Benchmarks(list[Any]):
     """Benchmarks of a run with only budgets and counts; true, as pytest-benchmark saves no false list."""
 

@@ -17,6 +17,14 @@ def junit_xml(config: pytest.Config) -> Any:
     return config.stash.get(xml_key, None)
 
 
+def ini_value(config: pytest.Config, name: str) -> Any:
+    """Return an ini value: text, lines, or any type in pytest's own TOML tables; None if unset or empty."""
+    found: Any = getattr(config, "_inicfg", {}).get(name)  # pytest 9: getini rejects numbers and booleans
+    if getattr(found, "mode", "") == "toml":
+        return found.value
+    return config.getini(name) or None
+
+
 def root_and_ini(config: pytest.Config) -> tuple[object, object]:
     """Return the rootdir and the ini file that pytest determines from only the paths of tests."""
     flags = config.known_args_namespace

@@ -28,6 +28,7 @@ from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.text import grouped
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.plugin import guard, resolve
+from pytest_dtdispatch.plugin.pytest_internals import ini_value
 from pytest_dtdispatch.ranks.merge import (
     FAILED,
     PhaseOutcome,
@@ -61,7 +62,7 @@ def take_part(config: pytest.Config) -> None:
     """Register the rank of this process if it belongs to a measuring run of many ranks."""
     world, flags = read_world(os.environ), config.known_args_namespace
     switches = ("dtdispatch", "dtdispatch_all")
-    values = [getattr(flags, name, None) or str(config.getini(name) or "").lower() for name in switches]
+    values = [getattr(flags, name, None) or str(ini_value(config, name)).lower() for name in switches]
     measures = any(value is True or value in ON for value in values)
     if world.is_many and measures and not resolve.runs_nothing(flags):
         guard.register(config, Rank(world), PLUGIN)

@@ -19,6 +19,7 @@ from pytest_dtdispatch.core.results import row_key
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import DevicesError, DtDispatchError, MeshError
 from pytest_dtdispatch.gates.selection import EVERYTHING
+from pytest_dtdispatch.plugin.pytest_internals import ini_value
 from pytest_dtdispatch.plugin.settings import (
     FEW,
     KEYWORDS,
@@ -223,7 +224,7 @@ def _ini_values(config: pytest.Config) -> dict[str, Any]:
     folder = config.inipath.parent if config.inipath else config.rootpath
     values: dict[str, Any] = {}
     for each in WITH_INI:
-        if each.name not in flagged and (value := config.getini(each.dest)):
+        if each.name not in flagged and (value := ini_value(config, each.dest)) is not None:
             source = f"-o {each.dest}" if each.dest in overridden else f"{config.inipath}: {each.dest}"
             read = _read(each, value, f"{source}: ")
             if each.reader in ("files", "exports"):

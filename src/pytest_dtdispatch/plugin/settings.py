@@ -232,8 +232,16 @@ def strange_flag(words: Sequence[str]) -> str:
 
 def has_settings(config: pytest.Config) -> bool:
     """Return whether any flag or ini value is set."""
+    import pytest
+
+    def has_ini(name: str) -> bool:
+        try:
+            return bool(config.getini(name))
+        except (TypeError, pytest.UsageError):  # a number or a boolean in pytest's own TOML tables
+            return True
+
     has_flag = any(getattr(config.option, each.dest, None) is not None for each in WITH_FLAG)
-    return has_flag or any(config.getini(each.dest) for each in WITH_INI)
+    return has_flag or any(has_ini(each.dest) for each in WITH_INI)
 
 
 def marker_line() -> str:
