@@ -21,6 +21,7 @@ from pytest_dtdispatch.core.environment import (
     _tool_of,
     load_text,
     read_world,
+    speed_variables,
     tracers,
     why_no_world,
 )
@@ -158,3 +159,18 @@ def test_tools_of_sys_monitoring_are_named() -> None:
 def test_profiler_in_c_is_named() -> None:
     with cProfile.Profile():
         assert tracers() == ("cProfile",)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "saved"),
+    [
+        ("OMP_NUM_THREADS", "2", {"OMP_NUM_THREADS": "2"}),
+        ("PYTORCH_ALLOC_CONF", "a_b:True,c:2", {"PYTORCH_ALLOC_CONF": "a_b:True,c:2"}),
+        ("TORCH_HOME", "/home/someone", {"TORCH_HOME": "set"}),
+        ("TORCH_HUB_TOKEN", "abc", {"TORCH_HUB_TOKEN": "set"}),
+        ("NCCL_DEBUG", "x" * 41, {"NCCL_DEBUG": "set"}),
+        ("HF_TOKEN", "abc", {}),
+    ],
+)
+def test_variables_are_saved_without_paths_and_secrets(name: str, text: str, saved: dict[str, str]) -> None:
+    assert speed_variables({name: text}) == saved

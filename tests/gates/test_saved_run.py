@@ -23,6 +23,7 @@ from pytest_dtdispatch.gates.saved_run import (
     interval_of_ratio,
     judge_run,
     outlook_of,
+    possible_causes,
 )
 
 TEN = Threshold("", "median", 0.1)
@@ -391,6 +392,30 @@ SAVED_ON = {"CPU": "AMD EPYC", "Python": "CPython 3.11.8", "torch version": "2.1
 )
 def test_each_relevant_difference_is_named(change: dict[str, str], message: tuple[str, ...]) -> None:
     assert environment_differences(SAVED_ON, {**SAVED_ON, **change}) == message
+
+
+def test_differences_list_probable_causes_first() -> None:
+    then = {
+        **SAVED_ON,
+        "OMP_NUM_THREADS": "4",
+        "numpy": "1.26",
+        "plugins": "a 1, b 2",
+        "governor": "powersave",
+    }
+    now = {**SAVED_ON, "threads": "4", "numpy": "2.0", "plugins": "a 1, c 3"}
+    texts = [
+        line.removeprefix("another environment: ") for line in possible_causes(then, now, any_machine=False)
+    ]
+    assert texts == [
+        "OMP_NUM_THREADS: 4 then, none now",
+        "governor: powersave then, none now",
+        "numpy: 1.26 then, 2.0 now; and 1 more: plugins",
+    ]
+    assert possible_causes(then, now, any_machine=True)[0].endswith("threads: 2 then, 4 now")
+    assert possible_causes({"plugins": "a 1, b 2"}, {"plugins": "a 1, c 3"}, any_machine=False) == (
+        "another environment: plugins: b 2 then, c 3 now",
+    )
+    assert not possible_causes(SAVED_ON, SAVED_ON, any_machine=True)
 
 
 def test_saved_zero_median_fails_with_remedy() -> None:

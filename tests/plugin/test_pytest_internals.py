@@ -9,6 +9,7 @@ import pytest
 from pytest_dtdispatch.plugin.pytest_internals import (
     ini_value,
     junit_xml,
+    plugins_text,
     root_and_ini,
     terminal_file,
     terminal_width,
@@ -49,6 +50,10 @@ def test_ini_value_is_text_or_none(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ndtdispatch_rounds = 5\n")
     config = pytester.parseconfig("-pdtdispatch")
     assert (ini_value(config, "dtdispatch_rounds"), ini_value(config, "dtdispatch_ops")) == ("5", None)
+
+
+def test_plugins_are_listed_with_versions(pytester: pytest.Pytester) -> None:
+    assert "dtdispatch 0" in plugins_text(pytester.parseconfig("-pdtdispatch")).replace("pytest-", "")
 
 
 def test_terminal_has_a_width_and_a_file(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

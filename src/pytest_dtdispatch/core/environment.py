@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,15 @@ from pytest_dtdispatch.core.text import MOST_SHOWN, escape_controls, plural
 from pytest_dtdispatch.errors import UnsupportedTorchError
 
 MEETING_POINT = ("MASTER_ADDR", "MASTER_PORT")
+CPUS = "/sys/devices/system/cpu"
+# Prefixes of environment variables that change the speed of torch or of Python.
+VARIABLES = (
+    *("OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "PYTORCH_"),
+    *("CUDA_", "CUBLAS_", "CUDNN_", "NCCL_", "GLOO_", "MALLOC_", "LD_PRELOAD"),
+    *("PYTHONMALLOC", "PYTHONDEVMODE", "PYTHONTRACEMALLOC", "PYTHONOPTIMIZE", "PYTHON_GIL", "PYTHON_JIT"),
+)
+PLAIN_VALUE = re.compile(r"(?=.{1,40}$)\w{1,20}([.,:;=+-]+\w{0,20})*", re.ASCII)  # no path, no long token
+SECRET = re.compile("TOKEN|SECRET|KEY|PASS|CREDENTIAL|AUTH")  # in the name of a variable
 # Modules in C of tools that no hook of Python shows, and the functions by which they report that they run.
 REPORTING = {"_tracemalloc": "is_tracing", "_yappi": "is_running"}
 
@@ -82,6 +92,29 @@ def environment_with(variables: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
+
+
+def software(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return properties other than torch that may explain a change, the most probable first."""
+    files = [path for path in Path(CPUS).glob("cpu*/cpufreq/scaling_governor") if os.access(path, os.R_OK)]
+    governors = sorted({path.read_text().strip() for path in files})
+    loaded = ((name, sys.modules.get(name)) for name in ("numpy", "pytest"))
+    versions = {name: str(getattr(module, "__version__", "")) for name, module in loaded}
+    return {"governor": ", ".join(governors), **speed_variables(environ), **versions}
+
+
+def speed_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables that torch, its libraries or Python read; of paths and secrets only "set".
+
+    Example:
+        >>> speed_variables({"OMP_NUM_THREADS": "2", "TORCH_HOME": "/home/me", "HF_TOKEN": "abc"})
+        {'OMP_NUM_THREADS': '2', 'TORCH_HOME': 'set'}
+    """
+    found = {}
+    for name in sorted(name for name in environ if name.startswith(VARIABLES)):
+        is_plain = PLAIN_VALUE.fullmatch(environ[name]) and not SECRET.search(name)
+        found[name] = environ[name] if is_plain else "set"
+    return found
 
 
 def cpu_model() -> str:

@@ -37,6 +37,7 @@ COMPARABLE = (
     *("CPU", "Python", "torch version", "torch build", "cuda", "device", "device name", "backend"),
     *("threads", "ranks", "rank stat"),
 )
+MAX_DIFFERENCES = 3  # listed below a gate that failed
 LEAST_SAMPLES = 5  # the minimum rounds of a slow row
 MOST_CONTROL_SHIFT = 0.03
 MAX_SPEED_SHIFT = 0.1  # the loop takes 0.95 to 1.05 times its median, and 1.6 to 1.9 times on a slowed core
@@ -171,6 +172,33 @@ def environment_differences(then: Mapping[str, str], now: Mapping[str, str]) -> 
         for name in COMPARABLE
         if then.get(name, "") != now.get(name, "")
     )
+
+
+def possible_causes(then: Mapping[str, str], now: Mapping[str, str], any_machine: bool) -> tuple[str, ...]:
+    """Format the differences between two environments that most probably explain a change.
+
+    Args:
+        then: environment of the saved run.
+        now: environment of this run.
+        any_machine: whether properties that must be equal were not compared.
+    """
+    named = () if any_machine else COMPARABLE  # equal, or named by the verdict
+    names = [name for name in {**now, **then} if name not in named and then.get(name) != now.get(name)]
+    names.sort(key=lambda name: name in ("numpy", "pytest", "plugins"))
+    first, rest = names[:MAX_DIFFERENCES], names[MAX_DIFFERENCES:]
+    lines = [
+        f"another environment: {name}: {_change(then.get(name, ''), now.get(name, ''))}" for name in first
+    ]
+    if rest:
+        lines[-1] += f"; and {len(rest)} more: {', '.join(rest[:MAX_DIFFERENCES])}"
+    return tuple(lines)
+
+
+def _change(then: str, now: str) -> str:
+    """Format two values, of lists only the parts that differ."""
+    parts = [text.split(", ") for text in (then, now)]
+    own = [", ".join(part for part in mine if part not in other) for mine, other in (parts, parts[::-1])]
+    return f"{shorten(own[0]) or 'none'} then, {shorten(own[1]) or 'none'} now"
 
 
 def judge_run(

@@ -35,6 +35,7 @@ def collect(
     stopped: str,
     notices: Iterable[Document] = (),
     failed_tests: Iterable[FailedTest] = (),
+    plugins: str = "",
 ) -> ReportedRun:
     """Collect the records of tests in a run.
 
@@ -45,6 +46,7 @@ def collect(
         stopped: why it ended before its last test; empty if it did not.
         notices: notices that precede those on the results.
         failed_tests: failures of its tests.
+        plugins: other plugins of pytest with their versions.
     """
     has_found = any(records.values())  # if not, the mesh may not exist, so that it has no environment
     rows = [row for record in records.values() for row in record.rows()]
@@ -52,10 +54,12 @@ def collect(
         kind: {test: of for test, record in records.items() if (of := record.results.get(kind))}
         for kind in KINDS
     }
+    environment = settings.environment_texts() if has_found else {}
+    environment |= {"plugins": plugins} if has_found and plugins else {}
     noticed = (*notices, caveats(records.values()), noise(rows))
     return ReportedRun(
         taken=time,
-        environment=settings.environment_texts() if has_found else {},
+        environment=environment,
         measured={test: record.measured for test, record in records.items() if record},
         results={kind: of_kind for kind, of_kind in by_kind.items() if of_kind},
         thresholds={test: record.thresholds for test, record in records.items() if record.thresholds},

@@ -31,6 +31,7 @@ from pytest_dtdispatch.gates.saved_run import (
     judge_run,
     outlook_of,
     plain_shift,
+    possible_causes,
     state_rows,
 )
 from pytest_dtdispatch.gates.selection import Selection
@@ -201,6 +202,9 @@ class Gates:
         if has_own or any(map(limits_of, saved)):
             base = self.baseline.run or ReportedRun("no saved run")
             judgement = self.refusal(bool(rows)) or judge_run(saved, rows, limits_of)
+            if judgement.has_failed and base.environment and run.environment:
+                causes = possible_causes(base.environment, run.environment, self.settings.any_machine)
+                judgement = replace(judgement, remarks=(*judgement.remarks, *causes))
             rest = [row for row in saved if not selection.has(row.row.test)]
             excluded = sum(row.state is not State.LOCAL for row in rest)
             yield replace(judgement, where=base.where, since=base.taken[:10], excluded=excluded)

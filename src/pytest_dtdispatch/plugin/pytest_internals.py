@@ -25,6 +25,12 @@ def ini_value(config: pytest.Config, name: str) -> Any:
     return config.getini(name) or None
 
 
+def plugins_text(config: pytest.Config) -> str:
+    """Return the distributions of loaded plugins, with their versions."""
+    found = {f"{dist.project_name} {dist.version}" for _, dist in config.pluginmanager.list_plugin_distinfo()}
+    return ", ".join(sorted(found))
+
+
 def root_and_ini(config: pytest.Config) -> tuple[object, object]:
     """Return the rootdir and the ini file that pytest determines from only the paths of tests."""
     flags = config.known_args_namespace

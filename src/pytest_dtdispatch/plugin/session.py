@@ -30,7 +30,7 @@ from pytest_dtdispatch.plugin.finish import MOST_NAMES, Target, WriteLog, collec
 from pytest_dtdispatch.plugin.gates import Gates
 from pytest_dtdispatch.plugin.guard import fail_report, problems
 from pytest_dtdispatch.plugin.kinds import KINDS
-from pytest_dtdispatch.plugin.pytest_internals import junit_xml, terminal_file
+from pytest_dtdispatch.plugin.pytest_internals import junit_xml, plugins_text, terminal_file
 from pytest_dtdispatch.plugin.ranks import rank_of, reason_of
 from pytest_dtdispatch.plugin.relaunch import METER, uncaptured
 from pytest_dtdispatch.plugin.results import RunResults
@@ -288,8 +288,9 @@ class Session:
         records, baseline = self.results.records, self.gates.baseline
         notices = [notice(*first_of(baseline.passed_over, MOST_NAMES))] if baseline else []
         notices += [self._ranks.document()] if self._ranks else []
-        failed = self.results.failed.values()
-        run = collect(records, self._settings, self._started_at, self.why_stopped(), notices, failed)
+        failed, plugins = self.results.failed.values(), plugins_text(self._config)
+        stopped = self.why_stopped()
+        run = collect(records, self._settings, self._started_at, stopped, notices, failed, plugins)
         return run if lists_only else self.gates.judge(run, records, self.selection)
 
     def _code_lines(self) -> dict[str, tuple[str, int]]:

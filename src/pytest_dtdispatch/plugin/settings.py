@@ -180,10 +180,11 @@ class Settings:
 
     def environment_texts(self) -> dict[str, str]:
         """Return the properties of the environment as texts."""
+        import os
         import platform
         from importlib.metadata import version
 
-        from pytest_dtdispatch.core.environment import cpu_model
+        from pytest_dtdispatch.core.environment import cpu_model, software
 
         parts = {
             "CPU": cpu_model(),
@@ -191,6 +192,7 @@ class Settings:
             "pytest-dtdispatch": version("pytest-dtdispatch"),
             "metric": self.metric,
             **{name.replace("_", " "): str(value) for name, value in asdict(self.environment()).items()},
+            **software(os.environ),
         }
         return {name: text for name, text in parts.items() if text}
 
