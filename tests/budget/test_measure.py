@@ -403,6 +403,7 @@ def test_lines_are_absent_with_another_tracer(train: Callable[[], None]) -> None
     finally:
         sys.settrace(None)
     assert "another tracer" in found.note
+    assert found.tracers == (__name__.partition(".")[0],)
     assert {one.name for one in found.by_line()} == {""}
     assert found.parts["dispatch"] > 0
 

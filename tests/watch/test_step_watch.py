@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,18 @@ def watched(step: Step, rows: list[int]) -> tuple[StepWatch, list[str]]:
             step(each)
             watch.step()
     return watch, lines
+
+
+def test_tools_that_slow_steps_are_named(mesh: DeviceMesh) -> None:
+    step = training_step(mesh)
+    assert not watched(step, [4] * 3)[0].steps.tracers
+    tracemalloc.start()
+    try:
+        watch, _ = watched(step, [4] * 3)
+    finally:
+        tracemalloc.stop()
+    assert [*watch.steps.tracers] == ["tracemalloc"]
+    assert "a tracer or profiler ran (tracemalloc)" in str(watch)
 
 
 def test_injected_miss_is_reported_once_at_its_step(mesh: DeviceMesh) -> None:
