@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pytest_dtdispatch.core.results import name_in_files
@@ -48,3 +50,21 @@ def test_deselected_and_unnamed_tests_are_not_selected(
 ) -> None:
     selection = Selection(beginnings, {"t.py::test_a[x::y]"})
     assert {test for test in TESTS if selection.has(test)} == selected
+
+
+def test_only_existing_skipped_files_are_not_selected(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("t.py", "sub/u.py", "v.py")]
+    files[1].parent.mkdir()
+    for file in files:
+        file.touch()
+    skipped = {tmp_path / "t.py", tmp_path / "sub", tmp_path / "gone.py"}
+    selection = Selection(tests={"t.py::test_run"}, skipped=skipped, roots=(tmp_path,))
+    names = (
+        "t.py::test_run",
+        "t.py::test_x",
+        "sub/u.py::test_x",
+        "sub/gone.py::test_x",
+        "gone.py::test_x",
+        "v.py::test_x",
+    )
+    assert [selection.has(name) for name in names] == [True, False, False, True, True, True]

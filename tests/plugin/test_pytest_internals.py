@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Generator
 
 import pytest
 
 from pytest_dtdispatch.plugin.pytest_internals import (
+    has_collected,
     ini_value,
     junit_xml,
     plugins_text,
@@ -37,6 +39,33 @@ def reporter_of(config: pytest.Config) -> pytest.TerminalReporter:
 def test_junit_writer_is_found_by_its_flag(pytester: pytest.Pytester) -> None:
     assert junit_xml(pytester.parseconfigure()) is None
     assert hasattr(junit_xml(pytester.parseconfigure("--junit-xml=junit.xml")), "add_global_property")
+
+
+class Collecting:
+    """Record the files that pytest read; skip the others, as --lf does."""
+
+    def __init__(self) -> None:
+        self.read: list[str] = []
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        report = yield
+        self.read += [collector.name] if has_collected(report) else []
+        return report
+
+
+def test_reports_of_read_files_are_recognized(pytester: pytest.Pytester) -> None:
+    class Skipping:
+        def pytest_make_collect_report(self, collector: pytest.Collector) -> pytest.CollectReport | None:
+            is_skipped = collector.name == "test_b.py"
+            return pytest.CollectReport("test_b.py", "passed", None, []) if is_skipped else None
+
+    pytester.makepyfile(test_a="", test_b="")
+    collecting = Collecting()
+    pytester.inline_run(plugins=[collecting, Skipping()])
+    assert {name for name in collecting.read if name.endswith(".py")} == {"test_a.py"}
 
 
 def test_root_and_ini_match_pytest(pytester: pytest.Pytester) -> None:

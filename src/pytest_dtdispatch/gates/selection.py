@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 from pytest_dtdispatch.core.results import row_key
 
@@ -12,12 +13,16 @@ EVERYTHING = ("",)
 
 @dataclass(frozen=True)
 class Selection:
-    """Tests that the arguments of a run select.
+    """Tests that a run selects, by its arguments, flags and plugins.
+
+    A test without a trace in the run was deleted or renamed, unless its file exists and was skipped.
 
     Args:
         beginnings: prefixes of the names of selected tests, including a separator: ``t.py::``.
-        deselected: names of tests that ``-k``, ``-m``, ``--deselect`` or a plugin deselected.
+        deselected: names of tests that were collected, but that a flag or a plugin removed from the run.
         tests: names of all collected tests, as in files, including deselected ones.
+        skipped: files that were not read, and folders that were not searched, because of a flag or a plugin.
+        roots: folders that names of tests are relative to.
 
     Example:
         >>> selection = Selection(("t.py::",), {"t.py::test_b"})
@@ -28,8 +33,17 @@ class Selection:
     beginnings: tuple[str, ...] = EVERYTHING
     deselected: Collection[str] = frozenset()
     tests: Collection[str] = frozenset()
+    skipped: Collection[Path] = frozenset()
+    roots: Collection[Path] = ()
 
     def has(self, test: str) -> bool:
         """Return whether a run selects a test, by its name or its name in files."""
         key = row_key(test)
-        return f"{key}::".startswith(self.beginnings) and key not in self.deselected
+        if key in self.deselected or not f"{key}::".startswith(self.beginnings):
+            return False
+        return key in self.tests or not self._is_skipped(key.partition("::")[0])
+
+    def _is_skipped(self, name: str) -> bool:
+        """Return whether a file exists, and was skipped."""
+        files = (root / name for root in self.roots)
+        return any(file.is_file() and not {file, *file.parents}.isdisjoint(self.skipped) for file in files)

@@ -257,7 +257,9 @@ class Gates:
             of_file = [number for key, number in found.items() if key in keys]
             judgement = judge_results(rows, [*of_file, *new], self.settings.improved == "fail", tests)
             command = shlex.join(["dtdispatch", "expected", "update", file.where, "--results", written])
-            yield replace(judgement, where=file.where, command=f'{command} --reason "..."')
+            excluded = len(file.rows) - len(rows)
+            remedy = f'{command} --reason "..."'
+            yield replace(judgement, where=file.where, command=remedy, excluded=excluded)
             new = []
 
 

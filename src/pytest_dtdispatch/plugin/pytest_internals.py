@@ -31,6 +31,11 @@ def plugins_text(config: pytest.Config) -> str:
     return ", ".join(sorted(found))
 
 
+def has_collected(report: pytest.CollectReport) -> bool:
+    """Return whether pytest read the file of a report; if not, a plugin such as ``--lf`` replaced it."""
+    return hasattr(report, "call")
+
+
 def root_and_ini(config: pytest.Config) -> tuple[object, object]:
     """Return the rootdir and the ini file that pytest determines from only the paths of tests."""
     flags = config.known_args_namespace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -161,6 +162,13 @@ def selected_beginnings(config: pytest.Config) -> tuple[str, ...]:
             return EVERYTHING
         starts += [f"{Path(within).as_posix()}{colons}{names}{end}" for end in ("/", "::", "[")]
     return tuple(map(row_key, starts))
+
+
+def test_roots(config: pytest.Config) -> tuple[Path, ...]:
+    """Return the folders that names of tests may be relative to."""
+    named = (config.invocation_params.dir / arg.partition("::")[0] for arg in config.args)
+    packages = map(Path, sys.path if config.getoption("pyargs") else ())
+    return (config.rootpath, *(path for path in named if path.is_dir()), *packages)
 
 
 def row_nodeid(item: pytest.Item) -> str:

@@ -23,7 +23,8 @@ class RunResults:
         marks: markers of the running test when it was measured; None if it was not.
         nodeids: node ids of the tests of the run, including those of pytest-xdist workers.
         lines: path and line number, from 1, of each of these tests, by name in rows.
-        deselected: names in rows of deselected tests.
+        deselected: names in rows of collected tests that the run does not select.
+        skipped: paths of files and folders that a flag or a plugin skipped.
         failed: failures of tests by node id and phase.
     """
 
@@ -34,6 +35,7 @@ class RunResults:
         self.nodeids: tuple[str, ...] = ()
         self.lines: dict[str, tuple[str, int]] = {}
         self.deselected: list[str] = []
+        self.skipped: list[str] = []
         self.failed: dict[tuple[str, str], FailedTest] = {}
         self._own: dict[str, TestRecord] = {}  # records of this process before merging over the ranks
 

@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -30,7 +30,7 @@ from pytest_dtdispatch.plugin.finish import MOST_NAMES, Target, WriteLog, collec
 from pytest_dtdispatch.plugin.gates import Gates
 from pytest_dtdispatch.plugin.guard import fail_report, problems
 from pytest_dtdispatch.plugin.kinds import KINDS
-from pytest_dtdispatch.plugin.pytest_internals import junit_xml, plugins_text, terminal_file
+from pytest_dtdispatch.plugin.pytest_internals import has_collected, junit_xml, plugins_text, terminal_file
 from pytest_dtdispatch.plugin.ranks import rank_of, reason_of
 from pytest_dtdispatch.plugin.relaunch import METER, uncaptured
 from pytest_dtdispatch.plugin.results import RunResults
@@ -76,6 +76,7 @@ class Session:
         pass_over(self._settings.wrappers)
         self.targets: list[Target] = []
         self._started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self._collected: list[pytest.Item] = []
         self._ended: set[str] = set()
         self._has_passed = False  # whether the call of the current test passed
         self._is_xfailed = False
@@ -99,16 +100,33 @@ class Session:
         )
         return [f"dtdispatch: {line}" for line in (*how, *self._meter)]
 
-    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        """Record deselected tests, whose rows are not missing."""
-        self.results.deselected += map(resolve.row_nodeid, items)
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around all hooks that skip a path
+    def pytest_ignore_collect(self, collection_path: Path) -> Generator[None, bool | None, bool | None]:
+        """Record skipped files and folders, whose rows are not missing."""
+        if is_ignored := (yield):
+            self.results.skipped.append(str(collection_path))
+        return is_ignored
+
+    @pytest.hookimpl(wrapper=True, trylast=True)  # before other hooks remove tests, as that of --lf does
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Record all tests of a file, or that it was skipped."""
+        report = yield
+        if report.passed and not report.result and not has_collected(report):
+            self.results.skipped.append(str(collector.path))
+        self._collected += [node for node in report.result if isinstance(node, pytest.Item)]
+        return report
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Record the tests of the run."""
+        """Record the tests of the run, and the collected ones that flags and plugins removed."""
         self.results.nodeids = tuple(item.nodeid for item in session.items)
         self.results.lines = {
             resolve.row_nodeid(item): (str(item.path), (item.location[1] or 0) + 1) for item in session.items
         }
+        names = dict.fromkeys(map(resolve.row_nodeid, self._collected))
+        self.results.deselected = [name for name in names if name not in self.results.lines]
+        self._collected.clear()
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
         """List the counted events if an assertion on a count fails."""
@@ -251,7 +269,13 @@ class Session:
         """Tests of baselines that this run selects."""
         deselected = set(map(row_key, self.results.deselected))
         tests = set(map(row_key, self.results.lines))
-        return Selection(resolve.selected_beginnings(self._config), deselected, tests | deselected)
+        return Selection(
+            resolve.selected_beginnings(self._config),
+            deselected,
+            tests | deselected,
+            set(map(Path, self.results.skipped)),
+            resolve.test_roots(self._config),
+        )
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest and pytest-benchmark write their files
     def pytest_sessionfinish(self) -> Generator[None, object, object]:
@@ -264,7 +288,7 @@ class Session:
         if self._is_worker:
             output: dict[str, object] = self._config.workeroutput  # type: ignore[attr-defined]
             output[PROBLEMS] = problems(self._config)  # sent after all hooks of the worker
-            output[SELECTED] = json.dumps([self.results.lines, self.results.deselected])
+            output[SELECTED] = json.dumps([self.results.lines, self.results.deselected, self.results.skipped])
         if self._has_finished or not self.reports:
             return
         self._has_finished = True

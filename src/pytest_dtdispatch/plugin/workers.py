@@ -98,7 +98,7 @@ class Workers:
         for problem in output.get(PROBLEMS, ()):
             note_problem(node.config, f"{node.gateway.id}: {problem}")
         if text := output.get(SELECTED):
-            self._results.lines, self._results.deselected = json.loads(text)
+            self._results.lines, self._results.deselected, self._results.skipped = json.loads(text)
         elif error:
             self._lose(node.gateway.id, RowId("", node.gateway.id), f"{node.gateway.id} died")
 

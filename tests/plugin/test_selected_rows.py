@@ -1,0 +1,146 @@
+"""Rows of tests that flags and plugins leave out are not selected; rows of deleted tests are missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_dtdispatch.core.verdicts import Judgement
+from pytest_dtdispatch.report.run import read_run
+from tests.plugin_runs import IMPORTS, OTHER_PLUGINS, TORCH_WARNS, one_thread, young_heap
+
+pytestmark = pytest.mark.torch
+
+PLUGINS = [f"-pno:{plugin}" for plugin in OTHER_PLUGINS if plugin != "cacheprovider"]
+COUNTS = (*PLUGINS, TORCH_WARNS, "--dtdispatch", "--dtdispatch-metric=counts", "--benchmark-json=run.json")
+SUITE = f"""{IMPORTS}
+import os
+
+class TestGroup:
+    @pytest.mark.parametrize("size", [8, 16])
+    def test_group(self, dtdispatch, device_mesh, size):
+        x = sharded(device_mesh, size, 8)
+        dtdispatch.steps(lambda: x + x, name="s")
+
+def test_flaky(dtdispatch, a):
+    dtdispatch.steps(lambda: a + a, name="s")
+    assert not os.environ.get("FAIL")
+"""
+OTHER = f"""{IMPORTS}
+def test_other(dtdispatch, a):
+    dtdispatch.steps(lambda: a + a, name="s")
+"""
+ROWS = ("TestGroup::test_group[8]", "TestGroup::test_group[16]", "test_flaky", "test_other")
+SHARD = "def pytest_collection_modifyitems(items): items[:] = items[:{}]"
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Write two files of tests and what is expected of them; test_flaky fails last."""
+    pytester.makepyfile(test_suite=SUITE)
+    pytester.mkpydir("sub").joinpath("test_other.py").write_text(OTHER)
+    names = [f"test_suite.py::{name}" for name in ROWS[:3]] + ["sub/test_other.py::test_other"]
+    Path("expected.csv").write_text("".join(f"{name}::s,calls,1,0\n" for name in names))
+    return pytester
+
+
+def judged(suite: pytest.Pytester, *flags: str) -> tuple[pytest.RunResult, Judgement]:
+    with one_thread(), young_heap():
+        result = suite.runpytest_inprocess(*COUNTS, "--dtdispatch-expected=expected.csv", *flags)
+    return result, read_run(Path("run.json")).gates[-1]
+
+
+def missing(gate: Judgement) -> list[str]:
+    return [row.row.test.rpartition("::")[2] for row in gate.verdicts if row.verdict == "missing"]
+
+
+@pytest.mark.parametrize("flag", ["--lf", "--ff", "--nf", "--sw"])
+def test_rows_of_tests_that_the_cache_leaves_out_are_not_missing(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, flag: str
+) -> None:
+    with monkeypatch.context() as failing:
+        failing.setenv("FAIL", "1")
+        judged(suite, "--sw")
+    result, gate = judged(suite, flag)
+    left_out = {"--lf": 3, "--sw": 3}.get(flag, 0)
+    assert result.ret == pytest.ExitCode.OK, result.stdout.str()
+    assert (missing(gate), gate.excluded, gate.has_failed) == ([], left_out, False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "conftest", "left_out"),
+    [
+        (["--ignore=sub"], "", 1),
+        (["--ignore-glob=*/test_o*.py"], "", 1),
+        (["-onorecursedirs=sub"], "", 1),
+        ([], "collect_ignore = ['test_suite.py']", 3),
+        ([], "collect_ignore_glob = ['su*']", 1),
+        ([], SHARD.format(1), 3),
+        (["--import-mode=importlib"], SHARD.format(2), 2),
+    ],
+)
+def test_rows_that_no_deselection_reports_are_not_missing(
+    suite: pytest.Pytester, flags: list[str], conftest: str, left_out: int
+) -> None:
+    suite.makeconftest(conftest)
+    result, gate = judged(suite, *flags)
+    assert result.ret == pytest.ExitCode.OK, result.stdout.str()
+    assert (missing(gate), gate.excluded, gate.has_failed) == ([], left_out, False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "edit", "found"),
+    [
+        (["--ignore=sub"], ("[8, 16]", "[8]"), ["test_group[16]"]),
+        (["--ignore=sub"], ("TestGroup", "TestRenamed"), ["test_group[8]", "test_group[16]"]),
+        (["--ignore=test_suite.py"], ("", ""), ["test_other"]),
+        (["--lf"], ("test_flaky", "test_new"), ["test_flaky"]),
+        (["-opython_files=test_s*.py"], ("", ""), ["test_other"]),
+    ],
+)
+def test_rows_of_deleted_tests_stay_missing(
+    suite: pytest.Pytester, flags: list[str], edit: tuple[str, str], found: list[str]
+) -> None:
+    Path("test_suite.py").write_text(SUITE.replace(*edit) if edit[0] else SUITE)
+    if found == ["test_other"] and "-o" not in flags[0]:
+        Path("sub/test_other.py").unlink()
+        Path("test_more.py").write_text(OTHER)
+    result, gate = judged(suite, *flags)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert missing(gate) == found
+
+
+@pytest.mark.parametrize(
+    "flags", [("--lf", "--lfnf=none"), ("--ignore=sub", "--ignore=test_suite.py"), ("-knothing",)]
+)
+def test_run_without_selected_tests_is_no_success(suite: pytest.Pytester, flags: tuple[str, ...]) -> None:
+    with one_thread():
+        result = suite.runpytest_inprocess(*COUNTS[:-1], "--dtdispatch-expected=expected.csv", *flags)
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert "gate: passed" not in result.stdout.str()
+
+
+def test_run_without_gated_tests_fails_its_gate(suite: pytest.Pytester) -> None:
+    suite.makepyfile(test_more=OTHER)
+    result, gate = judged(suite, "--ignore=sub", "--ignore=test_suite.py")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert (gate.has_compared, gate.excluded) == (False, 4)
+
+
+def test_saved_run_misses_only_deleted_rows(suite: pytest.Pytester) -> None:
+    time = [flag for flag in COUNTS if "metric" not in flag]
+    few = ("--dtdispatch-rounds=5", "--dtdispatch-repeat=2", "--benchmark-json=run.json")
+    call = "dtdispatch.call(lambda: a + a, name='s')"
+    for name in ("a", "b", "c"):
+        suite.makepyfile(**{f"test_{name}": f"{IMPORTS}\ndef test_{name}(dtdispatch, a): {call}"})
+    Path("test_suite.py").unlink()
+    with one_thread(), young_heap():
+        saved = ("--benchmark-storage=saved", "--ignore=sub")
+        suite.runpytest_inprocess(*time, *few, *saved, "--benchmark-save=base")
+        Path("test_c.py").unlink()
+        compare = ("--benchmark-compare", "--dtdispatch-fail=median:10000%", "--ignore=test_b.py")
+        suite.runpytest_inprocess(*time, *few, *saved, *compare)
+    gate = read_run(Path("run.json")).gates[-1]
+    assert {row.row.test for row in gate.verdicts if row.verdict == "missing"} == {"test_c.py::test_c"}
+    assert gate.excluded > 0
