@@ -8,8 +8,9 @@ import pytest
 
 from pytest_dtdispatch.core.results import name_in_files
 from pytest_dtdispatch.core.row_id import RowId
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.gates.expected import parse_row
-from pytest_dtdispatch.gates.selection import Selection
+from pytest_dtdispatch.gates.selection import Selection, name_renamed
 
 TESTS = {"t.py::test_a", "t.py::test_a[x::y]", "t.py::TestA::test_b"}
 
@@ -59,12 +60,32 @@ def test_only_existing_skipped_files_are_not_selected(tmp_path: Path) -> None:
         file.touch()
     skipped = {tmp_path / "t.py", tmp_path / "sub", tmp_path / "gone.py"}
     selection = Selection(tests={"t.py::test_run"}, skipped=skipped, roots=(tmp_path,))
-    names = (
-        "t.py::test_run",
-        "t.py::test_x",
-        "sub/u.py::test_x",
-        "sub/gone.py::test_x",
-        "gone.py::test_x",
-        "v.py::test_x",
-    )
-    assert [selection.has(name) for name in names] == [True, False, False, True, True, True]
+    selected = {
+        "t.py::test_run": True,
+        "t.py::test_x": False,
+        "sub/u.py::test_x": False,
+        "sub/gone.py::test_x": True,
+        "gone.py::test_x": True,
+        "v.py::test_x": True,
+    }
+    assert {name: selection.has(name) for name in selected} == selected
+
+
+def test_renamed_rows_are_named_closest_first() -> None:
+    missing = RowVerdict(RowId("t.py::test_a[old]", "add", "hit"), Verdict.MISSING, criterion="20%")
+    passed = RowVerdict(RowId("t.py::test_b", "add", "hit"), Verdict.PASSED)
+    tests = ("u.py::test_c", "t.py::test_a[new]", "u.py::test_d")
+    new = [RowId(test, "add", "hit") for test in tests]
+    others = [RowId("t.py::test_a[new]", "mul", "hit"), RowId("t.py::test_e", "add", "miss")]
+    named, unchanged = name_renamed([missing, passed], [*new, *others])
+    closest = "t.py::test_a[new], u.py::test_c, and 1 more"
+    assert named.details == ("20%", f"the same signature under another id: {closest}")
+    assert unchanged == passed
+    assert name_renamed([missing], others) == [missing]
+
+
+def test_label_of_unknown_test_is_matched_at_its_end() -> None:
+    missing = RowVerdict(parse_row("t.py::test_a[x::y]::block::add"), Verdict.MISSING)
+    [named] = name_renamed([missing], [RowId("t.py::test_a[z]", "block::add")])
+    assert named.details[-1].endswith(": t.py::test_a[z]")
+    assert name_renamed([missing], [RowId("t.py::test_a[z]", "head::add")]) == [missing]

@@ -32,6 +32,7 @@ def test_other(dtdispatch, a):
     dtdispatch.steps(lambda: a + a, name="s")
 """
 ROWS = ("TestGroup::test_group[8]", "TestGroup::test_group[16]", "test_flaky", "test_other")
+RENAMED = "the same signature under another id"
 SHARD = "def pytest_collection_modifyitems(items): items[:] = items[:{}]"
 
 
@@ -128,6 +129,20 @@ def test_run_without_gated_tests_fails_its_gate(suite: pytest.Pytester) -> None:
     assert (gate.has_compared, gate.excluded) == (False, 4)
 
 
+def test_renamed_row_of_each_expected_file_is_named(suite: pytest.Pytester) -> None:
+    Path("other.csv").write_text(Path("expected.csv").read_text().splitlines()[3])
+    Path("test_suite.py").write_text(SUITE.replace("test_flaky", "test_new"))
+    Path("sub/test_other.py").rename("sub/test_moved.py")
+    judged(suite, "--dtdispatch-expected=other.csv")
+    flaky, other = read_run(Path("run.json")).gates
+    assert [row.details[1:] for row in flaky.verdicts if row.verdict == "missing"] == [
+        (f"{RENAMED}: test_suite.py::test_new, sub/test_moved.py::test_other",),
+        (f"{RENAMED}: sub/test_moved.py::test_other, test_suite.py::test_new",),
+    ]
+    [row] = other.verdicts
+    assert row.details[1:] == (f"{RENAMED}: sub/test_moved.py::test_other, test_suite.py::test_new",)
+
+
 def test_saved_run_misses_only_deleted_rows(suite: pytest.Pytester) -> None:
     time = [flag for flag in COUNTS if "metric" not in flag]
     few = ("--dtdispatch-rounds=5", "--dtdispatch-repeat=2", "--benchmark-json=run.json")
@@ -143,4 +158,5 @@ def test_saved_run_misses_only_deleted_rows(suite: pytest.Pytester) -> None:
         suite.runpytest_inprocess(*time, *few, *saved, *compare)
     gate = read_run(Path("run.json")).gates[-1]
     assert {row.row.test for row in gate.verdicts if row.verdict == "missing"} == {"test_c.py::test_c"}
+    assert not any("pytest" in remark for remark in gate.remarks)
     assert gate.excluded > 0

@@ -34,6 +34,7 @@ from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import plural, shown
 from pytest_dtdispatch.core.verdicts import CountChange, Judgement, RowVerdict, Verdict, judged
 from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.gates.selection import name_renamed
 
 T = TypeVar("T")
 
@@ -244,6 +245,7 @@ def judge_results(
     results: Sequence[MetricValue],
     improved_fails: bool = True,
     tests: Collection[str] = (),
+    unlisted: Iterable[RowId] = (),
 ) -> Judgement:
     """Compare results with expected ones.
 
@@ -256,6 +258,7 @@ def judge_results(
         results: results of the run.
         improved_fails: whether improved rows also fail the run.
         tests: names of the tests of the run, as in files.
+        unlisted: rows of the run that no file has, which may be renamed rows of this file.
     """
     found = by_name(results)
     verdicts = [_judge_row(row, found.pop((row.name, row.metric), None), tests) for row in expected]
@@ -264,7 +267,7 @@ def judge_results(
     verdicts += [
         RowVerdict(result.row, Verdict.NEW, None, add, f"{result.metric} {result.value:,}") for result in new
     ]
-    judgement = judged(verdicts, improved_fails)
+    judgement = judged(name_renamed(verdicts, unlisted), improved_fails)
     if not judgement.has_failed and all(row.verdict is not Verdict.IMPROVED for row in verdicts):
         return judgement
     quiet = [result for result in results if not (result.scatter or result.tracers)]

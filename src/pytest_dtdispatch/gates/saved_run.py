@@ -22,6 +22,7 @@ from pytest_dtdispatch.core.verdicts import (
     Verdict,
     judged,
 )
+from pytest_dtdispatch.gates.selection import name_renamed
 from pytest_dtdispatch.stats.intervals import (
     mean_ratio_interval,
     median_interval,
@@ -227,7 +228,7 @@ def judge_run(
         limits = thresholds(row) if row.state is not State.LOCAL else ()
         verdicts += [_judge_row(row, then.get(name), now.get(name), limit, shift) for limit in limits]
         saved += [row for _ in limits if name in then]
-    verdicts += _refusals(saved)
+    verdicts = [*name_renamed(verdicts, _unsaved(then, now)), *_refusals(saved)]
     if not shifts:
         return judged(verdicts)
     doubt = ": the machine may be the cause" if abs(shift.median) > MOST_CONTROL_SHIFT else ""
@@ -265,7 +266,13 @@ def compare_rows(base: Sequence[StateRow], head: Sequence[StateRow]) -> list[Row
         verdict = _judge_row(row, then.get(name), now.get(name), any_change, PlainShift())
         remedy = "" if verdict.change else verdict.remedy
         verdicts.append(replace(verdict, criterion="", remedy=remedy, details=()))
-    return verdicts
+    return name_renamed(verdicts, _unsaved(then, now))
+
+
+def _unsaved(then: Iterable[RowId], now: Iterable[RowId]) -> list[RowId]:
+    """Return rows that the saved run has in no state."""
+    saved = {row._replace(state=None) for row in then}
+    return [row for row in now if row._replace(state=None) not in saved]
 
 
 def control_shifts(then: Mapping[RowId, StateRow], now: Mapping[RowId, StateRow]) -> dict[RowId, float]:

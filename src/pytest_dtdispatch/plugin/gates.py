@@ -207,7 +207,14 @@ class Gates:
                 judgement = replace(judgement, remarks=(*judgement.remarks, *causes))
             rest = [row for row in saved if not selection.has(row.row.test)]
             excluded = sum(row.state is not State.LOCAL for row in rest)
-            yield replace(judgement, where=base.where, since=base.taken[:10], excluded=excluded)
+            judgement = replace(judgement, where=base.where, since=base.taken[:10], excluded=excluded)
+            yield replace(judgement, remarks=(*judgement.remarks, *self._changed_pytest(judgement, base)))
+
+    def _changed_pytest(self, judgement: Judgement, base: ReportedRun) -> Iterator[str]:
+        """Yield the versions of pytest if rows are missing: pytest 9.2 shortens long ids of tests."""
+        then, now = base.environment.get("pytest"), self.settings.environment_texts()["pytest"]
+        if then not in (None, now) and any(row.verdict is Verdict.MISSING for row in judgement.verdicts):
+            yield f"pytest {then} then, {now} now: it may have changed the ids of tests"
 
     def compared(self, run: ReportedRun, selection: Selection) -> tuple[RowVerdict, ...]:
         """Return the verdicts on rows compared with the saved run: those of a gate, and of all other rows."""
@@ -250,12 +257,15 @@ class Gates:
         found = by_name(run.metrics()) if self.expected else {}
         keys_of_files = [{(row.name, row.metric) for row in file.rows} for file in self.expected]
         new = [number for key, number in found.items() if not any(key in keys for keys in keys_of_files)]
-        csv = (str(export.path) for export in self.settings.export if export.format == "csv")
+        names = {name for keys in keys_of_files for name, _ in keys}
+        unlisted = [number.row for (name, _), number in found.items() if name not in names]
+        csv = (str(each.path) for each in self.settings.export if each.format == "csv" and not each.is_stdout)
         written, tests = next(csv, "RESULTS.csv"), selection.tests
         for file, keys in zip(self.expected, keys_of_files, strict=True):
             rows = [row for row in file.rows if selection.has(parse_row(row.name, tests).test)]
             of_file = [number for key, number in found.items() if key in keys]
-            judgement = judge_results(rows, [*of_file, *new], self.settings.improved == "fail", tests)
+            fails = self.settings.improved == "fail"
+            judgement = judge_results(rows, [*of_file, *new], fails, tests, unlisted)
             command = shlex.join(["dtdispatch", "expected", "update", file.where, "--results", written])
             excluded = len(file.rows) - len(rows)
             remedy = f'{command} --reason "..."'

@@ -190,6 +190,7 @@ class Settings:
             "CPU": cpu_model(),
             "Python": f"{platform.python_implementation()} {platform.python_version()}",
             "pytest-dtdispatch": version("pytest-dtdispatch"),
+            "pytest": version("pytest"),
             "metric": self.metric,
             **{name.replace("_", " "): str(value) for name, value in asdict(self.environment()).items()},
             **software(os.environ),
