@@ -25,7 +25,7 @@ from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.plugin.ab_process import absences, instructions, times
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, WallClock
-from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, measure, measure_source
+from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, measure, measure_source, run
 from tests.row_ids import by_text
 
 pytestmark = pytest.mark.torch
@@ -269,3 +269,36 @@ def test_row_value_is_minimum_of_short_blocks() -> None:
     results = ResultStore("t.py::test_add")
     results.enter_call("add", "4", Figures(1, (Samples(State.CALL, (9,) * 200 + (7,) * 40 + (9,) * 200),)))
     assert by_text(times(results.freeze())) == {"t.py::test_add::add::call": 7}
+
+
+LIMITED = f"""{IMPORTS}
+@pytest.mark.dtdispatch(max="redistributes=0,recompiles=0", threshold="1%")
+def test_it(dtdispatch, a):
+    dtdispatch.steps(lambda: a.full_tensor(), name="s")
+    dtdispatch.scaling(lambda n: lambda: a + a, sizes=(1, 2), max_exponent=0.1)
+    compared = dtdispatch.compare({{"x": lambda: a + a, "y": lambda: a * 2}})
+    assert compared["x"].faster_than("y")
+"""
+GATED = """
+[pytest]
+dtdispatch_max = misses=0,calls=0
+dtdispatch_expected = gone.csv
+dtdispatch_fail = median:1%
+addopts = --dtdispatch-max=collectives=0 --dtdispatch-fail=hit=median:1% --dtdispatch-expected=gone.csv
+    --dtdispatch-export=csv:gone/results.csv --benchmark-compare=gone --benchmark-compare-fail=min:1%
+    --benchmark-json=run.json --junitxml=junit.xml
+"""
+
+
+def test_no_limit_or_baseline_is_judged(
+    pytester: pytest.Pytester, answer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTDISPATCH_AB_KIND", "counts")
+    pytester.makeini(GATED)
+    pytester.makepyfile(test_it=LIMITED)
+    result = run(pytester, "--dtdispatch", PLUGIN, "--dtdispatch-metric=counts", passed=3)
+    assert result.ret == pytest.ExitCode.OK
+    assert "gate:" not in result.stdout.str()
+    values = by_text(read(answer)["values"])
+    assert [value for name, value in values.items() if "::s::redistributes" in name] == [1]
+    assert {path.name for path in pytester.path.iterdir() if path.is_file()} == {"test_it.py", "tox.ini"}

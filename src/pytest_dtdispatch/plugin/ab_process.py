@@ -26,8 +26,9 @@ from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.text import MOST_LISTED
 from pytest_dtdispatch.plugin.guard import register
-from pytest_dtdispatch.plugin.ranks import reason_of
+from pytest_dtdispatch.plugin.ranks import WRITES, reason_of
 from pytest_dtdispatch.plugin.resolve import row_nodeid, run_settings
+from pytest_dtdispatch.plugin.settings import SETTINGS
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, Sampler
 from pytest_dtdispatch.stats.intervals import quietest_block
 from pytest_dtdispatch.steps.model import COUNTS, Steps
@@ -226,6 +227,15 @@ class Passes:
             self._absent |= {RowId(row_nodeid(item)): self._why[item.nodeid] for item in absent}
             session.items[:] = [item for item in session.items if item not in absent]
             session.testsfailed = 0
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-benchmark is configured
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Ignore flags in addopts that compare with a baseline, or that write files of other plugins."""
+    flags = (SETTINGS[name].dest for name in ("max", "threshold", "any_machine", "expected", "export"))
+    for dest in (*flags, *WRITES) if os.environ.get(Variable.OUTPUT) else ():
+        if getattr(config.option, dest, None):
+            setattr(config.option, dest, None)
 
 
 def pytest_configure(config: pytest.Config) -> None:

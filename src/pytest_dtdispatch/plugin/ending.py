@@ -144,7 +144,7 @@ def _documents(session: Session, view: View, width: int, nothing: str, verbosity
     yield notice(*first_of([f"not measured: {text}" for text in session.results.unmeasured()], MOST_NAMES))
     yield run.notices
     has_thresholds = gates.settings.threshold or run.thresholds
-    if has_thresholds and gates.baseline is None:
+    if gates.settings.judges and has_thresholds and gates.baseline is None:
         yield notice(
             "gate: thresholds are set, but --benchmark-compare names no saved run: nothing was compared"
         )

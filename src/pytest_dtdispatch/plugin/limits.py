@@ -76,7 +76,10 @@ class Limits:
     def _nothing_judged(self, item: pytest.Item) -> Iterator[RowVerdict]:
         """Yield verdicts on the limits of a test that judged nothing."""
         test, store = row_nodeid(item), self._results.store
-        limits, of_marker = resolve.test_settings(item).limits, resolve.marker_values(item)
+        settings, of_marker = resolve.test_settings(item), resolve.marker_values(item)
+        if not settings.judges:
+            return
+        limits = settings.limits
         for kind in KINDS.values():
             raised = sorted(name for of, name in store.uncounted if of == kind.name)
             if criterion := limits_text(limits, kind.limits):

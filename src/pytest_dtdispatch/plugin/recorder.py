@@ -286,7 +286,8 @@ class Recorder(api.DtDispatch):
         self._begin("compare", requested.name, *requested.row_names)
         if not self._is_timed:  # a claim that cannot be judged fails
             call_variants(requested, count if self._counts else None)
-            return Compared(requested.name, tuple(requested.functions), reason=NOT_TIMED, is_gate=True)
+            labels, is_gate = tuple(requested.functions), self._settings.judges
+            return Compared(requested.name, labels, reason=NOT_TIMED, is_gate=is_gate)
         with self._measuring("compare", requested.name):
             compared = run_and_measure_variants(requested, ShardingCaches(), self._plan)
         self._record(*compared.variants)
@@ -381,6 +382,8 @@ class Recorder(api.DtDispatch):
         """
         for verdict in verdicts:
             check_written(verdict, RowVerdict, "record(): a verdict of judge")
+        if not self._settings.judges:
+            return
         test = self.results.test
         self.results.verdicts += [replace(each, row=RowId(test, each.row.label)) for each in verdicts]
         if message := complaint(verdicts):

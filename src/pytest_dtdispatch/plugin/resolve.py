@@ -32,6 +32,7 @@ from pytest_dtdispatch.plugin.settings import (
     Settings,
 )
 
+AB_PROCESS = "pytest_dtdispatch.plugin.ab_process"  # plugin of a process of an A/B run
 _SETTINGS = pytest.StashKey[Settings]()
 
 
@@ -190,6 +191,8 @@ def _resolve(config: pytest.Config) -> Settings:
         values["max"] = {**of_ini.get("max", {}), **of_flags.get("max", {})}
     if values.get("measure_all"):
         values["measure"] = True
+    if config.pluginmanager.hasplugin(AB_PROCESS):
+        values |= {"judges": False, "max": None, "threshold": None, "expected": (), "export": ()}
     settings = Settings(**values)
     if settings.budget and settings.metric != "time":
         raise pytest.UsageError(f"--dtdispatch-budget: a budget measures time, not {settings.metric}")

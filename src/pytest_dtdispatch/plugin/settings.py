@@ -152,6 +152,8 @@ class Settings:
         (), "packages", INI, "packages that wrap collectives, whose lines are passed over"
     )
     annotations: bool = setting(True, "switch", INI, "annotate rows that failed, on GitHub Actions")
+    # A process of an A/B run only measures: its answer is compared with that of the other side.
+    judges: bool = setting(True, "switch", ())
 
     @property
     def most_rounds(self) -> int:
