@@ -19,9 +19,10 @@ from pytest_dtdispatch.gates.expected import read_results
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
 from pytest_dtdispatch.plugin.settings import EXPORTS
 from pytest_dtdispatch.report import exports
+from pytest_dtdispatch.report.exports import FORMATS
 from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.run import KEY, ReportedRun, encode_run, read_run
-from tests.plugin_runs import ADDS, IMPORTS, measure, text_of
+from tests.plugin_runs import ADDS, IMPORTS, assert_refused, measure, text_of
 from tests.reported_runs import COUNTED, results_of
 from tests.row_ids import number
 
@@ -153,6 +154,21 @@ def test_json_on_stdout_is_the_last_line(pytester: pytest.Pytester) -> None:
     assert json.loads(result.outlines[-1])["rows"][0]["test"] == "test_it.py::test_add"
     assert " passed" in result.outlines[-2]
     assert not Path("-").exists()
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "json"])
+def test_each_format_can_be_written_to_stdout(pytester: pytest.Pytester, name: str) -> None:
+    pytester.makepyfile(test_it=f"{IMPORTS}def test_it(dtdispatch, a): dtdispatch.steps(lambda: a + a)")
+    both = [f"--dtdispatch-export={name}:{path}" for path in ("-", "file")]
+    result = measure(pytester, "--dtdispatch-metric=counts", "-q", "-s", *both)
+    written, text = (pytester.path / "file").read_text(), result.stdout.str()
+    assert text.rstrip("\n").endswith(written.rstrip("\n"))
+    assert not Path("-").exists()
+
+
+def test_two_exports_to_stdout_are_refused(pytester: pytest.Pytester) -> None:
+    both = ("--dtdispatch-export=html:-", "--dtdispatch-export=csv:-")
+    assert_refused(measure(pytester, *both), "csv: - is the file of --dtdispatch-export html too")
 
 
 def test_report_prints_only_json_on_standard_output(

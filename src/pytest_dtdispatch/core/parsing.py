@@ -188,7 +188,12 @@ class Export(NamedTuple):
     @property
     def is_stdout(self) -> bool:
         """Whether it is written to standard output."""
-        return self == ("json", Path("-"))
+        return self.path == Path("-")
+
+    @property
+    def target(self) -> str:
+        """File, for messages."""
+        return "standard output" if self.is_stdout else str(self.path)
 
 
 def read_exports(value: Any, formats: Sequence[str]) -> tuple[Export, ...]:

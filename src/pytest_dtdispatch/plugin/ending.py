@@ -31,6 +31,7 @@ from pytest_dtdispatch.report.document import Document, Span, Tone, View, notice
 from pytest_dtdispatch.report.judgements import comparison_blocks, judgement_document, worst_text
 from pytest_dtdispatch.report.notes import proved
 from pytest_dtdispatch.report.run import ReportedRun
+from pytest_dtdispatch.report.screen import print_text
 from pytest_dtdispatch.report.terminal import NO_EDGE, brief_legend, document_lines, page_width
 
 
@@ -85,7 +86,7 @@ class Ending:
         if reporter:
             reporter.ensure_newline()
             self._print_problems(reporter)
-        sys.stdout.writelines(self._session.log.printed)
+        print_text("".join(self._session.log.printed))
 
     def _summarize(self, reporter: Any) -> None:
         """Print the section."""

@@ -111,7 +111,7 @@ def write_files(run: ReportedRun, targets: Sequence[Target], skip_reason: str, l
         log: log that receives a line for each file.
     """
     for export, write in targets:
-        with log.writing(str(export.path)):
+        with log.writing(export.target):
             written = ReportedRun() if skip_reason else run
             has_data = run or (export.is_stdout and run.failed_tests)
             message = write(export, written, skip_reason or ("" if has_data else "nothing was measured"))
@@ -165,8 +165,8 @@ def properties(run: ReportedRun) -> Iterator[tuple[str, Any]]:
 
 def _write_whole(export: Export, run: ReportedRun, skip_reason: str) -> str:
     if skip_reason:
-        raise DtDispatchError(f"{export.path} was not written: {skip_reason}")
-    text, message = FORMATS[export.format].render(run, export.path)
+        raise DtDispatchError(f"{export.target} was not written: {skip_reason}")
+    text, message = FORMATS[export.format].render(run, export.target)
     if export.is_stdout:
         return text
     write_atomic(export.path, text)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pytest_dtdispatch.core.files import checked_target, write_atomic
@@ -23,6 +21,7 @@ from pytest_dtdispatch.gates.expected import results_text
 from pytest_dtdispatch.report.data import FORMAT, run_text
 from pytest_dtdispatch.report.page import TITLE, html_page, require_jinja
 from pytest_dtdispatch.report.run import ReportedRun
+from pytest_dtdispatch.report.screen import print_text
 from pytest_dtdispatch.report.summary import summary
 from pytest_dtdispatch.stats.intervals import bounds
 
@@ -134,7 +133,7 @@ class Format:
     unit: str = "result"
     nothing: str = "no result has a figure"
 
-    def render(self, run: ReportedRun, path: Path) -> tuple[str, str]:
+    def render(self, run: ReportedRun, target: str) -> tuple[str, str]:
         """Render a run; return the text and a message with the number of items.
 
         Raises:
@@ -143,10 +142,10 @@ class Format:
         try:
             text, count = self.text(run)
         except Exception as error:
-            raise DtDispatchError(f"{path} was not written: {shown(error)}") from error
+            raise DtDispatchError(f"{target} was not written: {shown(error)}") from error
         if not count:
-            raise DtDispatchError(f"{path} was not written: {self.nothing}")
-        return text, f"{plural(count, self.unit)} written to {path}"
+            raise DtDispatchError(f"{target} was not written: {self.nothing}")
+        return text, f"{plural(count, self.unit)} written to {target}"
 
 
 TEXT = r'"(?:[^"\\]|\\.)*"'  # a JSON string; the match is unique, so that matching never backtracks for long
@@ -182,10 +181,10 @@ def export_saved(run: ReportedRun, exports: Sequence[Export]) -> list[str]:
         raise DtDispatchError("two formats have the same file: name another")
     for export in exports:
         check_export(export)
-    rendered = [(export, *FORMATS[export.format].render(run, export.path)) for export in exports]
+    rendered = [(export, *FORMATS[export.format].render(run, export.target)) for export in exports]
     for export, text, _ in rendered:
         if export.is_stdout:
-            sys.stdout.write(text)
+            print_text(text)
         else:
             write_atomic(export.path, text)
     return [message for export, _, message in rendered if not export.is_stdout]

@@ -31,6 +31,16 @@ def say(text: str, tone: Tone = Tone.PLAIN, stream: TextIO | None = None) -> Non
     _print([Span(escape_controls(text), tone)], stream or sys.stdout)
 
 
+def print_text(text: str) -> None:
+    """Write the text of a file to standard output, in the encoding of files."""
+    sys.stdout.flush()
+    if binary := getattr(sys.stdout, "buffer", None):
+        binary.write(text.encode("utf-8", "backslashreplace"))
+        binary.flush()
+    else:
+        sys.stdout.write(text)
+
+
 @contextmanager
 def shown_progress() -> Iterator[None]:
     """Temporarily show progress messages on standard error, if that is an interactive terminal."""
