@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -75,3 +76,11 @@ def calls(folder: Path) -> list[str]:
     """Return the interpreters of all measuring processes, in the order of their runs."""
     path = folder / "calls"
     return path.read_text().split() if path.exists() else []
+
+
+def wait_for(holds: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "timed out"
+        time.sleep(0.02)

@@ -7,9 +7,8 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import pytest
 
 from pytest_dtdispatch.ab.run import interleaved
 from pytest_dtdispatch.cli import main
-from tests.ab.fakes import ROW, calls, fake_python
+from tests.ab.fakes import ROW, calls, fake_python, wait_for
 from tests.row_ids import by_text
 
 FEW = ("--pairs", "4", "--confirm", "6")
@@ -156,13 +155,6 @@ def test_interrupted_run_saves_its_samples(tmp_path: Path) -> None:
     assert len(json.loads(path.read_text())["processes"]) == 1
     for pid in map(int, marker.read_text().split()):
         wait_for(partial(is_gone, pid))
-
-
-def wait_for(holds: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "timed out"
-        time.sleep(0.02)
 
 
 def is_gone(pid: int) -> bool:

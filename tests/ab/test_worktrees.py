@@ -17,8 +17,8 @@ from pytest_dtdispatch.ab.process import Arm, Probed, Versions, probe
 from pytest_dtdispatch.ab.worktrees import import_from_checkout, workspace, worktrees
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
-from tests.ab.fakes import calls, fake_python
-from tests.ab.test_ab import is_gone, wait_for
+from tests.ab.fakes import calls, fake_python, wait_for
+from tests.ab.test_ab import is_gone
 from tests.ci.pull_requests import commit, git
 
 VERSIONS = Versions("3.12.3", "0.1.0", "2.13.0", "abc", "a CPU")

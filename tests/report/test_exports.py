@@ -36,12 +36,12 @@ def test_flag_lists_every_format() -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_earlier_file_format_is_detected_from_its_beginning(name: str) -> None:
     form = FORMATS[name]
-    text, output = form.render(run_of(traces=(TRACE,)), Path("out"))
+    text, output = form.render(run_of(traces=(TRACE,)), "out")
     assert re.match(form.begins, text)
     assert [other for other, of in FORMATS.items() if re.match(of.begins, text)] == [name]
     assert output.endswith("written to out")
     if name != "trace":
-        assert re.match(form.begins, form.render(hostile_run(), Path("out"))[0])
+        assert re.match(form.begins, form.render(hostile_run(), "out")[0])
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_results_file_is_distinguished_from_expected_file(text: str, is_one: boo
 
 def test_traces_are_joined() -> None:
     form = FORMATS["trace"]
-    text, output = form.render(run_of(traces=(TRACE, TRACE)), Path("out"))
+    text, output = form.render(run_of(traces=(TRACE, TRACE)), "out")
     assert output == "2 events written to out"
     assert [event["name"] for event in json.loads(text)["traceEvents"]] == ["step 1"] * 2
 
@@ -94,7 +94,7 @@ def test_quotes_in_names_of_a_trace_are_escaped() -> None:
 
 def test_invalid_trace_is_refused_by_its_file() -> None:
     with pytest.raises(DtDispatchError, match=r"^out was not written: .*profiler wrote invalid JSON"):
-        FORMATS["trace"].render(run_of(traces=(TRACE, TRACE[:-1])), Path("out"))
+        FORMATS["trace"].render(run_of(traces=(TRACE, TRACE[:-1])), "out")
 
 
 # ``interface BenchmarkResult`` of src/extract.ts, benchmark-action/github-action-benchmark at 8157ef49: name,

@@ -14,7 +14,7 @@ from typing import Any
 from pytest_dtdispatch.ab.process import stopping_handled_by
 from pytest_dtdispatch.ab.report import error_commands_of, exit_status, pasted_text, run_document
 from pytest_dtdispatch.ab.rule import PAIRS, Metric, Rule
-from pytest_dtdispatch.ab.run import MAX_SHARE, Request, judge_pairs, measure_run, read_ab_run
+from pytest_dtdispatch.ab.run import MAX_SHARE, Measured, Request, judge_pairs, measure_run, read_ab_run
 from pytest_dtdispatch.core.parsing import read_choice, read_count, read_decimal, read_file, read_seconds
 from pytest_dtdispatch.core.results import plain_name
 from pytest_dtdispatch.core.text import shown
@@ -128,7 +128,7 @@ exit status:
   3    inconclusive, or nothing compared
   4    contaminated: plain tensors changed too
   5    a process failed; its log is named
-  130  interrupted"""
+  130  interrupted; what was measured is judged"""
 
 
 def add_ab_parser(commands: Any) -> None:
@@ -162,17 +162,20 @@ def run_ab(options: argparse.Namespace, arguments: Sequence[str]) -> int:
             run = read_ab_run(path)
             rule = _other_rule(run.request.rule, path, typed)
             run = replace(run, request=_labelled(replace(run.request, rule=rule), labels))
-            found = judge_pairs(run)
+            measured = Measured(run, judge_pairs(run))
         else:
             request = _labelled(_request(typed), labels)
             default_s = 1800.0 if request.rule.metric == Metric.INSTRUCTIONS else 300.0
-            run, found = measure_run(request, typed.get("time_limit", default_s), typed.get("json"))
+            measured = measure_run(request, typed.get("time_limit", default_s), typed.get("json"))
+    run, found, is_interrupted = measured
     show(run_document(run, found))
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in error_commands_of(run, found):
             say(line)
     if adds_markdown:
         show(Document((Verbatim(("", *pasted_text(run, found).splitlines())),)))
+    if is_interrupted:
+        raise KeyboardInterrupt
     return exit_status(found)
 
 

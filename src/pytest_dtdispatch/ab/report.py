@@ -150,16 +150,16 @@ def _line(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, Line]:
     metric = run.request.rule.metric
     test, label, state = one.row
     cells = [text(one.change) if one.change else "-" for _, _, text in COLUMNS[metric]]
-    if one.verdict is Verdict.NEW:
-        cells[1] = _new_figure(run, pair[1], one.row)
+    if one.change is None and one.verdict is not Verdict.MISSING:
+        cells[:2] = [_lone_figure(run, side, one.row) for side in pair]
     state = str(state).replace("_", " ") if metric == Metric.COUNTS else str(state)
     good = (Verdict.PASSED, Verdict.IMPROVED, Verdict.CHANGED, Verdict.NEW)
     tone = Tone.GOOD if one.verdict in good else Tone.BAD
     return test, Line(label, (state, *cells), str(one.verdict), _notes(run, pair, one), tone)
 
 
-def _new_figure(run: Run, side: str, row: RowId) -> str:
-    """Format the figure of a row that only this side has."""
+def _lone_figure(run: Run, side: str, row: RowId) -> str:
+    """Format the figure of a row that was not compared; a dash if this side has none."""
     values = [each.values[row] for each in run.processes if each.side == side and row in each.values]
     if not values:
         return "-"

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pytest_dtdispatch.ab.answer import Answer, AnswerKind, Variable
+from pytest_dtdispatch.ab.answer import CONTROL, Answer, AnswerKind, Variable
 from pytest_dtdispatch.ab.process import Arm, Versions, interpreter, probe, run_pytest
 from pytest_dtdispatch.ab.rule import (
     CONFIRM,
@@ -34,7 +34,7 @@ from pytest_dtdispatch.core.files import checked_target, read_json, write_atomic
 from pytest_dtdispatch.core.plain_data import decode, encode, select
 from pytest_dtdispatch.core.results import row_key
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.text import brief, show_progress
+from pytest_dtdispatch.core.text import NOTHING, brief, show_progress
 from pytest_dtdispatch.core.verdicts import NumberShift, RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.report.screen import is_watched, say, shown_progress
@@ -52,6 +52,8 @@ PYTEST_RUNS: Mapping[Metric, Mapping[AnswerKind, tuple[str, ...]]] = {
 DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core")
 # For rows whose instructions differ: a profile of one takes about 10 s, and its counts are not judged.
 PROFILING = ("-odtdispatch_profile=true", "--dtdispatch-rounds=1", "--dtdispatch-repeat=1")
+ONE_SIDE = "interrupted before both sides had measured it"
+TOO_FEW = "interrupted before enough processes had measured it"
 MAX_SHARE = 10.0  # maximum of floors and of the control: 1000 %
 FORMAT, VERSION = "pytest-dtdispatch ab", 4
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.CHANGED)
@@ -152,20 +154,56 @@ def interleaved(sides: Sequence[str], rounds: int) -> tuple[str, ...]:
 
 
 def judge_pairs(run: Run) -> Results:
-    """Judge the samples of a complete or partial run."""
+    """Judge the samples of a complete run."""
     rule = run.request.rule
     stages = {pair: compare_stages(rule, partial(run.values, pair)) for pair in run.request.pairs}
     return {pair: PairResult(of_pair, judge(rule, of_pair)) for pair, of_pair in stages.items()}
 
 
-def measure_run(request: Request, time_limit_s: float, output: Path | None) -> tuple[Run, Results]:
-    """Measure all sides in fresh processes, and judge the samples.
+def judge_interrupted(run: Run) -> Results:
+    """Judge the samples of an interrupted run: rows that more processes would have measured are inconclusive.
+
+    A count is exact, so that one process of each side is enough.
+    """
+    return {pair: _judge_begun(run, pair) for pair in run.request.pairs}
+
+
+def _judge_begun(run: Run, pair: Pair) -> PairResult:
+    rule = run.request.rule
+    base, head = run.values(pair, SCREEN)
+    if not base or not head:
+        begun = dict.fromkeys(row for values in (*base, *head) for row in values if row.state != CONTROL)
+        return PairResult({}, [RowVerdict(row, Verdict.INCONCLUSIVE, None, ONE_SIDE) for row in begun])
+    is_exact = rule.metric == Metric.COUNTS
+    is_screened = len(base) + len(head) == 2 * rule.pairs
+    is_confirmed = sum(map(len, run.values(pair, CONFIRM))) == 2 * rule.confirm
+    ran = run.processes if is_exact or is_confirmed else [p for p in run.processes if p.stage == SCREEN]
+    stages = compare_stages(rule, partial(replace(run, processes=tuple(ran)).values, pair))
+    verdicts = judge(rule, stages)
+    if not is_exact and not is_confirmed:
+        rows = {*(stages[SCREEN].tripped() if is_screened else stages[SCREEN].rows)}
+        verdicts = [
+            replace(one, verdict=Verdict.INCONCLUSIVE, remedy=TOO_FEW) if one.row in rows else one
+            for one in verdicts
+        ]
+    return PairResult(stages, verdicts)
+
+
+class Measured(NamedTuple):
+    """A run with its verdicts, complete or interrupted."""
+
+    run: Run
+    found: Results
+    is_interrupted: bool = False
+
+
+def measure_run(request: Request, time_limit_s: float, output: Path | None) -> Measured:
+    """Measure all sides in fresh processes, and judge the samples, also of an interrupted run.
 
     Raises:
         DtDispatchError: the request is invalid.
         ProcessError: a process measured nothing; the message has the path of its log.
     """
-    rule = request.rule
     with _workplace(request, output) as (arms, folder):
         imported = {(arm.python, arm.import_path): arm for arm in arms}  # each is probed once
         probed = {imports: probe(arm, folder) for imports, arm in imported.items()}
@@ -173,15 +211,13 @@ def measure_run(request: Request, time_limit_s: float, output: Path | None) -> t
         sides = {arm.name: each.versions for arm, each in of_arms}
         ready = {arm.name: import_from_checkout(arm, each, folder, request.install) for arm, each in of_arms}
         runner = Runner(Run(request, sides), ready, folder, time_limit_s, output)
-        runner.run_stage(SCREEN, request.sides, rule.pairs)
-        screens = {pair: compare_sides(*runner.run.values(pair, SCREEN), rule) for pair in request.pairs}
-        suspects = {side for pair, screen in screens.items() if is_suspect(screen, rule) for side in pair}
-        runner.run_stage(CONFIRM, [side for side in request.sides if side in suspects], rule.confirm)
-        found = judge_pairs(runner.run)
-        if rule.metric == Metric.INSTRUCTIONS and (rows := _most_changed(found)):
-            runner.profile(rows, [side for side in request.sides if side in suspects])
+        is_interrupted = False
+        try:
+            found = runner.run_stages()
+        except KeyboardInterrupt:
+            found, is_interrupted = judge_interrupted(runner.run), True
         runner.write(found)
-        return runner.run, found
+        return Measured(runner.run, found, is_interrupted)
 
 
 def _most_changed(found: Results) -> list[RowId]:
@@ -229,6 +265,22 @@ class Runner:
     output: Path | None
     profiled: Sequence[RowId] = ()
 
+    def run_stages(self) -> Results:
+        """Run the processes of all stages, and judge their samples."""
+        request, rule = self.run.request, self.run.request.rule
+        if rule.metric == Metric.INSTRUCTIONS:  # each takes minutes
+            sides = len(request.sides)
+            more = f"up to {sides * (rule.confirm + 1)} more if a row differs"
+            say(f"{sides * rule.pairs} processes count instructions, and {more}", stream=sys.stderr)
+        self.run_stage(SCREEN, request.sides, rule.pairs)
+        screens = {pair: compare_sides(*self.run.values(pair, SCREEN), rule) for pair in request.pairs}
+        suspects = {side for pair, screen in screens.items() if is_suspect(screen, rule) for side in pair}
+        self.run_stage(CONFIRM, [side for side in request.sides if side in suspects], rule.confirm)
+        found = judge_pairs(self.run)
+        if rule.metric == Metric.INSTRUCTIONS and (rows := _most_changed(found)):
+            self.profile(rows, [side for side in request.sides if side in suspects])
+        return found
+
     def profile(self, rows: Sequence[RowId], sides: Sequence[str]) -> None:
         """Profile rows on some sides; a failure of profiling does not change the verdicts of the run."""
         self.profiled, judged = rows, self.run
@@ -248,15 +300,18 @@ class Runner:
                 self.write({})
                 process = f"{stage}: process {number} of {len(order)} ({side})"
                 show_progress("{}{}", process, left)
-                sample = self._sample(self.arms[side], stage)
+                sample = self.sample(self.arms[side], stage)
                 self.run = replace(self.run, processes=(*self.run.processes, sample))
                 seconds.append(sample.seconds)
                 remaining = statistics.mean(seconds) * (len(order) - number)
                 left = f", about {remaining:.0f} s left" if remaining else ""
-                if not is_watched(sys.stderr.isatty()):
+                is_first = self.run.request.rule.metric == Metric.INSTRUCTIONS and number == 1
+                if is_first or not is_watched(sys.stderr.isatty()):
+                    show_progress(NOTHING)
                     say(f"{process} took {sample.seconds:.1f} s{left}", stream=sys.stderr)
 
-    def _sample(self, arm: Arm, stage: str) -> ProcessSample:
+    def sample(self, arm: Arm, stage: str) -> ProcessSample:
+        """Run the processes of one sample of a side."""
         request, variables = self.run.request, self._variables(arm.name)
         merged: dict[str, Any] = {"values": {}, "details": {}, "lines": {}, "absent": {}}
         start = time.monotonic()
