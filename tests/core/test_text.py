@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.signatures import MAX_LENGTH, Signature, cut_name, shorten
-from pytest_dtdispatch.core.text import escape_controls, fold_layers, shown
+from pytest_dtdispatch.core.text import escape_controls, fold_layers, nearest, shown
+from pytest_dtdispatch.core.verdicts import THRESHOLD_STATES
+from pytest_dtdispatch.plugin.settings import BACKENDS, EXPORTS, KEYWORDS, LIMITS
 
 
 @pytest.mark.parametrize(
@@ -160,3 +163,26 @@ def test_only_differing_indices_are_folded(layers: int) -> None:
 )
 def test_names_differing_beyond_an_index_are_unchanged(names: list[str]) -> None:
     assert fold_layers(names) == {name: name for name in names}
+
+
+@pytest.mark.parametrize(
+    ("typed", "valid", "suggested"),
+    [
+        ("mises=0", LIMITS, "misses"),
+        ({"redistribute": 0}, LIMITS, "redistributes"),
+        (["misses=0", "colectives=1"], LIMITS, "collectives"),
+        ("misses=x", LIMITS, ""),
+        ("htlm:out.html", EXPORTS, "html"),
+        ("csv:", EXPORTS, ""),
+        ("FAKE", BACKENDS, "fake"),
+        ("hti=median:3%", THRESHOLD_STATES, "hit"),
+        ("rond", KEYWORDS, "rounds"),
+        ("--dtdispatch-foo", ["--dtdispatch-max", "--dtdispatch-mesh"], ""),
+        (b"mises", LIMITS, ""),
+        (3, LIMITS, ""),
+        ("", LIMITS, ""),
+        ("MPL", ["MLP", "norm"], "MLP"),
+    ],
+)
+def test_nearest_name_is_suggested(typed: object, valid: Sequence[str], suggested: str) -> None:
+    assert nearest(typed, valid) == (f"; did you mean {suggested}?" if suggested else "")

@@ -59,8 +59,8 @@ MISTAKES = [
     ("rounds", "x", ROUNDS),
     ("mesh", "2x", MESH),
     ("compile_rounds", "0", COUNT),
-    ("metric", "counters", "is not one of time, counts, instructions"),
-    ("rank_stat", "mean", "is not one of median, max"),
+    ("metric", "counters", "is not one of time, counts, instructions; did you mean counts?"),
+    ("rank_stat", "mean", "is not one of median, max; did you mean median?"),
 ]
 
 

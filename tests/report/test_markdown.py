@@ -86,3 +86,11 @@ def test_text_does_not_break_tables(message: str) -> None:
 @given(st.text(alphabet="a|`<\\", min_size=1))
 def test_code_does_not_break_tables(text: str) -> None:
     assert not re.search(r"(?<!\\)\|", code(text))
+
+
+def test_long_names_are_shortened_in_tables() -> None:
+    test, label = f"t.py::test_a[{'x' * 300}]", "n" * 300
+    line = Line(label, ("7.0", "-"), "proved", ("a note",))
+    text = document_text(Document((Table(TABLE.columns, (Group(f"{test} (counts)", (line,)),)),)))
+    assert max(map(len, text.splitlines())) < 180
+    assert text.count("#") == 3, "the title, the line and its note have a digest"

@@ -243,3 +243,14 @@ def test_hostile_names_break_no_line_and_stay_apart(width: int) -> None:
     assert len({row[: head.index("hit")] for row in rows}) == len(lines)
     assert all(row.isprintable() and len(row) <= width for row in rows)
     assert len({row.index("1.5  ") for row in rows}) == 1, "columns stay aligned"
+
+
+@pytest.mark.parametrize("name", ["n" * 300, "word " * 60, f"t.py::test_a[{'x' * 300}]"])
+@pytest.mark.parametrize("title", ["", "mark"])
+def test_long_names_fit_a_terminal(name: str, title: str) -> None:
+    """A name shorter than the line leaves room for these columns, so that a longer one must too."""
+    columns = tuple(Column(f"column {number}") for number in range(5))
+    line = Line(name, ("1",) * 5, title, ("a note",), row=None)
+    group = Group(f"{name} (counts)", (line,), f"more of {name}")
+    table = Table(columns, (group,), proof_title=title, least_label=20)
+    assert max(map(len, texts(table, 80))) <= 80

@@ -17,7 +17,7 @@ from pytest_dtdispatch.ab.rule import PAIRS, Metric, Rule
 from pytest_dtdispatch.ab.run import MAX_SHARE, Measured, Request, judge_pairs, measure_run, read_ab_run
 from pytest_dtdispatch.core.parsing import read_choice, read_count, read_decimal, read_file, read_seconds
 from pytest_dtdispatch.core.results import plain_name
-from pytest_dtdispatch.core.text import shown
+from pytest_dtdispatch.core.text import nearest, shown
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import Document, Verbatim
 from pytest_dtdispatch.report.screen import say, show
@@ -181,7 +181,8 @@ def run_ab(options: argparse.Namespace, arguments: Sequence[str]) -> int:
 
 def _labelled(request: Request, labels: Mapping[str, str]) -> Request:
     if unknown := [side for side in labels if side not in request.sides]:
-        raise DtDispatchError(f"--label {unknown[0]}: no side of this run; sides: {', '.join(request.sides)}")
+        sides = f"{', '.join(request.sides)}{nearest(unknown[0], request.sides)}"
+        raise DtDispatchError(f"--label {unknown[0]}: no side of this run; sides: {sides}")
     return replace(request, labels={**request.labels, **labels})
 
 

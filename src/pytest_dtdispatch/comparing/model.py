@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from pytest_dtdispatch.core.checks import check_callable, signature_mismatch
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State, traced_text
 from pytest_dtdispatch.core.results import OneRow, row_name
-from pytest_dtdispatch.core.text import TextEnum, escape_controls, shown
+from pytest_dtdispatch.core.text import TextEnum, escape_controls, nearest, shown
 from pytest_dtdispatch.errors import GateError, MeasurementError
 from pytest_dtdispatch.stats.intervals import paired_ratio
 
@@ -180,7 +180,7 @@ class Compared:
 
     def __getitem__(self, label: str) -> VariantResult:
         if label not in self.labels:
-            valid = ", ".join(map(escape_controls, self.labels))
+            valid = escape_controls(f"{', '.join(self.labels)}{nearest(label, self.labels)}")
             raise MeasurementError(f"compare {self.name!r} has no variant {shown(label)}; valid: {valid}")
         return VariantResult(self, label)
 

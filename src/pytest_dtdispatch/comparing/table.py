@@ -36,7 +36,7 @@ def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> D
     times = [Column(title, MICROSECONDS.name) for title in ("median", "quietest")]
     columns = (*times, *map(Column, (SCATTER, "times", *counts, "rounds")))
     expendable = ("rounds", "collectives", "quietest", SCATTER, "wraps", "redistributes")
-    table = Table(columns, tuple(groups), label_title="variant", proof_title="outcome", expendable=expendable)
+    table = Table(columns, tuple(groups), "variant", "outcome", expendable, least_label=20)
     legend = (
         "Variants run in turn. One is faster or slower if the whole interval of its ratio (99.9 %, over "
         "rounds) is more than 3 % from 1."

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.plain_data import MOST
-from pytest_dtdispatch.core.text import shown
+from pytest_dtdispatch.core.text import nearest, shown
 from pytest_dtdispatch.core.verdicts import THRESHOLD_FIELDS, THRESHOLD_STATES, Threshold
 
 T = TypeVar("T")
@@ -33,14 +33,17 @@ def read_argument(keyword: str, value: Any, read: Callable[[Any], T], wrong: typ
         raise wrong(f"{keyword}={shown(value)} is not {error}") from None
 
 
-def _parsed(valid: str, parse: Callable[[], T | None]) -> T:
-    """Return the parsed value; if it is None or parsing raises, raise a ValueError with the valid values."""
+def _parsed(valid: str, parse: Callable[[], T | None], typed: object = None, names: Sequence[str] = ()) -> T:
+    """Return the parsed value; if it is None or parsing raises, raise a ValueError with the valid values.
+
+    The error suggests one of the valid names for a misspelled one in the typed value.
+    """
     try:
         value = parse()
     except Exception:  # a user's value can raise anything
         value = None
     if value is None:
-        raise ValueError(valid)
+        raise ValueError(f"{valid}{nearest(typed, names)}")
     return value
 
 
@@ -93,7 +96,8 @@ def read_ranks(value: Any) -> int:
 def read_rounds(value: Any) -> int | str:
     """Parse a number of rounds, or ``auto``."""
     is_auto = isinstance(value, str) and value == AUTO
-    return AUTO if is_auto else _parsed(f"a whole number of at least 1, or {AUTO}", lambda: _whole(value))
+    valid = f"a whole number of at least 1, or {AUTO}"
+    return AUTO if is_auto else _parsed(valid, lambda: _whole(value), value, [AUTO])
 
 
 def read_seconds(value: Any) -> float:
@@ -209,12 +213,12 @@ def read_exports(value: Any, formats: Sequence[str]) -> tuple[Export, ...]:
         are_valid = parts and all(name in formats for name, _, _ in parts)
         return tuple(Export(name, read_file(path)) for name, _, path in parts) if are_valid else None
 
-    return _parsed(f"FORMAT:FILE, with a format of {', '.join(formats)}", exports)
+    return _parsed(f"FORMAT:FILE, with a format of {', '.join(formats)}", exports, value, formats)
 
 
 def read_choice(value: Any, choices: Sequence[str]) -> str:
     """Parse one of several words."""
-    return _parsed(f"one of {', '.join(choices)}", lambda: choices[choices.index(value)])
+    return _parsed(f"one of {', '.join(choices)}", lambda: choices[choices.index(value)], value, choices)
 
 
 def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
@@ -238,7 +242,7 @@ def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
         return read if len(read) == len(pairs) and read.keys() <= set(names) else None
 
     each_once = f"whole numbers from 0 to 2**63-1 by name, each once, of {', '.join(names)}"
-    return _parsed(f"a list of limits such as misses=0,collectives=4: {each_once}", limits)
+    return _parsed(f"a list of limits such as misses=0,collectives=4: {each_once}", limits, value, names)
 
 
 def read_thresholds(value: Any) -> tuple[Threshold, ...]:
@@ -258,4 +262,4 @@ def read_thresholds(value: Any) -> tuple[Threshold, ...]:
         "above 0% and at most 10000%, each for a different figure; "
         f"states: {', '.join(THRESHOLD_STATES)}; fields: {', '.join(THRESHOLD_FIELDS)}"
     )
-    return _parsed(valid, thresholds)
+    return _parsed(valid, thresholds, value, (*THRESHOLD_STATES, *THRESHOLD_FIELDS, "strict"))

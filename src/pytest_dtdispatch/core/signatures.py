@@ -100,6 +100,17 @@ def cut_name(name: str, limit: int = MAX_LENGTH) -> str:
     return shorten(name, len(suffix[0]) if suffix else 0, limit)
 
 
+def cut_words(text: str, limit: int = MAX_LENGTH) -> str:
+    """Shorten each name in a text that exceeds the limit, but no path of a file.
+
+    Example:
+        >>> cut_words(f"t.py::test_a[{'x' * 99}] in {'/x' * 20}.py", 30)
+        't.py::test_a[xxxxx...#2f12fe36 in /x/x/x/x/x/x/x/x/x/x/x/x/x/x/x/x/x/x/x/x.py'
+    """
+    words = text.split(" ")
+    return " ".join(word if "/" in word and "::" not in word else cut_name(word, limit) for word in words)
+
+
 def _runs(texts: Sequence[str]) -> str:
     """Join texts and abbreviate repeated ones: ``f32[8]R, f32[8]R`` becomes ``f32[8]R*2``."""
     counted = [(text, len(list(same))) for text, same in groupby(texts)]

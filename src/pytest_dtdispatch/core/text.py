@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -111,17 +112,35 @@ def listed(items: Sequence[object]) -> list[str]:
     return [f"    {item}" for item in first_of(items, MOST_LISTED)]
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return a suggestion of similar valid names, or an empty string.
+def nearest(typed: object, valid: Iterable[str]) -> str:
+    """Return a suggestion for the first misspelled name in a value, or an empty string.
+
+    A prefix that all names share, such as that of flags, does not make them similar.
+
+    Args:
+        typed: a name, a text with names, or several.
+        valid: valid names.
 
     Example:
         >>> nearest("--budjet", ("--budget", "--help")), nearest("--x", ["--budget"])
         ('; did you mean --budget?', '')
+        >>> nearest("misses=0,colectives=1", ("misses", "collectives"))
+        '; did you mean collectives?'
     """
     from difflib import get_close_matches
 
-    found = get_close_matches(name, list(valid), n=2, cutoff=0.85)
-    return f"; did you mean {' or '.join(found)}?" if found else ""
+    names = [*valid]
+    texts = (typed,) if isinstance(typed, str) else typed if isinstance(typed, (tuple, list, dict)) else ()
+    text = " ".join(text for text in texts if isinstance(text, str))
+    words = [word for word in re.findall(r"[-\w]*[a-zA-Z][-\w]*", text[:1000]) if word not in names]
+    for word in words:
+        start = len(os.path.commonprefix([word, *names]))  # noqa: RUF071 (of characters, not of folders)
+        ends = {name[start:]: name for name in names}
+        typings = dict.fromkeys((word[start:], word[start:].lower()))
+        found = (get_close_matches(text, ends, n=2, cutoff=0.65) for text in typings)
+        if similar := next(filter(None, found), ()):
+            return f"; did you mean {' or '.join(ends[end] for end in similar)}?"
+    return ""
 
 
 def first_of(items: Sequence[object], most: int, how_all: str = "") -> list[str]:

@@ -31,7 +31,7 @@ from pytest_dtdispatch.core.results import (
 )
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import plural, shown
+from pytest_dtdispatch.core.text import nearest, plural, shown
 from pytest_dtdispatch.core.verdicts import CountChange, Judgement, RowVerdict, Verdict, judged
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.selection import name_renamed
@@ -200,7 +200,9 @@ def _fields(line: str, form: str, metrics: MetricNames) -> list[str]:
     if len(name) > LONGEST_NAME:
         raise ValueError(f"a name of more than {LONGEST_NAME:,} characters")
     if metric not in metrics:
-        raise ValueError(f"unknown metric {shown(metric)}; valid: {', '.join(metrics)}")
+        raise ValueError(
+            f"unknown metric {shown(metric)}; valid: {', '.join(metrics)}{nearest(metric, metrics)}"
+        )
     return [name, metric, *others]
 
 

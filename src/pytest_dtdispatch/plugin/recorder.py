@@ -22,7 +22,7 @@ from pytest_dtdispatch.core.measurement import Figures, merge
 from pytest_dtdispatch.core.results import Finding, NamedCall, row_key, row_name
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.store import ResultStore, Uncaptured
-from pytest_dtdispatch.core.text import own_name
+from pytest_dtdispatch.core.text import nearest, own_name
 from pytest_dtdispatch.core.verdicts import RowVerdict, complaint, unjudged
 from pytest_dtdispatch.errors import GateError, MeasurementError
 from pytest_dtdispatch.plugin.kinds import KINDS
@@ -120,7 +120,7 @@ class Recorder(api.DtDispatch):
         """See :meth:`DtDispatch.record`."""
         for result in results:
             if (kind := getattr(result, "kind", None)) not in KINDS:
-                valid = ", ".join(KINDS)
+                valid = f"{', '.join(KINDS)}{nearest(kind, KINDS)}"
                 raise MeasurementError(f"no kind of results is registered as {kind!r}; valid: {valid}")
             check_finding(KINDS[result.kind], result)
         self._record(*results)

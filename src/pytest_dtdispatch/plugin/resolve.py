@@ -17,7 +17,7 @@ from pytest_dtdispatch.core import parsing
 from pytest_dtdispatch.core.environment import read_world, why_no_world
 from pytest_dtdispatch.core.parsing import Export, read_argument, read_choice
 from pytest_dtdispatch.core.results import row_key
-from pytest_dtdispatch.core.text import shown
+from pytest_dtdispatch.core.text import nearest, shown
 from pytest_dtdispatch.errors import DevicesError, DtDispatchError, MeshError
 from pytest_dtdispatch.gates.selection import EVERYTHING
 from pytest_dtdispatch.plugin.pytest_internals import ini_value
@@ -94,7 +94,7 @@ def marker_values(item: pytest.Item) -> dict[str, Any]:
             raise pytest.UsageError(f"{where} takes keywords only, not {shown(mark.args[0])}")
         for keyword, value in mark.kwargs.items():
             if keyword not in KEYWORDS:
-                valid = ", ".join(KEYWORDS)
+                valid = f"{', '.join(KEYWORDS)}{nearest(keyword, KEYWORDS)}"
                 raise pytest.UsageError(f"{where} has no keyword {keyword!r}; valid: {valid}")
             read = _read(SETTINGS[keyword], value, f"{where}: {keyword}=")
             closer = values.get(keyword, read)

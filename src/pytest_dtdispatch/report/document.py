@@ -162,6 +162,7 @@ class Table:
         label_tone: tone of all labels.
         proof_room: width that is reserved for the last column; a longer text exceeds the terminal's width.
         has_total: whether the lines of each group add up to the last one; such a table is never folded.
+        least_label: minimum width of labels; less than 30 for names that users choose.
         spells_out: whether the omitted cells of a line with a warning are written below it.
     """
 
@@ -174,6 +175,7 @@ class Table:
     label_tone: Tone = Tone.CODE
     proof_room: Indent = 24  # length of "unpropagated, noisy call"; reasons of refusals may be longer
     has_total: bool = False
+    least_label: Indent = 30
     spells_out: bool = False
 
 

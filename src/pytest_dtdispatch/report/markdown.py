@@ -6,6 +6,7 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 
+from pytest_dtdispatch.core.signatures import cut_name, cut_words
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.report.document import (
     CellContent,
@@ -72,15 +73,17 @@ def folded(title: str, text: str) -> str:
 
 def _group_parts(table: Table, group: Group) -> Iterator[str]:
     if group.title:
-        yield _inline((Span(group.title, Tone.STRONG),))
+        yield _inline((Span(cut_words(group.title), Tone.STRONG),))
     last = (table.proof_title,) if table.proof_title else ()
     titles = (table.label_title, *(column.head for column in table.columns), *last)
     rows = [
-        ((Span(line.label, table.label_tone),), *line.cells, *((line.proof,) if last else ()))
+        ((Span(cut_name(line.label), table.label_tone),), *line.cells, *((line.proof,) if last else ()))
         for line in group.lines
     ]
     yield _grid(titles, rows)
-    notes = [f"* {code(line.label)}: {escaped(note)}" for line in group.lines for note in line.notes]
+    notes = [
+        f"* {code(cut_name(line.label))}: {escaped(note)}" for line in group.lines for note in line.notes
+    ]
     if notes:
         yield "\n".join(notes)
     if group.more:

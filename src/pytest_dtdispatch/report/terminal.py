@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from pytest_dtdispatch.core.signatures import cut_name
+from pytest_dtdispatch.core.signatures import cut_name, cut_words
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.report.document import (
     Document,
@@ -83,14 +83,18 @@ def plain_text(document: Document, width: int) -> str:
 
 
 def paragraph_lines(block: Paragraph, width: int) -> Iterator[tuple[Span, ...]]:
-    """Yield the lines of a paragraph, wrapped only at spaces so that names and figures stay intact."""
+    """Yield the lines of a paragraph, wrapped only at spaces so that figures and paths stay intact.
+
+    A name that is longer than a line is shortened, as in tables.
+    """
     indent = INDENT * block.indent
     if block.is_whole:
         first, *others = block.spans
         yield (Span(indent + first.text, first.tone), *others)
         return
+    room = max(width - 1 - len(indent + INDENT * block.hanging), MIN_LABEL)
     lines = textwrap.wrap(
-        plain(block.spans),
+        cut_words(plain(block.spans), room),
         width - 1,
         initial_indent=indent,
         subsequent_indent=indent + INDENT * block.hanging,
@@ -121,7 +125,7 @@ def _fit(table: Table, width: int) -> tuple[int, dict[int, int]]:
                 break
             shown.remove(i)
     room = width - beside - sum(widths[i] for i in shown)
-    return min(max(room, MIN_LABEL), longest), {i: widths[i] for i in shown}
+    return min(max(room, table.least_label), longest), {i: widths[i] for i in shown}
 
 
 def table_lines(table: Table, width: int, view: View) -> Iterator[tuple[Span, ...]]:

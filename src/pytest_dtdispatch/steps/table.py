@@ -63,7 +63,7 @@ def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
     )
     columns = tuple(map(Column, (*(column.title for column in shown), "steps")))
     expendable = ("steps", "DTensors+", "hits", "wraps", "collectives", IMPLICIT)
-    tables = [Table(columns, groups, label_title="step", proof_title="state", expendable=expendable)]
+    tables = [Table(columns, groups, "step", "state", expendable, least_label=20)]
     shapes = tuple(
         Group(f"{test}: inputs of {steps.name} (counts of all steps of a shape)", _shape_lines(steps, view))
         for test, of_test in counted.items()

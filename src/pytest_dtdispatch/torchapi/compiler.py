@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from pytest_dtdispatch.core.environment import environment_with
+from pytest_dtdispatch.core.text import nearest
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.torchapi import observe
 from pytest_dtdispatch.torchapi.profiling import is_profiling, profiling
@@ -229,7 +230,8 @@ def check_backend(backend: str | Callable[..., Any]) -> None:
     __tracebackhide__ = True
     valid = torch.compiler.list_backends(exclude_tags=())
     if isinstance(backend, str) and backend not in valid:
-        raise MeasurementError(f"backend={backend!r} is not one of torch.compile's: {', '.join(valid)}")
+        names = f"{', '.join(valid)}{nearest(backend, valid)}"
+        raise MeasurementError(f"backend={backend!r} is not one of torch.compile's: {names}")
     if backend != "inductor" or torch.cuda.is_initialized():
         return
     find = getattr(importlib.import_module("torch._inductor.cpp_builder"), "get_cpp_compiler", None)
