@@ -77,7 +77,7 @@ def test_rows_with_too_few_processes_are_inconclusive(metric: Metric) -> None:
     assert verdicts(complete) == {"slower": "regressed", "equal": "passed"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_interrupted_command_prints_what_it_counted(tmp_path: Path, number: signal.Signals) -> None:
     counts = {"counts": {"t.py::test::step::misses": 3}, "proofs": {}}
     waits = f"open({str(tmp_path / 'waits')!r}, 'w').close()\ntime.sleep(600)\n"

@@ -32,6 +32,7 @@ def test_other(dtdispatch, a):
     dtdispatch.steps(lambda: a + a, name="s")
 """
 ROWS = ("TestGroup::test_group[8]", "TestGroup::test_group[16]", "test_flaky", "test_other")
+LONG = pytest.mark.long
 RENAMED = "the same signature under another id"
 SHARD = "def pytest_collection_modifyitems(items): items[:] = items[:{}]"
 
@@ -56,7 +57,9 @@ def missing(gate: Judgement) -> list[str]:
     return [row.row.test.rpartition("::")[2] for row in gate.verdicts if row.verdict == "missing"]
 
 
-@pytest.mark.parametrize("flag", ["--lf", "--ff", "--nf", "--sw"])
+@pytest.mark.parametrize(
+    "flag", ["--lf", *(pytest.param(flag, marks=LONG) for flag in ("--ff", "--nf", "--sw"))]
+)
 def test_rows_of_tests_that_the_cache_leaves_out_are_not_missing(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
@@ -73,12 +76,12 @@ def test_rows_of_tests_that_the_cache_leaves_out_are_not_missing(
     ("flags", "conftest", "left_out"),
     [
         (["--ignore=sub"], "", 1),
-        (["--ignore-glob=*/test_o*.py"], "", 1),
-        (["-onorecursedirs=sub"], "", 1),
-        ([], "collect_ignore = ['test_suite.py']", 3),
-        ([], "collect_ignore_glob = ['su*']", 1),
+        pytest.param(["--ignore-glob=*/test_o*.py"], "", 1, marks=LONG),
+        pytest.param(["-onorecursedirs=sub"], "", 1, marks=LONG),
+        pytest.param([], "collect_ignore = ['test_suite.py']", 3, marks=LONG),
+        pytest.param([], "collect_ignore_glob = ['su*']", 1, marks=LONG),
         ([], SHARD.format(1), 3),
-        (["--import-mode=importlib"], SHARD.format(2), 2),
+        pytest.param(["--import-mode=importlib"], SHARD.format(2), 2, marks=LONG),
     ],
 )
 def test_rows_that_no_deselection_reports_are_not_missing(
@@ -94,10 +97,12 @@ def test_rows_that_no_deselection_reports_are_not_missing(
     ("flags", "edit", "found"),
     [
         (["--ignore=sub"], ("[8, 16]", "[8]"), ["test_group[16]"]),
-        (["--ignore=sub"], ("TestGroup", "TestRenamed"), ["test_group[8]", "test_group[16]"]),
+        pytest.param(
+            *(["--ignore=sub"], ("TestGroup", "TestRenamed"), ["test_group[8]", "test_group[16]"]), marks=LONG
+        ),
         (["--ignore=test_suite.py"], ("", ""), ["test_other"]),
         (["--lf"], ("test_flaky", "test_new"), ["test_flaky"]),
-        (["-opython_files=test_s*.py"], ("", ""), ["test_other"]),
+        pytest.param(["-opython_files=test_s*.py"], ("", ""), ["test_other"], marks=LONG),
     ],
 )
 def test_rows_of_deleted_tests_stay_missing(
@@ -143,6 +148,7 @@ def test_renamed_row_of_each_expected_file_is_named(suite: pytest.Pytester) -> N
     assert row.details[1:] == (f"{RENAMED}: sub/test_moved.py::test_other, test_suite.py::test_new",)
 
 
+@LONG
 def test_saved_run_misses_only_deleted_rows(suite: pytest.Pytester) -> None:
     time = [flag for flag in COUNTS if "metric" not in flag]
     few = ("--dtdispatch-rounds=5", "--dtdispatch-repeat=2", "--benchmark-json=run.json")

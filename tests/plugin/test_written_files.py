@@ -48,6 +48,7 @@ def test_same(dtdispatch, a):  # without an op that queries the propagator
 )
 STEP = r"test_it.py::test_step[two\n::error::lines]::two\n::error::lines"
 TIMED = [name for name in EXPORTS if name != "trace"]
+LATER = sorted(FORMATS.keys() - {"json", "html", "csv"})
 EXPECTED = f"{STEP},misses_per_step,7,0\ngone,misses_per_step,1,0\n"
 
 
@@ -156,7 +157,9 @@ def test_json_on_stdout_is_the_last_line(pytester: pytest.Pytester) -> None:
     assert not Path("-").exists()
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "json"])
+@pytest.mark.parametrize(
+    "name", ["html", "csv", *(pytest.param(name, marks=pytest.mark.long) for name in LATER)]
+)
 def test_each_format_can_be_written_to_stdout(pytester: pytest.Pytester, name: str) -> None:
     pytester.makepyfile(test_it=f"{IMPORTS}def test_it(dtdispatch, a): dtdispatch.steps(lambda: a + a)")
     both = [f"--dtdispatch-export={name}:{path}" for path in ("-", "file")]
