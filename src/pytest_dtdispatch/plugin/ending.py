@@ -225,7 +225,7 @@ def print_lines(reporter: Any, lines: Iterable[tuple[Span, ...]]) -> None:
 
 def load(config: pytest.Config, selects_benchmarks: bool) -> None:
     """Register the plugins that measure, judge and write, as requested."""
-    settings, manager = resolve.run_settings(config), config.pluginmanager
+    settings = resolve.run_settings(config)
     idle = resolve.requested_flags(config, SETTINGS.keys() - {*UNMEASURED})
     if idle and not settings.measure:
         raise pytest.UsageError(f"{idle[0]}: nothing is measured without --dtdispatch or --dtdispatch-all")
