@@ -15,9 +15,11 @@ from pytest_dtdispatch.core.checks import check_result
 from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import DtDispatchError, MeasurementError, UnequalError, first_line
 from pytest_dtdispatch.replay.call import dtype_text, shape_text
-from pytest_dtdispatch.replay.states import RandomState
+from pytest_dtdispatch.replay.states import HostRandomState, RandomState
+from pytest_dtdispatch.replay.storages import host_generator_types
 from pytest_dtdispatch.torchapi.ops import without_outer_modes
 from pytest_dtdispatch.torchapi.tensors import (
+    Heap,
     LocalPart,
     ask_tensor,
     common,
@@ -80,11 +82,13 @@ def call_variants(variants: Variants, call: Callable[[str, Callable[[], Any]], A
         call: function that calls a variant; by default it is called without arguments.
     """
     cuda = [torch.device("cuda", torch.cuda.current_device())] if torch.cuda.is_initialized() else []
-    random, first = RandomState(cuda), None
+    random = RandomState(cuda), HostRandomState(Heap().instances(*host_generator_types()))
+    first = None
     for label, fn in variants.functions.items():
         if first is not None:
-            random.settle()
-            random.rewind()
+            for state in random:
+                state.settle()
+                state.rewind()
         result = call(label, fn) if call else fn()
         check_result(f"compare: {label!r}", result)
         # Simulated ranks need their mode; other modes of the program would see the reads below.

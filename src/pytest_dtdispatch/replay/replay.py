@@ -15,7 +15,7 @@ import torch
 
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.text import ask
-from pytest_dtdispatch.replay.states import SavedState, States
+from pytest_dtdispatch.replay.states import SavedState, States, containers_in
 from pytest_dtdispatch.replay.storages import (
     Copy,
     GrownStorages,
@@ -123,7 +123,8 @@ class Before(ReplayPhase):
     """
 
     def __init__(self, leaves: Sequence[Any], storages: Storages | None = None) -> None:
-        super().__init__(States(leaves, storages.gradients() if storages else {}), storages)
+        found = (storages.gradients(), storages.generators) if storages else ({}, [])
+        super().__init__(States(leaves, *found), storages)
         self._leaves = leaves if storages is None else ()
         self._written: list[tuple[torch.Tensor, Copy | None, tuple[Any, ...]]] = []
 
@@ -170,9 +171,9 @@ class Before(ReplayPhase):
         if self.storages:
             self.storages.refuse_changed("it")
             self.grown, self.storages = self.storages.grown(), self.storages.renewed()
-            for optimizer in self.storages.optimizers:
-                for state in ask(lambda each: list(each.state.values()), optimizer, list[Any]()):
-                    self.states.optimizers.save(state)
+            for owner in self.storages.stateful:
+                for container in ask(lambda each: containers_in(vars(each)), owner, list[Any]()):
+                    self.states.optimizers.save(container)
         return Repeatable(self.states, self.storages, self.regions, self.grown, None, before, after)
 
 
@@ -238,7 +239,7 @@ class Repeatable(ReplayPhase):
             states.masks.rewind()
             states.optimizers.rewind()
             restore_all((*self.created, *self.before))
-            for state in (self.grown, states.versions, states.gradients, states.random):
+            for state in (self.grown, states.versions, states.gradients, states.random, states.host_random):
                 state.rewind()
 
     def restore(self) -> None:
@@ -246,7 +247,7 @@ class Repeatable(ReplayPhase):
         states = self.states
         parts: list[SavedState | GrownStorages | Copy]
         parts = [states.masks, states.optimizers, self.grown, *self.created, *self.after]
-        parts += [states.versions, states.specs, states.gradients, states.random]
+        parts += [states.versions, states.specs, states.gradients, states.random, states.host_random]
         with unnoticed(), ExitStack() as last_first:
             for part in reversed(parts):
                 last_first.callback(part.restore)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import random
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
@@ -9,6 +12,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.torchapi.tensors import (
     ask_tensor,
     cuda_generator,
@@ -19,6 +23,33 @@ from pytest_dtdispatch.torchapi.tensors import (
     version_of,
 )
 
+CONTAINERS = (dict, list, set, deque)
+
+
+def containers_in(value: Any, found: dict[int, Any] | None = None) -> list[Any]:
+    """Return a dict, list, set or deque and all those nested in it; an empty list for other values.
+
+    Example:
+        >>> containers_in({"a": [1, {2}], "b": 3})
+        [{'a': [1, {2}], 'b': 3}, [1, {2}], {2}]
+    """
+    found = {} if found is None else found
+    if issubclass(type(value), CONTAINERS) and id(value) not in found:
+        found[id(value)] = value
+        for each in value.values() if issubclass(type(value), dict) else value:
+            containers_in(each, found)
+    return [*found.values()]
+
+
+def refill(container: Any, contents: Any) -> None:
+    """Set the contents of a dict, list, set or deque."""
+    if isinstance(container, list):
+        container[:] = contents
+        return
+    container.clear()
+    extend = container.extend if isinstance(container, deque) else container.update
+    extend(contents)
+
 
 class SavedState:
     """Values of one property of several objects, before and after the program's call.
@@ -26,11 +57,11 @@ class SavedState:
     Args:
         read: function that returns the property of an object.
         write: function that sets the property of an object.
-        kind: class of the objects; objects of other classes are ignored.
+        kind: classes of the objects; objects of other classes are ignored.
     """
 
     def __init__(
-        self, read: Callable[[Any], Any], write: Callable[[Any, Any], None], kind: type = object
+        self, read: Callable[[Any], Any], write: Callable[[Any, Any], None], kind: Any = object
     ) -> None:
         self._read = read
         self._write = write
@@ -78,12 +109,63 @@ def set_random_states(generator: torch.Generator | None, states: dict[str, torch
     tracked.update({name: state.clone() for name, state in states.items() if name in tracked})
 
 
-class RandomState(SavedState):
+class AdvancedState(SavedState):
+    """States of generators, which are restored only if a call advances one."""
+
+    _has_advanced = False
+
+    def settle(self) -> None:
+        """Save the states after the program's call, and compare them with those before it."""
+        super().settle()
+        pairs = zip(self._before.values(), self._after, strict=True)
+        self._has_advanced = any(not self._are_equal(before, after) for (_, before), (_, after) in pairs)
+
+    def _are_equal(self, before: Any, after: Any) -> bool:
+        return bool(before == after)
+
+    def rewind(self) -> None:
+        """Restore the states before the call, if it advanced any."""
+        if self._has_advanced:
+            super().rewind()
+
+
+def host_state(generator: Any) -> bytes | None:
+    """Return the state of a random generator of Python or NumPy; None if it has none."""
+    return ask(lambda each: pickle.dumps(_host_state(each)), generator, None)
+
+
+def _host_state(generator: Any) -> Any:
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    return generator.get_state(legacy=False) if hasattr(generator, "get_state") else generator.state
+
+
+def set_host_state(generator: Any, state: bytes | None) -> None:
+    """Set the state of a random generator of Python or NumPy."""
+    if state is None:
+        return
+    if isinstance(generator, random.Random):
+        generator.setstate(pickle.loads(state))
+    elif hasattr(generator, "set_state"):
+        generator.set_state(pickle.loads(state))
+    else:
+        generator.state = pickle.loads(state)
+
+
+class HostRandomState(AdvancedState):
+    """States of random generators of Python and NumPy."""
+
+    def __init__(self, generators: Sequence[Any]) -> None:
+        super().__init__(host_state, set_host_state)
+        for generator in generators:
+            self.save(generator)
+
+
+class RandomState(AdvancedState):
     """Random states: of devices, of generators in arguments, and of DTensor's tracker."""
 
     def __init__(self, leaves: Sequence[Any]) -> None:
         super().__init__(random_states, set_random_states)
-        self._has_advanced = False
         self.save(None)  # DTensor's tracker
         self.save_all((torch.default_generator, *leaves))
 
@@ -96,19 +178,8 @@ class RandomState(SavedState):
             elif type(device) is torch.device and device.type == "cuda":
                 self.save(cuda_generator(device))
 
-    def settle(self) -> None:
-        """Save the states after the program's call, and compare them with those before it."""
-        super().settle()
-        pairs = zip(self._before.values(), self._after, strict=True)
-        self._has_advanced = any(
-            before.keys() != after.keys() or not all(map(torch.equal, before.values(), after.values()))
-            for (_, before), (_, after) in pairs
-        )
-
-    def rewind(self) -> None:
-        """Restore the states before the call, if it advanced any."""
-        if self._has_advanced:
-            super().rewind()
+    def _are_equal(self, before: Any, after: Any) -> bool:
+        return before.keys() == after.keys() and all(map(torch.equal, before.values(), after.values()))
 
 
 class Gradients(SavedState):
@@ -150,15 +221,19 @@ class States:
     Args:
         leaves: leaves of the call's arguments.
         gradients: live leaves and their gradients, by the id of the leaf.
+        generators: random generators of Python and NumPy.
     """
 
-    def __init__(self, leaves: Sequence[Any], gradients: dict[int, tuple[Any, Any]]) -> None:
+    def __init__(
+        self, leaves: Sequence[Any], gradients: dict[int, tuple[Any, Any]], generators: Sequence[Any] = ()
+    ) -> None:
         self.masks = SavedState(attrgetter("data", "refcount"), set_mask)
-        self.optimizers = SavedState(dict, dict.update, dict)
+        self.optimizers = SavedState(lambda each: each.copy(), refill, CONTAINERS)
         self.versions = SavedState(version_of, set_version)
         self.specs = SavedState(spec_of, set_spec, DTensor)
         self.gradients = Gradients(gradients)
         self.random = RandomState(leaves)
+        self.host_random = HostRandomState(generators)
 
     def settle(self) -> None:
         """Save all state after the program's call."""

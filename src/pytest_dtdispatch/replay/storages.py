@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.weak import WeakIdRef
 
 from pytest_dtdispatch.torchapi.tensors import (
@@ -22,6 +25,15 @@ from pytest_dtdispatch.torchapi.tensors import (
     storage_of,
     storages_of,
 )
+
+STATEFUL = (Optimizer, LRScheduler, torch.amp.GradScaler)  # their Python values are restored
+
+
+def host_generator_types() -> list[type]:
+    """Return the classes of random generators of Python, and of NumPy if it is loaded."""
+    numpy = sys.modules.get("numpy.random")
+    of_numpy = (getattr(numpy, name, None) for name in ("RandomState", "BitGenerator"))
+    return [random.Random, *filter(None, of_numpy)]
 
 
 class NoCopyError(Exception):
@@ -144,12 +156,13 @@ class Storages:
     with an autograd graph are not referenced, as a graph may be large.
 
     Args:
-        heap: query of tensors and optimizers; after its first query it returns only new ones.
-        found: tensors and optimizers of earlier queries.
+        heap: query of objects; after its first query it returns only new ones.
+        found: objects of earlier queries.
         keys: keys of other storages to include if they are alive.
 
     Attributes:
-        optimizers: live optimizers.
+        stateful: live optimizers, and objects that adjust them.
+        generators: live random generators of Python and NumPy.
     """
 
     def __init__(
@@ -158,20 +171,21 @@ class Storages:
         self._heap = heap or Heap()
         self._sizes: dict[StorageReference, int] = {}
         self._tensors: list[tuple[torch.Tensor, StorageReference]] = []
-        self.optimizers: list[Optimizer] = []
-        found = (*found, *self._heap.instances(torch.Tensor, Optimizer))
+        self.stateful: list[Any] = []
+        self.generators: list[Any] = []
+        found = (*found, *self._heap.instances(torch.Tensor, *STATEFUL, *host_generator_types()))
         for each in {id(one): one for one in found}.values():
-            if issubclass(type(each), Optimizer):
-                self.optimizers.append(each)
-            else:
+            if issubclass(type(each), torch.Tensor):
                 self._add(each)
+            else:
+                (self.stateful if issubclass(type(each), STATEFUL) else self.generators).append(each)
         for key in keys:
             if (storage := storage_behind(key)) is not None:
                 self._sizes.setdefault(key, storage.nbytes())
 
     def renewed(self) -> Storages:
         """Return a new snapshot, including storages that were created since."""
-        found = (*(tensor for tensor, _ in self._tensors), *self.optimizers)
+        found = (*(tensor for tensor, _ in self._tensors), *self.stateful)
         return Storages(self._heap, found, self._sizes)
 
     def _add(self, tensor: torch.Tensor) -> None:

@@ -1,0 +1,169 @@
+"""State outside of tensors after a measured call: random generators and Python values of optimizers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_dtdispatch.comparing.measure import run_and_measure_variants
+from pytest_dtdispatch.comparing.model import Variants
+from pytest_dtdispatch.replay.repeat import run_and_measure_call
+from pytest_dtdispatch.replay.states import containers_in, refill
+from pytest_dtdispatch.rounds.plan import Plan
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+
+pytestmark = pytest.mark.torch
+
+Call = Callable[[], Any]
+PLAN = Plan(rounds=2, max_time_s=0.1)
+
+
+def called(fn: Call) -> None:
+    run_and_measure_call(fn, (), None, ShardingCaches(), PLAN)
+
+
+def compared(fn: Call) -> None:
+    variants = Variants("it", {"one": fn, "other": lambda: None}, equal=lambda first, other: True)
+    run_and_measure_variants(variants, ShardingCaches(), PLAN)
+
+
+def compared_with_itself(fn: Call) -> None:
+    run_and_measure_variants(Variants("it", {"one": fn, "other": fn}), ShardingCaches(), PLAN)
+
+
+def of_python() -> Call:
+    random.seed(1)
+    return random.random
+
+
+def of_python_object() -> Call:
+    return random.Random(1).random
+
+
+def of_numpy() -> Call:
+    numpy = pytest.importorskip("numpy")
+    numpy.random.seed(1)
+    return numpy.random.rand  # type: ignore[no-any-return]
+
+
+def of_numpy_gaussian() -> Call:
+    numpy = pytest.importorskip("numpy")
+    return numpy.random.RandomState(1).randn  # type: ignore[no-any-return]
+
+
+def of_numpy_object() -> Call:
+    return pytest.importorskip("numpy").random.default_rng(1).random  # type: ignore[no-any-return]
+
+
+LONG = [of_python_object, of_numpy_gaussian, of_numpy_object]
+GENERATORS = [of_python, of_numpy, *(pytest.param(each, marks=pytest.mark.long) for each in LONG)]
+
+
+@pytest.mark.parametrize("measure", [called, pytest.param(compared_with_itself, marks=pytest.mark.long)])
+@pytest.mark.parametrize("create", GENERATORS)
+def test_generator_advances_once(create: Callable[[], Call], measure: Callable[[Call], None]) -> None:
+    draw = create()
+    draw()
+    expected = draw()
+    draw = create()
+    measure(draw)
+    assert draw() == expected
+
+
+@pytest.mark.long
+def test_torch_generator_advances_once() -> None:
+    generator = torch.Generator().manual_seed(1)
+    called(lambda: torch.rand(1, generator=generator))
+    assert torch.equal(generator.get_state(), _advanced().get_state())
+
+
+def _advanced() -> torch.Generator:
+    generator = torch.Generator().manual_seed(1)
+    torch.rand(1, generator=generator)
+    return generator
+
+
+def lbfgs() -> tuple[Call, Call]:
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.rand(4))
+    optimizer = torch.optim.LBFGS([weight], max_iter=3)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = (weight**4).sum()
+        loss.backward()
+        return loss
+
+    return lambda: optimizer.step(closure), lambda: (weight, optimizer.state_dict())
+
+
+def scheduled() -> tuple[Call, Call]:
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.rand(4))
+    optimizer = torch.optim.SGD([weight], lr=1.0, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+
+    def step() -> None:
+        (weight**2).sum().backward()
+        optimizer.step()
+        scheduler.step()
+
+    return step, lambda: (weight, optimizer.state_dict(), scheduler.state_dict())
+
+
+class Recording(torch.optim.SGD):
+    """Optimizer with Python values, some of them nested."""
+
+    def __init__(self, weights: Any) -> None:
+        super().__init__(weights, lr=0.1)
+        self.steps = 0
+        self.log: dict[str, Any] = {"steps": [], "seen": set()}
+
+    def step(self, closure: Any = None) -> Any:
+        self.steps += 1
+        self.log["steps"].append([self.steps])
+        self.log["seen"].add(self.steps)
+        return super().step(closure)
+
+
+def custom() -> tuple[Call, Call]:
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = Recording([weight])
+
+    def step() -> None:
+        weight.grad = torch.ones(4)
+        optimizer.step()
+
+    return step, lambda: (weight, optimizer.steps, optimizer.log)
+
+
+@pytest.mark.parametrize("measure", [called, pytest.param(compared, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "create", [lbfgs, *(pytest.param(each, marks=pytest.mark.long) for each in (scheduled, custom))]
+)
+def test_optimizer_has_the_state_of_one_step(
+    create: Callable[[], tuple[Call, Call]], measure: Callable[[Call], None]
+) -> None:
+    step, state = create()
+    step()
+    expected = repr(state())
+    step, state = create()
+    measure(step)
+    assert repr(state()) == expected
+
+
+def test_refilled_containers_keep_their_identity() -> None:
+    inner: list[int] = [1]
+    outer: dict[str, Any] = {"inner": inner, "other": {2}}
+    containers = containers_in(outer)
+    copies = [each.copy() for each in containers]
+    inner.append(3)
+    outer["more"] = outer.pop("other")
+    for container, copy in zip(containers, copies, strict=True):
+        refill(container, copy)
+    assert outer == {"inner": [1], "other": {2}}
+    assert outer["inner"] is inner
