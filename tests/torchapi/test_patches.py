@@ -67,7 +67,7 @@ def test_method_is_patched_on_its_class() -> None:
 
 def test_stored_methods_are_patched_by_code() -> None:
     stored = Owner().answer  # like a hook of a module
-    with patched(Owner, "answer", plus(1), by_code=True):
+    with patched(Owner, "answer", plus(1)):
         assert stored() == 43
     assert stored() == 42
 

@@ -26,6 +26,7 @@ from pytest_dtdispatch.torchapi.compiler import is_tracing
 from pytest_dtdispatch.torchapi.groups import innermost_in_local_mode
 from pytest_dtdispatch.torchapi.observe import Converter, observe_conversions, observe_propagations
 from pytest_dtdispatch.torchapi.ops import (
+    hidden_from_constructors,
     hidden_from_debug_mode,
     is_mode_of_program,
     op_name,
@@ -143,6 +144,7 @@ class DispatchCapture(UnnoticedMode):
         self._lock.contexts.enter_context(observe_propagations(self._uncaptured.on_propagation))
         self._lock.contexts.enter_context(innermost_in_local_mode(self))
         self._lock.contexts.enter_context(hidden_from_debug_mode(UnnoticedMode))
+        self._lock.contexts.enter_context(hidden_from_constructors(UnnoticedMode))
         super()._open()
         self._uncaptured.update()
 
@@ -219,7 +221,8 @@ class SignatureCapture(DispatchCapture):
 
     def _open(self) -> None:
         super()._open()
-        self._lock.contexts.enter_context(observe_conversions(self))  # conversions are not ops
+        conversions = observe_conversions(self, is_hidden=False)  # conversions are not ops
+        self._lock.contexts.enter_context(conversions)
 
     def on_op(self, call: OpCall) -> Any:
         """Run the call, and measure it if its signature is new."""

@@ -34,6 +34,7 @@ from pytest_dtdispatch.torchapi.compiler import observe_compiled_code
 from pytest_dtdispatch.torchapi.ops import (
     call_from_torch,
     close_modes_opened_since,
+    hidden_from_constructors,
     is_op,
     leaves_of,
     op_name,
@@ -508,7 +509,7 @@ def run_call(
     with unnoticed():
         before = Before(ask(tree_leaves, args, []), Storages())
     first_args = call_arguments(args, setup)
-    with WriteRecorder(before) as recorder:
+    with hidden_from_constructors(UnnoticedMode), WriteRecorder(before) as recorder:
         result = _run(before, fn, first_args, {})
     mesh = recorder.mesh
     mesh_text = mesh_device_text(tuple(mesh.shape), mesh.device_type) if mesh is not None else ""
@@ -543,6 +544,7 @@ def _first_repetition(ran: RanCallable, is_alone: bool) -> str | None:
 
     with (
         observe_compiled_code(on_compiled_code),
+        hidden_from_constructors(UnnoticedMode),
         repetitions([ran], one_thread=False, is_alone=is_alone) as outcome,
     ):
         args = subject.prepare()

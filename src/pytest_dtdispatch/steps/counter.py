@@ -34,7 +34,7 @@ from pytest_dtdispatch.steps.reasons import Called, CallPosition, Reason, Seen, 
 from pytest_dtdispatch.steps.transfers import Function, TransferRecorder
 from pytest_dtdispatch.torchapi.collectives import observe_transfers
 from pytest_dtdispatch.torchapi.observe import observe_ops
-from pytest_dtdispatch.torchapi.ops import open_modes, takes_tensor
+from pytest_dtdispatch.torchapi.ops import hidden_from_constructors, open_modes, takes_tensor
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.reads import observe_reads
@@ -99,9 +99,8 @@ class ThreadState(threading.local):
         self._stats = self._caches.native_stats()
         return CallPosition(self.key, self._stats[0] - self._before[0] + self._other_calls - 1, self.clears)
 
-    def cleared(self) -> None:
-        """Save the counters of the native cache before it is cleared."""
-        hits, misses = self.native()
+    def cleared(self, hits: int, misses: int) -> None:
+        """Continue with the hits and misses of this step before the native cache was cleared."""
         self._before, self._stats = (-hits, -misses), (0, 0)
         self.clears += 1
 
@@ -149,6 +148,7 @@ class StepCounter:
         self._transfers = TransferRecorder(self._lines.here, self._log)
         self._open = ExitStack()
         self._notes: CallNotes | None = None
+        self._noting = ExitStack()
         self._begin()
 
     def __enter__(self) -> StepCounter:
@@ -164,6 +164,7 @@ class StepCounter:
 
     def _install(self, stack: ExitStack) -> None:
         """Install all patches and contexts of counting, and count live objects."""
+        stack.callback(self._noting.close)
         stack.callback(self.end_notes)
         stack.enter_context(self._lines)
         stack.enter_context(observe_ops(self))
@@ -188,6 +189,7 @@ class StepCounter:
     def begin_notes(self) -> None:
         """Start recording all ops, unless a mode of the program is open: it may be closed before ours."""
         if not open_modes():
+            self._noting.enter_context(hidden_from_constructors(UnnoticedMode))
             self._notes = CallNotes(self)
             self._notes.__enter__()
 
@@ -198,6 +200,7 @@ class StepCounter:
         self._notes.is_on = False
         if open_modes()[-1:] == [self._notes]:
             self._notes.__exit__(None, None, None)
+            self._noting.close()
             self._notes = None
 
     def lap(self) -> StepCounts:
@@ -250,8 +253,11 @@ class StepCounter:
         """Count a propagation that bypasses the Python cache."""
         return self._query(propagate, schema, self._thread.queried, lambda: True)
 
-    def on_python_cache(self, cache: Any, schema: Any) -> Any:
+    def on_python_cache(self, cache: Any, *args: Any, **kwargs: Any) -> Any:
         """Count a hit or a miss of the Python cache."""
+        if len(args) != 1 or kwargs:
+            return cache(*args, **kwargs)  # raises torch's error
+        [schema] = args
         info = cache.cache.cache_info
         before = info()
         if before.currsize < self._thread.python_entries:
@@ -276,10 +282,11 @@ class StepCounter:
             self._thread.record_call(self._lap)
         return result
 
-    def on_native_clear(self, clear: Function) -> None:
+    def on_native_clear(self, clear: Function, *args: Any, **kwargs: Any) -> None:
         """Save the counters, which clearing the cache resets."""
-        self._thread.cleared()
-        clear()
+        counted = self._thread.native()
+        clear(*args, **kwargs)
+        self._thread.cleared(*counted)
 
     def _query(
         self, query: Function, schema: Any, queried: QueriedCache, has_propagated: Callable[[], bool]
@@ -402,6 +409,7 @@ class LoopCounter(StepCounter):
         stack.enter_context(self._lines)
         stack.enter_context(observe_ops(self))
         stack.callback(self.skip_transfers)
+        stack.callback(self._noting.close)
         stack.callback(self.end_notes)
 
     def lap(self) -> StepCounts:

@@ -6,7 +6,7 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
 from multiprocessing.context import SpawnProcess
@@ -18,9 +18,10 @@ from pytest_dtdispatch.core.checks import check_result
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.signatures import mesh_device_text, shorten
 from pytest_dtdispatch.core.text import ask, shown
-from pytest_dtdispatch.replay.call import shape_text, tensor_text
+from pytest_dtdispatch.replay.call import UnnoticedMode, shape_text, tensor_text
 from pytest_dtdispatch.steps.counter import CallNotes, StepCounter
 from pytest_dtdispatch.steps.model import StepCalls, StepCounts, Steps
+from pytest_dtdispatch.torchapi.ops import hidden_from_constructors
 from pytest_dtdispatch.torchapi.patches import around_start
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.tensors import mesh_among, tensor_traits, wait_for
@@ -29,7 +30,8 @@ from pytest_dtdispatch.torchapi.tensors import mesh_among, tensor_traits, wait_f
 def run_and_count(calls: StepCalls) -> Steps:
     """Run the calls of a step, and count each."""
     __tracebackhide__ = True
-    with StepCounter(run_and_count) as counter:
+    with StepCounter(run_and_count) as counter, ExitStack() as warming:
+        warming.enter_context(hidden_from_constructors(UnnoticedMode))
         counted: list[StepCounts] = []
         shapes: list[str] = []
         for arguments in calls.arguments():
@@ -37,6 +39,8 @@ def run_and_count(calls: StepCalls) -> Steps:
                 shapes.append(shape_of(*arguments))
                 counter.lap()  # creating the input is not part of the step
             is_warm = len(counted) < calls.warmup
+            if not is_warm:
+                warming.close()  # counted steps run without a mode
             number = len(counted) + 1 - (0 if is_warm else calls.warmup)
             with ProfilerRange("step", partial(_step_title, number, calls.name, is_warm)):
                 with CallNotes(counter) if is_warm else nullcontext():

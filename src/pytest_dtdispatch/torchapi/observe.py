@@ -52,14 +52,12 @@ class Point(NamedTuple):
         path: dotted path from the module to the owner of the functions; empty if it is the module.
         names: names of the functions.
         is_required: whether every supported torch has at least one of them.
-        is_registered: whether torch stores the methods elsewhere, as hooks, so that their code is patched.
     """
 
     modules: tuple[str, ...]
     path: str
     names: tuple[str, ...]
     is_required: bool = False
-    is_registered: bool = False
 
     def attributes(self) -> list[tuple[Any, str]]:
         """Return owner and name of each function that this torch has."""
@@ -138,7 +136,6 @@ POINTS = {
         FSDP_MODULES,
         "FSDPState",
         ("_pre_forward", "_post_forward", "_pre_backward", "_root_post_backward_final_callback"),
-        is_registered=True,
     ),
     "fsdp_node": Point(FSDP_MODULES, "FSDPParamGroup", ("post_backward",)),
     "fsdp_module": Point(FSDP_MODULES, "FSDPModule", ("unshard", "reshard")),
@@ -178,7 +175,7 @@ def patch(wraps: Mapping[Key, Wrap]) -> Iterator[None]:
         for point, wrap in wraps.items():
             found = POINTS[point] if isinstance(point, str) else point
             for owner, name in found.attributes():
-                stack.enter_context(patched(owner, name, wrap, by_code=found.is_registered))
+                stack.enter_context(patched(owner, name, wrap))
         yield
 
 
@@ -197,9 +194,9 @@ def before(point: str, listener: Callable[..., object]) -> AbstractContextManage
     return patch({point: wrap})
 
 
-def around(methods: Mapping[Key, Method]) -> AbstractContextManager[None]:
-    """Route each call through a method, in every thread."""
-    return patch({point: calling(method) for point, method in methods.items()})
+def around(methods: Mapping[Key, Method], is_hidden: bool = True) -> AbstractContextManager[None]:
+    """Route each call through a method, in every thread; ``is_hidden`` is that of ``calling``."""
+    return patch({point: calling(method, is_hidden) for point, method in methods.items()})
 
 
 class Conversion(TextEnum):
@@ -246,7 +243,7 @@ CONVERTERS = {
 
 
 def observe_conversions(
-    observer: Any, kinds: Collection[Conversion] = tuple(Conversion)
+    observer: Any, kinds: Collection[Conversion] = tuple(Conversion), is_hidden: bool = True
 ) -> AbstractContextManager[None]:
     """Route conversions through ``observer.on_conversion(converter, function, *args, **kwargs)``.
 
@@ -259,7 +256,8 @@ def observe_conversions(
             point: partial(observer.on_conversion, converter)
             for point, converter in CONVERTERS.items()
             if converter.kind in kinds
-        }
+        },
+        is_hidden,
     )
 
 
@@ -320,5 +318,6 @@ def observe_propagations(note: Callable[[str], None]) -> Iterator[None]:
         methods = [(propagator, name) for name in TENSOR_META if name in vars(propagator)]
     with ExitStack() as stack:
         for owner, name in methods:
-            stack.enter_context(patched(owner, name, partial(_LookupObserver, partial(note, name))))
+            wrap = partial(_LookupObserver, partial(note, name))
+            stack.enter_context(patched(owner, name, wrap, by_code=False))
         yield

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_leaves as tree_leaves
 
 from pytest_dtdispatch.core.events import OptimizerStep
+from pytest_dtdispatch.torchapi.patches import calling, patched
 
 
 def is_op(func: Any) -> bool:
@@ -209,6 +210,22 @@ def hidden_from_debug_mode(ours: type) -> Iterator[None]:
 
     with patch.object(home, name, current_mode) if home else nullcontext():
         yield
+
+
+def hidden_from_constructors(ours: type) -> AbstractContextManager[None]:
+    """Hide modes of class ``ours`` from constructors of tensor subclasses, which torch rejects under a mode.
+
+    ``super().__new__(cls, tensor)`` calls an op. Under a mode its result already belongs to a Python object
+    of class ``Tensor``, which cannot become one of class ``cls``.
+    """
+
+    def create(new: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        modes = open_modes() if args[:1] != (torch.Tensor,) else []
+        is_hidden = modes and all(isinstance(mode, ours) for mode in modes)
+        with without_outer_modes() if is_hidden else nullcontext():
+            return new(*args, **kwargs)
+
+    return patched(torch.Tensor, "__new__", calling(create))
 
 
 def is_mode_of_program(mode: Any) -> bool:

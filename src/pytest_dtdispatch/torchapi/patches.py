@@ -1,14 +1,19 @@
-"""Patches of attributes and functions, shared by several users and threads."""
+"""Patches of attributes and functions, shared by several users and threads.
+
+A program does not notice them: a patched function keeps its identity, and any other replacement equals the
+original, has its attributes, and is pickled like it.
+"""
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import WRAPPER_ASSIGNMENTS, partial, update_wrapper
 from multiprocessing.process import BaseProcess
-from types import FunctionType, ModuleType
-from typing import Any
+from types import FunctionType, MethodDescriptorType, MethodType
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,6 +21,28 @@ Wrap = Callable[[Any], Any]  # takes the patched callable and returns its replac
 
 _lock = threading.RLock()
 _patches: dict[tuple[int, str], Patch] = {}
+MAX_ARGUMENTS = 1_000_000  # of a function with *args
+ANY = (None,)  # has_torch_function(ANY) is true if a function mode is open
+has_torch_function: Callable[[tuple[Any, ...]], bool] = torch.overrides.has_torch_function
+
+
+def skipped_by_compiler(function: Any) -> Any:
+    """Return a function that the compiler does not trace, with all its callees, if compiled code calls it."""
+    frames: Any = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+        return function
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        callback = frames.set_eval_frame(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            frames.set_eval_frame(callback)
+
+    frames.skip_code(run.__code__)
+    return run
 
 
 class Patch:
@@ -31,7 +58,6 @@ class Patch:
         is_bound = isinstance(self._own, (staticmethod, classmethod))
         is_method = isinstance(owner, type) and self._own is not None and not is_bound
         self._inner = self._own if is_method else getattr(owner, name)
-        self._convert: Callable[[Any], Any] = staticmethod if is_bound else lambda outer: outer
         self._ours = [self._own]  # all values set by this patch, as an exception may interrupt a change
 
     def install(self, wrap: Wrap) -> None:
@@ -63,6 +89,16 @@ class Patch:
             outer = wrap(outer)
         return outer
 
+    def _convert(self, outer: Any) -> Any:
+        """Return the value of the attribute: a replacement that equals the original."""
+        inner = self._inner
+        if isinstance(inner, MethodDescriptorType):
+            return BoundReplacement(inner, update_wrapper(outer, inner))
+        if isinstance(self._owner, type) and not inspect.isbuiltin(inner):
+            is_bound = isinstance(self._own, (staticmethod, classmethod))
+            return staticmethod(outer) if is_bound else outer
+        return outer if isinstance(outer, Proxy) else Proxy(inner, _Routes.of(inner, outer).checked)
+
 
 class FunctionPatch(Patch):
     """Patch of the code of a Python function, which applies to every reference to the function.
@@ -74,10 +110,14 @@ class FunctionPatch(Patch):
     def __init__(self, function: FunctionType) -> None:
         self.wraps = []
         self._function, self._code, self._defaults = function, function.__code__, function.__kwdefaults__
+        self._unwrapped = vars(function).get("__wrapped__")
         self._inner = FunctionType(
             self._code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
         )
         self._inner.__kwdefaults__ = self._defaults
+        for name in WRAPPER_ASSIGNMENTS:  # errors show the qualified name
+            setattr(self._inner, name, getattr(function, name))
+        vars(self._inner).update(vars(function))
         # A function accepts code with as many free variables as it has cells.
         self._patched = _call_wrapper.__code__.replace(co_freevars=self._code.co_freevars)
 
@@ -85,29 +125,38 @@ class FunctionPatch(Patch):
         """Route the function through the wrappers, or restore it."""
         function = self._function
         if self.wraps:  # set the default first: the patched code reads it, the original code ignores it
-            function.__kwdefaults__ = {**(self._defaults or {}), "_dtdispatch_wrapper": self._wrapped()}
+            routes = _Routes.of(self._inner, self._wrapped())
+            function.__kwdefaults__ = {**(self._defaults or {}), "_dtdispatch_routes": routes}
             function.__code__ = self._patched
+            vars(function)["__wrapped__"] = self._inner  # for `inspect.signature` and `inspect.getsource`
         else:
             function.__code__ = self._code
             function.__kwdefaults__ = self._defaults
+            vars(function).pop("__wrapped__", None)
+            if self._unwrapped is not None:
+                vars(function)["__wrapped__"] = self._unwrapped
 
 
-def _call_wrapper(*args: Any, _dtdispatch_wrapper: Callable[..., Any], **kwargs: Any) -> Any:
+def _call_wrapper(*args: Any, _dtdispatch_routes: _Routes, **kwargs: Any) -> Any:
     __tracebackhide__ = True
-    return _dtdispatch_wrapper(*args, **kwargs)
+    wrapper, checked, counts = _dtdispatch_routes
+    return checked(*args, **kwargs) if kwargs or len(args) not in counts else wrapper(*args)
 
 
 @contextmanager
-def patched(owner: Any, name: str, wrap: Wrap, by_code: bool = False) -> Iterator[None]:
+def patched(owner: Any, name: str, wrap: Wrap, by_code: bool = True) -> Iterator[None]:
     """Temporarily wrap an attribute.
 
-    For a Python function of a module, or of a class with ``by_code``, this wraps every reference to it.
+    For a Python function, this wraps every reference to it, unless ``by_code`` is False. A method that a
+    class inherits is replaced in the class only, and a method of an object for this object only.
     """
     value = getattr(owner, name)
-    is_shared = (by_code or isinstance(owner, ModuleType)) and type(value) is FunctionType
-    key = (id(value), "") if is_shared else (id(owner), name)
+    own = vars(owner).get(name) if isinstance(owner, type) else value
+    function: Any = own.__func__ if isinstance(own, (staticmethod, classmethod)) else own
+    is_shared = by_code and type(function) is FunctionType
+    key = (id(function), "") if is_shared else (id(owner), name)
     with _lock:
-        patch = _patches.get(key) or (FunctionPatch(value) if is_shared else Patch(owner, name))
+        patch = _patches.get(key) or (FunctionPatch(function) if is_shared else Patch(owner, name))
     try:
         with _lock:
             patch = _patches.setdefault(key, patch)
@@ -120,51 +169,125 @@ def patched(owner: Any, name: str, wrap: Wrap, by_code: bool = False) -> Iterato
                 _patches.pop(key, None)
 
 
-class Proxy:
-    """Replacement of a callable with attributes, such as those of a cache."""
+class BoundReplacement:
+    """Replacement of a C method of a class: its objects get a wrapper, and the class gets the original.
 
-    def __init__(self, inner: Any, method: Callable[..., Any]) -> None:
-        self._inner, self._method = inner, method
+    Programs and function modes look up the method of the class. They call it without the wrapper.
+    """
+
+    def __init__(self, original: Any, wrapper: Any) -> None:
+        self._original, self._wrapper = original, wrapper
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self._original if instance is None else MethodType(self._wrapper, instance)
+
+    __get__ = skipped_by_compiler(__get__)
+
+
+class Proxy:
+    """Replacement of a callable that equals the original, has its attributes, and is pickled like it."""
+
+    def __init__(self, inner: Any, call: Callable[..., Any]) -> None:
+        self._inner, self._call = inner, call
+        vars(self).update({name: getattr(inner, name, None) for name in ("__doc__", "__module__")})
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return self._inner.__class__
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._inner == other)
+
+    def __hash__(self) -> int:
+        return hash(self._inner)
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._inner.__reduce_ex__(protocol)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the method with the original callable and the arguments."""
+        """Call the replacement."""
         __tracebackhide__ = True
-        return self._method(self._inner, *args, **kwargs)
+        return self._call(*args, **kwargs)
 
 
-def calling(method: Callable[..., Any]) -> Wrap:
-    """Return a wrap whose replacement calls ``method(inner, ...)``; the method must call ``inner``."""
+class _Routes(NamedTuple):
+    """Where a call of a patched function goes.
+
+    Args:
+        wrapper: function for correct calls; it takes positional arguments.
+        checked: function that passes wrong calls to the original, which raises its own error.
+        counts: valid numbers of positional arguments.
+    """
+
+    wrapper: Any
+    checked: Any
+    counts: range
+
+    @classmethod
+    def of(cls, inner: Any, outer: Any) -> _Routes:
+        """Return the routes to a wrapper of a callable."""
+        function, is_bound = inspect.unwrap(inner), isinstance(inner, MethodType)
+        code = getattr(function, "__code__", None)
+        if code is None:  # written in C
+            return cls(outer, outer, range(MAX_ARGUMENTS))
+        count = code.co_argcount
+        names = code.co_varnames[is_bound:count]
+        keywords = frozenset(code.co_varnames[count : count + code.co_kwonlyargcount])
+        takes_more, takes_others = code.co_flags & inspect.CO_VARARGS, code.co_flags & inspect.CO_VARKEYWORDS
+        required = len(names) - len(function.__defaults__ or ())
+        counts = range(required, MAX_ARGUMENTS if takes_more else len(names) + 1)
+
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            for name in names[len(args) :]:
+                if name not in kwargs:
+                    break
+                args = (*args, kwargs.pop(name))
+            is_valid = len(args) in counts
+            if kwargs and not takes_others:
+                is_valid &= kwargs.keys() <= keywords | {*names[len(args) :]}
+            return (outer if is_valid else inner)(*args, **kwargs)
+
+        return cls(outer, checked, counts)
+
+
+def call_hidden(method: Callable[..., Any], inner: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call ``method(inner, ...)`` hidden from ``__torch_function__`` of the program, except ``inner``."""
+    __tracebackhide__ = True
+    is_enabled = torch._C._is_torch_function_enabled()
+    subclasses = nullcontext if is_enabled else torch._C.DisableTorchFunctionSubclass
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        with torch._C._EnableTorchFunction(), subclasses():
+            return inner(*args, **kwargs)
+
+    with torch._C.DisableTorchFunction():
+        return method(Proxy(inner, call), *args, **kwargs)
+
+
+def calling(method: Callable[..., Any], is_hidden: bool = True) -> Wrap:
+    """Return a wrap whose replacement calls ``method(inner, ...)``; the method must call ``inner``.
+
+    A method is hidden from function modes of the program, unless it repeats calls, which hides more.
+    """
 
     def wrap(inner: Any) -> Any:
-        def run(*args: Any, **kwargs: Any) -> Any:  # has __code__, which torch may read
+        def run(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
+            if is_hidden and has_torch_function(ANY):
+                return call_hidden(method, inner, *args, **kwargs)
             return method(inner, *args, **kwargs)
 
-        return run if hasattr(inner, "__code__") else Proxy(inner, method)
+        return run if hasattr(inner, "__code__") else Proxy(inner, run)
 
     return wrap
-
-
-def skipped_by_compiler(function: Any) -> Any:
-    """Return a function that the compiler does not trace, with all its callees, if compiled code calls it."""
-    frames: Any = torch._C._dynamo.eval_frame
-    if hasattr(frames, "set_code_exec_strategy"):
-        skip = frames._FrameAction.SKIP
-        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
-        return function
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        callback = frames.set_eval_frame(None)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            frames.set_eval_frame(callback)
-
-    frames.skip_code(run.__code__)
-    return run
 
 
 @contextmanager
@@ -177,7 +300,10 @@ def kernels_routed(namespace: str, listeners: Mapping[Any, Callable[..., Any]]) 
 
     def kernel_of(op: Any, listener: Callable[..., Any]) -> Any:
         def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            return listener(partial(op.redispatch, keys & below), *args, **kwargs)
+            run = partial(op.redispatch, keys & below)
+            if has_torch_function(ANY):
+                return call_hidden(listener, run, *args, **kwargs)
+            return listener(run, *args, **kwargs)
 
         return skipped_by_compiler(kernel)
 

@@ -223,12 +223,12 @@ class Marks:
         self.notes.append(args[1:3])
         return self._ranged(f"redistribution {len(self.notes) - 1}", inner, *args, **kwargs)
 
-    def _python_lookup(self, cache: Any, schema: Any) -> Any:
+    def _python_lookup(self, cache: Any, *args: Any, **kwargs: Any) -> Any:
         """Mark a lookup in the propagator's Python cache, and record whether it missed."""
         info, number = cache.cache.cache_info, len(self.notes)
         self.notes.append(False)
         before = info().misses
         try:
-            return self._ranged(f"look-up {number}", cache, schema)
+            return self._ranged(f"look-up {number}", cache, *args, **kwargs)
         finally:
             self.notes[number] = info().misses > before

@@ -13,7 +13,12 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.torchapi.compiler import is_generated
 from pytest_dtdispatch.torchapi.observe import Point, patch
-from pytest_dtdispatch.torchapi.patches import kernels_routed, skipped_by_compiler
+from pytest_dtdispatch.torchapi.patches import (
+    call_hidden,
+    has_torch_function,
+    kernels_routed,
+    skipped_by_compiler,
+)
 
 # Ops that read values, or whose result shape depends on values, with the names of their functions.
 OPS = {
@@ -78,6 +83,8 @@ def _on_op(observer: Any, name: str, run: Callable[..., Any], *args: Any, **kwar
 def _reading(observer: Any, name: str, inner: Any) -> Any:
     def read(*args: Any, **kwargs: Any) -> Any:  # a function, so that it is bound as a method
         __tracebackhide__ = True
+        if has_torch_function(args):
+            return call_hidden(observer.on_read, inner, name, *args, **kwargs)
         return observer.on_read(inner, name, *args, **kwargs)
 
     return skipped_by_compiler(read)
@@ -96,7 +103,7 @@ def _handling(observer: Any) -> Iterator[None]:
     def handle(op: Any, args: Any, kwargs: Any) -> Any:
         handlers.pop(op, None)
         try:
-            return observer.on_read(op, reading[op], *args, **kwargs)
+            return call_hidden(observer.on_read, op, reading[op], *args, **kwargs)
         finally:
             handlers.update({op: handler} if is_open else {})
 
