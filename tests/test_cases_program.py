@@ -1,0 +1,19 @@
+"""Programs that inspect torch, random states and tensor subclasses do not notice that they are measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.case_runs import failures, programs
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.long]
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    return failures("program", tmp_path_factory.mktemp("program"))
+
+
+@pytest.mark.parametrize("program", programs("program"))
+def test_program_is_right(failed: dict[str, list[str]], program: str) -> None:
+    assert failed[program] == []
