@@ -15,7 +15,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from pytest_dtdispatch.core.environment import World
 from pytest_dtdispatch.errors import RanksError
-from pytest_dtdispatch.ranks.exchange import Exchange, Lockstep
+from pytest_dtdispatch.ranks.exchange import Exchange, Lockstep, attempt_store
 from pytest_dtdispatch.rounds.plan import agreed
 from pytest_dtdispatch.torchapi.groups import has_real_group
 
@@ -96,6 +96,35 @@ def test_groups_have_separate_keys(ranks: list[Exchange]) -> None:
     for name in ("1/1", "1/2"):
         ranks[0].group_store(name).set("key", name)
     assert [ranks[1].group_store(name).get("key") for name in ("1/1", "1/2")] == [b"1/1", b"1/2"]
+
+
+def test_restarted_ranks_read_no_key_of_an_earlier_attempt() -> None:
+    store, found = HashStore(), []
+    for attempt in range(3):
+
+        def act(rank: int, attempt: int = attempt) -> Any:
+            exchange = Exchange(attempt_store(store, World(rank, 3), 30), World(rank, 3), 30)
+            group = exchange.group_store("1/1")
+            is_new = not group.check([f"address of {rank}"])
+            group.set(f"address of {rank}", "")
+            time.sleep(0.05 * rank)  # the first rank is early
+            exchange.put("rows", [attempt, rank])
+            return is_new, exchange.gather("rows", "send its rows")
+
+        found += on_all(act, range(3))
+    assert found == [(True, {rank: [n, rank] for rank in range(3)}) for n in range(3) for _ in range(3)]
+
+
+def test_rank_that_does_not_join_is_named() -> None:
+    store = HashStore()
+    store.set("dtdispatch-join/2", "dtdispatch-of-a-dead-rank")
+    worlds = [World(rank, 3) for rank in range(2)]
+    assert on_all(lambda world: str(attempt_store(store, world, TIMEOUT_S)), worlds)[0] == (
+        f"rank 2 did not join the run within {TIMEOUT_S:g} s"
+    )
+    assert on_all(lambda world: str(attempt_store(HashStore(), world, TIMEOUT_S)), worlds[1:]) == [
+        f"rank 0 did not join the run within {TIMEOUT_S:g} s"
+    ]
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -20,6 +21,8 @@ from pytest_dtdispatch.errors import RanksError, first_message
 __tracebackhide__ = True  # a test that fails here shows its own line
 
 PREFIX = "dtdispatch"  # the process group's own keys are elsewhere
+JOIN = f"{PREFIX}-join"  # key of each rank's question for the prefix of the attempt
+LONGEST_PAUSE_S = 0.02  # between two readings of the store
 
 
 @contextmanager
@@ -87,7 +90,7 @@ class Exchange:
                 self.lost |= dict.fromkeys(waiting, late)
                 raise RanksError(late)
             time.sleep(pause_s if waiting else 0)
-            pause_s = min(2 * pause_s, 0.02)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         return dict(sorted(found.items()))
 
     def group_store(self, name: str) -> Any:
@@ -152,4 +155,40 @@ def join(world: World, timeout_s: float) -> Exchange:
         if "EADDRINUSE" in str(error):
             message = f"cannot open a store: the port of {where} is in use"
         raise RanksError(f"rank {world.rank} {message}") from None
-    return Exchange(store, world, timeout_s)
+    return Exchange(attempt_store(store, world, timeout_s), world, timeout_s)
+
+
+@_store_errors()
+def attempt_store(store: Any, world: World, timeout_s: float) -> Any:
+    """Return a part of a store that only the live ranks of a run share.
+
+    When torchrun restarts ranks, they have the store of the failed attempt, with its results. No variable
+    numbers attempts: an agent counts failures of its own ranks only, and no restarts by new agents. Therefore
+    the first rank creates a prefix, and answers each rank under a key which that rank created.
+
+    Raises:
+        RanksError: a rank did not join in time.
+    """
+    own = f"{PREFIX}-{secrets.token_hex(8)}"
+    if not world.is_first:
+        store.set(f"{JOIN}/{world.rank}", own)
+    deadline = time.monotonic() + timeout_s
+    while missing := _not_joined(store, world, own):
+        if time.monotonic() > deadline:
+            raise RanksError(f"{ranks_text(missing)} did not join the run within {timeout_s:g} s")
+        time.sleep(LONGEST_PAUSE_S)
+    if not world.is_first:
+        own = store.get(own).decode()
+        store.set(f"{own}/{world.rank}", "")
+    return PrefixStore(own, store)
+
+
+def _not_joined(store: Any, world: World, own: str) -> list[int]:
+    """Return the first rank if it has not answered; on the first rank, answer others, and return the rest."""
+    if not world.is_first:
+        return [] if store.check([own]) else [0]
+    others = range(1, world.size)
+    for rank in others:
+        if store.check([f"{JOIN}/{rank}"]):  # may be of an earlier attempt, which does not read the answer
+            store.set(store.get(f"{JOIN}/{rank}").decode(), own)
+    return [rank for rank in others if not store.check([f"{own}/{rank}"])]
