@@ -135,3 +135,45 @@ def test_unreadable_results_fail_their_test(declared: str, reason: str, pytester
     result.assert_outcomes(passed=1, errors=1)
     assert reason in text_of(result)
     assert "INTERNALERROR" not in text_of(result)
+
+
+LIMITED = f"""{IMPORTS}
+SIZES = iter(range(2, 100))
+
+@pytest.mark.parametrize("number", range(4))
+def test_misses(dtdispatch, device_mesh, number):
+    def step():
+        size = next(SIZES) if number == 3 else 4
+        a = distribute_tensor(torch.rand(size, 8), device_mesh, [Shard(0)])
+        return a + a
+
+    dtdispatch.steps(step, warmup=1, steps=2)
+
+def test_plain(dtdispatch):
+    pass
+"""
+
+
+@pytest.mark.parametrize("source", ["flag", "ini", "marker"])
+def test_limits_are_judged_over_workers(pytester: pytest.Pytester, source: str) -> None:
+    flags = ["--dtdispatch-max=misses=0"] if source == "flag" else []
+    marker = "pytestmark = pytest.mark.dtdispatch(max='misses=0')\n" if source == "marker" else ""
+    pytester.makeini("[pytest]\ndtdispatch_max = misses=0" if source == "ini" else "[pytest]")
+    pytester.makepyfile(LIMITED.replace("SIZES", marker + "SIZES", 1))
+    flags = [*PLUGINS, "--dtdispatch", "--benchmark-json=run.json", "-n2", *flags, "-ktest_misses"]
+    result = pytester.runpytest_subprocess(*flags)
+    result.assert_outcomes(passed=3, failed=1)
+    run = read_run(Path("run.json"))
+    found = {row.test.rpartition("::")[2]: str(each.verdict) for row, each in verdicts_of(run).items()}
+    assert found == {f"test_misses[{number}]": "passed" for number in range(3)} | {
+        "test_misses[3]": "regressed"
+    }
+    assert "meaningless" not in text_of(result)
+
+
+def test_requested_times_are_refused_with_limits(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(LIMITED)
+    flags = (*PLUGINS, "--dtdispatch", "--dtdispatch-metric=time", "--dtdispatch-max=misses=0", "-n2")
+    result = pytester.runpytest_subprocess(*flags, "-kplain")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "latencies meaningless" in text_of(result)

@@ -30,7 +30,7 @@ _GROUPS: pytest.StashKey[ProcessGroupOwner] = pytest.StashKey()
 def measuring(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
     """Return the recorder of a test."""
     session: Session | None = request.config.pluginmanager.get_plugin("dtdispatch-session")
-    if session is None or session.gates.skip_reason:
+    if session is None or session.skip_reason(request.node):
         from pytest_dtdispatch.api import DtDispatch
 
         yield DtDispatch()

@@ -117,11 +117,6 @@ class Gates:
 
     # Limits
 
-    def judged_nothing(self, row: RowId, criterion: str, kind: Kind) -> RowVerdict:
-        """Return the verdict on limits whose kind has no result."""
-        verdict = Verdict.DISABLED if self.skip_reason else Verdict.MISSING
-        return unjudged(row, criterion, self.skip_reason or kind.nothing, verdict)
-
     def _judge_limits(self, records: Mapping[str, TestRecord]) -> Iterator[Judgement]:
         """Yield the judgement of limits: verdicts in tests, and limits of the run that judged nothing."""
         verdicts: list[RowVerdict] = []
@@ -129,7 +124,9 @@ class Gates:
             if kind.limits and not any(record.results.get(kind.name) for record in records.values()):
                 own = {name: most for name, most in self.settings.limits.items() if name in kind.limits}
                 limits = [f"--dtdispatch-max {name}={most}" for name, most in own.items()]
-                verdicts += [self.judged_nothing(RowId("", limit), limit, kind) for limit in limits]
+                verdicts += [
+                    judged_nothing(RowId("", limit), limit, kind, self.skip_reason) for limit in limits
+                ]
         verdicts += [verdict for record in records.values() for verdict in record.verdicts]
         if verdicts:
             yield Judgement(tuple(verdicts), LIMITS, tuple(over(verdicts)))
@@ -142,7 +139,7 @@ class Gates:
             return None
         settings, base = self.settings, self.baseline.run
         is_timed = settings.metric in SAMPLERS and SAMPLERS[settings.metric].unit.is_time
-        times_nothing = "" if is_timed else f"--dtdispatch-metric {settings.metric} times nothing"
+        times_nothing = "" if is_timed else f"this run measures {settings.metric}, and no times"
         if reason := self.skip_reason or times_nothing:
             return not_judged(Verdict.DISABLED, reason)
         if base is None:
@@ -273,6 +270,12 @@ class Gates:
             remedy = f'{command} --reason "..."'
             yield replace(judgement, where=file.where, command=remedy, excluded=excluded)
             new = []
+
+
+def judged_nothing(row: RowId, criterion: str, kind: Kind, skip_reason: str) -> RowVerdict:
+    """Return the verdict on limits whose kind has no result, with the reason if nothing was measured."""
+    verdict = Verdict.DISABLED if skip_reason else Verdict.MISSING
+    return unjudged(row, criterion, skip_reason or kind.nothing, verdict)
 
 
 def limits_text(limits: Mapping[str, int], names: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict, complaint, unjudged
 from pytest_dtdispatch.errors import GateError, RanksError
 from pytest_dtdispatch.plugin import resolve
-from pytest_dtdispatch.plugin.gates import Gates, limits_text
+from pytest_dtdispatch.plugin.gates import Gates, judged_nothing, limits_text
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.resolve import row_nodeid
 from pytest_dtdispatch.plugin.results import RunResults
@@ -88,7 +88,8 @@ class Limits:
                     yield unjudged(RowId(test, name), criterion, why, Verdict.MISSING)
             marked = limits_text(of_marker.get("max", {}), kind.limits)
             if marked and not raised and not store.of(kind.name):
-                yield self._gates.judged_nothing(RowId(test), marked, kind)
+                skip_reason = resolve.reason_not_measured(item.config, resolve.test_settings(item))
+                yield judged_nothing(RowId(test), marked, kind, skip_reason)
         if self._gates.skip_reason and item.config.getoption("benchmark_compare", None):
             for threshold in of_marker.get("threshold", ()):
                 yield unjudged(RowId(test), str(threshold), self._gates.skip_reason)

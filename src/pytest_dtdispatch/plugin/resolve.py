@@ -63,8 +63,8 @@ def test_settings(item: pytest.Item) -> Settings:
         of_marker["max"] = {**settings.limits, **of_marker["max"], **flagged.get("max", {})}
     resolved = replace(settings, **of_marker)
     if "mesh" in flagged and len(resolved.dim_names or ()) != len(resolved.mesh):
-        return replace(resolved, dim_names=None)
-    return resolved
+        resolved = replace(resolved, dim_names=None)
+    return _counting_if_parallel(item.config, resolved)
 
 
 def are_figures_used(config: pytest.Config, settings: Settings) -> bool:
@@ -129,9 +129,9 @@ def runs_nothing(flags: object) -> bool:
     return any(getattr(flags, dest, False) for dest in others)
 
 
-def reason_not_measured(config: pytest.Config) -> str:
-    """Return the reason why nothing is measured in this run; empty if it measures."""
-    if is_distributed(config) and run_settings(config).metric != "counts":
+def reason_not_measured(config: pytest.Config, settings: Settings | None = None) -> str:
+    """Return the reason why nothing is measured with these settings, or those of the run; empty if it is."""
+    if is_distributed(config) and (settings or run_settings(config)).metric != "counts":
         return (
             "pytest-xdist runs tests in parallel, which makes latencies meaningless; run with -n0, "
             "or count with --dtdispatch-metric counts"
@@ -197,7 +197,13 @@ def _resolve(config: pytest.Config) -> Settings:
     if settings.budget and settings.metric != "time":
         raise pytest.UsageError(f"--dtdispatch-budget: a budget measures time, not {settings.metric}")
     few = FEW if settings.metric == "instructions" else {}
-    return Settings(**{**_of_ranks(settings), **few, **values})
+    return _counting_if_parallel(config, Settings(**{**_of_ranks(settings), **few, **values}))
+
+
+def _counting_if_parallel(config: pytest.Config, settings: Settings) -> Settings:
+    """Count if pytest-xdist makes latencies meaningless, there are limits, and no metric was requested."""
+    counts = settings.limits and not settings.budget and "metric" not in flag_values(config)
+    return replace(settings, metric="counts") if counts and is_distributed(config) else settings
 
 
 def _of_ranks(settings: Settings) -> dict[str, Any]:

@@ -142,6 +142,12 @@ class Session:
         self.results.begin(resolve.row_nodeid(item))
         self._has_passed = self._is_xfailed = False
 
+    def skip_reason(self, item: pytest.Item) -> str:
+        """Return why a test is not measured; empty if it is. A marker with limits may change the metric."""
+        return self.gates.skip_reason and resolve.reason_not_measured(
+            self._config, resolve.test_settings(item)
+        )
+
     @contextmanager
     def measuring(self, item: pytest.Item) -> Iterator[Recorder]:
         """Measure in one test, and publish its rows at its end, whatever its outcome."""
@@ -205,7 +211,7 @@ class Session:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Wrap a test in a capture if all tests are measured, unless it uses the fixture."""
         measures_all = self._settings.measure_all or self._settings.budget
-        if self.gates.skip_reason or _is_fixture_used(item) or not measures_all:
+        if not measures_all or _is_fixture_used(item) or self.skip_reason(item):
             result = yield
         else:
             with self.measuring(item) as recorder, ExitStack() as region:
