@@ -15,9 +15,10 @@ from pytest_dtdispatch.core.environment import World
 from pytest_dtdispatch.core.parsing import read_argument, read_choice, read_mesh, read_names
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.errors import MeshError, RanksError, first_message
-from pytest_dtdispatch.meshes.spec import REAL, MeshSpec, choose_mesh, group_backend
+from pytest_dtdispatch.meshes.spec import REAL, MeshSpec, choose_mesh
 from pytest_dtdispatch.ranks.exchange import Exchange, join
 from pytest_dtdispatch.torchapi.groups import (
+    debug_level_of_fake_groups,
     forget_group_that_failed,
     init_fake_group,
     init_group,
@@ -27,6 +28,7 @@ from pytest_dtdispatch.torchapi.groups import (
 )
 from pytest_dtdispatch.torchapi.observe import local_mode_type
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.tensors import group_backend
 
 
 class ProcessGroupOwner:
@@ -45,7 +47,7 @@ class ProcessGroupOwner:
         self._test = test
         self._ours: Any = None
         self._opened = 0
-        self._local = ExitStack()
+        self._simulation = ExitStack()
         self._has_rpc = False
 
     def group(self, spec: MeshSpec, backend_is_chosen: bool = True, world_size: int | None = None) -> Any:
@@ -88,7 +90,7 @@ class ProcessGroupOwner:
         """Destroy the group if this object opened it and it is still open; ranks synchronize first."""
         if self._ours is None:
             return
-        self._local.close()
+        self._simulation.close()
         if dist.is_initialized() and dist.group.WORLD is self._ours:
             all_came = group_backend() not in REAL or self._sync_before_close()
             if self._has_rpc:
@@ -119,10 +121,11 @@ class ProcessGroupOwner:
         if backend in REAL:
             self._open_real(backend)
         else:
+            self._simulation.enter_context(debug_level_of_fake_groups())
             init_fake_group(world_size)
         self._ours = dist.group.WORLD
         if backend == "local":
-            self._local.enter_context(local_mode_type()(world_size))
+            self._simulation.enter_context(local_mode_type()(world_size))
 
     def _open_real(self, backend: str) -> None:
         exchange, world = self._exchange, self._exchange.world
@@ -149,10 +152,8 @@ class ProcessGroupOwner:
                 f"mesh {mesh_text(spec.mesh)} needs {spec.world_size} ranks, "
                 f"and the process group that is open has {size}: {advice}"
             )
-        if backend_is_chosen and group_backend() != spec.backend:
-            raise MeshError(
-                f"backend {spec.backend} was requested, and the open process group is {group_backend()}"
-            )
+        if backend_is_chosen and (backend := group_backend(spec.device)) != spec.backend:
+            raise MeshError(f"backend {spec.backend} was requested, and the open process group is {backend}")
 
 
 @contextmanager
@@ -191,7 +192,7 @@ def fake_mesh(
     spec = choose_mesh(shape, on, "fake")
     if dist.is_initialized():
         raise MeshError(
-            f"fake_mesh: a process group is open ({dist.get_backend()}, {dist.get_world_size()} ranks): "
+            f"fake_mesh: a process group is open ({group_backend()}, {dist.get_world_size()} ranks): "
             "create the mesh on it with torch's init_device_mesh, or destroy it first"
         )
     owner = ProcessGroupOwner()

@@ -15,7 +15,6 @@ from pytest_dtdispatch.errors import DevicesError, MeshError
 from pytest_dtdispatch.torchapi.groups import has_local_mode
 from pytest_dtdispatch.torchapi.missing_api import cuda_driver_version
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from pytest_dtdispatch.torchapi.tensors import is_local_mode_open
 
 REAL = ("gloo", "nccl")  # backends that need a process for each rank
 MAX_RANKS = 2**20  # a mesh is a tensor of its ranks, so that a typing error could exhaust the memory
@@ -89,11 +88,6 @@ def _check_backend(backend: str, device: str) -> None:
             f"backend local needs torch.distributed._local_tensor, which torch {torch.__version__} does not "
             "have (torch 2.10 and later do); valid here: fake"
         )
-
-
-def group_backend() -> str:
-    """Return the backend of the open process group."""
-    return "local" if is_local_mode_open() else str(dist.get_backend())
 
 
 def run_environment(

@@ -33,6 +33,7 @@ from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.steps.reasons import Called, CallPosition, Reason, Seen, describe
 from pytest_dtdispatch.steps.transfers import Function, TransferRecorder
 from pytest_dtdispatch.torchapi.collectives import observe_transfers
+from pytest_dtdispatch.torchapi.groups import is_first_of_group
 from pytest_dtdispatch.torchapi.observe import observe_ops
 from pytest_dtdispatch.torchapi.ops import hidden_from_constructors, open_modes, takes_tensor
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
@@ -404,6 +405,7 @@ class LoopCounter(StepCounter):
         super().__init__()
         self._recording = ExitStack()
         self.records_transfers = False
+        self.is_first_rank: bool | None = None  # of the process group of the first recorded op; None without
 
     def _install(self, stack: ExitStack) -> None:
         stack.enter_context(self._lines)
@@ -431,6 +433,8 @@ class LoopCounter(StepCounter):
 
     def note(self, call: OpCall) -> Any:
         """Run and record a call, up to a maximum for programs that never end a step."""
+        if self.is_first_rank is None:
+            self.is_first_rank = is_first_of_group()
         if len(self._log) >= MAX_RECORDED:
             self.skip_transfers()
             self.end_notes()

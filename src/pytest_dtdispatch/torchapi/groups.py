@@ -9,13 +9,15 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 
+from pytest_dtdispatch.core.measurement import SIMULATED
 from pytest_dtdispatch.torchapi.observe import around, local_mode_type
 from pytest_dtdispatch.torchapi.ops import TorchDispatchMode, open_modes
+from pytest_dtdispatch.torchapi.tensors import group_backend
 
 
 def init_group(backend: str, **how: Any) -> None:
@@ -35,6 +37,32 @@ def init_fake_group(world_size: int) -> None:
     """Start a fake process group of any size in this process."""
     fake = importlib.import_module("torch.testing._internal.distributed.fake_pg")
     init_group("fake", store=fake.FakeStore(), rank=0, world_size=world_size)
+
+
+@contextmanager
+def debug_level_of_fake_groups() -> Iterator[None]:
+    """Temporarily lower ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` to ``INFO``.
+
+    With ``DETAIL``, torch opens a gloo group behind each group, for which a fake store has no addresses.
+    """
+    dist: Any = torch.distributed
+    level = dist.get_debug_level()
+    if level == dist.DebugLevel.DETAIL:
+        dist.set_debug_level(dist.DebugLevel.INFO)
+    try:
+        yield
+    finally:
+        dist.set_debug_level(level)
+
+
+def is_first_of_group() -> bool | None:
+    """Return whether this process is the first of the open process group; None if none is open.
+
+    A process of a fake group is, whatever its rank, because its other ranks do not exist.
+    """
+    if not (backend := group_backend()):
+        return None
+    return backend in SIMULATED or torch.distributed.get_rank() == 0
 
 
 def forget_group_that_failed() -> None:
@@ -59,8 +87,7 @@ def keep_backends_while_groups_end() -> None:
 
 def has_real_group() -> bool:
     """Return whether collectives of this process communicate with other ranks."""
-    dist = torch.distributed
-    return dist.is_initialized() and str(dist.get_backend()) != "fake"
+    return group_backend() not in ("", *SIMULATED)
 
 
 def has_local_mode() -> bool:

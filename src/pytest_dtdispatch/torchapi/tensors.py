@@ -436,8 +436,21 @@ def _region(tensor: DTensor) -> tuple[int, ...] | None:
 
 def is_group_fake() -> bool:
     """Return whether collectives of this process move no data, as in a fake group without simulated ranks."""
+    return group_backend() == "fake"
+
+
+def group_backend(device: str = "cpu") -> str:
+    """Return the backend of the open process group for a device type; empty if none is open.
+
+    It is ``local`` in a simulation of all ranks. A group may have a backend for each device type.
+    """
     dist = torch.distributed
-    return dist.is_initialized() and str(dist.get_backend()) == "fake" and not is_local_mode_open()
+    if not dist.is_initialized():
+        return ""
+    pairs = (each.partition(":")[::2] for each in dist.get_backend_config().split(","))
+    backends = {of: backend for of, backend in pairs if backend}
+    backend = backends.get(device) or next(iter(backends.values()), str(dist.get_backend()))
+    return "local" if is_local_mode_open() else backend
 
 
 def is_local_mode_open() -> bool:

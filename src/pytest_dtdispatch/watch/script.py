@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.errors import DtDispatchError, MeasurementError
 from pytest_dtdispatch.watch.step_watch import StepWatch
-from pytest_dtdispatch.watch.text import calls_text, is_first_rank, ops_text, say_on_first_rank
+from pytest_dtdispatch.watch.text import calls_text, ops_text, say
 
 INTERRUPTED, FAILED = 130, 1
 
@@ -86,20 +86,22 @@ def _watched(name: str, run: Callable[[], object], budget_steps: int) -> int:
         if len(watch.steps):
             ends.begin_budget()  # the program did not warm up: closing prints how many steps a budget needs
     steps = watch.steps
+    if not watch.is_first_rank:
+        return status
     if not steps.calls and not steps.after.calls:
         nothing = "called no op on DTensors; processes that it starts are not watched"
-        if not status and is_first_rank():
+        if not status:
             raise MeasurementError(f"{name} {nothing}")
-        say_on_first_rank(f"dtdispatch: {escape_controls(name)} {nothing}")
+        say(f"dtdispatch: {escape_controls(name)} {nothing}")
     elif not len(steps):
-        say_on_first_rank(
+        say(
             f"dtdispatch: {escape_controls(name)}: no optimizer stepped outside of compiled code, so its "
             f"steps are unknown; in all {calls_text(steps.after)}: "
             f"{ops_text(watch.ops_after, steps.after.calls)}. "
             "To mark steps, run it by python with a StepWatch, and call watch.step() at the end of each"
         )
     else:
-        say_on_first_rank(str(watch))
+        say(str(watch))
     return status
 
 
@@ -135,11 +137,11 @@ class _StepEnds:
     def begin_budget(self) -> None:
         """Begin the requested budget once, on the first rank: other ranks would disturb it."""
         steps, self._budget_steps = self._budget_steps, 0
-        if steps and is_first_rank():
+        if steps and self._watch.is_first_rank:
             try:
                 self._watch.budget(steps)
             except DtDispatchError as error:
-                say_on_first_rank(f"dtdispatch: no budget: {error}")
+                say(f"dtdispatch: no budget: {error}")
 
 
 def _owner(frame: FrameType) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import sys
 import threading
 import time
@@ -20,13 +21,14 @@ from pytest_dtdispatch.budget.measure import BudgetMeasurement, steps_needed
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.budget.table import document as budget_document
 from pytest_dtdispatch.core.checks import check_count
-from pytest_dtdispatch.core.environment import tracers
+from pytest_dtdispatch.core.environment import read_world, tracers
 from pytest_dtdispatch.core.text import escape_controls, plural, shown
 from pytest_dtdispatch.errors import DtDispatchError, MeasurementError
 from pytest_dtdispatch.replay.guard import refuse_inside
 from pytest_dtdispatch.report.document import View
 from pytest_dtdispatch.steps.counter import LoopCounter
 from pytest_dtdispatch.steps.growth import live_objects
+from pytest_dtdispatch.torchapi.groups import is_first_of_group
 from pytest_dtdispatch.torchapi.profiling import refuse_another_profiler
 from pytest_dtdispatch.watch.model import LoopStep, LoopSteps, Total
 from pytest_dtdispatch.watch.text import (
@@ -36,7 +38,7 @@ from pytest_dtdispatch.watch.text import (
     document,
     paused_line,
     rendered,
-    say_on_first_rank,
+    say,
     transfers_text,
 )
 
@@ -165,7 +167,7 @@ class StepWatch:
         self.ops_after: Counter[str] = Counter()
         self._request: BudgetRequest | None = None
         self._budget: BudgetMeasurement | None = None
-        self._say = print or say_on_first_rank
+        self._print = print
         self.is_warm = False
         self._thread = threading.current_thread()
         self._growth: Growth | None = None
@@ -335,5 +337,18 @@ class StepWatch:
         if growth and self._request is None and (grown := growth.check(number)):  # a budget references specs
             self._write(f"step {number}: {grown}")
 
+    @property
+    def is_first_rank(self) -> bool:
+        """Whether this is the first rank of the process group, even if it has ended, or of the launcher."""
+        of_group = (is_first_of_group(), self._counter.is_first_rank)
+        known = (is_first for is_first in of_group if is_first is not None)
+        return next(known, read_world(os.environ).is_first)
+
     def _write(self, line: str) -> None:
         self._say(f"dtdispatch: {escape_controls(line)}")
+
+    def _say(self, text: str) -> None:
+        if self._print is not None:
+            self._print(text)
+        elif self.is_first_rank:
+            say(text)

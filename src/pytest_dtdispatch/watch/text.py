@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from shutil import get_terminal_size
 from typing import Any
 
 from pytest_dtdispatch.budget.collector import OLDEST, Pause
-from pytest_dtdispatch.core.environment import read_world
 from pytest_dtdispatch.core.measurement import traced_text
 from pytest_dtdispatch.core.text import first_of, plural
 from pytest_dtdispatch.report.document import Block, Column, Document, Group, Line, Table, Tone, paragraph
@@ -29,18 +27,9 @@ from pytest_dtdispatch.watch.model import MIN_PAUSED, MIN_TIMED, LoopStep, LoopS
 Say = Callable[[str], object]
 
 
-def say_on_first_rank(text: str) -> None:
-    """Write to standard error, on the first rank only."""
-    if is_first_rank():
-        print(text, file=sys.stderr, flush=True)
-
-
-def is_first_rank() -> bool:
-    """Return whether this is the first rank, from the process group or the variables of a launcher."""
-    dist: Any = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and dist.is_initialized() and dist.get_backend() != "fake":
-        return bool(dist.get_rank() == 0)
-    return read_world(os.environ).is_first
+def say(text: str) -> None:
+    """Write a line to standard error."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def transfers_text(counts: StepCounts) -> str:
