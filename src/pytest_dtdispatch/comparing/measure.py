@@ -15,6 +15,7 @@ from pytest_dtdispatch.comparing.model import CallCounts, Compared, ComparedVari
 from pytest_dtdispatch.core.environment import tracers
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, State
 from pytest_dtdispatch.core.results import row_name
+from pytest_dtdispatch.core.signatures import device_of
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.replay.repeat import (
     RanCallable,
@@ -32,7 +33,7 @@ from pytest_dtdispatch.rounds.signals import Signals
 from pytest_dtdispatch.rounds.timing import Prepare, Subject, gc_paused, time_row
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from pytest_dtdispatch.torchapi.tensors import wait_for
+from pytest_dtdispatch.torchapi.tensors import group_backend, wait_for
 
 # With 15 rounds the interval excludes one at each end: a single disturbed round decides nothing.
 MIN_ROUNDS = 15
@@ -203,7 +204,9 @@ def run_and_measure_variants(variants: Variants, caches: ShardingCaches, plan: P
     compared: list[ComparedVariant] = []
     for label in variants.functions:
         own = row_name(variants.name, label)
-        row = Measurement(own, own, variants.name, ran[label].mesh, Contains.COMPARED, 1, figures[label])
+        mesh = ran[label].mesh
+        backend = group_backend(device_of(mesh))
+        row = Measurement(own, own, variants.name, mesh, Contains.COMPARED, 1, figures[label], backend)
         compared.append(ComparedVariant(own, label, variants.name, row, counts.get(label)))
     return Compared(variants.name, tuple(variants.functions), tuple(compared))
 

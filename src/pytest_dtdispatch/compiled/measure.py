@@ -15,6 +15,7 @@ import torch
 from pytest_dtdispatch.compiled.model import Compilation, CompileCounts, Compiled, CompiledFunction
 from pytest_dtdispatch.core.environment import tracers
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
+from pytest_dtdispatch.core.signatures import device_of
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import MeasurementError, first_line
 from pytest_dtdispatch.replay.repeat import run_call, synchronizer
@@ -26,7 +27,7 @@ from pytest_dtdispatch.rounds.signals import nothing_warned
 from pytest_dtdispatch.rounds.timing import Subject, gc_paused, time_row
 from pytest_dtdispatch.torchapi import compiler as compilerapi
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from pytest_dtdispatch.torchapi.tensors import release_of, wait_for
+from pytest_dtdispatch.torchapi.tensors import group_backend, release_of, wait_for
 
 __tracebackhide__ = True  # a test that fails here shows its own line
 
@@ -251,7 +252,8 @@ def run_and_measure_compile(
             except NoCopyError as error:  # another thread freed a tensor that the function writes to
                 figures = Figures(notes=(str(error),))
             counts, gave_up = rounds.counts, rounds.gave_up
-    measurement = Measurement(name, name, name, ran.mesh, Contains.COMPILED, 1, figures)
+    group = group_backend(device_of(ran.mesh))
+    measurement = Measurement(name, name, name, ran.mesh, Contains.COMPILED, 1, figures, group)
     backend_name = backend if isinstance(backend, str) else getattr(backend, "__name__", "custom")
     function = CompiledFunction(name, backend_name, counts, measurement, gave_up)
     return Compiled(results, eager_results, function)

@@ -20,6 +20,7 @@ NOISY = 1.0
 SLOWED = 1.2
 MIN_WAITED = 0.1  # minimum share of waiting for a core that a row reports
 MIN_SAMPLES = 8  # minimum and maximum of fewer samples do not enclose their median with 99 % confidence
+SIMULATED = ("fake", "local")  # backends whose ranks are simulated in one process
 FEW_SAMPLES = "few samples"
 
 
@@ -222,7 +223,8 @@ class Samples:
     def scatter(self) -> float | None:
         """Relative scatter of the samples, on the worst rank; None for counts and for few samples."""
         if self.by_rank:
-            return max(scatter(values) or 0.0 for _, values in self.by_rank)
+            known = [of for _, values in self.by_rank if (of := scatter(values)) is not None]
+            return max(known, default=None)
         return scatter(self.ns)
 
     @property
@@ -332,6 +334,7 @@ class Measurement:
         contains: scope of the timed call.
         calls: number of calls by the program.
         figures: figures of the call.
+        backend: backend of the process group, such as ``fake`` or ``gloo``; empty if there was none.
     """
 
     label: str
@@ -341,6 +344,7 @@ class Measurement:
     contains: Contains
     calls: Natural
     figures: Figures
+    backend: str = ""
 
     def of(self, state: State) -> Samples | None:
         """Return the samples of a state, or None if none was recorded."""
@@ -355,6 +359,11 @@ class Measurement:
         """Return the median of a state in nanoseconds, or None if no time was recorded."""
         samples = self.of(state)
         return samples.median_ns if samples and samples.ns else None
+
+    @property
+    def is_simulated_beside_ranks(self) -> bool:
+        """Whether each of many processes measured it on simulated ranks, without communication."""
+        return self.backend in SIMULATED and any(samples.by_rank for samples in self.recorded())
 
     @property
     def steady(self) -> Samples | None:

@@ -59,6 +59,16 @@ def mesh_text(shape: Sequence[int]) -> str:
     return "x".join(str(extent) for extent in shape)
 
 
+def device_of(mesh_device: str) -> str:
+    """Return the device of a text of a mesh and its device.
+
+    Example:
+        >>> device_of("4"), device_of("2x4:cuda")
+        ('cpu', 'cuda')
+    """
+    return mesh_device.partition(":")[2] or "cpu"
+
+
 def mesh_device_text(shape: Sequence[int], device: str) -> str:
     """Format a mesh with its device unless that is the CPU: ``4``, ``2x4:cuda``."""
     return mesh_text(shape) if device == "cpu" else f"{mesh_text(shape)}:{device}"

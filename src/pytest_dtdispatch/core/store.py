@@ -163,6 +163,7 @@ class ResultStore:
     uncounted: set[tuple[str, str]] = field(default_factory=set)
     _calls: dict[Signature, int] = field(default_factory=dict)
     _figures: dict[Signature, Figures] = field(default_factory=dict)
+    _backends: dict[Signature, str] = field(default_factory=dict)
     _found: dict[str, dict[str, Finding]] = field(default_factory=dict)
 
     def count(self, signature: Signature) -> bool:
@@ -172,14 +173,16 @@ class ResultStore:
         self._calls[signature] += 1
         return True
 
-    def enter(self, signature: Signature, figures: Figures) -> None:
-        """Record a new signature with the figures of its first call."""
+    def enter(self, signature: Signature, figures: Figures, backend: str = "") -> None:
+        """Record a new signature with the figures and the backend of its first call."""
         self._calls[signature] = 1
         self._figures[signature] = figures
+        self._backends[signature] = backend
 
-    def enter_call(self, name: str, mesh: str, figures: Figures) -> None:
+    def enter_call(self, name: str, mesh: str, figures: Figures, backend: str = "") -> None:
         """Record a named call on a mesh, as text: ``2x4``, or empty if unknown."""
-        self.add(NamedCall(name, Measurement(name, name, name, mesh, Contains.END_TO_END, 1, figures)))
+        row = Measurement(name, name, name, mesh, Contains.END_TO_END, 1, figures, backend)
+        self.add(NamedCall(name, row))
 
     def add(self, result: Finding) -> None:
         """Add a result, or replace the result of the same kind and name."""
@@ -212,7 +215,10 @@ class ResultStore:
     def freeze(self, kinds: Iterable[str] = ()) -> TestRecord:
         """Return the record of the test, with results of these kinds in their order."""
         ops = (
-            Measurement(str(op), op.full, op.op, op.mesh_device, Contains.DISPATCH, self._calls[op], figures)
+            Measurement(
+                *(str(op), op.full, op.op, op.mesh_device, Contains.DISPATCH, self._calls[op], figures),
+                backend=self._backends[op],
+            )
             for op, figures in self._figures.items()
         )
         calls = (row for call in self.of(NamedCall.kind) for row in call.rows())

@@ -288,6 +288,7 @@ def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Sample
             "signature": measurement.full_label,
             "contains": CONTAINS.get(samples.state) or str(measurement.contains),
             "proof": measurement.proof,
+            "backend": measurement.backend,
             "calls": measurement.calls,
             "figure": samples.figure_name,
             "figure_ns": samples.figure,

@@ -21,6 +21,7 @@ from pytest_dtdispatch.core.checks import Setup, call_arguments, check_result
 from pytest_dtdispatch.core.measurement import Figures, merge
 from pytest_dtdispatch.core.results import Finding, NamedCall, row_key, row_name
 from pytest_dtdispatch.core.row_id import RowId
+from pytest_dtdispatch.core.signatures import device_of
 from pytest_dtdispatch.core.store import ResultStore, Uncaptured
 from pytest_dtdispatch.core.text import nearest, own_name
 from pytest_dtdispatch.core.verdicts import RowVerdict, complaint, unjudged
@@ -192,6 +193,7 @@ class Recorder(api.DtDispatch):
         """Measure a call; in a run that counts, it is one step, and not repeated."""
         from pytest_dtdispatch.replay.repeat import run_and_measure_call
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+        from pytest_dtdispatch.torchapi.tensors import group_backend
 
         name = self._begin("call", self._name_of(fn, name, "call"))
         if self._counts:
@@ -202,7 +204,7 @@ class Recorder(api.DtDispatch):
                 return result
         with self._measuring("call", name):
             result, mesh, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), self._plan, name)
-        self.results.enter_call(name, mesh, figures)
+        self.results.enter_call(name, mesh, figures, group_backend(device_of(mesh)))
         return result
 
     def _steps(self, calls: StepCalls) -> Steps:
@@ -237,6 +239,7 @@ class Recorder(api.DtDispatch):
     ) -> Scaling:
         from pytest_dtdispatch.replay.repeat import run_call
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+        from pytest_dtdispatch.torchapi.tensors import group_backend
 
         if not self._is_timed:  # a limit that cannot be judged fails
             scaling = run_sizes(make, sizes, name)
@@ -251,7 +254,8 @@ class Recorder(api.DtDispatch):
             run = partial(run_call, agreement=self._plan.agreement)
             measured, meshes = run_and_measure_sizes(run, make, sizes, caches, self._plan)
         for size, passes in measured.items():
-            self.results.enter_call(row_name(name, size), meshes[size], merge(passes))
+            backend = group_backend(device_of(meshes[size]))
+            self.results.enter_call(row_name(name, size), meshes[size], merge(passes), backend)
         scaling = fit_scaling(name, measured, max_exponent)
         self._record(scaling)
         return scaling

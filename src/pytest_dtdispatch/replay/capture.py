@@ -34,7 +34,7 @@ from pytest_dtdispatch.torchapi.ops import (
     unnoticed,
 )
 from pytest_dtdispatch.torchapi.propagator import PlanCaches, ShardingCaches, dispatch_loggers
-from pytest_dtdispatch.torchapi.tensors import is_local_mode_open, share_masks, wraps_dtensors
+from pytest_dtdispatch.torchapi.tensors import group_backend, is_local_mode_open, share_masks, wraps_dtensors
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -232,7 +232,7 @@ class SignatureCapture(DispatchCapture):
         self._begin(signature)
         result, ran = run_op(call)
         figures = ran.measure(self._caches, self._plan, str(signature), signature.mesh_device)
-        self._results.enter(signature, figures)
+        self._results.enter(signature, figures, group_backend(signature.device))
         return result
 
     def on_conversion(
@@ -266,7 +266,7 @@ class SignatureCapture(DispatchCapture):
         self._begin(signature)
         ran = settled_conversion(call, result, before)
         figures = ran.measure(self._plans, self._plan, str(signature), signature.mesh_device)
-        self._results.enter(signature, figures)
+        self._results.enter(signature, figures, group_backend(signature.device))
         self._uncaptured.update()
         return result
 

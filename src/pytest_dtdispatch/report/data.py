@@ -66,7 +66,7 @@ def _row(test: str, row: Measurement) -> dict[str, Any]:
         "proof": row.proof_kind,
         **select(row.figures, "notes", "tracers"),
     }
-    named = select(row, "label", "full_label", "op", "calls", "overhead_ns")
+    named = select(row, "label", "full_label", "op", "backend", "calls", "overhead_ns")
     return {"test": test, **named, **about, "states": states}
 
 

@@ -38,7 +38,8 @@ def mark(measurement: Measurement) -> tuple[str, Tone]:
     """Return the text and tone of a row's last column: missing proof and noisy states; empty if proved."""
     kind = measurement.proof_kind
     states = "all" if len(measurement.noisy) > 2 else ", ".join(measurement.noisy)
-    noisy = ", ".join(filter(None, (states and f"noisy {states}", traced(measurement))))
+    simulated = "simulated" if measurement.is_simulated_beside_ranks else ""
+    noisy = ", ".join(filter(None, (states and f"noisy {states}", traced(measurement), simulated)))
     if kind in (Proof.PROVED, Proof.UNPROPAGATED):
         tone = Tone.NOTICE if noisy else Tone.GOOD
     else:

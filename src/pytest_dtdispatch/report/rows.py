@@ -97,11 +97,11 @@ def _columns_of(state: State, view: View) -> Iterator[tuple[Column, CellText]]:
         return "-" if rank is None else f"{scale.text(ns)} r{rank}"
 
     beside: dict[str, Callable[[Samples], str]] = {}
-    if view.is_many and state is not State.LOCAL:
-        beside = {"slowest": slowest, "spread": lambda each: f"{each.spread:.0%}" if each.by_rank else "-"}
-    elif state in (State.MISS, State.HIT):
+    if state in (State.MISS, State.HIT):
         span = {f"{state}+": lambda each: f"{each.span:,}"}
         beside = span if view.counted else {SCATTER: scatter_text}
+    if view.is_many and state is not State.LOCAL:
+        beside |= {"slowest": slowest, "spread": lambda each: f"{each.spread:.0%}" if each.by_rank else "-"}
     yield Column(str(state), scale.name), partial(cell, text=lambda each: scale.text(_figure(each)))
     for title, text in beside.items():
         yield Column(title), partial(cell, text=text)
