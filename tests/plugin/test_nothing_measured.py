@@ -7,7 +7,7 @@ import pytest
 # Torch 2.9 refuses a second import, as the second run of pytest in this process would do.
 import torch.distributed.tensor.debug  # noqa: F401
 
-from pytest_dtdispatch.torchapi.groups import has_local_mode
+from pytest_dtdispatch.torchapi.observe import has_local_mode
 from tests.plugin_runs import ADDS, IMPORTS, assert_reported_once, measure, measure_source, rows, run, text_of
 
 pytestmark = pytest.mark.torch

@@ -14,7 +14,7 @@ import torch
 
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.report.run import read_run
-from pytest_dtdispatch.torchapi.groups import has_local_mode
+from pytest_dtdispatch.torchapi.observe import has_local_mode
 from tests.plugin_runs import measure
 from tests.rank_runs import (
     GOOD,

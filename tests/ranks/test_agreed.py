@@ -15,6 +15,7 @@ from pytest_dtdispatch.comparing.model import Variants
 from pytest_dtdispatch.comparing.scaling import run_and_measure_sizes
 from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation
+from pytest_dtdispatch.core.trail import Trail
 from pytest_dtdispatch.replay.repeat import run_and_measure_call, run_call
 from pytest_dtdispatch.rounds.plan import Plan, Schedule
 from pytest_dtdispatch.rounds.sampler import Pace, WallClock
@@ -38,6 +39,9 @@ class OtherRanks:
 
     def minimum(self, step: str, numbers: Sequence[int]) -> tuple[int, ...]:
         return (self._minima.get(step, 1),) * len(numbers)
+
+    def note(self, trail: Trail) -> None:
+        """No-op."""
 
 
 def plan(**minima: int) -> Plan:

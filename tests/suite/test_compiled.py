@@ -11,7 +11,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from pytest_dtdispatch.compiled.model import Compiled
 from pytest_dtdispatch.suite.models import AOT_BACKEND, add_each, assert_equals_eager, plain_tensors
-from pytest_dtdispatch.torchapi.groups import has_local_mode
+from pytest_dtdispatch.torchapi.observe import has_local_mode
 from tests.plugin_runs import import_compilers, measure
 
 if TYPE_CHECKING:

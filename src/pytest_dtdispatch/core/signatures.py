@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import prod
 
 # Row names appear in tables, files and command lines; an op on lists of tensors would fill a page.
 MAX_LENGTH = 120
@@ -67,6 +68,17 @@ def device_of(mesh_device: str) -> str:
         ('cpu', 'cuda')
     """
     return mesh_device.partition(":")[2] or "cpu"
+
+
+def mesh_size(mesh_device: str) -> int:
+    """Return the number of ranks in a text of a mesh and its device; 0 if the text is empty.
+
+    Example:
+        >>> mesh_size("4"), mesh_size("2x4:cuda"), mesh_size("")
+        (4, 8, 0)
+    """
+    shape = mesh_device.partition(":")[0]
+    return prod(map(int, shape.split("x"))) if shape else 0
 
 
 def mesh_device_text(shape: Sequence[int], device: str) -> str:

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from pytest_dtdispatch.core.environment import Environment, World, read_world
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.errors import DevicesError, MeshError
-from pytest_dtdispatch.torchapi.groups import has_local_mode
 from pytest_dtdispatch.torchapi.missing_api import cuda_driver_version
+from pytest_dtdispatch.torchapi.observe import has_local_mode
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 REAL = ("gloo", "nccl")  # backends that need a process for each rank

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from pytest_dtdispatch.core.results import name_in_files
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.text import grouped
+from pytest_dtdispatch.core.trail import Trail, collective_difference, shape_difference
 from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.plugin import guard, resolve
 from pytest_dtdispatch.plugin.pytest_internals import ini_value
@@ -35,6 +36,7 @@ from pytest_dtdispatch.ranks.merge import (
     collected_difference,
     complaints,
     merge_records,
+    rows_trail,
 )
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 
@@ -105,6 +107,7 @@ class Rank:
         self._processes: dict[int, tuple[str, int]] = {}  # host and process id by rank
         self._complaints: list[str] = []
         self._differ: dict[tuple[RowId, str], str] = {}
+        self._lockstep: Lockstep | None = None
 
     def _keep_output(self) -> None:
         """Redirect standard output of this process to a file; standard error is not redirected."""
@@ -248,7 +251,7 @@ class Rank:
     # Without tryfirst, because the test must be counted before.
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Record the current test of this rank, for the launcher too."""
-        self._runs = True
+        self._runs, self._lockstep = True, None
         self.exchange.end_of_part = _end_of("setup", item.config)
         if self._folder:
             Path(self._folder, f"{AT}-{self.world.rank}").write_text(item.nodeid, encoding="utf-8")
@@ -271,7 +274,9 @@ class Rank:
 
     def _end_phase(self, item: pytest.Item, report: pytest.TestReport, duration: float) -> None:
         part, ours = str(report.when), _outcome(report)
-        key = _end_of(part, item.config)
+        key, trail = _end_of(part, item.config), _trail_of(item.config)
+        if self._lockstep and part == "call":
+            self.exchange.put(trail, encode(self._lockstep.trail))
         self.exchange.put(key, ours)
         following = {"setup": "call", "call": "teardown", "teardown": ""}[part]
         self.exchange.end_of_part = _end_of(following, item.config)
@@ -284,6 +289,8 @@ class Rank:
             self._runs = labels == {"passed"}
         if FAILED in labels or len(labels) > 1:
             lines = complaints(outcomes)
+            trails = self._trails(trail, found) if part == "call" and FAILED in labels else {}
+            lines += filter(None, [collective_difference(trails)])
             self._complaints += [f"{item.nodeid} ({part}): {line}" for line in lines]
             guard.fail_report(report, lines, "all ranks")
         for rank, outcome in outcomes.items():
@@ -291,6 +298,13 @@ class Rank:
                 report.sections.append((f"failure on rank {rank}", outcome.details))
         if self.exchange.lost:
             self._stop(item.session, "; ".join(dict.fromkeys(self.exchange.lost.values())))
+
+    def _trails(self, key: str, ranks: Collection[int]) -> dict[int, Trail]:
+        """Return the trails that ranks have written at the end of their calls."""
+        try:
+            return {rank: decode(Trail, plain) for rank, plain in self.exchange.written(key, ranks).items()}
+        except (ValueError, TypeError) as error:
+            raise RanksError(f"a rank sent something other than a trail: {error}") from None
 
     def _gather(self, key: str, label: str, waited: float = 0.0) -> dict[int, Any]:
         timeout = self._settings.timeout
@@ -315,9 +329,9 @@ class Rank:
         from pytest_dtdispatch.ranks.exchange import Lockstep
         from pytest_dtdispatch.torchapi.groups import has_real_group
 
-        if self.why_stopped:
-            return None
-        return Lockstep(self.exchange, str(test_number(config)), has_real_group)
+        if not self.why_stopped:
+            self._lockstep = Lockstep(self.exchange, str(test_number(config)), has_real_group)
+        return self._lockstep
 
     def merged(self, record: TestRecord, config: pytest.Config) -> TestRecord:
         """Send the record of the current test to the first rank; there, return the merged record."""
@@ -334,7 +348,12 @@ class Rank:
             others = {rank: decode(TestRecord, theirs) for rank, theirs in found.items() if rank}
         except (ValueError, TypeError) as error:
             raise RanksError(f"a rank sent something other than rows: {error}") from None
-        merged = merge_records({0: record, **others}, self._settings.rank_stat)
+        records = {0: record, **others}
+        merged = merge_records(records, self._settings.rank_stat)
+        trails = self._trails(_trail_of(config), records)
+        called = {rank: trails.get(rank, Trail()) + rows_trail(one) for rank, one in records.items()}
+        if differ := shape_difference(called):
+            self._differ[RowId(record.test, ""), ""] = f"{record.test}: {differ}"
         for one in merged.merged_numbers or ():
             if one.ranks:
                 which = f"{name_in_files(one.row)}: {one.metric} is {one.value:,} on {ranks_text(one.ranks)}"
@@ -371,6 +390,10 @@ def _end_with_launcher(folder: Path) -> None:
 
 def _end_of(part: str, config: pytest.Config) -> str:
     return f"test/{test_number(config)}/{part}"
+
+
+def _trail_of(config: pytest.Config) -> str:
+    return f"trail/{test_number(config)}"
 
 
 def reason_of(report: pytest.CollectReport | pytest.TestReport) -> str:

@@ -33,6 +33,7 @@ from pytest_dtdispatch.rounds.plan import FEWEST, Plan, RowGate
 from pytest_dtdispatch.steps.model import StepCalls, Steps
 
 if TYPE_CHECKING:
+    from pytest_dtdispatch.core.trail import Trail
     from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.ranks.exchange import Lockstep
     from pytest_dtdispatch.rounds.sampler import Sampler
@@ -214,7 +215,7 @@ class Recorder(api.DtDispatch):
             self._begin("steps", calls.name, kind=Steps.kind)
             self._sync(calls.name)
             with self._running(calls.name, is_timed=False), self._recording(calls.name):
-                counted = run_and_count(calls)
+                counted = run_and_count(calls, self._note)
         counted = replace(counted, advice=advise(counted.steps))
         self._record(counted)
         return counted
@@ -344,6 +345,11 @@ class Recorder(api.DtDispatch):
         self._sync(name)
         return MeasurementLock(f"the {method} {name!r} is measured")
 
+    def _note(self, trail: Trail) -> None:
+        """Record what this rank ran, to compare it with other ranks."""
+        if self._plan.agreement is not None:
+            self._plan.agreement.note(trail)
+
     def _sync(self, name: str) -> None:
         if self._plan.agreement is not None:
             self._plan.agreement.sync(name)
@@ -359,8 +365,14 @@ class Recorder(api.DtDispatch):
     def _counted_region(self, name: str, keep: Callable[[Steps], None]) -> Iterator[None]:
         """Count a region as one step, without a warm-up."""
         from pytest_dtdispatch.steps.counter import StepCounter
+        from pytest_dtdispatch.steps.measure import noting
 
-        with self._counted(Steps.kind, name), self._recording(name), StepCounter() as counter:
+        with (
+            self._counted(Steps.kind, name),
+            self._recording(name),
+            StepCounter() as counter,
+            noting(counter, self._note),
+        ):
             yield
             counts = counter.lap()
         keep(Steps(name, (), (counts,), advice=advise([counts])))

@@ -16,6 +16,7 @@ from torch.distributed import HashStore, PrefixStore, rendezvous  # type: ignore
 
 from pytest_dtdispatch.core.environment import World, ranks_text
 from pytest_dtdispatch.core.text import grouped
+from pytest_dtdispatch.core.trail import Trail
 from pytest_dtdispatch.errors import RanksError, first_message
 
 __tracebackhide__ = True  # a test that fails here shows its own line
@@ -93,6 +94,11 @@ class Exchange:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         return dict(sorted(found.items()))
 
+    @_store_errors()
+    def written(self, key: str, ranks: Collection[int]) -> dict[int, Any]:
+        """Return the values that these ranks have written under a key, without waiting."""
+        return {rank: self._read(key, rank) for rank in ranks if self._has(key, rank)}
+
     def group_store(self, name: str) -> Any:
         """Return a store for one process group, separate from those of all other groups."""
         return PrefixStore(f"{PREFIX}-group/{name}", self._root)
@@ -113,6 +119,12 @@ class Lockstep:
         self._has_real_group = has_real_group
         self._subject = ""
         self._count = 0
+        self.trail = Trail()
+
+    def note(self, trail: Trail) -> None:
+        """Add collectives and ops of this rank; a no-op without a real process group."""
+        if self._has_real_group():
+            self.trail += trail
 
     def sync(self, subject: str) -> None:
         """Wait for the other ranks at the start of a subject."""

@@ -9,10 +9,12 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.environment import ranks_text
-from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, merge
+from pytest_dtdispatch.core.measurement import SIMULATED, Contains, Measurement, Samples, merge
 from pytest_dtdispatch.core.results import MetricValue, OneRow
+from pytest_dtdispatch.core.signatures import mesh_size
 from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.text import grouped
+from pytest_dtdispatch.core.trail import CalledOp, Trail
 from pytest_dtdispatch.core.verdicts import CountChange, RowVerdict, over
 
 PASSED, FAILED = "passed", "failed"
@@ -49,6 +51,13 @@ def merge_records(by_process: Mapping[int, TestRecord], stat: str) -> TestRecord
         merged_numbers=tuple(_largest(ranks, len(everyone)) for ranks in numbers),
         verdicts=tuple(_worst(ranks, len(everyone)) for ranks in verdicts),
     )
+
+
+def rows_trail(record: TestRecord) -> Trail:
+    """Return the signatures of captured ops on a mesh of real ranks."""
+    rows = (row for row in record.rows() if row.contains is Contains.DISPATCH and "." in row.op)
+    real = (row for row in rows if row.backend not in ("", *SIMULATED))
+    return Trail(ops=tuple(CalledOp(row.full_label, "", mesh_size(row.mesh)) for row in real))
 
 
 def _key(row: Measurement) -> tuple[str, Contains]:

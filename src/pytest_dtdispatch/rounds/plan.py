@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from pytest_dtdispatch.core.measurement import FEW_SAMPLES, Measurement, State
 from pytest_dtdispatch.core.text import show_progress
+from pytest_dtdispatch.core.trail import Trail
 from pytest_dtdispatch.core.verdicts import Outlook
 from pytest_dtdispatch.rounds.core_speed import CORE, CoreSpeed
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, Pace, Sampler
@@ -109,6 +110,9 @@ class Agreement(Protocol):
 
     def minimum(self, step: str, numbers: Sequence[int]) -> tuple[int, ...] | None:
         """Return the minimum of each number over all ranks; None without a real process group."""
+
+    def note(self, trail: Trail) -> None:
+        """Add collectives and ops of this rank, to compare them with those of other ranks."""
 
 
 def agreed(agreement: Agreement | None, step: str, *numbers: int) -> tuple[int, ...]:

@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from pytest_dtdispatch.core.events import CodePlace
+from pytest_dtdispatch.core.signatures import Signature
+from pytest_dtdispatch.core.trail import CalledOp, RanCollective, Trail
 from pytest_dtdispatch.errors import warn
 from pytest_dtdispatch.lines.finder import LineFinder
 from pytest_dtdispatch.replay.call import (
@@ -24,6 +27,7 @@ from pytest_dtdispatch.replay.call import (
 from pytest_dtdispatch.replay.guard import MeasurementLock
 from pytest_dtdispatch.steps.events import (
     AnyEvent,
+    Collective,
     Miss,
     QueriedCache,
     Remedy,
@@ -39,6 +43,10 @@ from pytest_dtdispatch.torchapi.ops import hidden_from_constructors, open_modes,
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.reads import observe_reads
+
+
+def _line_of(event: Collective) -> str:
+    return event.place.line_text if event.place else ""
 
 
 def call_lines(calls: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -150,6 +158,8 @@ class StepCounter:
         self._open = ExitStack()
         self._notes: CallNotes | None = None
         self._noting = ExitStack()
+        self._collectives: list[Collective] = []  # of earlier laps
+        self._signatures: dict[tuple[Signature, CodePlace], None] = {}
         self._begin()
 
     def __enter__(self) -> StepCounter:
@@ -182,10 +192,19 @@ class StepCounter:
             at = self._thread.last_call(self._lap)
             called = describe(call.func, call.args, call.kwargs, at)
             if self.lists_calls:
-                signature = str(signature_of(call.func, call.args, call.kwargs))
-                called = called._replace(text=(signature, str(place)))
+                signature = signature_of(call.func, call.args, call.kwargs)
+                self._signatures[signature, place] = None
+                called = called._replace(text=(str(signature), str(place)))
             self._log.append(called)
         return result
+
+    def trail(self) -> Trail:
+        """Return collectives and signatures since entry, with those of the running lap."""
+        ran = (*self._collectives, *(entry for entry in self._log if isinstance(entry, Collective)))
+        return Trail(
+            tuple(RanCollective(each.kind, _line_of(each), each.bytes) for each in ran),
+            tuple(CalledOp(of.full, place.line_text, prod(of.mesh)) for of, place in self._signatures),
+        )
 
     def begin_notes(self) -> None:
         """Start recording all ops, unless a mode of the program is open: it may be closed before ours."""
@@ -207,6 +226,7 @@ class StepCounter:
     def lap(self) -> StepCounts:
         """Return the counts since the last lap, or since entry, and begin a new lap."""
         counts = self._counted()
+        self._collectives += counts.of(Collective)
         growth = self._live.lap()
         counts = replace(self._with_entries(counts), spec_growth=growth.specs, dtensor_growth=growth.tensors)
         return replace(counts, kept=growth.kinds)
@@ -330,6 +350,9 @@ class StepCounter:
             if isinstance(entry, _Propagated):
                 schema = entry.schema
                 called = describe(schema.op, schema.args_schema, schema.kwargs_schema, entry.at)
+                if self.lists_calls:
+                    signature = signature_of(schema.op, schema.args_schema, schema.kwargs_schema)
+                    self._signatures[signature, entry.place] = None
                 yield self._miss(entry, called)
                 self._seen.note(called)
             elif isinstance(entry, Called):

@@ -20,7 +20,7 @@ from pytest_dtdispatch.suite.models import (
     tensor_parallel_mlp,
 )
 from pytest_dtdispatch.torchapi.compiler import fake_tensor_cache
-from pytest_dtdispatch.torchapi.groups import has_local_mode
+from pytest_dtdispatch.torchapi.observe import has_local_mode
 
 pytestmark = pytest.mark.compile
 FAKE_TENSOR_CACHE = pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pytest_dtdispatch.core.measurement import SIMULATED
-from pytest_dtdispatch.torchapi.observe import around, local_mode_type
+from pytest_dtdispatch.torchapi.observe import around
 from pytest_dtdispatch.torchapi.ops import TorchDispatchMode, open_modes
 from pytest_dtdispatch.torchapi.tensors import group_backend
 
@@ -88,11 +88,6 @@ def keep_backends_while_groups_end() -> None:
 def has_real_group() -> bool:
     """Return whether collectives of this process communicate with other ranks."""
     return group_backend() not in ("", *SIMULATED)
-
-
-def has_local_mode() -> bool:
-    """Return whether this torch can simulate all ranks, with their results, in one process."""
-    return local_mode_type() is not None
 
 
 def collectives_write() -> bool:

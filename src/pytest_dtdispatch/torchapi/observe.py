@@ -90,6 +90,11 @@ def local_mode_type() -> Any:
     return getattr(optional_module(SIMULATION), "LocalTensorMode", None)
 
 
+def has_local_mode() -> bool:
+    """Return whether this torch can simulate all ranks, with their results, in one process."""
+    return local_mode_type() is not None
+
+
 def fsdp_group_type() -> type | None:
     """Return FSDP2's class of a group of parameters; None if this torch lacks it or has not loaded it."""
     found = (follow(sys.modules.get(name), "FSDPParamGroup") for name in FSDP_MODULES)

@@ -1,0 +1,107 @@
+"""Collectives and DTensor ops of each rank in a test, and the first difference between ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import NamedTuple
+
+from pytest_dtdispatch.core.environment import ranks_text
+from pytest_dtdispatch.core.plain_data import Natural
+from pytest_dtdispatch.core.text import grouped
+
+SHAPE = re.compile(r"\[[\d,]*\]")  # in a signature
+
+
+class RanCollective(NamedTuple):
+    """A collective, and the source line that ran it."""
+
+    kind: str
+    line: str
+    bytes: Natural
+
+
+class CalledOp(NamedTuple):
+    """A signature of an op, and the source line that called it; the line is empty if unknown."""
+
+    signature: str
+    line: str
+    mesh_size: Natural
+
+
+@dataclass(frozen=True)
+class Trail:
+    """Collectives of a rank in their order, and distinct signatures in the order of their first calls."""
+
+    collectives: tuple[RanCollective, ...] = ()
+    ops: tuple[CalledOp, ...] = ()
+
+    def __add__(self, other: Trail) -> Trail:
+        return Trail(self.collectives + other.collectives, tuple(dict.fromkeys(self.ops + other.ops)))
+
+
+def collective_difference(by_rank: Mapping[int, Trail]) -> str:
+    """Describe the first collective in which ranks differ; return an empty string if they ran equal ones.
+
+    Equal collectives on two lines, as in the branches of an ``if``, are a difference only if the next ones
+    differ too. Sizes are compared if kinds and lines are equal.
+
+    Example:
+        >>> one = Trail((RanCollective("all_reduce", "t.py:7", 12),))
+        >>> collective_difference({0: one, 1: Trail()})
+        'ranks differ first in collective 1: rank 0 ran all_reduce at t.py:7; rank 1 ran no further one'
+    """
+    return _first_difference(by_rank, "kind", "line", shown="{0.kind} at {0.line}") or _first_difference(
+        by_rank, "kind", "bytes", shown="{0.kind} of {0.bytes:,} bytes at {0.line}"
+    )
+
+
+def _first_difference(by_rank: Mapping[int, Trail], *compared: str, shown: str) -> str:
+    """Describe the first collective in which these attributes differ."""
+    columns = [*zip_longest(*(trail.collectives for trail in by_rank.values()))]
+
+    def differ(number: int, *names: str) -> bool:
+        return len({tuple(getattr(one, name, None) for name in names) for one in columns[number]}) > 1
+
+    for number, column in enumerate(columns):
+        is_branch = "bytes" not in compared and not differ(number, "kind") and number + 1 < len(columns)
+        if differ(number, *compared) and not (is_branch and not differ(number + 1, *compared)):
+            texts = (shown.format(one) if one else "no further one" for one in column)
+            who = grouped(zip(texts, by_rank, strict=True))
+            each = "; ".join(f"{ranks_text(ranks)} ran {text}" for text, ranks in who.items())
+            return f"ranks differ first in collective {number + 1}: {each}"
+    return ""
+
+
+def shape_difference(by_rank: Mapping[int, Trail]) -> str:
+    """Describe the first op whose global shapes differ between ranks; return an empty string if all agree.
+
+    Ops on meshes of some of the ranks are skipped, as other ranks have other DTensors there.
+
+    Example:
+        >>> ops = [CalledOp(f"sum.default(f32[{rows},4]S0)@2", "t.py:7", 2) for rows in (8, 9)]
+        >>> shape_difference({rank: Trail(ops=(op,)) for rank, op in enumerate(ops)}).partition(":")[2]
+        ' rank 0 sum.default(f32[8,4]S0)@2; rank 1 sum.default(f32[9,4]S0)@2, at t.py:7'
+    """
+    whole = len(by_rank)
+    called = {rank: grouped(_by_form(trail, whole)) for rank, trail in by_rank.items()}
+    for form in next(iter(called.values()), {}):
+        signatures = {rank: of_rank.get(form, []) for rank, of_rank in called.items()}
+        if len({*map(len, signatures.values())}) > 1:  # ranks that call it for other DTensors
+            continue
+        for each in zip(*signatures.values(), strict=True):
+            who = grouped(zip(each, signatures, strict=True))
+            if len(who) > 1:
+                texts = (f"{ranks_text(ranks)} {signature}" for signature, ranks in who.items())
+                at = f", at {form[1]}" if form[1] else ""
+                return f"global shapes of a DTensor differ between ranks: {'; '.join(texts)}{at}"
+    return ""
+
+
+def _by_form(trail: Trail, whole: int) -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield the form (signature without shapes, source line) and the signature of ops on the whole mesh."""
+    for op in trail.ops:
+        if op.mesh_size == whole:
+            yield (SHAPE.sub("[]", op.signature), op.line), op.signature
