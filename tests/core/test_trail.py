@@ -49,6 +49,7 @@ def test_sizes_are_compared_after_lines() -> None:
         "rank 0 ran all_reduce of 8 bytes at t.py:3; rank 1 ran all_reduce of 16 bytes at t.py:3"
     )
     assert "collective 2" in difference([REDUCE, GATHER], [longer, END])
+    assert difference([GATHER], [GATHER._replace(bytes=16)]) == "", "the source of a scatter has more"
 
 
 def ops(*signatures: str, mesh_size: int = 2) -> Trail:

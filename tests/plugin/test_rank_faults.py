@@ -270,3 +270,16 @@ def test_lost_store_ends_every_rank(tmp_path: Path) -> None:
     assert run.status == 1, run.text
     assert "failed: the store by which ranks exchange results is unreachable: " in run.text
     assert "1 failed, 1 passed" in run.text or "1 passed, 1 error" in run.text
+
+
+@pytest.mark.parametrize("hook", ["pytest_sessionfinish", "pytest_unconfigure"])
+@pytest.mark.parametrize("status", [0, 1])
+def test_rank_that_dies_after_its_last_test_is_reported(tmp_path: Path, hook: str, status: int) -> None:
+    dies = f"def {hook}(): os.environ['RANK'] == '1' and os.kill(os.getpid(), 9)"
+    slow = "def pytest_terminal_summary(): time.sleep(1)"
+    (tmp_path / "conftest.py").write_text(f"import os, time\n{dies}\n{slow}")
+    (tmp_path / "test_it.py").write_text(f"{IMPORTS}{GOOD}\ndef test_last(): assert {1 - status}")
+    run = run_ranks(tmp_path, 2, "--dtdispatch-export=csv:rows.csv", launcher=by_pytest)
+    assert run.status == status
+    assert "dtdispatch: rank 1 was killed by SIGKILL after its last test; its results count" in run.text
+    assert (tmp_path / "rows.csv").exists()

@@ -344,3 +344,24 @@ def test_ranks_measure_a_slow_row_again(tmp_path: Path) -> None:
     assert slow.status == 1, slow.text
     assert "1 regressed" in slow.text
     assert slow.text.count("the quietest of 4 blocks") == 1
+
+
+COVERAGE = """
+class Coverage:
+    @classmethod
+    def current(cls):
+        return cls()
+
+    def get_option(self, name):
+        return {"run:data_file": ".coverage"}[name]
+"""
+
+
+def test_each_rank_has_its_own_coverage_file(tmp_path: Path) -> None:
+    (tmp_path / "coverage.py").write_text(COVERAGE)
+    (tmp_path / "conftest.py").write_text("import coverage")
+    checks = "assert os.environ['COVERAGE_FILE'] == os.path.abspath(f'.coverage.rank{RANK}')"
+    (tmp_path / "test_it.py").write_text(f"{IMPORTS}\ndef test_file(): {checks}")
+    run = run_ranks(tmp_path, 2, launcher=by_pytest)
+    assert run.status == 0, run.text
+    assert "run coverage combine, then report" in run.text

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtdispatch.ranks.launch import HANDLED, launch
+from pytest_dtdispatch.ranks.launch import HANDLED, RankEnd, launch
 
 pytestmark = pytest.mark.torch
 
@@ -19,7 +19,7 @@ FAIL = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit(3); time.sl
 DIE = "import os, time; os.environ['RANK'] == '1' and os.kill(os.getpid(), 9); time.sleep(100)"
 
 
-def start(folder: Path, program: str) -> tuple[int, str] | None:
+def start(folder: Path, program: str) -> list[RankEnd]:
     return launch(2, [sys.executable, "-c", program], {"X": "x"}, str(folder))
 
 
@@ -28,7 +28,7 @@ def test_launching_ranks_restores_our_process(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "logs").mkdir()
     before, disabled = dict(os.environ), logging.root.manager.disable
     handlers = [signal.getsignal(number) for number in HANDLED]
-    assert start(tmp_path / "logs", WRITE) is None
+    assert start(tmp_path / "logs", WRITE) == []
     assert [(tmp_path / f"at-{rank}").read_text() for rank in range(2)] == ["x2", "x2"]
     assert dict(os.environ) == before
     assert logging.root.manager.disable == disabled
@@ -39,4 +39,6 @@ def test_launching_ranks_restores_our_process(tmp_path: Path, monkeypatch: pytes
     ("program", "how"), [(FAIL, "ended with exit status 3"), (DIE, "was killed by SIGKILL")]
 )
 def test_failed_rank_is_named(tmp_path: Path, program: str, how: str) -> None:
-    assert start(tmp_path, program) == (1, how)
+    first, *others = start(tmp_path, program)
+    assert str(first) == f"rank 1 {how}"
+    assert all(end.is_terminated for end in others)

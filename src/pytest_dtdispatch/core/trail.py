@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
@@ -12,6 +12,7 @@ from pytest_dtdispatch.core.environment import ranks_text
 from pytest_dtdispatch.core.plain_data import Natural
 from pytest_dtdispatch.core.text import grouped
 
+OF_EQUAL_TENSORS = ("all_reduce", "broadcast")  # the others may have tensors of other sizes on some ranks
 SHAPE = re.compile(r"\[[\d,]*\]")  # in a signature
 
 
@@ -31,6 +32,9 @@ class CalledOp(NamedTuple):
     mesh_size: Natural
 
 
+Column = Sequence[RanCollective | None]  # of each rank, at one position
+
+
 @dataclass(frozen=True)
 class Trail:
     """Collectives of a rank in their order, and distinct signatures in the order of their first calls."""
@@ -46,33 +50,44 @@ def collective_difference(by_rank: Mapping[int, Trail]) -> str:
     """Describe the first collective in which ranks differ; return an empty string if they ran equal ones.
 
     Equal collectives on two lines, as in the branches of an ``if``, are a difference only if the next ones
-    differ too. Sizes are compared if kinds and lines are equal.
+    differ too. Otherwise, sizes of collectives of equal tensors are compared.
 
     Example:
         >>> one = Trail((RanCollective("all_reduce", "t.py:7", 12),))
         >>> collective_difference({0: one, 1: Trail()})
         'ranks differ first in collective 1: rank 0 ran all_reduce at t.py:7; rank 1 ran no further one'
     """
-    return _first_difference(by_rank, "kind", "line", shown="{0.kind} at {0.line}") or _first_difference(
-        by_rank, "kind", "bytes", shown="{0.kind} of {0.bytes:,} bytes at {0.line}"
-    )
-
-
-def _first_difference(by_rank: Mapping[int, Trail], *compared: str, shown: str) -> str:
-    """Describe the first collective in which these attributes differ."""
     columns = [*zip_longest(*(trail.collectives for trail in by_rank.values()))]
+    numbers = range(len(columns))
+    lines = (n for n in numbers if _differ(columns[n], _line) and not _is_branch(columns[n : n + 2]))
+    if (number := next(lines, None)) is not None:
+        shown = "{0.kind} at {0.line}"
+    elif (number := next((n for n in numbers if _differ(columns[n], _size)), None)) is not None:
+        shown = "{0.kind} of {0.bytes:,} bytes at {0.line}"
+    else:
+        return ""
+    texts = (shown.format(one) if one else "no further one" for one in columns[number])
+    who = grouped(zip(texts, by_rank, strict=True))
+    each = "; ".join(f"{ranks_text(ranks)} ran {text}" for text, ranks in who.items())
+    return f"ranks differ first in collective {number + 1}: {each}"
 
-    def differ(number: int, *names: str) -> bool:
-        return len({tuple(getattr(one, name, None) for name in names) for one in columns[number]}) > 1
 
-    for number, column in enumerate(columns):
-        is_branch = "bytes" not in compared and not differ(number, "kind") and number + 1 < len(columns)
-        if differ(number, *compared) and not (is_branch and not differ(number + 1, *compared)):
-            texts = (shown.format(one) if one else "no further one" for one in column)
-            who = grouped(zip(texts, by_rank, strict=True))
-            each = "; ".join(f"{ranks_text(ranks)} ran {text}" for text, ranks in who.items())
-            return f"ranks differ first in collective {number + 1}: {each}"
-    return ""
+def _line(one: RanCollective) -> Hashable:
+    return one.kind, one.line
+
+
+def _size(one: RanCollective) -> Hashable:
+    return one.kind, one.bytes if one.kind in OF_EQUAL_TENSORS else 0
+
+
+def _differ(column: Column, key: Callable[[RanCollective], Hashable]) -> bool:
+    return len({one and key(one) for one in column}) > 1
+
+
+def _is_branch(columns: Sequence[Column]) -> bool:
+    """Return whether ranks ran equal collectives on different lines, and the next ones on one line."""
+    kinds = {one and one.kind for one in columns[0]}
+    return len(kinds) == 1 and len(columns) > 1 and not _differ(columns[1], _line)
 
 
 def shape_difference(by_rank: Mapping[int, Trail]) -> str:

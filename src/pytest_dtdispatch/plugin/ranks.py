@@ -161,6 +161,17 @@ class Rank:
         sys.stdout.flush()
         return self._end_first(status) if self.world.is_first else self._end_other(status)
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # before the run is judged and written
+    def pytest_sessionfinish(self) -> Generator[None, object, object]:
+        """Finish the run if the launcher ends it because another rank died after its last test."""
+        if self.world.is_first and self._folder and not self.why_stopped:
+            signal.signal(signal.SIGTERM, self._await_no_rank)
+        return (yield)
+
+    def _await_no_rank(self, *_: object) -> None:
+        ended = "ended after its last test"
+        self.exchange.lost |= {rank: f"rank {rank} {ended}" for rank in range(1, self.world.size)}
+
     def _end_first(self, status: int) -> int:
         """Report failures of the other ranks, and let them exit with the status of the run."""
         exchange, others = self.exchange, range(1, self.world.size)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,7 @@ from pytest_dtdispatch.plugin.ranks import rank_of
 from pytest_dtdispatch.plugin.settings import WITH_FLAG, Settings
 
 if TYPE_CHECKING:
+    from pytest_dtdispatch.ranks.launch import RankEnd
     from pytest_dtdispatch.rounds.sampler import Meter, Profiler
 
 FOLDER = "DTDISPATCH_INSTRUCTIONS"  # environment variable of the counting process: a folder
@@ -187,11 +189,23 @@ def _launch(config: pytest.Config, number: int) -> int:
         os.mkfifo(pipe := Path(folder, ranks.LAUNCHER))
         stack.callback(os.close, os.open(pipe, os.O_RDWR))  # ranks end when it is closed
         try:
-            end = launch(number, same_command(config), {ranks.FOLDER: folder}, folder)
-            status = Path(folder, ranks.STATUS)
-            if status.exists():  # the first rank ended regularly
-                return int(status.read_text())
-            lines = _why_ended(end, Path(folder))
+            command = same_command(config)
+            if covered := _coverage_file():
+                # Coverage starts before this plugin, and each rank would overwrite the file of the others.
+                command = ["/bin/sh", "-c", 'COVERAGE_FILE="$0.rank$RANK" exec "$@"', covered, *command]
+            ends = launch(number, command, {ranks.FOLDER: folder}, folder)
+            if covered:
+                print(
+                    f"dtdispatch: coverage of rank N is in {covered}.rankN: run coverage combine, then report"
+                )
+            path = Path(folder, ranks.STATUS)
+            if path.exists():  # the first rank ended regularly
+                status = int(path.read_text())
+                late = [end for end in ends if end.status != status and not end.is_terminated]
+                for end in late:
+                    print(f"dtdispatch: {end} after its last test; its results count", file=sys.stderr)
+                return status
+            lines = _why_ended(ends, Path(folder))
         except RanksError as stopped:
             lines = [str(stopped)]
         # Begin a new line, as the first rank may have printed an incomplete one.
@@ -199,12 +213,19 @@ def _launch(config: pytest.Config, number: int) -> int:
     return int(pytest.ExitCode.TESTS_FAILED)
 
 
-def _why_ended(end: tuple[int, str] | None, folder: Path) -> list[str]:
-    if end is None:
+def _coverage_file() -> str:
+    """Return the data file of a running measurement of code coverage; empty if there is none."""
+    coverage: Any = sys.modules.get("coverage")
+    running = coverage and coverage.Coverage.current()
+    return str(Path(running.get_option("run:data_file")).absolute()) if running else ""
+
+
+def _why_ended(ends: Sequence[RankEnd], folder: Path) -> list[str]:
+    if not ends:
         return ["the ranks ended without a result"]
-    rank, how = end
-    at = folder / f"{ranks.AT}-{rank}"
+    first = ends[0]
+    at = folder / f"{ranks.AT}-{first.rank}"
     test = f" in {at.read_text(encoding='utf-8')}" if at.exists() else ""
-    printed = folder / f"{ranks.PRINTED}-{rank}"
+    printed = folder / f"{ranks.PRINTED}-{first.rank}"
     tail = printed.read_text(errors="replace").strip()[-ranks.TAIL :] if printed.exists() else ""
-    return [f"rank {rank} {how}{test}", *([f"the end of its output:\n{tail}"] if tail else ())]
+    return [f"{first}{test}", *([f"the end of its output:\n{tail}"] if tail else ())]

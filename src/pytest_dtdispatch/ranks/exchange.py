@@ -80,7 +80,7 @@ class Exchange:
         found: dict[int, Any] = {}
         pause_s = 0.0005
         # Torch's own wait warns at each timeout, and cannot detect that a rank has left.
-        while waiting:
+        while waiting := waiting - self.lost.keys():  # a signal may end the wait
             gone = {rank for rank in waiting if any(self._has(other, rank) for other in unless)}
             found |= {rank: self._read(key, rank) for rank in waiting if self._has(key, rank)}
             waiting -= found.keys()

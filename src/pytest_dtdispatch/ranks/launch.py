@@ -8,6 +8,7 @@ import signal
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 from unittest import mock
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
@@ -16,16 +17,32 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pytest_dtdispatch.errors import RanksError
 
+
+class RankEnd(NamedTuple):
+    """How a rank failed: its exit status, or a signal as a negative number."""
+
+    rank: int
+    status: int
+
+    @property
+    def is_terminated(self) -> bool:
+        """Whether it was killed by the signal that the launcher sends to the other ranks."""
+        return self.status == -signal.SIGTERM
+
+    def __str__(self) -> str:
+        if self.status >= 0:
+            return f"rank {self.rank} ended with exit status {self.status}"
+        return f"rank {self.rank} was killed by {signal.Signals(-self.status).name}"
+
+
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # by torch's launcher
 
 
-def launch(
-    ranks: int, command: Sequence[str], variables: Mapping[str, str], folder: str
-) -> tuple[int, str] | None:
+def launch(ranks: int, command: Sequence[str], variables: Mapping[str, str], folder: str) -> list[RankEnd]:
     """Run a command once per rank and wait for all; if one fails, terminate the others.
 
     Returns:
-        The rank that failed first and how it ended; None if all succeeded.
+        How ranks failed, those that the launcher terminated last; empty if all succeeded.
 
     Raises:
         RanksError: this process received a termination signal, and has stopped the ranks.
@@ -47,15 +64,11 @@ def launch(
         try:
             elastic_launch(config, command[0])(*command[1:])
         except ChildFailedError as error:
-            terminated = -signal.SIGTERM  # the launcher sends it to the other ranks
-            failures = error.failures.items()
-            rank, failure = min(failures, key=lambda item: (item[1].exitcode == terminated, item[0]))
-            if failure.exitcode < 0:
-                return rank, f"was killed by {failure.signal_name()}"
-            return rank, f"ended with exit status {failure.exitcode}"
+            ends = (RankEnd(rank, failure.exitcode) for rank, failure in error.failures.items())
+            return sorted(ends, key=lambda end: (end.is_terminated, end.rank))
         except SignalException as error:
             raise RanksError(f"{error.sigval.name}: the {ranks} ranks were stopped") from None
-    return None
+    return []
 
 
 @contextmanager
