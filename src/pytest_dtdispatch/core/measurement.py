@@ -223,8 +223,8 @@ class Samples:
     def scatter(self) -> float | None:
         """Relative scatter of the samples, on the worst rank; None for counts and for few samples."""
         if self.by_rank:
-            known = [of for _, values in self.by_rank if (of := scatter(values)) is not None]
-            return max(known, default=None)
+            of_ranks = [of for _, values in self.by_rank if (of := scatter(values)) is not None]
+            return max(of_ranks, default=None)
         return scatter(self.ns)
 
     @property

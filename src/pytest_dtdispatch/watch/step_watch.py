@@ -341,8 +341,8 @@ class StepWatch:
     def is_first_rank(self) -> bool:
         """Whether this is the first rank of the process group, even if it has ended, or of the launcher."""
         of_group = (is_first_of_group(), self._counter.is_first_rank)
-        known = (is_first for is_first in of_group if is_first is not None)
-        return next(known, read_world(os.environ).is_first)
+        found = (is_first for is_first in of_group if is_first is not None)
+        return next(found, read_world(os.environ).is_first)
 
     def _write(self, line: str) -> None:
         self._say(f"dtdispatch: {escape_controls(line)}")
