@@ -77,10 +77,13 @@ def test_mul(dtdispatch, a):
 
     dtdispatch.call(mul, name="mul")
 """
+# An endless iterator of 0 and 1. Repetitions restore random generators, but not iterators.
+BURST_SOURCE = """import itertools, random, scripted
+draws = itertools.cycle(random.Random(1).choices((0, 1), k=997))"""
 # Replacements that make calls scatter.
 BURSTS = {
-    "import scripted": "import random, scripted\ndraws = random.Random(1)",
-    "wait(scripted.extra_ns)": "wait(draws.choice((0, 10**6)))",
+    "import scripted": BURST_SOURCE,
+    "wait(scripted.extra_ns)": "wait(next(draws) * 10**6)",
 }
 # Plugins that shuffle tests, warn, or take time: hypothesis is imported again in every run.
 OTHER_PLUGINS = ("xdist", "codspeed", "cacheprovider", "hypothesispytest", "randomly", "asyncio")

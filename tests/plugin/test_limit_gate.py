@@ -204,13 +204,13 @@ def test_limit_verdict_comes_first_in_every_file(pytester: pytest.Pytester) -> N
     )
     assert not [line for line in result.outlines if line.startswith("worst:")]
     heading, _, _, _, first, *_ = (pytester.path / "run.md").read_text().splitlines()
-    assert heading == "## dtdispatch: failed, 1 passed, 1 regressed"
+    assert heading == "## dtdispatch: failed, 1 passed, 1 regressed; 1 test failed"
     name, verdict, line, *compared = first.strip("| ").split(" | ")
     assert (name, verdict) == (f"`{row}`", "regressed")
     assert line.startswith("test\\_it.py:")
     assert compared == ["0 -\\> 1", "redistributes=0", "limits"]
     found = {one.get("name"): one.get("value") for one in ET.parse("run.xml").getroot().iter("property")}
-    assert found["dtdispatch.outcome"] == "failed, 1 passed, 1 regressed"
+    assert found["dtdispatch.outcome"] == "failed, 1 passed, 1 regressed; 1 test failed"
     assert found["dtdispatch.gate.limits"] == "failed"
 
 

@@ -18,6 +18,7 @@ from pytest_dtdispatch.plugin.settings import MOST_ROUNDS
 from pytest_dtdispatch.rounds import blocks
 from tests.plugin_runs import (
     ADDS,
+    BURST_SOURCE,
     BURSTS,
     IMPORTS,
     OTHER_PLUGINS,
@@ -239,8 +240,8 @@ def test_row_without_own_blocks_is_noted(pytester: pytest.Pytester, scripted: ty
 
 def test_undecided_row_runs_more_rounds(pytester: pytest.Pytester) -> None:
     draws = {
-        "import scripted": "import random, scripted\ndraws = random.Random(1)",
-        "wait(scripted.extra_ns)": "wait(draws.choice((0, 4_000)))",
+        "import scripted": BURST_SOURCE,
+        "wait(scripted.extra_ns)": "wait(next(draws) * 4_000)",
     }
     write(pytester, **draws)
     auto = "--dtdispatch-rounds=auto"
@@ -424,7 +425,7 @@ def test_gate_without_saved_run_fails_but_saves(pytester: pytest.Pytester) -> No
 def test_unmeasured_run_fails_disabled_gates(pytester: pytest.Pytester) -> None:
     save(pytester)
     counts = run(pytester, *GATE, "--dtdispatch-metric=counts")
-    failed(counts, "disabled --dtdispatch-metric counts times")
+    failed(counts, "disabled this run measures counts, and no times")
     failed(run(pytester, *GATE, "--benchmark-disable"), "disabled --benchmark-disable is set")
     write(pytester, marker='@pytest.mark.dtdispatch(threshold="60%")')
     result = run(pytester, *COMPARE, "--benchmark-disable", passed=1, failed=1)

@@ -102,7 +102,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pytest.LineMa
 @pytest.mark.parametrize(
     ("name", "lines"),
     [
-        ("", ["imported: end", "ours: plugin plugin.hooks plugin.settings end", "status: 0"]),
+        ("", ["imported: end", "ours: plugin plugin.guard plugin.hooks plugin.settings end", "status: 0"]),
         ("ini", ["imported: end", "status: 0"]),
         ("mistake", ["imported: end", f"status: {int(pytest.ExitCode.USAGE_ERROR)}"]),
         ("fixture", ["*1 passed*", "imported: end", "status: 0"]),
@@ -119,7 +119,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pytest.LineMa
 def test_unmeasured_run_does_not_import_torch(
     outputs: dict[str, pytest.LineMatcher], name: str, lines: list[str]
 ) -> None:
-    """Without settings, only hooks and settings are imported."""
+    """Without settings, only hooks, their guards and settings are imported."""
     for line in lines:
         outputs[name].fnmatch_lines([line])
 

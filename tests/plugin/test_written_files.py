@@ -300,10 +300,14 @@ def test_raising_table_or_section_leaves_files(
     monkeypatch.setattr("pytest_dtdispatch.plugin.ending.notice", broken)
     result = measure(pytester, *flags)
     assert "this section was not printed: ZeroDivisionError" in text_of(result)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
     monkeypatch.setattr("pytest_dtdispatch.plugin.finish.caveats", broken)
     result = measure(pytester, *flags)
     refused, last = outcome_of(result)
-    assert refused == ["failed: the report of this run", "rows", "page"]
+    assert refused[:3] == ["failed: the report of this run", "rows", "page"]
+    assert [line.partition(" (")[0] for line in refused[3:]] == [
+        'failed: this section was not printed: ZeroDivisionError: a "writer"'
+    ]
     assert "1 passed" in last
 
 

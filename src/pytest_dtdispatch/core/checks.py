@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import io
+import weakref
 from collections.abc import Callable
-from typing import Any
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any, cast
 
 from pytest_dtdispatch.core.text import ask, shown
 from pytest_dtdispatch.errors import MeasurementError
@@ -16,8 +18,8 @@ Setup = Callable[[], "tuple[Any, ...] | None"]
 _DICT: dict[Any, Any] = {}
 _VIEWS = (_DICT.values(), _DICT.items())
 _VALUES: tuple[Any, ...] = ((), [], "", "\xe9", b"", range(0), range(2**99), set(), _DICT, *_VIEWS)
-# Iterators over values that exist already.
-OF_VALUES = (type(reversed([])), *(type(iter(values)) for values in _VALUES))
+# Iterators over values that exist already, and proxies, which define every method.
+OF_VALUES = (*weakref.ProxyTypes, type(reversed([])), *(type(iter(values)) for values in _VALUES))
 COROUTINE = "a call only creates a coroutine, and runs none of its code: pass lambda: asyncio.run(step())"
 
 
@@ -52,21 +54,25 @@ def check_callable(method: str, fn: object, name: object) -> None:
 
 
 def check_result(method: str, result: object) -> None:
-    """Reject a coroutine, a lazy iterator and a generator that has not started: their code did not run."""
-    if inspect.iscoroutine(result):
-        result.close()
-    if inspect.isawaitable(result) and not ask(lambda awaited: awaited.done(), result, False):
+    """Reject a coroutine, a lazy iterator and a generator that has not started: their code did not run.
+
+    Only types are inspected: any attribute of a program's object may raise.
+    """
+    kind, value = type(result), cast("Any", result)
+    if issubclass(kind, CoroutineType):
+        value.close()
+    if hasattr(kind, "__await__") and not ask(lambda awaited: awaited.done(), value, False):
         raise MeasurementError(f"{method}(): {COROUTINE}")
-    if inspect.isgenerator(result):
-        is_lazy = inspect.getgeneratorstate(result) == inspect.GEN_CREATED
+    is_generator = issubclass(kind, (GeneratorType, AsyncGeneratorType))
+    if issubclass(kind, GeneratorType):
+        is_lazy = inspect.getgeneratorstate(value) == inspect.GEN_CREATED
     else:
-        is_iterator = hasattr(type(result), "__next__") or hasattr(type(result), "__anext__")
-        is_lazy = is_iterator and not isinstance(result, (io.IOBase, *OF_VALUES))
+        is_iterator = hasattr(kind, "__next__") or hasattr(kind, "__anext__")
+        is_lazy = is_iterator and not issubclass(kind, (io.IOBase, *OF_VALUES))
     if is_lazy:
-        is_generator = inspect.isgenerator(result) or inspect.isasyncgen(result)
-        kind = "a generator" if is_generator else f"an iterator of type {type(result).__name__}"
+        lazy = "a generator" if is_generator else f"an iterator of type {kind.__name__}"
         raise MeasurementError(
-            f"{method}(): the result is {kind}, whose code did not run: return a list of its values"
+            f"{method}(): the result is {lazy}, whose code did not run: return a list of its values"
         )
 
 

@@ -1,7 +1,8 @@
 """Guards of hooks: an exception in a hook of this plugin never ends the session.
 
 It fails the test whose report is created, stops a run that has not begun, or becomes a problem of the run,
-which continues and fails. This module does not import torch.
+which continues and fails. A run that does not measure imports only this module and those of hooks and
+settings.
 """
 
 from __future__ import annotations
@@ -14,9 +15,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-
-from pytest_dtdispatch.core.text import brief, escape_controls
-from pytest_dtdispatch.errors import first_line
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
@@ -129,6 +127,9 @@ def _guarded_steps(steps: Generator[Any, Any, Any], handle: Callable[..., Any]) 
 
 def described(error: BaseException) -> str:
     """Return the type and message of an error in one line, with the source line that raised it."""
+    from pytest_dtdispatch.core.text import brief, escape_controls
+    from pytest_dtdispatch.errors import first_line
+
     frames = traceback.extract_tb(error.__traceback__)
     at = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{brief(escape_controls(first_line(error)))}{at}"
