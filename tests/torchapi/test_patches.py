@@ -9,10 +9,12 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch
 
-from pytest_dtdispatch.torchapi.patches import patched
+from pytest_dtdispatch.torchapi.patches import calling, patched
 
 pytestmark = pytest.mark.torch
 
@@ -55,7 +57,30 @@ def test_value_set_over_the_wrapper_is_retained() -> None:
     with patched(owner, "answer", plus(1)):
         wrapper = owner.answer
         owner.answer = lambda: wrapper() * 2
-    assert owner.answer() == 86
+    assert owner.answer() == 84, "the wrapper in it is off"
+
+
+def test_restored_replacement_is_the_original() -> None:
+    """A program may patch an attribute while it is patched, and undo that later."""
+    constant = SimpleNamespace(call=partial(int, 3))
+    for owner, name, value in ((torch.Tensor, "cpu", torch.ones(2)), (constant, "call", constant)):
+        with patched(owner, name, calling(lambda inner, *args: None)):
+            ours = mock.patch.object(owner, name, None)
+            ours.start()
+        ours.stop()
+        assert getattr(value, name)() is not None
+        with patched(owner, name, calling(lambda inner, *args: inner(*args))):
+            assert getattr(value, name)() is not None
+    assert "cpu" not in vars(torch.Tensor)
+
+
+def test_method_can_be_mocked_by_its_signature() -> None:
+    with (
+        patched(torch.Tensor, "cpu", calling(lambda inner, *args: inner(*args))),
+        mock.patch.object(torch.Tensor, "cpu", autospec=True) as spy,
+    ):
+        torch.ones(1).cpu()
+    assert spy.call_count == 1
 
 
 def test_method_is_patched_on_its_class() -> None:

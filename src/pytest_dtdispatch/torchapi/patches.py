@@ -54,11 +54,12 @@ class Patch:
     def __init__(self, owner: Any, name: str) -> None:
         self.wraps: list[Wrap] = []
         self._owner, self._name = owner, name
-        self._own = vars(owner).get(name)  # None for an object whose class has the attribute
+        found = vars(owner).get(name)
+        self._own = _original(found)  # None for an object whose class has the attribute
         is_bound = isinstance(self._own, (staticmethod, classmethod))
         is_method = isinstance(owner, type) and self._own is not None and not is_bound
-        self._inner = self._own if is_method else getattr(owner, name)
-        self._ours = [self._own]  # all values set by this patch, as an exception may interrupt a change
+        self._inner = self._own if is_method else _original(getattr(owner, name))
+        self._ours = [found]  # all values set by this patch, as an exception may interrupt a change
 
     def install(self, wrap: Wrap) -> None:
         """Add a wrapper around the others."""
@@ -81,6 +82,9 @@ class Patch:
                 delattr(self._owner, self._name)
             else:
                 setattr(self._owner, self._name, new)
+        for each in self._ours[:-1]:
+            if type(each) in (BoundReplacement, Proxy):
+                each._is_on = False
         self._ours = [new]
 
     def _wrapped(self) -> Any:
@@ -172,23 +176,31 @@ def patched(owner: Any, name: str, wrap: Wrap, by_code: bool = True) -> Iterator
 class BoundReplacement:
     """Replacement of a C method of a class: its objects get a wrapper, and the class gets the original.
 
-    Programs and function modes look up the method of the class. They call it without the wrapper.
+    Programs and function modes look up the method of the class. They call it without the wrapper. A program
+    may read the replacement from the class's dict, and restore it later: without a patch it is the original.
     """
 
     def __init__(self, original: Any, wrapper: Any) -> None:
-        self._original, self._wrapper = original, wrapper
+        self._original, self._wrapper, self._is_on = original, wrapper, True
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self._original if instance is None else MethodType(self._wrapper, instance)
+        if instance is None:
+            return self._original
+        return MethodType(self._wrapper, instance) if self._is_on else self._original.__get__(instance, owner)
 
     __get__ = skipped_by_compiler(__get__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the original."""
+        __tracebackhide__ = True
+        return self._original(*args, **kwargs)
 
 
 class Proxy:
     """Replacement of a callable that equals the original, has its attributes, and is pickled like it."""
 
     def __init__(self, inner: Any, call: Callable[..., Any]) -> None:
-        self._inner, self._call = inner, call
+        self._inner, self._call, self._is_on = inner, call, True
         vars(self).update({name: getattr(inner, name, None) for name in ("__doc__", "__module__")})
 
     def __getattr__(self, name: str) -> Any:
@@ -211,9 +223,16 @@ class Proxy:
         return self._inner.__reduce_ex__(protocol)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the replacement."""
+        """Call the replacement; without a patch, the original."""
         __tracebackhide__ = True
-        return self._call(*args, **kwargs)
+        return (self._call if self._is_on else self._inner)(*args, **kwargs)
+
+
+def _original(value: Any) -> Any:
+    """Return the original of a replacement that a program has restored; None for a method of a base class."""
+    if type(value) is Proxy:
+        return value._inner
+    return None if type(value) is BoundReplacement else value
 
 
 class _Routes(NamedTuple):
