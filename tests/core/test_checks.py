@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import io
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -138,7 +140,9 @@ LAZY: list[Callable[[], object]] = [
     lambda: itertools.chain([1]),
     lambda: itertools.starmap(pow, [(1, 2)]),
     lambda: itertools.accumulate([1]),
-    lambda: itertools.tee([1])[0],
+    lambda: itertools.tee([1]),
+    lambda: {"rows": map(str, [1])},
+    lambda: (1, (n for n in [1])),
 ]
 NOT_LAZY: list[Callable[[], object]] = [
     lambda: [1],
@@ -149,6 +153,8 @@ NOT_LAZY: list[Callable[[], object]] = [
     lambda: reversed([1]),
     lambda: range(3),
     lambda: io.StringIO("text"),
+    mock.MagicMock,
+    lambda: {"state": csv.reader([])},
     int,
 ]
 

@@ -67,6 +67,8 @@ def test_metric_must_be_an_integer(value: object) -> None:
     assert "\n" not in str(raised.value)
 
 
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)
 INVALID = [
     {"name": b"model"},
     {"name": None},
@@ -77,6 +79,8 @@ INVALID = [
     {"parts": [1, {"a": np.zeros(2)}]},
     {"parts": {1, 2}},
     {"parts": b"bytes"},
+    {"parts": 10**400},
+    {"parts": CYCLE},
     {"parts": math.nan},
     {"parts": Lock()},
     {"parts": Ambiguous()},

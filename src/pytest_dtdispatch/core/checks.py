@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, cast
+from unittest.mock import NonCallableMock
 
 from pytest_dtdispatch.core.text import ask, shown
 from pytest_dtdispatch.errors import MeasurementError
@@ -56,20 +57,30 @@ def check_callable(method: str, fn: object, name: object) -> None:
 def check_result(method: str, result: object) -> None:
     """Reject a coroutine, a lazy iterator and a generator that has not started: their code did not run.
 
-    Only types are inspected: any attribute of a program's object may raise.
+    Of the values of a tuple, list or dict, only those of Python's own types are rejected: an iterator of a
+    library may be the state of the program. Only types are inspected: any attribute of an object may raise.
     """
     kind, value = type(result), cast("Any", result)
+    if kind in (tuple, list, dict):
+        for each in value.values() if kind is dict else value:
+            if type(each).__module__ in ("builtins", "itertools"):
+                _check_value(method, each)
+    _check_value(method, result)
+
+
+def _check_value(method: str, value: Any) -> None:
+    kind = type(value)
     if issubclass(kind, CoroutineType):
         value.close()
+    if issubclass(kind, (io.IOBase, NonCallableMock, *OF_VALUES)):
+        return
     if hasattr(kind, "__await__") and not ask(lambda awaited: awaited.done(), value, False):
         raise MeasurementError(f"{method}(): {COROUTINE}")
-    is_generator = issubclass(kind, (GeneratorType, AsyncGeneratorType))
+    is_lazy = hasattr(kind, "__next__") or hasattr(kind, "__anext__")
     if issubclass(kind, GeneratorType):
         is_lazy = inspect.getgeneratorstate(value) == inspect.GEN_CREATED
-    else:
-        is_iterator = hasattr(kind, "__next__") or hasattr(kind, "__anext__")
-        is_lazy = is_iterator and not issubclass(kind, (io.IOBase, *OF_VALUES))
     if is_lazy:
+        is_generator = issubclass(kind, (GeneratorType, AsyncGeneratorType))
         lazy = "a generator" if is_generator else f"an iterator of type {kind.__name__}"
         raise MeasurementError(
             f"{method}(): the result is {lazy}, whose code did not run: return a list of its values"

@@ -65,6 +65,8 @@ def decode(kind: Any, plain: Any) -> Any:
         ValueError: a value does not have its type; the message names the value and its field.
     """
     origin, of = get_origin(kind), get_args(kind)
+    if kind in (Any, object):
+        raise ValueError("no type is declared: annotate it, as int, str or tuple[float, ...]")
     if origin is Annotated:
         if not of[1] <= (value := decode(of[0], plain)) <= of[2]:
             raise ValueError(f"{_named(plain)} in place of {of[1]} to {of[2]}")

@@ -38,6 +38,8 @@ def check_finding(kind: Kind, result: Finding) -> None:
         parts = {"a field": [*(kind.data or fields_data)([result])]}
         parts["its advice"] = [*map(asdict, kind.advice(result))]
         parts["a field of its class"] = [encode(result)] if is_dataclass(result) else []
+    except RecursionError:
+        raise MeasurementError(f"{title} cannot be written: one of its values contains itself") from None
     except Exception as error:  # raised by a comparison or a copy of a field, or by the kind's functions
         raise MeasurementError(f"{title} cannot be written: {escape_controls(first_line(error))}") from error
     for part, data in parts.items():
@@ -59,7 +61,8 @@ def check_written(value: object, kind: type, title: str) -> None:
     try:
         decode(kind, json.loads(json.dumps(encode(value))))
     except Exception as error:  # also raised by a comparison of one of its values
-        raise MeasurementError(f"{title} cannot be written: {escape_controls(first_line(error))}") from None
+        reason = str(error) if isinstance(error, ValueError) else first_line(error)
+        raise MeasurementError(f"{title} cannot be written: {escape_controls(reason)}") from None
 
 
 def _is_integer(value: object) -> bool:
@@ -77,6 +80,6 @@ def _unwritable(value: Any, where: str) -> Iterator[tuple[str, object]]:
     elif isinstance(value, Enum):
         yield from _unwritable(value.value, where)
     elif not isinstance(value, (str, type(None))):
-        is_number = type(value) in (int, float, bool, Count)
-        if not is_number or math.isnan(value):
+        is_number = type(value) in (float, Count) and not math.isnan(value)
+        if not (is_number or type(value) is bool or _is_integer(value)):
             yield where, value
