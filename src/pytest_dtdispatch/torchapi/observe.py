@@ -39,6 +39,14 @@ NATIVE_CLEAR = "_clear_DTensor_sharding_propagator_cache"
 # Called early in propagation: names in newer and in older versions.
 TENSOR_META = ("_propagate_tensor_meta_non_cached", "_propagate_tensor_meta")
 
+# Handlers that `loss_parallel` and `context_parallel` add to those of the dispatcher while they are open.
+ATTENTION = "torch.distributed.tensor.experimental"
+ADDED_HANDLERS = (
+    ("torch.distributed.tensor.parallel.loss", "customized_loss_ops"),
+    (f"{ATTENTION}._context_parallel._attention", "custom_ops"),
+    (f"{ATTENTION}._attention", "customized_ops"),
+)
+
 Method = Callable[..., Any]  # receives a torch function and its arguments, and must call the function
 
 
@@ -272,9 +280,8 @@ def observe_ops(observer: Any) -> Iterator[None]:
 
     This applies to every thread. Each method receives the torch function and its arguments.
     """
-    dispatcher = DTensor._op_dispatcher
     if hasattr(torch._C, NATIVE_CLEAR):
-        getattr(dispatcher, SLOW_PATH)  # raises: without it, misses would not be counted
+        getattr(DTensor._op_dispatcher, SLOW_PATH)  # raises: without it, misses would not be counted
     methods = {
         "native_miss": partial(_on_slow_path, observer),
         "native_clear": observer.on_native_clear,
@@ -282,14 +289,26 @@ def observe_ops(observer: Any) -> Iterator[None]:
         "python_cache": observer.on_python_cache,
         "tensor_meta": observer.on_tensor_meta,
     }
-    handlers = dispatcher._custom_op_handlers
-    original = dict(handlers)
-    with around(methods):
-        handlers.update({op: partial(observer.on_custom_handler, each) for op, each in original.items()})
-        try:
-            yield
-        finally:
-            handlers.update(original)
+    with around(methods), _custom_handlers_routed(observer.on_custom_handler):
+        yield
+
+
+@contextmanager
+def _custom_handlers_routed(method: Method) -> Iterator[None]:
+    """Route the dispatcher's custom op handlers, and those that contexts of torch add, through a method."""
+    modules = ((sys.modules.get(name), table) for name, table in ADDED_HANDLERS)
+    contexts = [getattr(module, table, {}) for module, table in modules]
+    original: dict[Any, Method] = {}
+    tables: tuple[dict[Any, Any], ...] = (DTensor._op_dispatcher._custom_op_handlers, *contexts)
+    for handlers in tables:
+        for op, handler in handlers.items():
+            handlers[op] = routed = partial(method, handler)
+            original[routed] = handler
+    try:
+        yield
+    finally:
+        for handlers in (*tables, DTensor._op_dispatcher._custom_op_handlers):  # context_parallel replaces it
+            handlers.update({op: original.get(each, each) for op, each in handlers.items()})
 
 
 def _on_slow_path(observer: Any, slow_path: Any, *args: Any) -> Any:
