@@ -32,8 +32,9 @@ def reason_of(seen: Seen, op: str, traits: Traits, **at: int) -> str:
     return seen.why(Called(op, traits, CallPosition(**at))).text
 
 
-def mesh(names: str = "None", ranks: str = "0,1,2,3") -> dict[Trait, str]:
-    return {Trait("mesh", "shape"): "4", Trait("mesh", "dim_names"): names, Trait("mesh", "ranks"): ranks}
+def mesh(names: str = "None", ranks: str = "0,1,2,3", identity: str = "7") -> dict[Trait, str]:
+    values = {"shape": "4", "dim_names": names, "ranks": ranks, "identity": identity}
+    return {Trait("mesh", kind): text for kind, text in values.items()}
 
 
 BASE = {**mesh(), **tensor("self"), **number("other", 1)}
@@ -47,6 +48,12 @@ BASE = {**mesh(), **tensor("self"), **number("other", 1)}
         (BASE, {**BASE, **number("other", 1.5)}, "type of other float, was int"),
         (BASE, {**BASE, **mesh(names="('x',)")}, "another mesh: dim_names ('x',), were None"),
         (BASE, {**BASE, **mesh(ranks="3,2,1,0")}, "another mesh: ranks 3,2,1,0, were 0,1,2,3"),
+        (BASE, {**BASE, **mesh(ranks="3,2,1,0", identity="8")}, "another mesh: ranks 3,2,1,0, were 0,1,2,3"),
+        (
+            BASE,
+            {**BASE, **mesh(identity="8")},
+            "another mesh of equal ranks, which torch does not compare as equal",
+        ),
         (BASE, {**BASE, **number("other", 7)}, "value of other 7, was 1"),
         (BASE, {**BASE, **number("alpha", 2)}, "alpha is passed, but was not before"),
         ({**BASE, **number("alpha", 2)}, BASE, "alpha is not passed, but was before"),
@@ -125,3 +132,10 @@ def test_cause_is_the_reason_without_values() -> None:
     note(seen, "add", BASE)
     reasons = [seen.why(Called("add", {**BASE, **tensor("self", shape=f"[{n},8]")})) for n in (9, 10)]
     assert [reason.without_values for reason in reasons] == ["shape of self"] * 2
+
+
+def test_other_ranks_are_another_cause() -> None:
+    seen = Seen()
+    note(seen, "add", BASE)
+    reasons = [seen.why(Called("add", {**BASE, **mesh(ranks=ranks)})) for ranks in ("0,2,1,3", "3,2,1,0")]
+    assert len({reason.without_values for reason in reasons}) == 2

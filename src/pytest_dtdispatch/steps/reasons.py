@@ -49,8 +49,9 @@ class Trait(NamedTuple):
 Traits = Mapping[Trait, str]
 _Call = tuple[tuple[Trait, str], ...]
 T = TypeVar("T")
+IDENTITY = "identity"
 # Implied by other traits, or not part of some cache keys: reported only if no other trait differs.
-WEAK = ("stride", "value")
+WEAK = ("stride", "value", IDENTITY)
 REMEDIES = {"shape": Remedy.SHAPE, "length": Remedy.LENGTH, "value": Remedy.NUMBER}
 
 
@@ -117,6 +118,7 @@ def _mesh_traits(mesh: Any) -> dict[Trait, str]:
         Trait("mesh", "device"): str(mesh.device_type),
         Trait("mesh", "dim_names"): str(mesh.mesh_dim_names),
         Trait("mesh", "ranks"): shorten(ranks, limit=20),
+        Trait("mesh", IDENTITY): str(hash(mesh)),  # equal for meshes that torch compares as equal
     }
 
 
@@ -186,10 +188,17 @@ def _differences(traits: Traits, other: Traits) -> tuple[list[Reason], list[Reas
         if trait in other and other[trait] != value:
             changed.setdefault((trait.kind, value, other[trait]), []).append(trait.of)
     for (kind, value, before), of in changed.items():
+        if kind == IDENTITY:  # a slice of a mesh, and a mesh of these ranks
+            text = "another mesh of equal ranks, which torch does not compare as equal"
+            weak.append(Reason(text, text))
+            continue
         values = f"{value}, {'were' if kind.endswith('s') else 'was'} {before}"
         subject = f"another mesh: {kind}" if of == ["mesh"] else f"{kind} of {_joined(of, ' and ')}"
         remedy = Remedy.NONE if of == ["mesh"] else REMEDIES.get(kind, Remedy.NONE)
-        reason = Reason(f"{subject} {values}", subject, remedy, tuple(of), (value, before))
+        text = f"{subject} {values}"
+        # Lists of ranks are names: they are never merged into ranges.
+        cause = text if kind == "ranks" else subject
+        reason = Reason(text, cause, remedy, tuple(of), (value, before))
         (weak if kind in WEAK else strong).append(reason)
     return [Reason(text, text) for text in texts], strong, weak
 
