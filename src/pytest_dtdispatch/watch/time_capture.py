@@ -17,6 +17,7 @@ from pytest_dtdispatch.replay.repeat import run_op
 from pytest_dtdispatch.report.rows import timed_document
 from pytest_dtdispatch.rounds.plan import QUICK_WARMUP, Plan
 from pytest_dtdispatch.torchapi.groups import has_real_group
+from pytest_dtdispatch.torchapi.ops import op_name
 from pytest_dtdispatch.watch.text import rendered
 
 __tracebackhide__ = True  # a failing test shows its own line
@@ -43,7 +44,8 @@ class TimeCaptureMode(DispatchCapture):
         ops: globs of op names; every op if empty.
 
     Attributes:
-        op_to_time: list of one :class:`Timing` per call, by op overload, such as ``add.Tensor``.
+        op_to_time: list of one :class:`Timing` per call, by op overload, such as ``add.Tensor``, with its
+            namespace unless that is ``aten``.
         time_list: samples of the last op in seconds, its miss first.
 
     Raises:
@@ -85,7 +87,7 @@ class TimeCaptureMode(DispatchCapture):
         ns = {samples.state: samples.ns for samples in figures.samples if samples.ns}
         misses, hits = ns.get(State.MISS, ()), ns.get(State.HIT) or ns.get(State.CALL, ())
         self.time_list = [sample / 1e9 for sample in (*misses, *hits)]
-        self.op_to_time.setdefault(call.func.__name__, []).append(
+        self.op_to_time.setdefault(op_name(call.func), []).append(
             Timing(_median_us(misses), _median_us(hits))
         )
         return result
