@@ -26,6 +26,8 @@ from pytest_dtdispatch.torchapi.ops import (
 )
 from pytest_dtdispatch.torchapi.tensors import (
     TensorTraits,
+    actual_traits,
+    is_dtensor,
     mesh_among,
     tensor_traits,
     tensors_in,
@@ -71,7 +73,7 @@ class OpCall(NamedTuple):
 
 def has_dtensor(leaves: list[Any]) -> bool:
     """Return whether one of the arguments is a DTensor."""
-    return any(isinstance(leaf, DTensor) for leaf in leaves)
+    return any(map(is_dtensor, leaves))
 
 
 class UnnoticedMode(TorchDispatchMode):
@@ -167,6 +169,17 @@ def _argument_text(argument: Any, value: Any) -> str | tuple[str, ...] | None:
     is_shape = isinstance(value, (list, tuple))
     text = shape_text(value) if is_shape else dtype_text(value) if isinstance(value, torch.dtype) else value
     return f"{argument.name}={text}"
+
+
+def spec_notes(leaves: Sequence[Any]) -> tuple[str, ...]:
+    """Return a note for each DTensor among the arguments of a call that its spec contradicts."""
+    notes: dict[str, None] = {}
+    for tensor in filter(is_dtensor, leaves):
+        actual, planned = actual_traits(tensor), tensor_traits(tensor)
+        if planned is not None and planned[:2] != (actual.dtype, tuple(actual.shape)):
+            by_spec = f"{tensor_text(actual)} has a spec of {tensor_text(planned)}, by which torch plans"
+            notes[f"{by_spec}: `.data =` changes the tensor, and not its spec"] = None
+    return tuple(notes)
 
 
 def _selects_a_plan(argument: Any, value: Any) -> bool:

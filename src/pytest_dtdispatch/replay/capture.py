@@ -7,6 +7,7 @@ import threading
 from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from logging import DEBUG
 from types import FrameType
@@ -18,7 +19,14 @@ from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.store import ResultStore, Uncaptured
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import MeasurementError, warn
-from pytest_dtdispatch.replay.call import ConversionCall, OpCall, UnnoticedMode, has_dtensor, signature_of
+from pytest_dtdispatch.replay.call import (
+    ConversionCall,
+    OpCall,
+    UnnoticedMode,
+    has_dtensor,
+    signature_of,
+    spec_notes,
+)
 from pytest_dtdispatch.replay.guard import MeasurementLock, refuse_elsewhere
 from pytest_dtdispatch.replay.repeat import run_conversion, run_op, settled_conversion
 from pytest_dtdispatch.rounds.plan import Plan
@@ -230,8 +238,10 @@ class SignatureCapture(DispatchCapture):
         if self._results.count(signature):
             return call.run()
         self._begin(signature)
+        notes = spec_notes(call.leaves())  # first: an op may resize its out=
         result, ran = run_op(call)
         figures = ran.measure(self._caches, self._plan, str(signature), signature.mesh_device)
+        figures = replace(figures, notes=(*notes, *figures.notes))
         self._results.enter(signature, figures, group_backend(signature.device))
         return result
 

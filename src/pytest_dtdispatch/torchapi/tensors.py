@@ -6,7 +6,7 @@ import functools
 import gc
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -63,23 +63,35 @@ class TensorTraits(NamedTuple):
     is_async: bool = False
 
 
+def actual_traits(tensor: torch.Tensor) -> TensorTraits:
+    """Return the traits of a tensor, whatever the spec of a DTensor contains."""
+    placements = tensor.placements if is_dtensor(tensor) else ()  # type: ignore[attr-defined]
+    is_async = issubclass(type(local_of(tensor)), AsyncCollectiveTensor)
+    unknown: Any = "?"
+    dtype, shape = (ask_tensor(attrgetter(name), tensor, unknown) for name in ("dtype", "shape"))
+    return TensorTraits(dtype, shape, placements, is_async)
+
+
 def tensor_traits(value: Any) -> TensorTraits | None:
-    """Return the traits of a tensor, or of the spec that replaces it in propagation, else None."""
+    """Return the traits of a tensor, or of the spec that replaces it in propagation, else None.
+
+    Dtype and shape of a DTensor are those of its spec, the key of the caches. ``p.data = q`` changes the
+    tensor alone.
+    """
     if is_tensor(value):
-        placements = value.placements if is_dtensor(value) else ()
-        is_async = issubclass(type(local_of(value)), AsyncCollectiveTensor)
-        unknown: Any = "?"
-        dtype, shape = (ask_tensor(attrgetter(name), value, unknown) for name in ("dtype", "shape"))
-        return TensorTraits(dtype, shape, placements, is_async)
+        traits = actual_traits(value)
+        meta = value._spec.tensor_meta if is_dtensor(value) else None
+        return traits if meta is None else traits._replace(dtype=meta.dtype, shape=meta.shape)
     meta = value.tensor_meta if type(value) is spec_type() else None
     return None if meta is None else TensorTraits(meta.dtype, meta.shape, value.placements)
 
 
 def stride_of(value: Any) -> Sequence[int]:
     """Return the strides of a tensor or a spec; empty for a tensor without strides."""
-    if is_tensor(value):
+    spec = value._spec if is_dtensor(value) else value
+    if is_tensor(spec) or spec.tensor_meta is None:
         return ask_tensor(torch.Tensor.stride, value, ())
-    stride: Sequence[int] = value.tensor_meta.stride
+    stride: Sequence[int] = spec.tensor_meta.stride
     return stride
 
 
@@ -395,7 +407,7 @@ def local_part(tensor: torch.Tensor) -> LocalPart:
             return _whole(tensor)
         region = _region(tensor) if is_group_fake() else None
         if region is None:
-            return _whole(tensor.full_tensor())
+            return replace(_whole(tensor.full_tensor()), shape=tuple(tensor.shape))
         return LocalPart(tuple(tensor.shape), _copy(tensor.to_local()), region)
 
 
