@@ -149,3 +149,10 @@ def test_variants_share_random_state_and_results_are_copied() -> None:
     assert torch.equal(left, torch.rand(4)[3:])
     with pytest.raises(UnequalError, match="Greatest absolute difference: 1"):
         DtDispatch().compare({"first": lambda: x.add_(1), "other": lambda: x.add_(1)})
+
+
+def test_shapes_of_wrappers_are_compared(mesh: DeviceMesh) -> None:
+    values = torch.ones(8)
+    wrapped = DTensor.from_local(values, mesh, [Replicate()], shape=torch.Size((1, 8)), stride=(8, 1))
+    with pytest.raises(UnequalError, match=r"f32\[8\] is not f32\[1,8\] with 1-dimensional values"):
+        compare(wrapped, values)

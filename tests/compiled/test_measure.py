@@ -409,3 +409,31 @@ def test_filled_disk_caches_do_not_speed_cold_compiles(
         assert warm < cold / 5
     # A compile with a cache hit takes a fifteenth of the time.
     assert min(times["filled"][State.COMPILE_COLD]) > min(times["empty"][State.COMPILE_COLD]) / 2
+
+
+# Differences of compiled and uncompiled results
+
+
+def off_by(error: float) -> Any:
+    """Return a backend whose programs add an error to each result."""
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        return lambda *args: tuple(each + error for each in graph.forward(*args))
+
+    return backend
+
+
+def doubled_in_place(a: torch.Tensor) -> torch.Tensor:
+    return a.mul_(2)
+
+
+@pytest.mark.parametrize(("error", "is_reported"), [(0.0, False), (2e-5, False), (1e-2, True)])
+@pytest.mark.parametrize("fn", [double, doubled_in_place])
+def test_distant_results_are_a_difference(fn: Any, error: float, is_reported: bool) -> None:
+    difference = measure(fn, torch.ones(3), backend=off_by(error)).difference
+    assert difference.startswith("at result[0], Tensor-likes are not close!" if is_reported else "")
+    assert bool(difference) is is_reported
+
+
+def test_random_results_are_not_compared() -> None:
+    assert measure(lambda a: a + torch.rand(3), torch.ones(3), backend=off_by(1.0)).difference == ""

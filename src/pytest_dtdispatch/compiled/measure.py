@@ -17,9 +17,11 @@ from pytest_dtdispatch.core.environment import tracers
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
 from pytest_dtdispatch.core.signatures import device_of
 from pytest_dtdispatch.core.text import show_progress
-from pytest_dtdispatch.errors import MeasurementError, first_line
+from pytest_dtdispatch.errors import DtDispatchError, MeasurementError, first_line
 from pytest_dtdispatch.replay.repeat import run_call, synchronizer
 from pytest_dtdispatch.replay.replay import NotRepeatable, agreed_reason
+from pytest_dtdispatch.replay.results import Snapshot
+from pytest_dtdispatch.replay.results import difference as difference_of
 from pytest_dtdispatch.replay.storages import NoCopyError
 from pytest_dtdispatch.rounds.plan import WARMUP_HITS, Plan
 from pytest_dtdispatch.rounds.recorder import SampleRecorder
@@ -220,6 +222,26 @@ class CompileRounds:
                 self._recorder.record(state, figure, refused or "something was compiled" * (after != before))
 
 
+def _copy(label: str, results: tuple[Any, ...]) -> Snapshot | None:
+    """Copy results; return None if they cannot be compared."""
+    try:
+        return Snapshot.of(label, results)
+    except DtDispatchError:  # a tensor without contents, or of a class without plain memory
+        return None
+
+
+def _difference(uncompiled: Snapshot | None, results: tuple[Any, ...]) -> str:
+    compiled = _copy("compiled", results)
+    return difference_of(uncompiled, compiled, _assert_close) if uncompiled and compiled else ""
+
+
+def _assert_close(actual: Any, expected: Any) -> None:
+    """Check with torch's tolerances, wider for f32: compilers reorder sums and fuse multiplications."""
+    is_single = getattr(expected, "dtype", None) in (torch.float32, torch.complex64)
+    rtol, atol = (1e-4, 1e-5) if is_single else (None, None)
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, equal_nan=True)
+
+
 def _refused(samples: Samples) -> Samples:
     """Return the samples as refused: some calls ran uncompiled, but no counter identifies them."""
     refused = (*samples.refused, Refused(UNCOMPILED, len(samples.values)))
@@ -230,7 +252,7 @@ def run_and_measure_compile(
     compilation: Compilation, name: str, caches: ShardingCaches, plan: Plan
 ) -> Compiled:
     """Call a function for the program, uncompiled, then measure compiles and restore its effects."""
-    backend, counts, gave_up = compilation.backend, CompileCounts(), ""
+    backend, counts, gave_up, difference = compilation.backend, CompileCounts(), "", ""
     compilerapi.check_backend(backend)
     eager_results, ran = run_call(compilation.call_all, compilation.args, compilation.setup, plan.agreement)
     results, release = eager_results, release_of(eager_results)
@@ -247,7 +269,11 @@ def run_and_measure_compile(
             stack.callback(torch.compiler.reset)  # the program must not get our compiled code
             rounds = CompileRounds(compilation, subject, caches, plan, folder)
             try:
+                states = ran.replay.states
+                is_random = states.random.has_advanced or states.host_random.has_advanced
+                uncompiled = None if is_random else _copy("uncompiled", results)
                 results = rounds.rehearse()
+                difference = _difference(uncompiled, results)
                 figures = rounds.take()
             except NoCopyError as error:  # another thread freed a tensor that the function writes to
                 figures = Figures(notes=(str(error),))
@@ -255,5 +281,5 @@ def run_and_measure_compile(
     group = group_backend(device_of(ran.mesh))
     measurement = Measurement(name, name, name, ran.mesh, Contains.COMPILED, 1, figures, group)
     backend_name = backend if isinstance(backend, str) else getattr(backend, "__name__", "custom")
-    function = CompiledFunction(name, backend_name, counts, measurement, gave_up)
+    function = CompiledFunction(name, backend_name, counts, measurement, gave_up, difference)
     return Compiled(results, eager_results, function)

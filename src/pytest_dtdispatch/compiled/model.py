@@ -100,6 +100,8 @@ class CompiledFunction(OneRow):
         counts: counts of its first cold compile.
         measurement: its rows, one for each state of compiles and calls.
         gave_up: why torch gave up compiling it, so that calls run uncompiled; empty if it did not.
+        difference: first difference of the compiled results from the uncompiled; empty if there is none, or
+            the function draws random numbers.
     """
 
     kind: ClassVar[str] = "compiled"
@@ -108,6 +110,7 @@ class CompiledFunction(OneRow):
     counts: CompileCounts
     measurement: Measurement
     gave_up: str = ""
+    difference: str = ""
 
     def metrics(self) -> Iterator[tuple[str, int]]:
         """Yield each available count, unless torch gave up compiling the function."""
@@ -172,6 +175,11 @@ class Compiled:
     def propagations(self) -> float:
         """Number of sharding propagations while the function was traced."""
         return self._count("propagations")
+
+    @property
+    def difference(self) -> str:
+        """First difference of the compiled results from the uncompiled; empty if they are close."""
+        return self.function.difference if self.function else ""
 
     def _count(self, name: str) -> float:
         found = getattr(self.function.counts, name) if self.function else 0

@@ -122,6 +122,8 @@ def _samples(measurement: Measurement) -> str:
 
 def _notes(function: CompiledFunction, view: View) -> Iterator[str]:
     counts = function.counts
+    if function.difference:
+        yield f"compiled results differ from the uncompiled: {function.difference}"
     yield from function.measurement.figures.notes
     listed = [f"graph break at {text}" for text in repeated(counts.graph_breaks or ())]
     listed += [f"recompiled {text}" for text in repeated(counts.recompiles or ())]

@@ -110,22 +110,26 @@ def set_random_states(generator: torch.Generator | None, states: dict[str, torch
 
 
 class AdvancedState(SavedState):
-    """States of generators, which are restored only if a call advances one."""
+    """States of generators, which are restored only if a call advances one.
 
-    _has_advanced = False
+    Attributes:
+        has_advanced: whether the program's call drew random numbers.
+    """
+
+    has_advanced = False
 
     def settle(self) -> None:
         """Save the states after the program's call, and compare them with those before it."""
         super().settle()
         pairs = zip(self._before.values(), self._after, strict=True)
-        self._has_advanced = any(not self._are_equal(before, after) for (_, before), (_, after) in pairs)
+        self.has_advanced = any(not self._are_equal(before, after) for (_, before), (_, after) in pairs)
 
     def _are_equal(self, before: Any, after: Any) -> bool:
         return bool(before == after)
 
     def rewind(self) -> None:
         """Restore the states before the call, if it advanced any."""
-        if self._has_advanced:
+        if self.has_advanced:
             super().rewind()
 
 
