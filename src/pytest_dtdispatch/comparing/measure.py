@@ -171,8 +171,8 @@ class Turns:
         counts = counter.lap()
         if subject.release:
             subject.release(result)
-        moved = (counts.redistributions, counts.collective_runs, counts.wraps)
-        return CallCounts(counts.misses, *map(len, moved))
+        lists = (counts.redistributions, counts.collective_runs, counts.wraps, counts.reads)
+        return CallCounts(counts.misses, *map(len, lists))
 
 
 def order_of_round(number: int, labels: Sequence[str]) -> list[str]:

@@ -53,12 +53,14 @@ class CallCounts:
         redistributes: number of redistributions, explicit or implicit.
         collectives: number of collectives of all kinds.
         wraps: number of conversions of local tensors to DTensors.
+        reads: number of reads of tensors by the host.
     """
 
     misses: int = 0
     redistributes: int = 0
     collectives: int = 0
     wraps: int = 0
+    reads: int = 0
 
 
 COUNTS = tuple(field.name for field in fields(CallCounts))

@@ -26,7 +26,10 @@ MEANINGS = {
 def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> Document:
     """Render comparisons, each as a group of lines."""
     every = [variant for of_test in compared.values() for variant in of_test]
-    counts = COUNTS if any(variant.counts for variant in every) else ()
+    counted = [variant.counts for variant in every if variant.counts]
+    counts = COUNTS if counted else ()
+    if not any(each.reads for each in counted):
+        counts = tuple(name for name in counts if name != "reads")
     groups = []
     for test, of_test in compared.items():
         for name in dict.fromkeys(variant.base_name for variant in of_test):
@@ -35,7 +38,7 @@ def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> D
             groups.append(Group(f"{test}: {name} ({of_name[0].measurement.contains})", lines))
     times = [Column(title, MICROSECONDS.name) for title in ("median", "quietest")]
     columns = (*times, *map(Column, (SCATTER, "times", *counts, "rounds")))
-    expendable = ("rounds", "collectives", "quietest", SCATTER, "wraps", "redistributes")
+    expendable = ("rounds", "collectives", "quietest", SCATTER, "wraps", "redistributes", "reads")
     table = Table(columns, tuple(groups), "variant", "outcome", expendable, least_label=20)
     legend = (
         "Variants run in turn. One is faster or slower if the whole interval of its ratio (99.9 %, over "
