@@ -167,7 +167,7 @@ def test_miss_of_few_samples_has_infinite_scatter() -> None:
 
 def test_every_metric_has_one_name() -> None:
     metrics = list(metric_names())
-    assert len(set(metrics)) == len(metrics) == 21
+    assert len(set(metrics)) == len(metrics) == 22
 
 
 # Names

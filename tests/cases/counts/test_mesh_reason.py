@@ -1,4 +1,4 @@
-# A step gets another mesh of equal ranks and names, which is not equal (it is no slice): the reason of the miss is the mesh.
+# A step gets another mesh of equal ranks and names, which is not equal (not a slice): the reason of the miss is the mesh.
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
