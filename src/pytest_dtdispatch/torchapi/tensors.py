@@ -79,9 +79,11 @@ def tensor_traits(value: Any) -> TensorTraits | None:
     tensor alone.
     """
     if is_tensor(value):
-        traits = actual_traits(value)
         meta = value._spec.tensor_meta if is_dtensor(value) else None
-        return traits if meta is None else traits._replace(dtype=meta.dtype, shape=meta.shape)
+        if meta is None:
+            return actual_traits(value)
+        is_async = issubclass(type(value._local_tensor), AsyncCollectiveTensor)
+        return TensorTraits(meta.dtype, meta.shape, value.placements, is_async)
     meta = value.tensor_meta if type(value) is spec_type() else None
     return None if meta is None else TensorTraits(meta.dtype, meta.shape, value.placements)
 
