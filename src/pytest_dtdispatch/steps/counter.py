@@ -350,17 +350,17 @@ class StepCounter:
             if isinstance(entry, _Propagated):
                 schema = entry.schema
                 called = describe(schema.op, schema.args_schema, schema.kwargs_schema, entry.at)
+                signature = signature_of(schema.op, schema.args_schema, schema.kwargs_schema)
                 if self.lists_calls:
-                    signature = signature_of(schema.op, schema.args_schema, schema.kwargs_schema)
                     self._signatures[signature, entry.place] = None
-                yield self._miss(entry, called)
+                yield self._miss(entry, called, str(signature))
                 self._seen.note(called)
             elif isinstance(entry, Called):
                 self._seen.note(entry)
             else:
                 yield entry
 
-    def _miss(self, one: _Propagated, called: Called) -> Miss:
+    def _miss(self, one: _Propagated, called: Called, signature: str) -> Miss:
         if one.error:
             reason = Reason(f"propagation raised {one.error}, which is not cached", remedy=Remedy.UNCACHED)
         elif one.queried is QueriedCache.NONE:
@@ -368,7 +368,7 @@ class StepCounter:
         else:
             reason = self._seen.why(called)
         return Miss(
-            signature=_signature_text(one.schema),
+            signature=signature,
             reason=reason.text,
             queried=one.queried,
             cause=reason.without_values or reason.text,

@@ -7,6 +7,7 @@ original, has its attributes, and is pickled like it.
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,7 +22,6 @@ Wrap = Callable[[Any], Any]  # takes the patched callable and returns its replac
 
 _lock = threading.RLock()
 _patches: dict[tuple[int, str], Patch] = {}
-MAX_ARGUMENTS = 1_000_000  # of a function with *args
 ANY = (None,)  # has_torch_function(ANY) is true if a function mode is open
 has_torch_function: Callable[[tuple[Any, ...]], bool] = torch.overrides.has_torch_function
 
@@ -254,13 +254,13 @@ class _Routes(NamedTuple):
         function, is_bound = inspect.unwrap(inner), isinstance(inner, MethodType)
         code = getattr(function, "__code__", None)
         if code is None:  # written in C
-            return cls(outer, outer, range(MAX_ARGUMENTS))
+            return cls(outer, outer, range(sys.maxsize))
         count = code.co_argcount
         names = code.co_varnames[is_bound:count]
         keywords = frozenset(code.co_varnames[count : count + code.co_kwonlyargcount])
         takes_more, takes_others = code.co_flags & inspect.CO_VARARGS, code.co_flags & inspect.CO_VARKEYWORDS
         required = len(names) - len(function.__defaults__ or ())
-        counts = range(required, MAX_ARGUMENTS if takes_more else len(names) + 1)
+        counts = range(required, sys.maxsize if takes_more else len(names) + 1)
 
         def checked(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
