@@ -137,6 +137,7 @@ COMPILES = counts(State.COMPILE_COLD, 90_000), counts(State.CALL, 700, 600)
                 "redistributes": 3,
                 "implicit": 2,
                 "collectives": 3,
+                "collective_bytes": 0,
                 "reads": 0,
                 "partial_reads": 0,
                 "dtensor_growth": 0,
@@ -145,7 +146,9 @@ COMPILES = counts(State.COMPILE_COLD, 90_000), counts(State.CALL, 700, 600)
         ),
         (  # one step from empty caches has no growth
             Steps("step", (), (StepCounts(unpropagated=2, dtensor_growth=5),)),
-            dict.fromkeys(("misses_per_step", "redistributes", "implicit", "collectives"), 0)
+            dict.fromkeys(
+                ("misses_per_step", "redistributes", "implicit", "collectives", "collective_bytes"), 0
+            )
             | {"reads": 0, "partial_reads": 0, "calls": 2},
         ),
         (Steps("step", (), ()), {}),
@@ -167,7 +170,7 @@ def test_miss_of_few_samples_has_infinite_scatter() -> None:
 
 def test_every_metric_has_one_name() -> None:
     metrics = list(metric_names())
-    assert len(set(metrics)) == len(metrics) == 22
+    assert len(set(metrics)) == len(metrics) == 25
 
 
 # Names

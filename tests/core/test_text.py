@@ -170,7 +170,7 @@ def test_names_differing_beyond_an_index_are_unchanged(names: list[str]) -> None
     [
         ("mises=0", LIMITS, "misses"),
         ({"redistribute": 0}, LIMITS, "redistributes"),
-        (["misses=0", "colectives=1"], LIMITS, "collectives"),
+        (["misses=0", "colectives=1"], LIMITS, "collectives or collective_bytes"),
         ("misses=x", LIMITS, ""),
         ("htlm:out.html", EXPORTS, "html"),
         ("csv:", EXPORTS, ""),

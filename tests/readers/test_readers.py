@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,14 @@ from pytest_dtdispatch.core.verdicts import CountChange, RowVerdict, TimeChange,
 from pytest_dtdispatch.report.data import run_text
 from pytest_dtdispatch.report.document import notice
 from pytest_dtdispatch.report.run import FailedTest, ReportedRun
+from pytest_dtdispatch.steps.data import NUMBERING
 from pytest_dtdispatch.steps.events import (
     Collective,
     Miss,
     QueriedCache,
     Read,
     Redistribution,
+    StepEvent,
     Unwrapping,
     Wrapping,
 )
@@ -131,6 +133,24 @@ def test_unknown_field_is_allowed_everywhere() -> None:
         if "name" in each or "test" in each or "format" in each or "event" in each:
             each["added_later"] = [1]
     VALIDATOR.validate(data)
+
+
+EVENTS = (Miss, Redistribution, Collective, Wrapping, Unwrapping, Read)
+
+
+@pytest.mark.parametrize("kind", EVENTS)
+def test_schema_describes_exactly_the_fields_of_an_event(kind: type[StepEvent]) -> None:
+    definition = VALIDATOR.schema["$defs"]["event"]
+    [of_kind] = [
+        each["then"]
+        for each in definition["allOf"]
+        if kind.__name__.lower()
+        in each["if"]["properties"]["event"].get("enum", [each["if"]["properties"]["event"].get("const")])
+    ]
+    written = {field.name for field in fields(kind)} - {*NUMBERING}
+    described = of_kind["properties"].keys() | ({"op"} & written)
+    assert described == written
+    assert {*of_kind["required"]} | ({"op"} & written) == written
 
 
 @pytest.mark.parametrize("kind", ["steps", "budget", "compared", "scaling", "compiled"])

@@ -70,7 +70,7 @@ def test_count_lists_its_components() -> None:
 def test_counts_are_zero_if_nothing_is_measured() -> None:
     steps = Steps("train", (), ())
     numbers = [getattr(steps, name) for name in dir(steps) if name.endswith("_per_step") and name[0] != "_"]
-    assert len(numbers) == 11
+    assert len(numbers) == 12
     assert not any((steps.calls, steps.unsteady, *numbers))
 
 

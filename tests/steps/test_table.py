@@ -11,9 +11,18 @@ from hypothesis import strategies as st
 from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.text import MOST_LISTED
-from pytest_dtdispatch.core.verdicts import complaint
+from pytest_dtdispatch.core.verdicts import CountChange, Verdict, complaint
 from pytest_dtdispatch.report.document import View
-from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache, Read, Redistribution, Wrapping
+from pytest_dtdispatch.steps.data import steps_data
+from pytest_dtdispatch.steps.events import (
+    Collective,
+    Miss,
+    QueriedCache,
+    Read,
+    Redistribution,
+    Wrapping,
+    by_cause,
+)
 from pytest_dtdispatch.steps.model import StepCounts, Steps, state_of
 from pytest_dtdispatch.steps.table import LIMITS, document, judge
 from tests.rendered import lines_of
@@ -26,7 +35,8 @@ STEADY = StepCounts(hits=12, events=(Collective("all_reduce"),))
 MISSING = StepCounts(hits=11, events=(MISS, GATHER), cache_growth=(("native", 1), ("python", 0)))
 SHARE = Read("item", "f32[]", ("P",), is_partial=True)
 # A step with two events of each kind.
-RAN = Collective("all_gather", 64), Collective("all_reduce", 8)
+RAN = Collective("all_gather", 64, mesh_dim="tp"), Collective("all_reduce", 8, mesh_dim="dp/tp")
+OF_BYTES = ("collective_bytes", "collective_bytes[DIM]")
 TWO = StepCounts(
     events=(MISS, MISS, GATHER, GATHER, *RAN, WRAPPED, WRAPPED, SHARE, SHARE),
     cache_growth=(("native", 2), ("FakeTensor", 1)),
@@ -99,7 +109,7 @@ def test_worst_line_names_test_and_count_per_step() -> None:
 def test_verbose_lists_redistributions_collectives_and_the_warm_up() -> None:
     step = StepCounts(events=(GATHER, RAN[0]))
     text = text_of(Steps("train", (MISSING, STEADY), (step, step)), verbose=True)
-    for ran in ("mm.default: f32[8,8] S0 -> R, 256 bytes", "ran all_gather: 64 bytes"):
+    for ran in ("mm.default: f32[8,8] S0 -> R, 256 bytes", "ran all_gather: 64 bytes over tp"):
         assert f"    {ran} (once in each of steps 1-2)" in text
     assert "    misses of each step of the warm-up: 1, 0" in text
 
@@ -120,11 +130,71 @@ def test_state_names_the_problem_of_a_step(steps: Steps, state: str) -> None:
     assert ("    unsteady: 1 calls in step 1 and 2 in step 2" in text_of(steps)) == (state == "unsteady")
 
 
-@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("limit", [name for name in LIMITS if name not in OF_BYTES])
 def test_step_over_its_limit_is_reported_with_count(limit: str) -> None:
+    limit = limit.replace("DIM", "tp")
     title, excess, *_ = complaint(judge(steps_of(StepCounts(), TWO), {limit: 1})).splitlines()
     assert (title, excess) == ("train: over its limits", f"{limit}=1, and step 2 has 2")
     assert not complaint(judge(steps_of(TWO), {limit: 2}))
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("collective_bytes", 72),
+        ("collective_bytes[tp]", 72),
+        ("collective_bytes[dp]", 8),
+        ("collective_bytes[ep]", 0),
+        ("collectives[dp]", 1),
+        ("collectives[ep]", 0),
+    ],
+)
+def test_limit_of_a_dimension_counts_only_its_collectives(name: str, found: int) -> None:
+    steps = steps_of(replace(TWO, mesh_dims=("dp", "ep", "tp")))
+    assert not complaint(judge(steps, {name: found}))
+    [verdict] = judge(steps, {name: found - 1})
+    assert (verdict.verdict, verdict.change) == (Verdict.REGRESSED, CountChange(found - 1, found))
+
+
+@pytest.mark.parametrize(("dims", "valid"), [(("ep",), "dp, ep, tp"), ((), "dp, tp")])
+def test_limit_of_an_unknown_dimension_fails(dims: tuple[str, ...], valid: str) -> None:
+    [verdict] = judge(steps_of(replace(TWO, mesh_dims=dims)), {"collectives[pp]": 9})
+    assert verdict.verdict is Verdict.MISSING
+    assert verdict.details == (
+        f"collectives[pp]=9 judged nothing: no mesh has this dimension; valid: {valid}",
+    )
+    [without_meshes] = judge(steps_of(StepCounts()), {"collective_bytes[tp]": 0})
+    assert without_meshes.verdict is Verdict.MISSING
+
+
+def test_collective_shows_dtype_and_mesh_dimension() -> None:
+    ran = Collective("all_gather", 4096, dtype="f32", mesh_dim="tp", group="0-3")
+    assert str(ran) == "all_gather: 4,096 bytes f32 over tp"
+    assert str(replace(ran, mesh_dim="0")) == "all_gather: 4,096 bytes f32 over dim 0"
+    assert str(replace(ran, mesh_dim="", group="0,4")) == "all_gather: 4,096 bytes f32 over ranks 0,4"
+    assert str(replace(ran, elsewhere="x")) == "all_gather: 4,096 bytes f32 over tp (x)"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [Collective("all_gather", 64, dtype="bf16"), Collective("all_gather", 64, mesh_dim="dp")],
+    ids=["dtype", "mesh_dim"],
+)
+def test_collectives_of_different_kinds_are_not_merged(other: Collective) -> None:
+    ran = Collective("all_gather", 64)
+    [data] = steps_data([steps_of(StepCounts(events=(ran,)), StepCounts(events=(other,)))])
+    assert [(each["dtype"], each["mesh_dim"]) for each in data["events"]] == [
+        ("", ""),
+        (other.dtype, other.mesh_dim),
+    ]
+
+
+def test_ranks_of_groups_are_not_merged_into_ranges() -> None:
+    steps = [StepCounts(events=(Collective("all_reduce", 64, group=ranks),)) for ranks in ("0,2", "1,3")]
+    assert by_cause([step.events for step in steps]) == [
+        "all_reduce: 64 bytes over ranks 0,2 (once in step 1)",
+        "all_reduce: 64 bytes over ranks 1,3 (once in step 2)",
+    ]
 
 
 def test_reads_are_shown_if_a_step_has_any() -> None:
@@ -139,7 +209,7 @@ def test_reads_are_shown_if_a_step_has_any() -> None:
 
 @pytest.mark.parametrize("steps", [Steps("train", (TWO,), (StepCounts(),)), Steps("train", (), ())])
 def test_warmup_and_unlimited_steps_are_not_judged(steps: Steps) -> None:
-    assert not complaint(judge(steps, dict.fromkeys(LIMITS, 0)))
+    assert not complaint(judge(steps, dict.fromkeys((name for name in LIMITS if "[" not in name), 0)))
     assert not complaint(judge(steps_of(TWO), {}))
 
 
@@ -171,7 +241,8 @@ def test_excess_lists_its_components_up_to_limit() -> None:
     assert complaint(judge(steps_of(TWO), {"redistributes": 0, "collectives": 1})) == (
         "train: over its limits\n"
         f"redistributes=0, and step 1 has 2\n    {GATHER} (2x)\n"
-        "collectives=1, and step 1 has 2\n    all_gather: 64 bytes\n    all_reduce: 8 bytes"
+        "collectives=1, and step 1 has 2\n"
+        "    all_gather: 64 bytes over tp\n    all_reduce: 8 bytes over dp/tp"
     )
     different = tuple(replace(MISS, signature=f"mm {i}") for i in range(MOST_LISTED + 3))
     text = complaint(judge(steps_of(StepCounts(events=different)), {"misses": 0}))

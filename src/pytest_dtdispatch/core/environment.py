@@ -244,6 +244,20 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
+def ranks_range(ranks: Sequence[int]) -> str:
+    """Format the ranks of a group; the middle of a long list is omitted.
+
+    Example:
+        >>> ranks_range([0, 1, 2, 3]), ranks_range([0, 4]), ranks_range(range(0, 256, 16))
+        ('0-3', '0,4', '0,16,32,...,240 (16 ranks)')
+    """
+    if len(ranks) > 2 and [*ranks] == [*range(ranks[0], ranks[0] + len(ranks))]:
+        return f"{ranks[0]}-{ranks[-1]}"
+    if len(ranks) > 8:
+        return f"{','.join(map(str, ranks[:3]))},...,{ranks[-1]} ({len(ranks)} ranks)"
+    return ",".join(map(str, ranks))
+
+
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:
     text = environ.get(name, "")
     return int(text) if text.isascii() and text.isdecimal() else default

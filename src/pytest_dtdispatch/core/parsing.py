@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.plain_data import MOST
-from pytest_dtdispatch.core.text import nearest, shown
+from pytest_dtdispatch.core.text import name_of_any_dim, nearest, shown
 from pytest_dtdispatch.core.verdicts import THRESHOLD_FIELDS, THRESHOLD_STATES, Threshold
 
 T = TypeVar("T")
@@ -224,6 +224,8 @@ def read_choice(value: Any, choices: Sequence[str]) -> str:
 def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
     """Parse limits by name: ``misses=0,collectives=4``, several such strings, or a dict.
 
+    A name with ``[DIM]`` is valid for any mesh dimension, as in ``collectives[tp]=4``.
+
     Example:
         >>> read_limits("misses=0, recompiles=1", ("misses", "recompiles"))
         {'misses': 0, 'recompiles': 1}
@@ -239,7 +241,8 @@ def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
             for name, text in pairs
             if (number := _whole(text, 0)) is not None and number < MOST
         }
-        return read if len(read) == len(pairs) and read.keys() <= set(names) else None
+        is_valid = len(read) == len(pairs) and set(map(name_of_any_dim, read)) <= set(names)
+        return read if is_valid else None
 
     each_once = f"whole numbers from 0 to 2**63-1 by name, each once, of {', '.join(names)}"
     return _parsed(f"a list of limits such as misses=0,collectives=4: {each_once}", limits, value, names)

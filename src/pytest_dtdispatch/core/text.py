@@ -135,12 +135,33 @@ def nearest(typed: object, valid: Iterable[str]) -> str:
     words = [word for word in re.findall(r"[-\w]*[a-zA-Z][-\w]*", text[:1000]) if word not in names]
     for word in words:
         start = len(os.path.commonprefix([word, *names]))  # noqa: RUF071 (of characters, not of folders)
-        ends = {name[start:]: name for name in names}
+        ends = {name[start:]: name for name in names if "[" not in name}
         typings = dict.fromkeys((word[start:], word[start:].lower()))
         found = (get_close_matches(text, ends, n=2, cutoff=0.65) for text in typings)
         if similar := next(filter(None, found), ()):
             return f"; did you mean {' or '.join(ends[end] for end in similar)}?"
     return ""
+
+
+def name_of_dim(name: str, dim: str) -> str:
+    """Return the name of a count of one mesh dimension, as limits and files have it.
+
+    Example:
+        >>> name_of_dim("collective_bytes", "tp")
+        'collective_bytes[tp]'
+    """
+    return f"{name}[{dim}]"
+
+
+def name_of_any_dim(name: str) -> str:
+    """Return the name of a count with a placeholder for its mesh dimension, if it has one.
+
+    Example:
+        >>> name_of_any_dim("collective_bytes[tp]"), name_of_any_dim("misses")
+        ('collective_bytes[DIM]', 'misses')
+    """
+    count, bracket, dim = name.partition("[")
+    return f"{count}[DIM]" if bracket and dim.endswith("]") and len(dim) > 1 else name
 
 
 def first_of(items: Sequence[object], most: int, how_all: str = "") -> list[str]:

@@ -31,7 +31,7 @@ from pytest_dtdispatch.core.results import (
 )
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import nearest, plural, shown
+from pytest_dtdispatch.core.text import name_of_any_dim, nearest, plural, shown
 from pytest_dtdispatch.core.verdicts import CountChange, Judgement, RowVerdict, Verdict, judged
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.selection import name_renamed
@@ -41,7 +41,8 @@ T = TypeVar("T")
 LONGEST_LINE = 10_000
 LONGEST_REASON = 500
 RESULTS_FORM = "name,metric,value[,signature]"
-REPORTED = ("calls",)  # metrics without verdicts unless the expected file has a row for them
+# Metrics without verdicts unless the expected file has a row for them.
+REPORTED = ("calls", "collective_bytes", "collectives[DIM]", "collective_bytes[DIM]")
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,7 @@ def _fields(line: str, form: str, metrics: MetricNames) -> list[str]:
         raise ValueError("the name is empty")
     if len(name) > LONGEST_NAME:
         raise ValueError(f"a name of more than {LONGEST_NAME:,} characters")
-    if metric not in metrics:
+    if name_of_any_dim(metric) not in metrics:
         raise ValueError(
             f"unknown metric {shown(metric)}; valid: {', '.join(metrics)}{nearest(metric, metrics)}"
         )
@@ -265,7 +266,7 @@ def judge_results(
     found = by_name(results)
     verdicts = [_judge_row(row, found.pop((row.name, row.metric), None), tests) for row in expected]
     add = "the expected file has no such row: add one to gate it"
-    new = [result for result in found.values() if result.metric not in REPORTED]
+    new = [result for result in found.values() if name_of_any_dim(result.metric) not in REPORTED]
     verdicts += [
         RowVerdict(result.row, Verdict.NEW, None, add, f"{result.metric} {result.value:,}") for result in new
     ]
@@ -329,7 +330,8 @@ def update_expected(
         found = by_name(results)
         if margin is None and not listed & found.keys():
             raise ValueError(f"{results_path} has no result for any row of {path}")
-        new = [each for key, each in found.items() if key not in listed and each.metric not in REPORTED]
+        is_judged = {key: name_of_any_dim(each.metric) not in REPORTED for key, each in found.items()}
+        new = [each for key, each in found.items() if key not in listed and is_judged[key]]
         changed = [replace(row, reason=reason) for row in corrections(file.rows, results)]
         added = []
         if margin is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_dtdispatch.core.measurement import Measurement, State
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.store import TestRecord
+from pytest_dtdispatch.core.text import name_of_any_dim
 from pytest_dtdispatch.core.verdicts import (
     LIMITS,
     MAX_BLOCKS,
@@ -122,11 +123,9 @@ class Gates:
         verdicts: list[RowVerdict] = []
         for kind in KINDS.values():
             if kind.limits and not any(record.results.get(kind.name) for record in records.values()):
-                own = {name: most for name, most in self.settings.limits.items() if name in kind.limits}
-                limits = [f"--dtdispatch-max {name}={most}" for name, most in own.items()]
-                verdicts += [
-                    judged_nothing(RowId("", limit), limit, kind, self.skip_reason) for limit in limits
-                ]
+                for limit in limit_texts(self.settings.limits, kind.limits):
+                    of_run = f"--dtdispatch-max {limit}"
+                    verdicts.append(judged_nothing(RowId("", of_run), of_run, kind, self.skip_reason))
         verdicts += [verdict for record in records.values() for verdict in record.verdicts]
         if verdicts:
             yield Judgement(tuple(verdicts), LIMITS, tuple(over(verdicts)))
@@ -278,6 +277,13 @@ def judged_nothing(row: RowId, criterion: str, kind: Kind, skip_reason: str) -> 
     return unjudged(row, criterion, skip_reason or kind.nothing, verdict)
 
 
-def limits_text(limits: Mapping[str, int], names: Iterable[str]) -> str:
-    """Format the limits with these names."""
-    return ", ".join(f"{name}={limits[name]}" for name in names if name in limits)
+def limit_texts(limits: Mapping[str, int], names: Sequence[str]) -> list[str]:
+    """Format the limits with these names, in the order of the names."""
+    valid = (name for name in limits if name_of_any_dim(name) in names)
+    ordered = sorted(valid, key=lambda name: names.index(name_of_any_dim(name)))
+    return [f"{name}={limits[name]}" for name in ordered]
+
+
+def limits_text(limits: Mapping[str, int], names: Sequence[str]) -> str:
+    """Format the limits with these names as one text."""
+    return ", ".join(limit_texts(limits, names))

@@ -26,6 +26,7 @@ METRICS = ("time", "counts", "instructions")
 EXPORTS = ("csv", "json", "github-action-benchmark", "bencher", "html", "markdown", "trace")
 LIMITS = (
     *("misses", "cache_growth", "spec_growth", "redistributes", "implicit", "collectives", "wraps"),
+    *("collective_bytes", "collectives[DIM]", "collective_bytes[DIM]"),
     *("reads", "partial_reads", "dtensor_growth", "calls"),
     *("recompiles", "graph_breaks"),
 )

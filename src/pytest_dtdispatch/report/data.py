@@ -15,7 +15,7 @@ from pytest_dtdispatch.core.verdicts import Judgement
 from pytest_dtdispatch.report.document import KINDS, Paragraph, plain
 from pytest_dtdispatch.report.run import ReportedRun
 
-FORMAT, VERSION = "pytest-dtdispatch results", 2
+FORMAT, VERSION = "pytest-dtdispatch results", 3
 DIGITS = 6  # significant digits of a float: no time is measured more precisely
 
 

@@ -181,6 +181,7 @@ class StepCounter:
         stack.enter_context(observe_ops(self))
         stack.enter_context(observe_transfers(self._transfers))
         stack.enter_context(observe_reads(self._transfers))
+        self._transfers.mesh_dims.find_meshes()  # before they are frozen
         self._live = LiveObjects()
         stack.callback(self._live.close)
 
@@ -229,7 +230,7 @@ class StepCounter:
         self._collectives += counts.of(Collective)
         growth = self._live.lap()
         counts = replace(self._with_entries(counts), spec_growth=growth.specs, dtensor_growth=growth.tensors)
-        return replace(counts, kept=growth.kinds)
+        return replace(counts, kept=growth.kinds, mesh_dims=self._transfers.mesh_dims.names())
 
     def _with_entries(self, counts: StepCounts) -> StepCounts:
         """Add the growth of caches, and begin a new lap."""

@@ -10,7 +10,7 @@ from typing import Any
 from pytest_dtdispatch.core.events import CodePlace
 from pytest_dtdispatch.core.text import fold_layers
 from pytest_dtdispatch.steps.events import AnyEvent
-from pytest_dtdispatch.steps.model import COUNTS, Steps, state_of
+from pytest_dtdispatch.steps.model import Steps, state_of
 
 # Fields that are no part of a cause.
 NUMBERING = ("place", "call", "tensor_number", "result_number", "memory_number")
@@ -19,13 +19,16 @@ SIZES = ("tensor", "bytes")  # fields that entries do not merge, as each shows o
 
 def steps_data(counted: Sequence[Steps]) -> list[dict[str, Any]]:
     """Return the data of the counted steps of a test. Counts are named as their limits, else by title."""
-    kinds = {kind.limit or kind.title: kind.number for kind in COUNTS if kind.limit or kind.title}
     return [
         {
             "warmup": len(one.warmup),
             "steps": len(one.steps),
             "state": state_of(one).text,
-            "counts": {name: [*map(number, one.steps)] for name, number in kinds.items()},
+            "counts": {
+                name: [*map(kind.number, one.steps)]
+                for kind in one.kinds
+                if (name := kind.limit or kind.title)
+            },
             "cache_growth": one.cache_growth,
             "events": _events(one),
         }

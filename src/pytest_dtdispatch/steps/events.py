@@ -148,20 +148,37 @@ class Collective(StepEvent):
         elsewhere: text with the collective on a mesh of another device; empty if it is the same.
         is_redistributing: whether it is part of a redistribution.
         fsdp_group: number of the group of parameters that FSDP2 gathers or reduces; 0 if it is not FSDP2's.
+        dtype: dtypes of its tensors, such as ``f32``; joined by ``+`` if they differ; empty for a barrier.
+        mesh_dim: name of the mesh dimension of its process group, or its number in a mesh without names;
+            joined by ``/`` if several meshes share the group; empty if no mesh has it.
+        group: ranks of its process group, such as ``0-3`` or ``0,4``.
         place: its source line; None if unknown.
     """
 
     prefix, plural = "ran ", "collectives"
-    common = ("kind",)
+    common = ("kind", "dtype", "mesh_dim", "group")
     kind: str
     bytes: int = field(default=0, compare=False)
     elsewhere: str = field(default="", compare=False)
     is_redistributing: bool = field(default=False, compare=False)
     fsdp_group: int = field(default=0, compare=False)
+    dtype: str = ""
+    mesh_dim: str = ""
+    group: str = field(default="", compare=False)
+
+    @property
+    def mesh_dims(self) -> tuple[str, ...]:
+        """Names of the mesh dimensions of its process group."""
+        return tuple(filter(None, self.mesh_dim.split("/")))
 
     def __str__(self) -> str:
         elsewhere = f" ({self.elsewhere})" if self.elsewhere else ""
-        return self._with_line(f"{self.kind}: {self.bytes:,} bytes{elsewhere}")
+        dtype = f" {self.dtype}" if self.dtype else ""
+        over = f"ranks {self.group}" if self.group else ""
+        if self.mesh_dim:
+            over = f"dim {self.mesh_dim}" if self.mesh_dim.isdecimal() else self.mesh_dim
+        over = f" over {over}" if over else ""
+        return self._with_line(f"{self.kind}: {self.bytes:,} bytes{dtype}{over}{elsewhere}")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -16,7 +16,7 @@ from pytest_dtdispatch.core.checks import (
     signature_mismatch,
 )
 from pytest_dtdispatch.core.results import Advice, Count, NoRows
-from pytest_dtdispatch.core.text import plural, shown, step_name
+from pytest_dtdispatch.core.text import name_of_dim, plural, shown, step_name
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.steps.events import (
     AnyEvent,
@@ -37,6 +37,11 @@ E = TypeVar("E", bound=StepEvent)
 
 class EventLists:
     """Counts derived from a list of events, of one or several steps."""
+
+    @property
+    def mesh_dims(self) -> tuple[str, ...]:
+        """Names of the dimensions of all meshes."""
+        raise NotImplementedError
 
     @property
     def events(self) -> tuple[AnyEvent, ...]:
@@ -78,6 +83,29 @@ class EventLists:
         return dict(sorted(Counter(one.kind for one in self.collective_runs).items()))
 
     @property
+    def collective_bytes(self) -> int:
+        """Bytes of all collectives on this rank."""
+        return _bytes_of(self.collective_runs)
+
+    @property
+    def collectives_by_dim(self) -> dict[str, int]:
+        """Number of collectives by mesh dimension; a collective of several counts for each."""
+        return {dim: len(runs) for dim, runs in self._runs_by_dim().items()}
+
+    @property
+    def collective_bytes_by_dim(self) -> dict[str, int]:
+        """Bytes of collectives by mesh dimension, likewise."""
+        return {dim: _bytes_of(runs) for dim, runs in self._runs_by_dim().items()}
+
+    def _runs_by_dim(self) -> dict[str, list[Collective]]:
+        """Return the collectives of each mesh dimension; those of no dimension have an empty name."""
+        by_dim: defaultdict[str, list[Collective]] = defaultdict(list, {dim: [] for dim in self.mesh_dims})
+        for one in self.collective_runs:
+            for dim in one.mesh_dims or ("",):
+                by_dim[dim].append(one)
+        return dict(sorted(by_dim.items()))
+
+    @property
     def wraps(self) -> tuple[Wrapping, ...]:
         """Conversions of local tensors to DTensors."""
         return self.of(Wrapping)
@@ -111,6 +139,7 @@ class StepCounts(EventLists):
         dtensor_growth: number of ``DTensor`` objects gained, likewise.
         kept: dtype, shape and placements of the DTensors gained, at most three kinds.
         called: distinct calls of a warm-up step with their source lines.
+        mesh_dims: names of the dimensions of all meshes, or their numbers in meshes without names.
     """
 
     hits: int = 0
@@ -121,6 +150,7 @@ class StepCounts(EventLists):
     dtensor_growth: int = 0
     kept: str = field(default="", compare=False)
     called: tuple[str, ...] = field(default=(), compare=False)
+    mesh_dims: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def calls(self) -> int:
@@ -170,6 +200,32 @@ def event_kind(name: str, events: Callable[[StepCounts], Sequence[StepEvent]], m
     )
 
 
+def _bytes_of(collectives: Iterable[Collective]) -> int:
+    return sum(one.bytes for one in collectives)
+
+
+def bytes_kind(name: str, runs: Callable[[StepCounts], Sequence[Collective]]) -> CountKind:
+    """Return the kind that counts the bytes of these collectives."""
+    return CountKind(
+        lambda step: _bytes_of(runs(step)),
+        limit=name,
+        metric=name,
+        details=lambda step: by_cause([runs(step)]),
+        events=runs,
+    )
+
+
+def kinds_of_dim(dim: str) -> tuple[CountKind, CountKind]:
+    """Return the kinds that count the collectives of one mesh dimension, and their bytes."""
+
+    def runs(step: StepCounts) -> list[Collective]:
+        return [one for one in step.collective_runs if dim in one.mesh_dims]
+
+    name = name_of_dim(COLLECTIVES, dim)
+    return event_kind(name, runs, metric=name), bytes_kind(name_of_dim(COLLECTIVE_BYTES, dim), runs)
+
+
+COLLECTIVES, COLLECTIVE_BYTES = "collectives", "collective_bytes"
 IMPLICIT, GROWTH, READS, PARTIAL_READS = "implicit", "dtensor_growth", "reads", "partial_reads"
 COUNTS = (
     event_kind("misses", lambda step: step.missed, metric="misses_per_step"),
@@ -177,7 +233,8 @@ COUNTS = (
     event_kind(IMPLICIT, lambda step: step.implied, metric=IMPLICIT),
     event_kind("wraps", lambda step: step.wraps),
     CountKind(lambda step: len(step.unwraps), per_step="unwraps_per_step"),
-    event_kind("collectives", lambda step: step.collective_runs, metric="collectives"),
+    event_kind(COLLECTIVES, lambda step: step.collective_runs, metric=COLLECTIVES),
+    bytes_kind(COLLECTIVE_BYTES, lambda step: step.collective_runs),
     event_kind(READS, lambda step: step.reads, metric=READS),
     event_kind(PARTIAL_READS, lambda step: step.partial_reads, metric=PARTIAL_READS),
     CountKind(
@@ -246,9 +303,20 @@ class Steps(EventLists, NoRows):
 
     def metrics(self) -> Iterator[tuple[str, int]]:
         """Yield each metric: the maximum over the steps, as in limits."""
-        for kind in COUNTS:
+        for kind in self.kinds:
             if kind.metric and self.steps and not (kind.is_growth and self.is_cold):
                 yield kind.metric, max(0, *map(kind.number, self.steps))
+
+    @property
+    def mesh_dims(self) -> tuple[str, ...]:
+        """Names of the dimensions of all meshes, and of those that collectives ran over."""
+        ran = {dim for step in self.steps for one in step.collective_runs for dim in one.mesh_dims}
+        return tuple(sorted(ran.union(*(step.mesh_dims for step in self.steps))))
+
+    @property
+    def kinds(self) -> tuple[CountKind, ...]:
+        """All kinds of counts, with those of each mesh dimension."""
+        return (*COUNTS, *itertools.chain.from_iterable(map(kinds_of_dim, self.mesh_dims)))
 
     @property
     def is_cold(self) -> bool:
@@ -307,6 +375,12 @@ class Steps(EventLists, NoRows):
     def collectives_per_step(self) -> float:
         """Collectives per step, with a list."""
         return self._per_step([step.collective_runs for step in self.steps])
+
+    @property
+    def collective_bytes_per_step(self) -> float:
+        """Bytes of collectives per step, with a list."""
+        runs = [step.collective_runs for step in self.steps]
+        return Count(self.collective_bytes, len(self.steps), by_cause(runs))
 
     @property
     def wraps_per_step(self) -> float:

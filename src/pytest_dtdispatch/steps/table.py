@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.text import plural
-from pytest_dtdispatch.core.verdicts import RowVerdict, judge_count
+from pytest_dtdispatch.core.text import name_of_any_dim, plural
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict, judge_count, unjudged
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
 from pytest_dtdispatch.steps.data import steps_data
 from pytest_dtdispatch.steps.events import (
@@ -28,6 +28,7 @@ from pytest_dtdispatch.steps.model import (
     CountKind,
     StepCounts,
     Steps,
+    kinds_of_dim,
     state_of,
 )
 
@@ -35,7 +36,9 @@ from pytest_dtdispatch.steps.model import (
 COLUMNS = sorted(
     (kind for kind in COUNTS if kind.title), key=lambda kind: kind.title not in ("calls", "hits")
 )
-LIMITS = tuple(kind.limit for kind in COLUMNS if kind.limit)
+# Names of limits and of metrics; those of a mesh dimension have a placeholder for it.
+OF_ANY_DIM = tuple(kind.limit for kind in kinds_of_dim("DIM"))
+LIMITS = (*(kind.limit for kind in COUNTS if kind.limit), *OF_ANY_DIM)
 RARE = (IMPLICIT, READS, PARTIAL_READS)  # columns that are omitted if all steps have 0
 MEANINGS = {
     "misses": "calls whose sharding was propagated",
@@ -162,7 +165,12 @@ def _range(counts: Sequence[int]) -> str:
 def judge(counted: Steps, limits: Mapping[str, int]) -> Iterator[RowVerdict]:
     """Compare the worst step with each limit."""
     steps = counted.steps
-    for kind in COLUMNS:
+    for name in limits if steps else ():
+        if name_of_any_dim(name) in OF_ANY_DIM and name not in {kind.limit for kind in counted.kinds}:
+            valid = ", ".join(counted.mesh_dims) or "there are none"
+            reason = f"no mesh has this dimension; valid: {valid}"
+            yield unjudged(RowId("", counted.name), f"{name}={limits[name]}", reason, Verdict.MISSING)
+    for kind in counted.kinds:
         limit = kind.limit
         if limit in limits and steps:
             worst = max(steps, key=kind.number)
@@ -175,7 +183,7 @@ def judge(counted: Steps, limits: Mapping[str, int]) -> Iterator[RowVerdict]:
 KIND = Kind(
     Steps.kind,
     document,
-    tuple(kind.metric for kind in COUNTS if kind.metric),
+    (*(kind.metric for kind in COUNTS if kind.metric), *OF_ANY_DIM),
     judge,
     LIMITS,
     title="Counts of each step",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,9 +16,10 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
+from pytest_dtdispatch.core.environment import ranks_range
 from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.lines.frames import is_running, running_instance
-from pytest_dtdispatch.replay.call import placement_text, spec_text
+from pytest_dtdispatch.replay.call import dtype_text, placement_text, spec_text
 from pytest_dtdispatch.steps.events import (
     EXPLICIT,
     Collective,
@@ -28,6 +30,7 @@ from pytest_dtdispatch.steps.events import (
     placement_change,
 )
 from pytest_dtdispatch.torchapi.autograd import origins_of_logits
+from pytest_dtdispatch.torchapi.mesh_dims import MeshDims, group_among
 from pytest_dtdispatch.torchapi.observe import Conversion, Converter, fsdp_group_type
 from pytest_dtdispatch.torchapi.ops import count_sharded_matrices, leaves_of, op_name
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
@@ -48,6 +51,7 @@ from pytest_dtdispatch.torchapi.tensors import (
 
 Function = Callable[..., Any]
 
+BARRIER = "barrier"
 # An op of this loss that needs all classes of a sample.
 LOSS, SOFTMAX = torch.nn.functional.cross_entropy.__code__, "_log_softmax."
 
@@ -79,6 +83,7 @@ class Running(threading.local):
     is_in_collective = False
     exchange: Callable[[Collective], Collective] | None = None  # how an exchange of shards is counted
     place: CodePlace | None = None  # line of the redistribution
+    mesh: Any = None  # mesh of the redistribution
     converting = ""  # name of the conversion
     is_observed = False  # whether torch has marked the next redistribution as implicit
     is_reading = False
@@ -98,6 +103,7 @@ class TransferRecorder:
         self._log = log
         self._running = Running()
         self._numbers = TensorNumbers()
+        self.mesh_dims = MeshDims()
         self._optimizers, self._fsdp_groups = WeakIdKeyDictionary(), WeakIdKeyDictionary()
         # Position in the log, and explicit redistribution, by its node in the graph of autograd.
         self._graph = WeakIdKeyDictionary()
@@ -127,8 +133,9 @@ class TransferRecorder:
             matrices = self._matrices() if place.phase is Phase.OPTIMIZER else 0
             is_for_loss = running.implied_by.startswith(SOFTMAX) and is_running(sys._getframe(1), LOSS)
         placements = _placements(source), _placements(target)
+        self.mesh_dims.add(source.mesh)
         with (
-            patch.multiple(running, collective_bytes=0, place=place),
+            patch.multiple(running, collective_bytes=0, place=place, mesh=source.mesh),
             ProfilerRange("redistribution", lambda: placement_change(*placements)),
         ):
             result = redistribute(*args, **kwargs)
@@ -170,10 +177,23 @@ class TransferRecorder:
         place = self._running.place or self._here()
         with patch.object(self._running, "is_in_collective", True), ProfilerRange("collective", lambda: kind):
             result = collective(*args, **kwargs)
-        handled = max(map(_bytes, (*args, *kwargs.values(), result)))
+        values = (*args, *kwargs.values())
+        # The tensor of a barrier only selects its device.
+        handled = 0 if kind == BARRIER else max(map(_bytes, (*values, result)))
+        dtypes = {} if kind == BARRIER else dict.fromkeys(_dtypes(values))
         is_redistributing = self._running.place is not None
         group = 0 if is_redistributing else self._fsdp_group()
-        ran = Collective(kind, handled, "", is_redistributing, group, place=place)
+        dims, ranks = self.mesh_dims.of(group_among(values), self._running.mesh)
+        ran = Collective(
+            kind,
+            handled,
+            is_redistributing=is_redistributing,
+            fsdp_group=group,
+            dtype="+".join(dtypes),
+            mesh_dim="/".join(dims),
+            group=ranks_range(ranks),
+            place=place,
+        )
         exchange = self._running.exchange
         counted = exchange(ran) if exchange else ran
         self._log.append(counted)
@@ -222,6 +242,7 @@ class TransferRecorder:
         wrapped = next((tensor for tensor in tensors if isinstance(tensor, DTensor)), None)
         if wrapped is not None:
             event = Wrapping if converter.kind is Conversion.WRAP else Unwrapping
+            self.mesh_dims.add(wrapped.device_mesh)
             text, placements = spec_text(wrapped), _placements(wrapped)
             is_parameter, place = isinstance(source, torch.nn.Parameter), self._here()
             self._log.append(event(converter.name, text, placements, number, is_parameter, place=place))
@@ -287,3 +308,11 @@ def _bytes(argument: Any) -> int:
         tensor = shards_of_simulated_ranks(argument)[0]
         return ask_tensor(lambda each: int(each.numel() * each.element_size()), tensor, 0)
     return sum(map(_bytes, argument)) if isinstance(argument, (list, tuple)) else 0
+
+
+def _dtypes(argument: Any) -> Iterator[str]:
+    """Yield the dtypes of the tensors in an argument."""
+    if is_tensor(argument):
+        yield dtype_text(argument.dtype)
+    elif isinstance(argument, (list, tuple)):
+        yield from itertools.chain.from_iterable(map(_dtypes, argument))
