@@ -38,6 +38,7 @@ from pytest_dtdispatch.steps.reasons import Called, CallPosition, Reason, Seen, 
 from pytest_dtdispatch.steps.transfers import Function, TransferRecorder
 from pytest_dtdispatch.torchapi.collectives import observe_transfers
 from pytest_dtdispatch.torchapi.groups import is_first_of_group
+from pytest_dtdispatch.torchapi.mesh_dims import MESH_DIMS
 from pytest_dtdispatch.torchapi.observe import observe_ops
 from pytest_dtdispatch.torchapi.ops import hidden_from_constructors, open_modes, takes_tensor
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
@@ -181,7 +182,7 @@ class StepCounter:
         stack.enter_context(observe_ops(self))
         stack.enter_context(observe_transfers(self._transfers))
         stack.enter_context(observe_reads(self._transfers))
-        self._transfers.mesh_dims.find_meshes()  # before they are frozen
+        MESH_DIMS.find_meshes()  # before they are frozen
         self._live = LiveObjects()
         stack.callback(self._live.close)
 
@@ -230,7 +231,7 @@ class StepCounter:
         self._collectives += counts.of(Collective)
         growth = self._live.lap()
         counts = replace(self._with_entries(counts), spec_growth=growth.specs, dtensor_growth=growth.tensors)
-        return replace(counts, kept=growth.kinds, mesh_dims=self._transfers.mesh_dims.names())
+        return replace(counts, kept=growth.kinds, mesh_dims=MESH_DIMS.names())
 
     def _with_entries(self, counts: StepCounts) -> StepCounts:
         """Add the growth of caches, and begin a new lap."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +15,6 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
-from pytest_dtdispatch.core.environment import ranks_range
 from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.lines.frames import is_running, running_instance
 from pytest_dtdispatch.replay.call import dtype_text, placement_text, spec_text
@@ -30,7 +28,7 @@ from pytest_dtdispatch.steps.events import (
     placement_change,
 )
 from pytest_dtdispatch.torchapi.autograd import origins_of_logits
-from pytest_dtdispatch.torchapi.mesh_dims import MeshDims, group_among
+from pytest_dtdispatch.torchapi.mesh_dims import MESH_DIMS, group_among
 from pytest_dtdispatch.torchapi.observe import Conversion, Converter, fsdp_group_type
 from pytest_dtdispatch.torchapi.ops import count_sharded_matrices, leaves_of, op_name
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
@@ -83,7 +81,7 @@ class Running(threading.local):
     is_in_collective = False
     exchange: Callable[[Collective], Collective] | None = None  # how an exchange of shards is counted
     place: CodePlace | None = None  # line of the redistribution
-    mesh: Any = None  # mesh of the redistribution
+    mesh: Any = None  # mesh of the last redistribution
     converting = ""  # name of the conversion
     is_observed = False  # whether torch has marked the next redistribution as implicit
     is_reading = False
@@ -103,7 +101,6 @@ class TransferRecorder:
         self._log = log
         self._running = Running()
         self._numbers = TensorNumbers()
-        self.mesh_dims = MeshDims()
         self._optimizers, self._fsdp_groups = WeakIdKeyDictionary(), WeakIdKeyDictionary()
         # Position in the log, and explicit redistribution, by its node in the graph of autograd.
         self._graph = WeakIdKeyDictionary()
@@ -133,9 +130,10 @@ class TransferRecorder:
             matrices = self._matrices() if place.phase is Phase.OPTIMIZER else 0
             is_for_loss = running.implied_by.startswith(SOFTMAX) and is_running(sys._getframe(1), LOSS)
         placements = _placements(source), _placements(target)
-        self.mesh_dims.add(source.mesh)
+        running.mesh = source.mesh
+        MESH_DIMS.add(source.mesh)
         with (
-            patch.multiple(running, collective_bytes=0, place=place, mesh=source.mesh),
+            patch.multiple(running, collective_bytes=0, place=place),
             ProfilerRange("redistribution", lambda: placement_change(*placements)),
         ):
             result = redistribute(*args, **kwargs)
@@ -179,19 +177,22 @@ class TransferRecorder:
             result = collective(*args, **kwargs)
         values = (*args, *kwargs.values())
         # The tensor of a barrier only selects its device.
-        handled = 0 if kind == BARRIER else max(map(_bytes, (*values, result)))
-        dtypes = {} if kind == BARRIER else dict.fromkeys(_dtypes(values))
+        arguments = () if kind == BARRIER else (*values, result)
+        tensors = [found for each in arguments if (found := _tensors(each))]
+        handled = max((sum(map(_bytes, of_argument)) for of_argument in tensors), default=0)
+        dtypes = dict.fromkeys(tensor.dtype for of_argument in tensors for tensor in of_argument)
         is_redistributing = self._running.place is not None
         group = 0 if is_redistributing else self._fsdp_group()
-        dims, ranks = self.mesh_dims.of(group_among(values), self._running.mesh)
+        mesh = self._running.mesh if is_redistributing else None
+        dims, ranks = MESH_DIMS.of(group_among(values), mesh)
         ran = Collective(
             kind,
             handled,
             is_redistributing=is_redistributing,
             fsdp_group=group,
-            dtype="+".join(dtypes),
+            dtype="+".join(map(dtype_text, dtypes)),
             mesh_dim="/".join(dims),
-            group=ranks_range(ranks),
+            group=ranks,
             place=place,
         )
         exchange = self._running.exchange
@@ -242,7 +243,7 @@ class TransferRecorder:
         wrapped = next((tensor for tensor in tensors if isinstance(tensor, DTensor)), None)
         if wrapped is not None:
             event = Wrapping if converter.kind is Conversion.WRAP else Unwrapping
-            self.mesh_dims.add(wrapped.device_mesh)
+            MESH_DIMS.add(wrapped.device_mesh)
             text, placements = spec_text(wrapped), _placements(wrapped)
             is_parameter, place = isinstance(source, torch.nn.Parameter), self._here()
             self._log.append(event(converter.name, text, placements, number, is_parameter, place=place))
@@ -302,17 +303,14 @@ def _placements(tensor: Any) -> tuple[str, ...]:
     return tuple(map(placement_text, tensor.placements))
 
 
-def _bytes(argument: Any) -> int:
-    """Return the bytes of the tensors in an argument, on the first rank if ranks are simulated."""
-    if is_tensor(argument):
-        tensor = shards_of_simulated_ranks(argument)[0]
-        return ask_tensor(lambda each: int(each.numel() * each.element_size()), tensor, 0)
-    return sum(map(_bytes, argument)) if isinstance(argument, (list, tuple)) else 0
+def _bytes(tensor: torch.Tensor) -> int:
+    """Return the bytes of a tensor, on the first rank if ranks are simulated."""
+    shard = tensor if type(tensor) is torch.Tensor else shards_of_simulated_ranks(tensor)[0]
+    return ask_tensor(lambda each: int(each.numel() * each.element_size()), shard, 0)
 
 
-def _dtypes(argument: Any) -> Iterator[str]:
-    """Yield the dtypes of the tensors in an argument."""
-    if is_tensor(argument):
-        yield dtype_text(argument.dtype)
-    elif isinstance(argument, (list, tuple)):
-        yield from itertools.chain.from_iterable(map(_dtypes, argument))
+def _tensors(argument: Any) -> list[torch.Tensor]:
+    """Return the tensors in an argument."""
+    if isinstance(argument, (list, tuple)):
+        return [tensor for each in argument for tensor in _tensors(each)]
+    return [argument] if is_tensor(argument) else []
