@@ -174,6 +174,18 @@ def test_each_reader_parses_its_valid_values(read: Callable[[Any], Any]) -> None
         assert (parsed, type(parsed)) == (expected, type(expected)), value
 
 
+@pytest.mark.parametrize("dim", ["tp", "dp_cp", "0"])
+def test_limit_of_any_mesh_dimension_is_read(dim: str) -> None:
+    names = ("collectives", "collectives[DIM]")
+    assert read_limits(f"collectives=8, collectives[{dim}]=4", names) == {
+        "collectives": 8,
+        f"collectives[{dim}]": 4,
+    }
+    for value in (f"misses[{dim}]=4", "collectives[]=4", f"collectives[{dim}=4", f"[{dim}]=4"):
+        assert "collectives[DIM]" in refusal(lambda each: read_limits(each, names), value)
+    assert refusal(lambda each: read_limits(each, names[:1]), f"collectives[{dim}]=4")
+
+
 @pytest.mark.parametrize(
     ("read", "message", "values"), REFUSED, ids=lambda part: getattr(part, "__name__", "")
 )

@@ -98,6 +98,16 @@ def test_group_of_the_program_has_ranks_but_no_dimension() -> None:
         assert counts.collective_bytes == 24
 
 
+def test_mesh_without_this_rank_has_its_dimensions() -> None:
+    with named((4,), "dp") as mesh:
+        other = DeviceMesh("cpu", torch.tensor([[1, 2]]), mesh_dim_names=("pp", "ep"))
+        assert mesh.get_coordinate() is not None
+        assert other.get_coordinate() is None
+        counts = counts_of(reduce)
+        assert counts.mesh_dims == ("dp", "ep", "pp")
+        assert counts.collectives_by_dim == {"dp": 1, "ep": 0, "pp": 0}
+
+
 def test_barrier_has_no_bytes_and_no_dtype() -> None:
     with named((4,), "dp"):
         assert ran_in(dist.barrier) == [Ran("barrier", 0, "", "dp", "0-3")]

@@ -32,13 +32,16 @@ from pytest_dtdispatch.steps.model import (
     state_of,
 )
 
-# Calls and hits are the first columns; COUNTS has the order of files.
-COLUMNS = sorted(
-    (kind for kind in COUNTS if kind.title), key=lambda kind: kind.title not in ("calls", "hits")
-)
+
+def in_table_order(kinds: Sequence[CountKind]) -> list[CountKind]:
+    """Sort kinds: calls and hits are the first columns; COUNTS has the order of files."""
+    return sorted(kinds, key=lambda kind: kind.title not in ("calls", "hits"))
+
+
+COLUMNS = [kind for kind in in_table_order(COUNTS) if kind.title]
 # Names of limits and of metrics; those of a mesh dimension have a placeholder for it.
 OF_ANY_DIM = tuple(kind.limit for kind in kinds_of_dim("DIM"))
-LIMITS = (*(kind.limit for kind in COUNTS if kind.limit), *OF_ANY_DIM)
+LIMITS = (*(kind.limit for kind in in_table_order(COUNTS) if kind.limit), *OF_ANY_DIM)
 RARE = (IMPLICIT, READS, PARTIAL_READS)  # columns that are omitted if all steps have 0
 MEANINGS = {
     "misses": "calls whose sharding was propagated",
@@ -170,7 +173,7 @@ def judge(counted: Steps, limits: Mapping[str, int]) -> Iterator[RowVerdict]:
             valid = ", ".join(counted.mesh_dims) or "there are none"
             reason = f"no mesh has this dimension; valid: {valid}"
             yield unjudged(RowId("", counted.name), f"{name}={limits[name]}", reason, Verdict.MISSING)
-    for kind in counted.kinds:
+    for kind in in_table_order(counted.kinds):
         limit = kind.limit
         if limit in limits and steps:
             worst = max(steps, key=kind.number)

@@ -97,8 +97,11 @@ class MeshDims:
         first_seen = self._meshes.get(mesh)
         if first_seen is None or first_seen() is not torch.distributed.group.WORLD:
             return
+        names = mesh.mesh_dim_names or tuple(map(str, range(mesh.ndim)))
+        if ask(lambda each: each.get_coordinate(), mesh, ()) is None:  # this rank is outside of the mesh
+            yield from ((None, name) for name in names)
+            return
         groups: list[Any] = ask(lambda each: each.get_all_groups(), mesh, [])
-        names = mesh.mesh_dim_names or tuple(map(str, range(len(groups))))
         registry = getattr(getattr(mesh, "_root_mesh", None) or mesh, "_pg_registry", None)
         for number, (group, name) in enumerate(zip(groups, names, strict=False)):
             if registry is None:
