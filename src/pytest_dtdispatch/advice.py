@@ -530,13 +530,15 @@ def _communicates(cell: Cell) -> bool:
 
 
 def numbers_one_by_one(observed: Observed) -> Iterator[Advice]:
-    """Advise if plain tensors of one number are reduced one by one at any lines, such as logged metrics."""
+    """Advise if plain tensors of one number are reduced one by one over a group, such as logged metrics."""
     every = _own_collectives(observed)
-    numbers = [one for one in every if one.kind == "all_reduce" and one.bytes <= 8]  # f64 at most
-    if len(numbers) >= MIN_SUMS:
-        seen, change = f"{len(numbers)} numbers reduced one by one", "stack them, and reduce the stack once"
-        ns = observed.cost_ns(numbers[1:], every, _communicates)
-        yield _advice(seen, numbers, change, len(numbers) - 1, "collective", ns)
+    of_one = (one for one in every if one.kind == "all_reduce" and one.bytes <= 8)  # f64 at most
+    for numbers in _grouped(of_one, lambda one: (one.mesh_dim, one.group)):
+        if len(numbers) >= MIN_SUMS:
+            seen = f"{len(numbers)} numbers reduced one by one"
+            change = "stack them, and reduce the stack once"
+            ns = observed.cost_ns(numbers[1:], every, _communicates)
+            yield _advice(seen, numbers, change, len(numbers) - 1, "collective", ns)
 
 
 def gradients_reduced_in_each_pass(observed: Observed) -> Iterator[Advice]:

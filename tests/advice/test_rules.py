@@ -303,6 +303,7 @@ def test_numbers_reduced_at_several_lines_are_stacked() -> None:
     assert not seen(*numbers[:2])
     assert not seen(*(ran("all_reduce", 4096, line) for line in (7, 8, 9)))
     assert not seen(*(replace(one, is_redistributing=True) for one in numbers))
+    assert not seen(numbers[0], *(replace(one, mesh_dim="tp") for one in numbers[1:])), "two groups"
 
 
 def micro_batches(*sizes: int) -> list[Collective]:
