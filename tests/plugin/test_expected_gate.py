@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.cli import main
-from pytest_dtdispatch.core.text import plural
+from pytest_dtdispatch.core.text import name_of_any_dim, plural
+from pytest_dtdispatch.gates.expected import REPORTED
 from tests import pytorch_reader
 from tests.plugin_runs import (
     BURSTS,
@@ -41,11 +42,11 @@ MUL = "test_results.py::test_mul::mul"
 STEP = "test_results.py::test_step::train"
 TIMES = ("dispatch_hit_ns", "dispatch_miss_ns")
 COUNTS = (
-    *("misses_per_step", "redistributes", "implicit", "collectives", "reads", "partial_reads"),
-    *("dtensor_growth", "calls"),
+    *("misses_per_step", "redistributes", "implicit", "collectives", "collective_bytes", "reads"),
+    *("partial_reads", "dtensor_growth", "calls", "collectives[0]", "collective_bytes[0]"),
 )
 KEYS = [(name, metric) for name in (ADD, MUL) for metric in TIMES] + [(STEP, metric) for metric in COUNTS]
-LISTED = [key for key in KEYS if key[1] != "calls"]
+LISTED = [key for key in KEYS if name_of_any_dim(key[1]) not in REPORTED]
 MEASURED = ("--dtdispatch", "--dtdispatch-rounds=5", "--dtdispatch-repeat=2")
 CSV = (*MEASURED, "--dtdispatch-export=csv:results.csv")
 EARLIER = {
@@ -71,7 +72,7 @@ def expected(pytester: pytest.Pytester) -> Path:
         assert run(pytester, *CSV).ret == pytest.ExitCode.OK
         RESULTS.append(results.read_text())
     results.write_text(RESULTS[0])
-    rows = [row for row in RESULTS[0].splitlines() if ",calls," not in row]
+    rows = [row for row in RESULTS[0].splitlines() if name_of_any_dim(row.split(",")[-2]) not in REPORTED]
     lines = [f"{row},{0 if '_ns,' not in row else 0.1}" for row in rows]
     path = pytester.path / "expected.csv"
     path.write_text("\n\n".join(["", *lines, ""]))
@@ -83,11 +84,11 @@ def expected(pytester: pytest.Pytester) -> Path:
 
 def test_results_have_the_format_of_pytorch(pytester: pytest.Pytester) -> None:
     result = run(pytester, *CSV)
-    assert_passed(result, f"12 results written to {pytester.path / 'results.csv'}")
+    assert_passed(result, f"15 results written to {pytester.path / 'results.csv'}")
     found = pytorch_reader.read_results(pytester.path / "results.csv")
     assert list(found) == KEYS
     assert all(10_000 <= found[key] < 20_000 for key in KEYS if key[1] in TIMES)
-    assert [found[STEP, metric] for metric in COUNTS] == [0] * 7 + [1]
+    assert {metric: found[STEP, metric] for metric in COUNTS} == dict.fromkeys(COUNTS, 0) | {"calls": 1}
 
 
 # Raises outside of a test after a test has set `is_over`.

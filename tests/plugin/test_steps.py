@@ -176,8 +176,9 @@ def test_counts_budget_and_times_share_one_name(pytester: pytest.Pytester) -> No
     measure_source(pytester, ONE_NAME, "--dtdispatch-export=csv:results.csv", passed=2)
     file = pytester.path / "results.csv"
     keys = [",".join(row.split(",")[:2]).partition("::")[2] for row in file.read_text().splitlines()]
-    events = ("misses_per_step", "redistributes", "implicit", "collectives", "reads", "partial_reads")
-    metrics = ("dispatch_hit_ns", "dispatch_miss_ns", *events, "dtensor_growth", "calls")
+    events = ("misses_per_step", "redistributes", "implicit", "reads", "partial_reads")
+    collectives = ("collectives", "collective_bytes", "collectives[0]", "collective_bytes[0]")
+    metrics = ("dispatch_hit_ns", "dispatch_miss_ns", *events, *collectives, "dtensor_growth", "calls")
     tests = ("test_counted_first", "test_timed_first")
     assert sorted(keys) == sorted(f"{test}::step,{each}" for test in tests for each in metrics)
 
