@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from pytest_dtdispatch.meshes.groups import fake_mesh
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.model import StepCounts
+from pytest_dtdispatch.torchapi.mesh_dims import MESH_DIMS, GroupDims
 from pytest_dtdispatch.torchapi.observe import optional_module
 
 pytestmark = [pytest.mark.torch]
@@ -106,6 +107,13 @@ def test_mesh_without_this_rank_has_its_dimensions() -> None:
         counts = counts_of(reduce)
         assert counts.mesh_dims == ("dp", "ep", "pp")
         assert counts.collectives_by_dim == {"dp": 1, "ep": 0, "pp": 0}
+
+
+def test_group_outside_of_torch_has_no_dimension() -> None:
+    kind: Any = type("Group", (dist.ProcessGroup,), {})
+    assert MESH_DIMS.of(kind(0, 1)) == MESH_DIMS.of(None) == GroupDims()
+    with named((4,), "dp"):
+        assert MESH_DIMS.of(kind(0, 1)) == MESH_DIMS.of(None) == GroupDims()
 
 
 def test_barrier_has_no_bytes_and_no_dtype() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -41,6 +42,7 @@ class MeshDims:
         self._searched = 0, 0  # references to the class of meshes, and number of known meshes
         self._world: Any = None  # reference to the default group of the names in the next attribute
         self._found: dict[str, GroupDims] = {}  # by the name of the group
+        self._lock = threading.RLock()  # a program may create meshes in several threads
 
     def find_meshes(self) -> None:
         """Find meshes that were created since the last call, except those that ``gc.freeze`` hides."""
@@ -56,21 +58,23 @@ class MeshDims:
     def add(self, mesh: Any) -> None:
         """Add a mesh that is in use, unless it is known."""
         if id(mesh) not in self._ids and type(mesh) is DeviceMesh:
-            self._ids.add(id(mesh))
             world = torch.distributed.group.WORLD
-            self._meshes.setdefault(mesh, (lambda: None) if world is None else weakref.ref(world))
-            self._found = {}
+            with self._lock:
+                self._ids.add(id(mesh))
+                self._meshes.setdefault(mesh, (lambda: None) if world is None else weakref.ref(world))
+                self._found = {}
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all dimensions of live meshes."""
-        self.find_meshes()
-        return _preferred({name for mesh in self._meshes for _, name in self._groups_of(mesh)})
+        with self._lock:
+            self.find_meshes()
+            return _preferred({name for mesh in self._meshes for _, name in self._groups_of(mesh)})
 
     def of(self, group: Any, mesh: Any = None) -> GroupDims:
         """Return the dimensions of a group; if several share it, those of the given mesh."""
-        if group is None:
+        world, key = torch.distributed.group.WORLD, ask(lambda each: str(each.group_name), group, "")
+        if world is None or not key:  # the program created the group itself
             return GroupDims()
-        world, key = torch.distributed.group.WORLD, group.group_name
         if self._world is None or self._world() is not world:
             self._world, self._found = weakref.ref(world), {}
         found = self._found.get(key)
@@ -83,8 +87,9 @@ class MeshDims:
         return found
 
     def _search(self, group: Any) -> GroupDims:
-        self.find_meshes()
-        names = {name for mesh in self._meshes for own, name in self._groups_of(mesh) if own is group}
+        with self._lock:
+            self.find_meshes()
+            names = {name for mesh in self._meshes for own, name in self._groups_of(mesh) if own is group}
         described = _described(group)  # its mesh may be gone
         return GroupDims(_preferred(names or {described} - {""}), ranks_range(_ranks(group)))
 
