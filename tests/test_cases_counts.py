@@ -8,7 +8,9 @@ from tests.case_runs import failures, programs
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-QUICK = ("test_loss_parallel_calls", "test_mesh_reason", "test_rank_ranges")
+QUICK = ("test_loss_parallel_calls", "test_mesh_reason", "test_rank_ranges", "test_reads_double")
+SIMULATED = ("test_local_mesh_reads",)  # its ranks are simulated
+OTHERS = [name for name in programs("counts") if name not in (*QUICK, *SIMULATED)]
 
 
 @pytest.fixture(scope="module")
@@ -18,8 +20,9 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    chosen = [name for name in programs("counts") if name not in QUICK]
-    return failures("counts", tmp_path_factory.mktemp("others"), programs=chosen)
+    found = failures("counts", tmp_path_factory.mktemp("others"), programs=OTHERS)
+    simulated = tmp_path_factory.mktemp("simulated")
+    return found | failures("counts", simulated, "--dtdispatch-backend", "local", programs=SIMULATED)
 
 
 @pytest.mark.parametrize("program", QUICK)
@@ -28,6 +31,6 @@ def test_quick_program_is_right(quick: dict[str, list[str]], program: str) -> No
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("program", [name for name in programs("counts") if name not in QUICK])
+@pytest.mark.parametrize("program", [*OTHERS, *SIMULATED])
 def test_program_is_right(others: dict[str, list[str]], program: str) -> None:
     assert others[program] == []

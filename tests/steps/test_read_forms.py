@@ -32,7 +32,7 @@ SQUARE = torch.eye(3) + torch.arange(9.0).view(3, 3)
 SPARSE = torch.sparse_coo_tensor(
     torch.zeros(1, 2, dtype=torch.long), torch.ones(2), (3,), check_invariants=False
 )
-WEIGHT = torch.ones(2, requires_grad=True)
+WEIGHT: Any = torch.ones(2, requires_grad=True)
 DATA = TensorDataset(torch.arange(8.0))
 
 
@@ -118,23 +118,23 @@ PLAIN: dict[str, tuple[int, Callable[[], Any]]] = {
 class Sharded(NamedTuple):
     """A partial sum, a replicated number and a sharded matrix."""
 
-    total: DTensor
+    total: Any
     number: DTensor
     matrix: DTensor
 
     @property
-    def mesh(self) -> DeviceMesh:
+    def mesh(self) -> Any:
         """Return their mesh."""
         return self.total.device_mesh
 
 
-def reduced(of: Sharded) -> float:
+def reduced(of: Sharded) -> Any:
     local = of.total.to_local()
     dist.all_reduce(local)
     return local.item()
 
 
-def without_gradient(of: Sharded) -> float:
+def without_gradient(of: Sharded) -> Any:
     with torch.no_grad():
         return (of.total.to_local() * 1).item()
 
@@ -187,7 +187,7 @@ def test_each_wait_is_one_read(name: str) -> None:
 
 @pytest.mark.parametrize("name", ON_DTENSORS)
 def test_reads_of_shares_are_partial(name: str, mesh: DeviceMesh) -> None:
-    total = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0)]).sum()
+    total: Any = distribute_tensor(torch.rand(8, 8), mesh, [Shard(0)]).sum()
     assert total.placements == (Partial(),)
     number = DTensor.from_local(torch.ones(()), mesh, [Replicate()])
     of = Sharded(total, number, distribute_tensor(torch.rand(8, 8), mesh, [Shard(0)]))
@@ -305,7 +305,7 @@ def test_lbfgs_reads_are_counted() -> None:
         return loss
 
     # the loss, and the largest gradient
-    assert len(counted(lambda: optimizer.step(closure)).reads) >= 2  # type: ignore[arg-type]
+    assert len(counted(lambda: optimizer.step(closure)).reads) >= 2
 
 
 def test_every_read_in_four_threads_is_partial(mesh: DeviceMesh) -> None:
@@ -327,7 +327,7 @@ def test_copy_on_the_host_has_equal_results() -> None:
         copied = WEIGHT.sum().cpu()
         copied.backward()
         shared = X.cpu()
-        return [copied.item(), WEIGHT.grad.tolist(), shared.data_ptr() == X.data_ptr(), shared.stride()]  # type: ignore[union-attr]
+        return [copied.item(), WEIGHT.grad.tolist(), shared.data_ptr() == X.data_ptr(), shared.stride()]
 
     plain = step()
     WEIGHT.grad = None

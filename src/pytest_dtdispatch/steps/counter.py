@@ -181,6 +181,7 @@ class StepCounter:
         stack.enter_context(self._lines)
         stack.enter_context(observe_ops(self))
         stack.enter_context(observe_transfers(self._transfers))
+        stack.enter_context(self._transfers.origins.observe())
         stack.enter_context(observe_reads(self._transfers))
         MESH_DIMS.find_meshes()  # before they are frozen
         self._live = LiveObjects()
@@ -262,6 +263,7 @@ class StepCounter:
         self._lap += 1
         self._thread.begin(self._lap)
         self._lines.begin_step()
+        self._transfers.origins.begin_step()
         self._log.clear()
         self._python_hits = self._unpropagated = 0
 
@@ -472,6 +474,7 @@ class LoopCounter(StepCounter):
     def record_transfers(self) -> None:
         """Start recording transfers."""
         self._recording.enter_context(observe_transfers(self._transfers))
+        self._recording.enter_context(self._transfers.origins.observe())
         self._recording.enter_context(observe_reads(self._transfers))
         self.records_transfers = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -31,8 +32,9 @@ from pytest_dtdispatch.torchapi.autograd import origins_of_logits
 from pytest_dtdispatch.torchapi.mesh_dims import MESH_DIMS, group_among
 from pytest_dtdispatch.torchapi.observe import Conversion, Converter, fsdp_group_type
 from pytest_dtdispatch.torchapi.ops import count_sharded_matrices, leaves_of, op_name
+from pytest_dtdispatch.torchapi.origins import Origins, may_be_owned, owners_near
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
-from pytest_dtdispatch.torchapi.reads import is_host_read, waits_for_device
+from pytest_dtdispatch.torchapi.reads import READS_OF_SHARES, is_host_read, waits_for_device
 from pytest_dtdispatch.torchapi.tensors import (
     TensorNumbers,
     ask_tensor,
@@ -50,6 +52,8 @@ from pytest_dtdispatch.torchapi.tensors import (
 Function = Callable[..., Any]
 
 BARRIER = "barrier"
+# Reads by checks that only a CPU makes.
+CHECKING = ("item", "equal")
 # An op of this loss that needs all classes of a sample.
 LOSS, SOFTMAX = torch.nn.functional.cross_entropy.__code__, "_log_softmax."
 
@@ -100,6 +104,7 @@ class TransferRecorder:
         self._here = here
         self._log = log
         self._running = Running()
+        self.origins = Origins()
         self._numbers = TensorNumbers()
         self._optimizers, self._fsdp_groups = WeakIdKeyDictionary(), WeakIdKeyDictionary()
         # Position in the log, and explicit redistribution, by its node in the graph of autograd.
@@ -181,6 +186,8 @@ class TransferRecorder:
         tensors = [found for each in arguments if (found := _tensors(each))]
         handled = max((sum(map(_bytes, of_argument)) for of_argument in tensors), default=0)
         dtypes = dict.fromkeys(tensor.dtype for of_argument in tensors for tensor in of_argument)
+        for reduced in itertools.chain(*tensors):
+            self.origins.mark_share(reduced, is_partial=False)
         is_redistributing = self._running.place is not None
         group = 0 if is_redistributing else self._fsdp_group()
         mesh = self._running.mesh if is_redistributing else None
@@ -246,6 +253,8 @@ class TransferRecorder:
             MESH_DIMS.add(wrapped.device_mesh)
             text, placements = spec_text(wrapped), _placements(wrapped)
             is_parameter, place = isinstance(source, torch.nn.Parameter), self._here()
+            if converter.kind is Conversion.WRAP:
+                self.origins.mark_device(wrapped)
             self._log.append(event(converter.name, text, placements, number, is_parameter, place=place))
         return result
 
@@ -262,19 +271,29 @@ class TransferRecorder:
 
     def on_read(self, run: Function, name: str, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         """Record a read of a tensor by the host; nested reads are part of it."""
-        running = self._running
-        is_part = running.is_reading or (running.is_on_cpu and name == "item")
-        if is_part or not is_tensor(tensor) or is_host_read(sys._getframe(1)):
+        running, origins = self._running, self.origins
+        is_part = running.is_reading or (running.is_on_cpu and name in CHECKING)
+        is_uncounted = is_part or not is_tensor(tensor) or is_host_read(sys._getframe(1))
+        if is_uncounted or self._is_on_host(tensor) or (name == "pickle" and is_dtensor(tensor)):
             return run(tensor, *args, **kwargs)
         with patch.object(running, "is_reading", True):
             result = run(tensor, *args, **kwargs)
             if waits_for_device(local_of(tensor)):
                 placements = tensor.placements if is_dtensor(tensor) else ()
-                # Torch redistributes partial tensors for all other ops.
-                is_partial = name == "item" and any(placement.is_partial() for placement in placements)
                 texts = tuple(map(placement_text, placements))
-                self._log.append(Read(name, spec_text(tensor), texts, is_partial, place=self._here()))
+                is_share = any(each.is_partial() for each in placements) and name in READS_OF_SHARES
+                is_share |= origins.is_share(tensor)
+                self._log.append(Read(name, spec_text(tensor), texts, is_share, place=self._here()))
+                if name == "cpu":
+                    return origins.copied(tensor, result)
         return result
+
+    def _is_on_host(self, tensor: Any) -> bool:
+        if not self.origins.is_host(tensor) and may_be_owned(tensor):
+            optimizer = running_instance(sys._getframe(2), Optimizer)
+            for owner in (optimizer,) if optimizer else owners_near(sys._getframe(2)):
+                self.origins.mark_owned(owner)
+        return self.origins.is_host(tensor)
 
     def on_cpu_reader(self, run: Function, *args: Any, **kwargs: Any) -> Any:
         """Run an op that reads numbers only on a CPU."""

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -22,6 +22,8 @@ from torch.distributed.tensor import DTensor
 from pytest_dtdispatch.core.text import TextEnum
 from pytest_dtdispatch.torchapi.patches import Wrap, calling, patched
 
+FOLDER = __name__.rpartition(".")[0]
+PASSING = (FOLDER, "torch._compile", "torch._dynamo.eval_frame")  # modules that call functions for others
 TENSOR, API = "torch.distributed.tensor", "torch.distributed.tensor._api"
 REDISTRIBUTE = "torch.distributed.tensor._redistribute"
 FSDP_PACKAGES = ("torch.distributed.fsdp._fully_shard", "torch.distributed._composable.fsdp")
@@ -154,7 +156,9 @@ POINTS = {
     "fsdp_module": Point(FSDP_MODULES, "FSDPModule", ("unshard", "reshard")),
     "backward": Point(("torch.autograd.graph",), "", ("_engine_run_backward",), is_required=True),
     "compiled_code": Point(("torch._dynamo.eval_frame",), "", ("_maybe_set_eval_frame",)),
+    "included_keys": Point(("torch._C",), "", ("_dispatch_tls_local_include_set",), is_required=True),
     "profiler": Point((PROFILER,), "profile", ("_prepare_trace", "_start_trace")),
+    "range": Point((PROFILER,), "record_function", ("__enter__",), is_required=True),
     "itt": Point((PROFILER,), "emit_itt", ("__enter__",)),
     "nvtx": Point((PROFILER,), "emit_nvtx", ("__enter__",)),
     "simulation": Point((SIMULATION,), "LocalTensorMode", ("__enter__", "__exit__")),
@@ -210,6 +214,26 @@ def before(point: str, listener: Callable[..., object]) -> AbstractContextManage
 def around(methods: Mapping[Key, Method], is_hidden: bool = True) -> AbstractContextManager[None]:
     """Route each call through a method, in every thread; ``is_hidden`` is that of ``calling``."""
     return patch({point: calling(method, is_hidden) for point, method in methods.items()})
+
+
+def program_frame(frame: FrameType) -> FrameType:
+    """Return the innermost frame outside of this folder, and of a dispatch mode that passed an op on."""
+    while (module_of(frame).startswith(PASSING) or frame.f_code.co_name == "_call_wrapper") and frame.f_back:
+        frame = frame.f_back
+        if module_of(frame) == "torch._ops":  # calls ops for modes
+            frame = _caller_of_mode(frame) or frame
+    return frame
+
+
+def _caller_of_mode(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and frame.f_code.co_name != "__torch_dispatch__":
+        frame = frame.f_back
+    return frame and frame.f_back
+
+
+def module_of(frame: FrameType) -> str:
+    """Return the name of the module whose code a frame runs."""
+    return str(frame.f_globals.get("__name__", ""))
 
 
 class Conversion(TextEnum):

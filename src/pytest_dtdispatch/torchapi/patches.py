@@ -310,12 +310,15 @@ def calling(method: Callable[..., Any], is_hidden: bool = True) -> Wrap:
 
 
 @contextmanager
-def kernels_routed(namespace: str, listeners: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
+def kernels_routed(
+    namespace: str, listeners: Mapping[Any, Callable[..., Any]], key: str = "BackendSelect"
+) -> Iterator[None]:
     """Route calls of ops of a namespace through listeners, which get a function that runs the op first.
 
-    The kernels are registered for BackendSelect, a key below autograd for which the ops have no kernels.
+    The kernels are registered for a key for which the ops have none; BackendSelect is below autograd.
     """
-    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    parsed: Any = torch._C._parse_dispatch_key(key)
+    below = torch._C._dispatch_keyset_full_after(parsed)
 
     def kernel_of(op: Any, listener: Callable[..., Any]) -> Any:
         def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -328,7 +331,7 @@ def kernels_routed(namespace: str, listeners: Mapping[Any, Callable[..., Any]]) 
 
     with torch.library._scoped_library(namespace, "IMPL") as library:
         for op, listener in listeners.items():
-            library.impl(op.name(), kernel_of(op, listener), "BackendSelect", with_keyset=True)
+            library.impl(op.name(), kernel_of(op, listener), key, with_keyset=True)
         yield
 
 

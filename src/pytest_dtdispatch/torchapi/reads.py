@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import Any
+from unittest.mock import patch as patch_attribute
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.torchapi.compiler import is_generated
-from pytest_dtdispatch.torchapi.observe import Point, patch
+from pytest_dtdispatch.torchapi.observe import (
+    FOLDER,
+    SIMULATION,
+    Point,
+    around,
+    module_of,
+    patch,
+    program_frame,
+)
 from pytest_dtdispatch.torchapi.patches import (
     call_hidden,
     has_torch_function,
@@ -24,7 +35,10 @@ from pytest_dtdispatch.torchapi.patches import (
 OPS = {
     "_local_scalar_dense": "item",
     "nonzero": "nonzero",
+    "nonzero.out": "nonzero",
     "masked_select": "masked_select",
+    "masked_select.out": "masked_select",
+    "_coalesce": "coalesce",
     "equal": "equal",
     "_unique2": "unique",
     "unique_dim": "unique",
@@ -35,21 +49,34 @@ OPS = {
 # Ops that read values only on a CPU: to check arguments, and numbers that a GPU kernel reads itself.
 CPU_READERS = (
     *("_index_put_impl_", "multinomial", "_assert_async", "_assert_async.msg"),
+    *("linalg_lu_solve", "linalg_lu_solve.out"),
     *("_fused_sgd_", "_fused_adam_", "_fused_adamw_", "_fused_adagrad_"),
     *("_fused_sgd_.tensor_lr", "_fused_adam_.tensor_lr", "_fused_adamw_.tensor_lr"),
 )
+# Composite ops that do; a GPU reads values for `one_hot` too if the number of classes is not given.
+COMPOSITE_READERS = ("one_hot", "quantile", "quantile.scalar", "nanquantile", "nanquantile.scalar")
 # Methods and functions that call no op on a CPU tensor.
 METHODS = {
-    Point(("torch",), "Tensor", (name,), is_required=True): name for name in ("tolist", "numpy", "cpu")
-} | {Point(("torch._tensor_str",), "", ("_str",), is_required=True): "print"}
-# Modules whose tensors are always on the host: ranks of a mesh, states of generators.
+    **{Point(("torch",), "Tensor", (name,), is_required=True): name for name in ("tolist", "numpy", "cpu")},
+    Point(("torch",), "Tensor", ("__reduce_ex__",), is_required=True): "pickle",
+    Point(("torch._tensor_str",), "", ("_str",), is_required=True): "print",
+    **{Point((SIMULATION,), "LocalTensor", (name,)): name for name in ("tolist", "numpy")},
+    Point((SIMULATION,), "LocalTensor", ("__repr__",)): "print",
+}
+# Reads of the local tensor of a DTensor; torch redistributes a partial one for all other ops.
+READS_OF_SHARES = ("item", "tolist", "numpy", "cpu", "print")
+# Modules that read only tensors on the host: ranks, offsets of shards, states of generators, seeds, indices.
 HOST_MODULES = (
-    *("torch.distributed.device_mesh", "torch.distributed._mesh_layout"),
-    *("torch.distributed.tensor.placement_types", "torch.distributed.tensor._random"),
+    *(
+        "torch.distributed.device_mesh.",
+        "torch.distributed._mesh_layout.",
+        "torch.distributed._local_tensor.",
+    ),
+    *("torch.distributed.tensor.placement_types.", "torch.distributed.tensor._random."),
+    *("torch.distributed.tensor._utils.", "torch.utils.data."),
+    "copy.",  # copies only the reference to the memory
 )
-DTENSOR_OPS = {torch.ops.aten._local_scalar_dense: "item", torch.ops.aten.equal: "equal"}
-FOLDER = __name__.rpartition(".")[0]
-PASSING = (FOLDER, "torch._compile", "torch._dynamo.eval_frame")  # call ops for others
+DTENSOR_OPS = {torch.ops.aten._local_scalar_dense.default: "item", torch.ops.aten.equal.default: "equal"}
 
 
 @contextmanager
@@ -60,24 +87,57 @@ def observe_reads(observer: Any) -> Iterator[None]:
     * ``on_cpu_reader(run, *args, **kwargs)``: an op that reads numbers only on a CPU
     """
     wraps = {point: partial(_reading, observer, name) for point, name in METHODS.items()}
-    with kernels_routed("aten", dict(_listeners(observer))), patch(wraps), _handling(observer):
+    listeners = {op: partial(_on_op, observer, OPS[name]) for op, name in _ops_of((*OPS,)).items()}
+    listeners |= dict.fromkeys(_ops_of(CPU_READERS), observer.on_cpu_reader)
+    composite = {op: partial(_on_composite, observer, op) for op in _ops_of(COMPOSITE_READERS)}
+    with (
+        kernels_routed("aten", listeners),
+        kernels_routed("aten", composite, "AutogradCPU"),
+        kernels_routed("aten", composite),  # inference mode has no autograd
+        around({"simulated_op": partial(_on_simulated_op, observer)}),
+        patch(wraps),
+        _handling(observer),
+    ):
         yield
 
 
-def _listeners(observer: Any) -> Iterator[tuple[Any, Callable[..., Any]]]:
-    """Yield the ops that this torch has, with the listeners of their calls."""
-    for name in (*OPS, *CPU_READERS):
+@functools.cache
+def _ops_of(names: tuple[str, ...]) -> dict[Any, str]:
+    """Return the names of the ops that this torch has."""
+    found = {}
+    for name in names:
         base, _, overload = name.partition(".")
-        op = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
-        if op is not None:
-            is_reader = name in CPU_READERS
-            yield op, observer.on_cpu_reader if is_reader else partial(_on_op, observer, OPS[name])
+        if op := getattr(getattr(torch.ops.aten, base, None), overload or "default", None):
+            found[op] = name
+    return found
 
 
 def _on_op(observer: Any, name: str, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if name == "item" and isinstance(args[0], (int, float, complex)):
+        return args[0]  # a number that torch wrapped in a tensor
     if kwargs.get("output_size") is not None:  # repeat_interleave then reads no value for its result shape
         return run(*args, **kwargs)
     return observer.on_read(run, name, *args, **kwargs)
+
+
+def _on_simulated_op(
+    observer: Any, dispatch: Any, mode: Any, func: Any, types: Any, args: Any, *rest: Any
+) -> Any:
+    """Notify of an op that all simulated ranks run."""
+    name = next((OPS[name] for op, name in _ops_of((*OPS,)).items() if op is func), "")
+
+    def call(*_: Any, **__: Any) -> Any:
+        return dispatch(mode, func, types, args, *rest)
+
+    return observer.on_read(call, name, *args) if name else call()
+
+
+def _on_composite(observer: Any, op: Any, _: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run the ops of a composite op, as autograd does; a DTensor has no rule for it."""
+    run = partial(op._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+    if op is torch.ops.aten.one_hot.default and args[1:] in ((), (-1,)):
+        return observer.on_read(run, "one_hot", *args, **kwargs)
+    return observer.on_cpu_reader(run, *args, **kwargs)
 
 
 def _reading(observer: Any, name: str, inner: Any) -> Any:
@@ -90,60 +150,55 @@ def _reading(observer: Any, name: str, inner: Any) -> Any:
     return skipped_by_compiler(read)
 
 
+class HandledOp:
+    """Key of a handler of the dispatcher: equal to an op, except in a thread that runs the handler."""
+
+    def __init__(self, op: Any) -> None:
+        self.op, self.running = op, threading.local()
+
+    def __hash__(self) -> int:
+        return hash(self.op)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or (other is self.op and not vars(self.running))
+
+
 @contextmanager
 def _handling(observer: Any) -> Iterator[None]:
     """Notify an observer of reads of DTensors, as kernels receive only their local tensors.
 
-    A handler of the dispatcher calls the op again with the handler removed, so that calls, hits and misses
-    are unchanged.
+    A handler of the dispatcher calls the op again. The dispatcher then finds no handler, so that calls, hits
+    and misses are unchanged.
     """
     handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
-    reading = {ops.default: name for ops, name in DTENSOR_OPS.items() if ops.default not in handlers}
+    keys = [HandledOp(op) for op in DTENSOR_OPS if op not in handlers]
 
-    def handle(op: Any, args: Any, kwargs: Any) -> Any:
-        handlers.pop(op, None)
-        try:
-            return call_hidden(observer.on_read, op, reading[op], *args, **kwargs)
-        finally:
-            handlers.update({op: handler} if is_open else {})
+    def handler_of(key: HandledOp, name: str) -> Callable[..., Any]:
+        def handle(op: Any, args: Any, kwargs: Any) -> Any:
+            with patch_attribute.object(key.running, "is_on", True, create=True):
+                return call_hidden(observer.on_read, op, name, *args, **kwargs)
 
-    handler, is_open = skipped_by_compiler(handle), True
-    handlers.update(dict.fromkeys(reading, handler))
+        return skipped_by_compiler(handle)  # type: ignore[no-any-return]
+
+    handlers.update({key: handler_of(key, DTENSOR_OPS[key.op]) for key in keys})
     try:
         yield
     finally:
-        is_open = False  # for running reads in other threads
-        for op in reading:
-            handlers.pop(op, None)
+        for key in keys:
+            handlers.pop(key, None)
 
 
 def is_host_read(frame: FrameType) -> bool:
     """Return whether this package or torch is reading a tensor that is always on the host.
 
     Args:
-        frame: frame that called the observer; the innermost frame outside of this folder, and of a dispatch
-            mode that passed the op on, reads.
+        frame: frame that called the observer.
     """
-    while _module(frame).startswith(PASSING) and frame.f_back:
-        frame = frame.f_back
-        if _module(frame) == "torch._ops":  # calls ops for modes
-            frame = _caller_of_mode(frame) or frame
-    module = _module(frame)
+    frame = program_frame(frame)
+    module = module_of(frame)
     is_ours = module.partition(".")[0] == FOLDER.partition(".")[0]
-    # The function reads the steps of an optimizer.
-    is_steps = module == "torch.optim.optimizer" and frame.f_code.co_name == "_get_value"
     # Generated code reads a number that a graph returned.
-    return is_ours or is_steps or module in HOST_MODULES or is_generated(frame)
-
-
-def _caller_of_mode(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and frame.f_code.co_name != "__torch_dispatch__":
-        frame = frame.f_back
-    return frame and frame.f_back
-
-
-def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", ""))
+    return is_ours or f"{module}.".startswith(HOST_MODULES) or is_generated(frame)
 
 
 def waits_for_device(tensor: Any) -> bool:

@@ -1,0 +1,415 @@
+"""Origins of tensors: which ones are on the host, and which are this rank's share of a partial DTensor.
+
+On a CPU mesh tensors of the host and of a device look alike, and a local tensor does not show that its
+DTensor is partial. Both are known by storages, which all views of a tensor have in common.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.optim import Optimizer
+
+from pytest_dtdispatch.torchapi.observe import around, module_of, program_frame
+from pytest_dtdispatch.torchapi.ops import is_written, leaves_of, schema_of
+from pytest_dtdispatch.torchapi.patches import BoundReplacement, kernels_routed, patched, skipped_by_compiler
+from pytest_dtdispatch.torchapi.tensors import (
+    PLAIN_TYPES,
+    ask_tensor,
+    is_dtensor,
+    is_tensor,
+    local_of,
+    shards_of_simulated_ranks,
+)
+
+# Functions that make a tensor on the host from numbers, unless a device is given.
+MAKERS = frozenset(("tensor", "as_tensor", "scalar_tensor"))
+# A key above autograd, and below vmap, that torch leaves unused. A thread includes it while it has
+# marked tensors, except in compiled code, which would be compiled again.
+OPS_KEY = "DeferredInit"
+OTHERS = ("torch.", "pytest_dtdispatch.", "_pytest.", "pluggy.")  # modules that are not the program's
+MAX_INSIDE = 100  # objects that are looked at inside of one
+
+
+class Storages:
+    """Weak set of the storages of plain tensors."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, StorageWeakRef] = {}
+
+    def __contains__(self, tensor: object) -> bool:
+        return bool(self._found) and _key_of(tensor) in self._found
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Add the storage of a tensor. The weak reference keeps its key from being used again."""
+        if key := _key_of(tensor):
+            self._found[key] = StorageWeakRef(shards_of_simulated_ranks(tensor)[0].untyped_storage())
+
+    def discard(self, tensor: torch.Tensor) -> None:
+        """Remove the storage of a tensor."""
+        self._found.pop(_key_of(tensor), None)
+
+    def purge(self) -> bool:
+        """Remove deleted storages; return whether any is left."""
+        self._found = {key: found for key, found in self._found.items() if not found.expired()}
+        return bool(self._found)
+
+
+def _key_of(tensor: Any) -> int:
+    """Return the key of a plain tensor's storage, or of its first simulated rank's; 0 for other tensors."""
+    plain = tensor if type(tensor) in PLAIN_TYPES else shards_of_simulated_ranks(tensor)[0]
+    if type(plain) not in PLAIN_TYPES:
+        return 0
+    return ask_tensor(lambda each: int(each.untyped_storage()._cdata), plain, 0)
+
+
+class Origins:
+    """Tensors on the host and shares of partial DTensors, with all tensors that were computed from them."""
+
+    def __init__(self) -> None:
+        self._host, self._shares, self._reduced = Storages(), Storages(), Storages()
+        self._counters = Storages()  # on the host, as those of optimizers; what is computed from them is not
+        self._owners: dict[
+            int, int
+        ] = {}  # number of states when the owner of this id was marked in this step
+
+    @contextmanager
+    def observe(self) -> Iterator[None]:
+        """Observe tensors made from numbers, local tensors, and ops of threads that have marked tensors."""
+        with (
+            patched(DTensor, "to_local", self._around_to_local, by_code=False),
+            around({"range": self._on_range}),
+            kernels_routed("aten", {torch.ops.aten.lift_fresh.default: self._on_creation}),
+            _scalar_tensor_routed(self._on_creation),
+            around({"compiled_code": self._on_compiled_code, "included_keys": _without_our_key}),
+        ):
+            _observers.append(self)
+            try:
+                yield
+            finally:
+                _observers.remove(self)
+                _observe_ops(False)
+
+    def begin_step(self) -> None:
+        """Stop observing ops in this thread if no marked tensor is left."""
+        self._owners.clear()
+        for marked in (self._reduced, self._counters):
+            marked.purge()
+        _observe_ops(self._host.purge() | self._shares.purge())
+
+    def is_host(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor, or the local tensor of a DTensor, is on the host."""
+        local = local_of(tensor)
+        return local in self._host or local in self._counters
+
+    def is_share(self, tensor: torch.Tensor) -> bool:
+        """Return whether a plain tensor was computed from this rank's share of a partial DTensor."""
+        is_local = tensor not in self._reduced and is_local_of_partial(tensor, sys._getframe(1))
+        return tensor in self._shares or is_local
+
+    def mark_host(self, tensor: torch.Tensor) -> None:
+        """Mark a tensor, or the local tensor of a DTensor, as one on the host."""
+        self._host.add(local_of(tensor))
+        _observe_ops(True)
+
+    def mark_owned(self, owner: Any) -> None:
+        """Mark the tensors that an optimizer or a mesh keeps on the host."""
+        states = len(getattr(owner, "state", ()))
+        if self._owners.get(id(owner)) == states:
+            return
+        self._owners[id(owner)] = states
+        for tensor in _options_of(owner) if isinstance(owner, Optimizer) else ():
+            self.mark_host(tensor)
+        for tensor in _counters_of(owner) if isinstance(owner, Optimizer) else vars(owner).values():
+            self._counters.add(tensor)
+
+    def mark_device(self, tensor: torch.Tensor) -> None:
+        """Mark a tensor, or the local tensor of a DTensor, as one on a device."""
+        self._host.discard(local_of(tensor))
+
+    def mark_share(self, tensor: torch.Tensor, is_partial: bool) -> None:
+        """Mark a local tensor as this rank's share of a partial DTensor, or as a complete value."""
+        if is_partial:
+            self._shares.add(tensor)
+            _observe_ops(True)
+        elif tensor in self._shares:
+            self._shares.discard(tensor)
+            self._reduced.add(tensor)
+
+    def copied(self, tensor: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
+        """Mark the result of ``cpu`` as one on the host; it gets a storage of its own on the same memory."""
+        copy = with_own_storage(tensor) if copy is tensor else copy
+        if copy is not tensor:
+            self.mark_host(copy)
+            self.mark_share(copy, tensor in self._shares)
+        return copy
+
+    def on_op(self, op: Any, args: Any, kwargs: Any, result: Any) -> Any:
+        """Mark what an op returned or wrote, by the origins of its arguments; return its result."""
+        tensors = [leaf for leaf in leaves_of(args, kwargs) if is_tensor(leaf)]
+        on_host = [tensor for tensor in tensors if self.is_host(tensor)]
+        has_share = any(tensor in self._shares for tensor in tensors)
+        if not on_host and not has_share:
+            return result
+        if op in _moves():
+            has_device = kwargs.get("device", args[1] if op is torch.ops.aten.to.device else None) is not None
+            return with_own_storage(result) if on_host and has_device and result is args[0] else result
+        written = [leaf for leaf in leaves_of(_written(op, args, kwargs), {}) if is_tensor(leaf)]
+        results = [leaf for leaf in leaves_of([result], {}) if is_tensor(leaf)]
+        for each in (*results, *written) if has_share else ():
+            self._shares.add(each)
+        is_computed_on_host = len(on_host) == len(tensors)
+        for each in (*results, *written) if is_computed_on_host else ():
+            self._host.add(local_of(each))
+        for each in () if is_computed_on_host else written:
+            self._host.discard(local_of(each))
+        return result
+
+    def _on_range(self, enter: Callable[..., Any], *args: Any) -> Any:
+        """Mark what an optimizer keeps on the host: its step begins with a range of the profiler."""
+        frame = program_frame(sys._getframe(1))
+        if module_of(frame) == "torch.optim.optimizer" and isinstance(frame.f_locals.get("self"), Optimizer):
+            self.mark_owned(frame.f_locals["self"])
+        return enter(*args)
+
+    def _on_compiled_code(self, enter: Callable[..., Any], compiler: Any) -> Any:
+        """Observe no ops of compiled code, whose guards compare keys."""
+        _observe_ops(not callable(compiler) and bool(self._host or self._shares))
+        return enter(compiler)
+
+    def _around_to_local(self, inner: Any) -> Any:
+        def to_local(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            local = inner(tensor, *args, **kwargs)
+            self.mark_share(local, any(placement.is_partial() for placement in tensor.placements))
+            return local
+
+        return BoundReplacement(inner, functools.update_wrapper(to_local, inner))
+
+    def _on_creation(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        created, frame = run(*args, **kwargs), program_frame(sys._getframe(1))
+        if _has_no_device(frame.f_code, frame.f_lasti):
+            if module_of(frame).startswith("torch.optim."):
+                self._counters.add(created)
+            else:
+                self.mark_host(created)
+        return created
+
+
+def objects_near(frame: FrameType | None) -> Iterator[Any]:
+    """Yield the objects in variables of the program's frames, and those inside of them, two levels deep.
+
+    The collector finds no object that was made before a counted step, as these are frozen.
+    """
+    while frame is not None:
+        if not module_of(frame).startswith(OTHERS):
+            named = (frame.f_globals.get(name) for name in frame.f_code.co_names)
+            values = [*frame.f_locals.values(), *named]
+            inner = [each for value in values for each in _inside(value)]
+            yield from (*values, *inner, *(each for value in inner for each in _inside(value)))
+        frame = frame.f_back
+
+
+def _inside(value: Any) -> list[Any]:
+    if issubclass(type(value), (list, tuple)):
+        return list(value[:MAX_INSIDE])
+    found = value if type(value) is dict else getattr(value, "__dict__", {})
+    is_code = isinstance(value, (ModuleType, FunctionType, type)) or type(found) is not dict
+    return [] if is_code else list(found.values())[:MAX_INSIDE]
+
+
+def owners_near(frame: FrameType | None) -> Iterator[Any]:
+    """Yield the optimizers and meshes in variables of the program's frames."""
+    for value in objects_near(frame):
+        if issubclass(type(value), (Optimizer, DeviceMesh)):
+            yield value
+        elif is_dtensor(value):
+            yield value.device_mesh
+
+
+def may_be_owned(tensor: Any) -> bool:
+    """Return whether a tensor looks like an option or a step counter of an optimizer, or ranks of a mesh."""
+    is_number = tensor.dim() == 0 and not tensor.requires_grad
+    return type(tensor) is torch.Tensor and (is_number or not tensor.dtype.is_floating_point)
+
+
+def _options_of(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    """Yield the options of an optimizer, such as ``lr``, that are tensors on the host."""
+    for group in optimizer.param_groups:
+        options = [group[name] for name in group.keys() - {"params"}]
+        yield from () if group.get("capturable") else filter(is_tensor, leaves_of(options, {}))
+
+
+def _counters_of(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    """Yield the step counters of an optimizer that torch keeps on the host."""
+    for group in optimizer.param_groups:
+        is_on_device = (
+            group.get("capturable") or group.get("fused") or isinstance(optimizer, torch.optim.ASGD)
+        )
+        for parameter in () if is_on_device else group["params"]:
+            state = optimizer.state.get(parameter, {})
+            yield from (state[name] for name in ("step", "mu_product") if is_tensor(state.get(name)))
+
+
+def with_own_storage(tensor: Any) -> Any:
+    """Return a tensor on the same memory with a storage of its own, or the tensor if that is impossible."""
+    local = local_of(tensor)
+    is_special = local.is_conj() or local.is_neg() or local.is_quantized or local.is_nested
+    if is_special or not _key_of(local) or local.layout is not torch.strided:
+        return tensor
+    needs_node = torch.is_grad_enabled() and tensor.requires_grad
+    hidden = torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction()
+    with hidden[0], hidden[1], _unobserved(), torch.inference_mode(local.is_inference()):
+        return _SameMemory.apply(tensor) if needs_node else _same_memory(tensor)  # type: ignore[no-untyped-call]
+
+
+def _same_memory(tensor: Any) -> Any:
+    local: Any = local_of(tensor)
+    if type(local) in PLAIN_TYPES:
+        copy = _in_other_storage(local.detach())
+    else:
+        copy = type(local)({rank: _in_other_storage(each) for rank, each in local._local_tensors.items()})
+    return DTensor(copy, tensor._spec, requires_grad=False) if is_dtensor(tensor) else copy
+
+
+def _in_other_storage(local: torch.Tensor) -> torch.Tensor:
+    whole: Any = torch.empty(0, dtype=torch.uint8).set_(local.untyped_storage())
+    storage = torch.utils.dlpack.from_dlpack(whole).untyped_storage()
+    copy: Any = torch.empty(0, dtype=local.dtype)
+    return copy.set_(storage, local.storage_offset(), local.shape, local.stride())  # type: ignore[no-any-return]
+
+
+class _SameMemory(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return _same_memory(tensor)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def is_local_of_partial(tensor: torch.Tensor, frame: FrameType | None) -> bool:
+    """Return whether a tensor is a view of a partial DTensor's local tensor, in the program's variables."""
+    key = _key_of(tensor)
+    holders = (each for each in objects_near(frame) if is_dtensor(each) and _key_of(local_of(each)) == key)
+    return any(placement.is_partial() for holder in holders for placement in holder.placements)
+
+
+@functools.lru_cache(maxsize=1024)
+def _has_no_device(code: CodeType, last: int) -> bool:
+    """Return whether code calls one of ``MAKERS`` at an instruction, and gives no device."""
+    called = [each for each in dis.get_instructions(code) if each.offset <= last]
+    if MAKERS.isdisjoint(code.co_names) or called[-1].opname == "CALL_FUNCTION_EX":
+        return False  # the device may be among unpacked arguments
+    names = [
+        code.co_consts[each.arg or 0] for each in called[-4:] if each.opname in ("KW_NAMES", "LOAD_CONST")
+    ]
+    return not any("device" in each for each in names if isinstance(each, tuple))
+
+
+_observers: list[Origins] = []
+
+
+def _observe_ops(is_on: bool) -> None:
+    """Observe the ops of this thread, or stop."""
+    if is_on:
+        _observed_ops()
+    torch._C._dispatch_tls_set_dispatch_key_included(OPS_KEY, is_on)
+
+
+@contextmanager
+def _unobserved() -> Iterator[None]:
+    """Leave the ops of this thread unobserved."""
+    is_on = torch._C._dispatch_tls_is_dispatch_key_included(OPS_KEY)
+    _observe_ops(False)
+    try:
+        yield
+    finally:
+        _observe_ops(is_on)
+
+
+def _without_our_key(included: Callable[[], Any]) -> Any:
+    """Return the keys that the thread includes without ours: code is compiled for them."""
+    return included().remove(torch._C._parse_dispatch_key(OPS_KEY))
+
+
+@contextmanager
+def _scalar_tensor_routed(method: Callable[..., Any]) -> Iterator[None]:
+    """Route ``scalar_tensor``, whose kernel for BackendSelect only chooses the device's."""
+    op = torch.ops.aten.scalar_tensor.default
+    run = partial(op._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd)
+    routed = kernels_routed("aten", {op: lambda _, *args, **kwargs: method(run, *args, **kwargs)})
+    with ExitStack() as stack:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it replaces a kernel
+            stack.enter_context(routed)
+        yield
+
+
+@functools.cache
+def _moves() -> tuple[Any, ...]:
+    return torch.ops.aten.to.device, torch.ops.aten.to.dtype_layout
+
+
+@functools.cache
+def _observed_ops() -> Any:
+    """Register kernels for this process; return their libraries, as they are removed with them."""
+    library, others = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
+    others.fallback(torch.library.fallthrough_kernel, OPS_KEY)
+    key: Any = torch._C._parse_dispatch_key(OPS_KEY)
+    getattr(torch._ops, "_HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS", []).append(key)
+    for operator in getattr(torch._ops, "_higher_order_ops", {}).values():
+        operator.fallthrough(key)
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, rest = name.partition("::")
+        base, _, overload = rest.partition(".")
+        op = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
+        if space == "aten" and op is not None and (_computes(op) or op in _moves()):
+            library.impl(op.name(), _kernel_of(op), OPS_KEY)
+    return library, others
+
+
+def _kernel_of(op: Any) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        with _unobserved(), torch._C.DisableTorchFunction():
+            result = op(*args, **kwargs)
+            for observer in _observers:
+                result = observer.on_op(op, args, kwargs, result)
+        return result
+
+    return skipped_by_compiler(run)  # type: ignore[no-any-return]
+
+
+def _computes(op: Any) -> bool:
+    """Return whether an op is not made of others, and computes tensors from tensors."""
+    is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+    arguments, returns = op._schema.arguments, op._schema.returns
+    is_view = any(each.alias_info and not each.alias_info.is_write for each in returns)
+    takes, gives = (any("Tensor" in str(each.type) for each in some) for some in (arguments, returns))
+    return not (is_composite or is_view) and takes and (gives or any(map(is_written, arguments)))
+
+
+def _written(op: Any, args: Any, kwargs: Any) -> list[Any]:
+    """Return the arguments that an op writes to."""
+    named = zip(schema_of(op), args, strict=False)
+    positional = [value for argument, value in named if is_written(argument)]
+    return positional + [
+        kwargs[each.name] for each in schema_of(op) if is_written(each) and each.name in kwargs
+    ]
