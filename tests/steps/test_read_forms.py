@@ -294,18 +294,38 @@ def test_step_counters_are_on_the_host() -> None:
     assert len(counts.reads) == 1
 
 
-def test_lbfgs_reads_are_counted() -> None:
-    parameter = nn.Parameter(torch.ones(4))
-    optimizer = torch.optim.LBFGS([parameter], max_iter=1)
+def test_lbfgs_reads_six_values() -> None:
+    """The loss, the largest gradient, the first step size, the slope, and a step size for each parameter."""
+    parameters = [nn.Parameter(torch.ones(size)) for size in (4, 6)]
+    optimizer = torch.optim.LBFGS(parameters, max_iter=1)
 
-    def closure() -> torch.Tensor:
+    def closure() -> Any:
         optimizer.zero_grad()
-        loss = (parameter**2).sum()
-        loss.backward()
+        loss = sum((parameter**2).sum() for parameter in parameters)
+        loss.backward()  # type: ignore[union-attr]
         return loss
 
-    # the loss, and the largest gradient
-    assert len(counted(lambda: optimizer.step(closure)).reads) >= 2
+    assert len(counted(lambda: optimizer.step(closure)).reads) == 6
+
+
+def test_sparse_gradients_are_read_once() -> None:
+    parameter = nn.Parameter(torch.ones(3, 1))
+    optimizer = torch.optim.SparseAdam([parameter])
+
+    def step() -> None:
+        parameter.grad = SPARSE.clone().unsqueeze(1)
+        optimizer.step()
+
+    assert len(counted(step).reads) == 1
+
+
+def test_muon_reads_nothing() -> None:
+    if not hasattr(torch.optim, "Muon"):
+        pytest.skip("this torch has no Muon")
+    parameter = nn.Parameter(torch.ones(4, 2))
+    parameter.grad = torch.ones(4, 2)
+    optimizer = torch.optim.Muon([parameter])
+    assert counted(lambda: optimizer.step()).reads == ()
 
 
 def test_every_read_in_four_threads_is_partial(mesh: DeviceMesh) -> None:
