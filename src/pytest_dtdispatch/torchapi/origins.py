@@ -84,6 +84,7 @@ class Origins:
     def __init__(self) -> None:
         self._host, self._shares, self._reduced = Storages(), Storages(), Storages()
         self._counters = Storages()  # on the host, as those of optimizers; what is computed from them is not
+        self._observing, self._is_observing = ExitStack(), False
         self._owners: dict[
             int, int
         ] = {}  # number of states when the owner of this id was marked in this step
@@ -96,21 +97,21 @@ class Origins:
             around({"range": self._on_range}),
             kernels_routed("aten", {torch.ops.aten.lift_fresh.default: self._on_creation}),
             _scalar_tensor_routed(self._on_creation),
-            around({"compiled_code": self._on_compiled_code, "included_keys": _without_our_key}),
         ):
             _observers.append(self)
             try:
                 yield
             finally:
                 _observers.remove(self)
-                _observe_ops(False)
+                self._stop_observing()
 
     def begin_step(self) -> None:
         """Stop observing ops in this thread if no marked tensor is left."""
         self._owners.clear()
         for marked in (self._reduced, self._counters):
             marked.purge()
-        _observe_ops(self._host.purge() | self._shares.purge())
+        if not self._host.purge() | self._shares.purge():
+            self._stop_observing()
 
     def is_host(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor, or the local tensor of a DTensor, is on the host."""
@@ -125,7 +126,7 @@ class Origins:
     def mark_host(self, tensor: torch.Tensor) -> None:
         """Mark a tensor, or the local tensor of a DTensor, as one on the host."""
         self._host.add(local_of(tensor))
-        _observe_ops(True)
+        self._observe_ops()
 
     def mark_owned(self, owner: Any) -> None:
         """Mark the tensors that an optimizer or a mesh keeps on the host."""
@@ -146,7 +147,7 @@ class Origins:
         """Mark a local tensor as this rank's share of a partial DTensor, or as a complete value."""
         if is_partial:
             self._shares.add(tensor)
-            _observe_ops(True)
+            self._observe_ops()
         elif tensor in self._shares:
             self._shares.discard(tensor)
             self._reduced.add(tensor)
@@ -180,6 +181,11 @@ class Origins:
             self._host.discard(local_of(each))
         return result
 
+    def _stop_observing(self) -> None:
+        _include_our_key(False)
+        self._observing.close()
+        self._is_observing = False
+
     def _on_range(self, enter: Callable[..., Any], *args: Any) -> Any:
         """Mark what an optimizer keeps on the host: its step begins with a range of the profiler."""
         frame = program_frame(sys._getframe(1))
@@ -187,10 +193,14 @@ class Origins:
             self.mark_owned(frame.f_locals["self"])
         return enter(*args)
 
-    def _on_compiled_code(self, enter: Callable[..., Any], compiler: Any) -> Any:
-        """Observe no ops of compiled code, whose guards compare keys."""
-        _observe_ops(not callable(compiler) and bool(self._host or self._shares))
-        return enter(compiler)
+    def _observe_ops(self) -> None:
+        """Observe the ops of this thread until a step begins without marked tensors."""
+        if not self._is_observing:
+            _register_kernels()
+            hidden: dict[str, Any] = {"compiled_code": _on_compiled_code, "included_keys": _without_our_key}
+            self._observing.enter_context(around(hidden))
+            self._is_observing = True
+        _include_our_key(True)
 
     def _around_to_local(self, inner: Any) -> Any:
         def to_local(tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -326,10 +336,8 @@ def _has_no_device(code: CodeType, last: int) -> bool:
 _observers: list[Origins] = []
 
 
-def _observe_ops(is_on: bool) -> None:
+def _include_our_key(is_on: bool) -> None:
     """Observe the ops of this thread, or stop."""
-    if is_on:
-        _observed_ops()
     torch._C._dispatch_tls_set_dispatch_key_included(OPS_KEY, is_on)
 
 
@@ -337,11 +345,17 @@ def _observe_ops(is_on: bool) -> None:
 def _unobserved() -> Iterator[None]:
     """Leave the ops of this thread unobserved."""
     is_on = torch._C._dispatch_tls_is_dispatch_key_included(OPS_KEY)
-    _observe_ops(False)
+    _include_our_key(False)
     try:
         yield
     finally:
-        _observe_ops(is_on)
+        _include_our_key(is_on)
+
+
+def _on_compiled_code(enter: Callable[..., Any], compiler: Any) -> Any:
+    """Observe no ops of compiled code, whose guards compare keys."""
+    _include_our_key(not callable(compiler))
+    return enter(compiler)
 
 
 def _without_our_key(included: Callable[[], Any]) -> Any:
@@ -368,7 +382,7 @@ def _moves() -> tuple[Any, ...]:
 
 
 @functools.cache
-def _observed_ops() -> Any:
+def _register_kernels() -> Any:
     """Register kernels for this process; return their libraries, as they are removed with them."""
     library, others = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
     others.fallback(torch.library.fallthrough_kernel, OPS_KEY)
