@@ -8,9 +8,21 @@ from tests.case_runs import failures, programs
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-QUICK = ("test_loss_parallel_calls", "test_mesh_reason", "test_rank_ranges", "test_reads_double")
+QUICK = (
+    "test_loss_parallel_calls",
+    "test_mesh_reason",
+    "test_prefetch_module",
+    "test_rank_ranges",
+    "test_reads_double",
+)
 SIMULATED = ("test_local_mesh_reads",)  # its ranks are simulated
 OTHERS = [name for name in programs("counts") if name not in (*QUICK, *SIMULATED)]
+# Their expected modules and lines are known, and not yet reported.
+PENDING = ("test_backward_lines", "test_module_owners", "test_norm_module", "test_prefetch_module")
+PROGRAMS = {
+    name: pytest.param(name, marks=[pytest.mark.xfail(strict=True)] if name in PENDING else [])
+    for name in programs("counts")
+}
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +37,12 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return found | failures("counts", simulated, "--dtdispatch-backend", "local", programs=SIMULATED)
 
 
-@pytest.mark.parametrize("program", QUICK)
+@pytest.mark.parametrize("program", [PROGRAMS[name] for name in QUICK])
 def test_quick_program_is_right(quick: dict[str, list[str]], program: str) -> None:
     assert quick[program] == []
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("program", [*OTHERS, *SIMULATED])
+@pytest.mark.parametrize("program", [PROGRAMS[name] for name in (*OTHERS, *SIMULATED)])
 def test_program_is_right(others: dict[str, list[str]], program: str) -> None:
     assert others[program] == []
