@@ -11,7 +11,7 @@ import pytest
 from pytest_dtdispatch.budget import model
 from pytest_dtdispatch.budget.model import Budget, cells_of, fold_shares, split_by_line
 from pytest_dtdispatch.budget.table import document, pairs_document
-from pytest_dtdispatch.budget.timeline import Context, Slice
+from pytest_dtdispatch.budget.timeline import ACCUMULATING, Context, Slice
 from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase, ns_by_part
 from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.row_id import RowId
@@ -71,6 +71,47 @@ def test_user_code_outside_modules_uses_module_of_node() -> None:
     assert (cell.ns, cell.place) == (18, None)
     orphan = (TIMELINE[2],)
     assert {cell.place for cell in cells_of([orphan], lines, [orphan])} == {own}
+
+
+def node_slice(running: int, begin_ns: int, op: str, new: int = -1) -> Slice:
+    context = Context(Part.LOCAL, op, begin_ns, running_node=running, new_node=new, in_engine=True)
+    return Slice(context, begin_ns, begin_ns + 5)
+
+
+def in_backward(*slices: Slice) -> list[CodePlace | None]:
+    """Return the lines of slices after a forward whose op has records of nodes 7 and 12."""
+    after = FORWARD_MM._replace(context=FORWARD_MM.context._replace(op="loss", new_node=12, called_ns=5))
+    timeline = (FORWARD_MM, after, *slices)
+    cells = {cell.op: cell.place for cell in cells_of([timeline], LINES, [timeline])}
+    return [cells[one.context.op] for one in slices]
+
+
+BACKWARD = replace(FORWARD, phase=Phase.BACKWARD)
+
+
+def test_node_without_record_has_the_line_of_its_op() -> None:
+    found = in_backward(*(node_slice(number, 60 + number, str(number)) for number in (6, 7, 9, 11, 12)))
+    assert found == [CALLED, BACKWARD, BACKWARD, BACKWARD, replace(PYTHON, phase=Phase.BACKWARD)]
+
+
+def test_accumulation_has_the_line_of_the_node_before() -> None:
+    accumulated = [node_slice(ACCUMULATING, begin_ns, op) for begin_ns, op in ((65, "first"), (80, "last"))]
+    found = in_backward(accumulated[0], node_slice(8, 70, "node"), accumulated[1])
+    assert found == [CALLED, BACKWARD, BACKWARD]
+
+
+def test_node_created_in_backward_has_the_forward_line() -> None:
+    # With create_graph=True, ops in backward create nodes. The event of a node has its own number.
+    first = node_slice(7, 60, "MulBackward0", new=7), node_slice(7, 65, "mul", new=13)
+    assert in_backward(*first, node_slice(13, 70, "twice")) == [BACKWARD] * 3
+
+
+def test_fsdp_in_backward_has_its_module_and_the_line_of_the_node() -> None:
+    owner = CodePlace("", 0, "layers.3", Phase.BACKWARD)
+    lines = [*LINES, TracedLine(60, 60, owner, True), TracedLine(80, 80, CALLED, False)]
+    timeline = (*TIMELINE[:2], node_slice(7, 60, "gather"), node_slice(-1, 85, "engine"))
+    found = {cell.op: cell.place for cell in cells_of([timeline], lines, [timeline])}
+    assert (found["gather"], found["engine"]) == (replace(BACKWARD, module="layers.3"), CALLED)
 
 
 def at_lines(*lines: int) -> list[TracedLine]:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.budget.timeline import (
+    ACCUMULATING,
     DISPATCH,
     ENGINE,
     OURS,
@@ -178,6 +179,14 @@ def test_fsdp_leaves_autograd_in_backward() -> None:
     assert {one.context.in_engine for one in slices(step) if one.context.part is Part.FSDP_PYTHON} == {True}
     without_hook = spent(step_of(*engine, node))
     assert without_hook == {Part.OTHER: 1, Part.AUTOGRAD: 99}
+
+
+@pytest.mark.parametrize(("name", "number"), [("MmBackward0", 5), ("torch::autograd::AccumulateGrad", -1)])
+def test_engine_event_without_number_has_that_of_its_node(name: str, number: int) -> None:
+    hooked = [Event(f"{ENGINE}: {name}", 2, 98), HOOK._replace(begin_ns=4, end_ns=20)]
+    found = slices(step_of(*hooked, Event(name, 30, 40, number), Event("aten::mm", 31, 35, 9)))
+    expected = ACCUMULATING if number < 0 else number
+    assert {one.context.running_node for one in found if one.context.in_engine} == {expected}
 
 
 def test_redistribution_of_an_op_retains_op_name() -> None:

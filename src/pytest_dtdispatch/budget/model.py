@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 from pytest_dtdispatch.budget.collector import CollectorPauses
-from pytest_dtdispatch.budget.timeline import Timeline, executed
+from pytest_dtdispatch.budget.timeline import ACCUMULATING, Timeline, executed
 from pytest_dtdispatch.core.events import Cell, CodePlace, OptimizerStep, Part, Phase, ns_by_part
 from pytest_dtdispatch.core.results import Advice, NoRows
 from pytest_dtdispatch.core.text import fold_layers
@@ -297,31 +297,56 @@ def _keys(timeline: Timeline) -> list[tuple[Hashable, Hashable]]:
     return keys
 
 
+class _NodeLines:
+    """Lines that created autograd nodes, by the number of the node.
+
+    An op that calls ops, such as ``linear``, may create several nodes, of which only the first has a record.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: list[int] = []
+        self._lines: dict[int, CodePlace | None] = {}
+        self._latest: CodePlace | None = None
+
+    def record(self, number: int, line: CodePlace | None) -> None:
+        """Record the line of a node. The latest record is valid: earlier ops may have created no node."""
+        if number not in self._lines:
+            bisect.insort(self._numbers, number)
+        self._lines[number] = line
+
+    def run(self, number: int) -> CodePlace | None:
+        """Return the line that created the running node; None if none runs, or for nodes of earlier steps."""
+        if number >= 0:
+            after = bisect.bisect(self._numbers, number)
+            self._latest = self._lines[self._numbers[after - 1]] if after else None
+        return self._latest if number >= 0 or number == ACCUMULATING else None
+
+
 def _line_shares(timeline: Timeline, lines: Sequence[TracedLine]) -> Iterator[LineShares]:
     """Yield the lines of each slice of a traced step."""
-    created: dict[int, CodePlace | None] = {}  # line that created an autograd node, by the node's number
+    created = _NodeLines()
     backward: CodePlace | None = None
     for one in timeline:
         context = one.context
         span = (context.called_ns,) * 2 if context.called_ns >= 0 else (one.begin_ns, one.end_ns)
         found = split_by_line(lines, *span)
-        origin = created.get(context.running_node)
-        in_code = [
-            LineShare(_with_module(line.place, origin), line.part, share)
-            for line, share in found
-            if line.in_engine == context.in_engine
-        ]
-        if in_code and context.new_node >= 0:
-            created[context.new_node] = in_code[-1].place
-        if context.in_engine and not in_code:
-            backward = found[-1][0].place if found else backward
-            at = origin or backward
-            yield [UNKNOWN_LINE._replace(place=replace(at, phase=Phase.BACKWARD) if at else None)]
-        else:
-            total = sum(one.share for one in in_code)
-            yield [one._replace(share=one.share / total) for one in in_code] or [UNKNOWN_LINE]
+        origin = created.run(context.running_node)
+        inside = [(line, share) for line, share in found if line.in_engine == context.in_engine]
+        if context.in_engine and not inside and found:
+            backward = found[-1][0].place
+        at = origin or backward
+        at = replace(at, phase=Phase.BACKWARD) if at and context.in_engine else None
+        total = sum(share for _, share in inside)
+        shares = [LineShare(_completed(line.place, at), line.part, share / total) for line, share in inside]
+        shares = shares or [UNKNOWN_LINE._replace(place=at)]
+        if context.new_node not in (-1, context.running_node):
+            created.record(context.new_node, shares[-1].place)
+        yield shares
 
 
-def _with_module(place: CodePlace | None, origin: CodePlace | None) -> CodePlace | None:
-    """Add the module that created a node to a line outside of modules, such as in a user-defined backward."""
-    return replace(place, module=origin.module) if place and origin and not place.module else place
+def _completed(place: CodePlace | None, node: CodePlace | None) -> CodePlace | None:
+    """Add the module of a node to code outside of modules that it runs, and its line to code without one."""
+    if place is None or node is None:
+        return place
+    at = place if place.file else node
+    return replace(place, file=at.file, line=at.line, module=place.module or node.module)

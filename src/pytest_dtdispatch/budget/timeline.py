@@ -36,6 +36,7 @@ UNDIVIDED = (
 PYTHON = (Part.OTHER, Part.AUTOGRAD, Part.FSDP_PYTHON)
 REDISTRIBUTED = (Part.MOVING, Part.WRAPPING)  # ops inside these are not local ops of the program
 RANGE_PARTS = {PROPAGATION: Part.PROPAGATION, PLANNING: Part.PLANNING}
+ACCUMULATING = -2  # these nodes have no number, and run after the node that computed the gradient
 RANGE_EVENTS = 3  # a range of this plugin is entered from Python, and costs as much as about three events
 
 
@@ -70,7 +71,8 @@ class Context(NamedTuple):
         part: part of the budget.
         op: op, conversion, autograd node, FSDP2 hook or named range; empty outside of these.
         called_ns: time at which the program called the op; negative outside of ops.
-        running_node: number of the running autograd node; negative outside of backward.
+        running_node: number of the running autograd node; negative outside of nodes, ``ACCUMULATING`` in one
+            that accumulates a gradient.
         new_node: number of the autograd node that the op creates; negative if it creates none.
         in_engine: whether it runs in the autograd engine.
     """
@@ -127,12 +129,19 @@ def context_of(node: Node, outer: Context) -> Context:
     name, sequence = node.event.name, node.event.sequence
     part, op = _part_and_op(node, outer)
     if name.startswith(ENGINE):
-        return Context(part, op, running_node=sequence, in_engine=True)
+        return Context(part, op, running_node=_number_of(node), in_engine=True)
     called_ns = -1
     if part not in PYTHON:
         called_ns = outer.called_ns if outer.called_ns >= 0 else node.event.begin_ns
     new_node = sequence if sequence >= 0 else outer.new_node
     return Context(part, op, called_ns, outer.running_node, new_node, outer.in_engine or name == BACKWARD)
+
+
+def _number_of(node: Node) -> int:
+    """Return the number of an autograd node; the engine's event lacks it if the node has hooks in Python."""
+    name = node.event.name
+    events = (node.event, *(child.event for child in node.children if name.endswith(child.event.name)))
+    return next((event.sequence for event in events if event.sequence >= 0), ACCUMULATING)
 
 
 def _part_and_op(node: Node, outer: Context) -> tuple[Part, str]:
