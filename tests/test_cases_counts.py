@@ -17,12 +17,6 @@ QUICK = (
 )
 SIMULATED = ("test_local_mesh_reads",)  # its ranks are simulated
 OTHERS = [name for name in programs("counts") if name not in (*QUICK, *SIMULATED)]
-# Their expected modules and lines are known, and not yet reported.
-PENDING = ("test_backward_lines", "test_module_owners", "test_norm_module", "test_prefetch_module")
-PROGRAMS = {
-    name: pytest.param(name, marks=[pytest.mark.xfail(strict=True)] if name in PENDING else [])
-    for name in programs("counts")
-}
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +31,12 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return found | failures("counts", simulated, "--dtdispatch-backend", "local", programs=SIMULATED)
 
 
-@pytest.mark.parametrize("program", [PROGRAMS[name] for name in QUICK])
+@pytest.mark.parametrize("program", QUICK)
 def test_quick_program_is_right(quick: dict[str, list[str]], program: str) -> None:
     assert quick[program] == []
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("program", [PROGRAMS[name] for name in (*OTHERS, *SIMULATED)])
+@pytest.mark.parametrize("program", [*OTHERS, *SIMULATED])
 def test_program_is_right(others: dict[str, list[str]], program: str) -> None:
     assert others[program] == []

@@ -166,6 +166,16 @@ def test_unrecorded_backward_op_is_at_the_backward_call(finder: LineFinder, step
     assert found(seen, "mse_loss_backward") == [("backward call", "", "backward")]
 
 
+def test_hook_of_a_parameter_belongs_to_its_module(finder: LineFinder) -> None:
+    net: Any = Sequential(Linear(4, 4), Linear(4, 4))
+    x = torch.rand(4, 4, requires_grad=True)
+    for parameter in (net[0].weight, net[1].bias, x):
+        parameter.register_hook(lambda gradient: gradient.sin())  # hook
+
+    seen = record_step(lambda: net(x).sum().backward(), finder.record)
+    assert {module for _, module, _ in found(seen, "sin")} == {"0", "1", ""}
+
+
 def test_step_with_different_nodes_ignores_recorded_lines(finder: LineFinder) -> None:
     x = torch.rand(4, requires_grad=True)
 

@@ -81,6 +81,21 @@ def test_each_event_has_line_module_and_phase(mesh: DeviceMesh) -> None:
     assert where(counts.collective_runs) >= in_layers("explicit", "forward") | {("clip", "", "clipping")}
 
 
+class Whole(torch.nn.Module):
+    def forward(self, x: DTensor) -> DTensor:
+        return x.redistribute(placements=[Replicate()])  # whole
+
+
+@pytest.mark.parametrize("warmup", [0, 1])
+def test_backward_of_a_redistribution_without_change_has_its_module(mesh: DeviceMesh, warmup: int) -> None:
+    net = torch.nn.Sequential(Whole(), torch.nn.Identity(), torch.nn.Linear(8, 8, bias=False))
+    net[2].weight = torch.nn.Parameter(distribute_tensor(torch.rand(8, 8), mesh, [Shard(0)]))
+    x = distribute_tensor(torch.rand(8, 8), mesh, [Replicate()]).requires_grad_()
+    [counts] = run_and_count(StepCalls("train", lambda: net(x).sum().backward(), warmup, 1)).steps
+    reduced = [each for each in counts.redistributions if (each.source, each.target) == (("P",), ("R",))]
+    assert where(reduced) == {("whole", "0", "backward")}
+
+
 def test_one_cause_at_two_lines_is_listed_twice(shard: Make) -> None:
     a = shard(8, 8)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import bisect
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from operator import attrgetter
 from types import CodeType, FrameType
 from typing import Any
@@ -22,6 +24,7 @@ from pytest_dtdispatch.torchapi.autograd import (
     next_node_number,
     number_of,
     running_node,
+    tensor_of,
 )
 
 FORWARD = Phase.FORWARD
@@ -37,6 +40,7 @@ class ModuleNames:
 
     def __init__(self) -> None:
         self._roots = WeakIdKeyDictionary()  # by identity: a module may define __eq__
+        self._owners = WeakIdKeyDictionary()  # module by parameter
 
     def name(self, running: Sequence[Any]) -> str:
         """Return the name of the innermost running module; ``running`` is sorted from the innermost outwards.
@@ -53,6 +57,25 @@ class ModuleNames:
             if roots := [names for names in self._roots.values() if names.get(module)]:
                 return str(max(roots, key=len)[module])
         return self.name(running)
+
+    def names_of_owners(self, owners: Sequence[Any], running: Sequence[Any]) -> str:
+        """Return the names of modules whose parameters are moved together, in the outermost running module.
+
+        Those of other models have the names of :meth:`name_in_backward`.
+        """
+        names = self._names_in(running[-1], owners[0]) if running else {}
+        return ", ".join(names.get(each) or self.name_in_backward([each]) for each in owners)
+
+    def name_of_owner(self, parameter: Any) -> str:
+        """Return the name of the module that owns a parameter; empty if no module in the roots does."""
+        if parameter not in self._owners:
+            for module in [module for names in self._roots.values() for module in names]:
+                for each in vars(module).get("_parameters", {}).values():
+                    if each is not None:
+                        self._owners.setdefault(each, weakref.ref(module))
+            self._owners.setdefault(parameter, type(None))
+        module = self._owners[parameter]()
+        return "" if module is None else self.name_in_backward([module])
 
     def _names_in(self, root: Any, module: Any) -> WeakIdKeyDictionary:
         """Return the names in a root; recompute them if ``module`` is not among the cached ones."""
@@ -74,7 +97,11 @@ def _unwrapped(module: Any) -> Any:
 
 
 class NodeLines:
-    """Lines that created the autograd nodes of a step, by the number of the node in the step."""
+    """Lines that created the autograd nodes of a step, by the number of the node in the step.
+
+    Attributes:
+        is_recorded: whether all ops of the step are recorded.
+    """
 
     def __init__(self) -> None:
         self.is_recorded = False
@@ -85,26 +112,26 @@ class NodeLines:
         self._lines: list[CodePlace] = []
 
     def begin(self) -> None:
-        """Begin a step. The previous step must have recorded no node."""
+        """Begin a step."""
         self.first = next_node_number()
-        self.backwards.clear()
+        for each in (self.backwards, self._numbers, self._lines):
+            each.clear()
 
-    def record(self, place: CodePlace) -> None:
-        """Record the line of the latest node. Only the first record of a node is kept: it is the nearest."""
-        number = next_node_number() - 1 - self.first
-        if number > (self._numbers[-1] if self._numbers else -1):
-            self._numbers.append(number)
+    def record(self, number: int, place: CodePlace) -> None:
+        """Record the line of a node. Only the first record of a node is kept: it is the nearest."""
+        if number - self.first > (self._numbers[-1] if self._numbers else -1):
+            self._numbers.append(number - self.first)
             self._lines.append(place)
 
     def find(self, number: int) -> CodePlace | None:
-        """Return the line of a node that was recorded, or that is between two records of the same line."""
+        """Return the line of a recorded node, or of one between two records of a line in a recorded step."""
         after = bisect.bisect(self._numbers, number)
         if after == 0:
             return None
         place = self._lines[after - 1]
         if self._numbers[after - 1] == number:
             return place
-        return place if self._lines[after : after + 1] == [place] else None
+        return place if self.is_recorded and self._lines[after : after + 1] == [place] else None
 
 
 class ForwardLines:
@@ -116,13 +143,22 @@ class ForwardLines:
         self._is_after_backward = False
 
     def _forward(self, seen: StackView) -> CodePlace:
-        file, line, running, phase, _ = seen
+        file, line, running, phase, _, owners = seen
         if phase is not None:
             return CodePlace(file, line, "", phase)
+        name = self._names.name(running) if running else ""
+        if owners:
+            name = self._names.names_of_owners(owners, running)
         if running:
             self._is_after_backward = False
-            return CodePlace(file, line, self._names.name(running), FORWARD)
-        return CodePlace(file, line, "", Phase.OTHER if self._is_after_backward else FORWARD)
+            return CodePlace(file, line, name, FORWARD)
+        return CodePlace(file, line, name, Phase.OTHER if self._is_after_backward else FORWARD)
+
+    def _module_in_backward(self, seen: StackView) -> str:
+        """Return the name of the module that frames inside the engine belong to; empty if there is none."""
+        if seen.owners:
+            return self._names.names_of_owners(seen.owners, ())
+        return self._names.name_in_backward(seen.running) if seen.running else ""
 
 
 class LineFinder(ForwardLines):
@@ -175,8 +211,14 @@ class LineFinder(ForwardLines):
         """Return the line that the current thread runs."""
         place = self._resolve(self._view(sys._getframe(1)))
         if self._nodes.is_recorded and self._is_home:
-            self._nodes.record(place)
+            self._nodes.record(next_node_number() - 1, place)
         return place
+
+    def record_node(self, node: Any, place: CodePlace) -> None:
+        """Record the line that created a node."""
+        number = number_of(node)
+        if number is not None and self._is_home:
+            self._nodes.record(number, place)
 
     def is_called_directly(self) -> bool:
         """Return whether user code called the running op directly."""
@@ -219,7 +261,7 @@ class LineFinder(ForwardLines):
         if not seen.is_in_engine and (seen.phase is not None or not is_in_backward()):
             return self._forward(seen)
         node = self._line_of_node()
-        module = self._names.name_in_backward(seen.running) if seen.running else node.module
+        module = self._module_in_backward(seen) or node.module
         at = seen if seen.file else node  # code of the user that the engine calls, as in a checkpoint
         return CodePlace(at.file, at.line, module, Phase.BACKWARD)
 
@@ -228,11 +270,18 @@ class LineFinder(ForwardLines):
         node, nodes = running_node(), self._nodes
         number = None if node is None else number_of(node)
         if number is None:
-            return self._line_of_backward()
-        earlier = self._earlier_nodes
-        if not nodes.is_recorded and nodes.backwards == earlier.backwards[: len(nodes.backwards)]:
-            nodes = earlier  # that step had as many nodes up to here
-        return nodes.find(number - self._nodes.first) or self._line_of_backward()
+            tensor = tensor_of(node)
+            name = "" if tensor is None else self._names.name_of_owner(tensor)
+            return replace(self._line_of_backward(), module=name)
+        earlier, number = self._earlier_nodes, number - nodes.first
+        found = nodes.find(number)
+        if (
+            not found
+            and not nodes.is_recorded
+            and nodes.backwards == earlier.backwards[: len(nodes.backwards)]
+        ):
+            found = earlier.find(number)  # that step had as many nodes up to here
+        return found or self._line_of_backward()
 
     def _line_of_backward(self) -> CodePlace:
         seen = self._view(self._callers.get(threading.get_ident(), self._caller))

@@ -18,7 +18,7 @@ from pytest_dtdispatch.core.events import Part, Phase
 from pytest_dtdispatch.lines.wrappers import wrapper_paths
 from pytest_dtdispatch.torchapi.autograd import engine_code
 from pytest_dtdispatch.torchapi.compiler import is_generated
-from pytest_dtdispatch.torchapi.observe import missing_fsdp_name
+from pytest_dtdispatch.torchapi.observe import missing_fsdp_name, owners_of_parameters
 
 # Names of interactive code. Other code without a file is generated, such as "<string>" by dataclasses.
 TYPED = ("<stdin>", "<ipython-input", "<doctest", "<console>")
@@ -49,7 +49,7 @@ class FrameOwner(Enum):
 
 
 # Module constants, because enum members are slow to access.
-NOTHING, USER, MODULE = FrameOwner.NOTHING, FrameOwner.USER, FrameOwner.MODULE
+NOTHING, USER, MODULE, FSDP = FrameOwner.NOTHING, FrameOwner.USER, FrameOwner.MODULE, FrameOwner.FSDP
 ENGINE, OPTIMIZER, OPTIMIZER_HOOKS = FrameOwner.ENGINE, FrameOwner.OPTIMIZER, FrameOwner.OPTIMIZER_HOOKS
 PHASES = {
     FrameOwner.ENGINE: Phase.BACKWARD,
@@ -190,6 +190,7 @@ class StackView(NamedTuple):
         running: running modules, the innermost first.
         phase: phase that a frame of torch implies; None if there is none.
         is_in_engine: whether the engine called all these frames.
+        owners: modules whose parameters FSDP2 moves, if it does so inside the innermost module.
     """
 
     file: str = ""
@@ -197,11 +198,19 @@ class StackView(NamedTuple):
     running: Sequence[Any] = ()
     phase: Phase | None = None
     is_in_engine: bool = False
+    owners: Sequence[Any] = ()
+
+
+def owners_in(frame: FrameType) -> Sequence[Any]:
+    """Return the modules that own the parameters of a frame of FSDP2; empty in its other frames."""
+    is_method = frame.f_code.co_varnames[:1] == ("self",)
+    return owners_of_parameters(frame.f_locals["self"]) if is_method else ()
 
 
 def view_stack(frames: OwnedFrames, base: CodeType | None = None) -> StackView:
     """Summarize frames from the innermost out; continue beyond ``base`` if no frame inside is user code."""
     file, line, running, phase, user, caller = "", 0, list[Any](), None, None, None
+    owners: Sequence[Any] = ()
     is_compiled = False  # whether the line and the modules are those of the caller
     for owner, frame in frames:
         if frame.f_code is base:
@@ -214,14 +223,16 @@ def view_stack(frames: OwnedFrames, base: CodeType | None = None) -> StackView:
                 running = [] if is_compiled else running
         elif owner is MODULE:
             running.append(frame.f_locals["self"])
-        elif phase is None and owner in PHASES:
+        elif owner is FSDP:
+            owners = owners or (() if running else owners_in(frame))
+        elif owner in PHASES and phase in (None, Phase.BACKWARD):  # a checkpoint calls it in the engine
             caller = caller or owner
             phase = _phase(owner, user, caller)
             if owner is ENGINE:
-                return StackView(file, line, running, phase, is_in_engine=True)
+                return StackView(file, line, running, phase, True, owners)
         if file and phase:
             break
-    return StackView(file, line, running, phase)
+    return StackView(file, line, running, phase, False, owners)
 
 
 def _phase(owner: FrameOwner, user: FrameType | None, caller: FrameOwner) -> Phase | None:

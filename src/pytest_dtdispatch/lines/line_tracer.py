@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from pytest_dtdispatch.core.events import CodePlace, OptimizerStep, Part, Phase
 from pytest_dtdispatch.lines.finder import ForwardLines
-from pytest_dtdispatch.lines.frames import LIBRARIES, NOTHING, PARTS, FrameOwner, view_stack
+from pytest_dtdispatch.lines.frames import LIBRARIES, NOTHING, PARTS, FrameOwner, owners_in, view_stack
 from pytest_dtdispatch.lines.traced_line import TracedLine
 from pytest_dtdispatch.torchapi.compiler import uncompiled
 from pytest_dtdispatch.torchapi.ops import describe_optimizer
@@ -105,8 +105,7 @@ class LineTracer(ForwardLines):
         if self._is_importing:
             return None
         kind = self._owner(frame)
-        # Functions that a library calls of its own have no event: there are dozens in each hook of FSDP2.
-        if kind is not NOTHING and not (kind in LIBRARY_OWNERS and self._innermost() is kind):
+        if kind is not NOTHING and not (kind in LIBRARY_OWNERS and self._is_in_library(kind, frame)):
             return self._enter(frame, kind)
         self._tracing_ns += self._call_ns
         if self._tracing_ns >= self._check_at_ns:
@@ -145,6 +144,16 @@ class LineTracer(ForwardLines):
     def _innermost(self) -> FrameOwner:
         return self._stack[-1][0] if self._stack else FrameOwner.USER
 
+    def _is_in_library(self, kind: FrameOwner, frame: FrameType) -> bool:
+        """Return whether a library calls its own function, for the same parameters.
+
+        These calls have no event: there are dozens in each hook of FSDP2.
+        """
+        if self._innermost() is not kind:
+            return False
+        owners = owners_in(frame) if kind is FrameOwner.FSDP else ()
+        return not owners or owners == owners_in(self._stack[-1][1])
+
     def _is_in_engine(self) -> bool:
         return any(kind is FrameOwner.ENGINE for kind, _ in self._stack)
 
@@ -173,14 +182,17 @@ class LineTracer(ForwardLines):
         return None
 
     def _place(self) -> tuple[CodePlace, bool]:
-        """Return the current line, and whether it is user code that the autograd engine called."""
+        """Return the current line, and whether it is code of modules that the autograd engine called.
+
+        Code of FSDP2 in the engine has no line of its own.
+        """
         outwards = reversed(self._stack)
         seen = view_stack(outwards)
         if not seen.is_in_engine:
             return self._forward(seen), self._is_in_engine()
-        at = seen if seen.file else view_stack(outwards)  # the caller of backward
-        name = self._names.name_in_backward(seen.running) if seen.running else ""
-        return CodePlace(at.file, at.line, name, Phase.BACKWARD), bool(seen.file or seen.running)
+        name = self._module_in_backward(seen)
+        at = seen if seen.file or seen.owners else view_stack(outwards)  # the caller of backward
+        return CodePlace(at.file, at.line, name, Phase.BACKWARD), bool(seen.file or name)
 
 
 def _lines() -> None:

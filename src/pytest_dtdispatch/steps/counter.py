@@ -155,7 +155,7 @@ class StepCounter:
         self._home = self._thread.key
         self._lines = LineFinder(base)
         self._log: list[Called | _Propagated | AnyEvent] = []
-        self._transfers = TransferRecorder(self._lines.here, self._log)
+        self._transfers = TransferRecorder(self._lines.here, self._log, self._lines.record_node)
         self._open = ExitStack()
         self._notes: CallNotes | None = None
         self._noting = ExitStack()

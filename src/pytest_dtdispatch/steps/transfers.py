@@ -98,11 +98,15 @@ class TransferRecorder:
     Args:
         here: function that returns the current line of the current thread.
         log: list to which events are appended.
+        record_node: function that records the line that created a node of autograd.
     """
 
-    def __init__(self, here: Callable[[], CodePlace], log: list[Any]) -> None:
+    def __init__(
+        self, here: Callable[[], CodePlace], log: list[Any], record_node: Callable[[Any, CodePlace], None]
+    ) -> None:
         self._here = here
         self._log = log
+        self._record_node = record_node
         self._running = Running()
         self.origins = Origins()
         self._numbers = TensorNumbers()
@@ -230,11 +234,16 @@ class TransferRecorder:
         has_gradient = bool(getattr(args[0], "next_functions", ()))
         if converter.kind is Conversion.REDISTRIBUTE:
             explicit = None if converter.is_backward else first_tensor(args)
+            events = len(self._log)
             with patch.multiple(self._running, redistributed=explicit, has_gradient=has_gradient):
                 result = convert(*args, **kwargs)
-            last = self._log[-1] if self._log else None
-            if has_gradient and explicit is not None and isinstance(last, Redistribution):
-                self._graph[args[0]] = len(self._log) - 1, last
+            last = self._log[-1] if len(self._log) > events else None
+            if has_gradient and explicit is not None:
+                moved = last if isinstance(last, Redistribution) else None
+                if moved is not None:
+                    self._graph[args[0]] = len(self._log) - 1, moved
+                # The backward of one that moves nothing may redistribute.
+                self._record_node(args[0], (moved and moved.place) or self._here())
             return result
         if self._running.converting:
             return convert(*args, **kwargs)
@@ -256,6 +265,8 @@ class TransferRecorder:
             if converter.kind is Conversion.WRAP:
                 self.origins.mark_device(wrapped)
             self._log.append(event(converter.name, text, placements, number, is_parameter, place=place))
+            if has_gradient and not converter.is_backward:
+                self._record_node(args[0], place)
         return result
 
     def on_backward(self, run: Function, outputs: Any, *args: Any, **kwargs: Any) -> Any:

@@ -36,6 +36,11 @@ def number_of(node: Any) -> int | None:
     return number if number < 2**63 else None  # larger for nodes that accumulate gradients
 
 
+def tensor_of(node: Any) -> torch.Tensor | None:
+    """Return the tensor whose gradient a node accumulates; None if it does not accumulate one."""
+    return getattr(node, "variable", None)
+
+
 # Nodes that a cross entropy may have between it and its logits: each op computes element by element.
 ELEMENTWISE = {
     f"{name}Backward0"

@@ -111,6 +111,16 @@ def fsdp_group_type() -> type | None:
     return next(filter(None, found), None)
 
 
+def owners_of_parameters(unit: Any) -> tuple[Any, ...]:
+    """Return the modules that own what an object of FSDP2 moves: a group of parameters or one of them."""
+    attributes = getattr(unit, "__dict__", {})
+    if info := attributes.get("_module_info"):
+        return (info.module,)
+    if "fsdp_params" in attributes:
+        return tuple(attributes.get("modules") or (attributes["module"],))  # ``module`` in older versions
+    return ()
+
+
 POINTS = {
     # Propagation and its caches. A hit of the native cache calls none of these.
     "native_miss": Point((TENSOR,), DISPATCHER, (SLOW_PATH,)),
