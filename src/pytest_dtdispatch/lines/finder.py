@@ -13,8 +13,6 @@ from operator import attrgetter
 from types import CodeType, FrameType
 from typing import Any
 
-from torch.utils.weak import WeakIdKeyDictionary
-
 from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.lines.frames import Frames, StackView, view_stack
@@ -32,6 +30,37 @@ FORWARD = Phase.FORWARD
 WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 
 
+class ByIdentity:
+    """Values by object; objects are compared by identity and referenced weakly.
+
+    A lookup in torch's WeakIdKeyDictionary takes 1.5 us, and each event has several.
+
+    Attributes:
+        values: values by the id of their object.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[int, Any] = {}
+        self._references: dict[int, weakref.ref[Any]] = {}
+
+    def set(self, key: Any, value: Any) -> None:
+        """Set the value of an object, until the object is deleted."""
+        number = id(key)
+        self.values[number] = value
+        self._references[number] = weakref.ref(key, lambda _: self._forget(number))
+
+    def get(self, key: Any) -> Any:
+        """Return the value of an object; None if it has none."""
+        return self.values.get(id(key))
+
+    def objects(self) -> list[Any]:
+        """Return all living objects."""
+        return [key for reference in [*self._references.values()] if (key := reference()) is not None]
+
+    def _forget(self, number: int) -> None:
+        del self.values[number], self._references[number]
+
+
 class ModuleNames:
     """Qualified names of modules relative to the outermost called module, which has the name of its class.
 
@@ -39,8 +68,8 @@ class ModuleNames:
     """
 
     def __init__(self) -> None:
-        self._roots = WeakIdKeyDictionary()  # by identity: a module may define __eq__
-        self._owners = WeakIdKeyDictionary()  # module by parameter
+        self._roots = ByIdentity()  # names of modules in each
+        self._owners = ByIdentity()  # reference to the owning module, by parameter
 
     def name(self, running: Sequence[Any]) -> str:
         """Return the name of the innermost running module; ``running`` is sorted from the innermost outwards.
@@ -54,8 +83,8 @@ class ModuleNames:
     def name_in_backward(self, running: Sequence[Any]) -> str:
         """Return the name in the largest cached root, as a checkpoint calls only part of a model again."""
         for module in running:
-            if roots := [names for names in self._roots.values() if names.get(module)]:
-                return str(max(roots, key=len)[module])
+            if roots := [names for names in [*self._roots.values.values()] if names.get(module)]:
+                return str(max(roots, key=lambda names: len(names.values)).get(module))
         return self.name(running)
 
     def names_of_owners(self, owners: Sequence[Any], running: Sequence[Any]) -> str:
@@ -63,29 +92,32 @@ class ModuleNames:
 
         Those of other models have the names of :meth:`name_in_backward`.
         """
-        names = self._names_in(running[-1], owners[0]) if running else {}
+        names = self._names_in(running[-1], owners[0]) if running else ByIdentity()
         return ", ".join(names.get(each) or self.name_in_backward([each]) for each in owners)
 
     def name_of_owner(self, parameter: Any) -> str:
         """Return the name of the module that owns a parameter; empty if no module in the roots does."""
-        if parameter not in self._owners:
-            for module in [module for names in self._roots.values() for module in names]:
+        if self._owners.get(parameter) is None:
+            self._owners.set(parameter, lambda: None)
+            modules = (module for names in [*self._roots.values.values()] for module in names.objects())
+            for module in reversed([*modules]):  # the first owner is set last
                 for each in vars(module).get("_parameters", {}).values():
                     if each is not None:
-                        self._owners.setdefault(each, weakref.ref(module))
-            self._owners.setdefault(parameter, type(None))
-        module = self._owners[parameter]()
+                        self._owners.set(each, weakref.ref(module))
+        module = self._owners.get(parameter)()
         return "" if module is None else self.name_in_backward([module])
 
-    def _names_in(self, root: Any, module: Any) -> WeakIdKeyDictionary:
+    def _names_in(self, root: Any, module: Any) -> ByIdentity:
         """Return the names in a root; recompute them if ``module`` is not among the cached ones."""
-        names: WeakIdKeyDictionary | None = self._roots.get(root)
-        if names is None or module not in names:
-            names = self._roots[root] = WeakIdKeyDictionary()
+        names: ByIdentity | None = self._roots.get(root)
+        if names is None or names.get(module) is None:
+            names = ByIdentity()
+            self._roots.set(root, names)
             for name, each in ask(lambda each: list(each.named_modules()), root, [("", root)]):
                 path = ".".join(part for part in name.split(".") if part not in WRAPPERS)
-                names[each] = path or type(_unwrapped(each)).__name__
-            names.setdefault(module, "")  # not part of the root: do not recompute the names for it again
+                names.set(each, path or type(_unwrapped(each)).__name__)
+            if names.get(module) is None:
+                names.set(module, "")  # not part of the root: do not recompute the names for it again
         return names
 
 
@@ -146,9 +178,11 @@ class ForwardLines:
         file, line, running, phase, _, owners = seen
         if phase is not None:
             return CodePlace(file, line, "", phase)
-        name = self._names.name(running) if running else ""
+        name = ""
         if owners:
             name = self._names.names_of_owners(owners, running)
+        elif running:
+            name = self._names.name(running)
         if running:
             self._is_after_backward = False
             return CodePlace(file, line, name, FORWARD)
