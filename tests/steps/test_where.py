@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from pytest_dtdispatch.steps.events import by_cause
@@ -79,6 +82,22 @@ def test_each_event_has_line_module_and_phase(mesh: DeviceMesh) -> None:
     assert unwraps >= in_layers("unwrap", "forward") | in_layers("wrap", "backward")
     assert ("logging", "", "other") in unwraps
     assert where(counts.collective_runs) >= in_layers("explicit", "forward") | {("clip", "", "clipping")}
+
+
+def test_flat_parameters_are_moved_in_their_module(mesh: DeviceMesh) -> None:
+    sizes = [16, 32, 64, 24]
+    layers = [torch.nn.Linear(a, b, bias=False) for a, b in pairwise(sizes)]
+    net = FullyShardedDataParallel(
+        torch.nn.Sequential(*layers),
+        auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}),
+        device_id=torch.device("cpu"),
+    )
+    owners = {a * b * 4: str(number) for number, (a, b) in enumerate(pairwise(sizes))}
+    x = torch.rand(4, sizes[0])
+    [counts] = run_and_count(StepCalls("train", lambda: net(x).sum().backward(), 1, 1)).steps
+    assert {run.kind for run in counts.collective_runs} == {"all_gather", "reduce_scatter"}
+    found = [(run.bytes, run.place.module) for run in counts.collective_runs if run.place]
+    assert found == [(nbytes, owners[nbytes]) for nbytes, _ in found]
 
 
 class Whole(torch.nn.Module):

@@ -190,7 +190,7 @@ class StackView(NamedTuple):
         running: running modules, the innermost first.
         phase: phase that a frame of torch implies; None if there is none.
         is_in_engine: whether the engine called all these frames.
-        owners: modules whose parameters FSDP2 moves, if it does so inside the innermost module.
+        owners: modules whose parameters FSDP moves, if it does so inside the innermost module.
     """
 
     file: str = ""
@@ -202,9 +202,11 @@ class StackView(NamedTuple):
 
 
 def owners_in(frame: FrameType) -> Sequence[Any]:
-    """Return the modules that own the parameters of a frame of FSDP2; empty in its other frames."""
-    is_method = frame.f_code.co_varnames[:1] == ("self",)
-    return owners_of_parameters(frame.f_locals["self"]) if is_method else ()
+    """Return the modules that own the parameters of a frame of FSDP; empty in its other frames."""
+    for name in frame.f_code.co_varnames[:2]:
+        if name in ("self", "handle"):
+            return owners_of_parameters(frame.f_locals.get(name))
+    return ()
 
 
 def view_stack(frames: OwnedFrames, base: CodeType | None = None) -> StackView:

@@ -112,8 +112,10 @@ def fsdp_group_type() -> type | None:
 
 
 def owners_of_parameters(unit: Any) -> tuple[Any, ...]:
-    """Return the modules that own what an object of FSDP2 moves: a group of parameters or one of them."""
+    """Return the modules that own what an object of FSDP moves: a group of parameters or one of them."""
     attributes = getattr(unit, "__dict__", {})
+    if module := attributes.get("_fully_sharded_module"):  # FullyShardedDataParallel
+        return (module,)
     if info := attributes.get("_module_info"):
         return (info.module,)
     if "fsdp_params" in attributes:
