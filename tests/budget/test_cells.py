@@ -11,7 +11,7 @@ import pytest
 from pytest_dtdispatch.budget import model
 from pytest_dtdispatch.budget.model import Budget, cells_of, fold_shares, split_by_line
 from pytest_dtdispatch.budget.table import document, pairs_document
-from pytest_dtdispatch.budget.timeline import ACCUMULATING, Context, Slice
+from pytest_dtdispatch.budget.timeline import ACCUMULATING, BETWEEN_NODES, Context, Slice
 from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase, ns_by_part
 from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.row_id import RowId
@@ -98,6 +98,13 @@ def test_accumulation_has_the_line_of_the_node_before() -> None:
     accumulated = [node_slice(ACCUMULATING, begin_ns, op) for begin_ns, op in ((65, "first"), (80, "last"))]
     found = in_backward(accumulated[0], node_slice(8, 70, "node"), accumulated[1])
     assert found == [CALLED, BACKWARD, BACKWARD]
+
+
+def test_accumulation_in_a_checkpoint_has_the_line_of_the_node_before() -> None:
+    # The engine runs in the node of the checkpoint, number 12.
+    between = Slice(Context(Part.AUTOGRAD, BETWEEN_NODES, running_node=12, in_engine=True), 75, 80)
+    found = in_backward(node_slice(8, 70, "node"), between, node_slice(ACCUMULATING, 80, "last"))
+    assert found == [BACKWARD, replace(PYTHON, phase=Phase.BACKWARD), BACKWARD]
 
 
 def test_node_created_in_backward_has_the_forward_line() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 from pytest_dtdispatch.budget.collector import CollectorPauses
-from pytest_dtdispatch.budget.timeline import ACCUMULATING, Timeline, executed
+from pytest_dtdispatch.budget.timeline import ACCUMULATING, BETWEEN_NODES, Context, Timeline, executed
 from pytest_dtdispatch.core.events import Cell, CodePlace, OptimizerStep, Part, Phase, ns_by_part
 from pytest_dtdispatch.core.results import Advice, NoRows
 from pytest_dtdispatch.core.text import fold_layers
@@ -300,7 +300,7 @@ def _keys(timeline: Timeline) -> list[tuple[Hashable, Hashable]]:
 class _NodeLines:
     """Lines that created autograd nodes, by the number of the node.
 
-    An op that calls ops, such as ``linear``, may create several nodes, of which only the first has a record.
+    An op that calls ops, such as ``linear``, may create several nodes. Only its first node has a record.
     """
 
     def __init__(self) -> None:
@@ -314,12 +314,17 @@ class _NodeLines:
             bisect.insort(self._numbers, number)
         self._lines[number] = line
 
-    def run(self, number: int) -> CodePlace | None:
+    def run(self, context: Context) -> CodePlace | None:
         """Return the line that created the running node; None if none runs, or for nodes of earlier steps."""
-        if number >= 0:
-            after = bisect.bisect(self._numbers, number)
-            self._latest = self._lines[self._numbers[after - 1]] if after else None
-        return self._latest if number >= 0 or number == ACCUMULATING else None
+        if context.running_node == ACCUMULATING:
+            return self._latest
+        after = bisect.bisect(self._numbers, context.running_node)
+        line = self._lines[self._numbers[after - 1]] if after else None
+        if (
+            context.running_node >= 0 and context.op != BETWEEN_NODES
+        ):  # the node of a checkpoint runs an engine
+            self._latest = line
+        return line
 
 
 def _line_shares(timeline: Timeline, lines: Sequence[TracedLine]) -> Iterator[LineShares]:
@@ -330,7 +335,7 @@ def _line_shares(timeline: Timeline, lines: Sequence[TracedLine]) -> Iterator[Li
         context = one.context
         span = (context.called_ns,) * 2 if context.called_ns >= 0 else (one.begin_ns, one.end_ns)
         found = split_by_line(lines, *span)
-        origin = created.run(context.running_node)
+        origin = created.run(context)
         inside = [(line, share) for line, share in found if line.in_engine == context.in_engine]
         if context.in_engine and not inside and found:
             backward = found[-1][0].place

@@ -36,6 +36,7 @@ UNDIVIDED = (
 PYTHON = (Part.OTHER, Part.AUTOGRAD, Part.FSDP_PYTHON)
 REDISTRIBUTED = (Part.MOVING, Part.WRAPPING)  # ops inside these are not local ops of the program
 RANGE_PARTS = {PROPAGATION: Part.PROPAGATION, PLANNING: Part.PLANNING}
+BETWEEN_NODES = "autograd engine"  # op of the engine's own time
 ACCUMULATING = -2  # these nodes have no number, and run after the node that computed the gradient
 RANGE_EVENTS = 3  # a range of this plugin is entered from Python, and costs as much as about three events
 
@@ -192,7 +193,7 @@ def _part_and_op_of_range(name: str, outer: Context) -> tuple[Part, str]:
     if kind == WRAPPING and outer.part not in REDISTRIBUTED:
         return Part.WRAPPING, label
     if kind == BACKWARD:
-        return Part.AUTOGRAD, "autograd engine"
+        return Part.AUTOGRAD, BETWEEN_NODES
     if kind == FSDP_HOOK:
         return Part.FSDP_PYTHON, label
     is_named = not kind.startswith(OURS) and outer.part in (Part.OTHER, Part.FSDP_PYTHON)
