@@ -76,7 +76,8 @@ def complaints(found: dict[str, dict[str, Any]]) -> dict[str, str]:
     assert whole["status"] == 0, whole["output"]
     metrics = {metric for _, metric, _ in whole["counts"]}
     assert metrics == {
-        *("calls", "collectives", "dtensor_growth", "implicit", "misses_per_step", "redistributes"),
+        *("calls", "collectives", "collectives[0]", "collective_bytes", "collective_bytes[0]"),
+        *("dtensor_growth", "implicit", "misses_per_step", "redistributes"),
         *("reads", "partial_reads"),
     }
     assert len(step_lines(whole)) == 1

@@ -24,7 +24,13 @@ from torch.optim import Optimizer
 
 from pytest_dtdispatch.torchapi.observe import around, module_of, program_frame
 from pytest_dtdispatch.torchapi.ops import is_written, leaves_of, schema_of
-from pytest_dtdispatch.torchapi.patches import BoundReplacement, kernels_routed, patched, skipped_by_compiler
+from pytest_dtdispatch.torchapi.patches import (
+    BoundReplacement,
+    calling,
+    kernels_routed,
+    patched,
+    skipped_by_compiler,
+)
 from pytest_dtdispatch.torchapi.tensors import (
     PLAIN_TYPES,
     ask_tensor,
@@ -85,9 +91,8 @@ class Origins:
         self._host, self._shares, self._reduced = Storages(), Storages(), Storages()
         self._counters = Storages()  # on the host, as those of optimizers; what is computed from them is not
         self._observing, self._is_observing = ExitStack(), False
-        self._owners: dict[
-            int, int
-        ] = {}  # number of states when the owner of this id was marked in this step
+        self._creations = ExitStack()
+        self._owners: dict[int, int] = {}  # ids, with the number of states when it was marked in this step
 
     @contextmanager
     def observe(self) -> Iterator[None]:
@@ -95,9 +100,11 @@ class Origins:
         with (
             patched(DTensor, "to_local", self._around_to_local, by_code=False),
             around({"range": self._on_range}),
-            kernels_routed("aten", {torch.ops.aten.lift_fresh.default: self._on_creation}),
+            patched(torch.Tensor, "__new__", calling(self._on_constructor)),
             _scalar_tensor_routed(self._on_creation),
+            self._creations,
         ):
+            self._observe_creations()
             _observers.append(self)
             try:
                 yield
@@ -180,6 +187,21 @@ class Origins:
         for each in () if is_computed_on_host else written:
             self._host.discard(local_of(each))
         return result
+
+    def _observe_creations(self) -> None:
+        self._creations.enter_context(
+            kernels_routed("aten", {torch.ops.aten.lift_fresh.default: self._on_creation})
+        )
+
+    def _on_constructor(self, new: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Create a tensor of a subclass without our kernel, for which torch would create a plain one."""
+        if args[:1] == (torch.Tensor,):
+            return new(*args, **kwargs)
+        self._creations.close()
+        try:
+            return new(*args, **kwargs)
+        finally:
+            self._observe_creations()
 
     def _stop_observing(self) -> None:
         _include_our_key(False)
