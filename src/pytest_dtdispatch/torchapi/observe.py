@@ -73,7 +73,7 @@ class Point(NamedTuple):
         """Return owner and name of each function that this torch has."""
         owners = (follow(sys.modules[name], self.path) for name in self.modules if name in sys.modules)
         owner = next((each for each in owners if each is not None), None)
-        found = [(owner, name) for name in self.names if hasattr(owner, name)]
+        found = [(owner, name) for name in self.names if owner is not None and hasattr(owner, name)]
         if self.is_required and not found:
             raise AttributeError(f"{self.modules[0]} has no {self.path}.{self.names[0]}")
         return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 
-from pytest_dtdispatch.torchapi.observe import around, module_of, program_frame
+from pytest_dtdispatch.torchapi.observe import POINTS, around, module_of, program_frame
 from pytest_dtdispatch.torchapi.ops import is_written, leaves_of, schema_of
 from pytest_dtdispatch.torchapi.patches import (
     BoundReplacement,
@@ -217,10 +218,11 @@ class Origins:
 
     def _observe_ops(self) -> None:
         """Observe the ops of this thread until a step begins without marked tensors."""
+        if not _is_key_hidden():
+            return
         if not self._is_observing:
             _register_kernels()
-            hidden: dict[str, Any] = {"compiled_code": _on_compiled_code, "included_keys": _without_our_key}
-            self._observing.enter_context(around(hidden))
+            self._observing.enter_context(around({"included_keys": _without_our_key}))
             self._is_observing = True
         _include_our_key(True)
 
@@ -374,10 +376,16 @@ def _unobserved() -> Iterator[None]:
         _include_our_key(is_on)
 
 
-def _on_compiled_code(enter: Callable[..., Any], compiler: Any) -> Any:
-    """Observe no ops of compiled code, whose guards compare keys."""
-    _include_our_key(not callable(compiler))
-    return enter(compiler)
+def _is_key_hidden() -> bool:
+    """Return whether compiled code runs without our key, or there is none; its guards compare keys."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    return not counters.get("stats", {}).get("unique_graphs") or _enters_with_patched_keys()
+
+
+@functools.cache
+def _enters_with_patched_keys() -> bool:
+    """Return whether compiled code runs with the keys that a function returns, which we patch."""
+    return POINTS["included_keys"].names[0] in inspect.getsource(sys.modules["torch._dynamo.eval_frame"])
 
 
 def _without_our_key(included: Callable[[], Any]) -> Any:
