@@ -7,6 +7,7 @@ import io
 import pickle
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,8 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd.forward_ad import dual_level, make_dual, unpack_dual
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
@@ -46,10 +49,24 @@ def copied_twice() -> list[Any]:
     return [host.tolist(), host.sum().item(), X.tolist()]
 
 
+def after_inference() -> float:
+    with torch.inference_mode():
+        copies = [X.cpu(), (X * 2).cpu()]
+    return torch.stack(copies).mean().item()
+
+
 def in_thread() -> None:
     thread = threading.Thread(target=lambda: X.sum().cpu().item())
     thread.start()
     thread.join()
+
+
+def before_nested_counter() -> None:
+    host = X.cpu()
+    with StepCounter() as inner:
+        inner.lap()
+        (host * 2).tolist()
+    (host * 2).tolist()
 
 
 # Name: reads, and the step.
@@ -94,8 +111,15 @@ PLAIN: dict[str, tuple[int, Callable[[], Any]]] = {
     "cpu() that was written": (2, written),
     "cpu() moved back": (2, lambda: X.cpu().to(X.device).sum().item()),
     "cpu() in a thread": (1, in_thread),
+    "cpu() before a nested counter": (1, before_nested_counter),
+    "print of cpu()": (1, lambda: repr(X.cpu())),
+    "print of numbers": (0, lambda: repr(torch.tensor([1.5, 2.0]))),
     "number with a device": (1, lambda: torch.tensor(3.0, device="cpu").item()),
     "number on a device": (1, lambda: torch.tensor(3.0).to(X.device).item()),
+    "number by partial": (1, lambda: partial(torch.tensor, device="cpu")(1.0).item()),
+    "number like another": (1, lambda: (torch.tensor(1.0), X.new_tensor(2.0).item())),
+    "inference mode": (2, after_inference),
+    "cpu() twice with gradient": (2, lambda: [(loss := WEIGHT.sum()).cpu(), loss.cpu()]),
     "zeros": (1, lambda: torch.zeros(()).item()),
     "number": (0, lambda: torch.tensor(3.0).item()),
     "numbers": (0, lambda: (torch.as_tensor([3, 4]) + 1).sum().tolist()),
@@ -107,6 +131,8 @@ PLAIN: dict[str, tuple[int, Callable[[], Any]]] = {
     "copy": (0, lambda: (copy.copy(X), copy.deepcopy(X))),
     "inv_ex": (0, lambda: torch.linalg.inv_ex(SQUARE)),
     "one_hot of known classes": (0, lambda: nn.functional.one_hot(CLASSES, 4)),
+    "std and var": (0, lambda: (X.std(), X.var(), torch.var_mean(X))),
+    "largest norm of embeddings": (0, lambda: nn.functional.embedding(CLASSES[:2], X.clone(), max_norm=1.0)),
     "quantile": (0, lambda: X.quantile(0.5)),
     "multinomial": (0, lambda: torch.multinomial(X + 1, 1)),
     "random state": (0, lambda: torch.set_rng_state(torch.get_rng_state())),
@@ -134,6 +160,12 @@ def reduced(of: Sharded) -> Any:
     return local.item()
 
 
+def gathered(of: Sharded) -> Any:
+    local = of.total.to_local()
+    dist.all_gather([torch.empty(()) for _ in range(4)], local)
+    return local.item()
+
+
 def without_gradient(of: Sharded) -> Any:
     with torch.no_grad():
         return (of.total.to_local() * 1).item()
@@ -151,6 +183,8 @@ ON_DTENSORS: dict[str, tuple[int, int, Callable[[Sharded], Any]]] = {
     "to_local, numpy": (1, 1, lambda of: of.total.to_local().numpy()),
     "to_local, cpu": (1, 1, lambda of: of.total.to_local().cpu().item()),
     "_local_tensor": (1, 1, lambda of: of.total._local_tensor.item()),
+    "gathered": (1, 1, gathered),
+    "overwritten": (1, 0, lambda of: torch.zeros_like(of.total.to_local()).item()),
     "print of a share": (1, 1, lambda of: str(of.total)),
     "cpu of a share": (1, 1, lambda of: of.total.cpu()),
     "reduced": (1, 0, reduced),
@@ -298,6 +332,22 @@ def test_step_counters_are_on_the_host() -> None:
     assert len(counts.reads) == 1
 
 
+class OnDevice(torch.optim.Optimizer):
+    """An optimizer whose step counters are on the device of the parameters."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters, {})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter].setdefault("step", torch.zeros((), device=parameter.device)).add_(1).item()
+
+
+def test_counters_of_other_optimizers_are_read() -> None:
+    optimizer = OnDevice([nn.Parameter(torch.ones(size)) for size in (4, 6)])
+    assert [len(counted(optimizer.step).reads) for _ in range(2)] == [2, 2]
+
+
 def test_lbfgs_reads_six_values() -> None:
     """The loss, the largest gradient, the first step size, the slope, and a step size for each parameter."""
     parameters = [nn.Parameter(torch.ones(size)) for size in (4, 6)]
@@ -359,3 +409,24 @@ def test_copy_on_the_host_has_equal_results() -> None:
         found = step()
     WEIGHT.grad = None
     assert found == plain
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_copy_on_the_host_keeps_tangents() -> None:
+    def step() -> Any:
+        with dual_level():
+            dual = make_dual(X, torch.ones_like(X))
+            return unpack_dual(dual.cpu()).tangent
+
+    with StepCounter():
+        found = step()
+    assert torch.equal(found, step())
+
+
+def test_copy_on_the_host_is_traced() -> None:
+    def double(values: torch.Tensor) -> torch.Tensor:
+        return values.cpu() * 2
+
+    with StepCounter():
+        graph = make_fx(double)(X)
+    assert torch.equal(graph(X + 1), double(X + 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ from pytest_dtdispatch.torchapi.autograd import origins_of_logits
 from pytest_dtdispatch.torchapi.mesh_dims import MESH_DIMS, group_among
 from pytest_dtdispatch.torchapi.observe import Conversion, Converter, fsdp_group_type
 from pytest_dtdispatch.torchapi.ops import count_sharded_matrices, leaves_of, op_name
-from pytest_dtdispatch.torchapi.origins import Origins, may_be_owned, owners_near
+from pytest_dtdispatch.torchapi.origins import Origins, may_be_owned, observe_marked
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.reads import READS_OF_SHARES, is_host_read, waits_for_device
 from pytest_dtdispatch.torchapi.tensors import (
@@ -52,6 +51,8 @@ from pytest_dtdispatch.torchapi.tensors import (
 Function = Callable[..., Any]
 
 BARRIER = "barrier"
+# Collectives whose first argument, or result, is complete on each rank.
+REDUCING = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 # Reads by checks that only a CPU makes.
 CHECKING = ("item", "equal")
 # An op of this loss that needs all classes of a sample.
@@ -190,8 +191,9 @@ class TransferRecorder:
         tensors = [found for each in arguments if (found := _tensors(each))]
         handled = max((sum(map(_bytes, of_argument)) for of_argument in tensors), default=0)
         dtypes = dict.fromkeys(tensor.dtype for of_argument in tensors for tensor in of_argument)
-        for reduced in itertools.chain(*tensors):
-            self.origins.mark_share(reduced, is_partial=False)
+        for reduced in (*tensors[:1], *tensors[-1:]) if kind in REDUCING else ():
+            for each in reduced:
+                self.origins.mark_share(each, is_partial=False)
         is_redistributing = self._running.place is not None
         group = 0 if is_redistributing else self._fsdp_group()
         mesh = self._running.mesh if is_redistributing else None
@@ -278,18 +280,23 @@ class TransferRecorder:
                 number, moved = self._graph[node]
                 if self._log[number : number + 1] == [moved] and self._log[number] is moved:
                     self._log[number] = replace(moved, is_for_loss=True)
-        return run(outputs, *args, **kwargs)
+        try:
+            return run(outputs, *args, **kwargs)
+        finally:
+            observe_marked()
 
     def on_read(self, run: Function, name: str, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         """Record a read of a tensor by the host; nested reads are part of it."""
         running, origins = self._running, self.origins
         is_part = running.is_reading or (running.is_on_cpu and name in CHECKING)
         is_uncounted = is_part or not is_tensor(tensor) or is_host_read(sys._getframe(1))
-        if is_uncounted or self._is_on_host(tensor) or (name == "pickle" and is_dtensor(tensor)):
+        if is_uncounted or (name == "pickle" and is_dtensor(tensor)):
             return run(tensor, *args, **kwargs)
+        # What is computed on the host is on the host too. A tensor with a gradient is its own copy.
+        is_on_host = self._is_on_host(tensor) and not (name == "cpu" and tensor.requires_grad)
         with patch.object(running, "is_reading", True):
             result = run(tensor, *args, **kwargs)
-            if waits_for_device(local_of(tensor)):
+            if not is_on_host and waits_for_device(local_of(tensor)):
                 placements = tensor.placements if is_dtensor(tensor) else ()
                 texts = tuple(map(placement_text, placements))
                 is_share = any(each.is_partial() for each in placements) and name in READS_OF_SHARES
@@ -302,8 +309,10 @@ class TransferRecorder:
     def _is_on_host(self, tensor: Any) -> bool:
         if not self.origins.is_host(tensor) and may_be_owned(tensor):
             optimizer = running_instance(sys._getframe(2), Optimizer)
-            for owner in (optimizer,) if optimizer else owners_near(sys._getframe(2)):
-                self.origins.mark_owned(owner)
+            if optimizer is not None:
+                self.origins.mark_owned(optimizer)
+            else:
+                self.origins.search(sys._getframe(2))
         return self.origins.is_host(tensor)
 
     def on_cpu_reader(self, run: Function, *args: Any, **kwargs: Any) -> Any:

@@ -171,6 +171,7 @@ POINTS = {
     "included_keys": Point(("torch._C",), "", ("_dispatch_tls_local_include_set",), is_required=True),
     "profiler": Point((PROFILER,), "profile", ("_prepare_trace", "_start_trace")),
     "range": Point((PROFILER,), "record_function", ("__enter__",), is_required=True),
+    "inference_end": Point(("torch.autograd.grad_mode",), "inference_mode", ("__exit__",), is_required=True),
     "itt": Point((PROFILER,), "emit_itt", ("__enter__",)),
     "nvtx": Point((PROFILER,), "emit_nvtx", ("__enter__",)),
     "simulation": Point((SIMULATION,), "LocalTensorMode", ("__enter__", "__exit__")),

@@ -10,12 +10,14 @@ import dis
 import functools
 import inspect
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -43,11 +45,26 @@ from pytest_dtdispatch.torchapi.tensors import (
 
 # Functions that make a tensor on the host from numbers, unless a device is given.
 MAKERS = frozenset(("tensor", "as_tensor", "scalar_tensor"))
+FUNCTIONS = MAKERS | {"new_tensor"}  # that create tensors from numbers
+LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
 # A key above autograd, and below vmap, that torch leaves unused. A thread includes it while it has
 # marked tensors, except in compiled code, which would be compiled again.
 OPS_KEY = "DeferredInit"
 OTHERS = ("torch.", "pytest_dtdispatch.", "_pytest.", "pluggy.")  # modules that are not the program's
 MAX_INSIDE = 100  # objects that are looked at inside of one
+
+
+# Ops that read only the shape of their arguments, and ops that read nothing of the tensor that they write.
+SHAPED = {f"{name}_like" for name in ("zeros", "ones", "empty", "full", "rand", "randn")} | {
+    f"new_{name}" for name in ("zeros", "ones", "empty", "full", "empty_strided")
+}
+OVERWRITING = {"copy_", "zero_", "fill_"}
+
+
+class Running(threading.local):
+    """Whether a thread runs an op whose tensors are all on the host."""
+
+    is_on_host = False
 
 
 class Storages:
@@ -71,10 +88,9 @@ class Storages:
         """Remove the storage of a tensor."""
         self._found.pop(_key_of(tensor), None)
 
-    def purge(self) -> bool:
-        """Remove deleted storages; return whether any is left."""
+    def purge(self) -> None:
+        """Remove deleted storages."""
         self._found = {key: found for key, found in self._found.items() if not found.expired()}
-        return bool(self._found)
 
 
 def _key_of(tensor: Any) -> int:
@@ -91,8 +107,9 @@ class Origins:
     def __init__(self) -> None:
         self._host, self._shares, self._reduced = Storages(), Storages(), Storages()
         self._counters = Storages()  # on the host, as those of optimizers; what is computed from them is not
-        self._observing, self._is_observing = ExitStack(), False
+        self._running = Running()
         self._creations = ExitStack()
+        self._searched: set[tuple[CodeType, int]] = set()  # lines whose variables were searched
         self._owners: dict[int, int] = {}  # ids, with the number of states when it was marked in this step
 
     @contextmanager
@@ -100,7 +117,7 @@ class Origins:
         """Observe tensors made from numbers, local tensors, and ops of threads that have marked tensors."""
         with (
             patched(DTensor, "to_local", self._around_to_local, by_code=False),
-            around({"range": self._on_range}),
+            around({"range": self._on_range, "inference_end": _resuming}),
             patched(torch.Tensor, "__new__", calling(self._on_constructor)),
             _scalar_tensor_routed(self._on_creation),
             self._creations,
@@ -111,20 +128,23 @@ class Origins:
                 yield
             finally:
                 _observers.remove(self)
-                self._stop_observing()
+                observe_marked()
 
     def begin_step(self) -> None:
         """Stop observing ops in this thread if no marked tensor is left."""
         self._owners.clear()
-        for marked in (self._reduced, self._counters):
+        for marked in (self._reduced, self._counters, self._host, self._shares):
             marked.purge()
-        if not self._host.purge() | self._shares.purge():
-            self._stop_observing()
+        observe_marked()
+
+    def has_marked(self) -> bool:
+        """Return whether ops are observed for a marked tensor."""
+        return bool(self._host or self._shares)
 
     def is_host(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor, or the local tensor of a DTensor, is on the host."""
         local = local_of(tensor)
-        return local in self._host or local in self._counters
+        return self._running.is_on_host or local in self._host or local in self._counters
 
     def is_share(self, tensor: torch.Tensor) -> bool:
         """Return whether a plain tensor was computed from this rank's share of a partial DTensor."""
@@ -134,7 +154,15 @@ class Origins:
     def mark_host(self, tensor: torch.Tensor) -> None:
         """Mark a tensor, or the local tensor of a DTensor, as one on the host."""
         self._host.add(local_of(tensor))
-        self._observe_ops()
+        observe_marked()
+
+    def search(self, frame: FrameType) -> None:
+        """Mark the tensors of optimizers and meshes in variables near a line, once for each line."""
+        frame = program_frame(frame)
+        if (frame.f_code, frame.f_lineno) not in self._searched:
+            self._searched.add((frame.f_code, frame.f_lineno))
+            for owner in owners_near(frame):
+                self.mark_owned(owner)
 
     def mark_owned(self, owner: Any) -> None:
         """Mark the tensors that an optimizer or a mesh keeps on the host."""
@@ -155,7 +183,7 @@ class Origins:
         """Mark a local tensor as this rank's share of a partial DTensor, or as a complete value."""
         if is_partial:
             self._shares.add(tensor)
-            self._observe_ops()
+            observe_marked()
         elif tensor in self._shares:
             self._shares.discard(tensor)
             self._reduced.add(tensor)
@@ -163,29 +191,34 @@ class Origins:
     def copied(self, tensor: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
         """Mark the result of ``cpu`` as one on the host; it gets a storage of its own on the same memory."""
         copy = with_own_storage(tensor) if copy is tensor else copy
-        if copy is not tensor:
+        if copy is not tensor or tensor.grad_fn is not None:
             self.mark_host(copy)
             self.mark_share(copy, tensor in self._shares)
         return copy
 
-    def on_op(self, op: Any, args: Any, kwargs: Any, result: Any) -> Any:
-        """Mark what an op returned or wrote, by the origins of its arguments; return its result."""
+    def run(self, op: Callable[..., Any], func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an op, and mark what it returned or wrote by the origins of its arguments."""
         tensors = [leaf for leaf in leaves_of(args, kwargs) if is_tensor(leaf)]
         on_host = [tensor for tensor in tensors if self.is_host(tensor)]
+        is_on_host = 0 < len(on_host) == len(tensors)
+        with patch.object(self._running, "is_on_host", is_on_host or self._running.is_on_host):
+            result = op(*args, **kwargs)
         has_share = any(tensor in self._shares for tensor in tensors)
         if not on_host and not has_share:
             return result
-        if op in _moves():
-            has_device = kwargs.get("device", args[1] if op is torch.ops.aten.to.device else None) is not None
-            return with_own_storage(result) if on_host and has_device and result is args[0] else result
-        written = [leaf for leaf in leaves_of(_written(op, args, kwargs), {}) if is_tensor(leaf)]
-        results = [leaf for leaf in leaves_of([result], {}) if is_tensor(leaf)]
-        for each in (*results, *written) if has_share else ():
-            self._shares.add(each)
-        is_computed_on_host = len(on_host) == len(tensors)
-        for each in (*results, *written) if is_computed_on_host else ():
+        if func in _moves():
+            device = kwargs.get("device", args[1] if func is torch.ops.aten.to.device else None)
+            is_same = on_host and device is not None and result is args[0]
+            return with_own_storage(result) if is_same else result
+        written = [leaf for leaf in leaves_of(_written(func, args, kwargs), {}) if is_tensor(leaf)]
+        changed = [*written, *(leaf for leaf in leaves_of([result], {}) if is_tensor(leaf))]
+        sources = [each for each in tensors if func._opname not in OVERWRITING or each is not tensors[0]]
+        has_share = func._opname not in SHAPED and any(source in self._shares for source in sources)
+        for each in changed:
+            (self._shares.add if has_share else self._shares.discard)(each)
+        for each in changed if is_on_host else ():
             self._host.add(local_of(each))
-        for each in () if is_computed_on_host else written:
+        for each in () if is_on_host else written:
             self._host.discard(local_of(each))
         return result
 
@@ -204,27 +237,12 @@ class Origins:
         finally:
             self._observe_creations()
 
-    def _stop_observing(self) -> None:
-        _include_our_key(False)
-        self._observing.close()
-        self._is_observing = False
-
     def _on_range(self, enter: Callable[..., Any], *args: Any) -> Any:
         """Mark what an optimizer keeps on the host: its step begins with a range of the profiler."""
         frame = program_frame(sys._getframe(1))
         if module_of(frame) == "torch.optim.optimizer" and isinstance(frame.f_locals.get("self"), Optimizer):
             self.mark_owned(frame.f_locals["self"])
         return enter(*args)
-
-    def _observe_ops(self) -> None:
-        """Observe the ops of this thread until a step begins without marked tensors."""
-        if not _is_key_hidden():
-            return
-        if not self._is_observing:
-            _register_kernels()
-            self._observing.enter_context(around({"included_keys": _without_our_key}))
-            self._is_observing = True
-        _include_our_key(True)
 
     def _around_to_local(self, inner: Any) -> Any:
         def to_local(tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -248,7 +266,7 @@ class Origins:
 def objects_near(frame: FrameType | None) -> Iterator[Any]:
     """Yield the objects in variables of the program's frames, and those inside of them, two levels deep.
 
-    The collector finds no object that was made before a counted step, as these are frozen.
+    The collector does not list objects that were created before a counted step, as they are frozen.
     """
     while frame is not None:
         if not module_of(frame).startswith(OTHERS):
@@ -291,25 +309,36 @@ def _options_of(optimizer: Optimizer) -> Iterator[torch.Tensor]:
 
 def _counters_of(optimizer: Optimizer) -> Iterator[torch.Tensor]:
     """Yield the step counters of an optimizer that torch keeps on the host."""
+    classes = {each for each in type(optimizer).__mro__ if f"{each.__module__}.".startswith("torch.optim.")}
+    is_of_torch = bool(classes - {Optimizer, torch.optim.ASGD})  # ASGD has them on the device
     for group in optimizer.param_groups:
-        is_on_device = (
-            group.get("capturable") or group.get("fused") or isinstance(optimizer, torch.optim.ASGD)
-        )
+        is_on_device = group.get("capturable") or group.get("fused") or not is_of_torch
         for parameter in () if is_on_device else group["params"]:
             state = optimizer.state.get(parameter, {})
             yield from (state[name] for name in ("step", "mu_product") if is_tensor(state.get(name)))
 
 
 def with_own_storage(tensor: Any) -> Any:
-    """Return a tensor on the same memory with a storage of its own, or the tensor if that is impossible."""
+    """Return a tensor on the same memory with a storage of its own, or the tensor if that is impossible.
+
+    A tensor with a gradient would lose in-place changes of the other, and a traced one its graph.
+    """
     local = local_of(tensor)
     is_special = local.is_conj() or local.is_neg() or local.is_quantized or local.is_nested
-    if is_special or not _key_of(local) or local.layout is not torch.strided:
+    if is_special or tensor.requires_grad or not _key_of(local) or local.layout is not torch.strided:
         return tensor
-    needs_node = torch.is_grad_enabled() and tensor.requires_grad
+    if _is_traced():
+        return tensor
     hidden = torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction()
     with hidden[0], hidden[1], _unobserved(), torch.inference_mode(local.is_inference()):
-        return _SameMemory.apply(tensor) if needs_node else _same_memory(tensor)  # type: ignore[no-untyped-call]
+        return _same_memory(tensor)
+
+
+def _is_traced() -> bool:
+    """Return whether ops are recorded in a graph, or have tangents: another tensor would lose both."""
+    proxies = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+    has_tangents = torch.autograd.forward_ad._current_level >= 0
+    return proxies is not None or has_tangents or torch._C._is_tracing()
 
 
 def _same_memory(tensor: Any) -> Any:
@@ -328,40 +357,97 @@ def _in_other_storage(local: torch.Tensor) -> torch.Tensor:
     return copy.set_(storage, local.storage_offset(), local.shape, local.stride())  # type: ignore[no-any-return]
 
 
-class _SameMemory(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
-        return _same_memory(tensor)  # type: ignore[no-any-return]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient
-
-
 def is_local_of_partial(tensor: torch.Tensor, frame: FrameType | None) -> bool:
     """Return whether a tensor is a view of a partial DTensor's local tensor, in the program's variables."""
+    if not _names_local_tensors(frame):
+        return False
     key = _key_of(tensor)
     holders = (each for each in objects_near(frame) if is_dtensor(each) and _key_of(local_of(each)) == key)
     return any(placement.is_partial() for holder in holders for placement in holder.placements)
 
 
+def _names_local_tensors(frame: FrameType | None) -> bool:
+    """Return whether the innermost frame of the program, or torch inside of it, names local tensors."""
+    while frame is not None:
+        module = module_of(frame)
+        if "_local_tensor" in frame.f_code.co_names and not module.startswith("pytest_dtdispatch."):
+            return True
+        if not module.startswith(OTHERS):
+            return False
+        frame = frame.f_back
+    return False
+
+
 @functools.lru_cache(maxsize=1024)
 def _has_no_device(code: CodeType, last: int) -> bool:
-    """Return whether code calls one of ``MAKERS`` at an instruction, and gives no device."""
+    """Return whether an instruction calls one of ``MAKERS`` without a device.
+
+    The function was loaded before its arguments, and nothing has taken it from the stack since.
+    """
     called = [each for each in dis.get_instructions(code) if each.offset <= last]
     if MAKERS.isdisjoint(code.co_names) or called[-1].opname == "CALL_FUNCTION_EX":
         return False  # the device may be among unpacked arguments
     names = [
         code.co_consts[each.arg or 0] for each in called[-4:] if each.opname in ("KW_NAMES", "LOAD_CONST")
     ]
-    return not any("device" in each for each in names if isinstance(each, tuple))
+    return _callee(called[:-1]) in MAKERS and not any(
+        "device" in each for each in names if isinstance(each, tuple)
+    )
+
+
+def _callee(instructions: Sequence[dis.Instruction]) -> str:
+    """Return the name of the last function or attribute that was loaded and is still on the stack."""
+    lowest = depth = 0  # of the stack, relative to the call
+    for each in reversed(instructions):
+        if each.opname in LOADS and each.argval in FUNCTIONS and depth <= lowest:
+            return str(each.argval)
+        depth -= dis.stack_effect(each.opcode, each.arg, jump=False)
+        lowest = min(lowest, depth)
+    return ""
 
 
 _observers: list[Origins] = []
 
 
+def observe_marked() -> None:
+    """Observe the ops of this thread while a counter has marked tensors.
+
+    Autograd and inference mode restore the keys of the thread when they end.
+    """
+    is_on = any(each.has_marked() for each in _observers) and _is_key_hidden()
+    if is_on:
+        _register_kernels()
+    if is_on != _key_patch.is_open:
+        _key_patch.toggle()
+    _include_our_key(is_on)
+
+
+def _resuming(end: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return end(*args)
+    finally:
+        observe_marked()
+
+
+class KeyPatch:
+    """Patch of the function that returns the included keys, while ops are observed."""
+
+    def __init__(self) -> None:
+        self._stack, self.is_open = ExitStack(), False
+
+    def toggle(self) -> None:
+        """Patch the function, or restore it."""
+        self.is_open = not self.is_open
+        if self.is_open:
+            self._stack.enter_context(around({"included_keys": _without_our_key}))
+        else:
+            self._stack.close()
+
+
+_key_patch = KeyPatch()
+
+
 def _include_our_key(is_on: bool) -> None:
-    """Observe the ops of this thread, or stop."""
     torch._C._dispatch_tls_set_dispatch_key_included(OPS_KEY, is_on)
 
 
@@ -373,7 +459,7 @@ def _unobserved() -> Iterator[None]:
     try:
         yield
     finally:
-        _include_our_key(is_on)
+        _include_our_key(is_on and bool(_observers))  # inference mode may have restored it since
 
 
 def _is_key_hidden() -> bool:
@@ -429,14 +515,18 @@ def _register_kernels() -> Any:
     return library, others
 
 
+def _observed(observer: Origins, call: Callable[..., Any], op: Any, *args: Any, **kwargs: Any) -> Any:
+    return observer.run(call, op, args, kwargs)
+
+
 def _kernel_of(op: Any) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
+        call: Callable[..., Any] = op
+        for observer in _observers:
+            call = partial(_observed, observer, call, op)
         with _unobserved(), torch._C.DisableTorchFunction():
-            result = op(*args, **kwargs)
-            for observer in _observers:
-                result = observer.on_op(op, args, kwargs, result)
-        return result
+            return call(*args, **kwargs)
 
     return skipped_by_compiler(run)  # type: ignore[no-any-return]
 

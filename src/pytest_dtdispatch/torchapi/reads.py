@@ -50,6 +50,7 @@ OPS = {
 CPU_READERS = (
     *("_index_put_impl_", "multinomial", "_assert_async", "_assert_async.msg"),
     *("linalg_lu_solve", "linalg_lu_solve.out"),
+    *("std.correction", "var.correction", "embedding_renorm_"),
     *("_fused_sgd_", "_fused_adam_", "_fused_adamw_", "_fused_adagrad_"),
     *("_fused_sgd_.tensor_lr", "_fused_adam_.tensor_lr", "_fused_adamw_.tensor_lr"),
 )
