@@ -111,7 +111,6 @@ PLAIN: dict[str, tuple[int, Callable[[], Any]]] = {
     "cpu() that was written": (2, written),
     "cpu() moved back": (2, lambda: X.cpu().to(X.device).sum().item()),
     "cpu() in a thread": (1, in_thread),
-    "cpu() before a nested counter": (1, before_nested_counter),
     "print of cpu()": (1, lambda: repr(X.cpu())),
     "print of numbers": (0, lambda: repr(torch.tensor([1.5, 2.0]))),
     "number with a device": (1, lambda: torch.tensor(3.0, device="cpu").item()),
@@ -320,6 +319,15 @@ def test_optimizers_of_dtensors_read_as_often(
     except RuntimeError as error:
         pytest.skip(f"this torch raises: {error}")
     assert [len(counted(step).reads) for _ in range(2)] == [expected] * 2
+
+
+def test_nested_counter_observes_for_the_outer_one() -> None:
+    try:
+        with StepCounter(), StepCounter():
+            pass
+    except RuntimeError:
+        pytest.skip("this torch accepts one kernel in Python for an op")
+    assert len(counted(before_nested_counter).reads) == 1
 
 
 def test_step_counters_are_on_the_host() -> None:

@@ -35,6 +35,7 @@ NAMES = [f"{key}: {name}" for key, point in POINTS_BY_NAME.items() for _, name i
 # Attributes of objects, functions in C, and cached functions: a replacement that equals the original.
 EQUAL_ONLY = {
     *("native_miss", "native_clear", "propagation", "python_cache", "tensor_meta", "implied", "constructor"),
+    "included_keys",
     *(
         "compiled_code: _maybe_set_eval_frame",
         "planning: _gen_transform_infos",

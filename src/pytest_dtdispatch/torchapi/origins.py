@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 
-from pytest_dtdispatch.torchapi.observe import POINTS, around, module_of, program_frame
+from pytest_dtdispatch.torchapi.observe import POINTS, around, follow, module_of, program_frame
 from pytest_dtdispatch.torchapi.ops import is_written, leaves_of, schema_of
 from pytest_dtdispatch.torchapi.patches import (
     BoundReplacement,
@@ -464,8 +464,8 @@ def _unobserved() -> Iterator[None]:
 
 def _is_key_hidden() -> bool:
     """Return whether compiled code runs without our key, or there is none; its guards compare keys."""
-    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
-    return not counters.get("stats", {}).get("unique_graphs") or _enters_with_patched_keys()
+    compiled = follow(sys.modules.get("torch._dynamo.convert_frame"), "output_codes.seen")
+    return not compiled or _enters_with_patched_keys()
 
 
 @functools.cache
