@@ -183,8 +183,12 @@ class TransferRecorder:
         if self._running.is_in_collective:
             return collective(*args, **kwargs)
         place = self._running.place or self._here()
-        with patch.object(self._running, "is_in_collective", True), ProfilerRange("collective", lambda: kind):
-            result = collective(*args, **kwargs)
+        self._running.is_in_collective = True
+        try:
+            with ProfilerRange("collective", lambda: kind):
+                result = collective(*args, **kwargs)
+        finally:
+            self._running.is_in_collective = False
         values = (*args, *kwargs.values())
         # The tensor of a barrier only selects its device.
         arguments = () if kind == BARRIER else (*values, result)
@@ -294,20 +298,29 @@ class TransferRecorder:
             return run(tensor, *args, **kwargs)
         # What is computed on the host is on the host too. A tensor with a gradient is its own copy.
         is_on_host = self._is_on_host(tensor) and not (name == "cpu" and tensor.requires_grad)
-        with patch.object(running, "is_reading", True):
+        running.is_reading = True  # `patch.object` takes 10 us, and optimizers read many counters
+        try:
             result = run(tensor, *args, **kwargs)
-            if not is_on_host and waits_for_device(local_of(tensor)):
-                placements = tensor.placements if is_dtensor(tensor) else ()
-                texts = tuple(map(placement_text, placements))
-                is_share = any(each.is_partial() for each in placements) and name in READS_OF_SHARES
-                is_share |= origins.is_share(tensor)
-                self._log.append(Read(name, spec_text(tensor), texts, is_share, place=self._here()))
-                if name == "cpu":
-                    return origins.copied(tensor, result)
-        return result
+        finally:
+            running.is_reading = False
+        if is_on_host or not waits_for_device(local_of(tensor)):
+            return result
+        placements = tensor.placements if is_dtensor(tensor) else ()
+        texts = tuple(map(placement_text, placements))
+        is_share = any(each.is_partial() for each in placements) and name in READS_OF_SHARES
+        is_share |= origins.is_share(tensor)
+        self._log.append(Read(name, self._text(tensor), texts, is_share, place=self._here()))
+        return origins.copied(tensor, result) if name == "cpu" else result
+
+    def _text(self, tensor: Any) -> str:
+        """Format a tensor that was read; formatting may read it again."""
+        with patch.object(self._running, "is_reading", True):
+            return spec_text(tensor)
 
     def _is_on_host(self, tensor: Any) -> bool:
-        if not self.origins.is_host(tensor) and may_be_owned(tensor):
+        if self.origins.is_host(tensor):
+            return True
+        if may_be_owned(tensor):
             optimizer = running_instance(sys._getframe(2), Optimizer)
             if optimizer is not None:
                 self.origins.mark_owned(optimizer)
