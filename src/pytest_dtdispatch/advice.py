@@ -157,9 +157,11 @@ def advise(
         min_ns = MIN_SHARE * sum(cell.ns for cell in cells)
         found = [one for one in found if one.ns >= min_ns or one.grows]
         for number, one in enumerate(found):
-            if not one.share:  # the maximum saving is at most the whole step
-                share = min(one.ns / step_ns, 1.0)
-                found[number] = replace(one, ns=min(one.ns, step_ns), share=share)
+            if (
+                not one.share
+            ):  # a saving is at most the whole step; differences of measured times may be negative
+                ns = min(max(one.ns, 0.0), step_ns)
+                found[number] = replace(one, ns=ns, share=ns / step_ns)
     found.sort(key=lambda one: (-one.ns, -one.count))
     return tuple(found[:5])
 
