@@ -157,9 +157,8 @@ def advise(
         min_ns = MIN_SHARE * sum(cell.ns for cell in cells)
         found = [one for one in found if one.ns >= min_ns or one.grows]
         for number, one in enumerate(found):
-            if (
-                not one.share
-            ):  # a saving is at most the whole step; differences of measured times may be negative
+            if not one.share:
+                # At most the whole step, and at least nothing: differences of measured times may be negative.
                 ns = min(max(one.ns, 0.0), step_ns)
                 found[number] = replace(one, ns=ns, share=ns / step_ns)
     found.sort(key=lambda one: (-one.ns, -one.count))

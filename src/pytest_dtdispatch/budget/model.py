@@ -320,9 +320,8 @@ class _NodeLines:
             return self._latest
         after = bisect.bisect(self._numbers, context.running_node)
         line = self._lines[self._numbers[after - 1]] if after else None
-        if (
-            context.running_node >= 0 and context.op != BETWEEN_NODES
-        ):  # the node of a checkpoint runs an engine
+        # The node of a checkpoint runs an engine.
+        if context.running_node >= 0 and context.op != BETWEEN_NODES:
             self._latest = line
         return line
 

@@ -17,7 +17,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -52,8 +51,7 @@ LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
 OPS_KEY = "DeferredInit"
 OTHERS = ("torch.", "pytest_dtdispatch.", "_pytest.", "pluggy.")  # modules that are not the program's
 MAX_INSIDE = 100  # objects that are looked at inside of one
-
-
+MOVES = (torch.ops.aten.to.device, torch.ops.aten.to.dtype_layout)  # composite ops that may have a device
 # Ops that read only the shape of their arguments, and ops that read nothing of the tensor that they write.
 SHAPED = {f"{name}_like" for name in ("zeros", "ones", "empty", "full", "rand", "randn")} | {
     f"new_{name}" for name in ("zeros", "ones", "empty", "full", "empty_strided")
@@ -117,7 +115,13 @@ class Origins:
         """Observe tensors made from numbers, local tensors, and ops of threads that have marked tensors."""
         with (
             patched(DTensor, "to_local", self._around_to_local, by_code=False),
-            around({"range": self._on_range, "inference_end": _resuming}),
+            around(
+                {
+                    "range": self._on_range,
+                    "inference_end": _resuming,
+                    "included_keys": _without_our_key,
+                }
+            ),
             patched(torch.Tensor, "__new__", calling(self._on_constructor)),
             _scalar_tensor_routed(self._on_creation),
             self._creations,
@@ -158,7 +162,8 @@ class Origins:
 
     def search(self, frame: FrameType) -> None:
         """Mark the tensors of optimizers and meshes in variables near a line, once for each line."""
-        frame = program_frame(frame)
+        while module_of(frame).startswith(OTHERS) and frame.f_back:
+            frame = frame.f_back
         if (frame.f_code, frame.f_lineno) not in self._searched:
             self._searched.add((frame.f_code, frame.f_lineno))
             for owner in owners_near(frame):
@@ -201,12 +206,15 @@ class Origins:
         tensors = [leaf for leaf in leaves_of(args, kwargs) if is_tensor(leaf)]
         on_host = [tensor for tensor in tensors if self.is_host(tensor)]
         is_on_host = 0 < len(on_host) == len(tensors)
-        with patch.object(self._running, "is_on_host", is_on_host or self._running.is_on_host):
+        outer, self._running.is_on_host = self._running.is_on_host, self._running.is_on_host or is_on_host
+        try:
             result = op(*args, **kwargs)
+        finally:
+            self._running.is_on_host = outer
         has_share = any(tensor in self._shares for tensor in tensors)
         if not on_host and not has_share:
             return result
-        if func in _moves():
+        if func in MOVES:
             device = kwargs.get("device", args[1] if func is torch.ops.aten.to.device else None)
             is_same = on_host and device is not None and result is args[0]
             return with_own_storage(result) if is_same else result
@@ -417,8 +425,6 @@ def observe_marked() -> None:
     is_on = any(each.has_marked() for each in _observers) and _is_key_hidden()
     if is_on:
         _register_kernels()
-    if is_on != _key_patch.is_open:
-        _key_patch.toggle()
     _include_our_key(is_on)
 
 
@@ -427,24 +433,6 @@ def _resuming(end: Callable[..., Any], *args: Any) -> Any:
         return end(*args)
     finally:
         observe_marked()
-
-
-class KeyPatch:
-    """Patch of the function that returns the included keys, while ops are observed."""
-
-    def __init__(self) -> None:
-        self._stack, self.is_open = ExitStack(), False
-
-    def toggle(self) -> None:
-        """Patch the function, or restore it."""
-        self.is_open = not self.is_open
-        if self.is_open:
-            self._stack.enter_context(around({"included_keys": _without_our_key}))
-        else:
-            self._stack.close()
-
-
-_key_patch = KeyPatch()
 
 
 def _include_our_key(is_on: bool) -> None:
@@ -474,9 +462,9 @@ def _enters_with_patched_keys() -> bool:
     return POINTS["included_keys"].names[0] in inspect.getsource(sys.modules["torch._dynamo.eval_frame"])
 
 
-def _without_our_key(included: Callable[[], Any]) -> Any:
+def _without_our_key(included: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return the keys that the thread includes without ours: code is compiled for them."""
-    return included().remove(torch._C._parse_dispatch_key(OPS_KEY))
+    return included(*args, **kwargs).remove(torch._C._parse_dispatch_key(OPS_KEY))
 
 
 @contextmanager
@@ -493,11 +481,6 @@ def _scalar_tensor_routed(method: Callable[..., Any]) -> Iterator[None]:
 
 
 @functools.cache
-def _moves() -> tuple[Any, ...]:
-    return torch.ops.aten.to.device, torch.ops.aten.to.dtype_layout
-
-
-@functools.cache
 def _register_kernels() -> Any:
     """Register kernels for this process; return their libraries, as they are removed with them."""
     library, others = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
@@ -510,7 +493,7 @@ def _register_kernels() -> Any:
         space, _, rest = name.partition("::")
         base, _, overload = rest.partition(".")
         op = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
-        if space == "aten" and op is not None and (_computes(op) or op in _moves()):
+        if space == "aten" and op is not None and (_computes(op) or op in MOVES):
             library.impl(op.name(), _kernel_of(op), OPS_KEY)
     return library, others
 

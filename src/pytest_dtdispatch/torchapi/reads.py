@@ -68,13 +68,13 @@ METHODS = {
 READS_OF_SHARES = ("item", "tolist", "numpy", "cpu", "print")
 # Modules that read only tensors on the host: ranks, offsets of shards, states of generators, seeds, indices.
 HOST_MODULES = (
-    *(
-        "torch.distributed.device_mesh.",
-        "torch.distributed._mesh_layout.",
-        "torch.distributed._local_tensor.",
-    ),
-    *("torch.distributed.tensor.placement_types.", "torch.distributed.tensor._random."),
-    *("torch.distributed.tensor._utils.", "torch.utils.data."),
+    "torch.distributed.device_mesh.",
+    "torch.distributed._mesh_layout.",
+    "torch.distributed._local_tensor.",
+    "torch.distributed.tensor.placement_types.",
+    "torch.distributed.tensor._random.",
+    "torch.distributed.tensor._utils.",
+    "torch.utils.data.",
     "copy.",  # copies only the reference to the memory
 )
 DTENSOR_OPS = {torch.ops.aten._local_scalar_dense.default: "item", torch.ops.aten.equal.default: "equal"}
@@ -125,7 +125,7 @@ def _on_simulated_op(
     observer: Any, dispatch: Any, mode: Any, func: Any, types: Any, args: Any, *rest: Any
 ) -> Any:
     """Notify of an op that all simulated ranks run."""
-    name = next((OPS[name] for op, name in _ops_of((*OPS,)).items() if op is func), "")
+    name = OPS.get(_ops_of((*OPS,)).get(func, ""), "")
 
     def call(*_: Any, **__: Any) -> Any:
         return dispatch(mode, func, types, args, *rest)
