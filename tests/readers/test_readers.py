@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from pytest_dtdispatch.core.verdicts import CountChange, RowVerdict, TimeChange,
 from pytest_dtdispatch.report.data import run_text
 from pytest_dtdispatch.report.document import notice
 from pytest_dtdispatch.report.run import FailedTest, ReportedRun
-from pytest_dtdispatch.steps.data import NUMBERING
+from pytest_dtdispatch.steps.data import written_names
 from pytest_dtdispatch.steps.events import (
     Collective,
     Miss,
@@ -147,7 +147,7 @@ def test_schema_describes_exactly_the_fields_of_an_event(kind: type[StepEvent]) 
         if kind.__name__.lower()
         in each["if"]["properties"]["event"].get("enum", [each["if"]["properties"]["event"].get("const")])
     ]
-    written = {field.name for field in fields(kind)} - {*NUMBERING}
+    written = {*written_names(kind)}
     described = of_kind["properties"].keys() | ({"op"} & written)
     assert described == written
     assert {*of_kind["required"]} | ({"op"} & written) == written

@@ -59,20 +59,26 @@ class CodePlace:
         return f"{at}{f' in {self.module}' if self.module else ''} ({self.phase})"
 
 
+FUSED, FOREACH = "fused=True", "foreach=True"  # arguments of optimizers
+
+
 class OptimizerStep(NamedTuple):
     """Optimizer whose ``step`` ran.
 
     Args:
         name: name of its class, which torch defines.
-        fuses: whether ``fused=True`` is possible: its options allow it, and DTensor has a rule for that op.
-        is_mixed: whether a parameter group has plain tensors beside DTensors, or DTensors of several meshes.
+        option: argument that makes it call fewer ops: ``fused=True`` if other options allow it and DTensor
+            has a rule for that op, else ``foreach=True`` likewise; empty if there is none.
+        has_plain: whether a parameter group has plain tensors beside DTensors.
         is_partial: whether gradients are partial sums.
+        takes_meshes: whether all DTensors of a group have one mesh, or the option works over several.
     """
 
     name: str
-    fuses: bool
-    is_mixed: bool
+    option: str
+    has_plain: bool
     is_partial: bool
+    takes_meshes: bool = True
 
 
 class Event(NamedTuple):

@@ -258,6 +258,10 @@ class LineFinder(ForwardLines):
         """Return whether user code called the running op directly."""
         return self._frames.is_called_directly(sys._getframe(1))
 
+    def called_by(self) -> str:
+        """Return the function of torch that the user called, if its code runs; empty if theirs does."""
+        return self._frames.called_by(sys._getframe(1))
+
     def record(self) -> CodePlace:
         """Return the line that the current thread runs, and record it for the latest node.
 

@@ -31,6 +31,13 @@ PYTHON = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "pla
 BETWEEN = ("rounds", "replay", "lines", "steps", "torchapi")
 CALLING = ("distributed/tensor/", "_tensor.py", "functional.py", "_ops.py", "_compile.py")
 
+# Further files of torch whose functions do what their arguments say.
+THIN = ("nn/", "autograd/", "utils/_contextlib.py", "optim/optimizer.py", "_dynamo/eval_frame.py")
+THIN_DISTRIBUTED = ("distributed_c10d.py", "c10d_logger.py", "_functional_collectives.py")
+
+
+INSTALLED = ("site-packages", "dist-packages")
+
 
 class FrameOwner(Enum):
     """Owner of the code of a stack frame."""
@@ -110,6 +117,8 @@ class Frames:
         self._codes: list[CodeType] = []  # references, so that no other code object gets their ids
         of_torch = (f"{_folder(installed / 'torch')}{file}" for file in CALLING)
         self._between = (*(_folder(ours / room) for room in BETWEEN), *of_torch)
+        files = (*THIN, *(f"distributed/{file}" for file in THIN_DISTRIBUTED))
+        self._thin = tuple(f"{_folder(installed / 'torch')}{file}" for file in files)
         self._cache(engine_code(), FrameOwner.ENGINE)
         for function, owner in (
             (torch.nn.Module.__call__, FrameOwner.MODULE),
@@ -140,6 +149,27 @@ class Frames:
             frame = frame.f_back
         return frame is not None and self.owner(frame.f_code) is USER
 
+    def called_by(self, frame: FrameType | None) -> str:
+        """Return the function of torch or a library that user code called, if its code made the running call.
+
+        It is empty for a module of torch, an autograd function and a thin wrapper: what they do is determined
+        by the arguments of the user.
+        """
+        inner: FrameType | None = None
+        while frame is not None and self.owner(frame.f_code) is not USER:
+            is_thin = frame.f_code.co_filename.startswith((*self._between, *self._thin))
+            if not is_thin or "object" in frame.f_code.co_name:
+                inner = frame
+            frame = frame.f_back
+        if inner is None and frame is not None and self._is_of_library(frame.f_code):
+            return frame.f_code.co_name
+        return "" if inner is None or frame is None else inner.f_code.co_name
+
+    def _is_of_library(self, code: CodeType) -> bool:
+        """Return whether code belongs to an installed library, except for the forward of its modules."""
+        is_installed = any(f"{os.sep}{folder}{os.sep}" in code.co_filename for folder in INSTALLED)
+        return is_installed and code.co_name != "forward"
+
     def _cache(self, code: CodeType, owner: FrameOwner) -> FrameOwner:
         self._codes.append(code)
         self.owners[id(code)] = owner
@@ -152,7 +182,7 @@ class Frames:
             if file.startswith(path):
                 return owner
         is_hidden = file.startswith(self._hidden) and not file.startswith(self._suite)
-        is_installed = "site-packages" in file or "dist-packages" in file
+        is_installed = any(folder in file for folder in INSTALLED)
         is_python = file.startswith(PYTHON) and not is_installed
         is_hidden |= file.startswith(self._wrappers)
         if is_hidden or is_python or any(part in file for part in HIDDEN):

@@ -29,6 +29,7 @@ from pytest_dtdispatch.steps.events import (
     AnyEvent,
     Collective,
     Miss,
+    OpCalls,
     QueriedCache,
     Remedy,
 )
@@ -40,10 +41,11 @@ from pytest_dtdispatch.torchapi.collectives import observe_transfers
 from pytest_dtdispatch.torchapi.groups import is_first_of_group
 from pytest_dtdispatch.torchapi.mesh_dims import MESH_DIMS
 from pytest_dtdispatch.torchapi.observe import observe_ops
-from pytest_dtdispatch.torchapi.ops import hidden_from_constructors, open_modes, takes_tensor
+from pytest_dtdispatch.torchapi.ops import hidden_from_constructors, leaves_of, open_modes, takes_tensor
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.reads import observe_reads
+from pytest_dtdispatch.torchapi.tensors import mesh_among
 
 
 def _line_of(event: Collective) -> str:
@@ -155,7 +157,11 @@ class StepCounter:
         self._home = self._thread.key
         self._lines = LineFinder(base)
         self._log: list[Called | _Propagated | AnyEvent] = []
-        self._transfers = TransferRecorder(self._lines.here, self._log, self._lines.record_node)
+        self._transfers = TransferRecorder(
+            self._lines.here, self._log, self._lines.record_node, self._lines.called_by
+        )
+        self._flow = self._transfers.flow
+        self._is_recorded = False  # whether all ops of the lap are recorded
         self._open = ExitStack()
         self._notes: CallNotes | None = None
         self._noting = ExitStack()
@@ -190,7 +196,7 @@ class StepCounter:
     def note(self, call: OpCall) -> Any:
         """Run a call, and record it with its line, to explain later misses and locate backward."""
         place = self._lines.record()
-        result = call.run()
+        result = self._flow.run(*call, place, call.run)
         if has_dtensor(call.leaves()):
             at = self._thread.last_call(self._lap)
             called = describe(call.func, call.args, call.kwargs, at)
@@ -216,10 +222,17 @@ class StepCounter:
             self._notes = CallNotes(self)
             self._notes.__enter__()
 
+    def record_flow(self, is_on: bool) -> None:
+        """Begin to record the flow of data from here to the end of the step, or stop."""
+        self._flow.is_on = is_on
+        if not self._log:  # before the first op of a step
+            self._is_recorded = is_on
+
     def end_notes(self) -> None:
         """Stop recording ops. The mode stays open while a later mode of the program is open."""
         if self._notes is None:
             return
+        self.record_flow(False)
         self._notes.is_on = False
         if open_modes()[-1:] == [self._notes]:
             self._notes.__exit__(None, None, None)
@@ -248,7 +261,9 @@ class StepCounter:
         native = [one for one in propagated if one.queried is QueriedCache.NATIVE]
         self._check(native_misses, native)
         native_entries = sum(not one.error for one in native)
-        events = tuple(self._explained())
+        explained = self._explained()
+        events = tuple(self._transfers.completed(explained) if self._is_recorded else explained)
+        is_recorded = self._is_recorded
         called = call_lines(entry.text for entry in self._log if isinstance(entry, Called))
         self._log.clear()
         return StepCounts(
@@ -257,13 +272,26 @@ class StepCounter:
             events=events,
             called=called,
             cache_growth=(("native", native_entries),) if self._caches.has_native else (),
+            is_recorded=is_recorded,
+            ops=tuple(self._op_calls()) if is_recorded else (),
+            groups=self._transfers.groups() if is_recorded else (),
+            optimizers=self._transfers.optimizer_steps(),
         )
+
+    def _op_calls(self) -> Iterator[OpCalls]:
+        for (op, place), each in self._flow.calls.items():
+            is_alike, is_independent = len(each.layouts) == 1, len(each.depths) == 1 and not each.is_chain
+            numbers = each.count, len(each.tensors), is_alike, is_independent, each.is_pointwise
+            is_one = len(each.replacements) == 1 and 2 * each.count >= each.elements
+            replacement = next(iter(each.replacements)) if is_one else ""
+            yield OpCalls(op, *numbers, replacement, via=each.via, place=place)
 
     def _begin(self) -> None:
         self._lap += 1
         self._thread.begin(self._lap)
         self._lines.begin_step()
-        self._transfers.origins.begin_step()
+        self._transfers.begin_step()
+        self._is_recorded = self._flow.is_on
         self._log.clear()
         self._python_hits = self._unpropagated = 0
 
@@ -380,9 +408,15 @@ class StepCounter:
             elsewhere=one.at.thread != self._home,
             remedy=_remedy(one.schema.op, reason),
             values=reason.values,
+            mesh=_mesh_sizes(one.schema),
             is_direct=one.is_direct,
             place=one.place,
         )
+
+
+def _mesh_sizes(schema: Any) -> tuple[int, ...]:
+    mesh = mesh_among(leaves_of(schema.args_schema, schema.kwargs_schema))
+    return () if mesh is None else tuple(mesh.shape)
 
 
 def _remedy(op: Any, reason: Reason) -> Remedy:
@@ -403,10 +437,18 @@ class CallNotes(UnnoticedMode):
     It is switched off, but not closed, while it is not the innermost mode.
     """
 
-    def __init__(self, counter: StepCounter) -> None:
+    def __init__(self, counter: StepCounter, records_flow: bool = True) -> None:
         super().__init__()
         self.is_on = True
-        self._counter = counter
+        self._counter, self._records_flow = counter, records_flow
+
+    def __enter__(self) -> CallNotes:
+        self._counter.record_flow(self._records_flow)
+        return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        self._counter.record_flow(False)
+        super().__exit__(*exception)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         __tracebackhide__ = True
@@ -463,6 +505,7 @@ class LoopCounter(StepCounter):
         if self.is_first_rank is None:
             self.is_first_rank = is_first_of_group()
         if len(self._log) >= MAX_RECORDED:
+            self._is_recorded = False
             self.skip_transfers()
             self.end_notes()
         return super().note(call)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from pytest_dtdispatch.core.events import CodePlace
+from pytest_dtdispatch.core.plain_data import select
 from pytest_dtdispatch.core.text import fold_layers
-from pytest_dtdispatch.steps.events import AnyEvent
+from pytest_dtdispatch.steps.events import PROOF, AnyEvent
 from pytest_dtdispatch.steps.model import Steps, state_of
 
 # Fields that are no part of a cause.
@@ -36,6 +37,12 @@ def steps_data(counted: Sequence[Steps]) -> list[dict[str, Any]]:
     ]
 
 
+def written_names(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields of an event that are written."""
+    names = (each.name for each in fields(kind) if each.metadata != PROOF)
+    return tuple(name for name in names if name not in NUMBERING)
+
+
 def _events(counted: Steps) -> list[dict[str, Any]]:
     """Return one entry for all events of the same cause, line and size, over steps and layers."""
     same: defaultdict[Hashable, list[tuple[int, AnyEvent]]] = defaultdict(list)
@@ -57,7 +64,7 @@ def _events(counted: Steps) -> list[dict[str, Any]]:
                 "phase": origins[0].phase,
                 "modules": sorted({*fold_layers(origin.module for origin in origins).values()} - {""}),
                 "per_step": [in_step[number] for number in range(len(counted.steps))],
-                **{name: value for name, value in asdict(first).items() if name not in NUMBERING},
+                **select(first, *written_names(type(first))),
             }
         )
     return merged

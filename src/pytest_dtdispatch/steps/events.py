@@ -34,18 +34,31 @@ class Remedy(TextEnum):
     CLEARED = "do not clear the caches in the step"
 
 
+PROOF = {"is_proof": True}  # metadata of fields that only rules of advice read
+
+
 @dataclass(frozen=True)
 class StepEvent:
     """An event of a step.
 
+    The attributes after the first are known only in a step whose ops were all recorded.
+
     Args:
         place: its source line; None if unknown.
+        via: function of torch that the user's line called, if its code caused the event; empty if that line
+            did, by itself, a module or a thin wrapper.
+        depth: length of the longest chain of transfers, and of reads whose values were used, that its tensors
+            depend on: events of equal depth do not depend on each other.
+        after: number of backward passes of the step that had ended.
     """
 
     prefix: ClassVar[str]  # of its line in a list of all kinds of events
     plural: ClassVar[str]
     common: ClassVar[tuple[str, ...]]  # attributes that are equal in events of the same cause
     place: CodePlace | None = field(default=None, compare=False, kw_only=True)
+    via: str = field(default="", compare=False, kw_only=True, metadata=PROOF)
+    depth: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
+    after: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
 
     @property
     def origin(self) -> Hashable:
@@ -70,6 +83,7 @@ class Miss(StepEvent):
         remedy: remedy that avoids it.
         values: first differing value, now and before.
         is_direct: whether user code called the op, not torch's Python code or autograd.
+        mesh: sizes of the dimensions of its mesh.
         place: its source line; None if unknown.
     """
 
@@ -84,6 +98,7 @@ class Miss(StepEvent):
     remedy: Remedy = field(default=Remedy.NONE, compare=False)
     values: tuple[str, ...] = field(default=(), compare=False)
     is_direct: bool = field(default=True, compare=False)
+    mesh: tuple[int, ...] = field(default=(), compare=False, kw_only=True, metadata=PROOF)
 
     @property
     def op(self) -> str:
@@ -110,7 +125,22 @@ class Redistribution(StepEvent):
         operands: number of tensor arguments of the op that implied it; 0 if it is explicit.
         memory_number: number of the memory, equal whatever was written to it; 0 if it is implied or unknown.
         matrices: number of sharded matrices of the optimizer whose step implied it; 0 outside of optimizers.
-        is_for_loss: whether a cross entropy takes its result as logits, or implied it.
+        is_for_loss: whether a cross entropy that ``loss_parallel`` supports takes its result as logits, or
+            implied it.
+        mesh: number of the mesh; 0 if unknown.
+        is_even: whether the shards of all ranks have one size.
+        mergeable: number of its collectives that a flattened mesh would save.
+        is_gradient: whether the tensor is the gradient of a parameter of the running optimizer.
+        is_parameter: whether it is a parameter.
+        is_lasting: whether the tensor was not created in the step.
+        uses: number of ops that use the tensor in the step.
+        result_uses: number of ops that use the result.
+        output_uses: number of ops that use the result of the op that implied it.
+        other_uses: number of ops in forward, other than elementwise ones, that use the result, or what
+            elementwise ops make of it.
+        free_dims: dimensions of the tensor that the op could find sharded without a redistribution.
+        undoes: positions, among all redistributions of the step, of those that this one undoes after only
+            elementwise ops.
         place: its source line; None if unknown.
     """
 
@@ -127,6 +157,18 @@ class Redistribution(StepEvent):
     memory_number: int = field(default=0, compare=False)
     matrices: int = field(default=0, compare=False)
     is_for_loss: bool = field(default=False, compare=False)
+    mesh: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
+    is_even: bool = field(default=True, compare=False, kw_only=True, metadata=PROOF)
+    mergeable: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
+    is_gradient: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
+    is_parameter: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
+    is_lasting: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
+    uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
+    result_uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
+    output_uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
+    other_uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
+    free_dims: tuple[int, ...] = field(default=(), compare=False, kw_only=True, metadata=PROOF)
+    undoes: tuple[int, ...] = field(default=(), compare=False, kw_only=True, metadata=PROOF)
 
     @property
     def is_implied(self) -> bool:
@@ -152,6 +194,9 @@ class Collective(StepEvent):
         mesh_dim: name of the mesh dimension of its process group, or its number in a mesh without names;
             joined by ``/`` if several meshes share the group; empty if no mesh has it.
         group: ranks of its process group, such as ``0-3`` or ``0,4``.
+        reduction: reduction of a collective that reduces, such as ``sum``; empty if unknown.
+        contents: number of the values of the parameters that FSDP2 moves, equal if none was written to.
+        accumulates: whether FSDP2 adds the result to gradients of this step that nothing has used yet.
         place: its source line; None if unknown.
     """
 
@@ -165,6 +210,9 @@ class Collective(StepEvent):
     dtype: str = ""
     mesh_dim: str = ""
     group: str = field(default="", compare=False)
+    reduction: str = field(default="", compare=False, kw_only=True, metadata=PROOF)
+    contents: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
+    accumulates: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
 
     @property
     def mesh_dims(self) -> tuple[str, ...]:
@@ -193,6 +241,8 @@ class Wrapping(StepEvent):
         tensor_number: number of the local or full tensor, equal if nothing was written to it in between; 0 in
             backward, or if unknown.
         is_parameter: whether the tensor is a parameter.
+        plain_uses: number of ops in the step, outside of optimizers, that take the memory as a plain tensor.
+        mesh: number of the mesh; 0 if unknown.
         place: its source line; None if unknown.
     """
 
@@ -203,6 +253,8 @@ class Wrapping(StepEvent):
     placements: tuple[str, ...]
     tensor_number: int = field(default=0, compare=False)
     is_parameter: bool = field(default=False, compare=False)
+    plain_uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
+    mesh: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
 
     def __str__(self) -> str:
         return self._with_line(f"{self.name}: {self.tensor} {' '.join(self.placements)}")
@@ -224,6 +276,7 @@ class Read(StepEvent):
         tensor: dtype and shape; for a DTensor, the global shape.
         placements: placements of a DTensor, one for each mesh dimension; empty for other tensors.
         is_partial: whether a placement is partial, so that the value is this rank's share.
+        is_compared: whether the program may decide by the value which code runs next.
         place: its source line; None if unknown.
     """
 
@@ -233,11 +286,63 @@ class Read(StepEvent):
     tensor: str
     placements: tuple[str, ...] = ()
     is_partial: bool = False
+    is_compared: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
 
     def __str__(self) -> str:
         tensor = " ".join((self.tensor, *self.placements))
         share = ", partial: this rank's share" if self.is_partial else ""
         return self._with_line(f"{self.op} of {tensor}{share}")
+
+
+@dataclass(frozen=True)
+class OpCalls(StepEvent):
+    """Calls of one op on DTensors at one line, in a step whose ops were all recorded. They are not counted.
+
+    Args:
+        op: name of the op.
+        count: number of calls.
+        tensors: number of distinct first arguments.
+        is_alike: whether dtype, mesh and placements of all tensors are equal.
+        is_independent: whether no call depends on what another wrote, or on a transfer that others do not.
+        is_pointwise: whether each element of the result depends on one element of each argument.
+        replacement: function whose one call can replace all calls; empty if there is none.
+    """
+
+    prefix, plural = "", "calls"
+    common = ("op",)
+    op: str
+    count: int
+    tensors: int
+    is_alike: bool
+    is_independent: bool
+    is_pointwise: bool
+    replacement: str = ""
+
+
+@dataclass(frozen=True)
+class FsdpGroup:
+    """A group of parameters that FSDP2 gathers and reduces together.
+
+    Args:
+        number: its number in events.
+        module: name of its module; empty for the root.
+        parent: number of the group of the nearest module around it; 0 if there is none.
+        is_root: whether FSDP2 wraps no module around it.
+        is_frozen: whether none of its parameters is trained.
+        stays_gathered: whether its parameters stay gathered after the forward of its module.
+        sums_in: dtype in which gradients of several passes are summed without a reduction, if it has fewer
+            bytes than the parameters; else empty.
+        layout: number that is equal for groups whose parameters can be in one group.
+    """
+
+    number: int
+    module: str = ""
+    parent: int = 0
+    is_root: bool = True
+    is_frozen: bool = False
+    stays_gathered: bool = False
+    sums_in: str = ""
+    layout: int = 0
 
 
 AnyEvent: TypeAlias = Miss | Redistribution | Collective | Wrapping | Unwrapping | Read

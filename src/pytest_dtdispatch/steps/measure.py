@@ -46,7 +46,8 @@ def run_and_count(calls: StepCalls, note: NoteTrail | None = None) -> Steps:
                 warming.close()  # counted steps run without a mode
             number = len(counted) + 1 - (0 if is_warm else calls.warmup)
             with ProfilerRange("step", partial(_step_title, number, calls.name, is_warm)):
-                with CallNotes(counter) if is_warm else nullcontext():
+                is_last = number == calls.warmup
+                with CallNotes(counter, records_flow=is_last) if is_warm else nullcontext():
                     result = calls.step(*arguments)
                 check_result("steps", result)
                 wait_for(result)

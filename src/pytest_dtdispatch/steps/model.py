@@ -15,13 +15,16 @@ from pytest_dtdispatch.core.checks import (
     check_steps,
     signature_mismatch,
 )
+from pytest_dtdispatch.core.events import OptimizerStep
 from pytest_dtdispatch.core.results import Advice, Count, NoRows
 from pytest_dtdispatch.core.text import name_of_dim, plural, shown, step_name
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.steps.events import (
     AnyEvent,
     Collective,
+    FsdpGroup,
     Miss,
+    OpCalls,
     Read,
     Redistribution,
     StepEvent,
@@ -140,6 +143,10 @@ class StepCounts(EventLists):
         kept: dtype, shape and placements of the DTensors gained, at most three kinds.
         called: distinct calls of a warm-up step with their source lines.
         mesh_dims: names of the dimensions of all meshes, or their numbers in meshes without names.
+        is_recorded: whether all ops of the step were recorded, as in a warm-up.
+        ops: calls of ops on DTensors by line, if they were recorded.
+        groups: groups of FSDP2 that were gathered or reduced, if ops were recorded.
+        optimizers: optimizers that stepped, if ops were recorded; None for those that are not torch's.
     """
 
     hits: int = 0
@@ -151,6 +158,10 @@ class StepCounts(EventLists):
     kept: str = field(default="", compare=False)
     called: tuple[str, ...] = field(default=(), compare=False)
     mesh_dims: tuple[str, ...] = field(default=(), compare=False)
+    is_recorded: bool = field(default=False, compare=False)
+    ops: tuple[OpCalls, ...] = field(default=(), compare=False)
+    groups: tuple[FsdpGroup, ...] = field(default=(), compare=False)
+    optimizers: tuple[OptimizerStep | None, ...] = field(default=(), compare=False)
 
     @property
     def calls(self) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
@@ -15,34 +16,42 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
-from pytest_dtdispatch.core.events import CodePlace, Phase
-from pytest_dtdispatch.lines.frames import is_running, running_instance
+from pytest_dtdispatch.core.events import CodePlace, OptimizerStep, Phase
+from pytest_dtdispatch.lines.frames import running_instance
 from pytest_dtdispatch.replay.call import dtype_text, placement_text, spec_text
 from pytest_dtdispatch.steps.events import (
     EXPLICIT,
     Collective,
+    FsdpGroup,
     Read,
     Redistribution,
+    StepEvent,
     Unwrapping,
     Wrapping,
     placement_change,
 )
-from pytest_dtdispatch.torchapi.autograd import origins_of_logits
+from pytest_dtdispatch.torchapi.autograd import is_in_backward, origins_of_logits
+from pytest_dtdispatch.torchapi.collectives import reduction_of
+from pytest_dtdispatch.torchapi.flow import DataFlow, Memory
+from pytest_dtdispatch.torchapi.fsdp import describe_group, shards_of
 from pytest_dtdispatch.torchapi.mesh_dims import MESH_DIMS, group_among
-from pytest_dtdispatch.torchapi.observe import Conversion, Converter, fsdp_group_type
-from pytest_dtdispatch.torchapi.ops import count_sharded_matrices, leaves_of, op_name
+from pytest_dtdispatch.torchapi.observe import Conversion, Converter, fsdp_group_type, program_frame
+from pytest_dtdispatch.torchapi.ops import count_sharded_matrices, describe_optimizer, leaves_of, op_name
 from pytest_dtdispatch.torchapi.origins import Origins, may_be_owned, observe_marked
+from pytest_dtdispatch.torchapi.plans import free_dims, merges_dimensions
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
-from pytest_dtdispatch.torchapi.reads import READS_OF_SHARES, is_host_read, waits_for_device
+from pytest_dtdispatch.torchapi.reads import READS_OF_SHARES, is_compared, is_host_read, waits_for_device
 from pytest_dtdispatch.torchapi.tensors import (
     TensorNumbers,
     ask_tensor,
     has_graph,
     is_dtensor,
+    is_even,
     is_group_fake,
     is_local_mode_open,
     is_tensor,
     local_of,
+    memory_address,
     shards_of_simulated_ranks,
     spec_type,
     version_of,
@@ -55,6 +64,9 @@ BARRIER = "barrier"
 REDUCING = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 # Reads by checks that only a CPU makes.
 CHECKING = ("item", "equal")
+# Reads that move values to the host, which may use them later; others return a shape that depends on values.
+TO_THE_HOST = ("item", "tolist", "numpy", "cpu", "print", "pickle")
+EXPORTING = ("numpy",)  # reads whose result shares the memory of a tensor on a CPU
 # An op of this loss that needs all classes of a sample.
 LOSS, SOFTMAX = torch.nn.functional.cross_entropy.__code__, "_log_softmax."
 
@@ -80,9 +92,10 @@ class Running(threading.local):
 
     implied_by = ""
     operands = 0  # number of tensor arguments of this op
+    schema: Any = None  # its call, with the placements that it needs
     redistributed: Any = None  # the DTensor whose redistribution is explicit
     has_gradient = False  # whether autograd records it
-    collective_bytes = 0
+    collectives: tuple[Collective, ...] = ()  # of the redistribution
     is_in_collective = False
     exchange: Callable[[Collective], Collective] | None = None  # how an exchange of shards is counted
     place: CodePlace | None = None  # line of the redistribution
@@ -100,16 +113,34 @@ class TransferRecorder:
         here: function that returns the current line of the current thread.
         log: list to which events are appended.
         record_node: function that records the line that created a node of autograd.
+        called_by: function that returns the function of torch that the user called, if its code runs.
+
+    Attributes:
+        flow: recorder of the flow of data, for steps whose ops are all recorded.
     """
 
     def __init__(
-        self, here: Callable[[], CodePlace], log: list[Any], record_node: Callable[[Any, CodePlace], None]
+        self,
+        here: Callable[[], CodePlace],
+        log: list[Any],
+        record_node: Callable[[Any, CodePlace], None],
+        called_by: Callable[[], str],
     ) -> None:
         self._here = here
         self._log = log
         self._record_node = record_node
+        self._called_by = called_by
+        self.flow = DataFlow(called_by)
+        self._passes = 0  # backward passes of the step that ended
+        self._contents: dict[Hashable, int] = {}  # numbers of the values of all parameters of a group
+        self._reduced: dict[int, int] = {}  # contents of parameters at the last reduction, by group
+        self._moves: list[Redistribution] = []  # of the step
+        self._wrapped: list[Memory] = []  # of the tensors of its wraps and unwraps
+        self._meshes: dict[Any, int] = {}
+        self._layouts: dict[Hashable, int] = {}
         self._running = Running()
-        self.origins = Origins()
+        self.origins = Origins(self._note_optimizer)
+        self._stepped: dict[int, OptimizerStep | None] = {}
         self._numbers = TensorNumbers()
         self._optimizers, self._fsdp_groups = WeakIdKeyDictionary(), WeakIdKeyDictionary()
         # Position in the log, and explicit redistribution, by its node in the graph of autograd.
@@ -119,7 +150,8 @@ class TransferRecorder:
         """Record the op whose arguments are redistributed, and its number of tensor arguments."""
         leaves = leaves_of(schema.args_schema, schema.kwargs_schema)
         operands = sum(isinstance(leaf, spec_type()) for leaf in leaves)
-        with patch.multiple(self._running, implied_by=op_name(schema.op), operands=operands):
+        implied_by = op_name(schema.op)
+        with patch.multiple(self._running, implied_by=implied_by, operands=operands, schema=schema):
             return redistribute(info, schema, *args, **kwargs)
 
     def on_redistribution(self, redistribute: Function, *args: Any, **kwargs: Any) -> Any:
@@ -131,30 +163,32 @@ class TransferRecorder:
         running, place = self._running, self._here()
         number = memory = matrices = 0
         is_for_loss = False
+        versions = self.flow.versions(local)
         if running.redistributed is not None:
             version = version_of(running.redistributed)
-            number = self._numbers.of_contents(local, version, running.has_gradient)
+            number = self._numbers.of_contents(local, version, running.has_gradient, *versions)
             memory = self._numbers.of_memory(local)
         elif running.implied_by:
-            number = self._numbers.of_contents(local)
+            number = self._numbers.of_contents(local, *versions)
             matrices = self._matrices() if place.phase is Phase.OPTIMIZER else 0
-            is_for_loss = running.implied_by.startswith(SOFTMAX) and is_running(sys._getframe(1), LOSS)
+            is_for_loss = running.implied_by.startswith(SOFTMAX) and is_in_parallel_loss(sys._getframe(1))
         placements = _placements(source), _placements(target)
         running.mesh = source.mesh
         MESH_DIMS.add(source.mesh)
         with (
-            patch.multiple(running, collective_bytes=0, place=place),
+            patch.multiple(running, collectives=(), place=place),
             ProfilerRange("redistribution", lambda: placement_change(*placements)),
         ):
-            result = redistribute(*args, **kwargs)
-            handled = running.collective_bytes
+            with self.flow.paused():
+                result = redistribute(*args, **kwargs)
+            ran = running.collectives
         op = running.implied_by or (is_observed and running.converting) or EXPLICIT
         numbers = number, self._numbers.of_contents(result, 0, running.has_gradient)
         moved = Redistribution(
             op,
             spec_text(source),
             *placements,
-            handled,
+            sum(one.bytes for one in ran),
             *numbers,
             running.operands,
             memory_number=memory,
@@ -162,8 +196,108 @@ class TransferRecorder:
             is_for_loss=is_for_loss,
             place=place,
         )
-        self._log.append(moved)
+        self._log.append(self._proved(moved, local, source, result, ran) if self.flow.is_on else moved)
         return result
+
+    def _proved(
+        self, moved: Redistribution, local: Any, spec: Any, result: Any, ran: Sequence[Collective]
+    ) -> Redistribution:
+        """Complete a redistribution of a step whose ops are recorded, except for uses, which may follow."""
+        is_lasting = not self.flow.of(local).is_new
+        move = self.flow.move(local, result)
+        is_merged = {one.kind for one in ran} == {"all_reduce"} and len({*moved.source} - {"R"}) == 1
+        earlier = [self._moves[position] for position in move.earlier]
+        is_undone = all((one.source, one.target) == (moved.target, moved.source) for one in earlier)
+        moved = replace(
+            moved,
+            via=self._called_by(),
+            depth=move.depth,
+            after=self._passes,
+            result_number=self._numbers.of_contents(
+                result, 0, self._running.has_gradient, *self.flow.versions(result)
+            ),
+            mesh=self._mesh_number(spec.mesh),
+            is_even=is_even(spec),
+            mergeable=len(ran) - 1 if is_merged and merges_dimensions() else 0,
+            is_gradient=bool(self._running.implied_by) and self._is_gradient(local),
+            is_parameter=isinstance(self._running.redistributed, torch.nn.Parameter),
+            is_lasting=is_lasting,
+            free_dims=free_dims(self._running.schema, spec) if moved.operands == 1 else (),
+            undoes=tuple(sorted(move.earlier)) if is_undone else (),
+        )
+        self._moves.append(moved)
+        return moved
+
+    def _mesh_number(self, mesh: Any) -> int:
+        return self._meshes.setdefault(mesh, len(self._meshes) + 1)
+
+    def _is_gradient(self, local: Any) -> bool:
+        """Return whether a local tensor is that of a gradient of the running optimizer."""
+        optimizer = running_instance(sys._getframe(1), Optimizer)
+        groups = [] if optimizer is None else optimizer.param_groups
+        gradients = (each.grad for group in groups for each in group["params"] if each.grad is not None)
+        return memory_address(local) in map(memory_address, gradients)
+
+    def begin_step(self) -> None:
+        """Forget the last step."""
+        self.origins.begin_step()
+        self.flow.begin_step()
+        self._passes = 0
+        self._stepped.clear()
+        self._moves.clear()
+        self._wrapped.clear()
+        self._reduced.clear()
+
+    def _note_optimizer(self, optimizer: Optimizer) -> None:
+        if self.flow.is_on:
+            before = len(self._log)
+            with self.flow.paused():  # it may step an optimizer of its own, whose transfers are left out
+                self._stepped[id(optimizer)] = describe_optimizer(optimizer)
+            self._log[before:] = [one for one in self._log[before:] if not isinstance(one, StepEvent)]
+
+    def optimizer_steps(self) -> tuple[OptimizerStep | None, ...]:
+        """Return the optimizers of the step, if its ops are recorded."""
+        return tuple(self._stepped.values())
+
+    def completed(self, events: Iterable[Any]) -> Iterator[Any]:
+        """Complete the events of a step whose ops were recorded with uses of their tensors."""
+        moves, sources = iter(self.flow.moves), iter(self._wrapped)
+        for event in events:
+            if isinstance(event, Redistribution):
+                move = next(moves)
+                yield replace(
+                    event,
+                    uses=move.source.all_uses,
+                    result_uses=move.result.all_uses,
+                    output_uses=sum(each.all_uses for each in move.outputs),
+                    other_uses=move.others,
+                )
+            elif isinstance(event, Wrapping):
+                yield replace(event, plain_uses=next(sources).plain_uses)
+            else:
+                yield event
+
+    def groups(self) -> tuple[FsdpGroup, ...]:
+        """Describe the groups of FSDP2 that were gathered or reduced."""
+        every = [*self._fsdp_groups]
+        described = []
+        for group in every:
+            of_torch = describe_group(group, every)
+            parent = of_torch.parent
+            layout = self._layouts.setdefault(of_torch.layout, len(self._layouts) + 1)
+            described.append(
+                FsdpGroup(
+                    int(self._fsdp_groups[group]),
+                    of_torch.module,
+                    0 if parent is None else int(self._fsdp_groups[parent]),
+                    of_torch.is_root,
+                    of_torch.is_frozen,
+                    of_torch.stays_gathered,
+                    dtype_text(of_torch.sum_dtype) if of_torch.sum_dtype else "",
+                    layout,
+                )
+            )
+        return tuple(described)
 
     def _matrices(self) -> int:
         """Return the number of sharded matrices of the optimizer that runs, counted at its first event."""
@@ -172,11 +306,43 @@ class TransferRecorder:
             self._optimizers[optimizer] = count_sharded_matrices(optimizer)
         return 0 if optimizer is None else int(self._optimizers[optimizer])
 
-    def _fsdp_group(self) -> int:
-        """Return the number of the group of parameters that FSDP2 gathers or reduces; 0 outside of FSDP2."""
+    def _fsdp_group(self) -> Any:
+        """Return the group of parameters that FSDP2 gathers or reduces; None outside of FSDP2."""
         kind = fsdp_group_type()
-        group = kind and running_instance(sys._getframe(1), kind)
+        return kind and running_instance(sys._getframe(1), kind)
+
+    def _group_number(self, group: Any) -> int:
         return 0 if group is None else int(self._fsdp_groups.setdefault(group, len(self._fsdp_groups) + 1))
+
+    def _contents_of(self, tensor: Any) -> int:
+        local = local_of(tensor)
+        return self._numbers.of_contents(local, version_of(tensor), *self.flow.versions(local))
+
+    def _proved_collective(self, ran: Collective, group: Any, values: Any) -> Collective:
+        """Complete a collective of a step whose ops are recorded."""
+        contents, accumulates = 0, False
+        if group is not None:
+            shards = shards_of(group)
+            contents = self._contents.setdefault(
+                tuple(map(self._contents_of, shards)), len(self._contents) + 1
+            )
+            if ran.kind != "all_gather":
+                gradients = [one.grad for one in shards if one.grad is not None]
+                is_unused = all(self.flow.of(one).uses == 0 for one in gradients)
+                accumulates = bool(gradients) and is_unused and self._reduced.get(ran.fsdp_group) == contents
+                self._reduced[ran.fsdp_group] = contents
+        tensors = [] if ran.is_redistributing else [found for each in values for found in _tensors(each)]
+        depth = self.flow.transfer(tensors, tensors)
+        self.flow.write(tensors)
+        return replace(
+            ran,
+            via=self._called_by(),
+            depth=depth,
+            after=self._passes,
+            reduction=reduction_of(sys._getframe(1), values),
+            contents=contents,
+            accumulates=accumulates,
+        )
 
     def on_collective(self, kind: str, collective: Function, *args: Any, **kwargs: Any) -> Any:
         """Record a collective; a nested one is part of the outer one."""
@@ -199,14 +365,14 @@ class TransferRecorder:
             for each in reduced:
                 self.origins.mark_share(each, is_partial=False)
         is_redistributing = self._running.place is not None
-        group = 0 if is_redistributing else self._fsdp_group()
+        group = None if is_redistributing else self._fsdp_group()
         mesh = self._running.mesh if is_redistributing else None
         dims, ranks = MESH_DIMS.of(group_among(values), mesh)
         ran = Collective(
             kind,
             handled,
             is_redistributing=is_redistributing,
-            fsdp_group=group,
+            fsdp_group=self._group_number(group),
             dtype="+".join(map(dtype_text, dtypes)),
             mesh_dim="/".join(dims),
             group=ranks,
@@ -214,8 +380,10 @@ class TransferRecorder:
         )
         exchange = self._running.exchange
         counted = exchange(ran) if exchange else ran
+        if self.flow.is_on:
+            counted = self._proved_collective(counted, group, values)
         self._log.append(counted)
-        self._running.collective_bytes += counted.bytes
+        self._running.collectives += (counted,)
         return result
 
     def on_observation(self, observe: Function, *args: Any, **kwargs: Any) -> None:
@@ -270,13 +438,20 @@ class TransferRecorder:
             is_parameter, place = isinstance(source, torch.nn.Parameter), self._here()
             if converter.kind is Conversion.WRAP:
                 self.origins.mark_device(wrapped)
-            self._log.append(event(converter.name, text, placements, number, is_parameter, place=place))
+            proof: dict[str, Any] = {}
+            if self.flow.is_on:
+                proof = {**self._proof(), "mesh": self._mesh_number(wrapped.device_mesh)}
+                self._wrapped.append(self.flow.of(wrapped if source is None else source))
+            self._log.append(
+                event(converter.name, text, placements, number, is_parameter, place=place, **proof)
+            )
             if has_gradient and not converter.is_backward:
                 self._record_node(args[0], place)
         return result
 
     def on_backward(self, run: Function, outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Mark explicit redistributions of logits before the backward of their cross entropy."""
+        """Count outermost passes; mark redistributions of logits before the backward of a cross entropy."""
+        is_outermost = not is_in_backward()
         if self._graph:
             for node in origins_of_logits(outputs):
                 if node not in self._graph:  # `get` raises TypeError for nodes in C++: no weak references
@@ -287,6 +462,7 @@ class TransferRecorder:
         try:
             return run(outputs, *args, **kwargs)
         finally:
+            self._passes += is_outermost
             observe_marked()
 
     def on_read(self, run: Function, name: str, tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -309,8 +485,21 @@ class TransferRecorder:
         texts = tuple(map(placement_text, placements))
         is_share = any(each.is_partial() for each in placements) and name in READS_OF_SHARES
         is_share |= origins.is_share(tensor)
-        self._log.append(Read(name, self._text(tensor), texts, is_share, place=self._here()))
+        place, proof = self._here(), self._proof_of_read(name, tensor, result) if self.flow.is_on else {}
+        self._log.append(Read(name, self._text(tensor), texts, is_share, place=place, **proof))
         return origins.copied(tensor, result) if name == "cpu" else result
+
+    def _proof(self) -> dict[str, Any]:
+        return {"via": self._called_by(), "after": self._passes}
+
+    def _proof_of_read(self, name: str, tensor: Any, result: Any) -> dict[str, Any]:
+        depth = self.flow.read(tensor, result)
+        if name in EXPORTING:
+            self.flow.write([tensor])
+        decides = name not in TO_THE_HOST or is_compared(program_frame(sys._getframe(2)))
+        if decides:
+            self.flow.need(depth)
+        return {**self._proof(), "depth": depth, "is_compared": decides}
 
     def _text(self, tensor: Any) -> str:
         """Format a tensor that was read; formatting may read it again."""
@@ -340,10 +529,20 @@ class TransferRecorder:
         the tensor. A result without a gradient does not replace one with a gradient.
         """
         if converter.name == "distribute_tensor":
-            return self._numbers.of_contents(tensor)
+            return self._numbers.of_contents(tensor, *self.flow.versions(tensor))
         local = local_of(tensor)
         written = (version_of(local),) if has_graph(tensor) else ()
         return self._numbers.of_memory(local, has_gradient, *written)
+
+
+def is_in_parallel_loss(frame: FrameType) -> bool:
+    """Return whether a frame or a caller is a cross entropy that ``loss_parallel`` supports."""
+    while frame is not None and frame.f_code is not LOSS:
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None:
+        return False
+    variables = frame.f_locals
+    return not variables["label_smoothing"] and not variables["target"].is_floating_point()
 
 
 def first_tensor(values: Sequence[Any]) -> torch.Tensor | None:

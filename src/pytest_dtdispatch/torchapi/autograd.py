@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -55,14 +56,18 @@ MAX_NODES = 64  # between the root of a backward and a loss
 def origins_of_logits(outputs: Iterable[Any]) -> Iterator[Any]:
     """Yield the nodes that created the logits of each cross entropy near the roots of a backward."""
     nodes = [getattr(each, "grad_fn", None) or getattr(each, "node", None) for each in outputs]
+    consumers: defaultdict[Any, set[bool]] = defaultdict(set)  # whether each is the loss, by log-softmax
     for node in nodes:  # grows
         if node is None or len(nodes) > MAX_NODES:
             continue
         inputs = [each for each, _ in node.next_functions if each is not None]
-        if node.name().startswith("NllLoss") and [each.name() for each in inputs] == ["LogSoftmaxBackward0"]:
-            yield _first_other(inputs[0])
-        else:
-            nodes += inputs
+        for each in inputs:
+            if each.name() == "LogSoftmaxBackward0":
+                consumers[each].add(node.name().startswith("NllLoss"))
+            else:
+                nodes.append(each)
+    # With label smoothing, a sum uses the log-probabilities too, which `loss_parallel` does not support.
+    yield from (_first_other(softmax) for softmax, is_loss in consumers.items() if is_loss == {True})
 
 
 def _first_other(node: Any) -> Any:

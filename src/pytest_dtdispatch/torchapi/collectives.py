@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from pytest_dtdispatch.torchapi.observe import FSDP, SIMULATION, around, observe_conversions, optional_module
+from pytest_dtdispatch.torchapi.observe import (
+    FSDP,
+    SIMULATION,
+    around,
+    module_of,
+    observe_conversions,
+    optional_module,
+)
 from pytest_dtdispatch.torchapi.patches import calling, kernels_routed, patched
 from pytest_dtdispatch.torchapi.tensors import subclasses
 
@@ -44,6 +51,23 @@ def collective_of(func: Any) -> str:
     has_collectives = getattr(func, "namespace", "") in ("c10d", FUNCTIONAL_OPS, "_dtensor")
     kind = collective_kind(func.name()) if has_collectives else ""
     return kind if kind in _collective_kinds() else ""
+
+
+REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
+
+
+def reduction_of(frame: FrameType | None, arguments: Sequence[Any]) -> str:
+    """Return the reduction of a collective, such as ``sum``; empty if it is unknown, or none.
+
+    A functional collective takes its name. Torch cannot unbox that of an op of c10d: it is read from the
+    frame of the Python function.
+    """
+    if named := [each for each in arguments if isinstance(each, str) and each in REDUCTIONS]:
+        return named[0]
+    while frame is not None and module_of(frame) != "torch.distributed.distributed_c10d":
+        frame = frame.f_back
+    op = frame.f_locals.get("op", frame.f_locals.get("reduceOp")) if frame else None
+    return str(getattr(op, "name", "")).lower()
 
 
 @functools.cache

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_leaves as tree_leaves
 
-from pytest_dtdispatch.core.events import OptimizerStep
+from pytest_dtdispatch.core.events import FOREACH, FUSED, OptimizerStep
+from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.torchapi.patches import calling, patched
 
 
@@ -87,6 +88,28 @@ def is_written(argument: Any) -> bool:
     return is_undeclared or (alias is not None and alias.is_write)
 
 
+@functools.lru_cache(maxsize=1024)
+def _foreach_of(func: Any) -> str:
+    """Return the function that runs an op on lists, if DTensor has a rule for it; else empty."""
+    name = f"_foreach_{func._opname}"
+    has_rule = any(each.partition(".")[0] == name for each in ops_with_a_rule())
+    return f"torch.{name}" if has_rule else ""
+
+
+def replacement_of(func: Any, args: Sequence[Any]) -> str:
+    """Return the function whose one call can replace calls of an op that writes, or of ``select``."""
+    if func is torch.ops.aten.select.int:
+        tensor, dim = args[0], args[1] % args[0].dim()
+        is_whole = not any(placement.is_shard(dim) for placement in tensor.placements)
+        return f"unbind({args[1]})" if is_whole else ""
+    return _foreach_of(func) if is_op(func) and func._opname.endswith("_") else ""
+
+
+def is_pointwise(func: Any) -> bool:
+    """Return whether each element of an op's result depends on one element of each argument."""
+    return is_op(func) and torch.Tag.pointwise in func.tags
+
+
 def ops_with_a_rule() -> dict[str, Any]:
     """Return the ops for which DTensor's propagator or dispatcher has a rule, by name, sorted.
 
@@ -119,17 +142,41 @@ def describe_optimizer(optimizer: torch.optim.Optimizer) -> OptimizerStep | None
     if getattr(torch.optim, name, None) is not type(optimizer):
         return None
     groups = [[each for each in group["params"] if each.grad is not None] for group in optimizer.param_groups]
-    meshes = ({each.device_mesh if isinstance(each, DTensor) else None for each in group} for group in groups)
+    kinds = [{each.device_mesh if isinstance(each, DTensor) else None for each in group} for group in groups]
+    meshes = [{*group} - {None} for group in kinds]
     used = [each for group in groups for each in group]
     gradients = (each.grad for each in used if isinstance(each.grad, DTensor))
-    allows = not any(group.get("differentiable") for group in optimizer.param_groups)
-    has_rule = f"_fused_{name.lower()}_.default" in ops_with_a_rule()
+    option = _option_of(optimizer) if all(each.is_floating_point() for each in used) else ""
     return OptimizerStep(
         name,
-        has_rule and allows and all(each.is_floating_point() for each in used),
-        any(len(each) > 1 for each in meshes),
+        option,
+        any(None in group and len(group) > 1 for group in kinds),
         any(placement.is_partial() for gradient in gradients for placement in gradient.placements),
+        not option or all(len(group) < 2 or _takes(type(optimizer), option, group) for group in meshes),
     )
+
+
+def _option_of(optimizer: torch.optim.Optimizer) -> str:
+    """Return the argument that makes an optimizer call fewer ops; empty if there is none."""
+    name, rules = type(optimizer).__name__.lower(), ops_with_a_rule()
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        return ""
+    if f"_fused_{name}_.default" in rules:
+        return FUSED
+    return FOREACH if "foreach" in optimizer.defaults and "_foreach_add_.List" in rules else ""
+
+
+def _takes(kind: Any, option: str, meshes: Iterable[Any]) -> bool:
+    """Return whether an optimizer with an option steps over DTensors of several meshes, by a trial."""
+    parameters = []
+    with unnoticed():
+        for mesh in meshes:
+            ones = torch.ones(1, device=mesh.device_type)
+            whole = DTensor.from_local(ones, mesh, [Replicate()] * mesh.ndim, run_check=False)
+            parameters.append(torch.nn.Parameter(whole))
+            parameters[-1].grad = whole.clone()
+        trial = kind(parameters, **{option.partition("=")[0]: True})
+        return ask(lambda each: each.step() is None, trial, False)
 
 
 def count_sharded_matrices(optimizer: torch.optim.Optimizer) -> int:

@@ -100,9 +100,14 @@ def _key_of(tensor: Any) -> int:
 
 
 class Origins:
-    """Tensors on the host and shares of partial DTensors, with all tensors that were computed from them."""
+    """Tensors on the host and shares of partial DTensors, with all tensors that were computed from them.
 
-    def __init__(self) -> None:
+    Args:
+        on_step: function that is called with each optimizer before its step.
+    """
+
+    def __init__(self, on_step: Callable[[Optimizer], None]) -> None:
+        self._on_step = on_step
         self._host, self._shares, self._reduced = Storages(), Storages(), Storages()
         self._counters = Storages()  # on the host, as those of optimizers; what is computed from them is not
         self._running = Running()
@@ -249,7 +254,9 @@ class Origins:
         """Mark what an optimizer keeps on the host: its step begins with a range of the profiler."""
         frame = sys._getframe(3)  # beyond the two of the patch: FSDP2 has 50 ranges in a step
         if frame.f_code.co_name == "wrapper" and module_of(frame) == "torch.optim.optimizer":
-            self.mark_owned(frame.f_locals["self"])
+            optimizer = frame.f_locals["self"]
+            self.mark_owned(optimizer)
+            self._on_step(optimizer)
         return enter(*args)
 
     def _around_to_local(self, inner: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import threading
 from collections.abc import Callable, Iterator
@@ -66,6 +67,9 @@ METHODS = {
 }
 # Reads of the local tensor of a DTensor; torch redistributes a partial one for all other ops.
 READS_OF_SHARES = ("item", "tolist", "numpy", "cpu", "print")
+# Functions by which a program reads a number.
+READERS = frozenset(("item", "tolist", "float", "int", "bool", "complex", "format", "str", "print", "repr"))
+USED_WITHIN = 4  # instructions from a variable to its comparison with another
 # Modules that read only tensors on the host: ranks, offsets of shards, states of generators, seeds, indices.
 HOST_MODULES = (
     "torch.distributed.device_mesh.",
@@ -200,6 +204,34 @@ def is_host_read(frame: FrameType) -> bool:
     is_ours = module.partition(".")[0] == FOLDER.partition(".")[0]
     # Generated code reads a number that a graph returned.
     return is_ours or f"{module}.".startswith(HOST_MODULES) or is_generated(frame)
+
+
+def is_compared(frame: FrameType) -> bool:
+    """Return whether a value that a frame reads may decide which code runs next, or is an index.
+
+    A line that names no function that reads, such as ``item``, reads implicitly, as ``rows[number]`` does.
+    The instructions up to the next line are searched, and those after each use of a variable with the value.
+    """
+    code = [*dis.get_instructions(frame.f_code)]
+    at = next((number for number, each in enumerate(code) if each.offset == frame.f_lasti), len(code))
+    begins = (number for number in range(at, 0, -1) if number < len(code) and code[number].starts_line)
+    line, rest = code[next(begins, 0) : at + 1], _up_to_next_line(code, at)
+    if not any(each.argval in READERS or each.opname.startswith("FORMAT") for each in line):
+        return True
+    stored = {each.argval for each in rest if each.opname.startswith("STORE_")}
+    uses = [n for n, each in enumerate(code) if each.opname.startswith("LOAD_") and each.argval in stored]
+    near = [each for use in uses for each in code[use + 1 : use + 2]]
+    compared = (each for use in uses for each in _up_to_next_line(code, use)[:USED_WITHIN])
+    return _decides([*rest, *near]) or any("COMPARE" in each.opname for each in compared)
+
+
+def _up_to_next_line(code: list[dis.Instruction], first: int) -> list[dis.Instruction]:
+    after = (number for number in range(first + 1, len(code)) if code[number].starts_line)
+    return code[first : next(after, len(code))]
+
+
+def _decides(code: list[dis.Instruction]) -> bool:
+    return any(word in each.opname for each in code for word in ("_IF_", "COMPARE", "TO_BOOL", "UNARY_NOT"))
 
 
 def waits_for_device(tensor: Any) -> bool:

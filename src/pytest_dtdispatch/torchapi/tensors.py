@@ -203,6 +203,34 @@ def storages_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [plain for inner in inner_tensors(local) for plain in storages_of(inner)] or [local]
 
 
+def memory_address(tensor: Any) -> int:
+    """Return the address of the memory of a tensor or of its first local tensor; all views share it."""
+    plain = storages_of(shards_of_simulated_ranks(local_of(tensor))[0])[0]
+    return ask_tensor(lambda each: _address(each.untyped_storage()), plain, id(plain))
+
+
+def _address(storage: Any) -> int:
+    return int(storage.data_ptr() or storage._cdata)  # on meta, or without elements
+
+
+def is_even(spec: Any) -> bool:
+    """Return whether the shards of all ranks have one size."""
+    sizes = [*spec.shape]
+    for placement, ranks in zip(spec.placements, spec.mesh.shape, strict=True):
+        if isinstance(placement, Shard):
+            if sizes[placement.dim] % ranks:
+                return False
+            sizes[placement.dim] //= ranks
+    return True
+
+
+def layout_of(tensor: Any) -> tuple[Any, ...]:
+    """Return a key that is equal for tensors whose dtype, device, mesh and placements are equal."""
+    if is_dtensor(tensor):
+        return tensor.dtype, tensor.device_mesh, tuple(tensor.placements)
+    return tensor.dtype, tensor.device
+
+
 def memory_key(plain: torch.Tensor) -> tuple[Any, ...] | None:
     """Return a key that is equal for tensors with the same elements of a storage; None if unknown."""
     return ask_tensor(_memory_key, plain, None)

@@ -1,0 +1,297 @@
+"""Flow of data through a step whose ops are all recorded: writes, uses and dependencies of memory."""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from pytest_dtdispatch.core.events import CodePlace, Phase
+from pytest_dtdispatch.torchapi.autograd import is_in_backward
+from pytest_dtdispatch.torchapi.ops import (
+    arguments_of,
+    is_op,
+    is_pointwise,
+    is_written,
+    leaves_of,
+    op_name,
+    replacement_of,
+    unnoticed,
+)
+from pytest_dtdispatch.torchapi.tensors import (
+    ask_tensor,
+    is_dtensor,
+    is_tensor,
+    layout_of,
+    memory_address,
+    shards_of_simulated_ranks,
+    tensors_in,
+)
+
+NUMBERS = (int, float)
+NO_MOVES = frozenset[int]()
+
+
+@dataclass
+class Memory:
+    """What a step has done so far with one storage.
+
+    Args:
+        depth: length of the longest chain of transfers, and of used reads, that its values depend on.
+        writes: number of writes by ops, collectives and exports.
+        uses: number of ops outside of backward that took it as an argument.
+        all_uses: number of ops that did; views are no uses.
+        plain_uses: number of ops outside of optimizers that took a plain tensor with this memory.
+        is_new: whether an op of the step created it.
+        loops: ops and lines whose writes its values depend on.
+        chain: numbers of the redistributions from whose results only elementwise ops lead to it.
+    """
+
+    depth: int = 0
+    writes: int = 0
+    uses: int = 0
+    all_uses: int = 0
+    plain_uses: int = 0
+    is_new: bool = False
+    loops: frozenset[tuple[str, CodePlace]] = frozenset()
+    chain: frozenset[int] = NO_MOVES
+
+
+@dataclass
+class Move:
+    """Tensors of a redistribution.
+
+    Args:
+        source: memory of the tensor.
+        result: memory of the result.
+        depth: depth of the tensor.
+        writes: number of writes to the tensor before.
+        earlier: positions of earlier redistributions from whose results only elementwise ops lead to the
+            tensor, if the tensors of all of them are unchanged.
+        outputs: memory of the results of the op that implied it.
+        others: number of ops in forward, other than elementwise ones, that took what the result became.
+    """
+
+    source: Memory
+    result: Memory
+    depth: int
+    writes: int
+    earlier: frozenset[int]
+    outputs: list[Memory] = field(default_factory=list)
+    others: int = 0
+
+
+@dataclass
+class Calls:
+    """Calls of one op on DTensors at one line.
+
+    Args:
+        count: number of calls.
+        tensors: addresses of their first tensors.
+        layouts: layouts of all tensors.
+        depths: depths of the calls.
+        via: function of torch that the user's line called, if its code called the op.
+        is_chain: whether a call depends on what an earlier one wrote.
+        elements: number of slices that ``select`` can return; 0 for other ops.
+        replacements: function that replaces all calls, as ``replacement_of`` returns it, of each call.
+        is_pointwise: whether each element of the result depends on one element of each argument.
+    """
+
+    count: int = 0
+    tensors: set[int] = field(default_factory=set)
+    layouts: set[Hashable] = field(default_factory=set)
+    depths: set[int] = field(default_factory=set)
+    via: str = ""
+    is_chain: bool = False
+    elements: int = 0
+    replacements: set[str] = field(default_factory=set)
+    is_pointwise: bool = False
+
+
+class DataFlow:
+    """Recorder of the flow of data in one step; it records nothing while it is off.
+
+    Args:
+        called_by: function that returns the function of torch that the user called, if its code runs.
+
+    Attributes:
+        is_on: whether all ops of the step are recorded.
+        moves: redistributions of the step.
+        calls: calls of ops on DTensors in the step, by op and line.
+    """
+
+    def __init__(self, called_by: Callable[[], str]) -> None:
+        self._called_by = called_by
+        self.is_on = False
+        self.begin_step()
+
+    def begin_step(self) -> None:
+        """Forget the last step."""
+        self._memory: defaultdict[int, Memory] = defaultdict(Memory)
+        self._floor = 0  # depth of everything that the host may compute from values that it has read
+        self._inner = 0  # depth of transfers inside of the running op
+        self.moves: list[Move] = []
+        self._values: dict[Hashable, int] = {}  # depth of the tensor, by a value that the host has read
+        self.calls: defaultdict[tuple[str, CodePlace], Calls] = defaultdict(Calls)
+
+    def of(self, tensor: Any) -> Memory:
+        """Return what the step has done with the memory of a tensor, or of its local tensor."""
+        return self._memory[memory_address(tensor)]
+
+    def versions(self, local: torch.Tensor) -> tuple[int, ...]:
+        """Return numbers that differ if a tensor may have been written to; empty if it is not recorded."""
+        return (self.of(local).writes, fingerprint(local)) if self.is_on else ()
+
+    def depth_of(self, tensors: Iterable[Any]) -> int:
+        """Return the depth of values that are computed from tensors."""
+        return max((self.of(tensor).depth for tensor in tensors), default=0) if self.is_on else 0
+
+    def run(self, func: Any, args: Any, kwargs: Any, place: CodePlace, call: Callable[[], Any]) -> Any:
+        """Run an op at a line, and record what it reads and writes."""
+        if not self.is_on:
+            return call()
+        leaves = leaves_of(args, kwargs)
+        tensors = [leaf for leaf in leaves if is_tensor(leaf)]
+        self._use_values(leaf for leaf in leaves if type(leaf) in NUMBERS)
+        outer, self._inner, moved = self._inner, 0, len(self.moves)
+        try:
+            result = call()
+        finally:
+            inner, self._inner = self._inner, outer
+        written, results, inputs = _written(func, args, kwargs), tensors_in(result), _addresses(tensors)
+        depth = max(self._floor, inner, self.depth_of(tensors))
+        loops = frozenset[tuple[str, CodePlace]]().union(*(self.of(tensor).loops for tensor in tensors))
+        if any(map(is_dtensor, tensors)):
+            self._note_call(func, args, tensors, place)
+        if new := _addresses(results) - inputs:
+            fresh = Memory(depth, is_new=True, loops=loops, chain=self._chain(func, tensors, result))
+            self._memory |= {address: replace(fresh) for address in new}
+        if new or written or not results:  # not only a view
+            self._use(tensors, place)
+        for memory in map(self.of, written):
+            memory.depth, memory.writes, memory.chain = max(memory.depth, depth), memory.writes + 1, NO_MOVES
+            memory.loops = loops | {(op_name(func), place)}
+        for move in self.moves[moved:]:  # those that the op implied
+            move.outputs = [self.of(each) for each in results]
+        return result
+
+    def _use(self, tensors: Sequence[Any], place: CodePlace) -> None:
+        is_outside, is_step = not is_in_backward(), place.phase is Phase.OPTIMIZER
+        for tensor in tensors:
+            memory = self.of(tensor)
+            memory.all_uses += 1
+            memory.uses += is_outside
+            memory.plain_uses += not is_step and not is_dtensor(tensor)
+
+    def _note_call(self, func: Any, args: Any, tensors: Sequence[Any], place: CodePlace) -> None:
+        """Record a call of an op on DTensors at a line."""
+        calls = self.calls[op_name(func), place]
+        calls.count += 1
+        calls.via = calls.via or self._called_by()
+        calls.is_pointwise = is_pointwise(func)
+        calls.replacements.add(replacement_of(func, args))
+        calls.tensors.add(memory_address(tensors[0]))
+        calls.is_chain |= any((op_name(func), place) in self.of(tensor).loops for tensor in tensors)
+        calls.elements = tensors[0].shape[args[1]] if func is torch.ops.aten.select.int else 0
+        calls.layouts.update(map(layout_of, tensors))
+        calls.depths.add(self.depth_of(tensors))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record nothing, as within a redistribution, which is recorded as a whole."""
+        was_on, self.is_on = self.is_on, False
+        try:
+            yield
+        finally:
+            self.is_on = was_on
+
+    def write(self, tensors: Iterable[Any]) -> None:
+        """Record that something else than an op may write to tensors, such as numpy."""
+        for tensor in tensors if self.is_on else ():
+            self.of(tensor).writes += 1
+
+    def transfer(self, sources: Sequence[Any], results: Sequence[Any]) -> int:
+        """Record a transfer; return the depth of its sources."""
+        if not self.is_on:
+            return 0
+        depth = max(self._floor, self.depth_of(sources))
+        self._inner = max(self._inner, depth + 1)
+        for each in results:
+            self.of(each).depth = depth + 1
+        return depth
+
+    def move(self, source: Any, result: Any) -> Move:
+        """Record a redistribution; return the tensors behind it."""
+        depth = self.transfer([source], [result])
+        memory = self.of(source)
+        earlier = memory.chain if all(map(self._is_unused, memory.chain)) else NO_MOVES
+        if memory_address(result) != memory_address(source):
+            self._memory[memory_address(result)] = Memory(depth + 1, is_new=True)
+        self.of(result).chain = frozenset([len(self.moves)])
+        self.moves.append(Move(memory, self.of(result), depth, memory.writes, earlier))
+        return self.moves[-1]
+
+    def _is_unused(self, position: int) -> bool:
+        """Return whether only elementwise ops took a result, and its source was not written to since."""
+        move = self.moves[position]
+        return move.others == 0 and move.source.writes == move.writes
+
+    def read(self, tensor: Any, result: Any) -> int:
+        """Record that the host has read a tensor; return its depth."""
+        if not self.is_on:
+            return 0
+        memory = self.of(tensor)
+        memory.uses += 1
+        memory.all_uses += 1
+        for value in leaves_of([result], {}):
+            if type(value) in NUMBERS and value not in (0, 1):
+                self._values[value] = memory.depth
+        return memory.depth
+
+    def need(self, depth: int) -> None:
+        """Record that the host needs the value of a tensor of this depth to go on."""
+        self._floor = max(self._floor, depth + 1)
+
+    def _use_values(self, numbers: Iterable[Any]) -> None:
+        for depth in [self._values.pop(number) for number in {*numbers} if number in self._values]:
+            self.need(depth)
+
+    def _chain(self, func: Any, tensors: Sequence[Any], result: Any) -> frozenset[int]:
+        """Return the redistributions from whose results only elementwise ops lead to a result."""
+        chain = NO_MOVES.union(*(self.of(tensor).chain for tensor in tensors))
+        is_elementwise = is_pointwise(func) and is_tensor(result)
+        if is_elementwise and all(each.shape in ((), result.shape) for each in tensors):
+            return chain
+        for position in chain if not is_in_backward() else ():
+            self.moves[position].others += 1
+        return NO_MOVES
+
+
+def _addresses(tensors: Iterable[Any]) -> set[int]:
+    return set(map(memory_address, tensors))
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """Return the tensors that an op may write to: all, unless its schema declares which."""
+    if not is_op(func):
+        return [leaf for leaf in leaves_of(args, kwargs) if is_tensor(leaf)]
+    values = [value for argument, value in arguments_of(func, args, kwargs) if is_written(argument)]
+    return [leaf for leaf in leaves_of(values, {}) if is_tensor(leaf)]
+
+
+def fingerprint(local: torch.Tensor) -> int:
+    """Return a checksum of a tensor's values, which also shows writes that no op made; 0 if it has none."""
+
+    def checksum(tensor: torch.Tensor) -> int:
+        values = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+        return zlib.crc32(values.numpy().tobytes())
+
+    plain = shards_of_simulated_ranks(local)[0]
+    has_values = type(plain) in (torch.Tensor, torch.nn.Parameter) and not plain.is_meta
+    with unnoticed():
+        return ask_tensor(checksum, plain, 0) if has_values else 0

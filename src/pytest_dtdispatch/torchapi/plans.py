@@ -1,0 +1,48 @@
+"""Questions to DTensor's planning of ops and redistributions."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch.distributed.tensor import DTensor, Shard
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from pytest_dtdispatch.core.text import ask
+from pytest_dtdispatch.torchapi.ops import unnoticed
+from pytest_dtdispatch.torchapi.propagator import redistribute_module
+from pytest_dtdispatch.torchapi.tensors import is_even, spec_type
+
+
+def merges_dimensions() -> bool:
+    """Return whether torch reduces over several mesh dimensions at once if a flattened mesh exists."""
+    return hasattr(redistribute_module(), "_optimize_transform_infos")
+
+
+def free_dims(schema: Any, spec: Any) -> tuple[int, ...]:
+    """Return other dimensions of an op's only DTensor that it could find sharded without a redistribution.
+
+    Args:
+        schema: call of the op, with the placements that it needs.
+        spec: spec of the DTensor.
+    """
+    leaves, tree = tree_flatten((schema.args_schema, schema.kwargs_schema))
+    [number] = [number for number, leaf in enumerate(leaves) if isinstance(leaf, spec_type())]
+    sharded = {placement.dim for placement in spec.placements if type(placement) is Shard}
+    found = []
+    for dim in sorted({*range(spec.ndim)} - sharded):
+        placements = tuple(Shard(dim) if type(each) is Shard else each for each in spec.placements)
+        moved = type(spec)(spec.mesh, placements, tensor_meta=spec.tensor_meta)
+        args, kwargs = tree_unflatten([*leaves[:number], moved, *leaves[number + 1 :]], tree)
+        planned = _plan(type(schema)(schema.op, args, kwargs, schema_info=schema.schema_info))
+        if len(sharded) == 1 and is_even(moved) and planned and not planned.needs_redistribute:
+            found.append(dim)
+    return tuple(found)
+
+
+def _plan(schema: Any) -> Any:
+    """Propagate a schema without a notification; return None if the op cannot run on it."""
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    propagate = inspect.unwrap(type(propagator).propagate_op_sharding_non_cached)
+    with unnoticed():
+        return ask(lambda each: propagate(propagator, each), schema, None)

@@ -1,0 +1,242 @@
+"""What a recorded step knows of its tensors: writes, dependencies, uses and the callers of events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from pytest_dtdispatch.steps.events import Collective, Redistribution, Unwrapping
+from pytest_dtdispatch.steps.measure import run_and_count
+from pytest_dtdispatch.steps.model import StepCalls, StepCounts
+from pytest_dtdispatch.torchapi.missing_api import fully_shard
+from tests.probes import FSDP_WITHOUT_CUDA, needs
+
+pytestmark = pytest.mark.torch
+
+Write = Callable[[Any], object]
+
+
+def recorded(step: Callable[[], object]) -> StepCounts:
+    noted = run_and_count(StepCalls("step", step, 2, 1)).warmup[-1]
+    assert noted.is_recorded
+    return noted
+
+
+def sharded(mesh: DeviceMesh, *shape: int, dim: int = 0) -> Any:
+    tensor = distribute_tensor(torch.rand(*shape or (8, 8)), mesh, [Shard(dim)])
+    tensor.to_local().copy_(torch.rand_like(tensor.to_local()))
+    return tensor
+
+
+def gathered(tensor: Any) -> Any:
+    return tensor.redistribute(placements=[Replicate()])
+
+
+def fused_step(weight: Any) -> None:
+    torch._fused_sgd_(
+        [weight],
+        [torch.ones_like(weight)],
+        [],
+        weight_decay=0.0,
+        momentum=0.0,
+        lr=0.1,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+        is_first_step=True,
+    )
+
+
+WRITES: dict[str, Write] = {
+    "data": lambda w: w.data.mul_(0.5),
+    "numpy": lambda w: w.to_local().detach().numpy().__imul__(0.5),
+    "foreach": lambda w: torch._foreach_mul_([w], 0.5),
+    "fused optimizer": lambda w: fused_step(w.to_local()),
+    "collective": lambda w: dist.all_reduce(w.to_local()),
+    "another DTensor": lambda w: DTensor.from_local(w.to_local(), w.device_mesh, w.placements).mul_(0.5),
+    "out": lambda w: torch.mul(w.to_local(), 2, out=w.to_local()),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@torch.no_grad()
+def test_write_changes_the_number_of_a_tensor(mesh: DeviceMesh, write: Write) -> None:
+    weight = sharded(mesh)
+
+    def step() -> None:
+        gathered(weight)
+        write(weight)
+        gathered(weight)
+
+    first, second = recorded(step).of(Redistribution)
+    assert first.tensor_number != second.tensor_number
+    assert first.memory_number == second.memory_number
+
+
+def test_write_to_an_earlier_view_of_numpy_changes_the_number(mesh: DeviceMesh) -> None:
+    weight = sharded(mesh)
+    view = weight.to_local().numpy()
+
+    def step() -> None:
+        gathered(weight)
+        view[:] += 1
+        gathered(weight)
+
+    first, second = recorded(step).of(Redistribution)
+    assert first.tensor_number != second.tensor_number
+
+
+def test_reading_ops_keep_the_number_of_a_tensor(mesh: DeviceMesh) -> None:
+    weight = sharded(mesh)
+    numbers = {
+        one.tensor_number
+        for one in recorded(lambda: [gathered(weight) for _ in range(2)]).events
+        if isinstance(one, Redistribution)
+    }
+    assert len(numbers) == 1
+
+
+def test_depth_counts_transfers_that_a_transfer_needs(mesh: DeviceMesh) -> None:
+    first, second, other = (sharded(mesh) for _ in range(3))
+
+    def step() -> None:
+        norm = first.norm().full_tensor()
+        (second * norm).norm().full_tensor()
+        other.norm().full_tensor()
+
+    assert [one.depth for one in recorded(step).of(Redistribution)] == [0, 1, 0]
+
+
+@pytest.mark.parametrize(("is_used", "depths"), [(True, [0, 1]), (False, [0, 0])])
+def test_value_passed_to_an_op_orders_reads(mesh: DeviceMesh, is_used: bool, depths: list[int]) -> None:
+    x, y = torch.rand(4), torch.rand(4)
+
+    def step() -> None:
+        value = x.sum().item()
+        (y * (value if is_used else 0.3)).sum().item()
+
+    assert [one.depth for one in recorded(step).reads] == depths
+
+
+def compared_later(number: Any) -> bool:
+    value = number.item()
+    return bool(value > 1)
+
+
+@pytest.mark.parametrize(
+    ("read", "is_needed"),
+    [
+        (lambda number: number.item(), False),
+        (lambda number: f"{number}", False),
+        (lambda number: [1, 2, 3][number.long()], True),
+        (lambda number: 1 if number else 2, True),
+        (lambda number: number.item() < 1, True),
+        (compared_later, True),
+    ],
+    ids=["item", "text", "index", "if", "comparison", "comparison of a variable"],
+)
+def test_read_may_decide_which_code_runs(read: Callable[[Any], object], is_needed: bool) -> None:
+    number = torch.ones(2).sum() - 1
+    assert {one.is_compared for one in recorded(lambda: read(number * 1)).reads} == {is_needed}
+
+
+@pytest.mark.parametrize(
+    ("call", "free"),
+    [
+        (lambda x: torch.softmax(x, 0), (1, 2)),
+        (lambda x: torch.var(x, 0), (1, 2)),
+        (lambda x: torch.cumsum(x, 0), (1, 2)),
+        (lambda x: torch.linalg.qr(x), ()),
+    ],
+    ids=["softmax", "var", "cumsum", "qr"],
+)
+def test_free_dimensions_need_no_transfer(mesh: DeviceMesh, call: Write, free: tuple[int, ...]) -> None:
+    x = sharded(mesh, 8, 8, 8)
+    implied = [one for one in recorded(lambda: call(x)).of(Redistribution) if one.bytes]
+    assert {dim for one in implied for dim in one.free_dims} == {*free}
+    for moved in [sharded(mesh, 8, 8, 8, dim=dim) for dim in free]:
+        assert not any(each.bytes for each in recorded(partial(call, moved)).of(Redistribution))
+
+
+class Trainer:
+    """A model under FSDP2 with one pass before and one after something else."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self.model = fully_shard()(torch.nn.Linear(8, 8), mesh=mesh)
+        self.other = fully_shard()(torch.nn.Linear(8, 8), mesh=mesh)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def run(self, model: Any = None) -> None:
+        (model or self.model)(torch.ones(4, 8)).sum().backward()
+
+
+BETWEEN: dict[str, tuple[Callable[[Trainer], object], bool]] = {
+    "nothing": (lambda each: None, True),
+    "zero_grad": (lambda each: each.optimizer.zero_grad(), False),
+    "zeroed in place": (lambda each: each.optimizer.zero_grad(set_to_none=False), False),
+    "optimizer step": (lambda each: each.optimizer.step(), False),
+    "norm logged": (lambda each: torch.nn.utils.clip_grad_norm_(each.model.parameters(), 1.0), False),
+    "another model": (lambda each: each.run(each.other), True),
+}
+
+
+@needs(FSDP_WITHOUT_CUDA)
+@pytest.mark.parametrize(("between", "accumulates"), BETWEEN.values(), ids=BETWEEN)
+def test_second_reduction_adds_to_unused_gradients(
+    mesh: DeviceMesh, between: Callable[[Trainer], object], accumulates: bool
+) -> None:
+    trainer = Trainer(mesh)
+
+    def step() -> None:
+        trainer.run()
+        between(trainer)
+        trainer.run()
+        trainer.optimizer.step()
+        trainer.optimizer.zero_grad()
+
+    every = recorded(step).of(Collective)
+    reduced = [one for one in every if one.kind == "reduce_scatter" and one.fsdp_group]
+    own = [one for one in reduced if one.fsdp_group == reduced[0].fsdp_group]
+    assert [one.accumulates for one in own] == [False, accumulates]
+    assert not any(one.accumulates for one in reduced if one.fsdp_group != reduced[0].fsdp_group)
+
+
+def gather_objects(mesh: DeviceMesh) -> Callable[[], object]:
+    return lambda: dist.all_gather_object([None] * dist.get_world_size(), 1)
+
+
+def load_state(mesh: DeviceMesh) -> Callable[[], object]:
+    model = fully_shard()(torch.nn.Linear(8, 8), mesh=mesh)
+    state = {name: torch.rand(each.shape) for name, each in model.state_dict().items()}
+    return lambda: set_model_state_dict(model, dict(state), options=StateDictOptions(full_state_dict=True))
+
+
+def lbfgs(mesh: DeviceMesh) -> Callable[[], object]:
+    weight = torch.nn.Parameter(torch.rand(4))
+    weight.grad = torch.ones(4)
+    return lambda: torch.optim.LBFGS([weight], max_iter=2).step(lambda: weight.square().sum())
+
+
+@needs(FSDP_WITHOUT_CUDA)
+@pytest.mark.parametrize("make", [gather_objects, load_state, lbfgs], ids=lambda each: each.__name__)
+def test_event_inside_torch_names_the_called_function(mesh: DeviceMesh, make: Any) -> None:
+    events = recorded(make(mesh)).events
+    transfers = [one for one in events if not isinstance(one, Unwrapping)]
+    assert transfers
+    assert all(one.via for one in transfers if type(one).__name__ in ("Collective", "Read", "Wrapping"))
+
+
+def test_thin_wrapper_is_a_call_of_the_user(mesh: DeviceMesh) -> None:
+    weight, local = sharded(mesh), torch.ones(2)
+    noted = recorded(lambda: (gathered(weight), dist.all_reduce(local), local.sum().item()))
+    redistributed = noted.of(Redistribution)
+    own = [one for one in noted.of(Collective) if not one.is_redistributing]
+    assert [one.via for one in (*redistributed, *own, *noted.reads)] == ["", "", ""]
