@@ -242,7 +242,7 @@ def run_facts(path: Path) -> dict[str, Any]:
             for gate in run.gates
         ],
         "advice": [
-            (kind, test, one.count, one.ns, one.share, one.grows, bool(one.change))
+            (kind, test, one.count, one.ns, one.share, str(one.kind), bool(one.change))
             for kind, test, result in run.each_result()
             for one in KINDS[kind].advice(result)
         ],

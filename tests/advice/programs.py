@@ -241,7 +241,7 @@ def group_gathered_for_all_chunks(mesh: DeviceMesh) -> Step:
 
 
 def model_called_twice(mesh: DeviceMesh) -> Step:
-    model, x = small_model(mesh, groups=3), torch.rand(4, 16)
+    model, x = small_model(mesh, groups=2), torch.rand(4, 16)
     return lambda: (model(x) + model(x)).sum().backward()
 
 

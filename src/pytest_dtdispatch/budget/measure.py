@@ -257,7 +257,8 @@ class BudgetMeasurement:
             collector=self._collector(),
             tracers=names,
         )
-        return MeasuredBudget(budget, self._counted, self._tracer.optimizers.values())
+        recorded, *counted = self._counted
+        return MeasuredBudget(budget, counted, self._tracer.optimizers.values(), recorded)
 
     def _collector(self) -> CollectorPauses | None:
         """Return the pauses of the garbage collector; None if the program has disabled it."""
@@ -333,7 +334,7 @@ def _traced(tracer: LineTracer, timelines: list[Timeline]) -> Iterator[NewStep]:
 
 @contextmanager
 def _counted(found: list[StepCounts]) -> Iterator[NewStep]:
-    """Count events of steps. Notes of the first step provide the lines of ops in backward."""
+    """Count events of steps. All ops of the first step are recorded, for the lines of ops in backward."""
     with StepCounter() as counter:
         counter.begin_notes()
 
@@ -341,9 +342,7 @@ def _counted(found: list[StepCounts]) -> Iterator[NewStep]:
         def step(is_warm: bool) -> Iterator[None]:
             yield
             counter.end_notes()
-            lap = counter.lap()
-            if is_warm:
-                found.append(lap)
+            found.append(counter.lap())
 
         yield step
 

@@ -95,8 +95,12 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
     if budget.parts and PLAIN_PARTS.issuperset(budget.parts):
         yield paragraph("No op on DTensors ran", Tone.NOTICE, indent=1)
     for advice in budget.advice if not view.for_page else ():
-        yield paragraph(advice.lines[0], Tone.GOOD, indent=1, hanging=1)
-        yield paragraph(advice.lines[1].strip(), indent=2)
+        finding, *rest = advice.lines
+        if rest and not advice.is_timed:  # on this mesh
+            finding = f"{finding} ({advice.saving})"
+        yield paragraph(finding, Tone.GOOD, indent=1, hanging=1)
+        if advice.is_timed:
+            yield paragraph(advice.saving, indent=2)
     yield from _breakdowns(budget, view)
 
 

@@ -12,7 +12,7 @@ from pytest_dtdispatch.core.measurement import TIME, Contains, Measurement, Stat
 from pytest_dtdispatch.core.plain_data import Size
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import shorten
-from pytest_dtdispatch.core.text import escape_controls
+from pytest_dtdispatch.core.text import TextEnum, escape_controls
 
 LONGEST_NAME = 4000  # characters in files; with longer quoted names, a line exceeds the limits of CSV readers
 
@@ -76,19 +76,33 @@ class Count(float):
     __str__ = __repr__
 
 
+class AdviceKind(TextEnum):
+    """Class of advice: what the change saves. In the order in which advice is listed."""
+
+    CPU_TIME = "CPU time"
+    COMMUNICATION = "communication"
+    WAITS = "waits"
+    MEMORY = "memory"
+
+
+PARTIAL_READS = "partial reads"  # the rule on wrong values, whose findings are listed first
+
+
 @dataclass(frozen=True)
 class Advice:
-    r"""Suggested change of a step.
+    r"""Suggested change of a step, or a fact about it without a change.
 
     Args:
         seen: the finding, with its source line.
-        change: the suggested code.
-        saves: description of the saving, without the time.
-        count: number of saved ops, collectives or other events.
+        change: the suggested code; empty if no change is proved.
+        saves: description of the saving, without the time and the bytes; empty without a change.
+        count: number of saved ops, collectives or other events; 0 without a change.
         ns: nanoseconds per step that the change may save; 0 if unknown.
         share: fraction of the step that the change may save; 0 if unknown.
-        grows: whether the change saves memory instead of time.
         source_lines: source lines of the finding, such as ``train.py:41``.
+        rule: name of the rule in the documentation.
+        kind: class of the saving.
+        bytes: bytes of collectives that the change may save; 0 if unknown.
 
     Example:
         >>> saves = "saves at most 2 redistributions"
@@ -96,6 +110,9 @@ class Advice:
         >>> print("\n".join(advice.lines))
         x redistributed 3 times: do it once
           saves at most 2 redistributions, about 9 us (10.0%), in each step
+        >>> sent = Advice("x sent 3 times", "do it once", saves, 2, kind=AdviceKind.COMMUNICATION, bytes=64)
+        >>> print(sent.lines[1])
+          saves at most 2 redistributions of 64 bytes in all, in each step
     """
 
     seen: str
@@ -104,14 +121,35 @@ class Advice:
     count: int = 0
     ns: float = 0.0
     share: float = 0.0
-    grows: bool = False
     source_lines: tuple[str, ...] = ()
+    rule: str = ""
+    kind: AdviceKind = AdviceKind.CPU_TIME
+    bytes: int = 0
 
     @property
-    def lines(self) -> tuple[str, str]:
-        """The finding with the change, and the saving."""
-        time = f", about {self.ns / 1e3:,.0f} us ({self.share:.1%})" if self.ns else ""
-        return f"{self.seen}: {self.change}", f"  {self.saves}{time}, in each step"
+    def is_timed(self) -> bool:
+        """Whether the time of its saving was measured. Times of collectives hold for this mesh only."""
+        return self.kind is AdviceKind.CPU_TIME and self.ns > 0
+
+    @property
+    def saving(self) -> str:
+        """Text of the saving, with its time or bytes; empty without a change."""
+        size = f", about {self.ns / 1e3:,.0f} us ({self.share:.1%})" if self.is_timed else ""
+        if self.kind is AdviceKind.COMMUNICATION and self.bytes:
+            size = f" of {self.bytes:,} bytes{' in all' if self.count > 1 else ''}"
+        return f"{self.saves}{size}, in each step" if self.change else ""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The finding with the change, and the saving; the finding alone without a change."""
+        return (f"{self.seen}: {self.change}", f"  {self.saving}") if self.change else (self.seen,)
+
+    @property
+    def order(self) -> tuple[bool, bool, int, float, int]:
+        """Sort key: wrong values first, then by class and saving; facts last."""
+        sizes = {AdviceKind.CPU_TIME: self.ns, AdviceKind.COMMUNICATION: float(self.bytes)}
+        is_fact, is_valid = not self.change, self.rule != PARTIAL_READS
+        return is_fact, is_valid, [*AdviceKind].index(self.kind), -sizes.get(self.kind, 0.0), -self.count
 
 
 def repeated(items: Iterable[object]) -> list[str]:

@@ -11,11 +11,12 @@ from typing import Any
 
 from pytest_dtdispatch.core.measurement import Measurement
 from pytest_dtdispatch.core.plain_data import select
+from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.verdicts import Judgement
 from pytest_dtdispatch.report.document import KINDS, Paragraph, plain
 from pytest_dtdispatch.report.run import ReportedRun
 
-FORMAT, VERSION = "pytest-dtdispatch results", 3
+FORMAT, VERSION = "pytest-dtdispatch results", 4
 DIGITS = 6  # significant digits of a float: no time is measured more precisely
 
 
@@ -35,7 +36,7 @@ def run_data(run: ReportedRun) -> dict[str, Any]:
             for result, data in zip(test_results, to_data(test_results), strict=True):
                 about = {"kind": kind, "test": test, "name": result.name}
                 results.append({**about, "metrics": dict(result.metrics()), **data})
-                advice += [{**about, **asdict(one)} for one in KINDS[kind].advice(result)]
+                advice += [{**about, **_advice(one)} for one in KINDS[kind].advice(result)]
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -56,6 +57,12 @@ def fields_data(results: Sequence[Any]) -> list[dict[str, Any]]:
     omitted = {"name", "measurement", "advice"}
     fields = (asdict(result) if is_dataclass(type(result)) else {} for result in results)
     return [{name: value for name, value in each.items() if name not in omitted} for each in fields]
+
+
+def _advice(advice: Advice) -> dict[str, Any]:
+    """Return the fields of advice; its kind is named ``class``, as ``kind`` is that of the result."""
+    fields = asdict(advice)
+    return {"class": fields.pop("kind"), **fields}
 
 
 def _row(test: str, row: Measurement) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from pytest_dtdispatch.report.summary import run_sections
 TITLE = "DTensor dispatch report"
 PIECES = {"local": "local", "hit": "rest of a hit", "miss": "miss"}  # of the bar of a row
 MOST, LONGEST = 10, 72  # unfolded items of a list, characters of a name
+FACTS = "No change of these is proved"  # heading of findings without a change
 
 
 def require_jinja() -> Any:
@@ -167,18 +168,18 @@ def _largest_costs(run: ReportedRun) -> Iterator[Block]:
 
 
 def _advice(run: ReportedRun) -> Iterator[Block]:
-    """Yield each suggested change once, with its findings by test, the largest saving first."""
+    """Yield each suggested change once, with its findings by test, in the order of advice."""
     best: dict[tuple[str, str, str], Advice] = {}  # a budget repeats the advice on counts, with its time
     for kind, test, result in run.each_result():
         for advice in KINDS[kind].advice(result):
             key = advice.change, advice.seen, test
             best[key] = max(best.get(key, advice), advice, key=lambda each: each.ns)
     findings: dict[str, list[Block]] = {}
-    for (change, seen, test), advice in sorted(best.items(), key=lambda item: -item[1].ns):
-        saves, where = Span(advice.lines[1].strip()), Span(f" ({test})", Tone.SOFT)
-        findings.setdefault(change, []).append(Paragraph((Span(f"{seen}: "), saves, where), 1))
+    for (change, seen, test), advice in sorted(best.items(), key=lambda item: item[1].order):
+        saving = f"{seen}: {advice.saving}" if change else seen
+        findings.setdefault(change, []).append(Paragraph((Span(saving), Span(f" ({test})", Tone.SOFT)), 1))
     for change, blocks in findings.items():
-        yield paragraph(change, Tone.STRONG)
+        yield paragraph(change or FACTS, Tone.STRONG)
         yield from blocks
 
 

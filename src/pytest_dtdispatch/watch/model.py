@@ -147,6 +147,8 @@ class LoopSteps:
         steady: total of later steps without misses and cache growth.
         disturbed: total of the other later steps.
         with_transfers: the latest step after the warm-up with recorded transfers, a steady one if possible.
+        recorded: the latest two steps with recorded transfers, steady ones if possible.
+        noted: the latest step all of whose ops and transfers were recorded.
         after: counts after the last step, once the watch is closed.
         disturbed_steps: the latest disturbed steps.
         unlisted: total of disturbed steps since the last one that was printed.
@@ -157,6 +159,8 @@ class LoopSteps:
     def __init__(self) -> None:
         self.warmup, self.steady, self.disturbed = Total(), Total(), Total()
         self.with_transfers: LoopStep | None = None
+        self.recorded: deque[LoopStep] = deque(maxlen=2)
+        self.noted: StepCounts | None = None
         self.after = StepCounts()
         self.disturbed_steps: deque[LoopStep] = deque(maxlen=500)
         self.unlisted = Total()
@@ -216,6 +220,12 @@ class LoopSteps:
             else:
                 cause.add(miss, step.number)
 
+    def record(self, step: LoopStep) -> None:
+        """Store a step with recorded transfers for advice, unless it is disturbed and others are not."""
+        if step.has_transfers and (step.is_steady or len(self.recorded) < 2):
+            self.recorded.append(step)
+            self.noted = step.counts if step.counts.is_recorded else self.noted
+
     def is_due(self, step: LoopStep) -> bool:
         """Return whether to print a disturbed step: the first, second, fourth, ... step of a cause."""
         causes = {miss.origin for miss in step.counts.missed} or {tuple(step.new_entries)}
@@ -240,7 +250,7 @@ class LoopSteps:
 
     @property
     def for_advice(self) -> list[list[StepCounts]]:
-        """Steps for advice: one with recorded transfers, and the last two if both miss."""
-        recorded = [[self.with_transfers.counts]] if self.with_transfers else []
-        last = [step for step in [*self.disturbed_steps][-2:] if step.number > len(self) - 2]
-        return [*recorded, *[[step.counts for step in last]] * (len(last) == 2)]
+        """Steps for advice: those with recorded transfers, and the last two if both miss."""
+        recorded = [step.counts for step in self.recorded]
+        last = [step.counts for step in [*self.disturbed_steps][-2:] if step.number > len(self) - 2]
+        return [recorded, last] if len(last) == 2 else [recorded]

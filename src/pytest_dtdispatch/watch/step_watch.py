@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from itertools import chain
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from pytest_dtdispatch.advice import advise, with_advice
@@ -216,6 +218,7 @@ class StepWatch:
         has_transfers = self._counter.records_transfers
         took_ns = None if has_transfers or self._request else ended_ns - self._began_ns
         step = LoopStep(len(self.steps) + 1, self._counter.lap(), took_ns, has_transfers, pauses)
+        self.steps.record(step)
         counts = step.counts
         if not self.is_warm and counts.misses and step.number <= MAX_WARMUP:
             self.steps.warmup.add(step)
@@ -263,7 +266,8 @@ class StepWatch:
         if paused := self.steps.paused:
             notes.append(f"{plural(paused, 'step')} stood out because the garbage collector paused them")
         notes += [f"after the last step: {calls_text(self.steps.after)}"] if self.steps.after.calls else []
-        found = [one for steps in self.steps.for_advice for one in advise(steps)] if not self.budgets else []
+        by_steps = [advise(steps, self.steps.noted) for steps in self.steps.for_advice if not self.budgets]
+        found = sorted(dict.fromkeys(chain.from_iterable(by_steps)), key=attrgetter("order"))
         notes += [line for advice in found for line in advice.lines]
         return rendered(document("StepWatch", self.steps, notes), sys.stderr)
 
@@ -329,7 +333,7 @@ class StepWatch:
         """Choose whether the next step records transfers; check for tracers and growing live objects."""
         counter, growth = self._counter, self._growth
         self.steps.tracers |= dict.fromkeys(tracers())
-        if counter.records_transfers:
+        if counter.records_transfers and len(self.steps.recorded) == 2:  # two show what recurs
             counter.skip_transfers()
         elif growth and number >= self._next_transfers and self._request is None:
             self._next_transfers = TRANSFERS_EVERY * number

@@ -1,0 +1,164 @@
+"""Advice on changes to a step: rules over its events and their cost.
+
+Each rule is one function. Rules run in order, and an event belongs to the first rule that claims it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from pytest_dtdispatch.advice.calls import dimensions_of_one, elementwise_loops, selected_in_a_loop
+from pytest_dtdispatch.advice.collectives import numbers_one_by_one, scattered_tensors
+from pytest_dtdispatch.advice.conversions import repeated_conversions, wrapped_parameters
+from pytest_dtdispatch.advice.costs import (
+    elementwise_modules,
+    growth,
+    old_objects_collected,
+    recurring_misses,
+    slow_optimizer,
+)
+from pytest_dtdispatch.advice.fsdp import gathered_again, micro_batches, repeated_gathers, small_groups
+from pytest_dtdispatch.advice.model import Finding, Observed, Rule, line_texts, lines_of, where
+from pytest_dtdispatch.advice.placements import (
+    gathered_one_by_one,
+    gathered_parameters,
+    gradients_reduced_again,
+    implied_redistributions,
+    logits_gathered,
+    matrices_gathered_again,
+    needless_pairs,
+    repeated_implied_redistributions,
+    repeated_redistributions,
+    sums_one_by_one,
+    there_and_back,
+    unmerged_dimensions,
+)
+from pytest_dtdispatch.advice.reads import partial_reads, repeated_reads
+from pytest_dtdispatch.budget.collector import CollectorPauses
+from pytest_dtdispatch.budget.model import Budget, MeasuredBudget
+from pytest_dtdispatch.core.events import Cell, OptimizerStep
+from pytest_dtdispatch.core.results import PARTIAL_READS, Advice, AdviceKind
+from pytest_dtdispatch.core.text import plural
+from pytest_dtdispatch.steps.events import Redistribution
+from pytest_dtdispatch.steps.model import StepCounts
+
+MAX_FINDINGS = 10  # of each class
+
+# In order of priority: a rule sees the events that no earlier one claims.
+RULES = (
+    Rule(PARTIAL_READS, partial_reads, AdviceKind.WAITS),
+    Rule("reads", repeated_reads, AdviceKind.WAITS),
+    Rule("logits", logits_gathered, AdviceKind.COMMUNICATION),
+    Rule("matrices", matrices_gathered_again, AdviceKind.COMMUNICATION),
+    Rule("gradients", gradients_reduced_again, AdviceKind.COMMUNICATION),
+    Rule("norms", sums_one_by_one, AdviceKind.COMMUNICATION),
+    Rule("there and back", there_and_back, AdviceKind.COMMUNICATION),
+    Rule("needless pair", needless_pairs, AdviceKind.COMMUNICATION),
+    Rule("repeated", repeated_redistributions, AdviceKind.COMMUNICATION),
+    Rule("replicated weights", gathered_parameters, AdviceKind.COMMUNICATION),
+    Rule("loops", gathered_one_by_one, AdviceKind.COMMUNICATION),
+    Rule("implied again", repeated_implied_redistributions, AdviceKind.COMMUNICATION),
+    Rule("implied", implied_redistributions, AdviceKind.COMMUNICATION),
+    Rule("flattened mesh", unmerged_dimensions, AdviceKind.COMMUNICATION),
+    Rule("numbers", numbers_one_by_one, AdviceKind.COMMUNICATION),
+    Rule("loading", scattered_tensors, AdviceKind.COMMUNICATION),
+    Rule("micro-batches", micro_batches, AdviceKind.COMMUNICATION),
+    Rule("repeated gathers", repeated_gathers, AdviceKind.COMMUNICATION),
+    Rule("kept gathered", gathered_again, AdviceKind.COMMUNICATION),
+    Rule("small groups", small_groups, AdviceKind.COMMUNICATION),
+    Rule("parameters", wrapped_parameters, AdviceKind.CPU_TIME),
+    Rule("wraps", repeated_conversions, AdviceKind.CPU_TIME),
+    Rule("optimizer", slow_optimizer, AdviceKind.CPU_TIME),
+    Rule("lists", elementwise_loops, AdviceKind.CPU_TIME),
+    Rule("unbind", selected_in_a_loop, AdviceKind.CPU_TIME),
+    Rule("dimensions of size 1", dimensions_of_one, AdviceKind.CPU_TIME),
+    Rule("misses", recurring_misses, AdviceKind.CPU_TIME),
+    Rule("growth", growth, AdviceKind.MEMORY),
+    Rule("modules", elementwise_modules, AdviceKind.CPU_TIME),
+    Rule("collector", old_objects_collected, AdviceKind.CPU_TIME),
+)
+
+
+def advise(
+    steps: Sequence[StepCounts],
+    noted: StepCounts | None = None,
+    cells: Sequence[Cell] = (),
+    step_ns: float = 0.0,
+    optimizers: Collection[OptimizerStep | None] = (),
+    collector: CollectorPauses | None = None,
+) -> tuple[Advice, ...]:
+    """Return the advice of all rules on a step, by class, the largest saving of a class first.
+
+    Args:
+        steps: counts of each step after the warm-up.
+        noted: counts of an earlier step all of whose ops were recorded; None without one.
+        cells: cells of the budget of such a step; empty if there are only counts.
+        step_ns: length of the step in nanoseconds; 0 if unknown.
+        optimizers: optimizers that stepped in the budget.
+        collector: pauses of the garbage collector in steps of the budget; None if not measured.
+
+    Returns:
+        At most ten pieces of advice of each class.
+
+    Example:
+        >>> advise([StepCounts(hits=3)])
+        ()
+    """
+    stepped = optimizers or (noted.optimizers if noted else ())
+    observed = Observed(steps, noted, cells, stepped, collector)
+    found = [(_advice(rule, one, step_ns), one) for rule in RULES for one in _found(rule, observed)]
+    return tuple(_with_lines(advice, one) for advice, one in _first(found))
+
+
+def with_advice(measured: MeasuredBudget) -> Budget:
+    """Return a measured budget with advice."""
+    budget, counted, noted = measured.budget, measured.counted, measured.noted
+    of_budget = budget.cells, budget.measured_ns, measured.optimizers, budget.collector
+    return replace(budget, advice=advise(counted, noted, *of_budget))
+
+
+def _found(rule: Rule, observed: Observed) -> list[Finding]:
+    """Return the findings of a rule, and claim their events."""
+    found = [*rule.find(observed)]
+    for one in found:
+        observed.claim(one.events if one.claims is None else one.claims)
+    return found
+
+
+def _advice(rule: Rule, one: Finding, step_ns: float) -> Advice:
+    """Return a finding as advice without lines, whose texts are expensive."""
+    ns, share = one.ns, one.share
+    if step_ns and not share:
+        # At most the whole step, and at least nothing: differences of measured times may be negative.
+        ns = min(max(ns, 0.0), step_ns)
+        share = ns / step_ns
+    # Without bytes, a redistribution only runs local ops.
+    is_local = one.events and all(isinstance(each, Redistribution) and not each.bytes for each in one.events)
+    kind = AdviceKind.CPU_TIME if is_local else rule.kind
+    ending = "es" if one.unit.endswith("s") else "s"
+    saves = one.saves or f"saves at most {plural(one.count, one.unit, ending)}{one.of}"
+    count = one.count if one.change else 0
+    return Advice(
+        one.seen, one.change, saves if one.change else "", count, ns, share, (), rule.name, kind, one.bytes
+    )
+
+
+def _with_lines(advice: Advice, one: Finding) -> Advice:
+    """Add the source lines of a finding."""
+    if not one.events:
+        return replace(advice, seen=f"{one.seen}{one.ending}")
+    lines = lines_of(one.events)
+    seen = f"{one.seen} at {where(lines)}{one.ending}"
+    return replace(advice, seen=seen, source_lines=line_texts(lines))
+
+
+def _first(found: Iterable[tuple[Advice, Finding]]) -> Iterator[tuple[Advice, Finding]]:
+    """Yield the first findings of each class; facts are a class of their own."""
+    numbers = Counter[tuple[AdviceKind, bool]]()
+    for advice, one in sorted(found, key=lambda pair: pair[0].order):
+        group = advice.kind, not advice.change
+        numbers[group] += 1
+        if numbers[group] <= MAX_FINDINGS:
+            yield advice, one

@@ -1,0 +1,160 @@
+"""Rules on optimizers, misses, growth, modules and the garbage collector."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator
+from itertools import chain
+
+from pytest_dtdispatch.advice.model import (
+    MAX_LINES,
+    MIN_SHARE,
+    Finding,
+    Observed,
+    communicates,
+    grouped,
+    layered,
+    lines_of,
+    where,
+)
+from pytest_dtdispatch.core.events import FOREACH, REDISTRIBUTION, Cell, Part, Phase, ns_by_part
+from pytest_dtdispatch.core.text import INDEX, first_of, plural
+from pytest_dtdispatch.steps.events import Miss, OpCalls, Remedy, Wrapping
+from pytest_dtdispatch.steps.model import StepCounts, most_growth
+
+LOCAL_RATIO = 5  # minimum ratio of dispatch to local ops: it is 6 to 10 for a small shard
+# Conversions of input, weight and result of a module on local tensors, in forward and backward. Each costs as
+# much as one to three ops. With two ops, the predicted saving was 0.6 and 1.5 times the actual saving of two
+# models.
+CONVERTING_OPS = 6 * 2
+
+MIN_CALLS = 4  # minimum number of calls of an optimizer
+# Ops that only return another reference to a tensor.
+ALIASES = {"detach.default", "alias.default"}
+
+
+def slow_optimizer(observed: Observed) -> Iterator[Finding]:
+    """Advise if an optimizer of torch runs ops on DTensors that one op over lists can replace."""
+    one = next(iter(observed.optimizers)) if len(observed.optimizers) == 1 else None
+    cells = [cell for cell in observed.cells if cell.place and cell.place.phase is Phase.OPTIMIZER]
+    recorded = [each for each in observed.ops if each.place and each.place.phase is Phase.OPTIMIZER]
+    dispatched = [cell for cell in cells if cell.part == Part.DISPATCH]
+    calls = sum(each.count for each in recorded if each.via) or round(sum(cell.calls for cell in dispatched))
+    names = {each.op.partition(".")[0] for each in recorded if each.via} or {cell.op for cell in dispatched}
+    by_lists = any(name.startswith("_foreach_") for name in names)
+    has_lists = by_lists or not observed.is_steady
+    is_best = one is None or not one.option or (has_lists and one.option == FOREACH) or one.is_partial
+    if one is None or is_best or calls < MIN_CALLS or any(name.startswith("_fused_") for name in names):
+        return
+    ns, left = sum(cell.ns for cell in cells if cell.part != Part.LOCAL), 1
+    if one.option == FOREACH:  # as many ops as one tensor needs
+        left = len(names)
+        ns = sum(cell.ns for cell in dispatched) * (1 - left / calls)
+    elif by_lists:  # dispatch of one op over all lists costs as much as that of several over parts of them
+        ns -= sum(cell.ns for cell in dispatched)
+    replaced = " in place of foreach" if by_lists else ""
+    change = f"pass {one.option} to {one.name}{replaced}"
+    if not one.takes_meshes:
+        change += ", with one optimizer for each mesh, as this torch has no such step over several"
+    elif one.has_plain:
+        change += ", and give plain parameters an optimizer of their own"
+    seen = f"{one.name} steps {'by lists of' if by_lists else 'op by op over'} DTensors"
+    yield Finding([*recorded, *dispatched], seen, change, calls - left, "op", ns=ns, claims=())
+
+
+def recurring_misses(observed: Observed) -> Iterator[Finding]:
+    """Advise if ops miss in each step for the same cause, at one or several lines."""
+    again = observed.recurring(Miss, lambda one: (one.op, one.cause, one.place))
+    avoidable = (one for one in again if one.remedy and (one.is_direct or one.remedy is not Remedy.NUMBER))
+    for groups in layered(grouped(avoidable, _origin), lambda one: one.remedy):
+        missed = [*chain(*groups)]
+        ops = [op.partition(".")[0] for op in dict.fromkeys(one.op for one in missed)]
+        seen, ending = f"{', '.join(first_of(ops, MAX_LINES))} missed in each step", f", {missed[0].reason}"
+        ns = observed.ns_of(missed)
+        yield Finding(missed, seen, missed[0].remedy, len(missed), "miss", ns=ns, ending=ending)
+
+
+def _origin(miss: Miss) -> Hashable:
+    """Return the key of a cause: the remedy, and the values of a number or the op that is not cached."""
+    is_of_op = miss.remedy is Remedy.UNCACHED
+    return miss.remedy, miss.op if is_of_op else miss.remedy is not Remedy.SHAPE and miss.values
+
+
+def growth(observed: Observed) -> Iterator[Finding]:
+    """Advise if each step adds the same number of live DTensors, sharding specs or cached plans."""
+    missed, unclaimed = observed.every(Miss), observed.last(Miss)
+    if missed:  # each miss adds a cache entry, which holds specs
+        direct = [one for one in unclaimed if one.is_direct]
+        if direct and len(unclaimed) == len(missed):
+            such = f", as of {direct[0].op} at {where(lines_of(direct))}"
+            change = "give ops what they were given before"
+            yield from _grown(observed, most_growth, "cached plan", such, change)
+        return
+    change = "keep nothing beyond the step that holds them"
+    held = f", as {observed.steps[-1].kept}" if observed.steps and observed.steps[-1].kept else ""
+    tensors = [*_grown(observed, lambda step: step.dtensor_growth, "live DTensor", held, change)]
+    yield from tensors or _grown(observed, lambda step: step.spec_growth, "live sharding spec", "", change)
+
+
+def _grown(
+    observed: Observed, grown: Callable[[StepCounts], int], noun: str, such: str, change: str
+) -> Iterator[Finding]:
+    """Advise if several steps grew by the same number; name the line that wraps as many if it is unique."""
+    counts = {grown(step) for step in observed.steps}
+    if len(observed.steps) > 1 and len(counts) == 1 and (count := max(counts)) > 0:
+        wraps = grouped(observed.every(Wrapping), lambda one: (one.name, one.place))
+        equal = [group for group in wraps if len(group) == count]
+        origin = ""
+        if len(equal) == 1:
+            origin = f", as many as {equal[0][0].name} makes at {where(lines_of(equal[0]))}"
+        seen = f"{plural(count, noun)} more after each step{such}{origin}"
+        yield Finding((), seen, change, count, saves="saves memory and no time")
+
+
+def elementwise_modules(observed: Observed) -> Iterator[Finding]:
+    """Advise if dispatch of a module costs many times its local ops, which only need the local shard."""
+    of_module: defaultdict[str, list[Cell]] = defaultdict(list)
+    for cell in observed.cells:
+        if cell.place and cell.place.module:
+            of_module[INDEX.sub("*", cell.place.module)].append(cell)
+    mixing = {
+        INDEX.sub("*", each.place.module) for each in observed.ops if each.place and not _is_local(each)
+    }
+    for module, cells in of_module.items():
+        ns = ns_by_part(cells)
+        many_ns, local_ns = ns[Part.DISPATCH] + ns[Part.AUTOGRAD], ns[Part.LOCAL]
+        dispatched = sorted((cell for cell in cells if cell.part == Part.DISPATCH), key=lambda cell: -cell.ns)
+        calls = round(sum(cell.calls for cell in dispatched))
+        left = calls - CONVERTING_OPS * len({cell.place.module for cell in cells if cell.place})
+        is_local = module not in mixing and not any(map(_needs_others, cells))
+        is_large = ns[Part.DISPATCH] * max(left, 0) >= MIN_SHARE * calls * sum(
+            cell.ns for cell in observed.cells
+        )
+        if left > 0 and many_ns > LOCAL_RATIO * local_ns and is_local and is_large and observed.ops:
+            seen = f"dispatch and autograd cost {many_ns / max(local_ns, 1):,.0f} times the local ops"
+            change = "run the module on local tensors, by local_map"
+            saved_ns = ns[Part.DISPATCH] * left / calls  # plain tensors have autograd nodes too
+            yield Finding(dispatched, seen, change, left, "op", ns=saved_ns)
+
+
+def _is_local(calls: OpCalls) -> bool:
+    """Return whether an op needs only the elements that this rank has."""
+    return calls.is_pointwise or calls.op in ALIASES
+
+
+def _needs_others(cell: Cell) -> bool:
+    """Return whether a cell is of data of other ranks, so that local tensors do not suffice."""
+    moves = cell.part in REDISTRIBUTION or communicates(cell) or cell.part == Part.WRAPPING
+    is_forward = cell.place is not None and cell.place.phase is Phase.FORWARD
+    return moves and is_forward
+
+
+def old_objects_collected(observed: Observed) -> Iterator[Finding]:
+    """Advise if collections of the oldest generation, which visit the whole heap, run within steps."""
+    found = observed.collector
+    if found and found.share is not None and found.oldest_ns >= MIN_SHARE * found.wall_ns:
+        seen = f"garbage of the whole heap collected {found.oldest:,} times in {plural(found.steps, 'step')}"
+        change = "call gc.freeze() after the warm-up, and gc.collect() between steps"
+        ns, share = found.oldest_ns / found.steps, found.oldest_ns / found.wall_ns
+        saves = "saves at most these pauses"
+        yield Finding((), seen, change, found.oldest, saves=saves, ns=ns, share=share)

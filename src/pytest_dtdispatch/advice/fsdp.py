@@ -1,0 +1,188 @@
+"""Rules on groups of parameters that FSDP2 gathers and reduces."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import chain, groupby, pairwise
+
+from pytest_dtdispatch.advice.model import (
+    MAX_LINES,
+    Finding,
+    Observed,
+    bytes_of,
+    grouped,
+    is_backward,
+    layered,
+    phase_of,
+)
+from pytest_dtdispatch.core.text import INDEX, first_of, plural
+from pytest_dtdispatch.steps.events import Collective
+
+MIN_GROUPS = 3  # minimum number of small groups
+SMALL_GROUP_BYTES, MERGED_BYTES = 2**17, 2**20  # a merged group is as large as DDP's first bucket
+GATHER = "all_gather"
+
+
+def _of_groups(observed: Observed, is_gather: bool) -> list[Collective]:
+    """Return the gathers or the reductions of groups, if the events are those of a recorded step."""
+    every = observed.last(Collective) if observed.is_proved else []
+    return [one for one in every if one.fsdp_group and (one.kind == GATHER) == is_gather]
+
+
+def _count_text(events: Iterable[Collective]) -> str:
+    """Format collectives by kind: ``15 reduce_scatters and 15 all_reduces``."""
+    kinds = grouped(events, lambda one: one.kind)
+    return " and ".join(plural(len(same), same[0].kind) for same in kinds)
+
+
+def _modules(observed: Observed, groups: Iterable[int]) -> str:
+    """Return the modules of groups; ``the model`` if no other group was gathered or reduced."""
+    of_step = {one.fsdp_group for one in observed.every(Collective)} - {0}
+    if of_step == set(groups):
+        return "the model"
+    names = (observed.groups[group].module or "the root module" for group in sorted(groups))
+    return ", ".join(first_of(list(dict.fromkeys(INDEX.sub("*", name) for name in names)), MAX_LINES))
+
+
+def micro_batches(observed: Observed) -> Iterator[Finding]:
+    """Advise if FSDP2 reduces gradients in several passes that nothing uses before the last."""
+    saved: defaultdict[tuple[int, str], list[Collective]] = defaultdict(list)
+    for reduced in grouped(_of_groups(observed, is_gather=False), lambda one: one.fsdp_group):
+        of_passes = sorted(grouped(reduced, lambda one: one.after), key=lambda one: one[0].after)
+        others = [*chain(*(one for one, other in pairwise(of_passes) if other[0].accumulates))]
+        if others:
+            saved[len(of_passes), observed.groups[others[0].fsdp_group].sums_in] += others
+    for (passes, sums_in), others in saved.items():
+        groups = {one.fsdp_group for one in others}
+        change = f"call set_requires_gradient_sync(False) on {_modules(observed, groups)} before all passes "
+        change += "but the last"
+        if sums_in:
+            change += f", with reduce_dtype=torch.float32 in the policy: else they are summed in {sums_in}"
+        of_each = grouped(others, lambda one: one.fsdp_group)
+        nbytes = sum(max(one.bytes for one in same) for same in of_each)
+        change += f"; this keeps {nbytes:,} bytes of gradients in between"
+        yield Finding(
+            others,
+            f"gradients of {plural(len(groups), 'FSDP group')} reduced in each of {passes} backward passes",
+            change,
+            len(others),
+            saves=f"saves at most {_count_text(others)}",
+            ns=observed.ns_of(others),
+            bytes=bytes_of(others),
+        )
+
+
+def repeated_gathers(observed: Observed) -> Iterator[Finding]:
+    """Advise if FSDP2 gathers a group for each call of a module in a row, such as lm_head for each chunk.
+
+    The group of the module around it is gathered anyway, and can have these parameters too.
+    """
+    gathers = _of_groups(observed, is_gather=True)
+    reduced = _of_groups(observed, is_gather=False)
+    again = {
+        one.fsdp_group
+        for one, other in pairwise(gathers)
+        if (one.fsdp_group, one.after, phase_of(one)) == (other.fsdp_group, other.after, phase_of(other))
+    }
+    gathered = {0, *(one.fsdp_group for one in gathers)}  # 0: the module around it has no group yet
+    each = (
+        [one for one in gathers if one.fsdp_group == group]
+        for group in sorted(again)
+        if observed.groups[group].parent in gathered and _is_called_inside(observed, group)
+        if _is_like_parent(observed, group)
+    )
+    for groups in layered(each, lambda one: one.bytes):
+        every, numbers = [*chain(*groups)], {one.fsdp_group for one in chain(*groups)}
+        reductions = [one for one in reduced if one.fsdp_group in numbers]
+        also = f" and {_count_text(reductions)}" if reductions else ""
+        left = [group[0] for group in groups if not observed.groups[group[0].fsdp_group].parent]
+        repeats = f" in each of {len(groups)} places" if len(groups) > 1 else ""
+        yield Finding(
+            every,
+            f"{every[0].bytes:,} bytes of an FSDP group gathered {len(groups[0])} times{repeats}",
+            f"leave {_modules(observed, numbers)} to the group of the module around it, gathered once",
+            len(every) - len(left),
+            "all_gather",
+            also,
+            ns=observed.ns_of([*every, *reductions]),
+            bytes=bytes_of([*every, *reductions]) - bytes_of(left),
+            claims=[*every, *reductions],
+        )
+
+
+def _is_called_inside(observed: Observed, group: int) -> bool:
+    """Return whether a module around that of a group calls it; without a group of that, by their names."""
+    own = observed.groups[group]
+    lines = (one.place for one in observed.every(Collective) if one.fsdp_group == group)
+    is_named = all(line is not None and line.module == own.module for line in lines)
+    return not own.is_root and bool(own.parent or is_named)
+
+
+def _is_like_parent(observed: Observed, group: int) -> bool:
+    """Return whether the group of the module around a group can have its parameters, or there is none yet."""
+    own = observed.groups[group]
+    parent = observed.groups.get(own.parent, own)
+    return (own.layout, own.is_frozen) == (parent.layout, parent.is_frozen)
+
+
+def gathered_again(observed: Observed) -> Iterator[Finding]:
+    """Advise if FSDP2 gathers a group again although nothing has written to its parameters.
+
+    One gather in forward and one in backward are the purpose of FSDP2, except in several passes.
+    """
+    by_change: defaultdict[str, list[list[Collective]]] = defaultdict(list)
+    for gathers in grouped(_of_groups(observed, is_gather=True), lambda one: (one.fsdp_group, one.contents)):
+        passes = {one.after for one in gathers}
+        in_backward = any(map(is_backward, gathers))
+        if len(gathers) > 1 and (len(passes) > 1 or not in_backward):
+            by_change[_change_to_keep(gathers, len(passes))].append(gathers)
+    for change, groups in by_change.items():
+        others = [one for gathers in groups for one in gathers[1:]]
+        numbers = {one.fsdp_group for one in others}
+        held = sum(gathers[0].bytes for gathers in groups)
+        yield Finding(
+            [*chain(*groups)],
+            f"{plural(len(numbers), 'unchanged FSDP group')} gathered {len(others) + len(groups)} times",
+            f"{change.format(_modules(observed, numbers))}; this keeps {held:,} bytes gathered",
+            len(others),
+            saves=f"saves at most {_count_text(others)}",
+            ns=observed.ns_of(others),
+            bytes=bytes_of(others),
+            claims=others,
+        )
+
+
+def _change_to_keep(gathers: Sequence[Collective], passes: int) -> str:
+    """Return the change that keeps a group gathered, with a placeholder for its modules."""
+    if passes == 1:
+        return "call unshard() on {} before these calls, and reshard() after them"
+    keep = "call set_reshard_after_backward(False) on {} before all passes but the last"
+    return f"pass reshard_after_forward=False, and {keep}" if any(map(is_backward, gathers)) else keep
+
+
+def small_groups(observed: Observed) -> Iterator[Finding]:
+    """Advise if FSDP2 gathers and reduces several groups of few bytes, such as one for each linear layer."""
+    of_fsdp = [*_of_groups(observed, is_gather=True), *_of_groups(observed, is_gather=False)]
+    sizes: defaultdict[int, int] = defaultdict(int)  # in the order of the first gathers
+    for one in of_fsdp:
+        sizes[one.fsdp_group] = max(sizes[one.fsdp_group], one.bytes)
+    # Only modules that run one after the other can be one group.
+    runs = [[*run] for _, run in groupby(sizes, lambda number: _key(observed, number, sizes[number]))]
+    small = [run for run in runs if len(run) > 1 and sizes[run[0]] <= SMALL_GROUP_BYTES]
+    every = {group for run in small for group in run}
+    if len(every) < MIN_GROUPS:
+        return
+    left = sum(math.ceil(sum(sizes[group] for group in run) / MERGED_BYTES) for run in small)
+    share = 1 - left / len(every)
+    ran = [one for one in of_fsdp if one.fsdp_group in every]
+    groups = f"{len(every)} FSDP groups of {max(sizes[group] for group in every):,} bytes or less"
+    change = "pass larger blocks to fully_shard, or a list of modules that run one after the other"
+    count, ns = round(len(ran) * share), observed.ns_of(ran) * share
+    yield Finding(ran, f"{groups} run {_count_text(ran)}", change, count, "collective", ns=ns)
+
+
+def _key(observed: Observed, number: int, nbytes: int) -> Hashable:
+    group = observed.groups[number]
+    return nbytes <= SMALL_GROUP_BYTES, group.layout, group.parent, group.is_frozen, group.stays_gathered

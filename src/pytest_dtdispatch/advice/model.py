@@ -1,0 +1,369 @@
+"""Input of the rules of advice, and the findings that they return."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain, takewhile
+from typing import Generic, NamedTuple, TypeVar
+
+from pytest_dtdispatch.budget.collector import CollectorPauses
+from pytest_dtdispatch.core.events import REDISTRIBUTION, Cell, CodePlace, OptimizerStep, Part, Phase
+from pytest_dtdispatch.core.results import AdviceKind
+from pytest_dtdispatch.core.text import INDEX, TextEnum, first_of, fold_layers, shorten_path
+from pytest_dtdispatch.steps.events import (
+    Collective,
+    FsdpGroup,
+    Miss,
+    OpCalls,
+    Redistribution,
+    StepEvent,
+    Wrapping,
+)
+from pytest_dtdispatch.steps.model import StepCounts
+
+MAX_LINES = 3
+MIN_SHARE = 0.01  # minimum saving as a share of the step
+EXPLICIT_CELL = "redistribute "  # names of cells of explicit redistributions begin so
+
+E = TypeVar("E", bound=StepEvent)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Finding of a rule. Without a change, it is a fact.
+
+    Args:
+        events: events at whose lines it is.
+        seen: description of the finding, without its lines.
+        change: recommended change; empty if no change is proved.
+        count: number of saved units; 0 without a change.
+        unit: noun of what the change saves.
+        of: text after the unit, such as `` of from_local``.
+        saves: complete text of the saving; by default that of the count.
+        ns: nanoseconds per step that the change may save; 0 if unknown.
+        share: this time as a share of the step; 0: the time is a part of the budget.
+        bytes: bytes of saved collectives; 0 if unknown.
+        ending: end of the description, after the lines.
+        claims: events that later rules do not see; None for all events.
+    """
+
+    events: Sequence[StepEvent | Cell]
+    seen: str
+    change: str = ""
+    count: int = 0
+    unit: str = ""
+    of: str = ""
+    saves: str = ""
+    ns: float = 0.0
+    share: float = 0.0
+    bytes: int = 0
+    ending: str = ""
+    claims: Sequence[StepEvent] | None = None
+
+
+class Rule(NamedTuple):
+    """A rule of advice.
+
+    Args:
+        name: its name in the documentation.
+        find: function that yields its findings on events that no earlier rule claims.
+        kind: class of its findings.
+    """
+
+    name: str
+    find: Callable[[Observed], Iterable[Finding]]
+    kind: AdviceKind
+
+
+class Cost(TextEnum):
+    """Cells whose time events share: the cells at the line of an event belong to all such events there.
+
+    Those of conversions and calls have the name of the conversion or op in place of a member.
+    """
+
+    EXPLICIT = "explicit redistributions with those of their gradients"
+    GRADIENT = "explicit redistributions of gradients"
+    IMPLIED = "implied redistributions"
+    COLLECTIVE = "collectives"
+    FSDP = "copies and hooks of FSDP"
+    MISS = "misses"
+
+
+class Shares:
+    """Time, number and bytes of cells and events at each line.
+
+    Attributes:
+        ns: nanoseconds of cells by cost and line.
+        forward_ns: the same without cells of backward.
+        events: number of events by cost and line, and by cost.
+        bytes: bytes of explicit redistributions by line, with those of gradients.
+    """
+
+    def __init__(self, cells: Iterable[Cell], events: Iterable[StepEvent]) -> None:
+        self.ns, self.forward_ns = defaultdict[Hashable, float](float), defaultdict[Hashable, float](float)
+        self.events, self.bytes = Counter[Hashable](), Counter[Hashable]()
+        for cell in cells:
+            for cost in _costs_of_cell(cell):
+                self.ns[cost, line_of(cell.place)] += cell.ns
+                self.forward_ns[cost, line_of(cell.place)] += 0.0 if is_backward(cell) else cell.ns
+        for event in events:
+            line = line_of(event.place)
+            for cost in costs_of(event):
+                self.events.update(((cost, line), cost))
+            if isinstance(event, Redistribution) and not event.is_implied:
+                self.bytes[line] += event.bytes
+                if event.tensor_number:
+                    self.events.update(((Cost.GRADIENT, line), Cost.GRADIENT))
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Input of the rules.
+
+    Args:
+        steps: counts of each counted step.
+        noted: counts of an earlier step all of whose ops were recorded; None without one.
+        cells: cells of the budget of such a step; empty if there are only counts.
+        optimizers: optimizers that stepped in the budget.
+        collector: pauses of the garbage collector in steps of the budget; None if not measured.
+    """
+
+    steps: Sequence[StepCounts]
+    noted: StepCounts | None = None
+    cells: Sequence[Cell] = ()
+    optimizers: Collection[OptimizerStep | None] = ()
+    collector: CollectorPauses | None = None
+    _claimed: set[int] = field(default_factory=set, init=False)
+
+    @cached_property
+    def is_proved(self) -> bool:
+        """Whether the events are those of the noted step: it has the same events as the last counted one."""
+        if self.noted is None or not self.noted.is_recorded or not self.steps:
+            return False
+        noted, last = (
+            [(type(event), event.origin) for event in step.events if not isinstance(event, Miss)]
+            for step in (self.noted, self.steps[-1])
+        )
+        return noted == last
+
+    @cached_property
+    def events(self) -> tuple[StepEvent, ...]:
+        """Events of the noted step if it is like the last counted one, else of the latter."""
+        step = self.noted if self.is_proved else self.steps[-1] if self.steps else None
+        return step.events if step else ()
+
+    @cached_property
+    def _by_kind(self) -> dict[type, list[StepEvent]]:
+        by_kind: dict[type, list[StepEvent]] = defaultdict(list)
+        for event in self.events:
+            by_kind[type(event)].append(event)
+        by_kind[Miss] = [*self.steps[-1].missed] if self.steps else []
+        return by_kind
+
+    @cached_property
+    def is_steady(self) -> bool:
+        """Whether all counted steps call equally many ops: a plan for a list is valid for one length."""
+        return len({step.calls for step in self.steps}) <= 1
+
+    @property
+    def ops(self) -> tuple[OpCalls, ...]:
+        """Calls of ops on DTensors in the recorded step."""
+        return self.noted.ops if self.noted else ()
+
+    @cached_property
+    def groups(self) -> dict[int, FsdpGroup]:
+        """Groups of FSDP2 in the recorded step, by number."""
+        return {group.number: group for group in self.noted.groups} if self.noted else {}
+
+    def every(self, kind: type[E]) -> list[E]:
+        """Return all events of a kind. Misses are those of the last counted step."""
+        return self._by_kind.get(kind, [])  # type: ignore[return-value]
+
+    def last(self, kind: type[E]) -> list[E]:
+        """Return the events of a kind that no rule has claimed."""
+        return [event for event in self.every(kind) if id(event) not in self._claimed]
+
+    def claim(self, events: Iterable[StepEvent | Cell]) -> None:
+        """Hide events from later rules."""
+        self._claimed.update(map(id, events))
+
+    def recurring(self, kind: type[E], key: Callable[[E], Hashable]) -> list[E]:
+        """Return the unclaimed events of a kind whose keys occur in each of several counted steps."""
+        if len(self.steps) < 2:
+            return []
+        shared = set.intersection(*({key(event) for event in step.of(kind)} for step in self.steps))
+        return [event for event in self.last(kind) if key(event) in shared]
+
+    @cached_property
+    def shares(self) -> Shares:
+        """Time and number of all events at each line."""
+        return Shares(self.cells, chain(*self._by_kind.values(), self.ops))
+
+    def ns_of(self, events: Iterable[StepEvent], forward_only: bool = False) -> float:
+        """Return the cost of events in nanoseconds: their shares of the cells at their lines.
+
+        Args:
+            events: the events.
+            forward_only: whether to exclude cells of backward.
+        """
+        spent, counts = self.shares.forward_ns if forward_only else self.shares.ns, self.shares.events
+        total = 0.0
+        for event in events if self.cells else ():
+            line = line_of(event.place)
+            for cost in costs_of(event):
+                # Cells without a line belong to steps that differ from traced ones.
+                total += spent.get((cost, None), 0.0) / counts[cost]
+                total += spent.get((cost, line), 0.0) / counts[cost, line] if line else 0.0
+        return total
+
+    def saving(
+        self,
+        events: Sequence[StepEvent],
+        seen: str,
+        change: str,
+        saved: Sequence[Redistribution] | Sequence[Collective],
+        unit: str = "redistribution",
+        claims: Sequence[StepEvent] | None = None,
+    ) -> Finding:
+        """Return the finding that a change saves redistributions or collectives, with their bytes."""
+        ns, nbytes = self.ns_of(saved), bytes_of(saved)
+        return Finding(events, seen, change, len(saved), unit, ns=ns, bytes=nbytes, claims=claims)
+
+
+@dataclass(frozen=True)
+class Repeats(Generic[E]):
+    """All but the first event of each group.
+
+    Args:
+        same: events after the first of each backward pass.
+        leading: first events of later passes: they can reuse the result, but each pass has gradients of its
+            own.
+    """
+
+    same: Sequence[E]
+    leading: Sequence[E]
+
+    @property
+    def every(self) -> list[E]:
+        """All repeated events."""
+        return [*self.same, *self.leading]
+
+
+def _costs_of_cell(cell: Cell) -> tuple[Hashable, ...]:
+    """Return the costs that a cell is part of."""
+    if cell.part in REDISTRIBUTION:
+        is_explicit = cell.op.startswith(EXPLICIT_CELL)
+        return (Cost.EXPLICIT, Cost.GRADIENT) if is_explicit else (Cost.IMPLIED,)
+    if cell.part in (Part.WRAPPING, Part.DISPATCH, Part.AUTOGRAD):
+        return (cell.op,)
+    if communicates(cell):
+        return (Cost.COLLECTIVE,)
+    is_fsdp, is_miss = cell.part in (Part.FSDP_COPIES, Part.FSDP_PYTHON), cell.part == Part.PROPAGATION
+    return (Cost.FSDP,) if is_fsdp else (Cost.MISS,) if is_miss else ()
+
+
+def costs_of(event: StepEvent) -> tuple[Hashable, ...]:
+    """Return the costs that an event has a share of."""
+    if isinstance(event, Redistribution):
+        explicit = Cost.EXPLICIT if event.tensor_number else Cost.GRADIENT
+        return (Cost.IMPLIED if event.is_implied else explicit,)
+    if isinstance(event, Collective) and not event.is_redistributing:
+        return (Cost.COLLECTIVE, Cost.FSDP) if event.fsdp_group else (Cost.COLLECTIVE,)
+    if isinstance(event, Wrapping) and event.tensor_number:
+        return (event.name,)
+    if isinstance(event, OpCalls):
+        return (event.op.partition(".")[0],)
+    return (Cost.MISS,) if isinstance(event, Miss) else ()
+
+
+def line_of(place: CodePlace | None) -> Hashable:
+    """Return a key of a source line and its module."""
+    return place and (place.file, place.line, place.module)
+
+
+def where(lines: Iterable[CodePlace | None]) -> str:
+    """Format source lines with the phase of the first and the module that contains all of them.
+
+    Example:
+        >>> where([CodePlace("model.py", 16, f"layers.{i}.wq", Phase.FORWARD) for i in range(2)])
+        'model.py:16 (forward, layers.*.wq)'
+    """
+    found = [line for line in lines if line and line.file]
+    if not found:
+        return "a line that is not known"
+    numbers: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for text in line_texts(found):
+        file, _, number = shorten_path(text).rpartition(":")
+        numbers[file][number] = None
+    at = [f"{file}:{', '.join(first_of(list(each), MAX_LINES))}" for file, each in numbers.items()]
+    modules = fold_layers(dict.fromkeys(line.module for line in found)).values()
+    levels = zip(*(module.split(".") for module in modules), strict=False)
+    shared = takewhile(lambda names: len(set(names)) == 1, levels)
+    module = ".".join(names[0] for names in shared)
+    return f"{', '.join(at)} ({', '.join(filter(None, (str(found[0].phase), module)))})"
+
+
+def line_texts(lines: Iterable[CodePlace | None]) -> tuple[str, ...]:
+    """Return the texts of distinct source lines, in order."""
+    distinct = {(line.file, line.line): line for line in lines if line and line.file}  # the text is expensive
+    return tuple(dict.fromkeys(line.line_text for line in distinct.values()))
+
+
+def lines_of(events: Iterable[StepEvent | Cell]) -> list[CodePlace | None]:
+    """Return the source lines of events."""
+    return [event.place for event in events]
+
+
+def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
+    """Group items by a key, in the order of first occurrence."""
+    groups: defaultdict[Hashable, list[T]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return list(groups.values())
+
+
+def layered(groups: Iterable[list[E]], key: Callable[[E], Hashable]) -> list[list[list[E]]]:
+    """Group groups that differ only by layer or phase, such as a forward and its recomputation."""
+
+    def folded(group: list[E]) -> Hashable:
+        lines = [(at.file, at.line, INDEX.sub("*", at.module)) for one in group if (at := one.place)]
+        return key(group[0]), len(group), tuple(lines)
+
+    return grouped(groups, folded)
+
+
+def times_text(groups: Sequence[Collection[StepEvent]]) -> str:
+    """Format how often each of several groups occurs."""
+    return f"{len(groups[0])} times{f' in each of {len(groups)} places,' if len(groups) > 1 else ''}"
+
+
+def bytes_of(events: Iterable[Redistribution | Collective]) -> int:
+    """Return the bytes that events send."""
+    return sum(event.bytes for event in events)
+
+
+def is_backward(event: StepEvent | Cell) -> bool:
+    """Return whether an event or a cell belongs to backward."""
+    return event.place is not None and event.place.phase is Phase.BACKWARD
+
+
+def phase_of(event: StepEvent | Cell) -> Phase | None:
+    """Return the phase. ``Phase.OTHER``, as of a forward after a backward, is reported as forward."""
+    phase = event.place.phase if event.place else None
+    return Phase.FORWARD if phase is Phase.OTHER else phase
+
+
+def communicates(cell: Cell) -> bool:
+    """Return whether a cell is of a collective outside of redistributions."""
+    return cell.part in (Part.COMMUNICATION, Part.FSDP_COLLECTIVES)
+
+
+def repeats_of(groups: Iterable[Sequence[E]]) -> Repeats[E]:
+    """Split the repeated events of groups. Each group repeats one event."""
+    by_pass = [grouped(group, lambda one: one.after) for group in groups]
+    same = [one for passes in by_pass for of_pass in passes for one in of_pass[1:]]
+    return Repeats(same, [of_pass[0] for passes in by_pass for of_pass in passes[1:]])

@@ -1,0 +1,34 @@
+"""Rules on reads by the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from pytest_dtdispatch.advice.model import Finding, Observed, grouped
+from pytest_dtdispatch.core.text import plural
+from pytest_dtdispatch.steps.events import Read
+
+
+def partial_reads(observed: Observed) -> Iterator[Finding]:
+    """Advise if the host reads a partial DTensor, whose value is the share of one rank."""
+    partial = (one for one in observed.last(Read) if one.is_partial)
+    for reads in grouped(partial, lambda one: bool(one.placements)):
+        values = plural(len(reads), "partial value")
+        # A program that reads a local tensor may want its own share.
+        change = "reduce before the read, by full_tensor()" if reads[0].placements else ""
+        saves = f"makes {values} equal on all ranks"
+        ending = ": each rank reads its own share"
+        # No event is claimed: the host waits for the reduced values as well.
+        yield Finding(reads, f"{values} read", change, len(reads), saves=saves, ending=ending, claims=())
+
+
+def repeated_reads(observed: Observed) -> Iterator[Finding]:
+    """Advise if the host reads several numbers in each step that do not depend on each other."""
+    every = observed.recurring(Read, lambda one: (one.op, one.place)) if observed.is_proved else []
+    numbers = (one for one in every if one.op == "item" and not (one.via or one.is_compared))
+    reads = [same for same in grouped(numbers, lambda one: one.depth) if len(same) > 1]
+    if reads:
+        every, count = [*chain(*reads)], sum(len(same) - 1 for same in reads)
+        change = "stack them, and read the stack once after the step"
+        yield Finding(every, f"{len(every)} reads by the host", change, count, "wait", " for the device")
