@@ -1,0 +1,235 @@
+"""Run entries of the table of twins on two gloo ranks, in one start: ``python -m tests.advice.two_ranks``.
+
+Arguments: the file of results, and beginnings of the ids of entries; all entries without ids.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves
+
+from pytest_dtdispatch.advice import advise
+from pytest_dtdispatch.steps.measure import run_and_count
+from pytest_dtdispatch.steps.model import StepCalls, Steps, most_growth
+from tests.advice.twins.model import Entry, Lookalike, Program, Twin
+from tests.advice.twins.table import TABLE
+from tests.rank_runs import environment
+
+RANKS = 2
+WARMUP = STEPS = 2
+TIMEOUT = timedelta(seconds=10)  # of one collective, if the other rank raised
+LONGEST_S = 280
+
+
+@dataclass
+class Ran:
+    """Outcome of one program on both ranks.
+
+    Args:
+        error: exception of the first rank that raised; empty if none did.
+        counts: counts of the last step of rank 0 by name.
+        advice: advice of rank 0, one dictionary for each piece.
+    """
+
+    error: str = ""
+    counts: dict[str, int] = field(default_factory=dict)
+    advice: list[dict[str, Any]] = field(default_factory=list)
+
+    def count(self, name: str) -> int:
+        return self.counts.get(name, 0)
+
+    def promised(self, rule: str) -> int:
+        """Return the sum that a rule promises."""
+        return sum(one["count"] for one in self.advice if one["rule"] == rule)
+
+    def fires(self, rule: str) -> bool:
+        return any(one["rule"] == rule for one in self.advice)
+
+
+@dataclass
+class Outcome:
+    """Outcome of an entry.
+
+    Args:
+        programs: outcome of each program, by role.
+        difference: first difference between the results of the programs; empty if they are equal.
+    """
+
+    programs: dict[str, Ran] = field(default_factory=dict)
+    difference: str = ""
+
+
+def advice_of(steps: Steps) -> list[dict[str, Any]]:
+    """Return the advice on counted steps, without facts."""
+    return [asdict(one) for one in advise(steps.steps, steps.warmup[-1]) if one.change]
+
+
+def counts_of(steps: Steps) -> dict[str, int]:
+    """Return the counts of the last step by name; those of collectives also by kind."""
+    last = steps.steps[-1]
+    return {
+        "collectives": len(last.collective_runs),
+        "bytes": last.collective_bytes,
+        "redistributions": len(last.redistributions),
+        "moves": sum(bool(one.bytes) for one in last.redistributions),
+        "implicit": len(last.implied),
+        "wraps": len(last.wraps),
+        "unwraps": len(last.unwraps),
+        "reads": len(last.reads),
+        "partial reads": len(last.partial_reads),
+        "misses": last.misses,
+        "calls": last.calls,
+        "growth": most_growth(last),
+        "specs": last.spec_growth,
+        "DTensors": last.dtensor_growth,
+        **Counter(one.kind for one in last.collective_runs),
+    }
+
+
+def results_of(result: object) -> list[torch.Tensor]:
+    """Return results as whole tensors."""
+    leaves = [torch.as_tensor(leaf) for leaf in tree_leaves(result) if leaf is not None]
+    return [(leaf.full_tensor() if isinstance(leaf, DTensor) else leaf).detach().clone() for leaf in leaves]
+
+
+def run(program: Program, entry: Entry) -> tuple[Ran, list[torch.Tensor]]:
+    """Count a program's steps, and return the results of another step."""
+    torch.manual_seed(0)
+    gc.freeze()  # collections between steps visit only objects of this program
+    step = program(init_device_mesh("cpu", entry.shape, mesh_dim_names=entry.names or None))
+    steps = run_and_count(StepCalls("step", step, WARMUP, STEPS))
+    return Ran("", counts_of(steps), advice_of(steps)), results_of(step())
+
+
+class RankPair:
+    """The process group of both ranks, created again after a program raised."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._folder, self._rank, self._starts, self._exchanged = folder, rank, 0, 0
+        self._store: Any = dist.FileStore(str(folder / "texts"), RANKS)  # type: ignore[attr-defined]
+        self._store.set_timeout(2 * TIMEOUT)
+
+    def start(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        self._starts += 1
+        init = f"file://{self._folder / f'group{self._starts}'}"
+        dist.init_process_group("gloo", init_method=init, rank=self._rank, world_size=RANKS, timeout=TIMEOUT)
+
+    def exchange(self, text: str) -> list[str]:
+        """Return the texts of both ranks, without a collective."""
+        self._exchanged += 1
+        self._store.set(f"{self._exchanged}/{self._rank}", text or " ")
+        return [self._store.get(f"{self._exchanged}/{rank}").decode().strip() for rank in range(RANKS)]
+
+
+def difference(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor], tolerance: float | None) -> str:
+    """Return the first difference between two lists of tensors; empty if they are equal."""
+    try:
+        torch.testing.assert_close(first, second, rtol=tolerance, atol=tolerance)
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
+def outcome(entry: Entry, ranks: RankPair) -> Outcome:
+    """Run the programs of an entry; an exception of a program is part of the outcome."""
+    found, results = Outcome(), []
+    for role, program in entry.programs.items():
+        try:
+            ran, values = run(program, entry)
+        except Exception as error:
+            ran, values = Ran(f"{type(error).__name__}: {error}".partition("\n")[0]), []
+            if os.environ.get("TWINS_VERBOSE"):
+                traceback.print_exc()
+        ran.error = next(filter(None, ranks.exchange(ran.error)), "")
+        if ran.error:
+            ranks.start()
+        found.programs[role] = ran
+        results.append(values)
+    own = difference(results[0], results[-1], entry.tolerance)
+    found.difference = next(filter(None, ranks.exchange(own)), "")
+    return found
+
+
+def on_rank(rank: int, folder: Path, entries: Sequence[Entry]) -> None:
+    """Run entries on one rank; rank 0 writes the outcomes."""
+    torch.set_num_threads(1)
+    ranks = RankPair(folder, rank)
+    ranks.start()
+    outcomes = {entry.id: asdict(outcome(entry, ranks)) for entry in entries}
+    if not rank:
+        (folder / "outcomes.json").write_text(json.dumps(outcomes), encoding="utf-8")
+    ranks.exchange("")
+    dist.destroy_process_group()
+
+
+def main(path: str, *ids: str) -> None:
+    """Fork both ranks from this process, which has imported torch, and write their outcomes to a file."""
+    entries = [entry for entry in TABLE if entry.id.startswith(ids or "")]
+    with tempfile.TemporaryDirectory(prefix="dtdispatch-twins-") as folder:
+        start: Any = torch.multiprocessing.start_processes  # type: ignore[attr-defined]
+        start(on_rank, (Path(folder), entries), nprocs=RANKS, start_method="fork")
+        Path(path).write_bytes((Path(folder) / "outcomes.json").read_bytes())
+
+
+def outcomes_of(ids: Sequence[str], path: Path) -> dict[str, Outcome]:
+    """Run the entries with these ids in one start of two ranks."""
+    command = [sys.executable, "-m", "tests.advice.two_ranks", str(path), *ids]
+    root = Path(__file__).parents[2]
+    result = subprocess.run(
+        command, cwd=root, env=environment({}), capture_output=True, text=True, timeout=LONGEST_S
+    )
+    if result.returncode:
+        raise AssertionError(f"exit status {result.returncode}\n{result.stdout}{result.stderr}")
+    return read(path)
+
+
+def read(path: Path) -> dict[str, Outcome]:
+    """Read a file of outcomes."""
+    loaded = json.loads(path.read_text(encoding="utf-8"))
+    return {
+        each: Outcome({role: Ran(**ran) for role, ran in one["programs"].items()}, one["difference"])
+        for each, one in loaded.items()
+    }
+
+
+def lines(outcomes: dict[str, Outcome]) -> Iterator[str]:
+    """Format the table: rule, program, count before and after, promised, expected, and the results."""
+    for entry in TABLE:
+        if found := outcomes.get(entry.id):
+            before, after = found.programs["before"], found.programs.get("after")
+            counted = (
+                entry.counted if isinstance(entry, (Twin, Lookalike)) and entry.counted else "collectives"
+            )
+            expected = entry.saves if isinstance(entry, Twin) and not entry.needs_times else 0
+            texts = [
+                entry.id,
+                f"{counted} {before.count(counted)} -> {after.count(counted) if after else '?'}",
+            ]
+            texts += [f"promised {before.promised(entry.rule)}, expected {expected}"]
+            texts += [f"{role}: {ran.error}" for role, ran in found.programs.items() if ran.error]
+            yield "; ".join([*texts, "results differ"] if found.difference else texts)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+    for line in lines(read(Path(sys.argv[1]))):
+        print(line)
