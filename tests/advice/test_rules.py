@@ -407,6 +407,8 @@ CALLS = [calls()]
         (calls(place=backward(TRAIN)), []),
         (calls(op="select.int", tensors=1, replacement="unbind()"), [("unbind", 3)]),
         (calls(op="select.int", tensors=2, replacement="unbind()"), []),
+        (calls(op="select.int", tensors=4, replacement="unbind()"), []),
+        (calls(tensors=1), []),
         (calls(op="select.int", tensors=1, replacement="unbind()", **VIA), []),
         (calls(op="narrow.default", tensors=1, replacement=""), []),
     ],

@@ -8,6 +8,7 @@ from pytest_dtdispatch.advice.model import Finding, Observed, grouped, is_backwa
 from pytest_dtdispatch.steps.events import Miss, OpCalls
 
 MIN_CALLS = 4  # minimum number of calls of one op
+SELECT = "select."
 
 
 def _loops(observed: Observed) -> list[OpCalls]:
@@ -19,7 +20,8 @@ def _loops(observed: Observed) -> list[OpCalls]:
 def elementwise_loops(observed: Observed) -> Iterator[Finding]:
     """Advise if an op that writes to tensors runs on one after the other, as in an exponential average."""
     loops = (each for each in _loops(observed) if each.is_independent and observed.is_steady)
-    single = (each for each in loops if each.tensors == each.count)
+    written = (each for each in loops if not each.op.startswith(SELECT))
+    single = (each for each in written if each.tensors == each.count)
     for same in grouped(single, lambda each: each.place):
         calls, count = sum(each.count for each in same), sum(each.count - 1 for each in same)
         names = " and ".join(each.replacement for each in same)
@@ -32,7 +34,7 @@ def elementwise_loops(observed: Observed) -> Iterator[Finding]:
 def selected_in_a_loop(observed: Observed) -> Iterator[Finding]:
     """Advise if a loop selects the elements of one tensor, such as the experts of a layer."""
     for each in _loops(observed):
-        if each.tensors == 1:
+        if each.tensors == 1 and each.op.startswith(SELECT):
             seen, count = f"select called {each.count} times on one tensor", each.count - 1
             yield Finding(
                 [each], seen, f"call {each.replacement} once", count, "op", ns=observed.ns_of([each])

@@ -721,6 +721,22 @@ def copied(mesh: DeviceMesh, is_followed: bool) -> Step:
     return step
 
 
+def added_in_turn(mesh: DeviceMesh, is_followed: bool) -> Step:
+    """Add twice the previous tensor to each tensor."""
+    weights = [sharded(mesh) for _ in range(6)]
+
+    def step() -> object:
+        sums = [each.clone() for each in weights]
+        if is_followed:
+            torch._foreach_add_(sums[1:], [each * 2 for each in sums[:-1]])
+        else:
+            for number in range(1, 6):
+                sums[number].add_(sums[number - 1] * 2)
+        return [each.to_local() for each in sums]
+
+    return step
+
+
 def scaled_in_turn(mesh: DeviceMesh, is_followed: bool) -> Step:
     """Multiply each tensor by the previous one."""
     weights = [sharded(mesh) for _ in range(6)]
@@ -1156,6 +1172,7 @@ TABLE: list[Entry] = [
     Twin("lists", "zeros", *pair(zeroed), "calls", 5),
     Lookalike("lists", "copies", *pair(copied), RAISES, "DTensor has no rule for it", error="_foreach_copy_"),
     Lookalike("lists", "each needs the previous", *pair(scaled_in_turn), OTHER, "products of two tensors"),
+    Lookalike("lists", "each needs a written one", *pair(added_in_turn), OTHER, "sums of two tensors"),
     Lookalike(
         "lists",
         "two layouts",
