@@ -139,7 +139,7 @@ def test_narrow_sums_need_a_dtype_of_reductions(sums_in: str, has_dtype: bool) -
 @pytest.mark.parametrize(
     ("events", "words"),
     [
-        (gathers(2, 2), "unshard() on"),
+        (gathers(2, 2), "call set_reshard_after_forward(False) and unshard() on each group of"),
         ([*gathers(2), *gathers(2, after=1)], "call set_reshard_after_backward(False)"),
         ([*one_pass(2, kinds=()), *one_pass(2, after=1, kinds=())], "pass reshard_after_forward=False, and"),
     ],
@@ -149,6 +149,12 @@ def test_change_keeps_a_group_gathered_as_long_as_needed(events: list[AnyEvent],
     [advice] = found(*events)
     assert (advice.rule, words in advice.change) == ("kept gathered", True)
     assert f"keeps {2**20:,} bytes" in advice.change
+
+
+def test_gathers_of_written_parameters_end_before_each_write() -> None:
+    first, second = ([*gathers(2, after=2 * n), *gathers(2, after=2 * n + 1)] for n in range(2))
+    [advice] = found(*first, *(replace(one, contents=7) for one in second))
+    assert "before all passes but the last before each write to them" in advice.change
 
 
 def small(nbytes: int = 64) -> list[Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator
 from itertools import chain, groupby, pairwise
 
 from pytest_dtdispatch.advice.model import (
@@ -18,7 +18,7 @@ from pytest_dtdispatch.advice.model import (
     phase_of,
 )
 from pytest_dtdispatch.core.text import INDEX, first_of, plural
-from pytest_dtdispatch.steps.events import Collective
+from pytest_dtdispatch.steps.events import Collective, FsdpGroup
 
 MIN_GROUPS = 3  # minimum number of small groups
 SMALL_GROUP_BYTES, MERGED_BYTES = 2**17, 2**20  # a merged group is as large as DDP's first bucket
@@ -48,16 +48,20 @@ def _modules(observed: Observed, groups: Iterable[int]) -> str:
 
 def micro_batches(observed: Observed) -> Iterator[Finding]:
     """Advise if FSDP2 reduces gradients in several passes that nothing uses before the last."""
-    saved: defaultdict[tuple[int, str], list[Collective]] = defaultdict(list)
+    saved: defaultdict[tuple[int, bool, str], list[Collective]] = defaultdict(list)
     for reduced in grouped(_of_groups(observed, is_gather=False), lambda one: one.fsdp_group):
         of_passes = sorted(grouped(reduced, lambda one: one.after), key=lambda one: one[0].after)
-        others = [*chain(*(one for one, other in pairwise(of_passes) if other[0].accumulates))]
-        if others:
-            saved[len(of_passes), observed.groups[others[0].fsdp_group].sums_in] += others
-    for (passes, sums_in), others in saved.items():
+        skipped = [one for one, other in pairwise(of_passes) if other[0].accumulates]
+        if skipped:
+            sums_in, is_used_before = (
+                observed.groups[reduced[0].fsdp_group].sums_in,
+                len(of_passes) - len(skipped) > 1,
+            )
+            saved[len(of_passes), is_used_before, sums_in] += chain(*skipped)
+    for (passes, is_used_before, sums_in), others in saved.items():
         groups = {one.fsdp_group for one in others}
         change = f"call set_requires_gradient_sync(False) on {_modules(observed, groups)} before all passes "
-        change += "but the last"
+        change += "but the last before each use of the gradients" if is_used_before else "but the last"
         if sums_in:
             change += f", with reduce_dtype=torch.float32 in the policy: else they are summed in {sums_in}"
         of_each = grouped(others, lambda one: one.fsdp_group)
@@ -133,11 +137,15 @@ def gathered_again(observed: Observed) -> Iterator[Finding]:
     One gather in forward and one in backward are the purpose of FSDP2, except in several passes.
     """
     by_change: defaultdict[str, list[list[Collective]]] = defaultdict(list)
-    for gathers in grouped(_of_groups(observed, is_gather=True), lambda one: (one.fsdp_group, one.contents)):
+    of_contents = grouped(_of_groups(observed, is_gather=True), lambda one: (one.fsdp_group, one.contents))
+    values = Counter(gathers[0].fsdp_group for gathers in of_contents)
+    for gathers in of_contents:
         passes = {one.after for one in gathers}
         in_backward = any(map(is_backward, gathers))
         if len(gathers) > 1 and (len(passes) > 1 or not in_backward):
-            by_change[_change_to_keep(gathers, len(passes))].append(gathers)
+            group = observed.groups[gathers[0].fsdp_group]
+            is_written = values[group.number] > 1
+            by_change[_change_to_keep(group, len(passes), is_written)].append(gathers)
     for change, groups in by_change.items():
         others = [one for gathers in groups for one in gathers[1:]]
         numbers = {one.fsdp_group for one in others}
@@ -154,12 +162,14 @@ def gathered_again(observed: Observed) -> Iterator[Finding]:
         )
 
 
-def _change_to_keep(gathers: Sequence[Collective], passes: int) -> str:
+def _change_to_keep(group: FsdpGroup, passes: int, is_written: bool) -> str:
     """Return the change that keeps a group gathered, with a placeholder for its modules."""
     if passes == 1:
-        return "call unshard() on {} before these calls, and reshard() after them"
+        before = "call set_reshard_after_forward(False) and unshard() on each group of {} before these calls"
+        return f"{before}, and reshard() after them"
     keep = "call set_reshard_after_backward(False) on {} before all passes but the last"
-    return f"pass reshard_after_forward=False, and {keep}" if any(map(is_backward, gathers)) else keep
+    keep += " before each write to them" if is_written else ""
+    return keep if group.stays_gathered else f"pass reshard_after_forward=False, and {keep}"
 
 
 def small_groups(observed: Observed) -> Iterator[Finding]:
