@@ -833,3 +833,9 @@ def test_arbitrary_events_have_valid_advice(
     assert max(classes.values(), default=0) <= MAX_FINDINGS
     assert all(one.lines and one.rule and bool(one.change) == (one.count >= 1) for one in every)
     assert all(0 <= one.share <= 1 for one in every if step_ns)
+
+
+def test_written_result_is_not_shared() -> None:
+    first, again = gathered(1), gathered(1)
+    assert rules(first, again) == [("repeated", 1)]
+    assert rules(first, replace(again, is_result_written=True)) == [("repeated", 0)]

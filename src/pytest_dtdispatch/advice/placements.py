@@ -69,7 +69,8 @@ def _saving(
     nbytes = round(sum(shares.bytes[line] / forward for line, forward in each))
     ns, every = observed.ns_of(saved.same) + observed.ns_of(leading, forward_only=True), saved.every
     count, nbytes = count + len(leading), nbytes + bytes_of(leading)
-    proved = change if observed.is_proved else ""
+    is_written = any(isinstance(one, Redistribution) and one.is_result_written for one in events)
+    proved = change if observed.is_proved and not is_written else ""
     return Finding(events, seen, proved, count, "redistribution", ns=ns, bytes=nbytes, claims=every)
 
 

@@ -135,6 +135,7 @@ class Redistribution(StepEvent):
         is_lasting: whether the tensor was not created in the step.
         uses: number of ops that use the tensor in the step.
         result_uses: number of ops that use the result.
+        is_result_written: whether an op writes to the result, which is not memory of the tensor.
         output_uses: number of ops that use the result of the op that implied it.
         other_uses: number of ops in forward, other than elementwise ones, that use the result, or what
             elementwise ops make of it.
@@ -165,6 +166,7 @@ class Redistribution(StepEvent):
     is_lasting: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
     uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     result_uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
+    is_result_written: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
     output_uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     other_uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     free_dims: tuple[int, ...] = field(default=(), compare=False, kw_only=True, metadata=PROOF)

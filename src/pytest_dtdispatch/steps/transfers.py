@@ -269,6 +269,7 @@ class TransferRecorder:
                     event,
                     uses=move.source.all_uses,
                     result_uses=move.result.all_uses,
+                    is_result_written=move.result is not move.source and move.result.writes > 0,
                     output_uses=sum(each.all_uses for each in move.outputs),
                     other_uses=move.others,
                 )
