@@ -68,7 +68,23 @@ METHODS = {
 # Reads of the local tensor of a DTensor; torch redistributes a partial one for all other ops.
 READS_OF_SHARES = ("item", "tolist", "numpy", "cpu", "print")
 # Functions by which a program reads a number.
-READERS = frozenset(("item", "tolist", "float", "int", "bool", "complex", "format", "str", "print", "repr"))
+READERS = frozenset(
+    (
+        "item",
+        "tolist",
+        "float",
+        "int",
+        "bool",
+        "complex",
+        "format",
+        "str",
+        "print",
+        "repr",
+        "cpu",
+        "numpy",
+        "to",
+    )
+)
 USED_WITHIN = 4  # instructions from a variable to its comparison with another
 # Modules that read only tensors on the host: ranks, offsets of shards, states of generators, seeds, indices.
 HOST_MODULES = (
