@@ -13,9 +13,11 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.steps.events import Collective, Redistribution, Unwrapping
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls, StepCounts
+from pytest_dtdispatch.torchapi.flow import DataFlow
 from pytest_dtdispatch.torchapi.missing_api import fully_shard
 from tests.probes import FSDP_WITHOUT_CUDA, needs
 
@@ -126,6 +128,21 @@ def test_value_passed_to_an_op_orders_reads(mesh: DeviceMesh, is_used: bool, dep
     assert [one.depth for one in recorded(step).reads] == depths
 
 
+@pytest.mark.parametrize(("called", "uses"), [("", 1), ("backward", 0)], ids=["hook of the user", "torch"])
+def test_hook_of_the_user_uses_a_tensor_in_backward(called: str, uses: int) -> None:
+    flow, gradient, x = DataFlow(lambda: called), torch.ones(2), torch.ones(2, requires_grad=True)
+    flow.is_on = True
+    place = CodePlace("train.py", 7, "", Phase.BACKWARD)
+
+    def hook(_: torch.Tensor) -> None:
+        flow.run(torch.ops.aten.sum.default, (gradient,), {}, place, gradient.sum)
+
+    y = x * 1
+    y.register_hook(hook)
+    y.sum().backward()
+    assert flow.of(gradient).uses == uses
+
+
 def compared_later(number: Any) -> bool:
     value = number.item()
     return bool(value > 1)
@@ -135,13 +152,14 @@ def compared_later(number: Any) -> bool:
     ("read", "is_needed"),
     [
         (lambda number: number.item(), False),
+        (lambda number: number.cpu(), False),
         (lambda number: f"{number}", False),
         (lambda number: [1, 2, 3][number.long()], True),
         (lambda number: 1 if number else 2, True),
         (lambda number: number.item() < 1, True),
         (compared_later, True),
     ],
-    ids=["item", "text", "index", "if", "comparison", "comparison of a variable"],
+    ids=["item", "copy", "text", "index", "if", "comparison", "comparison of a variable"],
 )
 def test_read_may_decide_which_code_runs(read: Callable[[Any], object], is_needed: bool) -> None:
     number = torch.ones(2).sum() - 1

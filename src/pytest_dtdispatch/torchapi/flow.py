@@ -181,7 +181,9 @@ class DataFlow:
         return result
 
     def _use(self, tensors: Sequence[Any], place: CodePlace) -> None:
-        is_outside, is_step = not is_in_backward(), place.phase is Phase.OPTIMIZER
+        # A hook of the user runs in backward as well.
+        is_outside = not is_in_backward() or not self._called_by()
+        is_step = place.phase is Phase.OPTIMIZER
         for tensor in tensors:
             memory = self.of(tensor)
             memory.all_uses += 1
