@@ -13,11 +13,9 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.steps.events import Collective, Redistribution, Unwrapping
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls, StepCounts
-from pytest_dtdispatch.torchapi.flow import DataFlow
 from pytest_dtdispatch.torchapi.missing_api import fully_shard
 from tests.probes import FSDP_WITHOUT_CUDA, needs
 
@@ -117,35 +115,40 @@ def test_depth_counts_transfers_that_a_transfer_needs(mesh: DeviceMesh) -> None:
     assert [one.depth for one in recorded(step).of(Redistribution)] == [0, 1, 0]
 
 
-@pytest.mark.parametrize(("is_used", "depths"), [(True, [0, 1]), (False, [0, 0])])
-def test_value_passed_to_an_op_orders_reads(mesh: DeviceMesh, is_used: bool, depths: list[int]) -> None:
+FACTOR = 0.7
+
+
+@pytest.mark.parametrize(
+    ("use", "depths"),
+    [
+        (lambda y, value: y * value, [0, 1]),
+        (lambda y, value: y * (value + 0.5), [0, 1]),
+        (lambda y, value: y * 0.3, [0, 0]),
+        (lambda y, value: y * FACTOR, [0, 0]),
+    ],
+    ids=["value", "arithmetic", "constant", "global"],
+)
+def test_value_used_by_an_op_orders_reads(
+    mesh: DeviceMesh, use: Callable[..., Any], depths: list[int]
+) -> None:
     x, y = torch.rand(4), torch.rand(4)
 
     def step() -> None:
         value = x.sum().item()
-        (y * (value if is_used else 0.3)).sum().item()
+        use(y, value).sum().item()
 
     assert [one.depth for one in recorded(step).reads] == depths
-
-
-@pytest.mark.parametrize(("called", "uses"), [("", 1), ("backward", 0)], ids=["hook of the user", "torch"])
-def test_hook_of_the_user_uses_a_tensor_in_backward(called: str, uses: int) -> None:
-    flow, gradient, x = DataFlow(lambda: called), torch.ones(2), torch.ones(2, requires_grad=True)
-    flow.is_on = True
-    place = CodePlace("train.py", 7, "", Phase.BACKWARD)
-
-    def hook(_: torch.Tensor) -> None:
-        flow.run(torch.ops.aten.sum.default, (gradient,), {}, place, gradient.sum)
-
-    y = x * 1
-    y.register_hook(hook)
-    y.sum().backward()
-    assert flow.of(gradient).uses == uses
 
 
 def compared_later(number: Any) -> bool:
     value = number.item()
     return bool(value > 1)
+
+
+def largest_later(number: Any) -> float:
+    largest = 0.0
+    largest = max(largest, float(number) / 3)
+    return 1.0 if largest > 2 else largest
 
 
 @pytest.mark.parametrize(
@@ -158,8 +161,18 @@ def compared_later(number: Any) -> bool:
         (lambda number: 1 if number else 2, True),
         (lambda number: number.item() < 1, True),
         (compared_later, True),
+        (largest_later, True),
     ],
-    ids=["item", "copy", "text", "index", "if", "comparison", "comparison of a variable"],
+    ids=[
+        "item",
+        "copy",
+        "text",
+        "index",
+        "if",
+        "comparison",
+        "comparison of a variable",
+        "comparison of a result",
+    ],
 )
 def test_read_may_decide_which_code_runs(read: Callable[[Any], object], is_needed: bool) -> None:
     number = torch.ones(2).sum() - 1

@@ -30,5 +30,5 @@ def repeated_reads(observed: Observed) -> Iterator[Finding]:
     reads = [same for same in grouped(numbers, lambda one: one.depth) if len(same) > 1]
     if reads:
         every, count = [*chain(*reads)], sum(len(same) - 1 for same in reads)
-        change = "stack them, and read the stack once after the step"
+        change = "stack them, and read the stack once"
         yield Finding(every, f"{len(every)} reads by the host", change, count, "wait", " for the device")

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import FrameType
 from typing import Any
 
 import torch
 
 from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.torchapi.autograd import is_in_backward
+from pytest_dtdispatch.torchapi.observe import OTHERS, module_of
 from pytest_dtdispatch.torchapi.ops import (
-    arguments_of,
     is_op,
     is_pointwise,
-    is_written,
     leaves_of,
     op_name,
     replacement_of,
     unnoticed,
+    written_leaves,
 )
 from pytest_dtdispatch.torchapi.tensors import (
     ask_tensor,
@@ -136,6 +138,7 @@ class DataFlow:
         self._floor = 0  # depth of everything that the host may compute from values that it has read
         self._inner = 0  # depth of transfers inside of the running op
         self.moves: list[Move] = []
+        self._constants: set[float] = set()  # numbers that ops took before the host read any
         self._values: dict[Hashable, int] = {}  # depth of the tensor, by a value that the host has read
         self.calls: defaultdict[tuple[str, CodePlace], Calls] = defaultdict(Calls)
 
@@ -157,7 +160,7 @@ class DataFlow:
             return call()
         leaves = leaves_of(args, kwargs)
         tensors = [leaf for leaf in leaves if is_tensor(leaf)]
-        self._use_values(leaf for leaf in leaves if type(leaf) in NUMBERS)
+        self._use_values({leaf for leaf in leaves if type(leaf) in NUMBERS}, place)
         outer, self._inner, moved = self._inner, 0, len(self.moves)
         try:
             result = call()
@@ -259,8 +262,20 @@ class DataFlow:
         """Record that the host needs the value of a tensor of this depth to go on."""
         self._floor = max(self._floor, depth + 1)
 
-    def _use_values(self, numbers: Iterable[Any]) -> None:
-        for depth in [self._values.pop(number) for number in {*numbers} if number in self._values]:
+    def _use_values(self, numbers: set[Any], place: CodePlace) -> None:
+        """Record which values that the host has read an op takes, unchanged or after arithmetic.
+
+        A float that the program's code does not name, and no op took before the reads, may be computed.
+        """
+        depths = [self._values.pop(number) for number in numbers & self._values.keys()]
+        floats = {number for number in numbers - self._constants if type(number) is float}
+        is_program = not (place.module or is_in_backward() or place.phase is Phase.OPTIMIZER)
+        if self._values and is_program and floats - constants_near(sys._getframe(1)):
+            depths += self._values.values()
+            self._values.clear()
+        elif not self._values:
+            self._constants |= floats
+        for depth in depths:
             self.need(depth)
 
     def _chain(self, func: Any, tensors: Sequence[Any], result: Any) -> frozenset[int]:
@@ -274,16 +289,25 @@ class DataFlow:
         return NO_MOVES
 
 
+def constants_near(frame: FrameType | None) -> set[float]:
+    """Return the floats that the innermost code of the program names: constants, globals, outer variables."""
+    while frame is not None and module_of(frame).startswith(OTHERS):
+        frame = frame.f_back
+    if frame is None:
+        return set()
+    code, variables = frame.f_code, frame.f_locals
+    named = (*map(frame.f_globals.get, code.co_names), *map(variables.get, code.co_freevars))
+    return {each for each in (*code.co_consts, *named) if type(each) is float}
+
+
 def _addresses(tensors: Iterable[Any]) -> set[int]:
     return set(map(memory_address, tensors))
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
     """Return the tensors that an op may write to: all, unless its schema declares which."""
-    if not is_op(func):
-        return [leaf for leaf in leaves_of(args, kwargs) if is_tensor(leaf)]
-    values = [value for argument, value in arguments_of(func, args, kwargs) if is_written(argument)]
-    return [leaf for leaf in leaves_of(values, {}) if is_tensor(leaf)]
+    leaves = written_leaves(func, args, kwargs) if is_op(func) else leaves_of(args, kwargs)
+    return [*filter(is_tensor, leaves)]
 
 
 def fingerprint(local: torch.Tensor) -> int:
@@ -291,7 +315,7 @@ def fingerprint(local: torch.Tensor) -> int:
 
     def checksum(tensor: torch.Tensor) -> int:
         values = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-        return zlib.crc32(values.numpy().tobytes())
+        return zlib.crc32(values.numpy().data)
 
     plain = shards_of_simulated_ranks(local)[0]
     has_values = type(plain) in (torch.Tensor, torch.nn.Parameter) and not plain.is_meta

@@ -24,6 +24,7 @@ from pytest_dtdispatch.torchapi.patches import Wrap, calling, patched
 
 FOLDER = __name__.rpartition(".")[0]
 PASSING = (FOLDER, "torch._compile", "torch._dynamo.eval_frame")  # modules that call functions for others
+OTHERS = ("torch.", "pytest_dtdispatch.", "_pytest.", "pluggy.")  # modules that are not the program's
 TENSOR, API = "torch.distributed.tensor", "torch.distributed.tensor._api"
 REDISTRIBUTE = "torch.distributed.tensor._redistribute"
 FSDP_PACKAGES = ("torch.distributed.fsdp._fully_shard", "torch.distributed._composable.fsdp")

@@ -110,6 +110,11 @@ def is_pointwise(func: Any) -> bool:
     return is_op(func) and torch.Tag.pointwise in func.tags
 
 
+def written_leaves(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """Return the flattened arguments that an op writes to according to its schema."""
+    return leaves_of([value for each, value in arguments_of(func, args, kwargs) if is_written(each)], {})
+
+
 def ops_with_a_rule() -> dict[str, Any]:
     """Return the ops for which DTensor's propagator or dispatcher has a rule, by name, sorted.
 

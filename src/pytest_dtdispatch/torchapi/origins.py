@@ -24,8 +24,8 @@ from torch.distributed.tensor import DTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 
-from pytest_dtdispatch.torchapi.observe import POINTS, around, follow, module_of, program_frame
-from pytest_dtdispatch.torchapi.ops import is_written, leaves_of, schema_of
+from pytest_dtdispatch.torchapi.observe import OTHERS, POINTS, around, follow, module_of, program_frame
+from pytest_dtdispatch.torchapi.ops import is_written, leaves_of, written_leaves
 from pytest_dtdispatch.torchapi.patches import (
     BoundReplacement,
     calling,
@@ -49,7 +49,6 @@ LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
 # A key above autograd, and below vmap, that torch leaves unused. A thread includes it while it has
 # marked tensors, except in compiled code, which would be compiled again.
 OPS_KEY = "DeferredInit"
-OTHERS = ("torch.", "pytest_dtdispatch.", "_pytest.", "pluggy.")  # modules that are not the program's
 MAX_INSIDE = 100  # objects that are looked at inside of one
 MOVES = (torch.ops.aten.to.device, torch.ops.aten.to.dtype_layout)  # composite ops that may have a device
 # Ops that read only the shape of their arguments, and ops that read nothing of the tensor that they write.
@@ -223,7 +222,7 @@ class Origins:
             device = kwargs.get("device", args[1] if func is torch.ops.aten.to.device else None)
             is_same = on_host and device is not None and result is args[0]
             return with_own_storage(result) if is_same else result
-        written = [leaf for leaf in leaves_of(_written(func, args, kwargs), {}) if is_tensor(leaf)]
+        written = [leaf for leaf in written_leaves(func, args, kwargs) if is_tensor(leaf)]
         changed = [*written, *(leaf for leaf in leaves_of([result], {}) if is_tensor(leaf))]
         sources = [each for each in tensors if func._opname not in OVERWRITING or each is not tensors[0]]
         has_share = func._opname not in SHAPED and any(source in self._shares for source in sources)
@@ -528,12 +527,3 @@ def _computes(op: Any) -> bool:
     is_view = any(each.alias_info and not each.alias_info.is_write for each in returns)
     takes, gives = (any("Tensor" in str(each.type) for each in some) for some in (arguments, returns))
     return not (is_composite or is_view) and takes and (gives or any(map(is_written, arguments)))
-
-
-def _written(op: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Return the arguments that an op writes to."""
-    named = zip(schema_of(op), args, strict=False)
-    positional = [value for argument, value in named if is_written(argument)]
-    return positional + [
-        kwargs[each.name] for each in schema_of(op) if is_written(each) and each.name in kwargs
-    ]

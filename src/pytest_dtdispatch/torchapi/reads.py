@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 from unittest.mock import patch as patch_attribute
@@ -68,24 +69,10 @@ METHODS = {
 # Reads of the local tensor of a DTensor; torch redistributes a partial one for all other ops.
 READS_OF_SHARES = ("item", "tolist", "numpy", "cpu", "print")
 # Functions by which a program reads a number.
-READERS = frozenset(
-    (
-        "item",
-        "tolist",
-        "float",
-        "int",
-        "bool",
-        "complex",
-        "format",
-        "str",
-        "print",
-        "repr",
-        "cpu",
-        "numpy",
-        "to",
-    )
-)
-USED_WITHIN = 4  # instructions from a variable to its comparison with another
+READERS = frozenset(("item", "tolist", "cpu", "numpy", "to", "float", "int", "bool", "complex"))
+READERS |= {"format", "str", "print", "repr"}
+DECIDING = ("_IF_", "COMPARE", "TO_BOOL", "UNARY_NOT", "CONTAINS")  # in names of instructions
+INDEXING = "BINARY_SUBSCR"
 # Modules that read only tensors on the host: ranks, offsets of shards, states of generators, seeds, indices.
 HOST_MODULES = (
     "torch.distributed.device_mesh.",
@@ -226,28 +213,24 @@ def is_compared(frame: FrameType) -> bool:
     """Return whether a value that a frame reads may decide which code runs next, or is an index.
 
     A line that names no function that reads, such as ``item``, reads implicitly, as ``rows[number]`` does.
-    The instructions up to the next line are searched, and those after each use of a variable with the value.
+    From there on, lines that use a variable with the value are followed, and the variables that they set.
     """
     code = [*dis.get_instructions(frame.f_code)]
-    at = next((number for number, each in enumerate(code) if each.offset == frame.f_lasti), len(code))
-    begins = (number for number in range(at, 0, -1) if number < len(code) and code[number].starts_line)
-    line, rest = code[next(begins, 0) : at + 1], _up_to_next_line(code, at)
-    if not any(each.argval in READERS or each.opname.startswith("FORMAT") for each in line):
+    at = next((number for number, each in enumerate(code) if each.offset == frame.f_lasti), len(code) - 1)
+    begins = [number for number, each in enumerate(code) if each.starts_line]
+    lines = [code[first:last] for first, last in pairwise([*begins, len(code)])]
+    before, after = code[max([0, *(first for first in begins if first <= at)]) : at + 1], code[at + 1 :]
+    rest = after[: next((n for n, each in enumerate(after) if each.starts_line), len(after))]
+    if not any(each.argval in READERS or each.opname.startswith("FORMAT") for each in before):
         return True
-    stored = {each.argval for each in rest if each.opname.startswith("STORE_")}
-    uses = [n for n, each in enumerate(code) if each.opname.startswith("LOAD_") and each.argval in stored]
-    near = [each for use in uses for each in code[use + 1 : use + 2]]
-    compared = (each for use in uses for each in _up_to_next_line(code, use)[:USED_WITHIN])
-    return _decides([*rest, *near]) or any("COMPARE" in each.opname for each in compared)
-
-
-def _up_to_next_line(code: list[dis.Instruction], first: int) -> list[dis.Instruction]:
-    after = (number for number in range(first + 1, len(code)) if code[number].starts_line)
-    return code[first : next(after, len(code))]
-
-
-def _decides(code: list[dis.Instruction]) -> bool:
-    return any(word in each.opname for each in code for word in ("_IF_", "COMPARE", "TO_BOOL", "UNARY_NOT"))
+    with_value = [rest]
+    for line in with_value:  # grows
+        stored = {each.argval for each in line if each.opname.startswith("STORE_")}
+        uses = (each for each in lines if stored & {one.argval for one in each if "LOAD_" in one.opname})
+        with_value += [each for each in uses if each not in with_value]
+    names = [each.opname for line in with_value for each in line]
+    indexes = any(each.opname == INDEXING for line in with_value[1:] for each in line)
+    return indexes or any(word in name for name in names for word in DECIDING)
 
 
 def waits_for_device(tensor: Any) -> bool:

@@ -176,7 +176,10 @@ def summed_on_the_host(mesh: DeviceMesh, is_followed: bool) -> Step:
         for x in inputs:
             loss = (weight * x).sum()
             loss.backward()
-            total += loss.detach() if is_followed else loss.item()
+            if is_followed:
+                total += loss.detach()
+            else:
+                total += loss.item()
         found, weight.grad = weight.grad, None
         return float(total), found
 
