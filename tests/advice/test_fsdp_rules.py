@@ -11,9 +11,9 @@ import pytest
 
 from pytest_dtdispatch.advice import advise
 from pytest_dtdispatch.advice.fsdp import SMALL_GROUP_BYTES
-from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase
+from pytest_dtdispatch.core.events import Cell, CodePlace, FsdpGroup, Part, Phase
 from pytest_dtdispatch.core.results import Advice
-from pytest_dtdispatch.steps.events import AnyEvent, Collective, FsdpGroup
+from pytest_dtdispatch.steps.events import AnyEvent, Collective
 from pytest_dtdispatch.steps.model import StepCounts
 
 FORWARD = CodePlace("train.py", 7, "model", Phase.FORWARD)
@@ -52,8 +52,8 @@ def found(
     cells: Sequence[Cell] = (),
 ) -> tuple[Advice, ...]:
     step = StepCounts(events=events)
-    noted = replace(step, is_recorded=is_recorded, groups=tuple(groups))
-    return advise([step] * 3, noted, cells, sum(cell.ns for cell in cells))
+    recorded = replace(step, is_recorded=is_recorded, groups=tuple(groups))
+    return advise([step] * 3, recorded, cells, sum(cell.ns for cell in cells))
 
 
 def rules(*events: AnyEvent, **more: Any) -> list[tuple[str, int]]:

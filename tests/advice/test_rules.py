@@ -15,12 +15,20 @@ from hypothesis import strategies as st
 from pytest_dtdispatch.advice import MAX_FINDINGS, advise
 from pytest_dtdispatch.advice.model import where
 from pytest_dtdispatch.advice.placements import MIN_LOGITS_BYTES
-from pytest_dtdispatch.core.events import FOREACH, FUSED, Cell, CodePlace, OptimizerStep, Part, Phase
+from pytest_dtdispatch.core.events import (
+    FOREACH,
+    FUSED,
+    Cell,
+    CodePlace,
+    FsdpGroup,
+    OptimizerStep,
+    Part,
+    Phase,
+)
 from pytest_dtdispatch.core.results import Advice, AdviceKind
 from pytest_dtdispatch.steps.events import (
     AnyEvent,
     Collective,
-    FsdpGroup,
     Miss,
     OpCalls,
     QueriedCache,
@@ -66,8 +74,8 @@ def found(
     is_recorded: bool = True,
 ) -> tuple[Advice, ...]:
     step = StepCounts(events=events)
-    noted = replace(step, is_recorded=is_recorded, ops=tuple(ops), groups=(FsdpGroup(1),))
-    return advise([step] * steps, noted, cells, sum(cell.ns for cell in cells), [optimizer])
+    recorded = replace(step, is_recorded=is_recorded, ops=tuple(ops), groups=(FsdpGroup(1),))
+    return advise([step] * steps, recorded, cells, sum(cell.ns for cell in cells), [optimizer])
 
 
 def rules(*events: AnyEvent, **more: Any) -> list[tuple[str, int]]:
@@ -340,6 +348,7 @@ def unless(name: str, *lists: Any) -> list[Any]:
             "logits",
             ("few bytes", each(LOGITS, bytes=8)),
             ("no cross entropy", each(LOGITS, is_for_loss=False)),
+            ("another loss that refuses it", [*LOGITS, *each(LOGITS, is_for_loss=False)]),
             ("sharded by sample", each(LOGITS, source=("S0",))),
             ("two mesh dimensions", each(LOGITS, source=("S0", "S1"), target=("S0", "R"))),
             ("other shards", each(LOGITS, op="redistribute", target=("S0",))),
@@ -374,10 +383,10 @@ def test_independence_is_unknown_without_a_recorded_step(events: list[AnyEvent])
 
 def test_recorded_step_with_other_events_proves_nothing() -> None:
     counted = StepCounts(events=tuple(SHARED))
-    noted = StepCounts(events=(miss(), *SHARED), is_recorded=True)
-    assert [one.count for one in advise([counted], noted)] == [2]
-    for other in (noted.events[:-1], (*noted.events[:-1], moved(TRAIN, 1, target=("S1",)))):
-        assert [one.count for one in advise([counted], replace(noted, events=other))] == [0]
+    recorded = StepCounts(events=(miss(), *SHARED), is_recorded=True)
+    assert [one.count for one in advise([counted], recorded)] == [2]
+    for other in (recorded.events[:-1], (*recorded.events[:-1], moved(TRAIN, 1, target=("S1",)))):
+        assert [one.count for one in advise([counted], replace(recorded, events=other))] == [0]
 
 
 @pytest.mark.parametrize("events", [READS, GATHERED, PARAMETERS])
@@ -827,8 +836,8 @@ CELLS = st.builds(
 def test_arbitrary_events_have_valid_advice(
     steps: list[StepCounts], cells: list[Cell], step_ns: float, is_recorded: bool
 ) -> None:
-    noted = replace(steps[-1], is_recorded=is_recorded) if steps else None
-    every = advise(steps, noted, cells, step_ns)
+    recorded = replace(steps[-1], is_recorded=is_recorded) if steps else None
+    every = advise(steps, recorded, cells, step_ns)
     classes = Counter((one.kind, bool(one.change)) for one in every)
     assert max(classes.values(), default=0) <= MAX_FINDINGS
     assert all(one.lines and one.rule and bool(one.change) == (one.count >= 1) for one in every)

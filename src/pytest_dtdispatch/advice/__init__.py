@@ -83,7 +83,7 @@ RULES = (
 
 def advise(
     steps: Sequence[StepCounts],
-    noted: StepCounts | None = None,
+    recorded: StepCounts | None = None,
     cells: Sequence[Cell] = (),
     step_ns: float = 0.0,
     optimizers: Collection[OptimizerStep | None] = (),
@@ -93,7 +93,7 @@ def advise(
 
     Args:
         steps: counts of each step after the warm-up.
-        noted: counts of an earlier step all of whose ops were recorded; None without one.
+        recorded: counts of an earlier step all of whose ops were recorded; None without one.
         cells: cells of the budget of such a step; empty if there are only counts.
         step_ns: length of the step in nanoseconds; 0 if unknown.
         optimizers: optimizers that stepped in the budget.
@@ -106,17 +106,17 @@ def advise(
         >>> advise([StepCounts(hits=3)])
         ()
     """
-    stepped = optimizers or (noted.optimizers if noted else ())
-    observed = Observed(steps, noted, cells, stepped, collector)
+    stepped = optimizers or (recorded.optimizers if recorded else ())
+    observed = Observed(steps, recorded, cells, stepped, collector)
     found = [(_advice(rule, one, step_ns), one) for rule in RULES for one in _found(rule, observed)]
     return tuple(_with_lines(advice, one) for advice, one in _first(found))
 
 
 def with_advice(measured: MeasuredBudget) -> Budget:
     """Return a measured budget with advice."""
-    budget, counted, noted = measured.budget, measured.counted, measured.noted
+    budget, counted, recorded = measured.budget, measured.counted, measured.recorded
     of_budget = budget.cells, budget.measured_ns, measured.optimizers, budget.collector
-    return replace(budget, advice=advise(counted, noted, *of_budget))
+    return replace(budget, advice=advise(counted, recorded, *of_budget))
 
 
 def _found(rule: Rule, observed: Observed) -> list[Finding]:

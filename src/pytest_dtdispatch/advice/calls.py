@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_dtdispatch.advice.model import Finding, Observed, grouped, is_backward
+from pytest_dtdispatch.advice.model import MIN_CALLS, Finding, Observed, grouped, is_backward
 from pytest_dtdispatch.steps.events import Miss, OpCalls
 
-MIN_CALLS = 4  # minimum number of calls of one op
 SELECT = "select."
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_dtdispatch.advice.model import Finding, Observed, grouped, line_of, phase_of
+from pytest_dtdispatch.advice.model import MIN_SUMS, Finding, Observed, grouped, line_of, phase_of
 from pytest_dtdispatch.steps.events import Collective, Wrapping
-
-MIN_NUMBERS = 3  # minimum number of numbers that are sent one by one
 
 
 def _own_collectives(observed: Observed) -> list[Collective]:
@@ -23,7 +21,7 @@ def numbers_one_by_one(observed: Observed) -> Iterator[Finding]:
     for alike in grouped(
         numbers, lambda one: (one.mesh_dim, one.group, one.reduction, one.dtype, one.depth, phase_of(one))
     ):
-        if len(alike) >= MIN_NUMBERS:
+        if len(alike) >= MIN_SUMS:
             seen, ns = f"{len(alike)} numbers reduced one by one", observed.ns_of(alike[1:])
             change = "stack them, and reduce the stack once"
             yield Finding(alike, seen, change, len(alike) - 1, "collective", ns=ns)

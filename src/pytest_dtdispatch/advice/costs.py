@@ -8,6 +8,7 @@ from itertools import chain
 
 from pytest_dtdispatch.advice.model import (
     MAX_LINES,
+    MIN_CALLS,
     MIN_SHARE,
     Finding,
     Observed,
@@ -28,7 +29,6 @@ LOCAL_RATIO = 5  # minimum ratio of dispatch to local ops: it is 6 to 10 for a s
 # models.
 CONVERTING_OPS = 6 * 2
 
-MIN_CALLS = 4  # minimum number of calls of an optimizer
 # Ops that only return another reference to a tensor.
 ALIASES = {"detach.default", "alias.default"}
 

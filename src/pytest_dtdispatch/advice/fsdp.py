@@ -17,8 +17,9 @@ from pytest_dtdispatch.advice.model import (
     layered,
     phase_of,
 )
+from pytest_dtdispatch.core.events import FsdpGroup
 from pytest_dtdispatch.core.text import INDEX, first_of, plural
-from pytest_dtdispatch.steps.events import Collective, FsdpGroup
+from pytest_dtdispatch.steps.events import Collective
 
 MIN_GROUPS = 3  # minimum number of small groups
 SMALL_GROUP_BYTES, MERGED_BYTES = 2**17, 2**20  # a merged group is as large as DDP's first bucket
@@ -48,34 +49,33 @@ def _modules(observed: Observed, groups: Iterable[int]) -> str:
 
 def micro_batches(observed: Observed) -> Iterator[Finding]:
     """Advise if FSDP2 reduces gradients in several passes that nothing uses before the last."""
-    saved: defaultdict[tuple[int, bool, str], list[Collective]] = defaultdict(list)
+    saved: defaultdict[str, list[Collective]] = defaultdict(list)
     for reduced in grouped(_of_groups(observed, is_gather=False), lambda one: one.fsdp_group):
-        of_passes = sorted(grouped(reduced, lambda one: one.after), key=lambda one: one[0].after)
-        skipped = [one for one, other in pairwise(of_passes) if other[0].accumulates]
-        if skipped:
-            sums_in, is_used_before = (
-                observed.groups[reduced[0].fsdp_group].sums_in,
-                len(of_passes) - len(skipped) > 1,
-            )
-            saved[len(of_passes), is_used_before, sums_in] += chain(*skipped)
-    for (passes, is_used_before, sums_in), others in saved.items():
+        passes = sorted(grouped(reduced, lambda one: one.after), key=lambda one: one[0].after)
+        if skipped := [one for one, other in pairwise(passes) if other[0].accumulates]:
+            group = observed.groups[reduced[0].fsdp_group]
+            saved[_change_to_skip(group, len(passes) - len(skipped))] += chain(*skipped)
+    for change, others in saved.items():
         groups = {one.fsdp_group for one in others}
-        change = f"call set_requires_gradient_sync(False) on {_modules(observed, groups)} before all passes "
-        change += "but the last before each use of the gradients" if is_used_before else "but the last"
-        if sums_in:
-            change += f", with reduce_dtype=torch.float32 in the policy: else they are summed in {sums_in}"
         of_each = grouped(others, lambda one: one.fsdp_group)
         nbytes = sum(max(one.bytes for one in same) for same in of_each)
-        change += f"; this keeps {nbytes:,} bytes of gradients in between"
         yield Finding(
             others,
-            f"gradients of {plural(len(groups), 'FSDP group')} reduced in each of {passes} backward passes",
-            change,
+            f"gradients of {plural(len(groups), 'FSDP group')} reduced in several backward passes",
+            f"{change.format(_modules(observed, groups))}; this keeps {nbytes:,} bytes of gradients",
             len(others),
             saves=f"saves at most {_count_text(others)}",
             ns=observed.ns_of(others),
             bytes=bytes_of(others),
         )
+
+
+def _change_to_skip(group: FsdpGroup, uses: int) -> str:
+    """Return the change that skips reductions of a group, with a placeholder for its modules."""
+    change = "call set_requires_gradient_sync(False) on {} before all passes but the last"
+    change += " before each use of the gradients" if uses > 1 else ""
+    dtype = ", with reduce_dtype=torch.float32 in the policy: else they are summed in "
+    return f"{change}{dtype}{group.sums_in}" if group.sums_in else change
 
 
 def repeated_gathers(observed: Observed) -> Iterator[Finding]:

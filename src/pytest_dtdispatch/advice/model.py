@@ -10,12 +10,19 @@ from itertools import chain, takewhile
 from typing import Generic, NamedTuple, TypeVar
 
 from pytest_dtdispatch.budget.collector import CollectorPauses
-from pytest_dtdispatch.core.events import REDISTRIBUTION, Cell, CodePlace, OptimizerStep, Part, Phase
+from pytest_dtdispatch.core.events import (
+    REDISTRIBUTION,
+    Cell,
+    CodePlace,
+    FsdpGroup,
+    OptimizerStep,
+    Part,
+    Phase,
+)
 from pytest_dtdispatch.core.results import AdviceKind
 from pytest_dtdispatch.core.text import INDEX, TextEnum, first_of, fold_layers, shorten_path
 from pytest_dtdispatch.steps.events import (
     Collective,
-    FsdpGroup,
     Miss,
     OpCalls,
     Redistribution,
@@ -25,6 +32,8 @@ from pytest_dtdispatch.steps.events import (
 from pytest_dtdispatch.steps.model import StepCounts
 
 MAX_LINES = 3
+MIN_CALLS = 4  # minimum number of calls of one op
+MIN_SUMS = 3  # minimum number of tensors that are sent one by one
 MIN_SHARE = 0.01  # minimum saving as a share of the step
 EXPLICIT_CELL = "redistribute "  # names of cells of explicit redistributions begin so
 
@@ -126,14 +135,14 @@ class Observed:
 
     Args:
         steps: counts of each counted step.
-        noted: counts of an earlier step all of whose ops were recorded; None without one.
+        recorded: counts of an earlier step all of whose ops were recorded; None without one.
         cells: cells of the budget of such a step; empty if there are only counts.
         optimizers: optimizers that stepped in the budget.
         collector: pauses of the garbage collector in steps of the budget; None if not measured.
     """
 
     steps: Sequence[StepCounts]
-    noted: StepCounts | None = None
+    recorded: StepCounts | None = None
     cells: Sequence[Cell] = ()
     optimizers: Collection[OptimizerStep | None] = ()
     collector: CollectorPauses | None = None
@@ -141,19 +150,19 @@ class Observed:
 
     @cached_property
     def is_proved(self) -> bool:
-        """Whether the events are those of the noted step: it has the same events as the last counted one."""
-        if self.noted is None or not self.noted.is_recorded or not self.steps:
+        """Whether the events are those of the recorded step: they equal those of the last counted one."""
+        if self.recorded is None or not self.recorded.is_recorded or not self.steps:
             return False
-        noted, last = (
+        of_recorded, last = (
             [(type(event), event.origin) for event in step.events if not isinstance(event, Miss)]
-            for step in (self.noted, self.steps[-1])
+            for step in (self.recorded, self.steps[-1])
         )
-        return noted == last
+        return of_recorded == last
 
     @cached_property
     def events(self) -> tuple[StepEvent, ...]:
-        """Events of the noted step if it is like the last counted one, else of the latter."""
-        step = self.noted if self.is_proved else self.steps[-1] if self.steps else None
+        """Events of the recorded step if it is like the last counted one, else of the latter."""
+        step = self.recorded if self.is_proved else self.steps[-1] if self.steps else None
         return step.events if step else ()
 
     @cached_property
@@ -172,12 +181,12 @@ class Observed:
     @property
     def ops(self) -> tuple[OpCalls, ...]:
         """Calls of ops on DTensors in the recorded step."""
-        return self.noted.ops if self.noted else ()
+        return self.recorded.ops if self.recorded else ()
 
     @cached_property
     def groups(self) -> dict[int, FsdpGroup]:
         """Groups of FSDP2 in the recorded step, by number."""
-        return {group.number: group for group in self.noted.groups} if self.noted else {}
+        return {group.number: group for group in self.recorded.groups} if self.recorded else {}
 
     def every(self, kind: type[E]) -> list[E]:
         """Return all events of a kind. Misses are those of the last counted step."""

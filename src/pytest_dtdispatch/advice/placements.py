@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from pytest_dtdispatch.advice.model import (
+    MIN_SUMS,
     Cost,
     Finding,
     Observed,
@@ -24,7 +25,6 @@ from pytest_dtdispatch.core.events import Phase
 from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.steps.events import Redistribution, StepEvent, placement_change
 
-MIN_SUMS = 3  # minimum number of tensors that are sent one by one
 BUCKET_BYTES = 25 * 2**20  # as in DDP: larger buckets are hardly faster
 LOSS_OPS = ("_log_softmax", "nll_loss")  # names of the ops of a cross entropy begin so
 # With 2 KiB of logits loss_parallel took 7.5 times as long, with 32 MiB 0.56 times. Sizes between: untried.
@@ -182,7 +182,12 @@ def logits_gathered(observed: Observed) -> Iterator[Finding]:
 
     Since torch 2.15 a cross entropy shards logits by row, gathers the log-probabilities, and shards labels.
     """
+    softmaxes = (one for one in _implied(observed) if one.op.startswith(LOSS_OPS[0]))
+    others = {one.tensor_number for one in softmaxes if not one.is_for_loss} - {
+        0
+    }  # of losses that it refuses
     of_logits = [one for one in observed.last(Redistribution) if _is_of_logits(one)]
+    of_logits = [one for one in of_logits if one.tensor_number not in others]
     implied = (one for one in _implied(observed) if one.op.startswith(LOSS_OPS) and not _is_of_logits(one))
     at_line = {line_of(each[0].place): each for each in grouped(implied, lambda one: line_of(one.place))}
     for logits in grouped(of_logits, lambda one: line_of(one.place)):

@@ -177,13 +177,13 @@ class MeasuredBudget(NamedTuple):
         budget: the budget.
         counted: counts of some further steps; empty if the step ran once.
         optimizers: optimizers that stepped in traced steps.
-        noted: counts of a step before them all of whose ops were recorded; None without one.
+        recorded: counts of a step before them all of whose ops were recorded; None without one.
     """
 
     budget: Budget
     counted: Sequence[StepCounts]
     optimizers: Collection[OptimizerStep | None]
-    noted: StepCounts | None = None
+    recorded: StepCounts | None = None
 
 
 def split_by_line(lines: Sequence[TracedLine], begin_ns: int, end_ns: int) -> list[tuple[TracedLine, float]]:

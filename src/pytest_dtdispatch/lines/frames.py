@@ -34,9 +34,7 @@ CALLING = ("distributed/tensor/", "_tensor.py", "functional.py", "_ops.py", "_co
 # Further files of torch whose functions do what their arguments say.
 THIN = ("nn/", "autograd/", "utils/_contextlib.py", "optim/optimizer.py", "_dynamo/eval_frame.py")
 THIN_DISTRIBUTED = ("distributed_c10d.py", "c10d_logger.py", "_functional_collectives.py")
-
-
-INSTALLED = ("site-packages", "dist-packages")
+INSTALLED = ("site-packages", "dist-packages")  # folders of libraries
 
 
 class FrameOwner(Enum):
@@ -200,11 +198,11 @@ def running_instance(frame: FrameType | None, kind: type[T]) -> T | None:
     return None
 
 
-def is_running(frame: FrameType | None, code: CodeType) -> bool:
-    """Return whether a frame or one of its callers runs a code object."""
+def running_frame(frame: FrameType | None, code: CodeType) -> FrameType | None:
+    """Return the innermost of a frame and its callers that runs a code object; None without one."""
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
-    return frame is not None
+    return frame
 
 
 def _folder(path: str | Path) -> str:

@@ -216,8 +216,8 @@ class Recorder(api.DtDispatch):
             self._sync(calls.name)
             with self._running(calls.name, is_timed=False), self._recording(calls.name):
                 counted = run_and_count(calls, self._note)
-        noted = counted.warmup[-1] if counted.warmup else None
-        counted = replace(counted, advice=advise(counted.steps, noted))
+        recorded = counted.warmup[-1] if counted.warmup else None
+        counted = replace(counted, advice=advise(counted.steps, recorded))
         self._record(counted)
         return counted
 

@@ -321,32 +321,6 @@ class OpCalls(StepEvent):
     replacement: str = ""
 
 
-@dataclass(frozen=True)
-class FsdpGroup:
-    """A group of parameters that FSDP2 gathers and reduces together.
-
-    Args:
-        number: its number in events.
-        module: name of its module; empty for the root.
-        parent: number of the group of the nearest module around it; 0 if there is none.
-        is_root: whether FSDP2 wraps no module around it.
-        is_frozen: whether none of its parameters is trained.
-        stays_gathered: whether its parameters stay gathered after the forward of its module.
-        sums_in: dtype in which gradients of several passes are summed without a reduction, if it has fewer
-            bytes than the parameters; else empty.
-        layout: number that is equal for groups whose parameters can be in one group.
-    """
-
-    number: int
-    module: str = ""
-    parent: int = 0
-    is_root: bool = True
-    is_frozen: bool = False
-    stays_gathered: bool = False
-    sums_in: str = ""
-    layout: int = 0
-
-
 AnyEvent: TypeAlias = Miss | Redistribution | Collective | Wrapping | Unwrapping | Read
 
 

@@ -15,14 +15,13 @@ from pytest_dtdispatch.core.checks import (
     check_steps,
     signature_mismatch,
 )
-from pytest_dtdispatch.core.events import OptimizerStep
+from pytest_dtdispatch.core.events import FsdpGroup, OptimizerStep
 from pytest_dtdispatch.core.results import Advice, Count, NoRows
 from pytest_dtdispatch.core.text import name_of_dim, plural, shown, step_name
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.steps.events import (
     AnyEvent,
     Collective,
-    FsdpGroup,
     Miss,
     OpCalls,
     Read,

@@ -16,13 +16,12 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
-from pytest_dtdispatch.core.events import CodePlace, OptimizerStep, Phase
-from pytest_dtdispatch.lines.frames import running_instance
+from pytest_dtdispatch.core.events import CodePlace, FsdpGroup, OptimizerStep, Phase
+from pytest_dtdispatch.lines.frames import running_frame, running_instance
 from pytest_dtdispatch.replay.call import dtype_text, placement_text, spec_text
 from pytest_dtdispatch.steps.events import (
     EXPLICIT,
     Collective,
-    FsdpGroup,
     Read,
     Redistribution,
     StepEvent,
@@ -33,7 +32,7 @@ from pytest_dtdispatch.steps.events import (
 from pytest_dtdispatch.torchapi.autograd import is_in_backward, origins_of_logits
 from pytest_dtdispatch.torchapi.collectives import reduction_of
 from pytest_dtdispatch.torchapi.flow import DataFlow, Memory
-from pytest_dtdispatch.torchapi.fsdp import describe_group, shards_of
+from pytest_dtdispatch.torchapi.fsdp import describe_groups, shards_of
 from pytest_dtdispatch.torchapi.mesh_dims import MESH_DIMS, group_among
 from pytest_dtdispatch.torchapi.observe import Conversion, Converter, fsdp_group_type, program_frame
 from pytest_dtdispatch.torchapi.ops import count_sharded_matrices, describe_optimizer, leaves_of, op_name
@@ -137,7 +136,6 @@ class TransferRecorder:
         self._moves: list[Redistribution] = []  # of the step
         self._wrapped: list[Memory] = []  # of the tensors of its wraps and unwraps
         self._meshes: dict[Any, int] = {}
-        self._layouts: dict[Hashable, int] = {}
         self._running = Running()
         self.origins = Origins(self._note_optimizer)
         self._stepped: dict[int, OptimizerStep | None] = {}
@@ -280,25 +278,7 @@ class TransferRecorder:
 
     def groups(self) -> tuple[FsdpGroup, ...]:
         """Describe the groups of FSDP2 that were gathered or reduced."""
-        every = [*self._fsdp_groups]
-        described = []
-        for group in every:
-            of_torch = describe_group(group, every)
-            parent = of_torch.parent
-            layout = self._layouts.setdefault(of_torch.layout, len(self._layouts) + 1)
-            described.append(
-                FsdpGroup(
-                    int(self._fsdp_groups[group]),
-                    of_torch.module,
-                    0 if parent is None else int(self._fsdp_groups[parent]),
-                    of_torch.is_root,
-                    of_torch.is_frozen,
-                    of_torch.stays_gathered,
-                    dtype_text(of_torch.sum_dtype) if of_torch.sum_dtype else "",
-                    layout,
-                )
-            )
-        return tuple(described)
+        return describe_groups(dict(self._fsdp_groups.items()))
 
     def _matrices(self) -> int:
         """Return the number of sharded matrices of the optimizer that runs, counted at its first event."""
@@ -538,11 +518,10 @@ class TransferRecorder:
 
 def is_in_parallel_loss(frame: FrameType) -> bool:
     """Return whether a frame or a caller is a cross entropy that ``loss_parallel`` supports."""
-    while frame is not None and frame.f_code is not LOSS:
-        frame = frame.f_back  # type: ignore[assignment]
-    if frame is None:
+    loss = running_frame(frame, LOSS)
+    if loss is None:
         return False
-    variables = frame.f_locals
+    variables = loss.f_locals
     return not variables["label_smoothing"] and not variables["target"].is_floating_point()
 
 

@@ -2,49 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
 
-import torch
-
-
-class ParameterGroup(NamedTuple):
-    """A group of parameters of FSDP2.
-
-    Args:
-        module: name of its module; empty for the root.
-        parent: group of the nearest module around it, or None.
-        is_root: whether FSDP2 wraps no module around it.
-        is_frozen: whether none of its parameters is trained.
-        stays_gathered: whether its parameters stay gathered after the forward of its module.
-        sum_dtype: dtype in which gradients are summed without a reduction, if it has fewer bytes than that of
-            the parameters; else None.
-        layout: key that is equal for groups whose parameters can be in one group.
-    """
-
-    module: str
-    parent: Any
-    is_root: bool
-    is_frozen: bool
-    stays_gathered: bool
-    sum_dtype: torch.dtype | None
-    layout: Hashable
+from pytest_dtdispatch.core.events import FsdpGroup
 
 
-def describe_group(group: Any, groups: Sequence[Any]) -> ParameterGroup:
-    """Describe a group; its parent is one of ``groups``."""
-    parameters = [*group.fsdp_params]
-    narrow = {dtype for each in parameters if (dtype := _narrow_sum(each)) is not None}
-    dtypes = sorted({str(each.sharded_param.dtype) for each in parameters})
-    name = str(getattr(group, "_module_fqn", "") or "")
-    return ParameterGroup(
-        name,
-        _parent(group, groups),
-        not name,
-        not any(each.sharded_param.requires_grad for each in parameters),
-        getattr(group, "post_forward_mesh_info", None) is None,
-        next(iter(narrow), None),
-        (group.mesh_info.mesh, str(getattr(group, "mp_policy", None)), *dtypes, id(group.comm_ctx)),
+def describe_groups(numbers: Mapping[Any, int]) -> tuple[FsdpGroup, ...]:
+    """Describe groups of FSDP2, given with their numbers."""
+    layouts: dict[Hashable, int] = {}
+    return tuple(
+        FsdpGroup(
+            number,
+            _name(group),
+            numbers.get(_parent(group, numbers), 0),
+            not _name(group),
+            not any(shard.requires_grad for shard in shards_of(group)),
+            getattr(group, "post_forward_mesh_info", None) is None,
+            next(filter(None, map(_narrow_sum, group.fsdp_params)), ""),
+            layouts.setdefault(_layout(group), len(layouts) + 1),
+        )
+        for group, number in numbers.items()
     )
 
 
@@ -53,28 +31,38 @@ def shards_of(group: Any) -> list[Any]:
     return [each.sharded_param for each in group.fsdp_params]
 
 
-def _narrow_sum(parameter: Any) -> torch.dtype | None:
+def _name(group: Any) -> str:
+    return str(getattr(group, "_module_fqn", "") or "")
+
+
+def _layout(group: Any) -> Hashable:
+    dtypes = sorted({str(shard.dtype) for shard in shards_of(group)})
+    return group.mesh_info.mesh, str(getattr(group, "mp_policy", None)), *dtypes, id(group.comm_ctx)
+
+
+def _narrow_sum(parameter: Any) -> str:
+    """Return the dtype in which gradients are summed without a reduction, if it is narrower; else empty."""
     own = parameter.sharded_param.dtype
     dtype = getattr(parameter, "reduce_dtype", None) or getattr(parameter, "param_dtype", None) or own
-    return dtype if dtype.itemsize < own.itemsize else None
+    return str(dtype).removeprefix("torch.") if dtype.itemsize < own.itemsize else ""
 
 
-def modules_of(group: Any) -> tuple[Any, ...]:
+def _modules(group: Any) -> tuple[Any, ...]:
     """Return the modules of a group; older versions of torch have one."""
     return tuple(getattr(group, "modules", None) or (group.module,))
 
 
-def _parent(group: Any, groups: Sequence[Any]) -> Any:
-    own = modules_of(group)
-    around = [other for other in groups if other is not group and _contains(other, own[0])]
+def _parent(group: Any, groups: Mapping[Any, int]) -> Any:
+    """Return the group of the nearest module around a group; None without one."""
+    around = [other for other in groups if _contains(other, _modules(group)[0])]
     return min(around, key=lambda other: sum(1 for _ in _inside(other)), default=None)
 
 
 def _contains(group: Any, module: Any) -> bool:
-    is_own = any(each is module for each in modules_of(group))
+    is_own = any(each is module for each in _modules(group))
     return not is_own and any(each is module for each in _inside(group))
 
 
 def _inside(group: Any) -> Iterator[Any]:
-    for module in modules_of(group):
+    for module in _modules(group):
         yield from module.modules()

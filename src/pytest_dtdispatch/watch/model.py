@@ -148,7 +148,7 @@ class LoopSteps:
         disturbed: total of the other later steps.
         with_transfers: the latest step after the warm-up with recorded transfers, a steady one if possible.
         recorded: the latest two steps with recorded transfers, steady ones if possible.
-        noted: the latest step all of whose ops and transfers were recorded.
+        with_ops: the latest step all of whose ops and transfers were recorded.
         after: counts after the last step, once the watch is closed.
         disturbed_steps: the latest disturbed steps.
         unlisted: total of disturbed steps since the last one that was printed.
@@ -160,7 +160,7 @@ class LoopSteps:
         self.warmup, self.steady, self.disturbed = Total(), Total(), Total()
         self.with_transfers: LoopStep | None = None
         self.recorded: deque[LoopStep] = deque(maxlen=2)
-        self.noted: StepCounts | None = None
+        self.with_ops: StepCounts | None = None
         self.after = StepCounts()
         self.disturbed_steps: deque[LoopStep] = deque(maxlen=500)
         self.unlisted = Total()
@@ -224,7 +224,7 @@ class LoopSteps:
         """Store a step with recorded transfers for advice, unless it is disturbed and others are not."""
         if step.has_transfers and (step.is_steady or len(self.recorded) < 2):
             self.recorded.append(step)
-            self.noted = step.counts if step.counts.is_recorded else self.noted
+            self.with_ops = step.counts if step.counts.is_recorded else self.with_ops
 
     def is_due(self, step: LoopStep) -> bool:
         """Return whether to print a disturbed step: the first, second, fourth, ... step of a cause."""

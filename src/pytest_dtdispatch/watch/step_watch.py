@@ -266,7 +266,7 @@ class StepWatch:
         if paused := self.steps.paused:
             notes.append(f"{plural(paused, 'step')} stood out because the garbage collector paused them")
         notes += [f"after the last step: {calls_text(self.steps.after)}"] if self.steps.after.calls else []
-        by_steps = [advise(steps, self.steps.noted) for steps in self.steps.for_advice if not self.budgets]
+        by_steps = [advise(steps, self.steps.with_ops) for steps in self.steps.for_advice if not self.budgets]
         found = sorted(dict.fromkeys(chain.from_iterable(by_steps)), key=attrgetter("order"))
         notes += [line for advice in found for line in advice.lines]
         return rendered(document("StepWatch", self.steps, notes), sys.stderr)
