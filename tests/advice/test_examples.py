@@ -45,7 +45,7 @@ def changes(program: Program, mesh: DeviceMesh) -> list[tuple[str, int]]:
 
 
 FIRES: dict[Program, list[tuple[str, int]]] = {
-    programs.redistributed_three_times: [("wraps", 6), ("repeated", 12)],
+    programs.redistributed_three_times: [("inputs", 12)],
     programs.there_and_back: [("there and back", 2)],
     programs.there_and_back_after_an_op: [("needless pair", 2)],
     programs.results_gathered_one_by_one: [("needless pair", 12)],

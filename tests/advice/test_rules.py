@@ -478,8 +478,9 @@ def test_placement_of_a_single_operand_is_another_dimension() -> None:
 
 def test_repeated_redistribution_in_each_layer_is_one_finding() -> None:
     lines = [layer(number, f"attention.{name}") for number in range(2) for name in ("wq", "wk", "wv")]
-    forward = [moved(place, 1 + number // 3) for number, place in enumerate(lines)]
-    of_gradients = [moved(backward(place), source=("P",), target=("S0",)) for place in lines]
+    forward = [moved(place, 1 + node // 3, node=node) for node, place in enumerate(lines)]
+    back: Any = {"source": ("P",), "target": ("S0",)}
+    of_gradients = [moved(backward(place), node=node, **back) for node, place in enumerate(lines)]
     cells = [*(spent(place, 100) for place in lines), *(spent(backward(place), 50) for place in lines)]
     [advice] = found(*forward, *of_gradients, cells=cells)
     assert advice.seen.endswith("3 times in each of 2 places, at model.py:16 (forward, layers.*.attention)")
@@ -540,34 +541,38 @@ def test_conversions_save_their_cells() -> None:
 
 
 def test_gradients_of_repeated_wraps_are_redistributed_as_often() -> None:
-    wraps = [wrap(1, layer(0, name)) for name in ("wq", "wk", "wv")]
-    lines = [layer(0, name) for name in ("wq", "wk", "wv")]
-    moves = [moved(backward(place), tensor="f32[8]", source=("P",), target=("R",)) for place in lines]
+    lines = [*enumerate(layer(0, name) for name in ("wq", "wk", "wv"))]
+    wraps = [wrap(1, place, node=node) for node, place in lines]
+    back: Any = {"source": ("P",), "target": ("R",)}
+    moves = [moved(backward(place), node=node, **back) for node, place in lines]
     cells = [spent(one.place or TRAIN, 100) for one in moves]
     [advice] = found(*wraps, *moves, cells=cells)
-    assert "2 calls of from_local and 2 redistributions" in advice.saves
+    assert "2 redistributions and 2 calls of from_local" in advice.saves
     assert advice.ns == pytest.approx(200 * US)
-    # If each is also redistributed in forward, the gradient may belong to that redistribution.
-    explicit = [moved(place, number, tensor="f32[8]") for number, place in enumerate(lines, 1)]
-    assert "redistribution" not in found(*wraps, *explicit, *moves)[0].saves
+    # The gradient may be that of another conversion.
+    others = [replace(one, node=10) for one in moves]
+    assert "redistribution" not in found(*wraps, *others)[0].saves
 
 
 def test_gradients_of_later_backwards_are_not_saved() -> None:
     """All micro-batches can share the first result, but each backward redistributes its own gradient."""
-    gradient = moved(backward(TRAIN), source=("P",), target=("S0",))
+    forward = [moved(TRAIN, 1, node=node) for node in range(3)]
+    back: Any = {"source": ("P",), "target": ("S0",)}
+    gradients = [moved(backward(TRAIN), node=node, **back) for node in range(3)]
     cells = [spent(TRAIN, 300), spent(backward(TRAIN), 300)]
-    in_turn = [each([SHARED[0], gradient], after=number) for number in range(3)]
+    in_turn = [each([forward[number], gradients[number]], after=number) for number in range(3)]
     assert saved(*chain(*in_turn), cells=cells) == [("repeated", 2, 16_384, 200)]
-    assert saved(*SHARED, *[gradient] * 3, cells=cells) == [("repeated", 4, 32_768, 400)]
+    assert saved(*forward, *gradients, cells=cells) == [("repeated", 4, 32_768, 400)]
 
 
 def test_recomputation_is_promised_once() -> None:
     """Two wraps in forward and two in the recomputation, whose gradients are redistributed."""
-    wraps = [wrap(1, layer(0, name)) for name in ("wq", "wk")]
-    again = [wrap(1, backward(layer(0, name))) for name in ("wq", "wk")]
-    moves = [moved(one.place or TRAIN, tensor="f32[8]", source=("P",), target=("R",)) for one in again]
+    lines = [*enumerate(layer(0, name) for name in ("wq", "wk"))]
+    wraps = [wrap(1, place) for _, place in lines]
+    again = [wrap(1, backward(place), node=node) for node, place in lines]
+    moves = [moved(backward(place), node=node, source=("P",), target=("R",)) for node, place in lines]
     [advice] = found(*wraps, *again, *moves, cells=[spent(one.place or TRAIN, 100) for one in moves])
-    assert "2 calls of from_local and 1 redistribution" in advice.saves
+    assert "1 redistribution and 2 calls of from_local" in advice.saves
 
 
 def miss(op: str = "mm.default", reason: str = "first call of this op", cause: str = "", **more: Any) -> Miss:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pytest_dtdispatch.advice.calls import dimensions_of_one, elementwise_loops, selected_in_a_loop
 from pytest_dtdispatch.advice.collectives import numbers_one_by_one, scattered_tensors
-from pytest_dtdispatch.advice.conversions import repeated_conversions, wrapped_parameters
+from pytest_dtdispatch.advice.conversions import converted_inputs, repeated_conversions, wrapped_parameters
 from pytest_dtdispatch.advice.costs import (
     elementwise_modules,
     growth,
@@ -41,7 +41,7 @@ from pytest_dtdispatch.budget.model import Budget, MeasuredBudget
 from pytest_dtdispatch.core.events import Cell, OptimizerStep
 from pytest_dtdispatch.core.results import PARTIAL_READS, Advice, AdviceKind
 from pytest_dtdispatch.core.text import plural
-from pytest_dtdispatch.steps.events import Redistribution
+from pytest_dtdispatch.steps.events import Collective, Redistribution, StepEvent
 from pytest_dtdispatch.steps.model import StepCounts
 
 MAX_FINDINGS = 10  # of each class
@@ -56,6 +56,7 @@ RULES = (
     Rule("norms", sums_one_by_one, AdviceKind.COMMUNICATION),
     Rule("there and back", there_and_back, AdviceKind.COMMUNICATION),
     Rule("needless pair", needless_pairs, AdviceKind.COMMUNICATION),
+    Rule("inputs", converted_inputs, AdviceKind.COMMUNICATION),
     Rule("repeated", repeated_redistributions, AdviceKind.COMMUNICATION),
     Rule("replicated weights", gathered_parameters, AdviceKind.COMMUNICATION),
     Rule("loops", gathered_one_by_one, AdviceKind.COMMUNICATION),
@@ -69,7 +70,7 @@ RULES = (
     Rule("kept gathered", gathered_again, AdviceKind.COMMUNICATION),
     Rule("small groups", small_groups, AdviceKind.COMMUNICATION),
     Rule("parameters", wrapped_parameters, AdviceKind.CPU_TIME),
-    Rule("wraps", repeated_conversions, AdviceKind.CPU_TIME),
+    Rule("wraps", repeated_conversions, AdviceKind.COMMUNICATION),
     Rule("optimizer", slow_optimizer, AdviceKind.CPU_TIME),
     Rule("lists", elementwise_loops, AdviceKind.CPU_TIME),
     Rule("unbind", selected_in_a_loop, AdviceKind.CPU_TIME),
@@ -134,15 +135,19 @@ def _advice(rule: Rule, one: Finding, step_ns: float) -> Advice:
         # At most the whole step, and at least nothing: differences of measured times may be negative.
         ns = min(max(ns, 0.0), step_ns)
         share = ns / step_ns
-    # Without bytes, a redistribution only runs local ops.
-    is_local = one.events and all(isinstance(each, Redistribution) and not each.bytes for each in one.events)
-    kind = AdviceKind.CPU_TIME if is_local else rule.kind
+    is_local = one.events and not one.bytes and not any(map(_sends, one.events))
+    kind = AdviceKind.CPU_TIME if is_local and rule.kind is AdviceKind.COMMUNICATION else rule.kind
     ending = "es" if one.unit.endswith("s") else "s"
     saves = one.saves or f"saves at most {plural(one.count, one.unit, ending)}{one.of}"
     count = one.count if one.change else 0
     return Advice(
         one.seen, one.change, saves if one.change else "", count, ns, share, (), rule.name, kind, one.bytes
     )
+
+
+def _sends(event: StepEvent | Cell) -> bool:
+    """Return whether an event is a collective or has one."""
+    return isinstance(event, (Redistribution, Collective)) and event.bytes > 0
 
 
 def _with_lines(advice: Advice, one: Finding) -> Advice:

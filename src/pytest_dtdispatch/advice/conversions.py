@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import chain
 
 from pytest_dtdispatch.advice.model import (
@@ -10,9 +10,7 @@ from pytest_dtdispatch.advice.model import (
     Observed,
     bytes_of,
     grouped,
-    is_backward,
     layered,
-    line_of,
     phase_of,
     repeats_of,
     times_text,
@@ -34,40 +32,61 @@ def wrapped_parameters(observed: Observed) -> Iterator[Finding]:
         yield Finding(every, seen, change, len(every), "call", f" of {name}", ns=ns)
 
 
-def _by_wrap(observed: Observed) -> dict[Hashable, list[Redistribution]]:
-    """Return redistributions in backward by line and tensor, except at lines that redistribute it."""
-    found: dict[Hashable, list[Redistribution]] = {}
-    for one in observed.every(Redistribution):
-        if is_backward(one) and not one.is_implied:
-            found.setdefault((line_of(one.place), one.tensor), []).append(one)
-    for one in observed.every(Redistribution):
-        if one.tensor_number and not one.is_implied:
-            found.pop((line_of(one.place), one.tensor), None)
-    return found
+def converted_inputs(observed: Observed) -> Iterator[Finding]:
+    """Advise if a parallel plan converts an argument of a module for several modules inside it."""
+    wraps = grouped(
+        (one for one in observed.last(Wrapping) if one.tensor_number), lambda one: one.tensor_number
+    )
+    planned = chain(*(same for same in wraps if all(one.is_input and not one.plain_uses for one in same)))
+    change = "use PrepareModuleInput for this module in the plan"
+    for groups in _repeated(planned):
+        lines = {(one.place, one.tensor, one.placements) for one in chain(*groups)}
+        own = (one for one in observed.last(Redistribution) if one.via and not one.is_implied)
+        moved = [one for one in own if (one.place, one.tensor, one.source) in lines]
+        yield _saving(
+            observed, groups, moved, f"{change}, and omit input_layouts inside it" if moved else change
+        )
 
 
 def repeated_conversions(observed: Observed) -> Iterator[Finding]:
-    """Advise if a tensor is wrapped or unwrapped several times in a phase.
-
-    Each wrap may redistribute a gradient.
-    """
-    gradients = _by_wrap(observed)
+    """Advise if a tensor is wrapped or unwrapped several times in a phase."""
     for kind, result in ((Wrapping, "DTensor"), (Unwrapping, "local tensor")):
-        numbered = [one for one in observed.last(kind) if one.tensor_number and not one.via]
-        same = grouped(
-            numbered,
-            lambda one: (one.name, one.tensor_number, one.tensor, one.mesh, one.placements, phase_of(one)),
-        )
-        repeated = (group for group in same if len(group) > 1)
-        for groups in layered(repeated, lambda one: (one.name, one.tensor)):
-            every, saved = [*chain(*groups)], repeats_of(groups)
-            wraps = dict.fromkeys((line_of(one.place), one.tensor) for one in every if kind is Wrapping)
-            moved = [one for wrap in wraps for one in gradients.get(wrap, ())]
-            share = len(saved.same) / len(every)
-            count, name = round(len(moved) * share), every[0].name
-            of = f" of {name} and {plural(count, 'redistribution')}" if count else f" of {name}"
-            seen = f"{every[0].tensor} {' '.join(every[0].placements)} given to {name} {times_text(groups)}"
-            ns = observed.ns_of(saved.same) + observed.ns_of(saved.leading, forward_only=True)
-            ns, nbytes = ns + observed.ns_of(moved) * share, round(bytes_of(moved) * share)
-            change = f"keep the {result} of the first call" if observed.is_proved else ""
-            yield Finding(every, seen, change, len(saved.every), "call", of, ns=ns, bytes=nbytes)
+        own = (one for one in observed.last(kind) if one.tensor_number and not one.via)
+        for groups in _repeated(own):
+            yield _saving(observed, groups, [], f"keep the {result} of the first call")
+
+
+def _repeated(events: Iterable[Wrapping]) -> list[list[list[Wrapping]]]:
+    """Group repeated conversions of one tensor, and those that differ only by layer or phase."""
+
+    def key(one: Wrapping) -> Hashable:
+        return one.name, one.tensor_number, one.tensor, one.mesh, one.placements, phase_of(one)
+
+    repeated = (group for group in grouped(events, key) if len(group) > 1)
+    return layered(repeated, lambda one: (one.name, one.tensor))
+
+
+def _saving(
+    observed: Observed, groups: Sequence[Sequence[Wrapping]], moved: Sequence[Redistribution], change: str
+) -> Finding:
+    """Return advice to convert once, with the redistributions of the results and of gradients."""
+    first, saved = groups[0][0], repeats_of(groups)
+    after = repeats_of(grouped(moved, lambda one: (one.tensor_number, one.target)))
+    same = [*saved.same, *after.same]
+    redistributions = [*after.every, *observed.gradients_of(same, Redistribution)]
+    count, unit, of = len(saved.every), "call", f" of {first.name}"
+    if redistributions:
+        count, unit, of = len(redistributions), "redistribution", f" and {plural(count, 'call')}{of}"
+    seen = f"{first.tensor} {' '.join(first.placements)} given to {first.name} {times_text(groups)}"
+    calls = [*saved.every, *observed.gradients_of(saved.same, Wrapping), *redistributions]
+    return Finding(
+        [*chain(*groups)],
+        seen,
+        change if observed.is_proved else "",
+        count,
+        unit,
+        of,
+        ns=observed.ns_of(calls),
+        bytes=bytes_of(redistributions),
+        claims=calls,
+    )

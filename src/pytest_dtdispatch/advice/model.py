@@ -27,6 +27,7 @@ from pytest_dtdispatch.steps.events import (
     OpCalls,
     Redistribution,
     StepEvent,
+    Unwrapping,
     Wrapping,
 )
 from pytest_dtdispatch.steps.model import StepCounts
@@ -94,8 +95,7 @@ class Cost(TextEnum):
     Those of conversions and calls have the name of the conversion or op in place of a member.
     """
 
-    EXPLICIT = "explicit redistributions with those of their gradients"
-    GRADIENT = "explicit redistributions of gradients"
+    EXPLICIT = "explicit redistributions and those of their gradients"
     IMPLIED = "implied redistributions"
     COLLECTIVE = "collectives"
     FSDP = "copies and hooks of FSDP"
@@ -103,30 +103,22 @@ class Cost(TextEnum):
 
 
 class Shares:
-    """Time, number and bytes of cells and events at each line.
+    """Time of cells, and number of events, at each line.
 
     Attributes:
         ns: nanoseconds of cells by cost and line.
-        forward_ns: the same without cells of backward.
         events: number of events by cost and line, and by cost.
-        bytes: bytes of explicit redistributions by line, with those of gradients.
     """
 
     def __init__(self, cells: Iterable[Cell], events: Iterable[StepEvent]) -> None:
-        self.ns, self.forward_ns = defaultdict[Hashable, float](float), defaultdict[Hashable, float](float)
-        self.events, self.bytes = Counter[Hashable](), Counter[Hashable]()
+        self.ns, self.events = defaultdict[Hashable, float](float), Counter[Hashable]()
         for cell in cells:
-            for cost in _costs_of_cell(cell):
+            if cost := _cost_of_cell(cell):
                 self.ns[cost, line_of(cell.place)] += cell.ns
-                self.forward_ns[cost, line_of(cell.place)] += 0.0 if is_backward(cell) else cell.ns
         for event in events:
             line = line_of(event.place)
             for cost in costs_of(event):
                 self.events.update(((cost, line), cost))
-            if isinstance(event, Redistribution) and not event.is_implied:
-                self.bytes[line] += event.bytes
-                if event.tensor_number:
-                    self.events.update(((Cost.GRADIENT, line), Cost.GRADIENT))
 
 
 @dataclass(frozen=True)
@@ -212,15 +204,26 @@ class Observed:
         """Time and number of all events at each line."""
         return Shares(self.cells, chain(*self._by_kind.values(), self.ops))
 
-    def ns_of(self, events: Iterable[StepEvent], forward_only: bool = False) -> float:
-        """Return the cost of events in nanoseconds: their shares of the cells at their lines.
+    @cached_property
+    def _by_node(self) -> dict[int | None, list[StepEvent]]:
+        conversions: Iterable[Redistribution | Wrapping] = chain(
+            self.every(Redistribution), self.every(Wrapping), self.every(Unwrapping)
+        )
+        by_node: dict[int | None, list[StepEvent]] = defaultdict(list)
+        for event in conversions:
+            if not event.tensor_number:  # only those in forward, or in its recomputation, have a number
+                by_node[event.node].append(event)
+        return by_node
 
-        Args:
-            events: the events.
-            forward_only: whether to exclude cells of backward.
-        """
-        spent, counts = self.shares.forward_ns if forward_only else self.shares.ns, self.shares.events
-        total = 0.0
+    def gradients_of(self, events: Iterable[StepEvent], kind: type[E]) -> list[E]:
+        """Return the events of a kind in the backward of conversions."""
+        nodes = (event.node for event in events)
+        found = (event for node in nodes if node is not None for event in self._by_node.get(node, ()))
+        return [event for event in found if isinstance(event, kind)]
+
+    def ns_of(self, events: Iterable[StepEvent]) -> float:
+        """Return the cost of events in nanoseconds: their shares of the cells at their lines."""
+        spent, counts, total = self.shares.ns, self.shares.events, 0.0
         for event in events if self.cells else ():
             line = line_of(event.place)
             for cost in costs_of(event):
@@ -262,27 +265,25 @@ class Repeats(Generic[E]):
         return [*self.same, *self.leading]
 
 
-def _costs_of_cell(cell: Cell) -> tuple[Hashable, ...]:
-    """Return the costs that a cell is part of."""
+def _cost_of_cell(cell: Cell) -> Hashable:
+    """Return the cost that a cell is part of; None without one."""
     if cell.part in REDISTRIBUTION:
-        is_explicit = cell.op.startswith(EXPLICIT_CELL)
-        return (Cost.EXPLICIT, Cost.GRADIENT) if is_explicit else (Cost.IMPLIED,)
+        return Cost.EXPLICIT if cell.op.startswith(EXPLICIT_CELL) else Cost.IMPLIED
     if cell.part in (Part.WRAPPING, Part.DISPATCH, Part.AUTOGRAD):
-        return (cell.op,)
+        return cell.op
     if communicates(cell):
-        return (Cost.COLLECTIVE,)
+        return Cost.COLLECTIVE
     is_fsdp, is_miss = cell.part in (Part.FSDP_COPIES, Part.FSDP_PYTHON), cell.part == Part.PROPAGATION
-    return (Cost.FSDP,) if is_fsdp else (Cost.MISS,) if is_miss else ()
+    return Cost.FSDP if is_fsdp else Cost.MISS if is_miss else None
 
 
 def costs_of(event: StepEvent) -> tuple[Hashable, ...]:
     """Return the costs that an event has a share of."""
     if isinstance(event, Redistribution):
-        explicit = Cost.EXPLICIT if event.tensor_number else Cost.GRADIENT
-        return (Cost.IMPLIED if event.is_implied else explicit,)
+        return (Cost.IMPLIED if event.is_implied else Cost.EXPLICIT,)
     if isinstance(event, Collective) and not event.is_redistributing:
         return (Cost.COLLECTIVE, Cost.FSDP) if event.fsdp_group else (Cost.COLLECTIVE,)
-    if isinstance(event, Wrapping) and event.tensor_number:
+    if isinstance(event, Wrapping):
         return (event.name,)
     if isinstance(event, OpCalls):
         return (event.op.partition(".")[0],)

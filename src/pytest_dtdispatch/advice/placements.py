@@ -8,7 +8,6 @@ from itertools import chain
 
 from pytest_dtdispatch.advice.model import (
     MIN_SUMS,
-    Cost,
     Finding,
     Observed,
     Repeats,
@@ -38,7 +37,7 @@ def _implied(observed: Observed) -> list[Redistribution]:
 def _explicit(observed: Observed) -> list[Redistribution]:
     """Return redistributions at lines of the program, except those of gradients, which have no number."""
     explicit = (one for one in observed.last(Redistribution) if not one.is_implied)
-    return [one for one in explicit if one.tensor_number and not one.via]
+    return [one for one in explicit if one.tensor_number and (one.is_input or not one.via)]
 
 
 def _is_partial(placements: Sequence[str]) -> bool:
@@ -63,15 +62,10 @@ def _saving(
 
     Those of the same pass are omitted with the redistributions of their gradients.
     """
-    shares, leading = observed.shares, saved.leading
-    each = [(line, shares.events[Cost.EXPLICIT, line]) for line in (line_of(one.place) for one in saved.same)]
-    count = round(sum(shares.events[Cost.GRADIENT, line] / forward for line, forward in each))
-    nbytes = round(sum(shares.bytes[line] / forward for line, forward in each))
-    ns, every = observed.ns_of(saved.same) + observed.ns_of(leading, forward_only=True), saved.every
-    count, nbytes = count + len(leading), nbytes + bytes_of(leading)
     is_written = any(isinstance(one, Redistribution) and one.is_result_written for one in events)
     proved = change if observed.is_proved and not is_written else ""
-    return Finding(events, seen, proved, count, "redistribution", ns=ns, bytes=nbytes, claims=every)
+    every = [*saved.every, *observed.gradients_of(saved.same, Redistribution)]
+    return observed.saving(events, seen, proved, every, claims=every)
 
 
 def there_and_back(observed: Observed) -> Iterator[Finding]:
@@ -230,7 +224,9 @@ def sums_one_by_one(observed: Observed) -> Iterator[Finding]:
 
 def unmerged_dimensions(observed: Observed) -> Iterator[Finding]:
     """Advise if redistributions reduce over each mesh dimension, and torch can reduce over all at once."""
-    several = [one for one in observed.last(Redistribution) if one.mergeable and one.is_even]
+    # With a flattened mesh, torch gathers uneven shards in the wrong order.
+    uneven = {one.mesh for one in observed.every(Redistribution) if not one.is_even}
+    several = [one for one in observed.last(Redistribution) if one.mergeable and one.mesh not in uneven]
     for group in grouped(several, lambda one: (one.mesh, one.source, one.target)):
         dimensions = 1 + group[0].mergeable
         seen = (

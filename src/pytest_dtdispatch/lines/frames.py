@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 import os
 import sysconfig
@@ -29,6 +30,7 @@ HIDDEN = (f"{os.sep}_pytest{os.sep}", f"{os.sep}pluggy{os.sep}", "torchinductor_
 PYTHON = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
 # Folders of this plugin, and files of torch, between the line that calls an op and its propagation.
 BETWEEN = ("rounds", "replay", "lines", "steps", "torchapi")
+PLANS = "distributed/tensor/parallel/"  # styles of plans of ``parallelize_module``
 CALLING = ("distributed/tensor/", "_tensor.py", "functional.py", "_ops.py", "_compile.py")
 
 # Further files of torch whose functions do what their arguments say.
@@ -110,6 +112,7 @@ class Frames:
             for folder, owner in LIBRARIES.items()
             if not (no_fsdp and owner is FrameOwner.FSDP)
         }
+        self._plans = f"{_folder(installed / 'torch')}{PLANS}"
         self._wrappers = wrapper_paths()
         self.owners: dict[int, FrameOwner] = {}
         self._codes: list[CodeType] = []  # references, so that no other code object gets their ids
@@ -156,12 +159,27 @@ class Frames:
         inner: FrameType | None = None
         while frame is not None and self.owner(frame.f_code) is not USER:
             is_thin = frame.f_code.co_filename.startswith((*self._between, *self._thin))
-            if not is_thin or "object" in frame.f_code.co_name:
+            if not is_thin or "object" in frame.f_code.co_name or self._is_of_plan(frame.f_code):
                 inner = frame
             frame = frame.f_back
         if inner is None and frame is not None and self._is_of_library(frame.f_code):
             return frame.f_code.co_name
         return "" if inner is None or frame is None else inner.f_code.co_name
+
+    def is_input(self, frame: FrameType | None, tensor: Any) -> bool:
+        """Return whether a plan of ``parallelize_module`` converts an argument of the running forward."""
+        is_planned = False
+        while frame is not None and self.owner(frame.f_code) is not USER:
+            is_planned |= self._is_of_plan(frame.f_code)
+            frame = frame.f_back
+        if not is_planned or frame is None or frame.f_code.co_name != "forward":
+            return False
+        code, variables = frame.f_code, frame.f_locals
+        arguments = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]) - assigned_names(code)
+        return any(variables.get(name) is tensor for name in arguments)
+
+    def _is_of_plan(self, code: CodeType) -> bool:
+        return code.co_filename.startswith(self._plans)
 
     def _is_of_library(self, code: CodeType) -> bool:
         """Return whether code belongs to an installed library, except for the forward of its modules."""
@@ -186,6 +204,13 @@ class Frames:
         if is_hidden or is_python or any(part in file for part in HIDDEN):
             return FrameOwner.NOTHING
         return FrameOwner.USER
+
+
+def assigned_names(code: CodeType) -> set[str]:
+    """Return the local variables that code assigns to."""
+    stores = (each.argval for each in dis.get_instructions(code) if each.opname.startswith("STORE_FAST"))
+    # Since Python 3.13 one instruction may assign to two, or assign to one and load another.
+    return {name for names in stores for name in ([names] if isinstance(names, str) else names)}
 
 
 def running_instance(frame: FrameType | None, kind: type[T]) -> T | None:

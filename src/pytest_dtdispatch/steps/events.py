@@ -50,6 +50,10 @@ class StepEvent:
         depth: length of the longest chain of transfers, and of reads whose values were used, that its tensors
             depend on: events of equal depth do not depend on each other.
         after: number of backward passes of the step that had ended.
+        is_input: whether a plan of ``parallelize_module`` converts an argument of the running module for one
+            inside it.
+        node: number of the node of autograd that its conversion creates, or whose backward contains it; None
+            without one.
     """
 
     prefix: ClassVar[str]  # of its line in a list of all kinds of events
@@ -59,6 +63,8 @@ class StepEvent:
     via: str = field(default="", compare=False, kw_only=True, metadata=PROOF)
     depth: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     after: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
+    is_input: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
+    node: int | None = field(default=None, compare=False, kw_only=True, metadata=PROOF)
 
     @property
     def origin(self) -> Hashable:

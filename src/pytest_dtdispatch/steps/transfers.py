@@ -29,7 +29,7 @@ from pytest_dtdispatch.steps.events import (
     Wrapping,
     placement_change,
 )
-from pytest_dtdispatch.torchapi.autograd import is_in_backward, origins_of_logits
+from pytest_dtdispatch.torchapi.autograd import is_in_backward, number_of, origins_of_logits
 from pytest_dtdispatch.torchapi.collectives import reduction_of
 from pytest_dtdispatch.torchapi.flow import DataFlow, Memory
 from pytest_dtdispatch.torchapi.fsdp import describe_groups, shards_of
@@ -94,6 +94,7 @@ class Running(threading.local):
     schema: Any = None  # its call, with the placements that it needs
     redistributed: Any = None  # the DTensor whose redistribution is explicit
     has_gradient = False  # whether autograd records it
+    node: int | None = None  # number of the node of autograd of the conversion
     collectives: tuple[Collective, ...] = ()  # of the redistribution
     is_in_collective = False
     exchange: Callable[[Collective], Collective] | None = None  # how an exchange of shards is counted
@@ -113,6 +114,7 @@ class TransferRecorder:
         log: list to which events are appended.
         record_node: function that records the line that created a node of autograd.
         called_by: function that returns the function of torch that the user called, if its code runs.
+        is_input: function that returns whether a plan converts a tensor, an argument of the running module.
 
     Attributes:
         flow: recorder of the flow of data, for steps whose ops are all recorded.
@@ -124,11 +126,13 @@ class TransferRecorder:
         log: list[Any],
         record_node: Callable[[Any, CodePlace], None],
         called_by: Callable[[], str],
+        is_input: Callable[[Any], bool],
     ) -> None:
         self._here = here
         self._log = log
         self._record_node = record_node
         self._called_by = called_by
+        self._is_input = is_input
         self.flow = DataFlow(called_by)
         self._passes = 0  # backward passes of the step that ended
         self._contents: dict[Hashable, int] = {}  # numbers of the values of all parameters of a group
@@ -208,9 +212,9 @@ class TransferRecorder:
         is_undone = all((one.source, one.target) == (moved.target, moved.source) for one in earlier)
         moved = replace(
             moved,
-            via=self._called_by(),
+            **self._proof(self._running.redistributed),
+            node=self._running.node,
             depth=move.depth,
-            after=self._passes,
             result_number=self._numbers.of_contents(
                 result, 0, self._running.has_gradient, *self.flow.versions(result)
             ),
@@ -317,9 +321,8 @@ class TransferRecorder:
         self.flow.write(tensors)
         return replace(
             ran,
-            via=self._called_by(),
+            **self._proof(),
             depth=depth,
-            after=self._passes,
             reduction=reduction_of(sys._getframe(1), values),
             contents=contents,
             accumulates=accumulates,
@@ -387,10 +390,11 @@ class TransferRecorder:
         __tracebackhide__ = True
         # The autograd node has edges only if there will be a gradient.
         has_gradient = bool(getattr(args[0], "next_functions", ()))
+        node = number_of(args[0]) if has_gradient else None
         if converter.kind is Conversion.REDISTRIBUTE:
             explicit = None if converter.is_backward else first_tensor(args)
             events = len(self._log)
-            with patch.multiple(self._running, redistributed=explicit, has_gradient=has_gradient):
+            with patch.multiple(self._running, redistributed=explicit, has_gradient=has_gradient, node=node):
                 result = convert(*args, **kwargs)
             last = self._log[-1] if len(self._log) > events else None
             if has_gradient and explicit is not None:
@@ -405,7 +409,7 @@ class TransferRecorder:
         source = first_tensor(args)
         has_number = source is not None and not converter.is_backward
         number = self._number(converter, source, has_gradient) if has_number else 0
-        converting = patch.object(self._running, "converting", converter.name)
+        converting = patch.multiple(self._running, converting=converter.name, node=node)
         with converting, ProfilerRange(converter.kind, lambda: converter.name):
             result = convert(*args, **kwargs)
         results = result if isinstance(result, tuple) else (result,)
@@ -421,7 +425,8 @@ class TransferRecorder:
                 self.origins.mark_device(wrapped)
             proof: dict[str, Any] = {}
             if self.flow.is_on:
-                proof = {**self._proof(), "mesh": self._mesh_number(wrapped.device_mesh)}
+                proof = {**self._proof(source), "node": node}
+                proof["mesh"] = self._mesh_number(wrapped.device_mesh)
                 self._wrapped.append(self.flow.of(wrapped if source is None else source))
             self._log.append(
                 event(converter.name, text, placements, number, is_parameter, place=place, **proof)
@@ -470,8 +475,9 @@ class TransferRecorder:
         self._log.append(Read(name, self._text(tensor), texts, is_share, place=place, **proof))
         return origins.copied(tensor, result) if name == "cpu" else result
 
-    def _proof(self) -> dict[str, Any]:
-        return {"via": self._called_by(), "after": self._passes}
+    def _proof(self, converted: Any = None) -> dict[str, Any]:
+        is_input = converted is not None and self._is_input(converted)
+        return {"via": self._called_by(), "after": self._passes, "is_input": is_input}
 
     def _proof_of_read(self, name: str, tensor: Any, result: Any) -> dict[str, Any]:
         depth = self.flow.read(tensor, result)

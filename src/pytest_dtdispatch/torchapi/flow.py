@@ -191,7 +191,7 @@ class DataFlow:
             memory = self.of(tensor)
             memory.all_uses += 1
             memory.uses += is_outside
-            memory.plain_uses += not is_step and not is_dtensor(tensor)
+            memory.plain_uses += is_outside and not is_step and not is_dtensor(tensor)
 
     def _note_call(self, func: Any, args: Any, tensors: Sequence[Any], place: CodePlace) -> None:
         """Record a call of an op on DTensors at a line."""

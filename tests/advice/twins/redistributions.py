@@ -648,8 +648,8 @@ def no_dimension(name: str, op: Callable[[Any], Any], **options: Any) -> Entry:
 
 TABLE: list[Entry] = [
     Twin("repeated", "three uses", *pair(used_three_times), "redistributions", 2, is_quick=True),
-    Twin("repeated", "attention", *pair(attention), "redistributions", 8),
-    Twin("repeated", "recomputed attention", *pair(attention, is_checkpointed=True), "redistributions", 12),
+    Twin("inputs", "attention", *pair(attention), "redistributions", 8),
+    Twin("inputs", "recomputed attention", *pair(attention, is_checkpointed=True), "redistributions", 12),
     Twin("repeated", "micro-batches", *pair(accumulated), "redistributions", 2),
     Lookalike(
         "repeated",
