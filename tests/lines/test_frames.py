@@ -22,6 +22,7 @@ pytestmark = pytest.mark.torch
         ("optim/optimizer.py", "wrapper", ""),
         ("nn/modules/linear.py", "forward", ""),
         ("distributed/tensor/_api.py", "full_tensor", ""),
+        ("distributed/tensor/parallel/style.py", "_prepare_input_fn", "_prepare_input_fn"),
         ("distributed/distributed_c10d.py", "all_reduce", ""),
         ("distributed/distributed_c10d.py", "all_gather_object", "all_gather_object"),
     ],
@@ -32,3 +33,24 @@ def test_code_of_torch_between_a_call_and_its_line(file: str, name: str, called:
     namespace: dict[str, Any] = {"sys": sys}
     exec(compile(f"def {name}(ask): return ask(sys._getframe())", path, "exec"), namespace)
     assert namespace[name](Frames().called_by) == called
+
+
+class Block(torch.nn.Module):
+    def forward(self, x: Any, convert: Any, *, y: Any = None) -> Any:
+        return convert(x), y is not None and convert(y), convert(torch.ones(1))
+
+
+class NormedBlock(torch.nn.Module):
+    def forward(self, x: Any, convert: Any) -> Any:
+        x = x * 2
+        return convert(x)
+
+
+def test_plan_converts_arguments_of_a_forward() -> None:
+    path = str(Path(torch.__file__).parent / "distributed/tensor/parallel/style.py")
+    namespace: dict[str, Any] = {"sys": sys, "is_input": Frames().is_input}
+    exec(compile("def convert(x): return is_input(sys._getframe(), x)", path, "exec"), namespace)
+    x, convert = torch.ones(1), namespace["convert"]
+    assert Block()(x, convert, y=torch.ones(1)) == (True, True, False)
+    assert not NormedBlock()(x, convert)
+    assert not Block()(x, lambda each: Frames().is_input(sys._getframe(), each))[0]

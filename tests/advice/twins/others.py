@@ -965,6 +965,21 @@ def stepped(mesh: DeviceMesh, is_followed: bool, plain: int = 0, meshes: int = 1
     return step
 
 
+def stepped_without_fused(mesh: DeviceMesh, is_followed: bool, kind: Callable[..., Any]) -> Step:
+    """Step an optimizer by lists; follow by ``fused=True``."""
+    weights = [parameter(sharded(mesh)) for _ in range(4)]
+    for each in weights:
+        each.grad = torch.ones_like(each)
+    choice = {"fused": True} if is_followed else {"foreach": True}
+    optimizer = kind(weights, lr=0.01, **choice)
+
+    def step() -> object:
+        optimizer.step()
+        return [each.detach().clone() for each in weights]
+
+    return step
+
+
 class Gate(nn.Module):
     """Many small elementwise ops."""
 
@@ -1306,5 +1321,30 @@ TABLE: list[Entry] = [
     Twin("optimizer", "foreach", *pair(stepped, foreach=True), "calls", 7),
     Twin("optimizer", "two meshes", *pair(stepped, meshes=2), "calls", 63),
     Twin("optimizer", "plain tensors", *pair(stepped, plain=1), "calls", 31),
+    Lookalike(
+        "optimizer",
+        "SGD by lists",
+        *pair(stepped_without_fused, kind=torch.optim.SGD),
+        RAISES,
+        "DTensor has no rule for the fused op",
+        error="_fused_sgd_",
+    ),
+    Lookalike(
+        "optimizer",
+        "NAdam by lists",
+        *pair(stepped_without_fused, kind=torch.optim.NAdam),
+        RAISES,
+        "it has no fused form",
+        error="unexpected keyword argument 'fused'",
+    ),
+    Lookalike(
+        "optimizer",
+        "fused",
+        *pair(stepped, fused=True),
+        NOTHING,
+        "it is fused already",
+        counted="calls",
+        is_quick=True,
+    ),
     Twin("modules", "gate", *pair(gates), "calls", 70, needs_times=True),
 ]
