@@ -9,33 +9,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from pytest_dtdispatch.advice.calls import dimensions_of_one, elementwise_loops, selected_in_a_loop
-from pytest_dtdispatch.advice.collectives import numbers_one_by_one, scattered_tensors
-from pytest_dtdispatch.advice.conversions import converted_inputs, repeated_conversions, wrapped_parameters
-from pytest_dtdispatch.advice.costs import (
-    elementwise_modules,
-    growth,
-    old_objects_collected,
-    recurring_misses,
-    slow_optimizer,
-)
-from pytest_dtdispatch.advice.fsdp import gathered_again, micro_batches, repeated_gathers, small_groups
+from pytest_dtdispatch.advice import calls, collectives, conversions, costs, fsdp, placements, reads
 from pytest_dtdispatch.advice.model import Finding, Observed, Rule, line_texts, lines_of, where
-from pytest_dtdispatch.advice.placements import (
-    gathered_one_by_one,
-    gathered_parameters,
-    gradients_reduced_again,
-    implied_redistributions,
-    logits_gathered,
-    matrices_gathered_again,
-    needless_pairs,
-    repeated_implied_redistributions,
-    repeated_redistributions,
-    sums_one_by_one,
-    there_and_back,
-    unmerged_dimensions,
-)
-from pytest_dtdispatch.advice.reads import partial_reads, repeated_reads
 from pytest_dtdispatch.budget.collector import CollectorPauses
 from pytest_dtdispatch.budget.model import Budget, MeasuredBudget
 from pytest_dtdispatch.core.events import Cell, OptimizerStep
@@ -48,37 +23,37 @@ MAX_FINDINGS = 10  # of each class
 
 # In order of priority: a rule sees the events that no earlier one claims.
 RULES = (
-    Rule(PARTIAL_READS, partial_reads, AdviceKind.WAITS),
-    Rule("reads", repeated_reads, AdviceKind.WAITS),
-    Rule("logits", logits_gathered, AdviceKind.COMMUNICATION),
-    Rule("matrices", matrices_gathered_again, AdviceKind.COMMUNICATION),
-    Rule("gradients", gradients_reduced_again, AdviceKind.COMMUNICATION),
-    Rule("norms", sums_one_by_one, AdviceKind.COMMUNICATION),
-    Rule("there and back", there_and_back, AdviceKind.COMMUNICATION),
-    Rule("needless pair", needless_pairs, AdviceKind.COMMUNICATION),
-    Rule("inputs", converted_inputs, AdviceKind.COMMUNICATION),
-    Rule("repeated", repeated_redistributions, AdviceKind.COMMUNICATION),
-    Rule("replicated weights", gathered_parameters, AdviceKind.COMMUNICATION),
-    Rule("loops", gathered_one_by_one, AdviceKind.COMMUNICATION),
-    Rule("implied again", repeated_implied_redistributions, AdviceKind.COMMUNICATION),
-    Rule("implied", implied_redistributions, AdviceKind.COMMUNICATION),
-    Rule("flattened mesh", unmerged_dimensions, AdviceKind.COMMUNICATION),
-    Rule("numbers", numbers_one_by_one, AdviceKind.COMMUNICATION),
-    Rule("loading", scattered_tensors, AdviceKind.COMMUNICATION),
-    Rule("micro-batches", micro_batches, AdviceKind.COMMUNICATION),
-    Rule("repeated gathers", repeated_gathers, AdviceKind.COMMUNICATION),
-    Rule("kept gathered", gathered_again, AdviceKind.COMMUNICATION),
-    Rule("small groups", small_groups, AdviceKind.COMMUNICATION),
-    Rule("parameters", wrapped_parameters, AdviceKind.CPU_TIME),
-    Rule("wraps", repeated_conversions, AdviceKind.COMMUNICATION),
-    Rule("optimizer", slow_optimizer, AdviceKind.CPU_TIME),
-    Rule("lists", elementwise_loops, AdviceKind.CPU_TIME),
-    Rule("unbind", selected_in_a_loop, AdviceKind.CPU_TIME),
-    Rule("dimensions of size 1", dimensions_of_one, AdviceKind.CPU_TIME),
-    Rule("misses", recurring_misses, AdviceKind.CPU_TIME),
-    Rule("growth", growth, AdviceKind.MEMORY),
-    Rule("modules", elementwise_modules, AdviceKind.CPU_TIME),
-    Rule("collector", old_objects_collected, AdviceKind.CPU_TIME),
+    Rule(PARTIAL_READS, reads.partial_reads, AdviceKind.WAITS),
+    Rule("reads", reads.repeated_reads, AdviceKind.WAITS),
+    Rule("logits", placements.logits_gathered, AdviceKind.COMMUNICATION),
+    Rule("matrices", placements.matrices_gathered_again, AdviceKind.COMMUNICATION),
+    Rule("gradients", placements.gradients_reduced_again, AdviceKind.COMMUNICATION),
+    Rule("norms", placements.sums_one_by_one, AdviceKind.COMMUNICATION),
+    Rule("there and back", placements.there_and_back, AdviceKind.COMMUNICATION),
+    Rule("needless pair", placements.needless_pairs, AdviceKind.COMMUNICATION),
+    Rule("inputs", conversions.converted_inputs, AdviceKind.COMMUNICATION),
+    Rule("repeated", placements.repeated_redistributions, AdviceKind.COMMUNICATION),
+    Rule("replicated weights", placements.gathered_parameters, AdviceKind.COMMUNICATION),
+    Rule("loops", placements.gathered_one_by_one, AdviceKind.COMMUNICATION),
+    Rule("implied again", placements.repeated_implied_redistributions, AdviceKind.COMMUNICATION),
+    Rule("implied", placements.implied_redistributions, AdviceKind.COMMUNICATION),
+    Rule("flattened mesh", placements.unmerged_dimensions, AdviceKind.COMMUNICATION),
+    Rule("numbers", collectives.numbers_one_by_one, AdviceKind.COMMUNICATION),
+    Rule("loading", collectives.scattered_tensors, AdviceKind.COMMUNICATION),
+    Rule("micro-batches", fsdp.micro_batches, AdviceKind.COMMUNICATION),
+    Rule("repeated gathers", fsdp.repeated_gathers, AdviceKind.COMMUNICATION),
+    Rule("kept gathered", fsdp.gathered_again, AdviceKind.COMMUNICATION),
+    Rule("small groups", fsdp.small_groups, AdviceKind.COMMUNICATION),
+    Rule("parameters", conversions.wrapped_parameters, AdviceKind.CPU_TIME),
+    Rule("wraps", conversions.repeated_conversions, AdviceKind.COMMUNICATION),
+    Rule("optimizer", costs.slow_optimizer, AdviceKind.CPU_TIME),
+    Rule("lists", calls.elementwise_loops, AdviceKind.CPU_TIME),
+    Rule("unbind", calls.selected_in_a_loop, AdviceKind.CPU_TIME),
+    Rule("dimensions of size 1", calls.dimensions_of_one, AdviceKind.CPU_TIME),
+    Rule("misses", costs.recurring_misses, AdviceKind.CPU_TIME),
+    Rule("growth", costs.growth, AdviceKind.MEMORY),
+    Rule("modules", costs.elementwise_modules, AdviceKind.CPU_TIME),
+    Rule("collector", costs.old_objects_collected, AdviceKind.CPU_TIME),
 )
 
 
