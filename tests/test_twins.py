@@ -1,4 +1,4 @@
-"""Advice followed on two gloo ranks: results stay equal, and counts fall as promised."""
+"""Advice followed on gloo ranks: results stay equal, and counts fall as promised."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_table_has_distinct_entries() -> None:
 
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """Return the outcomes of all entries that the selected tests need, of one start of two ranks."""
+    """Return the outcomes of all entries that the selected tests need."""
     callspecs = [getattr(item, "callspec", None) for item in request.session.items]
     entries = [spec.params["entry"] for spec in callspecs if spec and "entry" in spec.params]
     ids = dict.fromkeys(entry.id for entry in entries)
@@ -58,7 +58,9 @@ def test_change_saves_the_count(entry: Twin, outcome: Outcome) -> None:
 
 @pytest.mark.parametrize("entry", selected(twin for twin in TWINS if not twin.needs_times))
 def test_rule_promises_the_count(entry: Twin, outcome: Outcome) -> None:
-    assert outcome.programs["before"].promised(entry.rule) == entry.saves, outcome.programs["before"].advice
+    assert outcome.programs["before"].promised(entry.rule) == entry.promised, outcome.programs[
+        "before"
+    ].advice
     assert not outcome.programs["after"].fires(entry.rule), outcome.programs["after"].advice
 
 

@@ -1,6 +1,7 @@
-"""Run entries of the table of twins on two gloo ranks, in one start: ``python -m tests.advice.two_ranks``.
+"""Run entries of the table of twins on gloo ranks: ``python -m tests.advice.two_ranks``.
 
-Arguments: the file of results, and beginnings of the ids of entries; all entries without ids.
+Arguments: the file of results, and beginnings of the ids of entries; all entries without ids. All entries on
+two ranks share one start, and those on four another one.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
-from pytest_dtdispatch.advice import advise
+from pytest_dtdispatch.advice import advise, with_advice
+from pytest_dtdispatch.budget.measure import run_and_measure_budget
+from pytest_dtdispatch.core.trail import Trail
+from pytest_dtdispatch.rounds.plan import Agreement
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls, Steps, most_growth
+from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.advice.twins.model import Entry, Lookalike, Program, Twin
 from tests.advice.twins.table import TABLE
 from tests.rank_runs import environment
 
-RANKS = 2
 WARMUP = STEPS = 2
 TIMEOUT = timedelta(seconds=10)  # of one collective, if the other rank raised
 LONGEST_S = 280
@@ -76,11 +80,6 @@ class Outcome:
     difference: str = ""
 
 
-def advice_of(steps: Steps) -> list[dict[str, Any]]:
-    """Return the advice on counted steps, without facts."""
-    return [asdict(one) for one in advise(steps.steps, steps.warmup[-1]) if one.change]
-
-
 def counts_of(steps: Steps) -> dict[str, int]:
     """Return the counts of the last step by name; those of collectives also by kind."""
     last = steps.steps[-1]
@@ -109,21 +108,26 @@ def results_of(result: object) -> list[torch.Tensor]:
     return [(leaf.full_tensor() if isinstance(leaf, DTensor) else leaf).detach().clone() for leaf in leaves]
 
 
-def run(program: Program, entry: Entry) -> tuple[Ran, list[torch.Tensor]]:
+def run(program: Program, entry: Entry, ranks: Ranks) -> tuple[Ran, list[torch.Tensor]]:
     """Count a program's steps, and return the results of another step."""
     torch.manual_seed(0)
+    ShardingCaches().clear_all()  # plans of an earlier program on an equal mesh
     gc.freeze()  # collections between steps visit only objects of this program
     step = program(init_device_mesh("cpu", entry.shape, mesh_dim_names=entry.names or None))
     steps = run_and_count(StepCalls("step", step, WARMUP, STEPS))
-    return Ran("", counts_of(steps), advice_of(steps)), results_of(step())
+    advice = advise(steps.steps, steps.warmup[-1])
+    if entry.needs_times:
+        advice = with_advice(run_and_measure_budget(step, WARMUP, STEPS, "step", ranks)).advice
+    return Ran("", counts_of(steps), [asdict(one) for one in advice if one.change]), results_of(step())
 
 
-class RankPair:
-    """The process group of both ranks, created again after a program raised."""
+class Ranks(Agreement):
+    """The process group of all ranks, created again after a program raised, and their agreement."""
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        self._folder, self._rank, self._starts, self._exchanged = folder, rank, 0, 0
-        self._store: Any = dist.FileStore(str(folder / "texts"), RANKS)  # type: ignore[attr-defined]
+    def __init__(self, folder: Path, rank: int, count: int) -> None:
+        self._folder, self._rank, self._count = folder, rank, count
+        self._starts = self._exchanged = 0
+        self._store: Any = dist.FileStore(str(folder / "texts"), count)  # type: ignore[attr-defined]
         self._store.set_timeout(2 * TIMEOUT)
 
     def start(self) -> None:
@@ -131,13 +135,26 @@ class RankPair:
             dist.destroy_process_group()
         self._starts += 1
         init = f"file://{self._folder / f'group{self._starts}'}"
-        dist.init_process_group("gloo", init_method=init, rank=self._rank, world_size=RANKS, timeout=TIMEOUT)
+        dist.init_process_group(
+            "gloo", init_method=init, rank=self._rank, world_size=self._count, timeout=TIMEOUT
+        )
 
     def exchange(self, text: str) -> list[str]:
-        """Return the texts of both ranks, without a collective."""
+        """Return the texts of all ranks, without a collective."""
         self._exchanged += 1
         self._store.set(f"{self._exchanged}/{self._rank}", text or " ")
-        return [self._store.get(f"{self._exchanged}/{rank}").decode().strip() for rank in range(RANKS)]
+        return [self._store.get(f"{self._exchanged}/{rank}").decode().strip() for rank in range(self._count)]
+
+    def minimum(self, step: str, numbers: Sequence[int]) -> tuple[int, ...]:
+        every = [json.loads(text) for text in self.exchange(json.dumps([step, *numbers]))]
+        assert {name for name, *_ in every} == {step}
+        return tuple(map(min, zip(*(each for _, *each in every), strict=True)))
+
+    def sync(self, subject: str) -> None:
+        self.exchange(subject)
+
+    def note(self, trail: Trail) -> None:
+        """Compare no collectives."""
 
 
 def difference(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor], tolerance: float | None) -> str:
@@ -149,12 +166,12 @@ def difference(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor], to
     return ""
 
 
-def outcome(entry: Entry, ranks: RankPair) -> Outcome:
+def outcome(entry: Entry, ranks: Ranks) -> Outcome:
     """Run the programs of an entry; an exception of a program is part of the outcome."""
     found, results = Outcome(), []
     for role, program in entry.programs.items():
         try:
-            ran, values = run(program, entry)
+            ran, values = run(program, entry, ranks)
         except Exception as error:
             ran, values = Ran(f"{type(error).__name__}: {error}".partition("\n")[0]), []
             if os.environ.get("TWINS_VERBOSE"):
@@ -169,10 +186,10 @@ def outcome(entry: Entry, ranks: RankPair) -> Outcome:
     return found
 
 
-def on_rank(rank: int, folder: Path, entries: Sequence[Entry]) -> None:
+def on_rank(rank: int, folder: Path, count: int, entries: Sequence[Entry]) -> None:
     """Run entries on one rank; rank 0 writes the outcomes."""
     torch.set_num_threads(1)
-    ranks = RankPair(folder, rank)
+    ranks = Ranks(folder, rank, count)
     ranks.start()
     outcomes = {entry.id: asdict(outcome(entry, ranks)) for entry in entries}
     if not rank:
@@ -182,16 +199,20 @@ def on_rank(rank: int, folder: Path, entries: Sequence[Entry]) -> None:
 
 
 def main(path: str, *ids: str) -> None:
-    """Fork both ranks from this process, which has imported torch, and write their outcomes to a file."""
+    """Fork the ranks from this process, which has imported torch, and write their outcomes to a file."""
     entries = [entry for entry in TABLE if entry.id.startswith(ids or "")]
-    with tempfile.TemporaryDirectory(prefix="dtdispatch-twins-") as folder:
-        start: Any = torch.multiprocessing.start_processes  # type: ignore[attr-defined]
-        start(on_rank, (Path(folder), entries), nprocs=RANKS, start_method="fork")
-        Path(path).write_bytes((Path(folder) / "outcomes.json").read_bytes())
+    start: Any = torch.multiprocessing.start_processes  # type: ignore[attr-defined]
+    outcomes: dict[str, Any] = {}
+    for count in sorted({entry.ranks for entry in entries}):
+        with tempfile.TemporaryDirectory(prefix="dtdispatch-twins-") as folder:
+            of_ranks = [entry for entry in entries if entry.ranks == count]
+            start(on_rank, (Path(folder), count, of_ranks), nprocs=count, start_method="fork")
+            outcomes |= json.loads((Path(folder) / "outcomes.json").read_text(encoding="utf-8"))
+    Path(path).write_text(json.dumps(outcomes), encoding="utf-8")
 
 
 def outcomes_of(ids: Sequence[str], path: Path) -> dict[str, Outcome]:
-    """Run the entries with these ids in one start of two ranks."""
+    """Run the entries with these ids."""
     command = [sys.executable, "-m", "tests.advice.two_ranks", str(path), *ids]
     root = Path(__file__).parents[2]
     result = subprocess.run(
@@ -219,7 +240,7 @@ def lines(outcomes: dict[str, Outcome]) -> Iterator[str]:
             counted = (
                 entry.counted if isinstance(entry, (Twin, Lookalike)) and entry.counted else "collectives"
             )
-            expected = entry.saves if isinstance(entry, Twin) and not entry.needs_times else 0
+            expected = entry.promised if isinstance(entry, Twin) else 0
             texts = [
                 entry.id,
                 f"{counted} {before.count(counted)} -> {after.count(counted) if after else '?'}",

@@ -117,7 +117,7 @@ def repeated_redistributions(observed: Observed) -> Iterator[Finding]:
 def gathered_parameters(observed: Observed) -> Iterator[Finding]:
     """Advise if a module gathers a parameter of one dimension in each step, such as the weight of a norm."""
     vectors = (one for one in _explicit(observed) if one.is_parameter and "," not in one.tensor)
-    in_modules = (one for one in vectors if one.place and one.place.module)
+    in_modules = (one for one in vectors if one.place and one.place.module and not one.own_writes)
     gathered = [one for one in in_modules if _is_gathered(one) and "S" not in "".join(one.target)]
     for group in grouped(gathered, lambda one: (one.place and (one.place.file, one.place.line), one.mesh)):
         seen = f"{plural(len(group), 'parameter')} of one dimension gathered by modules"

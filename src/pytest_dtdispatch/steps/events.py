@@ -140,6 +140,7 @@ class Redistribution(StepEvent):
         is_parameter: whether it is a parameter.
         is_lasting: whether the tensor was not created in the step.
         uses: number of ops that use the tensor in the step.
+        own_writes: number of writes to the tensor in the step outside of optimizers.
         result_uses: number of ops that use the result.
         is_result_written: whether an op writes to the result, which is not memory of the tensor.
         output_uses: number of ops that use the result of the op that implied it.
@@ -171,6 +172,7 @@ class Redistribution(StepEvent):
     is_parameter: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
     is_lasting: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
     uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
+    own_writes: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     result_uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     is_result_written: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
     output_uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)

@@ -270,6 +270,7 @@ class TransferRecorder:
                 yield replace(
                     event,
                     uses=move.source.all_uses,
+                    own_writes=move.source.own_writes,
                     result_uses=move.result.all_uses,
                     is_result_written=move.result is not move.source and move.result.writes > 0,
                     output_uses=sum(each.all_uses for each in move.outputs),

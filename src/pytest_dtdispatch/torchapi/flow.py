@@ -46,6 +46,7 @@ class Memory:
     Args:
         depth: length of the longest chain of transfers, and of used reads, that its values depend on.
         writes: number of writes by ops, collectives and exports.
+        own_writes: number of these outside of optimizers.
         uses: number of ops outside of backward that took it as an argument.
         all_uses: number of ops that did; views are no uses.
         plain_uses: number of ops outside of optimizers that took a plain tensor with this memory.
@@ -56,6 +57,7 @@ class Memory:
 
     depth: int = 0
     writes: int = 0
+    own_writes: int = 0
     uses: int = 0
     all_uses: int = 0
     plain_uses: int = 0
@@ -177,7 +179,9 @@ class DataFlow:
         if new or written or not results:  # not only a view
             self._use(tensors, place)
         for memory in map(self.of, written):
-            memory.depth, memory.writes, memory.chain = max(memory.depth, depth), memory.writes + 1, NO_MOVES
+            memory.depth, memory.chain = max(memory.depth, depth), NO_MOVES
+            memory.writes += 1
+            memory.own_writes += place.phase is not Phase.OPTIMIZER
             memory.loops = loops | {(op_name(func), place)}
         for move in self.moves[moved:]:  # those that the op implied
             move.outputs = [self.of(each) for each in results]
@@ -217,8 +221,9 @@ class DataFlow:
 
     def write(self, tensors: Iterable[Any]) -> None:
         """Record that something else than an op may write to tensors, such as numpy."""
-        for tensor in tensors if self.is_on else ():
-            self.of(tensor).writes += 1
+        for memory in map(self.of, tensors) if self.is_on else ():
+            memory.writes += 1
+            memory.own_writes += 1
 
     def transfer(self, sources: Sequence[Any], results: Sequence[Any]) -> int:
         """Record a transfer; return the depth of its sources."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -30,6 +31,8 @@ class Entry:
         names: names of the mesh dimensions; may be empty.
         tolerance: absolute and relative tolerance of results; None for the tolerance of their dtype.
         is_quick: whether ``make test`` runs it.
+        needs_times: whether the rule is based on times, so that a budget of the step is measured. On a busy
+            machine such a rule may be silent.
     """
 
     rule: str
@@ -38,11 +41,17 @@ class Entry:
     names: tuple[str, ...] = field(default=(), kw_only=True)
     tolerance: float | None = field(default=None, kw_only=True)
     is_quick: bool = field(default=False, kw_only=True)
+    needs_times: bool = field(default=False, kw_only=True)
 
     @property
     def programs(self) -> dict[str, Program]:
         """Its programs by their role, ``before`` or ``after``."""
         raise NotImplementedError
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks of the mesh."""
+        return math.prod(self.shape)
 
     @property
     def id(self) -> str:
@@ -58,10 +67,10 @@ class Twin(Entry):
         before: program with the problem.
         after: program with the advised change, with equal results.
         counted: name of the count that the change reduces.
-        saves: sum that the rule must promise; the count falls by this number.
+        saves: number by which the count falls.
+        promises: sum that the rule must promise; None if it is ``saves``.
         is_at_most: whether the count may fall by less than ``saves``.
         is_repair: whether the results of ``before`` are wrong, so that those of ``after`` differ.
-        needs_times: whether the rule is based on times of a budget, so that counts yield no advice.
     """
 
     before: Program
@@ -70,7 +79,12 @@ class Twin(Entry):
     saves: int
     is_at_most: bool = False
     is_repair: bool = False
-    needs_times: bool = False
+    promises: int | None = None
+
+    @property
+    def promised(self) -> int:
+        """Sum that the rule must promise."""
+        return self.saves if self.promises is None else self.promises
 
     @property
     def programs(self) -> dict[str, Program]:

@@ -13,7 +13,6 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.experimental import local_map
 
 from tests.advice.twins.fsdp import groups, linears
 from tests.advice.twins.model import (
@@ -824,20 +823,20 @@ def norm_weights(mesh: DeviceMesh, is_followed: bool, layers: int = 4, is_traine
 class Running(nn.Module):
     """Statistics that are updated from shards in each call, and used whole."""
 
-    mean: torch.Tensor
-
-    def __init__(self, mesh: DeviceMesh, placement: Any) -> None:
+    def __init__(self, mean: torch.Tensor) -> None:
         super().__init__()
-        self.register_buffer("mean", distribute_tensor(torch.rand(WIDTH), mesh, [placement]))
+        self.mean = mean
 
     def forward(self, x: Any) -> Any:
-        self.mean.add_(x)
+        with torch.no_grad():
+            self.mean.add_(x)
         mean: Any = self.mean
         return mean.full_tensor() * 2
 
 
-def statistics(mesh: DeviceMesh, is_followed: bool) -> Step:
-    model = Running(mesh, Replicate() if is_followed else Shard(0))
+def statistics(mesh: DeviceMesh, is_followed: bool, is_parameter: bool = False) -> Step:
+    mean = distribute_tensor(torch.rand(WIDTH), mesh, [Replicate() if is_followed else Shard(0)])
+    model = Running(parameter(mean) if is_parameter else mean)
     x = sharded(mesh, WIDTH)
     return lambda: model(x)
 
@@ -889,14 +888,24 @@ def over_dims(
     return lambda: op(x).full_tensor()
 
 
-def with_dimension_of_size_1(mesh: DeviceMesh, is_followed: bool) -> Step:
-    """Multiply batches of new sizes on a mesh with a dimension of size 1."""
-    used = mesh["a"] if is_followed else mesh
+def with_dimension_of_size_1(
+    mesh: DeviceMesh, is_followed: bool, is_new: bool = True, of: str | None = None
+) -> Step:
+    """Multiply batches, of a new size in each step or of one size.
+
+    Args:
+        mesh: mesh with dimensions of size 1.
+        is_followed: whether the tensors are on its other dimension, ``a``.
+        is_new: whether each step has a new size.
+        of: dimension that the tensors are on anyway.
+    """
+    used = mesh["a"] if is_followed else mesh[of] if of else mesh
     weight, sizes = replicated(used), itertools.count(2)
+    placements = [Shard(0) if size > 1 else Replicate() for size in used.shape]
 
     def step() -> object:
-        rows = 2 * next(sizes)
-        x = DTensor.from_local(torch.ones(rows, WIDTH), used, [Shard(0), *[Replicate()] * (used.ndim - 1)])
+        rows = 2 * next(sizes) if is_new else WIDTH
+        x = DTensor.from_local(torch.ones(rows, WIDTH), used, placements)
         return (x @ weight).to_local().sum()
 
     return step
@@ -980,29 +989,6 @@ def stepped_without_fused(mesh: DeviceMesh, is_followed: bool, kind: Callable[..
     return step
 
 
-class Gate(nn.Module):
-    """Many small elementwise ops."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(10):
-            x = torch.sigmoid(x * 0.5) + 0.1
-        return x
-
-
-def gates(mesh: DeviceMesh, is_followed: bool) -> Step:
-    gate: Any = Gate()
-    if is_followed:
-        gate = local_map(gate, out_placements=[Shard(0)], in_placements=([Shard(0)],), device_mesh=mesh)
-    x = sharded(mesh).requires_grad_()
-
-    def step() -> object:
-        gate(x).sum().backward()
-        found, x.grad = x.grad, None
-        return found
-
-    return step
-
-
 def convert_by(name: str) -> Callable[[Any, DeviceMesh], Any]:
     function = DTensor.from_local if name == "from_local" else distribute_tensor
     options: Any = {} if name == "from_local" else {"src_data_rank": None}
@@ -1012,6 +998,10 @@ def convert_by(name: str) -> Callable[[Any, DeviceMesh], Any]:
 OTHER, RAISES, NOTHING, NOT_RUN = Harm.OTHER_RESULTS, Harm.RAISES, Harm.SAVES_NOTHING, Harm.NOT_RUN
 FOUR = [SUM] * 4
 AB: Any = {"shape": (2, 1), "names": ("a", "b")}
+BA: Any = {"shape": (1, 2), "names": ("b", "a")}
+ABC: Any = {"shape": (2, 1, 1), "names": ("a", "b", "c")}
+FOUR_RANKS: Any = {"shape": (2, 2), "names": ("a", "b")}
+MISSES = "misses", 0  # as many misses, which take less time
 
 TABLE: list[Entry] = [
     Twin("norms", "norms", *pair(scalars, ops=[torch.norm]), "collectives", 3, is_quick=True),
@@ -1212,6 +1202,14 @@ TABLE: list[Entry] = [
     ),
     Lookalike(
         "replicated weights",
+        "parameter that the module updates",
+        *pair(statistics, is_parameter=True),
+        NOTHING,
+        "each update gathers its operand",
+        counted="collectives",
+    ),
+    Lookalike(
+        "replicated weights",
         "input",
         *pair(whole_input),
         NOTHING,
@@ -1261,14 +1259,38 @@ TABLE: list[Entry] = [
         counted="collectives",
         **AB,
     ),
-    Twin(
+    Twin("flattened mesh", "sum", *pair(over_dims), "collectives", 1, **FOUR_RANKS),
+    Twin("flattened mesh", "norm", *pair(over_dims, op=torch.norm), "collectives", 1, **FOUR_RANKS),
+    Twin("flattened mesh", "rows", *pair(over_dims, op=lambda x: x.sum(0)), "collectives", 1, **FOUR_RANKS),
+    Twin("dimensions of size 1", "last", *pair(with_dimension_of_size_1), *MISSES, promises=1, **AB),
+    Twin("dimensions of size 1", "first", *pair(with_dimension_of_size_1), *MISSES, promises=1, **BA),
+    Twin("dimensions of size 1", "two", *pair(with_dimension_of_size_1), *MISSES, promises=1, **ABC),
+    Lookalike(
         "dimensions of size 1",
-        "misses",
-        *pair(with_dimension_of_size_1),
-        "collectives",
-        0,
-        needs_times=True,
+        "one size of batches",
+        *pair(with_dimension_of_size_1, is_new=False),
+        NOTHING,
+        "nothing misses",
+        counted="calls",
         **AB,
+    ),
+    Lookalike(
+        "dimensions of size 1",
+        "part of the mesh",
+        *pair(with_dimension_of_size_1, of="a"),
+        NOTHING,
+        "the tensors are not on this dimension",
+        counted="misses",
+        **AB,
+    ),
+    Lookalike(
+        "dimensions of size 1",
+        "one dimension",
+        *pair(with_dimension_of_size_1),
+        NOTHING,
+        "it has no other dimension",
+        counted="misses",
+        names=("a",),
     ),
     Twin(
         "needless pair",
@@ -1346,5 +1368,4 @@ TABLE: list[Entry] = [
         counted="calls",
         is_quick=True,
     ),
-    Twin("modules", "gate", *pair(gates), "calls", 70, needs_times=True),
 ]

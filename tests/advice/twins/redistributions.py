@@ -203,6 +203,19 @@ def used_three_times(mesh: DeviceMesh, is_followed: bool) -> Step:
     return step
 
 
+def used_twice(mesh: DeviceMesh, is_followed: bool) -> Step:
+    x = sharded(mesh).requires_grad_()
+
+    def step() -> object:
+        first = gathered(x)
+        second = first if is_followed else gathered(x)
+        ((first * 2).sum() + (second * second).sum()).backward()
+        found, x.grad = x.grad, None
+        return found
+
+    return step
+
+
 def with_and_without_graph(mesh: DeviceMesh, is_followed: bool) -> Step:
     """Gather a weight for a metric without a graph, and again for the loss."""
     weight = parameter(sharded(mesh))
@@ -370,6 +383,19 @@ def exported(mesh: DeviceMesh, is_followed: bool, is_of_module: bool = False) ->
     def step() -> object:
         listed = [*module.state_dict().values()] if is_of_module else weights
         return in_bucket(listed) if is_followed else [each.full_tensor() for each in listed]
+
+    return step
+
+
+def first_with_nan(mesh: DeviceMesh, is_followed: bool) -> Step:
+    """Gather weights until one has an element that is not a number, as the first one has."""
+    weights: Any = parameters_of(mesh)
+    with torch.no_grad():
+        weights[0].fill_(torch.nan)
+
+    def step() -> object:
+        whole = in_bucket(weights) if is_followed else (each.full_tensor() for each in weights)
+        return next(number for number, each in enumerate(whole) if each.isnan().any())
 
     return step
 
@@ -648,6 +674,7 @@ def no_dimension(name: str, op: Callable[[Any], Any], **options: Any) -> Entry:
 
 TABLE: list[Entry] = [
     Twin("repeated", "three uses", *pair(used_three_times), "redistributions", 2, is_quick=True),
+    Twin("repeated", "with a gradient", *pair(used_twice), "redistributions", 2),
     Twin("inputs", "attention", *pair(attention), "redistributions", 8),
     Twin("inputs", "recomputed attention", *pair(attention, is_checkpointed=True), "redistributions", 12),
     Twin("repeated", "micro-batches", *pair(accumulated), "redistributions", 2),
@@ -729,6 +756,14 @@ TABLE: list[Entry] = [
         *pair(reduced_in_turn),
         Harm.OTHER_RESULTS,
         "weights are exported before the reduction",
+    ),
+    Lookalike(
+        "loops",
+        "stops at the first",
+        *pair(first_with_nan),
+        Harm.SAVES_NOTHING,
+        "one gather is one",
+        counted="collectives",
     ),
     Twin("loops", "uneven rows", *pair(uneven_rows), "collectives", 3),
     Lookalike(
