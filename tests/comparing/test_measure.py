@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from pytest_dtdispatch.advice import advise
 from pytest_dtdispatch.comparing.measure import run_and_measure_variants
 from pytest_dtdispatch.comparing.model import Compared, Variants
 from pytest_dtdispatch.rounds.plan import Plan
@@ -48,6 +49,23 @@ def test_only_different_work_is_reported_as_different(mesh: DeviceMesh) -> None:
     assert not found["same"].faster_than("one")
     assert {one.measurement.mesh for one in found.variants} == {"4"}
     assert all(15 <= len(one.samples.values) <= 30 for one in found.variants if one.samples)
+
+
+def test_variants_have_the_advice_of_counted_steps(mesh: DeviceMesh) -> None:
+    x: Any = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0)])
+
+    def twice() -> Any:
+        return x.redistribute(placements=[Replicate()]) + x.redistribute(placements=[Replicate()])
+
+    def once() -> Any:
+        whole = x.redistribute(placements=[Replicate()])
+        return whole + whole
+
+    found = compare(once=once, twice=twice)
+    steps = run_and_count(StepCalls("it", twice, 2, 2))
+    expected = advise(steps.steps, steps.warmup[-1])
+    assert [one.rule for one in expected] == ["repeated"]
+    assert [variant.advice for variant in found.variants] == [(), expected]
 
 
 def test_one_call_is_counted_in_the_steady_state(mesh: DeviceMesh) -> None:

@@ -6,10 +6,13 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from pytest_dtdispatch.advice import advise
 from pytest_dtdispatch.comparing.equality import call_variants
 from pytest_dtdispatch.comparing.model import CallCounts, Compared, ComparedVariant, Variants
 from pytest_dtdispatch.core.environment import tracers
@@ -31,7 +34,8 @@ from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.rounds.recorder import SampleRecorder
 from pytest_dtdispatch.rounds.signals import Signals
 from pytest_dtdispatch.rounds.timing import Prepare, Subject, gc_paused, time_row
-from pytest_dtdispatch.steps.counter import StepCounter
+from pytest_dtdispatch.steps.counter import CallNotes, StepCounter
+from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import group_backend, wait_for
 
@@ -162,17 +166,21 @@ class Turns:
             self._signals.is_open = False
         return [sample for sample, _, _ in timed]
 
-    def count(self, label: str) -> CallCounts:
-        """Count one call, without its preparation, on caches that only this variant filled."""
+    def count(self, label: str) -> list[StepCounts]:
+        """Count three calls on caches that only this variant filled; record the ops of the first."""
         self._fill(label)
         self._calls(label, max(REHEARSAL_CALLS, self.calls[label] + warmup_of_block(self.calls[label])))
-        subject, counter = self._subjects[label], StepCounter()
-        result = repeat_under(counter, subject, subject.prepare(), self._signals)
-        counts = counter.lap()
-        if subject.release:
-            subject.release(result)
-        lists = (counts.redistributions, counts.collective_runs, counts.wraps, counts.reads)
-        return CallCounts(counts.misses, *map(len, lists))
+        subject, counted = self._subjects[label], []
+        with StepCounter() as counter:
+            for is_recorded in (True, False, False):
+                args = subject.prepare()
+                counter.lap()
+                notes = CallNotes(counter) if is_recorded else nullcontext()
+                result = repeat_under(notes, subject, args, self._signals)
+                counted.append(counter.lap())
+                if subject.release:
+                    subject.release(result)
+        return counted
 
 
 def order_of_round(number: int, labels: Sequence[str]) -> list[str]:
@@ -200,20 +208,30 @@ def run_and_measure_variants(variants: Variants, caches: ShardingCaches, plan: P
 
     call_variants(variants, call)
     ran = {label: one.settled_again() for label, one in ran.items()}
-    figures, counts = _measured(ran, caches, plan)
+    figures, counted = _measured(ran, caches, plan)
     compared: list[ComparedVariant] = []
     for label in variants.functions:
         own = row_name(variants.name, label)
         mesh = ran[label].mesh
         backend = group_backend(device_of(mesh))
         row = Measurement(own, own, variants.name, mesh, Contains.COMPARED, 1, figures[label], backend)
-        compared.append(ComparedVariant(own, label, variants.name, row, counts.get(label)))
+        compared.append(_with_counts(ComparedVariant(own, label, variants.name, row), counted.get(label, ())))
     return Compared(variants.name, tuple(variants.functions), tuple(compared))
+
+
+def _with_counts(variant: ComparedVariant, counted: Sequence[StepCounts]) -> ComparedVariant:
+    """Return a variant with the counts of its last call, and advice on it."""
+    if not counted:
+        return variant
+    recorded, *others = counted
+    last = others[-1]
+    lists = (last.redistributions, last.collective_runs, last.wraps, last.reads)
+    return replace(variant, counts=CallCounts(last.misses, *map(len, lists)), advice=advise(others, recorded))
 
 
 def _measured(
     ran: Mapping[str, RanCallable | NotRepeatable], caches: ShardingCaches, plan: Plan
-) -> tuple[dict[str, Figures], dict[str, CallCounts]]:
+) -> tuple[dict[str, Figures], dict[str, list[StepCounts]]]:
     """Measure the variants that can be repeated; note for the others why they cannot."""
     figures: dict[str, Figures] = {}
     again: dict[str, RanCallable] = {}
@@ -225,14 +243,14 @@ def _measured(
     # All variants run with the same number of threads: torch recompiles if it changes.
     compiled, threads = any(one.is_compiled for one in again.values()), torch.get_num_threads()
     notes = (threads_note(threads),) if compiled and plan.one_thread and threads > 1 else ()
-    counts: dict[str, CallCounts] = {}
+    counted: dict[str, list[StepCounts]] = {}
     subjects = {label: one.subject for label, one in again.items()}
     one_thread, is_alone = plan.one_thread and not compiled, plan.agreement is None
     with repetitions([*again.values()], one_thread, is_alone=is_alone) as outcome:
         turns = Turns(subjects, caches, plan, outcome.signals)
         turns.take()
         for label in subjects:
-            counts[label] = turns.count(label)
+            counted[label] = turns.count(label)
     if failed := outcome.figures.notes:
         why = (f"{turns.at}: {failed[0]}",)
         return figures | dict.fromkeys(again, Figures(notes=why)), {}
@@ -241,4 +259,4 @@ def _measured(
         remark = f"each sample is {f'the median of {calls} calls' if calls > 1 else 'one call'}"
         samples = turns.recorders[label].samples()
         figures[label] = Figures(len(samples[0].values), samples, notes, (remark,), tracers())
-    return figures, counts
+    return figures, counted

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from pytest_dtdispatch.core.checks import check_callable, signature_mismatch
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State, traced_text
-from pytest_dtdispatch.core.results import OneRow, row_name
+from pytest_dtdispatch.core.results import Advice, OneRow, row_name
 from pytest_dtdispatch.core.text import TextEnum, escape_controls, nearest, shown
 from pytest_dtdispatch.errors import GateError, MeasurementError
 from pytest_dtdispatch.stats.intervals import paired_ratio
@@ -110,6 +110,7 @@ class ComparedVariant(OneRow):
         base_name: name of the comparison, ``mlp``.
         measurement: its row; a sample is the median of the block of calls in a round.
         counts: counts of one call; None if it cannot be repeated.
+        advice: advice on a call.
     """
 
     kind: ClassVar[str] = "compared"
@@ -118,6 +119,7 @@ class ComparedVariant(OneRow):
     base_name: str
     measurement: Measurement
     counts: CallCounts | None = None
+    advice: tuple[Advice, ...] = ()
 
     def metrics(self) -> Iterator[tuple[str, int]]:
         """Yield each count."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from typing import Any
 
 from pytest_dtdispatch.comparing.model import COUNTS, ComparedVariant, Outcome, ratio_of
@@ -74,7 +75,8 @@ def _line(variant: ComparedVariant, first: ComparedVariant, counts: Sequence[str
         outcome = ratio.outcome()
         text, tone = outcome.value, TONES.get(outcome, Tone.PLAIN)
     text = ", ".join(filter(None, (text, traced(row))))
-    return Line(variant.name, cells, text, notes_of(row, view), tone)
+    advice = [line for each in variant.advice for line in each.lines if not view.for_page]
+    return Line(variant.name, cells, text, (*notes_of(row, view), *advice), tone)
 
 
 def variants_data(variants: Sequence[ComparedVariant]) -> list[dict[str, Any]]:
@@ -99,4 +101,5 @@ KIND = Kind(
     type=ComparedVariant,
     has_own_table=True,
     data=variants_data,
+    advice=attrgetter("advice"),
 )
