@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import chain, groupby, pairwise
 
 from pytest_dtdispatch.advice.model import (
@@ -142,10 +142,10 @@ def gathered_again(observed: Observed) -> Iterator[Finding]:
     for gathers in of_contents:
         passes = {one.after for one in gathers}
         in_backward = any(map(is_backward, gathers))
-        if len(gathers) > 1 and (len(passes) > 1 or not in_backward):
+        if len(gathers) > 1 and (len(passes) > 1 or not in_backward) and _is_unused(observed, gathers):
             group = observed.groups[gathers[0].fsdp_group]
             is_written = values[group.number] > 1
-            by_change[_change_to_keep(group, len(passes), is_written)].append(gathers)
+            by_change[_change_to_keep(group, in_backward, is_written)].append(gathers)
     for change, groups in by_change.items():
         others = [one for gathers in groups for one in gathers[1:]]
         numbers = {one.fsdp_group for one in others}
@@ -162,9 +162,21 @@ def gathered_again(observed: Observed) -> Iterator[Finding]:
         )
 
 
-def _change_to_keep(group: FsdpGroup, passes: int, is_written: bool) -> str:
+def _is_unused(observed: Observed, gathers: Sequence[Collective]) -> bool:
+    """Return whether the program uses neither shards nor gradients of a group between its gathers.
+
+    While a group is gathered, its modules have other parameters, which are no DTensors, without gradients.
+    """
+    first, last = gathers[0], gathers[-1]
+    own = [one for one in observed.every(Collective) if one.fsdp_group == first.fsdp_group]
+    reduced = [one for one in own if one.kind != GATHER and first.after <= one.after <= last.after]
+    later = (one for one in reduced if one.after > reduced[0].after)
+    return first.uses == last.uses and all(one.accumulates for one in later)
+
+
+def _change_to_keep(group: FsdpGroup, in_backward: bool, is_written: bool) -> str:
     """Return the change that keeps a group gathered, with a placeholder for its modules."""
-    if passes == 1:
+    if not in_backward:
         before = "call set_reshard_after_forward(False) and unshard() on each group of {} before these calls"
         return f"{before}, and reshard() after them"
     keep = "call set_reshard_after_backward(False) on {} before all passes but the last"

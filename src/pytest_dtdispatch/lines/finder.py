@@ -262,6 +262,10 @@ class LineFinder(ForwardLines):
         """Return the function of torch that the user called, if its code runs; empty if theirs does."""
         return self._frames.called_by(sys._getframe(1))
 
+    def is_in_fsdp(self) -> bool:
+        """Return whether code of FSDP runs."""
+        return self._frames.is_in_fsdp(sys._getframe(1))
+
     def is_input(self, tensor: Any) -> bool:
         """Return whether a plan of ``parallelize_module`` converts an argument of the running module."""
         return self._frames.is_input(sys._getframe(1), tensor)

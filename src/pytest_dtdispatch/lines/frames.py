@@ -166,6 +166,11 @@ class Frames:
             return frame.f_code.co_name
         return "" if inner is None or frame is None else inner.f_code.co_name
 
+    def is_in_fsdp(self, frame: FrameType | None) -> bool:
+        """Return whether the innermost code that is not hidden is FSDP's."""
+        owner, _ = next(iter(self.outwards(frame)), (NOTHING, None))
+        return owner is FSDP
+
     def is_input(self, frame: FrameType | None, tensor: Any) -> bool:
         """Return whether a plan of ``parallelize_module`` converts an argument of the running forward."""
         is_planned = False

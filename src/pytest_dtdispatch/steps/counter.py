@@ -158,7 +158,12 @@ class StepCounter:
         self._lines = LineFinder(base)
         self._log: list[Called | _Propagated | AnyEvent] = []
         self._transfers = TransferRecorder(
-            self._lines.here, self._log, self._lines.record_node, self._lines.called_by, self._lines.is_input
+            self._lines.here,
+            self._log,
+            self._lines.record_node,
+            self._lines.called_by,
+            self._lines.is_input,
+            self._lines.is_in_fsdp,
         )
         self._flow = self._transfers.flow
         self._is_recorded = False  # whether all ops of the lap are recorded

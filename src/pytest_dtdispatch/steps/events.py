@@ -206,7 +206,9 @@ class Collective(StepEvent):
         group: ranks of its process group, such as ``0-3`` or ``0,4``.
         reduction: reduction of a collective that reduces, such as ``sum``; empty if unknown.
         contents: number of the values of the parameters that FSDP2 moves, equal if none was written to.
-        accumulates: whether FSDP2 adds the result to gradients of this step that nothing has used yet.
+        accumulates: whether FSDP2 adds the result to the gradients of its last reduction in this step, of the
+            same parameters and settings, which nothing has used since.
+        uses: number of ops and transfers outside of FSDP that took parameters of the group before.
         place: its source line; None if unknown.
     """
 
@@ -223,6 +225,7 @@ class Collective(StepEvent):
     reduction: str = field(default="", compare=False, kw_only=True, metadata=PROOF)
     contents: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     accumulates: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
+    uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
 
     @property
     def mesh_dims(self) -> tuple[str, ...]:

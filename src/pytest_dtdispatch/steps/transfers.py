@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -32,7 +32,7 @@ from pytest_dtdispatch.steps.events import (
 from pytest_dtdispatch.torchapi.autograd import is_in_backward, number_of, origins_of_logits
 from pytest_dtdispatch.torchapi.collectives import reduction_of
 from pytest_dtdispatch.torchapi.flow import DataFlow, Memory
-from pytest_dtdispatch.torchapi.fsdp import describe_groups, shards_of
+from pytest_dtdispatch.torchapi.fsdp import describe_groups, how_reduced, shards_of
 from pytest_dtdispatch.torchapi.mesh_dims import MESH_DIMS, group_among
 from pytest_dtdispatch.torchapi.observe import Conversion, Converter, fsdp_group_type, program_frame
 from pytest_dtdispatch.torchapi.ops import count_sharded_matrices, describe_optimizer, leaves_of, op_name
@@ -86,6 +86,23 @@ def exchange_of_shards(ran: Collective, nbytes: int, is_real: bool, is_simulated
     return replace(ran, kind="all_to_all", bytes=nbytes, elsewhere=fallback)
 
 
+@dataclass
+class Reduced:
+    """Last reduction of the gradients of an FSDP group.
+
+    Args:
+        group: the group.
+        contents: number of the values of its parameters.
+        how: settings of the reduction.
+        gradients: memory and number of uses of each gradient after the backward pass.
+    """
+
+    group: Any = field(compare=False)
+    contents: int
+    how: Hashable
+    gradients: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+
+
 class Running(threading.local):
     """The redistribution, conversion, collective and read that a thread runs."""
 
@@ -115,6 +132,7 @@ class TransferRecorder:
         record_node: function that records the line that created a node of autograd.
         called_by: function that returns the function of torch that the user called, if its code runs.
         is_input: function that returns whether a plan converts a tensor, an argument of the running module.
+        is_in_fsdp: function that returns whether code of FSDP runs.
 
     Attributes:
         flow: recorder of the flow of data, for steps whose ops are all recorded.
@@ -127,16 +145,17 @@ class TransferRecorder:
         record_node: Callable[[Any, CodePlace], None],
         called_by: Callable[[], str],
         is_input: Callable[[Any], bool],
+        is_in_fsdp: Callable[[], bool],
     ) -> None:
         self._here = here
         self._log = log
         self._record_node = record_node
         self._called_by = called_by
         self._is_input = is_input
-        self.flow = DataFlow(called_by)
+        self.flow = DataFlow(called_by, is_in_fsdp)
         self._passes = 0  # backward passes of the step that ended
         self._contents: dict[Hashable, int] = {}  # numbers of the values of all parameters of a group
-        self._reduced: dict[int, int] = {}  # contents of parameters at the last reduction, by group
+        self._reduced: dict[int, Reduced] = {}  # last reductions, by number of the group
         self._moves: list[Redistribution] = []  # of the step
         self._wrapped: list[Memory] = []  # of the tensors of its wraps and unwraps
         self._meshes: dict[Any, int] = {}
@@ -306,18 +325,20 @@ class TransferRecorder:
 
     def _proved_collective(self, ran: Collective, group: Any, values: Any) -> Collective:
         """Complete a collective of a step whose ops are recorded."""
-        contents, accumulates = 0, False
+        contents = uses = 0
+        accumulates = False
         if group is not None:
             shards = shards_of(group)
+            uses = sum(self.flow.of(each).outer_uses for each in shards)
             contents = self._contents.setdefault(
                 tuple(map(self._contents_of, shards)), len(self._contents) + 1
             )
             if ran.kind != "all_gather":
-                gradients = [one.grad for one in shards if one.grad is not None]
-                is_unused = all(self.flow.of(one).uses == 0 for one in gradients)
-                accumulates = bool(gradients) and is_unused and self._reduced.get(ran.fsdp_group) == contents
-                self._reduced[ran.fsdp_group] = contents
+                reduced = Reduced(group, contents, how_reduced(group))
+                last, self._reduced[ran.fsdp_group] = self._reduced.get(ran.fsdp_group), reduced
+                accumulates = last == reduced and last.gradients == self._gradients_of(group) != ()
         tensors = [] if ran.is_redistributing else [found for each in values for found in _tensors(each)]
+        self.flow.use(tensors if group is None else ())
         depth = self.flow.transfer(tensors, tensors)
         self.flow.write(tensors)
         return replace(
@@ -327,7 +348,13 @@ class TransferRecorder:
             reduction=reduction_of(sys._getframe(1), values),
             contents=contents,
             accumulates=accumulates,
+            uses=uses,
         )
+
+    def _gradients_of(self, group: Any) -> tuple[tuple[int, int], ...]:
+        """Return memory and number of uses of each gradient of a group."""
+        gradients = (shard.grad for shard in shards_of(group) if shard.grad is not None)
+        return tuple((memory_address(each), self.flow.of(each).uses) for each in gradients)
 
     def on_collective(self, kind: str, collective: Function, *args: Any, **kwargs: Any) -> Any:
         """Record a collective; a nested one is part of the outer one."""
@@ -451,6 +478,8 @@ class TransferRecorder:
         finally:
             self._passes += is_outermost
             observe_marked()
+            for reduced in self._reduced.values() if is_outermost and self.flow.is_on else ():
+                reduced.gradients = self._gradients_of(reduced.group)
 
     def on_read(self, run: Function, name: str, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         """Record a read of a tensor by the host; nested reads are part of it."""

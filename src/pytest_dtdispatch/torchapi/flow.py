@@ -49,7 +49,10 @@ class Memory:
         own_writes: number of these outside of optimizers.
         uses: number of ops outside of backward that took it as an argument.
         all_uses: number of ops that did; views are no uses.
-        plain_uses: number of ops outside of optimizers that took a plain tensor with this memory.
+        plain_uses: number of ops, reads and collectives outside of optimizers that took a plain tensor with
+            this memory.
+        outer_uses: number of ops, reads and transfers outside of FSDP that took it.
+        is_observed: whether the program has a hook on its gradient, or asks autograd for it.
         is_new: whether an op of the step created it.
         loops: ops and lines whose writes its values depend on.
         chain: numbers of the redistributions from whose results only elementwise ops lead to it.
@@ -61,6 +64,8 @@ class Memory:
     uses: int = 0
     all_uses: int = 0
     plain_uses: int = 0
+    outer_uses: int = 0
+    is_observed: bool = False
     is_new: bool = False
     loops: frozenset[tuple[str, CodePlace]] = frozenset()
     chain: frozenset[int] = NO_MOVES
@@ -122,6 +127,7 @@ class DataFlow:
 
     Args:
         called_by: function that returns the function of torch that the user called, if its code runs.
+        is_in_fsdp: function that returns whether code of FSDP runs.
 
     Attributes:
         is_on: whether all ops of the step are recorded.
@@ -129,8 +135,8 @@ class DataFlow:
         calls: calls of ops on DTensors in the step, by op and line.
     """
 
-    def __init__(self, called_by: Callable[[], str]) -> None:
-        self._called_by = called_by
+    def __init__(self, called_by: Callable[[], str], is_in_fsdp: Callable[[], bool]) -> None:
+        self._called_by, self._is_in_fsdp = called_by, is_in_fsdp
         self.is_on = False
         self.begin_step()
 
@@ -190,12 +196,27 @@ class DataFlow:
     def _use(self, tensors: Sequence[Any], place: CodePlace) -> None:
         # A hook of the user runs in backward as well.
         is_outside = not is_in_backward() or not self._called_by()
-        is_step = place.phase is Phase.OPTIMIZER
+        is_step, is_outer = place.phase is Phase.OPTIMIZER, not self._is_in_fsdp()
         for tensor in tensors:
             memory = self.of(tensor)
             memory.all_uses += 1
             memory.uses += is_outside
+            memory.outer_uses += is_outer
             memory.plain_uses += is_outside and not is_step and not is_dtensor(tensor)
+
+    def use(self, tensors: Iterable[Any]) -> None:
+        """Record that the host or a collective of the program takes tensors."""
+        for tensor in tensors if self.is_on else ():
+            memory = self.of(tensor)
+            memory.uses += 1
+            memory.all_uses += 1
+            memory.outer_uses += 1
+            memory.plain_uses += not is_dtensor(tensor)
+
+    def observe_gradients(self, tensors: Iterable[Any]) -> None:
+        """Record that the program observes the gradients of tensors."""
+        for tensor in tensors if self.is_on else ():
+            self.of(tensor).is_observed = True
 
     def _note_call(self, func: Any, args: Any, tensors: Sequence[Any], place: CodePlace) -> None:
         """Record a call of an op on DTensors at a line."""
@@ -239,6 +260,7 @@ class DataFlow:
         """Record a redistribution; return the tensors behind it."""
         depth = self.transfer([source], [result])
         memory = self.of(source)
+        memory.outer_uses += 1
         earlier = memory.chain if all(map(self._is_unused, memory.chain)) else NO_MOVES
         if memory_address(result) != memory_address(source):
             self._memory[memory_address(result)] = Memory(depth + 1, is_new=True)
@@ -255,9 +277,8 @@ class DataFlow:
         """Record that the host has read a tensor; return its depth."""
         if not self.is_on:
             return 0
+        self.use([tensor])
         memory = self.of(tensor)
-        memory.uses += 1
-        memory.all_uses += 1
         for value in leaves_of([result], {}):
             if type(value) in NUMBERS and value not in (0, 1):
                 self._values[value] = memory.depth

@@ -31,6 +31,17 @@ def shards_of(group: Any) -> list[Any]:
     return [each.sharded_param for each in group.fsdp_params]
 
 
+def how_reduced(group: Any) -> Hashable:
+    """Return the settings of a group's reductions: two reductions can be one only if these are equal."""
+    names = (
+        "gradient_divide_factor",
+        "force_sum_reduction_for_comms",
+        "_all_reduce_hook",
+        "reduce_scatter_reduce_op",
+    )
+    return tuple(getattr(group, name, None) for name in names)
+
+
 def _name(group: Any) -> str:
     return str(getattr(group, "_module_fqn", "") or "")
 
