@@ -137,23 +137,31 @@ def test_narrow_sums_need_a_dtype_of_reductions(sums_in: str, has_dtype: bool) -
 
 
 @pytest.mark.parametrize(
-    ("events", "words"),
+    ("events", "stays_gathered", "words"),
     [
-        (gathers(2, 2), "call set_reshard_after_forward(False) and unshard() on each group of"),
-        ([*gathers(2), *gathers(2, after=1)], "call set_reshard_after_backward(False)"),
-        ([*one_pass(2, kinds=()), *one_pass(2, after=1, kinds=())], "pass reshard_after_forward=False, and"),
+        (gathers(2, 2), False, "call set_reshard_after_forward(False) and unshard() on each group of"),
+        ([*gathers(2), *gathers(2, after=1)], False, "call set_reshard_after_forward(False) and unshard()"),
+        ([*gathers(2), *gathers(2, after=1)], True, "call set_reshard_after_backward(False)"),
+        (
+            [*one_pass(2, kinds=()), *one_pass(2, after=1, kinds=())],
+            False,
+            "pass reshard_after_forward=False, and",
+        ),
     ],
-    ids=["one pass", "between passes", "in forward and backward"],
+    ids=["one pass", "forward in several passes", "gathered until backward", "in forward and backward"],
 )
-def test_change_keeps_a_group_gathered_as_long_as_needed(events: list[AnyEvent], words: str) -> None:
-    [advice] = found(*events)
+def test_change_keeps_a_group_gathered_as_long_as_needed(
+    events: list[AnyEvent], stays_gathered: bool, words: str
+) -> None:
+    [advice] = found(*events, groups=[replace(one, stays_gathered=stays_gathered) for one in BLOCKS])
     assert (advice.rule, words in advice.change) == ("kept gathered", True)
     assert f"keeps {2**20:,} bytes" in advice.change
 
 
 def test_gathers_of_written_parameters_end_before_each_write() -> None:
     first, second = ([*gathers(2, after=2 * n), *gathers(2, after=2 * n + 1)] for n in range(2))
-    [advice] = found(*first, *(replace(one, contents=7) for one in second))
+    groups = [replace(one, stays_gathered=True) for one in BLOCKS]
+    [advice] = found(*first, *(replace(one, contents=7) for one in second), groups=groups)
     assert "before all passes but the last before each write to them" in advice.change
 
 

@@ -852,4 +852,4 @@ def test_arbitrary_events_have_valid_advice(
 def test_written_result_is_not_shared() -> None:
     first, again = gathered(1), gathered(1)
     assert rules(first, again) == [("repeated", 1)]
-    assert rules(first, replace(again, is_result_written=True)) == [("repeated", 0)]
+    assert rules(first, replace(again, is_result_unique=True)) == [("repeated", 0)]

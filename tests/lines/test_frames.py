@@ -37,20 +37,32 @@ def test_code_of_torch_between_a_call_and_its_line(file: str, name: str, called:
 
 class Block(torch.nn.Module):
     def forward(self, x: Any, convert: Any, *, y: Any = None) -> Any:
-        return convert(x), y is not None and convert(y), convert(torch.ones(1))
+        return [convert(each) for each in (x, y, torch.ones(1))]
 
 
 class NormedBlock(torch.nn.Module):
     def forward(self, x: Any, convert: Any) -> Any:
         x = x * 2
-        return convert(x)
+        return (lambda: convert(x))()
+
+
+class ShapedBlock(torch.nn.Module):
+    def forward(self, x: Any, convert: Any) -> Any:
+        return convert(x), x.shape
 
 
 def test_plan_converts_arguments_of_a_forward() -> None:
     path = str(Path(torch.__file__).parent / "distributed/tensor/parallel/style.py")
-    namespace: dict[str, Any] = {"sys": sys, "is_input": Frames().is_input}
-    exec(compile("def convert(x): return is_input(sys._getframe(), x)", path, "exec"), namespace)
-    x, convert = torch.ones(1), namespace["convert"]
-    assert Block()(x, convert, y=torch.ones(1)) == (True, True, False)
-    assert not NormedBlock()(x, convert)
-    assert not Block()(x, lambda each: Frames().is_input(sys._getframe(), each))[0]
+    namespace: dict[str, Any] = {"sys": sys, "input_of": Frames().input_of}
+    exec(compile("def convert(x): return input_of(sys._getframe(), x)", path, "exec"), namespace)
+    x, y, convert = torch.ones(1), torch.ones(1), namespace["convert"]
+    found = Block()(x, convert, y=y)
+    assert [each and (each.name, each.positional, each.attributes) for each in found] == [
+        ("x", 2, frozenset()),
+        ("y", 2, frozenset()),
+        None,
+    ]
+    assert ShapedBlock()(x, convert)[0].attributes == {"shape"}
+    assert Block()(x, convert, y=x)[0] is None  # which of both?
+    assert NormedBlock()(x, convert) is None
+    assert Block()(x, lambda each: Frames().input_of(sys._getframe(), each))[0] is None

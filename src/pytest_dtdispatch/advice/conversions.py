@@ -34,18 +34,18 @@ def wrapped_parameters(observed: Observed) -> Iterator[Finding]:
 
 def converted_inputs(observed: Observed) -> Iterator[Finding]:
     """Advise if a parallel plan converts an argument of a module for several modules inside it."""
-    wraps = grouped(
-        (one for one in observed.last(Wrapping) if one.tensor_number), lambda one: one.tensor_number
-    )
-    planned = chain(*(same for same in wraps if all(one.is_input and not one.plain_uses for one in same)))
+    wraps = [one for one in observed.last(Wrapping) if one.input]
+    planned = (one for one in wraps if not (one.plain_uses or one.own_conversions))
+    moves = [one for one in observed.last(Redistribution) if one.via and not one.is_implied]
     change = "use PrepareModuleInput for this module in the plan"
     for groups in _repeated(planned):
-        lines = {(one.place, one.tensor, one.placements) for one in chain(*groups)}
-        own = (one for one in observed.last(Redistribution) if one.via and not one.is_implied)
-        moved = [one for one in own if (one.place, one.tensor, one.source) in lines]
-        yield _saving(
-            observed, groups, moved, f"{change}, and omit input_layouts inside it" if moved else change
-        )
+        every = [*chain(*groups)]
+        lines = {(one.place, one.tensor, one.placements) for one in every}
+        moved = [one for one in moves if (one.place, one.tensor, one.source) in lines]
+        if not moved:
+            yield _saving(observed, groups, moved, change)
+        elif len(moved) == len(every) and len({one.target for one in moved}) == 1:
+            yield _saving(observed, groups, moved, f"{change}, and omit input_layouts inside it")
 
 
 def repeated_conversions(observed: Observed) -> Iterator[Finding]:
@@ -60,7 +60,8 @@ def _repeated(events: Iterable[Wrapping]) -> list[list[list[Wrapping]]]:
     """Group repeated conversions of one tensor, and those that differ only by layer or phase."""
 
     def key(one: Wrapping) -> Hashable:
-        return one.name, one.tensor_number, one.tensor, one.mesh, one.placements, phase_of(one)
+        same = one.name, one.tensor_number, one.tensor, one.mesh, one.placements, one.options
+        return *same, one.input, phase_of(one)
 
     repeated = (group for group in grouped(events, key) if len(group) > 1)
     return layered(repeated, lambda one: (one.name, one.tensor))
@@ -70,7 +71,7 @@ def _saving(
     observed: Observed, groups: Sequence[Sequence[Wrapping]], moved: Sequence[Redistribution], change: str
 ) -> Finding:
     """Return advice to convert once, with the redistributions of the results and of gradients."""
-    first, saved = groups[0][0], repeats_of(groups)
+    first, every, saved = groups[0][0], [*chain(*groups)], repeats_of(groups)
     after = repeats_of(grouped(moved, lambda one: (one.tensor_number, one.target)))
     same = [*saved.same, *after.same]
     redistributions = [*after.every, *observed.gradients_of(same, Redistribution)]
@@ -80,9 +81,9 @@ def _saving(
     seen = f"{first.tensor} {' '.join(first.placements)} given to {first.name} {times_text(groups)}"
     calls = [*saved.every, *observed.gradients_of(saved.same, Wrapping), *redistributions]
     return Finding(
-        [*chain(*groups)],
+        every,
         seen,
-        change if observed.is_proved else "",
+        change if observed.is_proved and not any(one.is_result_unique for one in every) else "",
         count,
         unit,
         of,

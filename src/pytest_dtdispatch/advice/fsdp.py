@@ -144,8 +144,8 @@ def gathered_again(observed: Observed) -> Iterator[Finding]:
         in_backward = any(map(is_backward, gathers))
         if len(gathers) > 1 and (len(passes) > 1 or not in_backward) and _is_unused(observed, gathers):
             group = observed.groups[gathers[0].fsdp_group]
-            is_written = values[group.number] > 1
-            by_change[_change_to_keep(group, in_backward, is_written)].append(gathers)
+            has_backward, is_written = in_backward or group.stays_gathered, values[group.number] > 1
+            by_change[_change_to_keep(group, has_backward, is_written)].append(gathers)
     for change, groups in by_change.items():
         others = [one for gathers in groups for one in gathers[1:]]
         numbers = {one.fsdp_group for one in others}
@@ -174,9 +174,9 @@ def _is_unused(observed: Observed, gathers: Sequence[Collective]) -> bool:
     return first.uses == last.uses and all(one.accumulates for one in later)
 
 
-def _change_to_keep(group: FsdpGroup, in_backward: bool, is_written: bool) -> str:
+def _change_to_keep(group: FsdpGroup, has_backward: bool, is_written: bool) -> str:
     """Return the change that keeps a group gathered, with a placeholder for its modules."""
-    if not in_backward:
+    if not has_backward:
         before = "call set_reshard_after_forward(False) and unshard() on each group of {} before these calls"
         return f"{before}, and reshard() after them"
     keep = "call set_reshard_after_backward(False) on {} before all passes but the last"

@@ -37,7 +37,7 @@ def _implied(observed: Observed) -> list[Redistribution]:
 def _explicit(observed: Observed) -> list[Redistribution]:
     """Return redistributions at lines of the program, except those of gradients, which have no number."""
     explicit = (one for one in observed.last(Redistribution) if not one.is_implied)
-    return [one for one in explicit if one.tensor_number and (one.is_input or not one.via)]
+    return [one for one in explicit if one.tensor_number and (one.input or not one.via)]
 
 
 def _is_partial(placements: Sequence[str]) -> bool:
@@ -62,8 +62,8 @@ def _saving(
 
     Those of the same pass are omitted with the redistributions of their gradients.
     """
-    is_written = any(isinstance(one, Redistribution) and one.is_result_written for one in events)
-    proved = change if observed.is_proved and not is_written else ""
+    is_unique = any(isinstance(one, Redistribution) and one.is_result_unique for one in events)
+    proved = change if observed.is_proved and not is_unique else ""
     every = [*saved.every, *observed.gradients_of(saved.same, Redistribution)]
     return observed.saving(events, seen, proved, every, claims=every)
 
@@ -106,7 +106,9 @@ def _undone_finding(
 
 def repeated_redistributions(observed: Observed) -> Iterator[Finding]:
     """Advise if a tensor is redistributed several times to the same placements, as for q, k and v."""
-    same = grouped(_explicit(observed), lambda one: (one.tensor_number, one.mesh, one.target, phase_of(one)))
+    same = grouped(
+        _explicit(observed), lambda one: (one.tensor_number, one.mesh, one.target, one.options, phase_of(one))
+    )
     repeated = (group for group in same if len(group) > 1)
     for groups in layered(repeated, lambda one: (one.tensor, one.source, one.target)):
         seen = f"{_moved_text(groups[0][0])} redistributed {times_text(groups)}"

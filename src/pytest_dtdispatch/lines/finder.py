@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.core.text import ask
-from pytest_dtdispatch.lines.frames import Frames, StackView, view_stack
+from pytest_dtdispatch.lines.frames import Frames, ModuleInput, StackView, view_stack
 from pytest_dtdispatch.torchapi import observe
 from pytest_dtdispatch.torchapi.autograd import (
     is_in_backward,
@@ -266,9 +266,9 @@ class LineFinder(ForwardLines):
         """Return whether code of FSDP runs."""
         return self._frames.is_in_fsdp(sys._getframe(1))
 
-    def is_input(self, tensor: Any) -> bool:
-        """Return whether a plan of ``parallelize_module`` converts an argument of the running module."""
-        return self._frames.is_input(sys._getframe(1), tensor)
+    def input_of(self, tensor: Any) -> ModuleInput | None:
+        """Return the argument of the running module that a plan of ``parallelize_module`` converts."""
+        return self._frames.input_of(sys._getframe(1), tensor)
 
     def record(self) -> CodePlace:
         """Return the line that the current thread runs, and record it for the latest node.

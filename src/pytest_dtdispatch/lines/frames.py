@@ -8,6 +8,7 @@ import os
 import sysconfig
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeVar
@@ -36,6 +37,7 @@ CALLING = ("distributed/tensor/", "_tensor.py", "functional.py", "_ops.py", "_co
 # Further files of torch whose functions do what their arguments say.
 THIN = ("nn/", "autograd/", "utils/_contextlib.py", "optim/optimizer.py", "_dynamo/eval_frame.py")
 THIN_DISTRIBUTED = ("distributed_c10d.py", "c10d_logger.py", "_functional_collectives.py")
+COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
 INSTALLED = ("site-packages", "dist-packages")  # folders of libraries
 
 
@@ -171,17 +173,31 @@ class Frames:
         owner, _ = next(iter(self.outwards(frame)), (NOTHING, None))
         return owner is FSDP
 
-    def is_input(self, frame: FrameType | None, tensor: Any) -> bool:
-        """Return whether a plan of ``parallelize_module`` converts an argument of the running forward."""
+    def input_of(self, frame: FrameType | None, tensor: Any) -> ModuleInput | None:
+        """Return the argument of a running forward that a plan of ``parallelize_module`` converts.
+
+        It is None if the tensor is not, or not only, one argument, or if the code of the forward does more
+        with this argument than to pass it on.
+        """
         is_planned = False
         while frame is not None and self.owner(frame.f_code) is not USER:
             is_planned |= self._is_of_plan(frame.f_code)
             frame = frame.f_back
+        while frame is not None and frame.f_code.co_name in COMPREHENSIONS:
+            frame = frame.f_back
         if not is_planned or frame is None or frame.f_code.co_name != "forward":
-            return False
+            return None
         code, variables = frame.f_code, frame.f_locals
-        arguments = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]) - assigned_names(code)
-        return any(variables.get(name) is tensor for name in arguments)
+        arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        names = [name for name in arguments if variables.get(name) is tensor]
+        caller = frame.f_back  # Module._call_impl
+        if len(names) != 1 or caller is None or "kwargs" not in caller.f_locals:
+            return None
+        uses = uses_of_variable(code, names[0])
+        given, named = caller.f_locals.get("args", ()), caller.f_locals["kwargs"]
+        return (
+            None if uses is None else ModuleInput(variables[arguments[0]], names[0], named, len(given), uses)
+        )
 
     def _is_of_plan(self, code: CodeType) -> bool:
         return code.co_filename.startswith(self._plans)
@@ -211,11 +227,38 @@ class Frames:
         return FrameOwner.USER
 
 
-def assigned_names(code: CodeType) -> set[str]:
-    """Return the local variables that code assigns to."""
-    stores = (each.argval for each in dis.get_instructions(code) if each.opname.startswith("STORE_FAST"))
-    # Since Python 3.13 one instruction may assign to two, or assign to one and load another.
-    return {name for names in stores for name in ([names] if isinstance(names, str) else names)}
+class ModuleInput(NamedTuple):
+    """An argument of a running forward.
+
+    Args:
+        module: the module.
+        name: name of the argument.
+        call: keyword arguments of the call, an object of its own for each call.
+        positional: number of positional arguments of the call.
+        attributes: attributes of the argument that the code of the forward reads.
+    """
+
+    module: Any
+    name: str
+    call: dict[str, Any]
+    positional: int
+    attributes: frozenset[str]
+
+
+def uses_of_variable(code: CodeType, name: str) -> frozenset[str] | None:
+    """Return the attributes of a variable that code reads; None if the code assigns to the variable."""
+    attributes = set()
+    for each, following in pairwise(dis.get_instructions(code)):  # the last one returns or raises
+        # Since Python 3.13 one instruction may load or store two variables.
+        names = each.argval if isinstance(each.argval, tuple) else (each.argval,)
+        if name in names and each.opname.startswith(("STORE_", "DELETE_")):
+            return None
+        is_loaded = names[-1] == name and each.opname.startswith("LOAD_")
+        if is_loaded and following.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            attributes.add(str(following.argval))
+    inner = (each for each in code.co_consts if isinstance(each, CodeType) and name in each.co_freevars)
+    found = [uses_of_variable(each, name) for each in inner]
+    return None if None in found else frozenset(attributes).union(*filter(None, found))
 
 
 def running_instance(frame: FrameType | None, kind: type[T]) -> T | None:

@@ -162,7 +162,7 @@ class StepCounter:
             self._log,
             self._lines.record_node,
             self._lines.called_by,
-            self._lines.is_input,
+            self._lines.input_of,
             self._lines.is_in_fsdp,
         )
         self._flow = self._transfers.flow

@@ -50,8 +50,11 @@ class StepEvent:
         depth: length of the longest chain of transfers, and of reads whose values were used, that its tensors
             depend on: events of equal depth do not depend on each other.
         after: number of backward passes of the step that had ended.
-        is_input: whether a plan of ``parallelize_module`` converts an argument of the running module for one
-            inside it.
+        input: number of the argument of the running module that a plan of ``parallelize_module`` converts for
+            a module inside it, unique for each call; 0 if it converts none.
+        options: arguments of its conversion other than tensors, as text.
+        is_result_unique: whether no equal result can take the place of its result: the program writes to it,
+            observes its gradient, or holds it after the step.
         node: number of the node of autograd that its conversion creates, or whose backward contains it; None
             without one.
     """
@@ -63,7 +66,9 @@ class StepEvent:
     via: str = field(default="", compare=False, kw_only=True, metadata=PROOF)
     depth: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     after: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
-    is_input: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
+    options: str = field(default="", compare=False, kw_only=True, metadata=PROOF)
+    is_result_unique: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
+    input: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     node: int | None = field(default=None, compare=False, kw_only=True, metadata=PROOF)
 
     @property
@@ -142,7 +147,6 @@ class Redistribution(StepEvent):
         uses: number of ops that use the tensor in the step.
         own_writes: number of writes to the tensor in the step outside of optimizers.
         result_uses: number of ops that use the result.
-        is_result_written: whether an op writes to the result, which is not memory of the tensor.
         output_uses: number of ops that use the result of the op that implied it.
         other_uses: number of ops in forward, other than elementwise ones, that use the result, or what
             elementwise ops make of it.
@@ -174,7 +178,6 @@ class Redistribution(StepEvent):
     uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     own_writes: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     result_uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
-    is_result_written: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
     output_uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     other_uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     free_dims: tuple[int, ...] = field(default=(), compare=False, kw_only=True, metadata=PROOF)
@@ -254,7 +257,9 @@ class Wrapping(StepEvent):
         tensor_number: number of the local or full tensor, equal if nothing was written to it in between; 0 in
             backward, or if unknown.
         is_parameter: whether the tensor is a parameter.
-        plain_uses: number of ops in the step, outside of optimizers, that take the memory as a plain tensor.
+        plain_uses: number of ops, reads and collectives in the step, outside of optimizers, that take the
+            memory as a plain tensor.
+        own_conversions: number of conversions of the memory that no plan makes.
         mesh: number of the mesh; 0 if unknown.
         place: its source line; None if unknown.
     """
@@ -267,6 +272,7 @@ class Wrapping(StepEvent):
     tensor_number: int = field(default=0, compare=False)
     is_parameter: bool = field(default=False, compare=False)
     plain_uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
+    own_conversions: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     mesh: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
 
     def __str__(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pytest_dtdispatch.core.events import CodePlace, FsdpGroup, OptimizerStep, Phase
-from pytest_dtdispatch.lines.frames import running_frame, running_instance
+from pytest_dtdispatch.lines.frames import ModuleInput, running_frame, running_instance
 from pytest_dtdispatch.replay.call import dtype_text, placement_text, spec_text
 from pytest_dtdispatch.steps.events import (
     EXPLICIT,
@@ -31,7 +31,8 @@ from pytest_dtdispatch.steps.events import (
 )
 from pytest_dtdispatch.torchapi.autograd import is_in_backward, number_of, origins_of_logits
 from pytest_dtdispatch.torchapi.collectives import reduction_of
-from pytest_dtdispatch.torchapi.flow import DataFlow, Memory
+from pytest_dtdispatch.torchapi.flow import Conversion as Converted
+from pytest_dtdispatch.torchapi.flow import DataFlow
 from pytest_dtdispatch.torchapi.fsdp import describe_groups, how_reduced, shards_of
 from pytest_dtdispatch.torchapi.mesh_dims import MESH_DIMS, group_among
 from pytest_dtdispatch.torchapi.observe import Conversion, Converter, fsdp_group_type, program_frame
@@ -53,6 +54,7 @@ from pytest_dtdispatch.torchapi.tensors import (
     memory_address,
     shards_of_simulated_ranks,
     spec_type,
+    tensors_in,
     version_of,
 )
 
@@ -65,6 +67,9 @@ REDUCING = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 CHECKING = ("item", "equal")
 # Reads that move values to the host, which may use them later; others return a shape that depends on values.
 TO_THE_HOST = ("item", "tolist", "numpy", "cpu", "print", "pickle")
+# Attributes of a tensor that a DTensor in its place has too: only a replicated one has the same shape.
+SAME = frozenset(("ndim", "dim", "dtype", "device", "requires_grad"))
+SAME_IF_WHOLE = SAME | {"shape", "size", "numel"}
 EXPORTING = ("numpy",)  # reads whose result shares the memory of a tensor on a CPU
 # An op of this loss that needs all classes of a sample.
 LOSS, SOFTMAX = torch.nn.functional.cross_entropy.__code__, "_log_softmax."
@@ -112,6 +117,7 @@ class Running(threading.local):
     redistributed: Any = None  # the DTensor whose redistribution is explicit
     has_gradient = False  # whether autograd records it
     node: int | None = None  # number of the node of autograd of the conversion
+    options = ""  # its arguments other than tensors
     collectives: tuple[Collective, ...] = ()  # of the redistribution
     is_in_collective = False
     exchange: Callable[[Collective], Collective] | None = None  # how an exchange of shards is counted
@@ -131,7 +137,7 @@ class TransferRecorder:
         log: list to which events are appended.
         record_node: function that records the line that created a node of autograd.
         called_by: function that returns the function of torch that the user called, if its code runs.
-        is_input: function that returns whether a plan converts a tensor, an argument of the running module.
+        input_of: function that returns the argument of the running module that a plan converts.
         is_in_fsdp: function that returns whether code of FSDP runs.
 
     Attributes:
@@ -144,20 +150,24 @@ class TransferRecorder:
         log: list[Any],
         record_node: Callable[[Any, CodePlace], None],
         called_by: Callable[[], str],
-        is_input: Callable[[Any], bool],
+        input_of: Callable[[Any], ModuleInput | None],
         is_in_fsdp: Callable[[], bool],
     ) -> None:
         self._here = here
         self._log = log
         self._record_node = record_node
         self._called_by = called_by
-        self._is_input = is_input
+        self._input_of = input_of
+        self._inputs: dict[tuple[int, int, str], int] = {}  # numbers of arguments of calls of modules
+        self._module_calls: list[ModuleInput] = []
+        self._positional: dict[int, set[int]] = {}  # numbers of positional arguments of calls of a module
         self.flow = DataFlow(called_by, is_in_fsdp)
         self._passes = 0  # backward passes of the step that ended
         self._contents: dict[Hashable, int] = {}  # numbers of the values of all parameters of a group
         self._reduced: dict[int, Reduced] = {}  # last reductions, by number of the group
         self._moves: list[Redistribution] = []  # of the step
-        self._wrapped: list[Memory] = []  # of the tensors of its wraps and unwraps
+        self._referred: list[Converted] = []  # those since the last backward pass
+        self._wrapped: list[Converted] = []  # tensors of its wraps and unwraps
         self._meshes: dict[Any, int] = {}
         self._running = Running()
         self.origins = Origins(self._note_optimizer)
@@ -233,6 +243,7 @@ class TransferRecorder:
             moved,
             **self._proof(self._running.redistributed),
             node=self._running.node,
+            options=self._running.options,
             depth=move.depth,
             result_number=self._numbers.of_contents(
                 result, 0, self._running.has_gradient, *self.flow.versions(result)
@@ -267,7 +278,11 @@ class TransferRecorder:
         self._stepped.clear()
         self._moves.clear()
         self._wrapped.clear()
+        self._referred.clear()
         self._reduced.clear()
+        self._inputs.clear()
+        self._module_calls.clear()
+        self._positional.clear()
 
     def _note_optimizer(self, optimizer: Optimizer) -> None:
         if self.flow.is_on:
@@ -283,6 +298,9 @@ class TransferRecorder:
     def completed(self, events: Iterable[Any]) -> Iterator[Any]:
         """Complete the events of a step whose ops were recorded with uses of their tensors."""
         moves, sources = iter(self.flow.moves), iter(self._wrapped)
+        # PrepareModuleInput takes one number of positional arguments.
+        varied = {module for module, counts in self._positional.items() if len(counts) > 1}
+        refused = {number for (module, *_), number in self._inputs.items() if module in varied}
         for event in events:
             if isinstance(event, Redistribution):
                 move = next(moves)
@@ -291,12 +309,19 @@ class TransferRecorder:
                     uses=move.source.all_uses,
                     own_writes=move.source.own_writes,
                     result_uses=move.result.all_uses,
-                    is_result_written=move.result is not move.source and move.result.writes > 0,
+                    is_result_unique=move.is_result_unique,
                     output_uses=sum(each.all_uses for each in move.outputs),
                     other_uses=move.others,
                 )
             elif isinstance(event, Wrapping):
-                yield replace(event, plain_uses=next(sources).plain_uses)
+                wrapped = next(sources)
+                yield replace(
+                    event,
+                    input=0 if event.input in refused else event.input,
+                    plain_uses=wrapped.source.plain_uses,
+                    own_conversions=wrapped.source.own_conversions,
+                    is_result_unique=wrapped.is_result_unique,
+                )
             else:
                 yield event
 
@@ -422,9 +447,14 @@ class TransferRecorder:
         if converter.kind is Conversion.REDISTRIBUTE:
             explicit = None if converter.is_backward else first_tensor(args)
             events = len(self._log)
-            with patch.multiple(self._running, redistributed=explicit, has_gradient=has_gradient, node=node):
+            running: dict[str, Any] = {"redistributed": explicit, "has_gradient": has_gradient, "node": node}
+            if self.flow.is_on:
+                running["options"] = _options(args, kwargs)
+            with patch.multiple(self._running, **running):
                 result = convert(*args, **kwargs)
             last = self._log[-1] if len(self._log) > events else None
+            if self.flow.is_on and explicit is not None and isinstance(last, Redistribution):
+                self._refer(self.flow.moves[-1], result)
             if has_gradient and explicit is not None:
                 moved = last if isinstance(last, Redistribution) else None
                 if moved is not None:
@@ -453,9 +483,15 @@ class TransferRecorder:
                 self.origins.mark_device(wrapped)
             proof: dict[str, Any] = {}
             if self.flow.is_on:
-                proof = {**self._proof(source), "node": node}
+                proof = {**self._proof(source, all(each == "R" for each in placements)), "node": node}
                 proof["mesh"] = self._mesh_number(wrapped.device_mesh)
-                self._wrapped.append(self.flow.of(wrapped if source is None else source))
+                proof["options"] = _options(args, kwargs)
+                converted = Converted(
+                    self.flow.of(wrapped if source is None else source), self.flow.of(results[0])
+                )
+                self._refer(converted, results[0])
+                converted.source.own_conversions += source is not None and not proof["via"]
+                self._wrapped.append(converted)
             self._log.append(
                 event(converter.name, text, placements, number, is_parameter, place=place, **proof)
             )
@@ -463,9 +499,17 @@ class TransferRecorder:
                 self._record_node(args[0], place)
         return result
 
+    def _refer(self, converted: Converted, result: Any) -> None:
+        converted.refer(result)
+        self._referred.append(converted)
+
     def on_backward(self, run: Function, outputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Count outermost passes; mark redistributions of logits before the backward of a cross entropy."""
         is_outermost = not is_in_backward()
+        if self.flow.is_on:
+            self.flow.observe_gradients(tensors_in([args, kwargs]))  # inputs of autograd.grad
+            while self._referred:
+                self._referred.pop().note_hooks()
         if self._graph:
             for node in origins_of_logits(outputs):
                 if node not in self._graph:  # `get` raises TypeError for nodes in C++: no weak references
@@ -505,9 +549,18 @@ class TransferRecorder:
         self._log.append(Read(name, self._text(tensor), texts, is_share, place=place, **proof))
         return origins.copied(tensor, result) if name == "cpu" else result
 
-    def _proof(self, converted: Any = None) -> dict[str, Any]:
-        is_input = converted is not None and self._is_input(converted)
-        return {"via": self._called_by(), "after": self._passes, "is_input": is_input}
+    def _proof(self, converted: Any = None, is_whole: bool = True) -> dict[str, Any]:
+        number = 0 if converted is None else self._number_of_input(converted, is_whole)
+        return {"via": self._called_by(), "after": self._passes, "input": number}
+
+    def _number_of_input(self, converted: Any, is_whole: bool) -> int:
+        """Return the number of an argument that a plan converts; 0 if a DTensor may not take its place."""
+        found = self._input_of(converted)
+        if found is None or not found.attributes <= (SAME_IF_WHOLE if is_whole else SAME):
+            return 0
+        self._module_calls.append(found)  # a reference, so that no other call has this dictionary
+        self._positional.setdefault(id(found.module), set()).add(found.positional)
+        return self._inputs.setdefault((id(found.module), id(found.call), found.name), len(self._inputs) + 1)
 
     def _proof_of_read(self, name: str, tensor: Any, result: Any) -> dict[str, Any]:
         depth = self.flow.read(tensor, result)
@@ -550,6 +603,12 @@ class TransferRecorder:
         local = local_of(tensor)
         written = (version_of(local),) if has_graph(tensor) else ()
         return self._numbers.of_memory(local, has_gradient, *written)
+
+
+def _options(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return the arguments of a conversion other than its tensors and its node of autograd, as text."""
+    others = (each for each in (*args[1:], *kwargs.values()) if not is_tensor(each))
+    return ", ".join(map(str, others))
 
 
 def is_in_parallel_loss(frame: FrameType) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -51,6 +52,7 @@ class Memory:
         all_uses: number of ops that did; views are no uses.
         plain_uses: number of ops, reads and collectives outside of optimizers that took a plain tensor with
             this memory.
+        own_conversions: number of conversions to or from a DTensor that no plan makes.
         outer_uses: number of ops, reads and transfers outside of FSDP that took it.
         is_observed: whether the program has a hook on its gradient, or asks autograd for it.
         is_new: whether an op of the step created it.
@@ -64,6 +66,7 @@ class Memory:
     uses: int = 0
     all_uses: int = 0
     plain_uses: int = 0
+    own_conversions: int = 0
     outer_uses: int = 0
     is_observed: bool = False
     is_new: bool = False
@@ -72,12 +75,41 @@ class Memory:
 
 
 @dataclass
-class Move:
-    """Tensors of a redistribution.
+class Conversion:
+    """Tensors of a conversion.
 
     Args:
         source: memory of the tensor.
         result: memory of the result.
+        reference: function that returns the result, or None if it is no longer alive.
+    """
+
+    source: Memory
+    result: Memory
+    reference: Callable[[], Any] = field(default=lambda: None, kw_only=True)
+
+    def refer(self, result: Any) -> None:
+        """Refer to the result weakly."""
+        self.reference = weakref.ref(result)
+
+    def note_hooks(self) -> None:
+        """Record whether the program observes the gradient of the result."""
+        result = self.reference()
+        if result is not None and result.requires_grad:
+            self.result.is_observed |= bool(result._backward_hooks) or result.retains_grad
+
+    @property
+    def is_result_unique(self) -> bool:
+        """Whether no equal result can take the place of the result."""
+        is_written = self.result is not self.source and self.result.writes > 0
+        return is_written or self.result.is_observed or self.reference() is not None
+
+
+@dataclass
+class Move(Conversion):
+    """Tensors of a redistribution.
+
+    Args:
         depth: depth of the tensor.
         writes: number of writes to the tensor before.
         earlier: positions of earlier redistributions from whose results only elementwise ops lead to the
