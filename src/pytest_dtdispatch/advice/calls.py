@@ -33,7 +33,7 @@ def elementwise_loops(observed: Observed) -> Iterator[Finding]:
 def selected_in_a_loop(observed: Observed) -> Iterator[Finding]:
     """Advise if a loop selects the elements of one tensor, such as the experts of a layer."""
     for each in _loops(observed):
-        if each.tensors == 1 and each.op.startswith(SELECT):
+        if each.tensors == 1 and each.is_independent and each.op.startswith(SELECT):
             seen, count = f"select called {each.count} times on one tensor", each.count - 1
             yield Finding(
                 [each], seen, f"call {each.replacement} once", count, "op", ns=observed.ns_of([each])

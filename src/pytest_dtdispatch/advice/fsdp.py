@@ -128,7 +128,7 @@ def _is_like_parent(observed: Observed, group: int) -> bool:
     """Return whether the group of the module around a group can have its parameters, or there is none yet."""
     own = observed.groups[group]
     parent = observed.groups.get(own.parent, own)
-    return (own.layout, own.is_frozen) == (parent.layout, parent.is_frozen)
+    return not own.casts and (own.layout, own.is_frozen) == (parent.layout, parent.is_frozen)
 
 
 def gathered_again(observed: Observed) -> Iterator[Finding]:

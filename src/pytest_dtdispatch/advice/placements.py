@@ -121,6 +121,11 @@ def gathered_parameters(observed: Observed) -> Iterator[Finding]:
     vectors = (one for one in _explicit(observed) if one.is_parameter and "," not in one.tensor)
     in_modules = (one for one in vectors if one.place and one.place.module and not one.own_writes)
     gathered = [one for one in in_modules if _is_gathered(one) and "S" not in "".join(one.target)]
+    # A partial gradient is reduced there; that of a replicated one is reduced by each op that takes it.
+    of_gradients = ((one, observed.gradients_of([one], Redistribution)) for one in gathered)
+    gathered = [
+        one for one, gradients in of_gradients if not any(_is_partial(each.source) for each in gradients)
+    ]
     for group in grouped(gathered, lambda one: (one.place and (one.place.file, one.place.line), one.mesh)):
         seen = f"{plural(len(group), 'parameter')} of one dimension gathered by modules"
         yield _saving(observed, seen, "place them as Replicate()", group, Repeats(group, []))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from itertools import chain
 
 from pytest_dtdispatch.advice.model import Finding, Observed, grouped
@@ -27,7 +27,11 @@ def repeated_reads(observed: Observed) -> Iterator[Finding]:
     """Advise if the host reads several numbers in each step that do not depend on each other."""
     every = observed.recurring(Read, lambda one: (one.op, one.place)) if observed.is_proved else []
     numbers = (one for one in every if one.op == "item" and not (one.via or one.is_compared))
-    reads = [same for same in grouped(numbers, lambda one: one.depth) if len(same) > 1]
+
+    def key(one: Read) -> Hashable:
+        return one.depth, one.tensor.partition("[")[0], bool(one.placements)  # of one dtype, to be exact
+
+    reads = [same for same in grouped(numbers, key) if len(same) > 1]
     if reads:
         every, count = [*chain(*reads)], sum(len(same) - 1 for same in reads)
         change = "stack them, and read the stack once"

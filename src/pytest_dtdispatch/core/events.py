@@ -94,6 +94,7 @@ class FsdpGroup:
         stays_gathered: whether its parameters stay gathered after the forward of its module.
         sums_in: dtype in which gradients of several passes are summed without a reduction, if it has fewer
             bytes than the parameters; else empty.
+        casts: whether it casts the inputs of its modules to another dtype.
         layout: number that is equal for groups whose parameters can be in one group.
     """
 
@@ -105,6 +106,7 @@ class FsdpGroup:
     stays_gathered: bool = False
     sums_in: str = ""
     layout: int = 0
+    casts: bool = False
 
 
 class Event(NamedTuple):

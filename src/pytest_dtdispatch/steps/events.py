@@ -259,6 +259,7 @@ class Wrapping(StepEvent):
         is_parameter: whether the tensor is a parameter.
         plain_uses: number of ops, reads and collectives in the step, outside of optimizers, that take the
             memory as a plain tensor.
+        is_listed: whether an op takes the tensor, or its gradient, in a list with others.
         own_conversions: number of conversions of the memory that no plan makes.
         mesh: number of the mesh; 0 if unknown.
         place: its source line; None if unknown.
@@ -272,6 +273,7 @@ class Wrapping(StepEvent):
     tensor_number: int = field(default=0, compare=False)
     is_parameter: bool = field(default=False, compare=False)
     plain_uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
+    is_listed: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
     own_conversions: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     mesh: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -320,10 +321,16 @@ class TransferRecorder:
                     input=0 if event.input in refused else event.input,
                     plain_uses=wrapped.source.plain_uses,
                     own_conversions=wrapped.source.own_conversions,
+                    is_listed=wrapped.source.is_listed or self._has_listed_gradient(wrapped),
                     is_result_unique=wrapped.is_result_unique,
                 )
             else:
                 yield event
+
+    def _has_listed_gradient(self, converted: Converted) -> bool:
+        """Return whether an op took the gradient of a converted parameter in a list."""
+        gradient = getattr(converted.parameter(), "grad", None)
+        return gradient is not None and self.flow.of(gradient).is_listed
 
     def groups(self) -> tuple[FsdpGroup, ...]:
         """Describe the groups of FSDP2 that were gathered or reduced."""
@@ -481,23 +488,26 @@ class TransferRecorder:
             is_parameter, place = isinstance(source, torch.nn.Parameter), self._here()
             if converter.kind is Conversion.WRAP:
                 self.origins.mark_device(wrapped)
-            proof: dict[str, Any] = {}
-            if self.flow.is_on:
-                proof = {**self._proof(source, all(each == "R" for each in placements)), "node": node}
-                proof["mesh"] = self._mesh_number(wrapped.device_mesh)
-                proof["options"] = _options(args, kwargs)
-                converted = Converted(
-                    self.flow.of(wrapped if source is None else source), self.flow.of(results[0])
-                )
-                self._refer(converted, results[0])
-                converted.source.own_conversions += source is not None and not proof["via"]
-                self._wrapped.append(converted)
+            proof = self._proof_of_wrap(wrapped, source, results[0]) if self.flow.is_on else {}
+            if proof:
+                proof |= {"node": node, "options": _options(args, kwargs)}
             self._log.append(
                 event(converter.name, text, placements, number, is_parameter, place=place, **proof)
             )
             if has_gradient and not converter.is_backward:
                 self._record_node(args[0], place)
         return result
+
+    def _proof_of_wrap(self, wrapped: Any, source: Any, result: Any) -> dict[str, Any]:
+        """Complete a wrap or an unwrap of a step whose ops are recorded."""
+        proof = self._proof(source, all(placement.is_replicate() for placement in wrapped.placements))
+        converted = Converted(self.flow.of(wrapped if source is None else source), self.flow.of(result))
+        converted.source.own_conversions += source is not None and not proof["via"]
+        if isinstance(source, torch.nn.Parameter):
+            converted.parameter = weakref.ref(source)
+        self._wrapped.append(converted)
+        self._refer(converted, result)
+        return {**proof, "mesh": self._mesh_number(wrapped.device_mesh)}
 
     def _refer(self, converted: Converted, result: Any) -> None:
         converted.refer(result)
@@ -539,14 +549,17 @@ class TransferRecorder:
             result = run(tensor, *args, **kwargs)
         finally:
             running.is_reading = False
+        proof: dict[str, Any] = {}
+        # What is on the host may depend on a transfer as well.
+        if self.flow.is_on and (not is_on_host or self.flow.of(tensor).depth):
+            proof = self._proof_of_read(name, tensor, result)
         if is_on_host or not waits_for_device(local_of(tensor)):
             return result
         placements = tensor.placements if is_dtensor(tensor) else ()
         texts = tuple(map(placement_text, placements))
         is_share = any(each.is_partial() for each in placements) and name in READS_OF_SHARES
         is_share |= origins.is_share(tensor)
-        place, proof = self._here(), self._proof_of_read(name, tensor, result) if self.flow.is_on else {}
-        self._log.append(Read(name, self._text(tensor), texts, is_share, place=place, **proof))
+        self._log.append(Read(name, self._text(tensor), texts, is_share, place=self._here(), **proof))
         return origins.copied(tensor, result) if name == "cpu" else result
 
     def _proof(self, converted: Any = None, is_whole: bool = True) -> dict[str, Any]:

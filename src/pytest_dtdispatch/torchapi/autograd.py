@@ -63,7 +63,8 @@ def origins_of_logits(outputs: Iterable[Any]) -> Iterator[Any]:
         inputs = [each for each, _ in node.next_functions if each is not None]
         for each in inputs:
             if each.name() == "LogSoftmaxBackward0":
-                consumers[each].add(node.name().startswith("NllLoss"))
+                # The loss of an image has its classes in the second dimension, and another node.
+                consumers[each].add(node.name().startswith("NllLossBackward"))
             else:
                 nodes.append(each)
     # With label smoothing, a sum uses the log-probabilities too, which `loss_parallel` does not support.

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import FrameType
 from typing import Any
 
@@ -54,6 +55,7 @@ class Memory:
             this memory.
         own_conversions: number of conversions to or from a DTensor that no plan makes.
         outer_uses: number of ops, reads and transfers outside of FSDP that took it.
+        is_listed: whether an op took it in a list with other tensors.
         is_observed: whether the program has a hook on its gradient, or asks autograd for it.
         is_new: whether an op of the step created it.
         loops: ops and lines whose writes its values depend on.
@@ -68,6 +70,7 @@ class Memory:
     plain_uses: int = 0
     own_conversions: int = 0
     outer_uses: int = 0
+    is_listed: bool = False
     is_observed: bool = False
     is_new: bool = False
     loops: frozenset[tuple[str, CodePlace]] = frozenset()
@@ -82,11 +85,13 @@ class Conversion:
         source: memory of the tensor.
         result: memory of the result.
         reference: function that returns the result, or None if it is no longer alive.
+        parameter: function that returns the converted parameter, or None.
     """
 
     source: Memory
     result: Memory
     reference: Callable[[], Any] = field(default=lambda: None, kw_only=True)
+    parameter: Callable[[], Any] = field(default=lambda: None, kw_only=True)
 
     def refer(self, result: Any) -> None:
         """Refer to the result weakly."""
@@ -133,24 +138,26 @@ class Calls:
 
     Args:
         count: number of calls.
-        tensors: addresses of their first tensors.
+        tensors: memory of their first tensors by address.
         layouts: layouts of all tensors.
         depths: depths of the calls.
         via: function of torch that the user's line called, if its code called the op.
         is_chain: whether a call depends on what an earlier one wrote.
         elements: number of slices that ``select`` can return; 0 for other ops.
         replacements: function that replaces all calls, as ``replacement_of`` returns it, of each call.
+        options: keyword arguments of each call other than tensors, as text.
         is_pointwise: whether each element of the result depends on one element of each argument.
     """
 
     count: int = 0
-    tensors: set[int] = field(default_factory=set)
+    tensors: dict[int, Memory] = field(default_factory=dict)
     layouts: set[Hashable] = field(default_factory=set)
     depths: set[int] = field(default_factory=set)
     via: str = ""
     is_chain: bool = False
     elements: int = 0
     replacements: set[str] = field(default_factory=set)
+    options: set[str] = field(default_factory=set)
     is_pointwise: bool = False
 
 
@@ -206,11 +213,14 @@ class DataFlow:
             result = call()
         finally:
             inner, self._inner = self._inner, outer
+        for each in chain(args, kwargs.values()):
+            for memory in map(self.of, each if _is_list_of_tensors(each) else ()):
+                memory.is_listed = True
         written, results, inputs = _written(func, args, kwargs), tensors_in(result), _addresses(tensors)
         depth = max(self._floor, inner, self.depth_of(tensors))
         loops = frozenset[tuple[str, CodePlace]]().union(*(self.of(tensor).loops for tensor in tensors))
         if any(map(is_dtensor, tensors)):
-            self._note_call(func, args, tensors, place)
+            self._note_call(func, args, kwargs, tensors, place)
         if new := _addresses(results) - inputs:
             fresh = Memory(depth, is_new=True, loops=loops, chain=self._chain(func, tensors, result))
             self._memory |= {address: replace(fresh) for address in new}
@@ -250,14 +260,15 @@ class DataFlow:
         for tensor in tensors if self.is_on else ():
             self.of(tensor).is_observed = True
 
-    def _note_call(self, func: Any, args: Any, tensors: Sequence[Any], place: CodePlace) -> None:
+    def _note_call(self, func: Any, args: Any, kwargs: Any, tensors: Sequence[Any], place: CodePlace) -> None:
         """Record a call of an op on DTensors at a line."""
         calls = self.calls[op_name(func), place]
         calls.count += 1
         calls.via = calls.via or self._called_by()
         calls.is_pointwise = is_pointwise(func)
         calls.replacements.add(replacement_of(func, args))
-        calls.tensors.add(memory_address(tensors[0]))
+        calls.options.add(", ".join(f"{name}={each}" for name, each in kwargs.items() if not is_tensor(each)))
+        calls.tensors[memory_address(tensors[0])] = self.of(tensors[0])
         calls.is_chain |= any((op_name(func), place) in self.of(tensor).loops for tensor in tensors)
         calls.elements = tensors[0].shape[args[1]] if func is torch.ops.aten.select.int else 0
         calls.layouts.update(map(layout_of, tensors))
@@ -356,6 +367,10 @@ def constants_near(frame: FrameType | None) -> set[float]:
     code, variables = frame.f_code, frame.f_locals
     named = (*map(frame.f_globals.get, code.co_names), *map(variables.get, code.co_freevars))
     return {each for each in (*code.co_consts, *named) if type(each) is float}
+
+
+def _is_list_of_tensors(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) > 1 and all(map(is_tensor, value))
 
 
 def _addresses(tensors: Iterable[Any]) -> set[int]:
