@@ -194,9 +194,11 @@ class Frames:
         if len(names) != 1 or caller is None or "kwargs" not in caller.f_locals:
             return None
         uses = uses_of_variable(code, names[0])
-        given, named = caller.f_locals.get("args", ()), caller.f_locals["kwargs"]
+        positional, named = caller.f_locals.get("args", ()), caller.f_locals["kwargs"]
         return (
-            None if uses is None else ModuleInput(variables[arguments[0]], names[0], named, len(given), uses)
+            None
+            if uses is None
+            else ModuleInput(variables[arguments[0]], names[0], named, len(positional), uses)
         )
 
     def _is_of_plan(self, code: CodeType) -> bool:

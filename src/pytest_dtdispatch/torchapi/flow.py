@@ -84,7 +84,7 @@ class Conversion:
     Args:
         source: memory of the tensor.
         result: memory of the result.
-        reference: function that returns the result, or None if it is no longer alive.
+        reference: function that returns the result; None after it was freed.
         parameter: function that returns the converted parameter, or None.
     """
 

@@ -1,4 +1,4 @@
-"""Uses of results, gradients and parameters because of which a change does harm."""
+"""Programs in which a use of a result, gradient or parameter makes the change harmful."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def reversed_gradient(mesh: DeviceMesh, is_followed: bool) -> Step:
 
 
 def held_results(mesh: DeviceMesh, is_followed: bool) -> Step:
-    """Hold two results, one of which the next step changes."""
+    """Hold two results; the next step changes one."""
     x, state = sharded(mesh), dict[str, Any]()
 
     def step() -> object:
