@@ -48,7 +48,7 @@ class NormedBlock(torch.nn.Module):
 
 class ShapedBlock(torch.nn.Module):
     def forward(self, x: Any, convert: Any) -> Any:
-        return convert(x), x.shape
+        return convert(x), x.shape, ()  # a constant that is a tuple
 
 
 def test_plan_converts_arguments_of_a_forward() -> None:
@@ -57,12 +57,12 @@ def test_plan_converts_arguments_of_a_forward() -> None:
     exec(compile("def convert(x): return input_of(sys._getframe(), x)", path, "exec"), namespace)
     x, y, convert = torch.ones(1), torch.ones(1), namespace["convert"]
     found = Block()(x, convert, y=y)
-    assert [each and (each.name, each.positional, each.attributes) for each in found] == [
-        ("x", 2, frozenset()),
-        ("y", 2, frozenset()),
+    assert [each and (each.name, each.positional, each.uses) for each in found] == [
+        ("x", 2, (1, frozenset())),
+        ("y", 2, (1, frozenset())),
         None,
     ]
-    assert ShapedBlock()(x, convert)[0].attributes == {"shape"}
+    assert ShapedBlock()(x, convert)[0].uses == (1, {"shape"})
     assert Block()(x, convert, y=x)[0] is None  # which of both?
     assert NormedBlock()(x, convert) is None
     assert Block()(x, lambda each: Frames().input_of(sys._getframe(), each))[0] is None

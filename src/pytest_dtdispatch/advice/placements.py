@@ -217,7 +217,8 @@ def gradients_reduced_again(observed: Observed) -> Iterator[Finding]:
 def sums_one_by_one(observed: Observed) -> Iterator[Finding]:
     """Advise if independent partial scalars are reduced one by one, such as the norm of each parameter."""
     every = observed.last(Redistribution) if observed.is_proved else []
-    numbers = (one for one in every if one.tensor.endswith("[]") and one.place and not one.via)
+    own = (one for one in every if one.place and not (one.via or one.is_written_later))
+    numbers = (one for one in own if one.tensor.endswith("[]"))
     reduced = (one for one in numbers if _is_partial(one.source) and not _is_partial(one.target))
     for group in grouped(
         reduced, lambda one: (one.tensor, one.mesh, one.source, one.target, one.depth, phase_of(one))

@@ -26,10 +26,12 @@ def partial_reads(observed: Observed) -> Iterator[Finding]:
 def repeated_reads(observed: Observed) -> Iterator[Finding]:
     """Advise if the host reads several numbers in each step that do not depend on each other."""
     every = observed.recurring(Read, lambda one: (one.op, one.place)) if observed.is_proved else []
-    numbers = (one for one in every if one.op == "item" and not (one.via or one.is_compared))
+    numbers = (
+        one for one in every if one.op == "item" and not (one.via or one.is_compared or one.is_written_later)
+    )
 
     def key(one: Read) -> Hashable:
-        return one.depth, one.tensor.partition("[")[0], bool(one.placements)  # of one dtype, to be exact
+        return one.depth, one.tensor, one.mesh, one.placements  # what `stack` takes, and leaves as it is
 
     reads = [same for same in grouped(numbers, key) if len(same) > 1]
     if reads:

@@ -38,6 +38,8 @@ CALLING = ("distributed/tensor/", "_tensor.py", "functional.py", "_ops.py", "_co
 THIN = ("nn/", "autograd/", "utils/_contextlib.py", "optim/optimizer.py", "_dynamo/eval_frame.py")
 THIN_DISTRIBUTED = ("distributed_c10d.py", "c10d_logger.py", "_functional_collectives.py")
 COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
+# Ends of the names of instructions on local variables.
+VARIABLE = ("FAST", "FAST_CHECK", "FAST_BORROW", "FAST_AND_CLEAR", "DEREF", "CLOSURE")
 INSTALLED = ("site-packages", "dist-packages")  # folders of libraries
 
 
@@ -237,30 +239,48 @@ class ModuleInput(NamedTuple):
         name: name of the argument.
         call: keyword arguments of the call, an object of its own for each call.
         positional: number of positional arguments of the call.
-        attributes: attributes of the argument that the code of the forward reads.
+        uses: how the code of the forward uses the argument.
     """
 
     module: Any
     name: str
     call: dict[str, Any]
     positional: int
+    uses: VariableUses
+
+
+class VariableUses(NamedTuple):
+    """Uses of a variable in code.
+
+    Args:
+        loads: number of times that the code loads it, other than for an attribute.
+        attributes: attributes of it that the code loads.
+    """
+
+    loads: int
     attributes: frozenset[str]
 
 
-def uses_of_variable(code: CodeType, name: str) -> frozenset[str] | None:
-    """Return the attributes of a variable that code reads; None if the code assigns to the variable."""
-    attributes = set()
+def uses_of_variable(code: CodeType, name: str) -> VariableUses | None:
+    """Return how code uses a variable; None if it assigns to it."""
+    loads, attributes = 0, frozenset[str]()
     for each, following in pairwise(dis.get_instructions(code)):  # the last one returns or raises
         # Since Python 3.13 one instruction may load or store two variables.
         names = each.argval if isinstance(each.argval, tuple) else (each.argval,)
-        if name in names and each.opname.startswith(("STORE_", "DELETE_")):
+        if name not in names or not each.opname.endswith(VARIABLE):
+            continue
+        if each.opname.startswith(("STORE_", "DELETE_")):
             return None
-        is_loaded = names[-1] == name and each.opname.startswith("LOAD_")
-        if is_loaded and following.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            attributes.add(str(following.argval))
-    inner = (each for each in code.co_consts if isinstance(each, CodeType) and name in each.co_freevars)
-    found = [uses_of_variable(each, name) for each in inner]
-    return None if None in found else frozenset(attributes).union(*filter(None, found))
+        if following.opname in ("LOAD_ATTR", "LOAD_METHOD") and names[-1] == name:
+            attributes |= {str(following.argval)}
+        elif not each.opname.endswith("CLOSURE"):
+            loads += names.count(name)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType) and name in inner.co_freevars:
+            if (found := uses_of_variable(inner, name)) is None:
+                return None
+            loads, attributes = loads + found.loads, attributes | found.attributes
+    return VariableUses(loads, attributes)
 
 
 def running_instance(frame: FrameType | None, kind: type[T]) -> T | None:

@@ -146,6 +146,7 @@ class Redistribution(StepEvent):
         is_lasting: whether the tensor was not created in the step.
         uses: number of ops that use the tensor in the step.
         own_writes: number of writes to the tensor in the step outside of optimizers.
+        is_written_later: whether something writes to the tensor after it.
         result_uses: number of ops that use the result.
         output_uses: number of ops that use the result of the op that implied it.
         other_uses: number of ops in forward, other than elementwise ones, that use the result, or what
@@ -177,6 +178,7 @@ class Redistribution(StepEvent):
     is_lasting: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
     uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     own_writes: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
+    is_written_later: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
     result_uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     output_uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     other_uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
@@ -212,6 +214,7 @@ class Collective(StepEvent):
         accumulates: whether FSDP2 adds the result to the gradients of its last reduction in this step, of the
             same parameters and settings, which nothing has used since.
         uses: number of ops and transfers outside of FSDP that took parameters of the group before.
+        shape: shape of its first tensor, as text.
         place: its source line; None if unknown.
     """
 
@@ -229,6 +232,7 @@ class Collective(StepEvent):
     contents: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     accumulates: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
     uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
+    shape: str = field(default="", compare=False, kw_only=True, metadata=PROOF)
 
     @property
     def mesh_dims(self) -> tuple[str, ...]:
@@ -298,6 +302,8 @@ class Read(StepEvent):
         placements: placements of a DTensor, one for each mesh dimension; empty for other tensors.
         is_partial: whether a placement is partial, so that the value is this rank's share.
         is_compared: whether the program may decide by the value which code runs next.
+        is_written_later: whether something writes to the tensor after the read.
+        mesh: number of the mesh of a DTensor; 0 if unknown.
         place: its source line; None if unknown.
     """
 
@@ -308,6 +314,8 @@ class Read(StepEvent):
     placements: tuple[str, ...] = ()
     is_partial: bool = False
     is_compared: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
+    is_written_later: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
+    mesh: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
 
     def __str__(self) -> str:
         tensor = " ".join((self.tensor, *self.placements))

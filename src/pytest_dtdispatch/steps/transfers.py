@@ -33,7 +33,7 @@ from pytest_dtdispatch.steps.events import (
 from pytest_dtdispatch.torchapi.autograd import is_in_backward, number_of, origins_of_logits
 from pytest_dtdispatch.torchapi.collectives import reduction_of
 from pytest_dtdispatch.torchapi.flow import Conversion as Converted
-from pytest_dtdispatch.torchapi.flow import DataFlow
+from pytest_dtdispatch.torchapi.flow import DataFlow, Memory
 from pytest_dtdispatch.torchapi.fsdp import describe_groups, how_reduced, shards_of
 from pytest_dtdispatch.torchapi.mesh_dims import MESH_DIMS, group_among
 from pytest_dtdispatch.torchapi.observe import Conversion, Converter, fsdp_group_type, program_frame
@@ -162,11 +162,13 @@ class TransferRecorder:
         self._inputs: dict[tuple[int, int, str], int] = {}  # numbers of arguments of calls of modules
         self._module_calls: list[ModuleInput] = []
         self._positional: dict[int, set[int]] = {}  # numbers of positional arguments of calls of a module
+        self._loads: dict[int, int] = {}  # loads of an argument that are no conversions, by its number
         self.flow = DataFlow(called_by, is_in_fsdp)
         self._passes = 0  # backward passes of the step that ended
         self._contents: dict[Hashable, int] = {}  # numbers of the values of all parameters of a group
         self._reduced: dict[int, Reduced] = {}  # last reductions, by number of the group
         self._moves: list[Redistribution] = []  # of the step
+        self._read: list[tuple[Memory, int]] = []  # memory of each read, and its number of writes before
         self._referred: list[Converted] = []  # those since the last backward pass
         self._wrapped: list[Converted] = []  # tensors of its wraps and unwraps
         self._meshes: dict[Any, int] = {}
@@ -235,7 +237,7 @@ class TransferRecorder:
         self, moved: Redistribution, local: Any, spec: Any, result: Any, ran: Sequence[Collective]
     ) -> Redistribution:
         """Complete a redistribution of a step whose ops are recorded, except for uses, which may follow."""
-        is_lasting = not self.flow.of(local).is_new
+        is_lasting = not self.flow.of(local).is_new and not self.flow.is_view(local)
         move = self.flow.move(local, result)
         is_merged = {one.kind for one in ran} == {"all_reduce"} and len({*moved.source} - {"R"}) == 1
         earlier = [self._moves[position] for position in move.earlier]
@@ -251,7 +253,7 @@ class TransferRecorder:
             ),
             mesh=self._mesh_number(spec.mesh),
             is_even=is_even(spec),
-            mergeable=len(ran) - 1 if is_merged and merges_dimensions() else 0,
+            mergeable=len(ran) - 1 if is_merged and merges_dimensions() and spec.mesh.mesh_dim_names else 0,
             is_gradient=bool(self._running.implied_by) and self._is_gradient(local),
             is_parameter=isinstance(self._running.redistributed, torch.nn.Parameter),
             is_lasting=is_lasting,
@@ -279,11 +281,13 @@ class TransferRecorder:
         self._stepped.clear()
         self._moves.clear()
         self._wrapped.clear()
+        self._read.clear()
         self._referred.clear()
         self._reduced.clear()
         self._inputs.clear()
         self._module_calls.clear()
         self._positional.clear()
+        self._loads.clear()
 
     def _note_optimizer(self, optimizer: Optimizer) -> None:
         if self.flow.is_on:
@@ -298,10 +302,11 @@ class TransferRecorder:
 
     def completed(self, events: Iterable[Any]) -> Iterator[Any]:
         """Complete the events of a step whose ops were recorded with uses of their tensors."""
-        moves, sources = iter(self.flow.moves), iter(self._wrapped)
+        moves, sources, reads = iter(self.flow.moves), iter(self._wrapped), iter(self._read)
         # PrepareModuleInput takes one number of positional arguments.
         varied = {module for module, counts in self._positional.items() if len(counts) > 1}
         refused = {number for (module, *_), number in self._inputs.items() if module in varied}
+        refused |= {number for number, others in self._loads.items() if others > 0}
         for event in events:
             if isinstance(event, Redistribution):
                 move = next(moves)
@@ -309,6 +314,7 @@ class TransferRecorder:
                     event,
                     uses=move.source.all_uses,
                     own_writes=move.source.own_writes,
+                    is_written_later=move.source.writes > move.writes,
                     result_uses=move.result.all_uses,
                     is_result_unique=move.is_result_unique,
                     output_uses=sum(each.all_uses for each in move.outputs),
@@ -324,13 +330,17 @@ class TransferRecorder:
                     is_listed=wrapped.source.is_listed or self._has_listed_gradient(wrapped),
                     is_result_unique=wrapped.is_result_unique,
                 )
+            elif isinstance(event, Read):
+                memory, writes = next(reads)
+                yield replace(event, is_written_later=memory.writes > writes)
             else:
                 yield event
 
     def _has_listed_gradient(self, converted: Converted) -> bool:
-        """Return whether an op took the gradient of a converted parameter in a list."""
+        """Return whether the program takes the gradient of a converted parameter as a plain tensor."""
         gradient = getattr(converted.parameter(), "grad", None)
-        return gradient is not None and self.flow.of(gradient).is_listed
+        of_gradient = self.flow.of(gradient) if gradient is not None else Memory()
+        return of_gradient.is_listed or of_gradient.plain_uses > 0
 
     def groups(self) -> tuple[FsdpGroup, ...]:
         """Describe the groups of FSDP2 that were gathered or reduced."""
@@ -381,6 +391,7 @@ class TransferRecorder:
             contents=contents,
             accumulates=accumulates,
             uses=uses,
+            shape=str(tuple(tensors[0].shape)) if tensors else "",
         )
 
     def _gradients_of(self, group: Any) -> tuple[tuple[int, int], ...]:
@@ -503,6 +514,7 @@ class TransferRecorder:
         proof = self._proof(source, all(placement.is_replicate() for placement in wrapped.placements))
         converted = Converted(self.flow.of(wrapped if source is None else source), self.flow.of(result))
         converted.source.own_conversions += source is not None and not proof["via"]
+        self.flow.unwrap(wrapped if source is None else source)
         if isinstance(source, torch.nn.Parameter):
             converted.parameter = weakref.ref(source)
         self._wrapped.append(converted)
@@ -559,6 +571,10 @@ class TransferRecorder:
         texts = tuple(map(placement_text, placements))
         is_share = any(each.is_partial() for each in placements) and name in READS_OF_SHARES
         is_share |= origins.is_share(tensor)
+        if proof:
+            memory = self.flow.of(tensor)
+            self._read.append((memory, memory.writes))
+            proof["mesh"] = self._mesh_number(tensor.device_mesh) if is_dtensor(tensor) else 0
         self._log.append(Read(name, self._text(tensor), texts, is_share, place=self._here(), **proof))
         return origins.copied(tensor, result) if name == "cpu" else result
 
@@ -569,17 +585,24 @@ class TransferRecorder:
     def _number_of_input(self, converted: Any, is_whole: bool) -> int:
         """Return the number of an argument that a plan converts; 0 if a DTensor may not take its place."""
         found = self._input_of(converted)
-        if found is None or not found.attributes <= (SAME_IF_WHOLE if is_whole else SAME):
+        if found is None or not found.uses.attributes <= (SAME_IF_WHOLE if is_whole else SAME):
             return 0
         self._module_calls.append(found)  # a reference, so that no other call has this dictionary
         self._positional.setdefault(id(found.module), set()).add(found.positional)
-        return self._inputs.setdefault((id(found.module), id(found.call), found.name), len(self._inputs) + 1)
+        number = self._inputs.setdefault(
+            (id(found.module), id(found.call), found.name), len(self._inputs) + 1
+        )
+        self._loads[number] = self._loads.get(number, found.uses.loads) - 1
+        return number
 
     def _proof_of_read(self, name: str, tensor: Any, result: Any) -> dict[str, Any]:
         depth = self.flow.read(tensor, result)
         if name in EXPORTING:
             self.flow.write([tensor])
-        decides = name not in TO_THE_HOST or is_compared(program_frame(sys._getframe(2)))
+        frame = program_frame(sys._getframe(2))
+        decides = name not in TO_THE_HOST or is_compared(frame)
+        if type(result) is int and frame is not None:
+            decides |= "range" in frame.f_code.co_names
         if decides:
             self.flow.need(depth)
         return {**self._proof(), "depth": depth, "is_compared": decides}

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.torchapi.autograd import is_in_backward
@@ -32,6 +33,7 @@ from pytest_dtdispatch.torchapi.tensors import (
     is_dtensor,
     is_tensor,
     layout_of,
+    local_of,
     memory_address,
     shards_of_simulated_ranks,
     tensors_in,
@@ -54,6 +56,7 @@ class Memory:
         plain_uses: number of ops, reads and collectives outside of optimizers that took a plain tensor with
             this memory.
         own_conversions: number of conversions to or from a DTensor that no plan makes.
+        last_read: number of ops before the last one that took it and did not write to it.
         outer_uses: number of ops, reads and transfers outside of FSDP that took it.
         is_listed: whether an op took it in a list with other tensors.
         is_observed: whether the program has a hook on its gradient, or asks autograd for it.
@@ -69,6 +72,7 @@ class Memory:
     all_uses: int = 0
     plain_uses: int = 0
     own_conversions: int = 0
+    last_read: int = -1
     outer_uses: int = 0
     is_listed: bool = False
     is_observed: bool = False
@@ -101,7 +105,7 @@ class Conversion:
         """Record whether the program observes the gradient of the result."""
         result = self.reference()
         if result is not None and result.requires_grad:
-            self.result.is_observed |= bool(result._backward_hooks) or result.retains_grad
+            self.result.is_observed |= bool(result._backward_hooks) or result.retains_grad or result.is_leaf
 
     @property
     def is_result_unique(self) -> bool:
@@ -121,6 +125,7 @@ class Move(Conversion):
             tensor, if the tensors of all of them are unchanged.
         outputs: memory of the results of the op that implied it.
         others: number of ops in forward, other than elementwise ones, that took what the result became.
+        is_unwrapped: whether the program took the local tensor of what the result became.
     """
 
     source: Memory
@@ -130,6 +135,7 @@ class Move(Conversion):
     earlier: frozenset[int]
     outputs: list[Memory] = field(default_factory=list)
     others: int = 0
+    is_unwrapped: bool = False
 
 
 @dataclass
@@ -142,7 +148,9 @@ class Calls:
         layouts: layouts of all tensors.
         depths: depths of the calls.
         via: function of torch that the user's line called, if its code called the op.
-        is_chain: whether a call depends on what an earlier one wrote.
+        is_chain: whether a call depends on what an earlier one wrote, or writes what an op has read since the
+            first call.
+        first: number of ops before the first call.
         elements: number of slices that ``select`` can return; 0 for other ops.
         replacements: function that replaces all calls, as ``replacement_of`` returns it, of each call.
         options: keyword arguments of each call other than tensors, as text.
@@ -155,6 +163,7 @@ class Calls:
     depths: set[int] = field(default_factory=set)
     via: str = ""
     is_chain: bool = False
+    first: int = -1
     elements: int = 0
     replacements: set[str] = field(default_factory=set)
     options: set[str] = field(default_factory=set)
@@ -184,6 +193,8 @@ class DataFlow:
         self._memory: defaultdict[int, Memory] = defaultdict(Memory)
         self._floor = 0  # depth of everything that the host may compute from values that it has read
         self._inner = 0  # depth of transfers inside of the running op
+        self._ran = 0  # number of ops
+        self._views = WeakIdKeyDictionary()
         self.moves: list[Move] = []
         self._constants: set[float] = set()  # numbers that ops took before the host read any
         self._values: dict[Hashable, int] = {}  # depth of the tensor, by a value that the host has read
@@ -226,6 +237,13 @@ class DataFlow:
             self._memory |= {address: replace(fresh) for address in new}
         if new or written or not results:  # not only a view
             self._use(tensors, place)
+        self._ran += 1
+        taken = _addresses(tensors) - _addresses(written) if new or written or not results else ()
+        for address in taken:
+            self._memory[address].last_read = self._ran
+        for each in results:
+            if memory_address(each) in inputs and not written:
+                self._views[local_of(each)] = True
         for memory in map(self.of, written):
             memory.depth, memory.chain = max(memory.depth, depth), NO_MOVES
             memory.writes += 1
@@ -246,6 +264,17 @@ class DataFlow:
             memory.outer_uses += is_outer
             memory.plain_uses += is_outside and not is_step and not is_dtensor(tensor)
 
+    def is_view(self, tensor: Any) -> bool:
+        """Return whether an op of the step returned the tensor, as a view of an argument."""
+        return local_of(tensor) in self._views
+
+    def unwrap(self, tensor: Any) -> None:
+        """Record that the program may use what elementwise ops made of redistributions as a local tensor."""
+        memory = self.of(tensor)
+        memory.outer_uses += not self._is_in_fsdp()
+        for position in memory.chain:
+            self.moves[position].is_unwrapped = True
+
     def use(self, tensors: Iterable[Any]) -> None:
         """Record that the host or a collective of the program takes tensors."""
         for tensor in tensors if self.is_on else ():
@@ -264,14 +293,16 @@ class DataFlow:
         """Record a call of an op on DTensors at a line."""
         calls = self.calls[op_name(func), place]
         calls.count += 1
+        calls.first = self._ran if calls.first < 0 else calls.first
+        calls.is_chain |= self.of(tensors[0]).last_read > calls.first
         calls.via = calls.via or self._called_by()
         calls.is_pointwise = is_pointwise(func)
-        calls.replacements.add(replacement_of(func, args))
+        calls.replacements.add(replacement_of(func, args, kwargs))
         calls.options.add(", ".join(f"{name}={each}" for name, each in kwargs.items() if not is_tensor(each)))
         calls.tensors[memory_address(tensors[0])] = self.of(tensors[0])
         calls.is_chain |= any((op_name(func), place) in self.of(tensor).loops for tensor in tensors)
         calls.elements = tensors[0].shape[args[1]] if func is torch.ops.aten.select.int else 0
-        calls.layouts.update(map(layout_of, tensors))
+        calls.layouts.update(layout_of(each) for each in tensors if each.dim())
         calls.depths.add(self.depth_of(tensors))
 
     @contextmanager
@@ -314,7 +345,8 @@ class DataFlow:
     def _is_unused(self, position: int) -> bool:
         """Return whether only elementwise ops took a result, and its source was not written to since."""
         move = self.moves[position]
-        return move.others == 0 and move.source.writes == move.writes
+        is_unused = move.others == 0 and not move.is_unwrapped
+        return is_unused and move.source.writes == move.writes
 
     def read(self, tensor: Any, result: Any) -> int:
         """Record that the host has read a tensor; return its depth."""

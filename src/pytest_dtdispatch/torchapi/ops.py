@@ -96,13 +96,22 @@ def _foreach_of(func: Any) -> str:
     return f"torch.{name}" if has_rule else ""
 
 
-def replacement_of(func: Any, args: Sequence[Any]) -> str:
+@functools.lru_cache(maxsize=1024)
+def _options_of_foreach(func: Any) -> frozenset[str]:
+    """Return the names of all arguments of the overloads of the op on lists."""
+    packet = getattr(torch.ops.aten, f"_foreach_{func._opname}")
+    overloads = (getattr(packet, name) for name in packet.overloads())
+    return frozenset(argument.name for each in overloads for argument in schema_of(each))
+
+
+def replacement_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
     """Return the function whose one call can replace calls of an op that writes, or of ``select``."""
     if func is torch.ops.aten.select.int:
         tensor, dim = args[0], args[1] % args[0].dim()
         is_whole = not any(placement.is_shard(dim) for placement in tensor.placements)
         return f"unbind({args[1]})" if is_whole else ""
-    return _foreach_of(func) if is_op(func) and func._opname.endswith("_") else ""
+    found = _foreach_of(func) if is_op(func) and func._opname.endswith("_") else ""
+    return found if found and _options_of_foreach(func).issuperset(kwargs) else ""
 
 
 def is_pointwise(func: Any) -> bool:
