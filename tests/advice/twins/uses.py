@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,6 +12,12 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 from pytest_dtdispatch.torchapi.missing_api import fully_shard
 from tests.advice.twins.model import (
@@ -254,7 +261,124 @@ def partial_gradients(mesh: DeviceMesh, is_followed: bool) -> Step:
     return step
 
 
+class Products(nn.Module):
+    """Two linear layers, whose product the number of columns divides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2))
+        self.last = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.first(x) * self.second(x)) / rows_of(x), ()
+
+
+def rows_of(x: Any) -> int:
+    return len(x)
+
+
+def divided(mesh: DeviceMesh, is_followed: bool) -> Step:
+    model = Products()
+    layout = None if is_followed else Shard(0)
+    plan: dict[str, Any] = {name: ColwiseParallel(input_layouts=layout) for name in ("first", "second")}
+    plan["last"] = RowwiseParallel(output_layouts=Shard(0))
+    if is_followed:
+        plan[""] = PrepareModuleInput(input_layouts=Shard(0), desired_input_layouts=Replicate())
+    parallelize_module(model, mesh, plan)
+    x = torch.rand(4, WIDTH)
+    return lambda: model(x)[0]
+
+
+def two_leaves(mesh: DeviceMesh, is_followed: bool) -> Step:
+    """Give each result a gradient of its own."""
+    x = sharded(mesh)
+
+    def step() -> object:
+        first = gathered(x).requires_grad_()
+        second = first if is_followed else gathered(x).requires_grad_()
+        (first.sum() + 3 * (second * second).sum()).backward()
+        return first.grad, second.grad
+
+    return step
+
+
+def part_of_positions(mesh: DeviceMesh, is_followed: bool) -> Step:
+    """Add the first rows of a table; follow by sharding the table by rows."""
+    x, table = sharded(mesh), sharded(mesh, 2 * WIDTH, WIDTH, dim=0 if is_followed else 1)
+    return lambda: x + table[:WIDTH]
+
+
+def gradient_by_hand(mesh: DeviceMesh, is_followed: bool) -> Step:
+    """Sum the norms of the gradients of a converted parameter and of a plain one."""
+    model, x = Scaled(mesh, is_followed), torch.rand(4, WIDTH)
+
+    def step() -> object:
+        model.zero_grad()
+        model(x).square().mean().backward()
+        total = torch.zeros(())
+        for each in model.parameters():
+            total += each.grad.norm() ** 2  # type: ignore[union-attr]
+        return total
+
+    return step
+
+
 # Calls and reads
+
+
+def cascade(mesh: DeviceMesh, is_followed: bool) -> Step:
+    """Add to each tensor the next one, which is halved later."""
+    weights: Any = [sharded(mesh) for _ in range(5)]
+
+    def step() -> object:
+        if is_followed:
+            torch._foreach_mul_(weights[:-1], 0.5)
+            torch._foreach_add_(weights[:-1], weights[1:])
+        else:
+            for weight, following in pairwise(weights):
+                weight.mul_(0.5).add_(following)
+        return weights
+
+    return step
+
+
+def rounded(mesh: DeviceMesh, is_followed: bool) -> Step:
+    weights: Any = [sharded(mesh) for _ in range(4)]
+
+    def step() -> object:
+        found = [each * 1 for each in weights]
+        if is_followed:
+            torch._foreach_round_(found)
+        else:
+            for each in found:
+                each.round_(decimals=1)
+        return found
+
+    return step
+
+
+def running_total(mesh: DeviceMesh, is_followed: bool) -> Step:
+    values = torch.rand(3)
+
+    def step() -> object:
+        total, found = torch.zeros(()), list[float]()
+        for value in values:
+            total += value
+            found += [] if is_followed else [total.item()]
+        return torch.tensor(found or torch.stack([total] * 3).tolist())
+
+    return step
+
+
+def two_shapes(mesh: DeviceMesh, is_followed: bool) -> Step:
+    x = torch.rand(8)
+
+    def step() -> object:
+        if is_followed:
+            return torch.stack([x.mean(), x[:1] * 2]).tolist()
+        return x.mean().item(), (x[:1] * 2).item()
+
+    return step
 
 
 def written_slices(mesh: DeviceMesh, is_followed: bool) -> Step:
@@ -415,6 +539,35 @@ TABLE: list[Entry] = [
         RAISES,
         "it takes one rate",
         error="invalid combination of arguments",
+    ),
+    Lookalike("inputs", "local size", *pair(divided), OTHER, "a DTensor has another size"),
+    Lookalike("repeated", "two leaves", *pair(two_leaves), OTHER, "one leaf has both gradients"),
+    Lookalike(
+        "implied",
+        "part of a table",
+        *pair(part_of_positions),
+        NOTHING,
+        "the slice is redistributed",
+        counted="collectives",
+    ),
+    Lookalike(
+        "parameters",
+        "norm by hand",
+        *pair(gradient_by_hand),
+        RAISES,
+        "the sum mixes DTensors and tensors",
+        error="AssertionError",
+    ),
+    Lookalike("lists", "cascade", *pair(cascade), OTHER, "each adds a tensor that is halved already"),
+    Lookalike("lists", "options", *pair(rounded), OTHER, "the op on lists has no decimals"),
+    Lookalike("reads", "running total", *pair(running_total), OTHER, "the last total is read three times"),
+    Lookalike(
+        "reads",
+        "two shapes",
+        *pair(two_shapes),
+        RAISES,
+        "a stack has one shape",
+        error="stack expects each tensor to be equal size",
     ),
     Lookalike("reads", "two dtypes", *pair(tokens_and_loss), OTHER, "f32 does not have the number of tokens"),
     Lookalike(
