@@ -6,7 +6,7 @@ import sys
 import weakref
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -235,15 +235,11 @@ class DataFlow:
         if new := _addresses(results) - inputs:
             fresh = Memory(depth, is_new=True, loops=loops, chain=self._chain(func, tensors, result))
             self._memory |= {address: replace(fresh) for address in new}
-        if new or written or not results:  # not only a view
-            self._use(tensors, place)
         self._ran += 1
-        taken = _addresses(tensors) - _addresses(written) if new or written or not results else ()
-        for address in taken:
-            self._memory[address].last_read = self._ran
-        for each in results:
-            if memory_address(each) in inputs and not written:
-                self._views[local_of(each)] = True
+        if new or written or not results:
+            self._use(tensors, _addresses(written), place)
+        else:
+            self._views.update({local_of(each): True for each in results})
         for memory in map(self.of, written):
             memory.depth, memory.chain = max(memory.depth, depth), NO_MOVES
             memory.writes += 1
@@ -253,12 +249,14 @@ class DataFlow:
             move.outputs = [self.of(each) for each in results]
         return result
 
-    def _use(self, tensors: Sequence[Any], place: CodePlace) -> None:
+    def _use(self, tensors: Sequence[Any], written: Collection[int], place: CodePlace) -> None:
         # A hook of the user runs in backward as well.
         is_outside = not is_in_backward() or not self._called_by()
         is_step, is_outer = place.phase is Phase.OPTIMIZER, not self._is_in_fsdp()
         for tensor in tensors:
             memory = self.of(tensor)
+            if memory_address(tensor) not in written:
+                memory.last_read = self._ran
             memory.all_uses += 1
             memory.uses += is_outside
             memory.outer_uses += is_outer
