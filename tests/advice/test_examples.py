@@ -100,7 +100,7 @@ SIMILAR = [
     programs.number_inside_torch,
     programs.gradients_reduced_once,
 ]
-FSDP = needs(FSDP_WITHOUT_CUDA)
+FSDP, MAXIMUM = needs(FSDP_WITHOUT_CUDA), needs_rule("maximum.default")
 OF_FSDP = {
     programs.state_dict_gathered,
     programs.small_groups,
@@ -128,9 +128,20 @@ CHANGES: list[Any] = [
 ]
 
 
+NEEDED: dict[Program, Any] = {
+    **dict.fromkeys(OF_FSDP, FSDP),
+    programs.implied_at_five_lines: MAXIMUM,
+    programs.new_tensor_each_time: needs_rule("clamp.Tensor"),
+    programs.sorted_vector: needs_rule("sort.default"),
+    programs.norms_at_once: pytest.mark.skipif(
+        not hasattr(torch.nn.utils, "get_total_norm"), reason="this torch has no get_total_norm"
+    ),
+}
+
+
 def supported(listed: Iterable[Program]) -> list[Any]:
-    """Skip programs with FSDP if it requires CUDA."""
-    return [pytest.param(one, marks=FSDP if one in OF_FSDP else (), id=one.__name__) for one in listed]
+    """Skip programs that this torch cannot run."""
+    return [pytest.param(one, marks=NEEDED.get(one, ()), id=one.__name__) for one in listed]
 
 
 @pytest.mark.parametrize("program", supported(FIRES))
@@ -159,6 +170,7 @@ def test_advised_change_saves_the_promised_count(
     assert not [one for one in advice_of(changed) if one.change == advice.change]
 
 
+@MAXIMUM
 def test_one_finding_for_each_cause(mesh: DeviceMesh) -> None:
     """One tensor or number at several lines is one cause; several of them are several causes."""
     assert [one.count for one in advice_of(steps_of(programs.implied_at_five_lines, mesh))] == [4]
@@ -169,7 +181,7 @@ def test_one_finding_for_each_cause(mesh: DeviceMesh) -> None:
 @pytest.mark.parametrize(
     "program",
     [
-        programs.new_index_each_time,
+        pytest.param(programs.new_index_each_time, marks=needs_rule("select.int")),
         pytest.param(programs.number_without_an_overload, marks=needs_rule("leaky_relu.default")),
     ],
 )
