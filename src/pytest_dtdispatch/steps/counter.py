@@ -285,7 +285,7 @@ class StepCounter:
 
     def _op_calls(self) -> Iterator[OpCalls]:
         for (op, place), each in self._flow.calls.items():
-            is_alike, is_independent = len(each.layouts) == 1, len(each.depths) == 1 and not each.is_chain
+            is_alike, is_independent = len(each.layouts) == 1, len(each.floors) == 1 and not each.is_chain
             if each.elements:  # autograd allows no write to a slice of `unbind`
                 is_independent = not any(memory.own_writes for memory in each.tensors.values())
             numbers = each.count, len(each.tensors), is_alike, is_independent, each.is_pointwise

@@ -40,7 +40,7 @@ from pytest_dtdispatch.torchapi.tensors import (
 )
 
 NUMBERS = (int, float)
-NO_MOVES = frozenset[int]()
+NO_MOVES, NO_LOOPS = frozenset[int](), frozenset[tuple[str, CodePlace]]()
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Memory:
     is_listed: bool = False
     is_observed: bool = False
     is_new: bool = False
-    loops: frozenset[tuple[str, CodePlace]] = frozenset()
+    loops: frozenset[tuple[str, CodePlace]] = NO_LOOPS
     chain: frozenset[int] = NO_MOVES
 
 
@@ -146,7 +146,7 @@ class Calls:
         count: number of calls.
         tensors: memory of their first tensors by address.
         layouts: layouts of all tensors.
-        depths: depths of the calls.
+        floors: depths of all that the host had read and used before each call.
         via: function of torch that the user's line called, if its code called the op.
         is_chain: whether a call depends on what an earlier one wrote, or writes what an op has read since the
             first call.
@@ -160,7 +160,7 @@ class Calls:
     count: int = 0
     tensors: dict[int, Memory] = field(default_factory=dict)
     layouts: set[Hashable] = field(default_factory=set)
-    depths: set[int] = field(default_factory=set)
+    floors: set[int] = field(default_factory=set)
     via: str = ""
     is_chain: bool = False
     first: int = -1
@@ -229,7 +229,7 @@ class DataFlow:
                 memory.is_listed = True
         written, results, inputs = _written(func, args, kwargs), tensors_in(result), _addresses(tensors)
         depth = max(self._floor, inner, self.depth_of(tensors))
-        loops = frozenset[tuple[str, CodePlace]]().union(*(self.of(tensor).loops for tensor in tensors))
+        loops = NO_LOOPS.union(*(self.of(tensor).loops for tensor in tensors))
         if any(map(is_dtensor, tensors)):
             self._note_call(func, args, kwargs, tensors, place)
         if new := _addresses(results) - inputs:
@@ -301,7 +301,7 @@ class DataFlow:
         calls.is_chain |= any((op_name(func), place) in self.of(tensor).loops for tensor in tensors)
         calls.elements = tensors[0].shape[args[1]] if func is torch.ops.aten.select.int else 0
         calls.layouts.update(layout_of(each) for each in tensors if each.dim())
-        calls.depths.add(self.depth_of(tensors))
+        calls.floors.add(self._floor)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -324,8 +324,9 @@ class DataFlow:
             return 0
         depth = max(self._floor, self.depth_of(sources))
         self._inner = max(self._inner, depth + 1)
-        for each in results:
-            self.of(each).depth = depth + 1
+        loops = NO_LOOPS.union(*(self.of(source).loops for source in sources))
+        for memory in map(self.of, results):
+            memory.depth, memory.loops = depth + 1, loops
         return depth
 
     def move(self, source: Any, result: Any) -> Move:
@@ -335,7 +336,7 @@ class DataFlow:
         memory.outer_uses += 1
         earlier = memory.chain if all(map(self._is_unused, memory.chain)) else NO_MOVES
         if memory_address(result) != memory_address(source):
-            self._memory[memory_address(result)] = Memory(depth + 1, is_new=True)
+            self._memory[memory_address(result)] = Memory(depth + 1, is_new=True, loops=memory.loops)
         self.of(result).chain = frozenset([len(self.moves)])
         self.moves.append(Move(memory, self.of(result), depth, memory.writes, earlier))
         return self.moves[-1]
