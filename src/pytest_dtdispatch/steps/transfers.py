@@ -571,10 +571,8 @@ class TransferRecorder:
         texts = tuple(map(placement_text, placements))
         is_share = any(each.is_partial() for each in placements) and name in READS_OF_SHARES
         is_share |= origins.is_share(tensor)
-        if proof:
-            memory = self.flow.of(tensor)
-            self._read.append((memory, memory.writes))
-            proof["mesh"] = self._mesh_number(tensor.device_mesh) if is_dtensor(tensor) else 0
+        memory = self.flow.of(tensor)
+        self._read.append((memory, memory.writes))
         self._log.append(Read(name, self._text(tensor), texts, is_share, place=self._here(), **proof))
         return origins.copied(tensor, result) if name == "cpu" else result
 
@@ -605,7 +603,8 @@ class TransferRecorder:
             decides |= "range" in frame.f_code.co_names
         if decides:
             self.flow.need(depth)
-        return {**self._proof(), "depth": depth, "is_compared": decides}
+        mesh = self._mesh_number(tensor.device_mesh) if is_dtensor(tensor) else 0
+        return {**self._proof(), "depth": depth, "is_compared": decides, "mesh": mesh}
 
     def _text(self, tensor: Any) -> str:
         """Format a tensor that was read; formatting may read it again."""
