@@ -23,8 +23,7 @@ def wrapped_parameters(observed: Observed) -> Iterator[Finding]:
     """Advise if parameters are converted to DTensors in each step."""
     wrapped = observed.recurring(Wrapping, lambda one: one.is_parameter and one.tensor_number)
     own = (one for one in wrapped if one.is_parameter and one.tensor_number)
-    # A list of plain tensors and DTensors raises, as in clipping and in optimizers that step by lists.
-    parameters = ([one] for one in own if not (one.via or one.plain_uses or one.is_listed))
+    parameters = ([one] for one in own if not (one.via or one.plain_uses))
     for groups in layered(parameters, lambda one: (one.name, one.placements)):
         every = [*chain(*groups)]
         count, name = len({one.tensor_number for one in every}), every[0].name

@@ -174,7 +174,7 @@ class Turns:
         with StepCounter() as counter:
             for is_recorded in (True, False, False):
                 args = subject.prepare()
-                counter.lap()
+                counter.lap()  # the preparation is not part of the call
                 notes = CallNotes(counter) if is_recorded else nullcontext()
                 result = repeat_under(notes, subject, args, self._signals)
                 counted.append(counter.lap())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import functools
 import inspect
 import os
 import sysconfig
@@ -195,13 +196,10 @@ class Frames:
         caller = frame.f_back  # Module._call_impl
         if len(names) != 1 or caller is None or "kwargs" not in caller.f_locals:
             return None
-        uses = uses_of_variable(code, names[0])
+        if (uses := uses_of_variable(code, names[0])) is None:
+            return None
         positional, named = caller.f_locals.get("args", ()), caller.f_locals["kwargs"]
-        return (
-            None
-            if uses is None
-            else ModuleInput(variables[arguments[0]], names[0], named, len(positional), uses)
-        )
+        return ModuleInput(variables[arguments[0]], names[0], named, len(positional), uses)
 
     def _is_of_plan(self, code: CodeType) -> bool:
         return code.co_filename.startswith(self._plans)
@@ -261,6 +259,7 @@ class VariableUses(NamedTuple):
     attributes: frozenset[str]
 
 
+@functools.lru_cache(maxsize=1024)  # slow, and called for each conversion
 def uses_of_variable(code: CodeType, name: str) -> VariableUses | None:
     """Return how code uses a variable; None if it assigns to it."""
     loads, attributes = 0, frozenset[str]()

@@ -261,9 +261,8 @@ class Wrapping(StepEvent):
         tensor_number: number of the local or full tensor, equal if nothing was written to it in between; 0 in
             backward, or if unknown.
         is_parameter: whether the tensor is a parameter.
-        plain_uses: number of ops, reads and collectives in the step, outside of optimizers, that take the
-            memory as a plain tensor.
-        is_listed: whether an op takes the tensor, or its gradient, in a list with others.
+        plain_uses: number of ops, reads and collectives in the step that take the memory, or that of the
+            gradient of a parameter, as a plain tensor; of optimizers only those that take it in a list.
         own_conversions: number of conversions of the memory that no plan makes.
         mesh: number of the mesh; 0 if unknown.
         place: its source line; None if unknown.
@@ -277,7 +276,6 @@ class Wrapping(StepEvent):
     tensor_number: int = field(default=0, compare=False)
     is_parameter: bool = field(default=False, compare=False)
     plain_uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
-    is_listed: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
     own_conversions: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     mesh: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,8 +33,7 @@ from pytest_dtdispatch.steps.events import (
 )
 from pytest_dtdispatch.torchapi.autograd import is_in_backward, number_of, origins_of_logits
 from pytest_dtdispatch.torchapi.collectives import reduction_of
-from pytest_dtdispatch.torchapi.flow import Conversion as Converted
-from pytest_dtdispatch.torchapi.flow import DataFlow, Memory
+from pytest_dtdispatch.torchapi.flow import Converted, DataFlow, Memory, Move, Use
 from pytest_dtdispatch.torchapi.fsdp import describe_groups, how_reduced, shards_of
 from pytest_dtdispatch.torchapi.mesh_dims import MESH_DIMS, group_among
 from pytest_dtdispatch.torchapi.observe import Conversion, Converter, fsdp_group_type, program_frame
@@ -159,18 +159,14 @@ class TransferRecorder:
         self._record_node = record_node
         self._called_by = called_by
         self._input_of = input_of
-        self._inputs: dict[tuple[int, int, str], int] = {}  # numbers of arguments of calls of modules
-        self._module_calls: list[ModuleInput] = []
-        self._positional: dict[int, set[int]] = {}  # numbers of positional arguments of calls of a module
-        self._loads: dict[int, int] = {}  # loads of an argument that are no conversions, by its number
+        self._inputs: defaultdict[Hashable, list[ModuleInput]] = defaultdict(list)  # by call and argument
         self.flow = DataFlow(called_by, is_in_fsdp)
         self._passes = 0  # backward passes of the step that ended
         self._contents: dict[Hashable, int] = {}  # numbers of the values of all parameters of a group
         self._reduced: dict[int, Reduced] = {}  # last reductions, by number of the group
         self._moves: list[Redistribution] = []  # of the step
-        self._read: list[tuple[Memory, int]] = []  # memory of each read, and its number of writes before
+        self._uses: dict[int, Use] = {}  # of redistributions, conversions and reads, by the id of the event
         self._referred: list[Converted] = []  # those since the last backward pass
-        self._wrapped: list[Converted] = []  # tensors of its wraps and unwraps
         self._meshes: dict[Any, int] = {}
         self._running = Running()
         self.origins = Origins(self._note_optimizer)
@@ -261,6 +257,7 @@ class TransferRecorder:
             undoes=tuple(sorted(move.earlier)) if is_undone else (),
         )
         self._moves.append(moved)
+        self._uses[id(moved)] = move
         return moved
 
     def _mesh_number(self, mesh: Any) -> int:
@@ -280,14 +277,10 @@ class TransferRecorder:
         self._passes = 0
         self._stepped.clear()
         self._moves.clear()
-        self._wrapped.clear()
-        self._read.clear()
+        self._uses.clear()
         self._referred.clear()
         self._reduced.clear()
         self._inputs.clear()
-        self._module_calls.clear()
-        self._positional.clear()
-        self._loads.clear()
 
     def _note_optimizer(self, optimizer: Optimizer) -> None:
         if self.flow.is_on:
@@ -302,45 +295,51 @@ class TransferRecorder:
 
     def completed(self, events: Iterable[Any]) -> Iterator[Any]:
         """Complete the events of a step whose ops were recorded with uses of their tensors."""
-        moves, sources, reads = iter(self.flow.moves), iter(self._wrapped), iter(self._read)
-        # PrepareModuleInput takes one number of positional arguments.
-        varied = {module for module, counts in self._positional.items() if len(counts) > 1}
-        refused = {number for (module, *_), number in self._inputs.items() if module in varied}
-        refused |= {number for number, others in self._loads.items() if others > 0}
+        refused = {id(each) for each in self._refused_inputs()}
         for event in events:
-            if isinstance(event, Redistribution):
-                move = next(moves)
+            use = self._uses.get(id(event))
+            if isinstance(use, Move):
                 yield replace(
                     event,
-                    uses=move.source.all_uses,
-                    own_writes=move.source.own_writes,
-                    is_written_later=move.source.writes > move.writes,
-                    result_uses=move.result.all_uses,
-                    is_result_unique=move.is_result_unique,
-                    output_uses=sum(each.all_uses for each in move.outputs),
-                    other_uses=move.others,
+                    uses=use.source.all_uses,
+                    own_writes=use.source.own_writes,
+                    is_written_later=use.is_written_later,
+                    result_uses=use.result.all_uses,
+                    is_result_unique=use.is_result_unique,
+                    output_uses=sum(each.all_uses for each in use.outputs),
+                    other_uses=use.others,
                 )
-            elif isinstance(event, Wrapping):
-                wrapped = next(sources)
+            elif isinstance(use, Converted):
                 yield replace(
                     event,
                     input=0 if event.input in refused else event.input,
-                    plain_uses=wrapped.source.plain_uses,
-                    own_conversions=wrapped.source.own_conversions,
-                    is_listed=wrapped.source.is_listed or self._has_listed_gradient(wrapped),
-                    is_result_unique=wrapped.is_result_unique,
+                    plain_uses=use.source.plain_uses + use.source.is_listed + self._uses_of_gradient(use),
+                    own_conversions=use.source.own_conversions,
+                    is_result_unique=use.is_result_unique,
                 )
-            elif isinstance(event, Read):
-                memory, writes = next(reads)
-                yield replace(event, is_written_later=memory.writes > writes)
+            elif use is not None:
+                yield replace(event, is_written_later=use.is_written_later)
             else:
                 yield event
 
-    def _has_listed_gradient(self, converted: Converted) -> bool:
-        """Return whether the program takes the gradient of a converted parameter as a plain tensor."""
+    def _refused_inputs(self) -> Iterator[list[ModuleInput]]:
+        """Yield the conversions of each argument that ``PrepareModuleInput`` cannot convert once.
+
+        Its module is called with several numbers of positional arguments, or its code uses it otherwise.
+        """
+        positional: defaultdict[int, set[int]] = defaultdict(set)
+        for first, *_ in self._inputs.values():
+            positional[id(first.module)].add(first.positional)
+        for conversions in self._inputs.values():
+            module, loads = id(conversions[0].module), conversions[0].uses.loads
+            if len(positional[module]) > 1 or loads > len(conversions):
+                yield conversions
+
+    def _uses_of_gradient(self, converted: Converted) -> int:
+        """Return the number of uses of the gradient of a converted parameter as a plain tensor."""
         gradient = getattr(converted.parameter(), "grad", None)
         of_gradient = self.flow.of(gradient) if gradient is not None else Memory()
-        return of_gradient.is_listed or of_gradient.plain_uses > 0
+        return of_gradient.plain_uses + of_gradient.is_listed
 
     def groups(self) -> tuple[FsdpGroup, ...]:
         """Describe the groups of FSDP2 that were gathered or reduced."""
@@ -472,7 +471,8 @@ class TransferRecorder:
                 result = convert(*args, **kwargs)
             last = self._log[-1] if len(self._log) > events else None
             if self.flow.is_on and explicit is not None and isinstance(last, Redistribution):
-                self._refer(self.flow.moves[-1], result)
+                self.flow.moves[-1].reference = weakref.ref(result)
+                self._referred.append(self.flow.moves[-1])
             if has_gradient and explicit is not None:
                 moved = last if isinstance(last, Redistribution) else None
                 if moved is not None:
@@ -499,31 +499,27 @@ class TransferRecorder:
             is_parameter, place = isinstance(source, torch.nn.Parameter), self._here()
             if converter.kind is Conversion.WRAP:
                 self.origins.mark_device(wrapped)
-            proof = self._proof_of_wrap(wrapped, source, results[0]) if self.flow.is_on else {}
-            if proof:
-                proof |= {"node": node, "options": _options(args, kwargs)}
-            self._log.append(
-                event(converter.name, text, placements, number, is_parameter, place=place, **proof)
-            )
+            converted = event(converter.name, text, placements, number, is_parameter, place=place)
+            if self.flow.is_on:
+                proved = self._proved_wrap(converted, wrapped, source, results[0])
+                converted = replace(proved, node=node, options=_options(args, kwargs))
+                self._uses[id(converted)] = self._referred[-1]
+            self._log.append(converted)
             if has_gradient and not converter.is_backward:
                 self._record_node(args[0], place)
         return result
 
-    def _proof_of_wrap(self, wrapped: Any, source: Any, result: Any) -> dict[str, Any]:
-        """Complete a wrap or an unwrap of a step whose ops are recorded."""
+    def _proved_wrap(self, event: Wrapping, wrapped: Any, source: Any, result: Any) -> Wrapping:
+        """Complete a wrap or an unwrap of a step whose ops are recorded, and record its use of the tensor."""
         proof = self._proof(source, all(placement.is_replicate() for placement in wrapped.placements))
-        converted = Converted(self.flow.of(wrapped if source is None else source), self.flow.of(result))
-        converted.source.own_conversions += source is not None and not proof["via"]
+        memory = self.flow.of(wrapped if source is None else source)
+        memory.own_conversions += source is not None and not proof["via"]
         self.flow.unwrap(wrapped if source is None else source)
+        use = Converted(memory, self.flow.of(result), reference=weakref.ref(result))
         if isinstance(source, torch.nn.Parameter):
-            converted.parameter = weakref.ref(source)
-        self._wrapped.append(converted)
-        self._refer(converted, result)
-        return {**proof, "mesh": self._mesh_number(wrapped.device_mesh)}
-
-    def _refer(self, converted: Converted, result: Any) -> None:
-        converted.refer(result)
-        self._referred.append(converted)
+            use.parameter = weakref.ref(source)
+        self._referred.append(use)
+        return replace(event, mesh=self._mesh_number(wrapped.device_mesh), **proof)
 
     def on_backward(self, run: Function, outputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Count outermost passes; mark redistributions of logits before the backward of a cross entropy."""
@@ -538,7 +534,9 @@ class TransferRecorder:
                     continue
                 number, moved = self._graph[node]
                 if self._log[number : number + 1] == [moved] and self._log[number] is moved:
-                    self._log[number] = replace(moved, is_for_loss=True)
+                    self._log[number] = marked = replace(moved, is_for_loss=True)
+                    if id(moved) in self._uses:
+                        self._uses[id(marked)] = self._uses.pop(id(moved))
         try:
             return run(outputs, *args, **kwargs)
         finally:
@@ -571,9 +569,10 @@ class TransferRecorder:
         texts = tuple(map(placement_text, placements))
         is_share = any(each.is_partial() for each in placements) and name in READS_OF_SHARES
         is_share |= origins.is_share(tensor)
-        memory = self.flow.of(tensor)
-        self._read.append((memory, memory.writes))
-        self._log.append(Read(name, self._text(tensor), texts, is_share, place=self._here(), **proof))
+        read = Read(name, self._text(tensor), texts, is_share, place=self._here(), **proof)
+        if proof:
+            self._uses[id(read)] = Use(self.flow.of(tensor))
+        self._log.append(read)
         return origins.copied(tensor, result) if name == "cpu" else result
 
     def _proof(self, converted: Any = None, is_whole: bool = True) -> dict[str, Any]:
@@ -585,22 +584,15 @@ class TransferRecorder:
         found = self._input_of(converted)
         if found is None or not found.uses.attributes <= (SAME_IF_WHOLE if is_whole else SAME):
             return 0
-        self._module_calls.append(found)  # a reference, so that no other call has this dictionary
-        self._positional.setdefault(id(found.module), set()).add(found.positional)
-        number = self._inputs.setdefault(
-            (id(found.module), id(found.call), found.name), len(self._inputs) + 1
-        )
-        self._loads[number] = self._loads.get(number, found.uses.loads) - 1
-        return number
+        conversions = self._inputs[id(found.module), id(found.call), found.name]
+        conversions.append(found)  # a reference, so that no other call has this dictionary
+        return id(conversions)
 
     def _proof_of_read(self, name: str, tensor: Any, result: Any) -> dict[str, Any]:
         depth = self.flow.read(tensor, result)
         if name in EXPORTING:
             self.flow.write([tensor])
-        frame = program_frame(sys._getframe(2))
-        decides = name not in TO_THE_HOST or is_compared(frame)
-        if type(result) is int and frame is not None:
-            decides |= "range" in frame.f_code.co_names
+        decides = name not in TO_THE_HOST or is_compared(program_frame(sys._getframe(2)))
         if decides:
             self.flow.need(depth)
         mesh = self._mesh_number(tensor.device_mesh) if is_dtensor(tensor) else 0

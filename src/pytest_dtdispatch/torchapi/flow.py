@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import weakref
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
@@ -82,24 +81,41 @@ class Memory:
 
 
 @dataclass
-class Conversion:
-    """Tensors of a conversion.
+class Use:
+    """A read, a conversion or a redistribution of a tensor.
 
     Args:
         source: memory of the tensor.
+
+    Attributes:
+        writes: number of writes to the tensor before.
+    """
+
+    source: Memory
+    writes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.writes = self.source.writes
+
+    @property
+    def is_written_later(self) -> bool:
+        """Whether something wrote to the tensor afterwards."""
+        return self.source.writes > self.writes
+
+
+@dataclass
+class Converted(Use):
+    """Tensors of a conversion.
+
+    Args:
         result: memory of the result.
         reference: function that returns the result; None after it was freed.
         parameter: function that returns the converted parameter, or None.
     """
 
-    source: Memory
     result: Memory
     reference: Callable[[], Any] = field(default=lambda: None, kw_only=True)
     parameter: Callable[[], Any] = field(default=lambda: None, kw_only=True)
-
-    def refer(self, result: Any) -> None:
-        """Refer to the result weakly."""
-        self.reference = weakref.ref(result)
 
     def note_hooks(self) -> None:
         """Record whether the program observes the gradient of the result."""
@@ -115,12 +131,11 @@ class Conversion:
 
 
 @dataclass
-class Move(Conversion):
+class Move(Converted):
     """Tensors of a redistribution.
 
     Args:
         depth: depth of the tensor.
-        writes: number of writes to the tensor before.
         earlier: positions of earlier redistributions from whose results only elementwise ops lead to the
             tensor, if the tensors of all of them are unchanged.
         outputs: memory of the results of the op that implied it.
@@ -131,7 +146,6 @@ class Move(Conversion):
     source: Memory
     result: Memory
     depth: int
-    writes: int
     earlier: frozenset[int]
     outputs: list[Memory] = field(default_factory=list)
     others: int = 0
@@ -338,14 +352,14 @@ class DataFlow:
         if memory_address(result) != memory_address(source):
             self._memory[memory_address(result)] = Memory(depth + 1, is_new=True, loops=memory.loops)
         self.of(result).chain = frozenset([len(self.moves)])
-        self.moves.append(Move(memory, self.of(result), depth, memory.writes, earlier))
+        self.moves.append(Move(memory, self.of(result), depth, earlier))
         return self.moves[-1]
 
     def _is_unused(self, position: int) -> bool:
         """Return whether only elementwise ops took a result, and its source was not written to since."""
         move = self.moves[position]
         is_unused = move.others == 0 and not move.is_unwrapped
-        return is_unused and move.source.writes == move.writes
+        return is_unused and not move.is_written_later
 
     def read(self, tensor: Any, result: Any) -> int:
         """Record that the host has read a tensor; return its depth."""

@@ -21,7 +21,7 @@ def describe_groups(numbers: Mapping[Any, int]) -> tuple[FsdpGroup, ...]:
             getattr(group, "post_forward_mesh_info", None) is None,
             next(filter(None, map(_narrow_sum, group.fsdp_params)), ""),
             layouts.setdefault(_layout(group), len(layouts) + 1),
-            getattr(getattr(group, "mp_policy", None), "param_dtype", None) is not None,
+            casts=getattr(getattr(group, "mp_policy", None), "param_dtype", None) is not None,
         )
         for group, number in numbers.items()
     )

@@ -72,7 +72,7 @@ READS_OF_SHARES = ("item", "tolist", "numpy", "cpu", "print")
 READERS = frozenset(("item", "tolist", "cpu", "numpy", "to", "float", "int", "bool", "complex"))
 READERS |= {"format", "str", "print", "repr"}
 DECIDING = ("_IF_", "COMPARE", "TO_BOOL", "UNARY_NOT", "CONTAINS")  # in names of instructions
-INDEXING = "BINARY_SUBSCR"
+INDEXING, COUNTING = "BINARY_SUBSCR", "range"
 # Modules that read only tensors on the host: ranks, offsets of shards, states of generators, seeds, indices.
 HOST_MODULES = (
     "torch.distributed.device_mesh.",
@@ -228,9 +228,10 @@ def is_compared(frame: FrameType) -> bool:
         stored = {each.argval for each in line if each.opname.startswith("STORE_")}
         uses = (each for each in lines if stored & {one.argval for one in each if "LOAD_" in one.opname})
         with_value += [each for each in uses if each not in with_value]
-    names = [each.opname for line in with_value for each in line]
+    every = [each for line in with_value for each in line]
     indexes = any(each.opname == INDEXING for line in with_value[1:] for each in line)
-    return indexes or any(word in name for name in names for word in DECIDING)
+    counts = any(each.argval == COUNTING for each in (*before, *every))
+    return indexes or counts or any(word in each.opname for each in every for word in DECIDING)
 
 
 def waits_for_device(tensor: Any) -> bool:

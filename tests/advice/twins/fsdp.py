@@ -693,11 +693,11 @@ REPEATED_GATHERS: list[Entry] = [
 # Small groups
 
 
-def by_list(model: Any, mesh: DeviceMesh, of_each: int) -> Any:
+def by_list(model: Any, mesh: DeviceMesh, of_each: int, **options: Any) -> Any:
     """Make one group of several layers."""
     layers = [*model]
     for first in range(0, len(layers), of_each):
-        fully_shard()(layers[first : first + of_each], mesh=mesh)
+        fully_shard()(layers[first : first + of_each], mesh=mesh, **options)
     fully_shard()(model, mesh=mesh)
     return model
 
@@ -731,6 +731,26 @@ def many_layers(
         stepped.step()
         stepped.zero_grad()
         return copies(model)
+
+    return step
+
+
+def policies(mesh: DeviceMesh, of_each: int) -> Step:
+    """Compute every second layer in bfloat16."""
+    model = linears(8)
+    narrow = MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)
+    if of_each > 1:
+        by_list(model, mesh, of_each, mp_policy=narrow)
+    else:
+        for number, layer in enumerate(model):
+            options: dict[str, Any] = {"mp_policy": narrow} if number % 2 else {}
+            fully_shard()(layer, mesh=mesh, **options)
+        fully_shard()(model, mesh=mesh)
+    [x] = batches(1)
+
+    def step() -> object:
+        model(x).square().mean().backward()
+        return gradients(model)
 
     return step
 
@@ -800,6 +820,13 @@ SMALL_GROUPS: list[Entry] = [
         Harm.RAISES,
         "one group has one dtype",
         error="uniform original parameter dtype",
+    ),
+    Lookalike(
+        "small groups",
+        "policies",
+        *listed(policies, 8),
+        Harm.OTHER_RESULTS,
+        "one group has one policy",
     ),
     Lookalike(
         "small groups",
