@@ -658,6 +658,11 @@ def new_index_each_time(mesh: DeviceMesh) -> Step:
     return lambda: x[next(SIZES)]
 
 
+def number_beside_another(mesh: DeviceMesh) -> Step:
+    x = sharded(mesh)
+    return lambda: x.clamp(0.0, next(NUMBERS) / 100)
+
+
 def number_without_an_overload(mesh: DeviceMesh) -> Step:
     x = sharded(mesh)
     return lambda: torch.ops.aten.leaky_relu(x, next(NUMBERS) / 100)

@@ -182,6 +182,7 @@ def test_one_finding_for_each_cause(mesh: DeviceMesh) -> None:
     "program",
     [
         pytest.param(programs.new_index_each_time, marks=needs_rule("select.int")),
+        pytest.param(programs.number_beside_another, marks=needs_rule("clamp.default")),
         pytest.param(programs.number_without_an_overload, marks=needs_rule("leaky_relu.default")),
     ],
 )

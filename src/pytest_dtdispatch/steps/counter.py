@@ -41,7 +41,13 @@ from pytest_dtdispatch.torchapi.collectives import observe_transfers
 from pytest_dtdispatch.torchapi.groups import is_first_of_group
 from pytest_dtdispatch.torchapi.mesh_dims import MESH_DIMS
 from pytest_dtdispatch.torchapi.observe import observe_ops
-from pytest_dtdispatch.torchapi.ops import hidden_from_constructors, leaves_of, open_modes, takes_tensor
+from pytest_dtdispatch.torchapi.ops import (
+    arguments_of,
+    hidden_from_constructors,
+    leaves_of,
+    open_modes,
+    takes_tensors,
+)
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.reads import observe_reads
@@ -413,7 +419,7 @@ class StepCounter:
             cause=reason.without_values or reason.text,
             call=one.at.call,
             elsewhere=one.at.thread != self._home,
-            remedy=_remedy(one.schema.op, reason),
+            remedy=_remedy(one.schema, reason),
             values=reason.values,
             mesh=_mesh_sizes(one.schema),
             is_direct=one.is_direct,
@@ -426,10 +432,12 @@ def _mesh_sizes(schema: Any) -> tuple[int, ...]:
     return () if mesh is None else tuple(mesh.shape)
 
 
-def _remedy(op: Any, reason: Reason) -> Remedy:
+def _remedy(schema: Any, reason: Reason) -> Remedy:
     """Return the remedy of a miss; that of a differing value depends on the schema of the op."""
-    names = [name.partition("[")[0] for name in reason.arguments]
-    if reason.remedy is not Remedy.NUMBER or all(takes_tensor(op, name) for name in names):
+    names = frozenset(name.partition("[")[0] for name in reason.arguments)
+    arguments = arguments_of(schema.op, schema.args_schema, schema.kwargs_schema)
+    numbers = frozenset(each.name for each, value in arguments if type(value) in (int, float))
+    if reason.remedy is not Remedy.NUMBER or takes_tensors(schema.op, names, numbers - names):
         return reason.remedy
     return Remedy.SHAPE if SIZES.issuperset(names) else Remedy.NONE
 

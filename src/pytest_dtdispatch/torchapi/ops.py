@@ -142,12 +142,21 @@ def ops_with_a_rule() -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=1024)
-def takes_tensor(func: Any, name: str) -> bool:
-    """Return whether an overload of an op with a DTensor rule takes a tensor as this argument."""
+def takes_tensors(func: Any, names: frozenset[str], numbers: frozenset[str]) -> bool:
+    """Return whether an overload of an op with a DTensor rule takes tensors as these arguments.
+
+    Args:
+        func: the op.
+        names: names of arguments that are to be tensors.
+        numbers: names of other arguments that are numbers: torch makes numbers of all if one has to be one.
+    """
     with_a_rule = ops_with_a_rule()
     overloads = (getattr(func.overloadpacket, each) for each in func.overloadpacket.overloads())
-    arguments = (each for op in overloads if op_name(op) in with_a_rule for each in schema_of(op))
-    return any(each.name == name and str(each.type) in ("Tensor", "Optional[Tensor]") for each in arguments)
+    for schema in (schema_of(op) for op in overloads if op_name(op) in with_a_rule):
+        tensors = {each.name for each in schema if str(each.type) in ("Tensor", "Optional[Tensor]")}
+        if tensors.issuperset(names) and tensors.isdisjoint(numbers):
+            return True
+    return False
 
 
 def describe_optimizer(optimizer: torch.optim.Optimizer) -> OptimizerStep | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -20,6 +21,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from pytest_dtdispatch.torchapi.missing_api import fully_shard
+from tests.advice.twins.fsdp import batches, gradients, groups, linears
 from tests.advice.twins.model import (
     WIDTH,
     Entry,
@@ -44,17 +46,6 @@ def nothing(model: Any) -> None:
 # FSDP2
 
 
-def two_layers(mesh: DeviceMesh, **options: Any) -> Any:
-    model: Any = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
-    for each in (*model, model):
-        fully_shard()(each, mesh=mesh, **options)
-    return model
-
-
-def inputs(count: int) -> list[torch.Tensor]:
-    return [torch.rand(4, WIDTH) + dist.get_rank() for _ in range(count)]
-
-
 def clip(model: Any) -> None:
     nn.utils.clip_grad_norm_(model.parameters(), 0.1)
 
@@ -65,39 +56,35 @@ def read_shards(model: Any) -> list[float]:
 
 def between_passes(mesh: DeviceMesh, is_followed: bool, act: Act) -> Step:
     """Train in three passes and act after each; follow by keeping groups gathered."""
-    model = two_layers(mesh, reshard_after_forward=not is_followed)
-    batches = inputs(3)
+    model = groups(linears(2), mesh, reshard_after_forward=not is_followed)
+    inputs = batches()
 
     def step() -> object:
-        for number, x in enumerate(batches):
+        for number, x in enumerate(inputs):
             if is_followed:
                 model.set_reshard_after_backward(number == 2)
             model(x).square().mean().backward()
             act(model)
-        found = [each.grad for each in model.parameters()]
-        model.zero_grad()
-        return found
+        return gradients(model)
 
     return step
 
 
 def synchronized(mesh: DeviceMesh, is_followed: bool, before: Callable[[Any, int], object], act: Act) -> Step:
     """Train in two passes; follow by reducing gradients in the last one only."""
-    model = two_layers(mesh)
+    model = groups(linears(2), mesh)
     for each in (model, *model):
         each.set_force_sum_reduction_for_comms(True)  # gloo scales no sums
-    batches = inputs(2)
+    inputs = batches(2)
 
     def step() -> object:
-        for number, x in enumerate(batches):
+        for number, x in enumerate(inputs):
             before(model, number)
             if is_followed:
                 model.set_requires_gradient_sync(number == 1)
             model(x).square().mean().backward()
             act(model)
-        found = [each.grad for each in model.parameters()]
-        model.zero_grad()
-        return found
+        return gradients(model)
 
     return step
 
@@ -132,13 +119,11 @@ def narrow_head(mesh: DeviceMesh, is_followed: bool) -> Step:
     policy, model = MixedPrecisionPolicy(param_dtype=torch.bfloat16), Heads()
     for each in (model.body, model) if is_followed else (model.body, model.head, model):
         fully_shard()(each, mesh=mesh, mp_policy=policy)
-    [x] = inputs(1)
+    [x] = batches(1)
 
     def step() -> object:
         model(x).backward()
-        found = [each.grad for each in model.parameters()]
-        model.zero_grad()
-        return found
+        return gradients(model)
 
     return step
 
@@ -324,6 +309,17 @@ def gradient_by_hand(mesh: DeviceMesh, is_followed: bool) -> Step:
 
 
 # Calls and reads
+
+
+def clamped(mesh: DeviceMesh, is_followed: bool) -> Step:
+    """Clamp between a number and another one for each step; follow by a tensor in place of the latter."""
+    x, numbers = sharded(mesh), itertools.count(2)
+
+    def step() -> object:
+        number: Any = 1 / next(numbers)
+        return x.clamp(0.0, torch.tensor(number) if is_followed else number).to_local().sum() * 0
+
+    return step
 
 
 def cascade(mesh: DeviceMesh, is_followed: bool) -> Step:
@@ -557,6 +553,14 @@ TABLE: list[Entry] = [
         RAISES,
         "the sum mixes DTensors and tensors",
         error="AssertionError",
+    ),
+    Lookalike(
+        "misses",
+        "number beside another",
+        *pair(clamped),
+        NOTHING,
+        "torch makes a number of the tensor",
+        counted="misses",
     ),
     Lookalike("lists", "cascade", *pair(cascade), OTHER, "each adds a tensor that is halved already"),
     Lookalike("lists", "options", *pair(rounded), OTHER, "the op on lists has no decimals"),
