@@ -208,7 +208,7 @@ def capture() -> Capture:
     from tests.measuring.runs import captured
 
     def run(body: Callable[[], Any], rounds: int = 2, repeat: int = 3) -> dict[str, Measurement]:
-        results = captured(body, plan=Plan(rounds, repeat, quick_warmup=0))
+        results = captured(body, plan=Plan(rounds, repeat))
         return {measurement.op: measurement for measurement in results.measurements()}
 
     return run

@@ -127,8 +127,8 @@ class Bench:
     def __init__(self) -> None:
         self.caches: Any = FakeCaches()  # replaces torch's
         self.clock = FakeClock()
+        self.cpu: Callable[[], int] = self.clock  # of the thread, which is never off its core
         self.op = self.op_that(lambda number: self.caches.native.ask())
-        self.preemptions: Callable[[], int] = int
 
     def op_that(self, effect: Callable[[int], object]) -> FakeOp:
         self.op = FakeOp(self.clock, effect)
@@ -139,5 +139,5 @@ class Bench:
         return self.rounds(subject, plan, **more).take()
 
     def rounds(self, subject: Subject, plan: Plan, **more: Any) -> Rounds:
-        timed = replace(plan, sampler=WallClock(self.clock, self.preemptions))
+        timed = replace(plan, sampler=WallClock(self.clock, self.cpu))
         return Rounds(subject, self.caches, timed, **more)

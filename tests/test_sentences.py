@@ -26,9 +26,8 @@ HOOK = ROOT / "tests" / "sentence_hook.py"
 COLOR = re.compile(r"\x1b\[[\d;]*m")
 # Latencies of a run and its retries are scripted, and a test adds to those of its call.
 CONFTEST = """
-import itertools, os, sys, types
-from pytest_dtdispatch.rounds import blocks
-from pytest_dtdispatch.rounds.core_speed import CORE
+import os, sys, types
+from pytest_dtdispatch.plugin import session
 from pytest_dtdispatch.rounds.recorder import SampleRecorder
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, WallClock
 from tests.scripted_clock import ScriptedClock
@@ -36,13 +35,11 @@ from tests.scripted_clock import ScriptedClock
 clock = ScriptedClock()
 sys.modules["scripted"] = types.SimpleNamespace(clock=clock, is_head="IS_HEAD" in os.environ)
 SAMPLERS["time"] = WallClock(clock)
-CORE.clock, CORE.fastest_ns = itertools.count(step=100).__next__, 100
 SampleRecorder.off_core = lambda self, state: 0.0
-blocks.sleep = lambda seconds: None
+session.pause = lambda seconds: None
 """
 ROWS = f"""{IMPORTS}
 import itertools
-import random
 import scripted
 
 SLOW_MISS_NS = 3 * 10**9
@@ -50,7 +47,7 @@ CALLS_NS = {{
     "same": lambda: 0,
     "slower": lambda: 5_000 * scripted.is_head,
     "faster": lambda: 5_000 * (not scripted.is_head),
-    "noisy": lambda draws=random.Random(1): draws.choice((0, 10**6)),
+    "noisy": lambda extra=itertools.cycle([0] * 16 + [10**6] * 16): next(extra),
     "few": lambda: SLOW_MISS_NS,
 }}
 
@@ -171,7 +168,7 @@ STEPS = (
     Steps("growing after", (), (MISSING, GROWING), ("a", "b")),
 )
 UNCHANGED = [
-    RowVerdict(RowId("t.py", f"row{n}", "hit"), Verdict.INCONCLUSIVE, TimeChange(7e3, 7e3, 0, -1, 1, 9, 9))
+    RowVerdict(RowId("t.py", f"row{n}", "hit"), Verdict.PASSED, TimeChange(7e3, 7e3, 0, 1, 9))
     for n in range(9)
 ]
 UNCAPTURED = Uncaptured(2, 3, 1, ("Mode",), ("a note",))
@@ -235,7 +232,7 @@ def verdict_facts(one: RowVerdict) -> tuple[Any, ...]:
 def run_facts(path: Path) -> dict[str, Any]:
     run = read_run(path)
     return {
-        "metrics": [(one.row, one.metric, one.value, one.scatter) for one in run.metrics()],
+        "metrics": [(one.row, one.metric, one.value) for one in run.metrics()],
         "rows": [(one.label, one.mesh, one.proof_kind, one.noisy, one.calls) for one in run.rows()],
         "gates": [
             (gate.has_failed, [*map(verdict_facts, gate.verdicts)], [*map(verdict_facts, gate.failed)])
@@ -293,8 +290,8 @@ def test_reworded_sentences_change_no_decision(tmp_path: Path) -> None:
     plain.mkdir()
     reworded.mkdir()
     expected, found = facts_of(plain, "-m"), facts_of(reworded, str(HOOK))
-    assert "few samples" in (plain / "base.txt").read_text()
-    assert "few samples" not in (reworded / "base.txt").read_text(), "sentences were not reworded"
+    assert "few passes" in (plain / "base.txt").read_text()
+    assert "few passes" not in (reworded / "base.txt").read_text(), "sentences were not reworded"
     for name in expected:
         (tmp_path / name).write_text(f"{expected[name]}\n{found[name]}\n")
     differing = [name for name in expected if found[name] != expected[name]]

@@ -158,7 +158,7 @@ def test_exponents_have_two_decimals_and_no_negative_zero(value: float, text: st
 def measure(
     make: Callable[[int], Any], *sizes: int, rounds: int = 1, run: Any = run_call
 ) -> dict[int, list[Figures]]:
-    plan = Plan(rounds, repeat=2, quick_warmup=0, max_time_s=60.0)
+    plan = Plan(rounds, repeat=2, max_time_s=60.0)
     measured, sources = run_and_measure_sizes(run, make, sizes, ShardingCaches(), plan)
     assert list(measured) == list(sources) == sorted(sizes)
     return measured

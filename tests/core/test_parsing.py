@@ -99,12 +99,11 @@ READ: dict[Callable[[Any], Any], tuple[tuple[Any, Any], ...]] = {
         ({}, {}),
     ),
     read_thresholds: (
-        ("10%", (Threshold("", "median", 0.1),)),
-        (["median:10%"], (Threshold("", "median", 0.1),)),
-        ("min:0.5%", (Threshold("", "min", 0.005),)),
-        ("hit=7.5%,strict", (Threshold("hit", "median", 0.075, is_strict=True),)),
-        ("hit=q1:7.5%", (Threshold("hit", "q1", 0.075),)),
-        ("miss=mean:400%", (Threshold("miss", "mean", 4.0),)),
+        ("10%", (Threshold("", "min", 0.1),)),
+        (["min:0.5%"], (Threshold("", "min", 0.005),)),
+        ("median:10%", (Threshold("", "median", 0.1),)),
+        ("hit=7.5%,strict", (Threshold("hit", "min", 0.075, is_strict=True),)),
+        ("miss=median:400%", (Threshold("miss", "median", 4.0),)),
     ),
 }
 
@@ -124,9 +123,9 @@ NO_MESH_TEXTS = ("2x", "x4", "0x4", "2xx4", "-1", "2X4", "2,4", "", "x")
 NO_MESHES: tuple[Any, ...] = (0, (), [], (2, 0), (2, None), ((2, 4),), 2.0, True, None, (INFINITY,), {2: 4})
 NO_CHOICES = ("", "Fake", None, 1, ["fake"], ("auto", "fake"), numpy.array([1, 2]))
 THRESHOLDS = (
-    "a list of thresholds such as 10% or hit=median:7.5%,strict: [STATE=][FIELD:]PERCENT, "
+    "a list of thresholds such as 10% or hit=20%,strict: [STATE=][FIELD:]PERCENT, "
     "above 0% and at most 10000%, each for a different figure; "
-    "states: miss, hit, cold, call, compile-cold, compile-warm, eager; fields: min, q1, median, q3, mean"
+    "states: miss, hit, cold, call, compile-cold, compile-warm, eager; fields: min, median"
 )
 FORMATS = "FORMAT:FILE, with a format of csv, html, markdown"
 LIMITS = (
@@ -136,6 +135,7 @@ LIMITS = (
 NO_LIMIT_TEXTS = ("", "misses", "mises=0", "misses=-1", "misses=1=2", "misses=0,misses=1", "misses=0,")
 NO_LIMITS = (["misses=1", "wraps=-1"], ["x"], {"misses": -1}, {"misses": True}, {5: 1}, {"mises": 0})
 NO_THRESHOLDS = ("hit=stddev:5%", "hit=:5%", "warm=median:5%", "local=median:5%", "5", "median:20")
+NO_FIELDS = ("mean:5%", "hit=q1:5%", "q3:5%,strict")
 NO_PERCENTS = ("-5%", "0%", "nan%", "inf%", "3_0%", "\uff13\uff10%", "\u0663\u0660%")
 NO_PERCENT_TEXTS = ("", "abc", "5%,lax", "strict", "median", "20000")
 # Readers with their error and the values that cause it.
@@ -159,7 +159,7 @@ REFUSED: tuple[tuple[Callable[[Any], Any], str, tuple[Any, ...]], ...] = (
     (read_files, "the path of a file", ("a\0b.csv", "", " ", 3, (), None)),
     (read_formats, FORMATS, ("out.csv", "", ("csv:a", 3), (), None, "CSV:a", "csv:", ["csv:a", "csv: "])),
     (read_two_limits, LIMITS, (*NO_LIMIT_TEXTS, *NO_LIMITS, [], 5, None)),
-    (read_thresholds, THRESHOLDS, (0.1, [], [5], None, ["5%", "7%"], *NO_THRESHOLDS)),
+    (read_thresholds, THRESHOLDS, (0.1, [], [5], None, ["5%", "min:7%"], *NO_THRESHOLDS, *NO_FIELDS)),
     *(
         (read_thresholds, THRESHOLDS, (part, f"median:{part}", ["10%", part]))
         for part in (*NO_PERCENTS, *NO_PERCENT_TEXTS)
@@ -236,9 +236,9 @@ def test_only_the_control_state_has_no_threshold() -> None:
 
 
 def test_state_threshold_overrides_the_general_one() -> None:
-    thresholds = read_thresholds(["hit=5%", "10%", "min:20%"])
-    assert {str(threshold) for threshold in thresholds_of("hit", thresholds)} == {"hit=median:5%", "min:20%"}
-    assert {str(threshold) for threshold in thresholds_of("miss", thresholds)} == {"median:10%", "min:20%"}
+    of_hits, of_all, median = read_thresholds(["hit=5%", "10%", "median:20%"])
+    assert {*thresholds_of("hit", (of_hits, of_all, median))} == {of_hits, median}
+    assert {*thresholds_of("miss", (of_hits, of_all, median))} == {of_all, median}
     assert thresholds_of("miss", read_thresholds("hit=5%")) == ()
 
 

@@ -18,7 +18,7 @@ NOWHERE = "/nowhere/python"
 FLAGS = {
     "ab": [
         *("base", "python", "head", "base-rev", "metric", "threshold"),
-        *("pairs", "confirm", "passes", "floor", "control"),
+        *("pairs", "confirm", "floor", "control"),
     ],
     "expected": ["results", "reason", "new-margin"],
     "report": ["export"],

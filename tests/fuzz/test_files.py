@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import json
-import statistics
 from fractions import Fraction
 from typing import Any
 
@@ -30,7 +29,8 @@ from pytest_dtdispatch.gates.expected import (
     parse_row,
     read_results,
 )
-from pytest_dtdispatch.gates.saved_run import StateRow, judge_run, state_rows
+from pytest_dtdispatch.gates.saved_run import judge_run
+from pytest_dtdispatch.gates.times import TimedRow, timed_rows
 from pytest_dtdispatch.plugin.kinds import metric_names
 from pytest_dtdispatch.report.run import KEY, ReportedRun, decode_run, encode_run
 from tests.fuzz.inputs import assert_one_line, changed, fuzzed, odd_texts, spoiled
@@ -153,17 +153,17 @@ def test_saved_run_is_judged_or_refused(run: tuple[Any, list[Any]], slower: floa
     except ValueError as error:
         assert_one_line(error)
         return
-    then = [row for test, rows in base.measured.items() for row in state_rows(test, rows)]
+    then = [row for test, rows in base.measured.items() for row in timed_rows(test, rows)]
     now = [
-        StateRow(RowId(TEST, LABEL, state), tuple(round(ns * factor) for ns in NS), "4")
+        TimedRow(RowId(TEST, LABEL, state), Samples(state, tuple(round(ns * factor) for ns in NS)), "4")
         for state, factor in zip(STATES, (slower, slower, 1.0), strict=True)
     ]
     assert isinstance(base.documents(), dict)
-    judgement = judge_run(then, now, lambda row: (Threshold("", "median", threshold),))
+    judgement = judge_run(then, now, lambda row: (Threshold("", "min", threshold),))
     passed = [one for one in judgement.verdicts if one.verdict in (Verdict.PASSED, Verdict.IMPROVED)]
     for one in passed:
-        [samples] = [row.ns for row in then if row.row == one.row][-1:]
-        assert statistics.median(NS) * slower <= statistics.median(samples) * (1 + threshold) * (1 + 1e-9)
+        [samples] = [row.samples.ns for row in then if row.row == one.row][-1:]
+        assert min(NS) * slower <= min(samples) * (1 + threshold) * (1 + 1e-9)
     failing = {Verdict.REGRESSED, Verdict.CONTAMINATED}
     assert judgement.has_failed or passed
     assert judgement.has_failed or not failing & {one.verdict for one in judgement.verdicts}
@@ -172,22 +172,22 @@ def test_saved_run_is_judged_or_refused(run: tuple[Any, list[Any]], slower: floa
 # Files of A/B runs
 
 
-def process(side: str, stage: str, number: int) -> dict[str, Any]:
+def process(side: str, number: int) -> dict[str, Any]:
     """Return a process; the head is twice as slow, except for plain tensors."""
     factor = (2.0 if side == "head" else 1.0) * (1 + number / 1000)
     values = {"hit": 7e3 * factor, "miss": 1e6 * factor, "local": 2e3 + number}
     rows = [[[TEST, LABEL, state], ns] for state, ns in values.items()]
-    return {"stage": stage, "side": side, "seconds": 1.0, "values": rows}
+    return {"side": side, "seconds": 1.0, "values": rows}
 
 
 TURNS = ["base", "head", "head", "base"]
 RECORDED = {
     "format": "pytest-dtdispatch ab",
-    "version": 4,
+    "version": 5,
     "request": {
-        "pythons": ["a", "b"], "revisions": [], "arguments": [], "passes": 2,
+        "pythons": ["a", "b"], "revisions": [], "arguments": [],
         "rule": {
-            "metric": "time", "pairs": 5, "confirm": 10,
+            "metric": "time", "pairs": 3, "confirm": 8,
             "floor_hit": 0.075, "floor_miss": 0.1, "control": 0.03,
         },
     },
@@ -195,11 +195,7 @@ RECORDED = {
         side: {"python": "3", "plugin": "0", "torch": "2", "build": "x", "cpu": "y"}
         for side in ("base", "head")
     },
-    "processes": [
-        process((TURNS * 5)[number], stage, number)
-        for stage, count in (("screen", 10), ("confirm", 20))
-        for number in range(count)
-    ],
+    "processes": [process(side, number) for number, side in enumerate((TURNS * 3)[:10])],
 }  # fmt: skip
 
 
@@ -227,8 +223,8 @@ def test_ab_file_is_judged_or_refused(
     assert rule.metric == "counts" or all(0 < value < float("inf") for value in values)
     assert all(0 < floor <= 10 for floor in (rule.floor_hit, rule.floor_miss))
     assert 0 <= rule.control <= 10
-    assert min(rule.pairs, rule.confirm, run.request.passes) >= 1
+    assert min(rule.pairs, rule.confirm) >= 1
     # With floors of 1000 %, all rows pass.
     is_other = any(not place or place[0] == "request" for place in changes)
-    if len(run.processes) == 30 and not is_other:
+    if len(run.processes) == 10 and not is_other:
         assert exit_status(judge_pairs(run)) != 0

@@ -17,7 +17,7 @@ from pytest_dtdispatch.rounds.timing import no_op
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 Make = Callable[..., Any]
-FEW = Plan(2, 3, quick_warmup=0)
+FEW = Plan(2, 3)
 
 
 def measured_call(

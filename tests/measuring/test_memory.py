@@ -40,7 +40,7 @@ def test_many_samples_use_little_memory(held: Callable[[], int], propagates: boo
         bench.op_that(lambda number: None)
     count: Any = iter(range(10**12))
     sampler = WallClock(lambda: next(count) * 1000)  # not the small integers that Python caches
-    plan = Plan(rounds=5, repeat=MANY // 5, max_time_s=1e9, sampler=sampler)
+    plan = Plan(rounds=8, repeat=MANY // 8, max_time_s=1e9, sampler=sampler)
     figures = Rounds(Subject(bench.op, tuple), bench.caches, plan).take()
     assert MANY in [len(one.values) for one in figures.samples]
     assert held() < MAX_BYTES

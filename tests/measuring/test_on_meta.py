@@ -29,7 +29,7 @@ from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
 
-SHORT = Plan(rounds=2, repeat=2, quick_warmup=0)
+SHORT = Plan(rounds=2, repeat=2)
 
 
 def training_step(mesh: DeviceMesh, device: str, width: int) -> Callable[[], object]:

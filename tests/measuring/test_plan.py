@@ -1,4 +1,4 @@
-"""Reduction of a plan for slow calls."""
+"""Numbers of passes and calls of a plan, and their reduction for slow calls."""
 
 from __future__ import annotations
 
@@ -6,64 +6,59 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.rounds.plan import FEWEST, MIN_ROUNDS, SLOW_NS, Effort, fitted, is_precise
+from pytest_dtdispatch.core.measurement import MIN_PASSES, PASSES
+from pytest_dtdispatch.rounds.plan import Effort, Plan, fitted
 
-PLANNED = Effort(20, 20, 10, 10)
+PLANNED = Effort(8, 5, 50, 10)
 SECOND, MS = 10**9, 10**6
 
 
-def fit(miss_ns: int, hit_ns: int, planned: Effort = PLANNED, seconds: float = 1.0) -> Effort:
-    return fitted(planned, miss_ns, hit_ns, seconds * SECOND, seconds * SECOND)
+@given(st.integers(1, 500), st.integers(1, 100))
+def test_passes_have_the_planned_calls(rounds: int, repeat: int) -> None:
+    passes, misses, hits, _ = Plan(rounds, repeat).effort
+    assert passes == min(PASSES, rounds)
+    assert rounds <= passes * misses < rounds + passes
+    assert hits == misses * repeat
 
 
 @pytest.mark.parametrize(
-    ("miss_ns", "hit_ns", "seconds", "planned", "reduced"),
+    ("miss_ns", "hit_ns", "left_ns", "planned", "reduced"),
     [
-        (MS, 10_000, 2e-3, PLANNED, PLANNED),  # the hits are fast
-        (100 * SECOND, 100 * SECOND, 1.0, PLANNED, Effort(5, 5, 1, 0, is_paced=True)),
-        # Hits are reduced before rounds.
-        (15 * MS, 15 * MS, 1.0, PLANNED, Effort(5, 5, 10, 3, is_paced=True)),
-        (SECOND, SECOND, 1.0, Effort(3, 20, 10, 10), Effort(3, 3, 1, 0, is_paced=True)),
-        # Hits retain a tenth of the time if misses use all of it.
-        (370 * MS, 5 * MS, 1.0, PLANNED, Effort(5, 5, 4, 10, is_paced=True)),
+        (MS, 10_000, SECOND, PLANNED, PLANNED),
+        (100 * SECOND, 100 * SECOND, SECOND, PLANNED, Effort(4, 1, 1, 0)),
+        (MS, MS, -SECOND, PLANNED, Effort(4, 1, 1, 0)),  # the rehearsal exceeded the limit
+        (10 * MS, 10 * MS, SECOND, PLANNED, Effort(8, 1, 8, 1)),
+        (SECOND, SECOND, SECOND, Effort(3, 1, 10, 10), Effort(3, 1, 1, 0)),
+        # Hits remain if they take at most a tenth of the time, or of one miss.
+        (44 * MS, 100_000, SECOND, PLANNED, Effort(8, 2, 50, 10)),
+        (44 * MS, 200_000, SECOND, PLANNED, Effort(8, 2, 23, 4)),
+        (370 * MS, 500_000, SECOND, PLANNED, Effort(4, 1, 50, 10)),
+        (0, 10 * MS, SECOND, PLANNED, Effort(8, 1, 9, 1)),
     ],
 )
 def test_slow_calls_reduce_the_effort(
-    miss_ns: int, hit_ns: int, seconds: float, planned: Effort, reduced: Effort
+    miss_ns: int, hit_ns: int, left_ns: int, planned: Effort, reduced: Effort
 ) -> None:
-    assert fit(miss_ns, hit_ns, planned, seconds) == reduced
+    assert fitted(planned, miss_ns, hit_ns, left_ns) == reduced
 
 
 @given(
-    planned=st.builds(Effort, *[st.integers(1, 50)] * 3, st.integers(0, 20), st.just(False)),
-    miss_ns=st.integers(1, 10**11),
+    planned=st.builds(Effort, st.integers(1, PASSES), *[st.integers(1, 50)] * 2, st.integers(0, 20)),
+    miss_ns=st.integers(0, 10**11),
     hit_ns=st.integers(1, 10**11),
-    seconds=st.floats(1e-9, 1e6),
+    left_ns=st.integers(-(10**12), 10**15) | st.just(float("inf")),
 )
-def test_reduced_effort_fits_or_is_minimal(
-    planned: Effort, miss_ns: int, hit_ns: int, seconds: float
+def test_reduced_effort_fits_or_has_minimal_passes(
+    planned: Effort, miss_ns: int, hit_ns: int, left_ns: float
 ) -> None:
-    reduced = fit(miss_ns, hit_ns, planned, seconds)
-    minimum = min(MIN_ROUNDS, planned.rounds)
-    assert all(1 <= one <= maximum for one, maximum in zip(reduced[:3], planned[:3], strict=True))
+    reduced = fitted(planned, miss_ns, hit_ns, left_ns)
+    fewest = min(MIN_PASSES, planned.passes)
+    assert fewest <= reduced.passes <= planned.passes
+    assert all(1 <= one <= most for one, most in zip(reduced[1:3], planned[1:3], strict=True))
     assert 0 <= reduced.warmup <= planned.warmup
-    assert minimum <= reduced.rounds
-    if reduced == planned:
-        assert hit_ns < SLOW_NS or planned.ns(miss_ns, hit_ns) <= seconds * SECOND
-    # With a tolerance of one row and its warm-up: further rounds check the clock.
-    one_row = reduced._replace(in_a_row=reduced.rounds)
-    is_minimal = (
-        reduced.rounds == minimum and minimum * (miss_ns + reduced.repeat * hit_ns) > 0.9 * seconds * SECOND
-    )
-    fits = one_row.ns(miss_ns, hit_ns) <= seconds * SECOND * 1.001
-    assert fits or is_minimal or reduced == planned
-
-
-@given(st.integers(1, 10**9), st.integers(0, 40))
-def test_equal_samples_with_an_interval_are_precise(value: int, count: int) -> None:
-    assert is_precise([value] * count) is (count >= FEWEST)
-
-
-@pytest.mark.parametrize(("farthest", "is_near"), [(110, True), (111, False)])
-def test_precise_median_is_within_a_tenth(farthest: int, is_near: bool) -> None:
-    assert is_precise([*[100] * 7, farthest]) is is_near
+    if reduced.passes > fewest:
+        assert (reduced.passes + 1) * reduced.ns(miss_ns, hit_ns) <= left_ns
+    if (planned.passes + 1) * planned.ns(miss_ns, hit_ns) <= left_ns:
+        assert reduced == planned
+    if 10 * planned.ns(0, hit_ns) <= miss_ns:
+        assert reduced[2:] == planned[2:]

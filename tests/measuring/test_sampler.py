@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 
 import pytest
@@ -24,22 +21,6 @@ def nothing_stays_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_dtdispatch.rounds.sampler.UNITS", list(UNITS))
 
 
-def test_preemptions_by_another_process_are_counted() -> None:
-    """Two busy processes on one core take turns."""
-    cores = os.sched_getaffinity(0)
-    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        os.sched_setaffinity(busy.pid, {min(cores)})
-        os.sched_setaffinity(0, {min(cores)})
-        before, end = SAMPLERS["time"].preemptions(), time.monotonic() + 60
-        while SAMPLERS["time"].preemptions() == before:
-            assert time.monotonic() < end
-    finally:
-        os.sched_setaffinity(0, cores)
-        busy.kill()
-        busy.wait()
-
-
 class Calls(Sampler):
     """Reads the number of calls of an op: every sample of one call is 1."""
 
@@ -56,8 +37,14 @@ class Calls(Sampler):
 def test_time_is_sampled_by_the_round_clock() -> None:
     clock = start_sampler("time")
     assert isinstance(clock, WallClock)
-    assert clock.meter == (time.perf_counter_ns, time.perf_counter_ns)
+    assert clock.meter == (time.perf_counter_ns, time.perf_counter_ns, None)
     assert (clock.clock, clock.unit, clock.is_exact) == (time.perf_counter_ns, TIME, False)
+
+
+def test_cpu_time_is_read_if_it_is_fine() -> None:
+    is_fine = time.get_clock_info("thread_time").resolution <= 1e-6
+    assert start_sampler("time").cpu is (time.thread_time_ns if is_fine else None)
+    assert Calls(Bench()).cpu is None, "a registered sampler has its own reading only"
 
 
 def test_registered_sampler_is_started_by_name() -> None:

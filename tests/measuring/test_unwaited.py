@@ -107,7 +107,7 @@ def hide(request: pytest.FixtureRequest, block: Block) -> Iterator[Callable[[], 
 
 
 def test_repetitions_leave_no_hidden_unwaited_collectives(hide: Callable[[], Any]) -> None:
-    plan = Plan(5, 2, quick_warmup=0)
+    plan = Plan(5, 2)
     assert left_by(hide) == 1
     assert left_by(lambda: measured_call(hide, plan=plan) and None) == 1
     assert left_by(lambda: sizes_of(hide, plan) and None) == 2
@@ -131,7 +131,7 @@ def test_compile_leaves_no_unwaited_collective(block: Block) -> None:
 
 
 def test_sizes_and_steps_leave_no_unwaited_collective(block: Block) -> None:
-    assert left_by(lambda: sizes_of(block, Plan(7, 2, quick_warmup=0))) == 0
+    assert left_by(lambda: sizes_of(block, Plan(7, 2))) == 0
     assert left_by(lambda: run_and_count(StepCalls("block", block, 2, 3))) == 0
 
 

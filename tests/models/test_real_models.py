@@ -145,7 +145,7 @@ def plain(program: Program, counted: CountedOps) -> Watch:
 def captured(program: Program, counted: CountedOps) -> tuple[Watch, ResultStore]:
     """Run the program in a capture; return its observations and measurements."""
     book = ResultStore()
-    return run(program, lambda: SignatureCapture(book, Plan(1, 2, quick_warmup=0))), book
+    return run(program, lambda: SignatureCapture(book, Plan(1, 2))), book
 
 
 def run(program: Program, capturing: Open = nullcontext) -> Watch:
@@ -171,7 +171,7 @@ def test_capture_counts_exactly_the_ops_of_a_model(
 @pytest.mark.parametrize(
     "capturing",
     [
-        lambda: SignatureCapture(ResultStore(), Plan(1, 2, quick_warmup=0), ops=("embedding.default",)),
+        lambda: SignatureCapture(ResultStore(), Plan(1, 2), ops=("embedding.default",)),
         lambda: TimeCaptureMode(repeat_count=2, ops=("embedding.default",)),
     ],
     ids=["capture", "TimeCaptureMode"],

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import types
 
 import pytest
 
 # Pytester unloads modules that a run imports first: each run would import the plugin again.
-import pytest_dtdispatch.plugin.session  # noqa: F401
-from pytest_dtdispatch.gates import saved_run
+from pytest_dtdispatch.core import measurement
+from pytest_dtdispatch.plugin import session
 from pytest_dtdispatch.report import notes
-from pytest_dtdispatch.rounds import blocks
-from pytest_dtdispatch.rounds.core_speed import CORE
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, WallClock
 from tests.scripted_clock import ScriptedClock
 
@@ -25,16 +22,16 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def no_notes_on_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Omit the note and the verdict that depend on the load of the machine; both have their own tests."""
+    """Omit the note and the mark that depend on the load of the machine; both have their own tests."""
     monkeypatch.setattr(notes, "MIN_WAITED", 1.0)
-    monkeypatch.setattr(saved_run, "MAX_WAITED", 1.0)
+    monkeypatch.setattr(measurement, "NOISY", 100.0)
 
 
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Record the pauses before rows are measured again, without sleeping."""
+    """Record the pauses before tests run again, without sleeping."""
     lengths: list[float] = []
-    monkeypatch.setattr(blocks, "sleep", lengths.append)
+    monkeypatch.setattr(session, "pause", lengths.append)
     return lengths
 
 
@@ -50,6 +47,4 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     control = types.SimpleNamespace(clock=ScriptedClock(), extra_ns=0)
     monkeypatch.setitem(sys.modules, "scripted", control)
     monkeypatch.setitem(SAMPLERS, "time", WallClock(control.clock))
-    monkeypatch.setattr(CORE, "clock", itertools.count(step=100).__next__)
-    monkeypatch.setattr(CORE, "fastest_ns", 100)
     return control

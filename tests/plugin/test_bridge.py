@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_dtdispatch.plugin.settings import MOST_ROUNDS
+from pytest_dtdispatch.plugin.settings import ROUNDS
 from tests.plugin_runs import (
     ADD,
     ADDS,
@@ -84,7 +84,7 @@ def test_saved_run_has_every_round(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(f"{IMPORTS}{ADDS}")
     _, found = rows(pytester, "--dtdispatch-rounds=auto")
     counts = {row["params"]["state"]: row["stats"]["rounds"] for row in found}
-    assert counts["miss"] == MOST_ROUNDS
+    assert counts["miss"] == ROUNDS
 
 
 THREADS = """

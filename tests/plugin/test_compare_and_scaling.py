@@ -51,7 +51,7 @@ def test_variants_are_one_table_and_group(pytester: pytest.Pytester, monkeypatch
     result.stdout.fnmatch_lines(["*benchmark 'dtdispatch call test_it.py::test_mlp::mlp': 2 tests*"])
     lines = result.outlines
     title = lines.index(f"test_it.py::test_mlp: mlp ({subtitle})")
-    assert re.search(r"variant +median us +quietest us +\+-% +times +misses +redistributes", lines[title - 1])
+    assert re.search(r"variant +median us +least us +\+-% +times +misses +redistributes", lines[title - 1])
     assert re.search(r"mlp\[dtensor\].* 1 +0 +0 +0 +0 +15 +first$", lines[title + 1])
     assert re.search(r"mlp\[plain\].* 0\.\d+ \(0\.\d+ to 0\.\d+\) +0 +0 +0 +0 +15 +faster$", lines[title + 2])
     text = (pytester.path / "found.csv").read_text()

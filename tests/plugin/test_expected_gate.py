@@ -14,7 +14,6 @@ from pytest_dtdispatch.core.text import name_of_any_dim, plural
 from pytest_dtdispatch.gates.expected import REPORTED
 from tests import pytorch_reader
 from tests.plugin_runs import (
-    BURSTS,
     SCRIPTED,
     assert_gate_failed,
     assert_passed,
@@ -296,18 +295,6 @@ def test_gate_that_compared_nothing_fails(pytester: pytest.Pytester, expected: P
     failed(run(pytester, *gate), *message, passed=1)
     expected.write_text(rows)
     failed(run(pytester, *gate), "expected.csv: 11 missing", "no row could be judged", passed=1)
-
-
-def test_noisy_result_is_inconclusive_without_correction(pytester: pytest.Pytester, expected: Path) -> None:
-    noisy = TESTS
-    for old, new in BURSTS.items():
-        noisy = noisy.replace(old, new)
-    pytester.makepyfile(test_results=noisy)
-    result = run(pytester, *GATE)
-    message = (f"inconclusive {MUL}", "    noisy: its samples scatter by ")
-    assert_passed(result, "9 passed, 2 inconclusive", *message)
-    assert "or to paste" not in text_of(result)
-    failed(run(pytester, *GATE, "-k", "mul"), "2 inconclusive", "no row could be judged", passed=1)
 
 
 # Names

@@ -323,29 +323,6 @@ def test_ranks_judge_own_counts_and_shuffle_equally(tmp_path: Path) -> None:
         assert row.startswith(f"| `test_unlike.py::test_{test}` | regressed | test\\_unlike.py:")
 
 
-SLEEPS = """
-def test_slow(dtdispatch, a):
-    def gather():
-        time.sleep(float(os.environ["SLEEP_S"]))
-        return a.redistribute(placements=[Replicate()])
-
-    dtdispatch.call(gather, name="gather")
-"""
-
-
-@pytest.mark.long
-def test_ranks_measure_a_slow_row_again(tmp_path: Path) -> None:
-    (tmp_path / "test_slow.py").write_text(IMPORTS + SLEEPS)
-    flags = ("--dtdispatch-rounds=auto", "--dtdispatch-max-time=5")
-    saved = run_ranks(tmp_path, 2, *flags, "--benchmark-save=base", variables={"SLEEP_S": "0.005"})
-    assert saved.status == 0, saved.text
-    gate = ("--benchmark-compare=0001", "--dtdispatch-fail=100%")
-    slow = run_ranks(tmp_path, 2, *flags, *gate, variables={"SLEEP_S": "0.04"})
-    assert slow.status == 1, slow.text
-    assert "1 regressed" in slow.text
-    assert slow.text.count("the quietest of 4 blocks") == 1
-
-
 COVERAGE = """
 class Coverage:
     @classmethod

@@ -13,12 +13,10 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.plugin import gates
-from pytest_dtdispatch.plugin.settings import MOST_ROUNDS
-from pytest_dtdispatch.rounds import blocks
+from pytest_dtdispatch.core import measurement
+from pytest_dtdispatch.core.measurement import NOISY
+from pytest_dtdispatch.plugin import session
 from tests.plugin_runs import (
-    ADDS,
-    BURST_SOURCE,
     BURSTS,
     IMPORTS,
     OTHER_PLUGINS,
@@ -38,7 +36,8 @@ import_compilers()
 MEASURED = ("--dtdispatch", "--dtdispatch-rounds=10", "--dtdispatch-repeat=2", "--benchmark-quiet")
 SAVE = (*MEASURED, "--benchmark-save=base")
 COMPARE = (*MEASURED, "--benchmark-compare=0001")
-GATE = (*COMPARE, "--dtdispatch-fail=median:10%")
+GATE = (*COMPARE, "--dtdispatch-fail=10%")
+OF_MEDIANS = (*COMPARE, "--dtdispatch-fail=median:10%")
 SAVED: dict[tuple[object, ...], tuple[Path, str]] = {}
 
 
@@ -84,22 +83,28 @@ def failed(result: pytest.RunResult, *words: str, passed: int = 2) -> str:
     return assert_gate_failed(result, "gate: failed against ", *words, passed=passed)
 
 
-def test_noisy_row_is_marked_and_inconclusive(pytester: pytest.Pytester) -> None:
+def test_median_that_grew_alone_is_inconclusive(pytester: pytest.Pytester) -> None:
     save(pytester)
     write(pytester, **BURSTS)
-    result = run(pytester, *GATE)
-    assert_passed(result, "2 passed, 2 inconclusive", "  2 inconclusive: samples scatter by more than ")
+    assert_passed(run(pytester, *GATE), "4 passed")
+    result = run(pytester, *OF_MEDIANS)
+    assert_passed(result, "2 passed, 2 inconclusive", "  2 inconclusive: the median moved, ")
     assert " 2 passed, 2 inconclusive in " in result.outlines[-1]
-    header = "dtdispatch: load * on * core*"
-    marked = run(pytester, *MEASURED)
-    marked.stdout.fnmatch_lines(
-        [header, "  signature *  mark", "  mul * noisy *", "  2 of 2 rows are proved *"]
-    )
-    result.stdout.fnmatch_lines(["1 of 2 rows are noisy: *", "gate: passed against *"])
     assert verdict_of(result, "hit") == verdict_of(result, "miss") == "inconclusive"
     strict = run(pytester, *COMPARE, "--dtdispatch-fail=median:10%,strict")
     failed(strict, "2 passed, 2 inconclusive", "2 inconclusive (median:10%,strict)")
     assert " 2 passed, 1 gate failed, 2 inconclusive in " in strict.outlines[-1]
+
+
+def test_noisy_row_is_marked_and_judged(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurement, "NOISY", NOISY)
+    save(pytester)
+    every_other_pass = "import itertools, scripted\nextra = itertools.cycle([0] * 16 + [5_000] * 16)"
+    write(pytester, **{"import scripted": every_other_pass, "wait(scripted.extra_ns)": "wait(next(extra))"})
+    result = run(pytester, *GATE)
+    result.stdout.fnmatch_lines(["1 of 2 rows are noisy: *", "gate: passed against *"])
+    marked = run(pytester, *MEASURED)
+    marked.stdout.fnmatch_lines(["  signature *  mark", "  mul * noisy *", "  2 of 2 rows are proved *"])
 
 
 # Verdicts
@@ -117,7 +122,7 @@ def test_unchanged_run_passes_and_shows_drift(
     scripted.extra_ns = 500
     result = run(pytester, *GATE)
     assert_passed(result)
-    result.stdout.fnmatch_lines(["  drift of 4 passed rows since 2026-07-31: median * intervals)"])
+    result.stdout.fnmatch_lines(["  drift of 4 passed rows since 2026-07-31: median +2.5 %"])
 
 
 def test_row_slower_by_half_is_named(pytester: pytest.Pytester, scripted: types.SimpleNamespace) -> None:
@@ -144,8 +149,8 @@ def test_row_slower_by_half_is_named(pytester: pytest.Pytester, scripted: types.
     # A marker's threshold takes precedence for its test.
     write(pytester, marker='@pytest.mark.dtdispatch(threshold="60%")')
     assert_passed(run(pytester, *GATE))
-    write(pytester, marker='@pytest.mark.dtdispatch(threshold=["hit=40%", "min:60%"])')
-    failed(run(pytester, *COMPARE), "2 passed, 1 regressed", " hit=median:40% ")
+    write(pytester, marker='@pytest.mark.dtdispatch(threshold=["hit=40%", "median:60%"])')
+    failed(run(pytester, *COMPARE), "2 passed, 1 regressed", " hit=40% ")
 
 
 def test_comparison_without_threshold_never_fails(
@@ -155,7 +160,7 @@ def test_comparison_without_threshold_never_fails(
     scripted.extra_ns = 5_000
     result = run(pytester, *COMPARE)
     assert_passed(result, ", 10.0 -> 15.0 us (+50.0 %), slower")
-    result.stdout.fnmatch_lines(["  signature *base *now *change % *99 % interval *verdict"])
+    result.stdout.fnmatch_lines(["  signature *base *now *change % *median % *verdict"])
     assert verdict_of(result, "hit") == "slower"
     assert re.search(rf"^  {re.escape(ADD)} +hit .* no change$", text_of(result), re.MULTILINE)
     assert "gate: " not in text_of(result)
@@ -167,89 +172,52 @@ def test_comparison_without_threshold_never_fails(
     assert_passed(other, "not compared with the saved run: threads: 99 then, 1 now")
 
 
-# Rows measured again
-
-PLAIN = """
-def test_add(a):
-    a + a
-"""
+# Tests that run again
 
 
-@pytest.mark.parametrize(
-    ("source", "flags"),
-    [(f"{IMPORTS}{ADDS}", ()), (f"{IMPORTS}{PLAIN}", ("--dtdispatch-all",)), (SCRIPTED, ())],
-    ids=["capture", "whole test", "call"],
-)
-def test_temporary_slowdown_is_cleared(
-    pytester: pytest.Pytester,
-    scripted: types.SimpleNamespace,
-    monkeypatch: pytest.MonkeyPatch,
-    source: str,
-    flags: tuple[str, ...],
+def test_temporary_slowdown_fails_no_run(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def end_moment(seconds: float) -> None:
-        scripted.clock.step_ns, scripted.extra_ns = 10_000, 0
-
-    monkeypatch.setattr(blocks, "sleep", end_moment)
-    pytester.makepyfile(test_gate=source.replace("{marker}", ""))
-    assert run(pytester, *SAVE, *flags).ret == pytest.ExitCode.OK
-    scripted.clock.step_ns = 15_000
-    result = run(pytester, *GATE, *flags)
-    assert_passed(result, "  the quietest of 2 blocks")
-    scripted.clock.step_ns = 15_000
-    other = run(pytester, *COMPARE, "--dtdispatch-fail=60%", *flags)
-    assert_passed(other)
-    assert "blocks" not in text_of(other), "a row that would pass is not repeated"
+    save(pytester)
+    scripted.extra_ns = 5_000
+    monkeypatch.setattr(session, "pause", lambda seconds: setattr(scripted, "extra_ns", 0))
+    result = run(pytester, *GATE)
+    assert_passed(result, "4 passed", "1 test ran again")
+    result.assert_outcomes(passed=2)
 
 
-def test_slowed_row_is_confirmed_by_each_block(
+def test_slower_test_runs_again_three_times(
     pytester: pytest.Pytester, scripted: types.SimpleNamespace, pauses: list[float]
 ) -> None:
     save(pytester)
     scripted.extra_ns = 5_000
-    failed(run(pytester, *GATE), "2 passed, 2 regressed", "  the quietest of 4 blocks")
-    assert tuple(pauses) == blocks.PAUSES_S
+    scripted.runs = 0
+    write(pytester, **{"    def mul():": "    scripted.runs += 1\n    def mul():"})
+    failed(run(pytester, *GATE), "2 passed, 2 regressed")
+    assert (scripted.runs, tuple(pauses)) == (4, session.PAUSES_S)
 
 
-def test_repetition_stops_after_many_confirmed_rows(
+def test_failure_of_a_repetition_is_ignored(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace, pauses: list[float]
+) -> None:
+    save(pytester)
+    scripted.extra_ns = 5_000
+    once = "    assert not hasattr(scripted, 'ran'); scripted.ran = True\n    def mul():"
+    write(pytester, **{"    def mul():": once})
+    failed(run(pytester, *GATE), "2 passed, 2 regressed")
+
+
+def test_many_slower_tests_run_only_once(
     pytester: pytest.Pytester,
     scripted: types.SimpleNamespace,
-    pauses: list[float],
     monkeypatch: pytest.MonkeyPatch,
+    pauses: list[float],
 ) -> None:
-    monkeypatch.setattr(gates, "MAX_CONFIRMED", 2)
-    more = {'dtdispatch.call(mul, name="mul")': '[dtdispatch.call(mul, name=name) for name in "abc"]'}
-    write(pytester, **more)
-    assert run(pytester, *SAVE).ret == pytest.ExitCode.OK
+    monkeypatch.setattr(session, "MOST_AGAIN", 0)
+    save(pytester)
     scripted.extra_ns = 5_000
-    text = failed(run(pytester, *GATE, "-v"), "2 passed, 6 regressed")
-    assert text.count("the quietest of 4 blocks") == 2
-    assert text.count("one block: it was not measured again") == 4
-    assert tuple(pauses) == blocks.PAUSES_S
-
-
-def test_row_without_own_blocks_is_noted(pytester: pytest.Pytester, scripted: types.SimpleNamespace) -> None:
-    compare = {
-        'dtdispatch.call(mul, name="mul")': 'dtdispatch.compare({"one": mul, "two": mul}, name="both")'
-    }
-    write(pytester, **compare)
-    assert run(pytester, *SAVE).ret == pytest.ExitCode.OK
-    scripted.extra_ns = 5_000
-    failed(run(pytester, *GATE), "  one block: it was not measured again")
-
-
-def test_undecided_row_runs_more_rounds(pytester: pytest.Pytester) -> None:
-    draws = {
-        "import scripted": BURST_SOURCE,
-        "wait(scripted.extra_ns)": "wait(next(draws) * 4_000)",
-    }
-    write(pytester, **draws)
-    auto = "--dtdispatch-rounds=auto"
-    assert run(pytester, *SAVE, auto).ret == pytest.ExitCode.OK
-    result = run(pytester, *COMPARE, auto, "--dtdispatch-fail=miss=median:10%", "-v")
-    [line] = [line for line in text_of(result).splitlines() if line.startswith("  mul") and " miss " in line]
-    maximum = MOST_ROUNDS * (1 + blocks.MAX_EXTENSIONS)
-    assert f"{maximum}+{maximum}" in line
+    failed(run(pytester, *GATE), "2 passed, 2 regressed")
+    assert not pauses
 
 
 # Thresholds of markers in the saved run
@@ -280,7 +248,7 @@ def test_removed_marker_is_judged_as_saved(
     save(pytester, marker=HELD)
     write(pytester)
     scripted.extra_ns = 5_000
-    failed(run(pytester, *COMPARE), "2 regressed", "2 regressed (median:30%)")
+    failed(run(pytester, *COMPARE), "2 regressed", "2 regressed (30%)")
     assert_passed(run(pytester, *COMPARE, "--dtdispatch-fail=60%"))
 
 
@@ -346,7 +314,7 @@ def test_rows_of_a_renamed_file_are_missing(pytester: pytest.Pytester, ini: str)
 
 def test_excluded_rows_are_counted(pytester: pytest.Pytester) -> None:
     save(pytester)
-    assert_passed(run(pytester, *GATE, "-kmul"), "2 passed, 2 rows not selected (median:10%)")
+    assert_passed(run(pytester, *GATE, "-kmul"), "2 passed, 2 rows not selected (10%)")
     assert "not selected" not in text_of(run(pytester, *GATE))
 
 

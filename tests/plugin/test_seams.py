@@ -87,7 +87,7 @@ def test_custom_sampler_reaches_table_files_and_gates(pytester: pytest.Pytester)
     result = measure(pytester, METRIC, "--dtdispatch-expected=expected.csv")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert f"regressed {MUL}" in text_of(result)
-    assert "thread_cpu_hit_ns 1 +-10 %, quietest block: 1 -> " in text_of(result)
+    assert "thread_cpu_hit_ns 1 +-10 %, least: 1 -> " in text_of(result)
     Path("expected.csv").write_text(f"{MUL},thread_cpu_hit_ns,{10**7},0.999\n")
     against_saved = ("--benchmark-compare=0001", "--dtdispatch-fail=median:10000%")
     gates = ("--dtdispatch-expected=expected.csv", *against_saved)

@@ -57,10 +57,10 @@ def test_table_has_one_line_per_signature(pytester: pytest.Pytester) -> None:
     plain = measured_section(pytester, "--color=no")
     title, head, test, line, proved, *legend = plain
     assert title.strip("= ") == "dtdispatch"
-    units = r"miss [mu]s +hit [mun]s +\+-% +local [mun]s +overhead [mun]s"
+    units = r"miss [mu]s +\+-% +hit [mun]s +\+-% +local [mun]s +overhead [mun]s"
     assert re.fullmatch(rf"  signature +{units} +miss/hit +samples(  mark)?", head)
     assert test == "test_ten.py::test_add (dispatch from below autograd)"
-    assert re.fullmatch(rf"  {re.escape(ADD)}( +-?[\d,.]*){{6}} +2\+6( +noisy .*)?", line)
+    assert re.fullmatch(rf"  {re.escape(ADD)}( +-?[\d,.]*){{7}} +2\+6( +noisy .*)?", line)
     assert proved == "  1 of 1 rows are proved by the cache counters, 1 of 1 calls explained"
     assert "overhead: hit - local" in " ".join(legend)
     assert not any(COLOR.search(line) for line in plain)
@@ -77,8 +77,8 @@ def test_verbosity_controls_rounds_reasons_and_legend(pytester: pytest.Pytester)
     assert "no local row" not in brief
     assert not re.search(r"samples +rounds", brief)
     verbose = "\n".join(measured_section(pytester, "-v"))
-    assert re.search(r"calls +share % .* samples\b|    samples 2\+6", verbose)
-    assert re.search(r"samples +rounds|    (samples 2\+6, )?rounds 2\b", verbose)
+    assert re.search(r"calls +share % .* samples\b|samples 2\+6", verbose)
+    assert re.search(r"samples +rounds|    .*\brounds 2\b", verbose)
     assert "no local row: " in verbose
     quiet = measure(pytester, "--benchmark-quiet", "-q").outlines
     assert any(" are proved by the cache counters" in line for line in quiet)

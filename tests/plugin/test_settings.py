@@ -185,36 +185,15 @@ def test_default_mesh_has_all_ranks(pytester: pytest.Pytester, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("args", "maximum", "stops"),
+    ("args", "misses"),
     [
-        (["--dtdispatch-rounds=7"], 7, False),
-        (["--dtdispatch-rounds=auto"], 20, True),
-        (["--dtdispatch-rounds=auto", "--dtdispatch-metric=instructions"], 12, False),
-        (["--dtdispatch-rounds=auto", "--dtdispatch-metric=counts"], 20, False),
+        (["--dtdispatch-rounds=7"], 7),
+        (["--dtdispatch-rounds=auto"], 40),
+        (["--dtdispatch-rounds=auto", "--dtdispatch-metric=instructions"], 12),
     ],
 )
-def test_maximum_rounds_of_auto(
-    pytester: pytest.Pytester, args: list[str], maximum: int, stops: bool
-) -> None:
-    settings = settings_of(pytester, *args)
-    assert (settings.most_rounds, settings.stops_when_enough) == (maximum, stops)
-
-
-@pytest.mark.parametrize(
-    ("args", "are_stored"),
-    [
-        ([], False),
-        (["--dtdispatch-max=misses=0"], False),  # judges counts only
-        (["--benchmark-autosave"], True),
-        (["--benchmark-compare", "--dtdispatch-fail=20%"], True),
-        (["--dtdispatch-export=csv:rows.csv"], True),
-    ],
-)
-def test_figures_are_stored_only_when_saved_or_judged(
-    pytester: pytest.Pytester, args: list[str], are_stored: bool
-) -> None:
-    config = pytester.parseconfig(*PLUGINS, "-p", "pytest_benchmark.plugin", *args)
-    assert resolve.are_figures_used(config, resolve.run_settings(config)) is are_stored
+def test_rounds_are_misses_of_a_row(pytester: pytest.Pytester, args: list[str], misses: int) -> None:
+    assert settings_of(pytester, *args).rounds_of_row == misses
 
 
 # Markers

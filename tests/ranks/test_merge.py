@@ -70,9 +70,16 @@ def test_merging_sums_refusals_and_takes_minimum_rounds() -> None:
     [merged] = merged_rows({0: [first], 1: [second]})
     assert merged.proof == "no (3x)"
     assert merged.figures.rounds == 4
-    assert not merged.figures.few_misses
-    few = replace(second, figures=replace(second.figures, few_misses=True))
-    assert merged_rows({0: [first], 1: [few]})[0].figures.few_misses
+
+
+def test_merged_samples_have_passes_and_no_cpu_time() -> None:
+    rows = [
+        measured("add", Samples(State.HIT, ns, lengths=(2, 1), cpu=(1, 2, 3)))
+        for ns in ((9, 9, 4), (7, 7, 8), (8, 8, 9))
+    ]
+    merged = merged_hits("median", *rows)
+    assert (merged.lengths, merged.cpu) == ((2, 1), ())
+    assert merged.passes(merged.clock) == ((8,), (8,))
 
 
 def test_merged_wait_is_the_maximum_of_ranks() -> None:

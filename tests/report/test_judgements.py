@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.measurement import Samples, State
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.verdicts import (
@@ -19,14 +19,15 @@ from pytest_dtdispatch.core.verdicts import (
     not_judged,
 )
 from pytest_dtdispatch.gates.expected import ExpectedRow, judge_results
-from pytest_dtdispatch.gates.saved_run import StateRow, compare_rows, judge_run
+from pytest_dtdispatch.gates.saved_run import compare_rows, judge_run
+from pytest_dtdispatch.gates.times import TimedRow
 from pytest_dtdispatch.report.document import Document, View
 from pytest_dtdispatch.report.judgements import comparison_blocks, judgement_document, worst_text
 from tests.rendered import lines_of
 from tests.row_ids import number
 
 STEADY = tuple(10_000 + n for n in range(20))
-THRESHOLD = Threshold("", "median", 0.1)
+THRESHOLD = Threshold("", "min", 0.1)
 
 
 HIT = "dispatch_hit_ns"
@@ -42,19 +43,20 @@ def judged(*factors: float, states: tuple[State, ...] = (State.HIT,) * 5) -> Jud
     """Judge rows whose times are these multiples of those in the saved run."""
     tests = list(zip("abcde", states, factors, strict=False))
     name = "t.py::test"
-    then = [StateRow(RowId(name, letter, state), STEADY) for letter, state, _ in tests]
-    ns = [tuple(round(factor * ns) for ns in STEADY) for *_, factor in tests]
-    now = [replace(row, ns=times) for row, times in zip(then, ns, strict=True)]
+    then = [timed(RowId(name, letter, state)) for letter, state, _ in tests]
+    now = [timed(RowId(name, letter, state), factor) for letter, state, factor in tests]
     return judge_run(then, now, lambda row: [THRESHOLD])
+
+
+def timed(row: RowId, factor: float = 1.0) -> TimedRow:
+    """Return a row whose times are this multiple of steady ones."""
+    return TimedRow(row, Samples(State(row.state), tuple(round(factor * ns) for ns in STEADY)))
 
 
 def test_drift_of_passed_rows_is_one_line() -> None:
     output = lines_shown(judged(1.06, 1.04, 1.05, 0.95, 1.5), since="2026-07-31")
     [line] = [line for line in output if "drift" in line]
-    assert line == (
-        "  drift of 4 passed rows since 2026-07-31: "
-        "median +4.5 % (+4.4 % to +4.6 %, medians of 99 % intervals)"
-    )
+    assert line == "  drift of 4 passed rows since 2026-07-31: median +4.5 %"
 
 
 def test_drift_with_plain_tensor_shift_suspects_the_machine() -> None:
@@ -64,13 +66,12 @@ def test_drift_with_plain_tensor_shift_suspects_the_machine() -> None:
 
 
 def test_rows_are_listed_with_worst_verdict_first() -> None:
-    first, head, test, worst, once, slow, same, remedy, drift = lines_shown(judged(1.0, 1.05, 1.5))
-    assert first == "gate: failed against base.json: 2 passed, 1 regressed (median:10%)"
-    titles = "signature state base now change % 99 % interval samples verdict"
+    first, head, test, worst, slow, same, remedy, drift = lines_shown(judged(1.0, 1.05, 1.5))
+    assert first == "gate: failed against base.json: 2 passed, 1 regressed (10%)"
+    titles = "signature state base now change % median % clock samples verdict"
     assert (head.split(), test) == (titles.split(), "t.py::test")
     assert worst.split()[:7] == ["c", "hit", "10.0", "us", "15.0", "us", "+50.0"]
-    assert worst.split()[-2:] == ["20+20", "regressed"]
-    assert once == "    one block: it was not measured again"
+    assert worst.split()[-3:] == ["wall", "20", "regressed"]
     assert [line.split()[0] for line in (slow, same)] == ["b", "a"]
     assert remedy == "  1 regressed: find what slowed it, or save a new run if the cost is wanted"
     assert drift.startswith("  drift of 2 passed rows: median ")
@@ -82,13 +83,13 @@ def test_narrow_terminal_moves_cells_below_failed_row() -> None:
     long = [replace(row, row=row.row._replace(label="x" * 60)) for row in judgement.verdicts]
     lines = lines_of(judgement_document(replace(judgement, verdicts=tuple(long)), View()), 80)
     [below] = [line for line in lines if "base 10.0 us" in line]
-    assert below.startswith("    base 10.0 us, 99 % interval +")
+    assert below.startswith("    base 10.0 us, median +50.0 %")
 
 
 def test_rows_without_threshold_are_faster_slower_or_unchanged() -> None:
-    then = [StateRow(RowId("t", name, State.HIT), STEADY) for name in "abcd"]
-    times = [tuple(round(factor * ns) for ns in STEADY) for factor in (0.5, 1.5, 1.0)]
-    now = [replace(row, ns=ns) for row, ns in zip(then, times, strict=False)]
+    then = [timed(RowId("t", name, State.HIT)) for name in "abcd"]
+    factors = {"a": 0.5, "b": 1.5, "c": 1.0}
+    now = [timed(RowId("t", name, State.HIT), factor) for name, factor in factors.items()]
     rows = compare_rows(then, now)
     lines = lines_of(Document(tuple(comparison_blocks(rows, View()))), 200)
     words = {line.split()[0]: line.split("  ")[-1] for line in lines[2:6]}
@@ -104,7 +105,7 @@ def test_passed_rows_have_no_worst_line() -> None:
 
 
 def test_new_and_unchanged_rows_have_no_worst_line() -> None:
-    unchanged = compare_rows(*[[StateRow(RowId("t", "a", State.HIT), STEADY)]] * 2)
+    unchanged = compare_rows(*[[timed(RowId("t", "a", State.HIT))]] * 2)
     assert worst_text(unchanged) == ""
     assert worst_text([RowVerdict(RowId("t", "a", None), Verdict.NEW)]) == ""
 
@@ -146,7 +147,7 @@ def test_improved_row_has_a_correction_without_failing() -> None:
     judgement = judge_results(rows, results, improved_fails=False)
     found = lines_of(judgement_document(replace(judgement, where="expected.csv")), 80)
     assert found[0] == "gate: passed against expected.csv: 1 passed, 1 improved"
-    assert "    dispatch_hit_ns 1,000 +-10 %, quietest block: 1,000 -> 500 (-50.0 %)" in found
+    assert "    dispatch_hit_ns 1,000 +-10 %, least: 1,000 -> 500 (-50.0 %)" in found
     assert found[-1] == "a,dispatch_hit_ns,500,0.1"
 
 
@@ -156,10 +157,10 @@ def test_failed_gate_lists_rows_changes_and_corrections() -> None:
     assert expected(rows, results) == [
         "gate: failed against expected.csv: 1 passed, 2 regressed",
         f"  regressed {LONG}",
-        "    dispatch_hit_ns 1,000 +-30 %, quietest block: 1,000 -> 123,456 (+12245.6 %)",
+        "    dispatch_hit_ns 1,000 +-30 %, least: 1,000 -> 123,456 (+12245.6 %)",
         "    find what made it grow, or update the expected file if the cost is wanted",
         "  regressed c",
-        "    dispatch_hit_ns 0 +-30 %, quietest block: 0 -> 7",
+        "    dispatch_hit_ns 0 +-30 %, least: 0 -> 7",
         "    find what made it grow, or update the expected file if the cost is wanted",
         "  drift of 1 passed row: median +20.0 %",
         "  changed rows, as a command or to paste:",

@@ -82,7 +82,7 @@ def test_parts_of_names_round_trip(test: str, label: str, read: Callable[[str, s
 def test_parts_of_names_round_trip_through_ab(test: str, label: str) -> None:
     row, versions = RowId(test, label, "hit"), Versions("3.12", "0.1", "2.13", "abc", "a CPU")
     sides = ("base", "head")
-    samples = tuple(ProcessSample({row: 7.0}, stage="screen", side=side) for side in sides for _ in range(5))
+    samples = tuple(ProcessSample({row: 7.0}, side=side) for side in sides for _ in range(5))
     run = Run(Request(("old", "new")), dict.fromkeys(sides, versions), samples)
     found = judge_pairs(run)
     assert lines_of(run_document(run, found)) == [row]

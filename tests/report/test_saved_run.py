@@ -33,7 +33,7 @@ OTHERS = (
     ComparedVariant("c[x]", "x", "c", row("c[x]", Samples(State.CALL, HITS)), CallCounts(1, 2, 3, 4)),
 )
 INFINITE = RowVerdict(
-    row_id("t.py::test_a"), Verdict.PASSED, TimeChange(1.0, 2.0, 100.0, 50.0, math.inf, 8, 8), "", "10%"
+    row_id("t.py::test_a"), Verdict.PASSED, TimeChange(1.0, 2.0, 100.0, math.inf, 8), "", "10%"
 )
 UNMEASURED = measured("mul.Tensor(f32[8]R)@4", calls=3, rounds=0, notes=("why not",))
 UNPROPAGATED = Samples(State.MISS, (), (Refused("nothing propagated (twice)", 4),))

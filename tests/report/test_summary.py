@@ -28,7 +28,7 @@ from tests.row_ids import number, row_id
 CELL_END = re.compile(r"(?:\\.|[^\\|])*\|")
 PASSED = RowVerdict(row_id("t.py::ok"), Verdict.PASSED, CountChange(4, 4))
 DRIFTED = RowVerdict(row_id("t.py::up"), Verdict.PASSED, CountChange(100, 106, 6.5), "", "hits 100 +-10 %")
-SLOW = TimeChange(7000.0, 8400.0, 20.0, 19.0, 21.0, 20, 20)
+SLOW = TimeChange(7000.0, 8400.0, 20.0, 19.0, 20)
 SLOWER = RowVerdict(row_id("t.py::slow"), Verdict.REGRESSED, SLOW, "find what slowed it", "median:10%")
 GONE = RowVerdict(row_id("t.py::gone"), Verdict.MISSING, None, "restore the test", "misses 4 +-0 %")
 

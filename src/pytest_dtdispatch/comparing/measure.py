@@ -41,7 +41,7 @@ from pytest_dtdispatch.torchapi.tensors import group_backend, wait_for
 
 # With 15 rounds the interval excludes one at each end: a single disturbed round decides nothing.
 MIN_ROUNDS = 15
-ROUNDS_EACH = 5  # rounds for each requested one: 100 by default
+ROUNDS_EACH = 2.5  # rounds for each requested one: 100 by default
 BLOCK_NS = 3_000_000  # short, so that a slow machine slows down both of two blocks
 LONG_NS = 10_000_000  # a call that is this long is a block
 MAX_WARMUP = 20  # calls
@@ -87,7 +87,7 @@ class Turns:
         self._plan = plan
         self._signals = signals
         self._synchronize = synchronizer()
-        self._max_rounds = max(MIN_ROUNDS, ROUNDS_EACH * plan.rounds)
+        self._max_rounds = max(MIN_ROUNDS, round(ROUNDS_EACH * plan.rounds))
 
     def take(self) -> None:
         """Measure as many rounds as the time limit allows."""
@@ -164,7 +164,7 @@ class Turns:
             timed = time_row(subject, self._plan.sampler.meter, prepare or subject.prepare, tuple, calls)
         finally:
             self._signals.is_open = False
-        return [sample for sample, _, _ in timed]
+        return [sample for sample, _, _, _ in timed]
 
     def count(self, label: str) -> list[StepCounts]:
         """Count three calls on caches that only this variant filled; record the ops of the first."""

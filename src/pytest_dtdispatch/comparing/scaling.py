@@ -168,7 +168,7 @@ def fit_scaling(
 
 
 def _fit_state(state: State, measured: Mapping[int, Sequence[Figures]], merged: Mapping[int, Figures]) -> Fit:
-    by_size = [[_median_ns(one, state) for one in measured[size]] for size in merged]
+    by_size = [[_figure(one, state) for one in measured[size]] for size in merged]
     passes = [[cost for cost in costs if cost] for costs in zip(*by_size, strict=True)]
     complete = [costs for costs in passes if len(costs) == len(merged)]
     if len(complete) >= MIN_PASSES:
@@ -194,8 +194,8 @@ def fit_power(state: State, sizes: Sequence[int], passes: Sequence[Sequence[floa
     return Fit(state, exponent, min(exponents), max(exponents), growths, len(passes))
 
 
-def _median_ns(figures: Figures, state: State) -> float | None:
-    return next((s.median_ns for s in figures.samples if s.state is state and s.ns), None)
+def _figure(figures: Figures, state: State) -> float | None:
+    return next((s.figure for s in figures.samples if s.state is state and s.ns), None)
 
 
 def judge(scaling: Scaling, limits: Mapping[str, int] | None = None) -> Iterator[RowVerdict]:

@@ -19,7 +19,7 @@ TONES = {Outcome.FASTER: Tone.GOOD, Outcome.SLOWER: Tone.NOTICE}
 MEANINGS = {
     "times": "ratio to the first variant, and its 99.9 % interval",
     "median": "of the rounds",
-    "quietest": "quietest block of rounds",
+    "least": "of the rounds",
     "rounds": "every variant runs once in each",
 }
 
@@ -37,9 +37,9 @@ def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> D
             of_name = [variant for variant in of_test if variant.base_name == name]
             lines = tuple(_line(variant, of_name[0], counts, view) for variant in of_name)
             groups.append(Group(f"{test}: {name} ({of_name[0].measurement.contains})", lines))
-    times = [Column(title, MICROSECONDS.name) for title in ("median", "quietest")]
+    times = [Column(title, MICROSECONDS.name) for title in ("median", "least")]
     columns = (*times, *map(Column, (SCATTER, "times", *counts, "rounds")))
-    expendable = ("rounds", "collectives", "quietest", SCATTER, "wraps", "redistributes", "reads")
+    expendable = ("rounds", "collectives", "least", SCATTER, "wraps", "redistributes", "reads")
     table = Table(columns, tuple(groups), "variant", "outcome", expendable, least_label=20)
     legend = (
         "Variants run in turn. One is faster or slower if the whole interval of its ratio (99.9 %, over "

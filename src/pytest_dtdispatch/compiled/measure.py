@@ -172,7 +172,9 @@ class CompileRounds:
 
             self._synchronize()
             subject, cache_lookups = replace(self._subject, fn=self._first_call), compilerapi.cache_lookups
-            [(figure, before, after)] = time_row(subject, self._plan.sampler.meter, prepare, cache_lookups, 1)
+            [(figure, _, before, after)] = time_row(
+                subject, self._plan.sampler.meter, prepare, cache_lookups, 1
+            )
         graphs, hits, misses = (new - old for old, new in zip(before, after, strict=True))
         self._why_no_program = "" if graphs else NO_GRAPH
         return [figure, graphs, hits, misses]
@@ -218,7 +220,7 @@ class CompileRounds:
             for calls in (WARMUP_HITS, self._plan.repeat):
                 self._synchronize()
                 timed = time_row(subject, meter, subject.prepare, compilerapi.graphs_compiled, calls)
-            for figure, before, after in timed:
+            for figure, _, before, after in timed:
                 self._recorder.record(state, figure, refused or "something was compiled" * (after != before))
 
 

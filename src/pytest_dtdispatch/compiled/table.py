@@ -56,8 +56,8 @@ def judge(function: CompiledFunction, limits: Mapping[str, int]) -> Iterator[Row
 def document(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> Document:
     """Render compiled functions."""
     legend = (
-        "Each time is the lowest of seven block medians, each instruction count the minimum. torch's "
-        "counters count one cold compile; ?: torch has no such counter."
+        "Each figure is the least sample, times of wall time. torch's counters count one cold compile; "
+        "?: torch has no such counter."
     )
     return Document(tuple(_table(compiled, view)), legend, MEANINGS, _worst_text(compiled, view))
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_dtdispatch.core.plain_data import MOST, Natural, Size
 from pytest_dtdispatch.core.text import TextEnum
-from pytest_dtdispatch.stats.intervals import quietest_block, scatter
 
-# A row with more scatter is marked as noisy and is not judged. On a quiet machine, none of 120 rows has more.
-NOISY = 1.0
-# Ratio to the fastest reading of the core's speed. Another machine on the same physical core slows all code,
-# and the kernel counts neither waiting nor steal for it: in 20 s on two virtual cores, the loop took 1.6 to
-# 1.9 times as long in 320 of 530 readings, a hit 1.4 to 2.1 times and a miss 1.4 to 1.9 times. In the other
-# 210 readings, the loop took 0.95 to 1.05 times its median.
-SLOWED = 1.2
+PASSES = 8
+LONG_CALL_NS = 100_000  # the CPU time of these is read too; reading it takes 0.4 us
+NOISY = 0.1  # a row whose halves differ by more is marked as noisy
+MIN_PASSES = 4  # of fewer, the least sample is not reproducible
 MIN_WAITED = 0.1  # minimum share of waiting for a core that a row reports
-MIN_SAMPLES = 8  # minimum and maximum of fewer samples do not enclose their median with 99 % confidence
 SIMULATED = ("fake", "local")  # backends whose ranks are simulated in one process
-FEW_SAMPLES = "few samples"
 
 
 def traced_text(tracers: Sequence[str]) -> str:
@@ -40,6 +35,14 @@ class State(TextEnum):
     COMPILE_COLD = "compile-cold"
     COMPILE_WARM = "compile-warm"
     EAGER = "eager"
+
+
+class Clock(TextEnum):
+    """Clock of a figure."""
+
+    WALL = "wall"
+    CPU = "cpu"  # of the calling thread
+    METRIC = "metric"  # that of a registered sampler
 
 
 class Contains(TextEnum):
@@ -77,8 +80,7 @@ class Unit:
 
     Args:
         name: plural of the counted thing, such as ``instructions``; ``ns`` for times.
-        is_time: whether samples are nanoseconds. The figure of times is their quietest block, that of counts
-            their minimum.
+        is_time: whether samples are nanoseconds.
         steady: metric of hits, or of calls whose op never reaches the propagator.
         hit: metric of hits only.
         miss: metric of misses.
@@ -108,11 +110,6 @@ class Unit:
     def holds(self, reading: int) -> bool:
         """Return whether a reading is valid; an absent counter reads 2**64 - 1."""
         return self.least <= reading < MOST
-
-    @property
-    def figure_name(self) -> str:
-        """Name of the statistic of samples."""
-        return "quietest block" if self.is_time else "least"
 
 
 TIME = Unit(hit="dispatch_hit_ns", miss="dispatch_miss_ns", call="call_ns")
@@ -161,16 +158,14 @@ class Samples:
         state: the proved state.
         values: samples in their unit, in the order of measurement. On many ranks: the samples of the rank
             whose median is the statistic, or of the two ranks whose medians enclose it.
+        lengths: number of samples of each pass of consecutive calls; empty if each sample is a pass.
         refused: samples of this state that were not recorded, by reason.
         unit: unit of the samples; nanoseconds by default.
         profile: instructions of a call in this state by function, if requested.
         by_rank: ranks and their samples; empty for one process.
         stat: statistic over the ranks: ``median`` of the rank medians, or ``max``.
         waited: share of the time of all calls in which the thread waited for a core; maximum over the ranks.
-        preempted: share of the samples during which another thread took the core; maximum over the ranks.
-        blocks: number of measured blocks; the samples are those of the quietest.
-        slow_blocks: number of these blocks in which the core was far slower than in the block of the samples.
-        speed_ns: nanoseconds of a fixed Python loop that was timed with these calls; 0 if unknown.
+        cpu: CPU time of the calling thread during each sample, in nanoseconds; empty if it was not read.
 
     Example:
         >>> hits = Samples(State.HIT, (7, 9), by_rank=((0, (7,)), (1, (9,))))
@@ -186,12 +181,12 @@ class Samples:
     by_rank: tuple[tuple[Natural, tuple[Natural, ...]], ...] = ()
     stat: str = "median"
     waited: Size = 0.0
-    blocks: Natural = 1
-    speed_ns: Natural = 0
-    slow_blocks: Natural = 0
-    preempted: Size = 0.0
+    lengths: tuple[Natural, ...] = ()
+    cpu: tuple[Natural, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.cpu and len(self.cpu) != len(self.values):
+            raise ValueError(f"CPU times of {len(self.cpu)} samples, but {len(self.values)} samples")
         for value in self.values:
             if not self.unit.holds(value):
                 form = "a latency of {0} ns" if self.unit.is_time else "no count of {1}: {0}"
@@ -210,22 +205,39 @@ class Samples:
     @property
     def figure_name(self) -> str:
         """Name of the statistic that ``figure`` is."""
-        return f"{self.stat} of rank medians" if self.by_rank else self.unit.figure_name
+        return f"least {self.stat} of rank medians" if self.by_rank else "least"
+
+    @property
+    def clock(self) -> Clock:
+        """Clock of the figure: CPU time, which other programs do not make longer, if it was read."""
+        return Clock.CPU if self.cpu else Clock.WALL if self.unit == TIME else Clock.METRIC
+
+    def passes(self, clock: Clock) -> tuple[tuple[float, ...], ...]:
+        """Return the samples of each pass by a clock; over ranks, one statistic of each pass.
+
+        The rank that comes last waits least, so that a least sample over ranks says nothing.
+        """
+        if not self.by_rank:
+            return passes_of(self.cpu if clock is Clock.CPU else self.values, self.lengths)
+        passes = zip(*(passes_of(values, self.lengths) for _, values in self.by_rank), strict=False)
+        statistic = max if self.stat == "max" else statistics.median
+        return tuple((statistic(map(statistics.median, of_ranks)),) for of_ranks in passes)
 
     @property
     def figure(self) -> float:
-        """Statistic of the samples (at least one): the quietest block of times, or minimum count."""
-        if self.by_rank:
-            return self.median_ns
-        return quietest_block(self.values) if self.unit.is_time else min(self.values)
+        """Least sample, as interference only adds time; over ranks, the least statistic of a pass."""
+        return self.least(self.clock)
+
+    def least(self, clock: Clock) -> float:
+        """Return the least sample by a clock; over ranks, the least statistic of a pass."""
+        return min(map(min, self.passes(clock)))
 
     @property
     def scatter(self) -> float | None:
-        """Relative scatter of the samples, on the worst rank; None for counts and for few samples."""
-        if self.by_rank:
-            of_ranks = [of for _, values in self.by_rank if (of := scatter(values)) is not None]
-            return max(of_ranks, default=None)
-        return scatter(self.ns)
+        """Gap between the least samples of both halves of the passes, on the worst rank; None for counts."""
+        every = [values for _, values in self.by_rank] or [self.cpu or self.ns]
+        gaps = [gap_of_halves(passes_of(values, self.lengths)) for values in every]
+        return max((gap for gap in gaps if gap is not None), default=None)
 
     @property
     def median_ns(self) -> float:
@@ -266,6 +278,43 @@ class Samples:
         return max(self.values) - min(self.values)
 
 
+def passes_of(values: Sequence[int], lengths: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Split samples into passes of these lengths; without lengths, each sample is a pass.
+
+    Example:
+        >>> passes_of([7, 9, 8], [2, 1])
+        ((7, 9), (8,))
+    """
+    if sum(lengths) != len(values):
+        return tuple((value,) for value in values)
+    ends = itertools.accumulate(lengths)
+    return tuple(tuple(values[end - length : end]) for length, end in zip(lengths, ends, strict=True))
+
+
+def gap_of_halves(passes: Sequence[Sequence[float]]) -> float | None:
+    """Return the relative gap between the least samples of even and of odd passes; None with one pass.
+
+    Example:
+        >>> gap_of_halves([(7, 10), (11, 12), (9, 9), (14, 15)])
+        0.5714285714285714
+    """
+    if len(passes) < 2:
+        return None
+    low, high = sorted(min(map(min, passes[first::2])) for first in (0, 1))
+    return high / low - 1 if low else None
+
+
+def common_clock(first: Samples, second: Samples) -> Clock:
+    """Return the clock by which two samples can be compared: CPU time if both have it."""
+    return first.clock if first.clock is second.clock else Clock.WALL
+
+
+def excess(samples: Samples, local: Samples) -> float:
+    """Return the figure of calls minus that of the op on local shards, both by one clock."""
+    clock = common_clock(samples, local)
+    return samples.least(clock) - local.least(clock)
+
+
 def refused_of(every: Iterable[Samples]) -> tuple[Refused, ...]:
     """Sum refused samples by reason."""
     counts: Counter[str] = Counter()
@@ -285,7 +334,6 @@ class Figures:
         notes: notes that are always printed, such as why there are no figures.
         remarks: notes that only verbose output has, such as why there is no local row.
         tracers: names of tools that made the calls longer, such as coverage; no gate judges such figures.
-        few_misses: whether there are too few misses to be judged.
     """
 
     rounds: Natural = 0
@@ -293,7 +341,6 @@ class Figures:
     notes: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     tracers: tuple[str, ...] = ()
-    few_misses: bool = False
 
 
 def merge(calls: Sequence[Figures]) -> Figures:
@@ -308,18 +355,34 @@ def merge(calls: Sequence[Figures]) -> Figures:
     for state in State:
         if of := [samples for figures in calls for samples in figures.samples if samples.state is state]:
             values = tuple(value for each in of for value in each.values)
-            most = {
-                name: max(getattr(each, name) for each in of) for name in ("waited", "preempted", "speed_ns")
-            }
-            merged.append(Samples(state, values, refused_of(of), of[0].unit, **most))
+            lengths = tuple(length for each in of for length in each.lengths)
+            waited = max(each.waited for each in of)
+            cpu = tuple(ns for each in of for ns in each.cpu) if all(each.cpu for each in of) else ()
+            both = Samples(state, values, refused_of(of), of[0].unit, waited=waited, lengths=lengths, cpu=cpu)
+            merged.append(both)
     return Figures(
         sum(figures.rounds for figures in calls),
         tuple(merged),
         tuple(dict.fromkeys(note for figures in calls for note in figures.notes)),
         tuple(dict.fromkeys(remark for figures in calls for remark in figures.remarks)),
         tuple(dict.fromkeys(name for figures in calls for name in figures.tracers)),
-        any(figures.few_misses for figures in calls),
     )
+
+
+def fastest(first: Figures, second: Figures) -> Figures:
+    """Return the second figures of a call, in each state with the samples of the lower figure of both.
+
+    Example:
+        >>> slow, quick = (Figures(1, (Samples(State.HIT, (ns,)),)) for ns in (9, 7))
+        >>> fastest(quick, slow) == fastest(slow, quick) == quick
+        True
+    """
+    samples = {each.state: each for each in first.samples}
+    for each in second.samples:
+        earlier = samples.get(each.state)
+        if earlier is None or not earlier.values or (each.values and each.figure < earlier.figure):
+            samples[each.state] = each
+    return replace(second, samples=tuple(samples.values()))
 
 
 @dataclass(frozen=True)
@@ -374,7 +437,9 @@ class Measurement:
     def overhead_ns(self) -> float | None:
         """Nanoseconds that dispatch adds to the op on local shards: steady minus local."""
         steady, local = self.steady, self.of(State.LOCAL)
-        return steady.figure - local.figure if steady and steady.ns and local else None
+        if not (steady and steady.ns and local):
+            return None
+        return excess(steady, local)
 
     @property
     def miss_over_hit(self) -> float | None:

@@ -249,19 +249,19 @@ def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
 
 
 def read_thresholds(value: Any) -> tuple[Threshold, ...]:
-    """Parse one or several thresholds: ``median:10%``, ``hit=median:7.5%,strict``, or ``10%`` (median)."""
+    """Parse one or several thresholds: ``10%``, ``hit=20%,strict``, or ``median:10%``."""
 
     def thresholds() -> tuple[Threshold, ...] | None:
         found = [THRESHOLD.fullmatch(text) for text in _listed(value) or ()]
         read = []
         for one in filter(None, found):
             state, field, percent, strict = one.group("state", "field", "percent", "strict")
-            read.append(Threshold(state or "", field or "median", float(percent) / 100, bool(strict)))
+            read.append(Threshold(state or "", field or "min", float(percent) / 100, bool(strict)))
         figures = {each.figure for each in read if 0 < each.fraction <= 100}
         return tuple(read) if len(figures) == len(found) > 0 else None
 
     valid = (
-        "a list of thresholds such as 10% or hit=median:7.5%,strict: [STATE=][FIELD:]PERCENT, "
+        "a list of thresholds such as 10% or hit=20%,strict: [STATE=][FIELD:]PERCENT, "
         "above 0% and at most 10000%, each for a different figure; "
         f"states: {', '.join(THRESHOLD_STATES)}; fields: {', '.join(THRESHOLD_FIELDS)}"
     )

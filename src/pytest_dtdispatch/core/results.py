@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from pytest_dtdispatch.core.measurement import TIME, Contains, Measurement, State
-from pytest_dtdispatch.core.plain_data import Size
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import shorten
 from pytest_dtdispatch.core.text import TextEnum, escape_controls
@@ -28,7 +26,6 @@ class MetricValue:
         row: identity of the row, without a state.
         metric: name of the metric.
         value: value rounded to a whole number; times are in nanoseconds.
-        scatter: relative scatter of its samples if too large to be judged; infinite for too few; else 0.
         signature: full signature if the label is shortened, else empty.
         ranks: ranks with this value, if other ranks have a smaller one.
         tracers: names of tools that made the calls longer; no gate judges such a value.
@@ -37,7 +34,6 @@ class MetricValue:
     row: RowId
     metric: str
     value: int
-    scatter: Size = 0.0
     signature: str = ""
     ranks: tuple[int, ...] = ()
     tracers: tuple[str, ...] = ()
@@ -245,8 +241,8 @@ def row_metrics(test: str, rows: Iterable[Measurement]) -> Iterator[MetricValue]
         yield from (MetricValue(row_id, *each, whole, tracers=tracers) for each in call_metrics(row))
 
 
-def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int, float]]:
-    """Yield the name, value and scatter of every metric of a row; the scatter is 0 unless it is too large."""
+def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int]]:
+    """Yield the name and value of every metric of a row."""
     unit = next((samples.unit for samples in measurement.recorded()), TIME)
     samples_by_metric = {
         unit.steady: measurement.steady,
@@ -256,8 +252,7 @@ def call_metrics(measurement: Measurement) -> Iterator[tuple[str, int, float]]:
     }
     for metric, samples in samples_by_metric.items():
         if metric and samples:
-            unknown = math.inf if measurement.figures.few_misses and samples.state is State.MISS else 0.0
-            yield metric, round(samples.figure), unknown or (samples.scatter or 0.0) * samples.is_noisy
+            yield metric, round(samples.figure)
     first, call = (measurement.figure(state) for state in (State.COMPILE_COLD, State.CALL))
     if unit.compile and first is not None and call is not None:
-        yield unit.compile, round(first - call), 0.0  # the first call compiles and also runs
+        yield unit.compile, round(first - call)  # the first call compiles and also runs

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, fastest
 from pytest_dtdispatch.core.results import Finding, MetricValue, NamedCall, row_key
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import Signature
@@ -112,6 +112,17 @@ class TestRecord:
         """Return a key that several rows have in files; empty if all keys are unique."""
         [(key, rows)] = Counter(row_key(row.label) for row in self.rows()).most_common(1) or [("", 0)]
         return key if rows > 1 else ""
+
+    def fastest(self, earlier: TestRecord) -> TestRecord:
+        """Return a record whose signatures and calls have the samples of the faster of two attempts."""
+        before = {(row.full_label, row.contains): row.figures for row in earlier.measured}
+        measured = [
+            replace(
+                row, figures=fastest(before.get((row.full_label, row.contains), row.figures), row.figures)
+            )
+            for row in self.measured
+        ]
+        return replace(self, measured=tuple(measured))
 
     def with_earlier(self, earlier: TestRecord) -> TestRecord:
         """Return a record with the results and verdicts that only an earlier attempt of the test has."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
 from pytest_dtdispatch.core.plain_data import Natural
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import TextEnum, escape_controls, listed
 
 THRESHOLD_STATES = ("miss", "hit", "cold", "call", "compile-cold", "compile-warm", "eager")
-THRESHOLD_FIELDS = ("min", "q1", "median", "q3", "mean")
+THRESHOLD_FIELDS = ("min", "median")
 
 
 class Verdict(TextEnum):
@@ -30,36 +29,27 @@ class Verdict(TextEnum):
     NEW = "new"
 
 
-MAX_BLOCKS = 4  # a row that would fail is measured again after a pause, up to three times
-
-
-class Outlook(IntEnum):
-    """What another block can change: nothing, an open verdict, the figure of a slow core, a failure."""
-
-    DECIDED, OPEN, SLOW, FAILING = range(4)
-
-
 @dataclass(frozen=True)
 class TimeChange:
     """Change of a time since a saved run.
 
     Args:
-        base_ns: figure of the saved run.
-        head_ns: figure of this run.
+        base_ns: least sample of the saved run.
+        head_ns: least sample of this run.
         change_percent: change from base to head.
-        low_percent: lower end of its 99 % interval.
-        high_percent: upper end of its 99 % interval.
-        base_samples: number of samples of the saved run.
-        head_samples: number of samples of this run.
+        median_percent: change of the median.
+        samples: number of compared samples of each run.
+        clock: clock of these figures: ``cpu`` if both runs have the thread's CPU time, else ``wall``.
+        wall_percent: change of the least wall time; None if it is ``change_percent``.
     """
 
     base_ns: float
     head_ns: float
     change_percent: float
-    low_percent: float
-    high_percent: float
-    base_samples: Natural
-    head_samples: Natural
+    median_percent: float
+    samples: Natural
+    clock: str = "wall"
+    wall_percent: float | None = None
 
 
 @dataclass(frozen=True)
@@ -164,7 +154,7 @@ class Threshold:
 
     Args:
         state: state of the rows that it applies to; empty for all states.
-        field: statistic: ``min``, ``q1``, ``median``, ``q3`` or ``mean``.
+        field: statistic: ``min``, the least sample, or ``median``, which needs both.
         fraction: maximum growth: 0.1 is 10 %.
         is_strict: whether an inconclusive row fails the run.
     """
@@ -175,7 +165,8 @@ class Threshold:
     is_strict: bool = False
 
     def __str__(self) -> str:
-        return f"{self.figure}:{self.fraction * 100:g}%{',strict' * self.is_strict}"
+        state, field = self.state and f"{self.state}=", "" if self.field == "min" else f"{self.field}:"
+        return f"{state}{field}{self.fraction * 100:g}%{',strict' if self.is_strict else ''}"
 
     @property
     def figure(self) -> str:

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from pytest_dtdispatch.core.environment import ranks_text
 from pytest_dtdispatch.core.files import checked_target, read_text, write_atomic
-from pytest_dtdispatch.core.measurement import FEW_SAMPLES, INSTRUCTIONS, NOISY, UNITS, traced_text
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS, UNITS, traced_text
 from pytest_dtdispatch.core.parsing import read_decimal
 from pytest_dtdispatch.core.plain_data import MOST
 from pytest_dtdispatch.core.results import (
@@ -253,8 +253,8 @@ def judge_results(
     """Compare results with expected ones.
 
     A result above ``expected * (1 + noise_margin)`` is regressed, and one below ``expected * (1 -
-    noise_margin)`` is improved, as in PyTorch's ``check_results.py``. A result whose samples scatter too much
-    is inconclusive.
+    noise_margin)`` is improved, as in PyTorch's ``check_results.py``. A result of a traced run is
+    inconclusive.
 
     Args:
         expected: rows of the file that the run selects.
@@ -273,7 +273,7 @@ def judge_results(
     judgement = judged(name_renamed(verdicts, unlisted), improved_fails)
     if not judgement.has_failed and all(row.verdict is not Verdict.IMPROVED for row in verdicts):
         return judgement
-    quiet = [result for result in results if not (result.scatter or result.tracers)]
+    quiet = [result for result in results if not result.tracers]
     return replace(judgement, to_paste=tuple(map(str, corrections(expected, quiet))))
 
 
@@ -364,7 +364,7 @@ def _room(expected: int, noise_margin: float) -> Fraction:
 
 
 def _judge_row(row: ExpectedRow, result: MetricValue | None, tests: Collection[str]) -> RowVerdict:
-    figure = next((f", {unit.figure_name}" for unit in UNITS if row.metric in unit.metrics), "")
+    figure = ", least" if any(row.metric in unit.metrics for unit in UNITS) else ""
     criterion = f"{row.metric} {row.expected:,} +-{100 * row.noise_margin:g} %{figure}"
     if result is not None and result.ranks:
         criterion += f" on {ranks_text(result.ranks)}"
@@ -379,14 +379,8 @@ def _judge_row(row: ExpectedRow, result: MetricValue | None, tests: Collection[s
             remedy = "count with --dtdispatch-metric instructions, restore the test, or remove the row"
         return verdict_of(Verdict.MISSING, None, remedy)
     value = result.value
-    if result.scatter or result.tracers:
-        if result.tracers:
-            remedy = traced_text(result.tracers)
-        elif math.isinf(result.scatter):
-            remedy = f"{FEW_SAMPLES}: raise --dtdispatch-max-time"
-        else:
-            scatter = f"its samples scatter by {result.scatter:,.0%}, more than {NOISY:.0%}"
-            remedy = f"noisy: {scatter}; run again on a quieter machine"
+    if result.tracers:
+        remedy = traced_text(result.tracers)
         return verdict_of(Verdict.INCONCLUSIVE, None, remedy, criterion=f"{criterion}: found {value:,}")
     percent = 100 * (value / row.expected - 1) if row.expected else None if value else 0.0
     change = CountChange(row.expected, value, percent, 100 * row.noise_margin)

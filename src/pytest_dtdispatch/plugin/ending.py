@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_dtdispatch.core.measurement import NOISY
 from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.text import first_of
 from pytest_dtdispatch.core.verdicts import LIMITS, RowVerdict, Verdict
@@ -166,10 +167,12 @@ def _comparison(run: ReportedRun, compared: Sequence[RowVerdict], view: View) ->
     blocks = (*comparison_blocks(free, view), *proved([*run.rows()]))
     meanings = {
         "change": "now against base",
-        "99 % interval": "of the change, by bootstrap",
-        "samples": "base + now",
+        "median": "its change",
+        "wall": "change of wall time, where the figure is CPU time",
+        "clock": "of the figures: cpu if both runs have CPU time, else wall",
+        "samples": "compared in each run",
     }
-    legend = "base and now: the median of all samples, or the statistic of the threshold."
+    legend = f"base and now: least sample. slower, faster: by more than {NOISY:.0%}, without a threshold."
     return Document(blocks, legend, meanings)
 
 

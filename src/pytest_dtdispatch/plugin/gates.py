@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.text import name_of_any_dim
 from pytest_dtdispatch.core.verdicts import (
     LIMITS,
-    MAX_BLOCKS,
     Judgement,
-    Outlook,
     RowVerdict,
     Threshold,
     Verdict,
@@ -25,24 +23,18 @@ from pytest_dtdispatch.core.verdicts import (
 )
 from pytest_dtdispatch.gates.expected import ExpectedFile, by_name, judge_results, parse_row
 from pytest_dtdispatch.gates.saved_run import (
-    StateRow,
     compare_rows,
-    control_shifts,
     environment_differences,
     judge_run,
-    outlook_of,
-    plain_shift,
     possible_causes,
-    state_rows,
 )
 from pytest_dtdispatch.gates.selection import Selection
+from pytest_dtdispatch.gates.times import TimedRow, timed_rows
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.settings import Settings
 from pytest_dtdispatch.report.document import Kind
 from pytest_dtdispatch.report.run import ReportedRun, Results
 from pytest_dtdispatch.rounds.sampler import SAMPLERS
-
-MAX_CONFIRMED = 10  # rows, 3.5 s each; after that the run fails anyway, and no other row is measured again
 
 
 @dataclass(frozen=True)
@@ -59,19 +51,19 @@ class Baseline:
     why_none: str = ""
     passed_over: tuple[str, ...] = ()
 
-    def rows(self) -> list[StateRow]:
+    def rows(self) -> list[TimedRow]:
         """Return its rows by state, with its saved thresholds."""
         if self.run is None:
             return []
         thresholds = self.run.thresholds
-        return _state_rows(self.run, lambda test: thresholds.get(test, ()))
+        return _rows_of(self.run, lambda test: thresholds.get(test, ()))
 
 
-def _state_rows(
+def _rows_of(
     run: ReportedRun, thresholds: Callable[[str], Sequence[Threshold]] = lambda test: ()
-) -> list[StateRow]:
+) -> list[TimedRow]:
     by_test = run.rows_by_test().items()
-    return [row for test, rows in by_test for row in state_rows(test, rows, thresholds(test))]
+    return [row for test, rows in by_test for row in timed_rows(test, rows, thresholds(test))]
 
 
 @dataclass(eq=False)
@@ -89,9 +81,6 @@ class Gates:
     skip_reason: str = ""
     baseline: Baseline | None = None
     expected: Sequence[ExpectedFile] = ()
-    _judged: dict[RowId, StateRow] | None = None  # saved rows for outlooks; None before the first
-    _shifts: dict[RowId, float] = field(default_factory=dict)  # of control rows measured so far
-    _confirmed: set[RowId] = field(default_factory=set)
 
     def judges_captures(self, settings: Settings) -> bool:
         """Return whether results of captures are judged in a test with these settings."""
@@ -158,30 +147,7 @@ class Gates:
             return not_judged(Verdict.MISMATCHED, "; ".join(differ), remedy)
         return None
 
-    def outlook(
-        self, test: str, of_marker: tuple[Threshold, ...] | None, row: Measurement
-    ) -> dict[State, Outlook]:
-        """Return the outlook of each compared state of a row, with the control rows measured so far."""
-        if self._judged is None:
-            saved = self.baseline.rows() if self.baseline and not self.refusal(has_rows=True) else ()
-            self._judged = {each.row: each for each in saved}
-        then, now = self._judged, {each.row: each for each in state_rows(test, [row])}
-        self._shifts |= control_shifts(then, now)
-        shift, outlooks = plain_shift(self._shifts.values()), dict[State, Outlook]()
-        for row_id, head in now.items():
-            if (base := then.get(row_id)) is None or head.state is State.LOCAL:
-                continue
-            if not (limits := self._thresholds_of(base, of_marker)):
-                continue
-            outlook = max(outlook_of(base, head, limit, shift) for limit in limits)
-            if outlook is Outlook.FAILING and head.blocks == MAX_BLOCKS:
-                self._confirmed.add(row_id)
-            elif outlook is Outlook.FAILING and len(self._confirmed) >= MAX_CONFIRMED:
-                outlook = Outlook.DECIDED
-            outlooks[head.state] = outlook
-        return outlooks
-
-    def _thresholds_of(self, row: StateRow, of_marker: tuple[Threshold, ...] | None) -> tuple[Threshold, ...]:
+    def _thresholds_of(self, row: TimedRow, of_marker: tuple[Threshold, ...] | None) -> tuple[Threshold, ...]:
         """Return thresholds of a saved row: those of the marker, or else of the run, or else saved ones."""
         limits = (self.settings.threshold or ()) if of_marker is None else of_marker
         return thresholds_of(str(row.state), limits) or thresholds_of(str(row.state), row.thresholds)
@@ -191,11 +157,11 @@ class Gates:
         if self.baseline is None:
             return
 
-        def limits_of(row: StateRow) -> tuple[Threshold, ...]:
+        def limits_of(row: TimedRow) -> tuple[Threshold, ...]:
             test = row.row.test
             return self._thresholds_of(row, run.thresholds.get(test)) if selection.has(test) else ()
 
-        saved, rows = self.baseline.rows(), _state_rows(run)
+        saved, rows = self.baseline.rows(), _rows_of(run)
         has_own = self.settings.threshold or any(run.thresholds.values())
         if has_own or any(map(limits_of, saved)):
             base = self.baseline.run or ReportedRun("no saved run")
@@ -208,6 +174,11 @@ class Gates:
             judgement = replace(judgement, where=base.where, since=base.taken[:10], excluded=excluded)
             yield replace(judgement, remarks=(*judgement.remarks, *self._changed_pytest(judgement, base)))
 
+    def slower_tests(self, run: ReportedRun, selection: Selection) -> set[str]:
+        """Return the tests with rows for whose times the gate of the saved run fails."""
+        rows = (row for gate in self._judge_saved_run(run, selection) for row in over(gate.verdicts))
+        return {row.row.test for row in rows if row.change}
+
     def _changed_pytest(self, judgement: Judgement, base: ReportedRun) -> Iterator[str]:
         """Yield the versions of pytest if rows are missing: pytest 9.2 shortens long ids of tests."""
         then, now = base.environment.get("pytest"), self.settings.environment_texts()["pytest"]
@@ -219,7 +190,7 @@ class Gates:
         if self.baseline is None:
             return ()
         judged = tuple(row for gate in run.gates for row in gate.verdicts if row.row.state)
-        ids, head = {row.row for row in judged}, _state_rows(run)
+        ids, head = {row.row for row in judged}, _rows_of(run)
         if self.refusal(bool(head)):
             return judged
         free = [row for row in self.baseline.rows() if row.row not in ids and selection.has(row.row.test)]

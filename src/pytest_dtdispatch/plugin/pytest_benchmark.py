@@ -292,6 +292,7 @@ def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Sample
             "calls": measurement.calls,
             "figure": samples.figure_name,
             "figure_ns": samples.figure,
+            "clock": str(samples.clock),
             "scatter": samples.scatter,
             "overhead_ns": measurement.overhead_ns,
             **of_ranks,

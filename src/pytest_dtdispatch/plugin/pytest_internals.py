@@ -10,6 +10,7 @@ import pytest
 from _pytest import terminal
 from _pytest.config.findpaths import determine_setup
 from _pytest.junitxml import xml_key
+from _pytest.runner import runtestprotocol
 
 
 def junit_xml(config: pytest.Config) -> Any:
@@ -29,6 +30,11 @@ def plugins_text(config: pytest.Config) -> str:
     """Return the distributions of loaded plugins, with their versions."""
     found = {f"{dist.project_name} {dist.version}" for _, dist in config.pluginmanager.list_plugin_distinfo()}
     return ", ".join(sorted(found))
+
+
+def run_again(item: pytest.Item, next_item: pytest.Item | None) -> bool:
+    """Run a test once more, without a report; return whether it passed."""
+    return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=next_item))
 
 
 def has_collected(report: pytest.CollectReport) -> bool:

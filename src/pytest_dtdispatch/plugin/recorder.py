@@ -29,7 +29,7 @@ from pytest_dtdispatch.errors import GateError, MeasurementError
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.replay.guard import MeasurementLock, refuse_elsewhere
 from pytest_dtdispatch.report.findings import check_finding, check_written
-from pytest_dtdispatch.rounds.plan import FEWEST, Plan, RowGate
+from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.steps.model import StepCalls, Steps
 
 if TYPE_CHECKING:
@@ -430,17 +430,14 @@ def _line_of_test(frame: FrameType) -> TracebackType:
     return TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
 
 
-def make_plan(settings: Settings, sampler: Sampler, agreement: Lockstep | None, gate: RowGate | None) -> Plan:
-    """Return the plan of a test. With a gate, all rounds run, because saved figures may be judged later."""
-    fewest = settings.most_rounds if gate else FEWEST
+def make_plan(settings: Settings, sampler: Sampler, agreement: Lockstep | None) -> Plan:
+    """Return the plan of a test, which is the same whether its figures are judged or not."""
     return Plan(
-        settings.most_rounds,
+        settings.rounds_of_row,
         settings.repeat,
         settings.max_time,
         settings.cold,
-        fewest=fewest if settings.stops_when_enough else None,
         sampler=sampler,
         agreement=agreement,
         one_thread=settings.threads == "one",
-        gate=gate,
     )

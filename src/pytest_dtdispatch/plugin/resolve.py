@@ -67,13 +67,6 @@ def test_settings(item: pytest.Item) -> Settings:
     return _counting_if_parallel(item.config, resolved)
 
 
-def are_figures_used(config: pytest.Config, settings: Settings) -> bool:
-    """Return whether figures are saved or judged, and not only printed."""
-    saving = ("save", "autosave", "json", "compare", "compare_fail")  # flags of pytest-benchmark
-    is_saved = any(getattr(config.known_args_namespace, f"benchmark_{name}", None) for name in saving)
-    return is_saved or bool(settings.threshold or settings.expected or settings.export)
-
-
 def flag_values(config: pytest.Config) -> dict[str, Any]:
     """Return the values of flags by setting."""
     values = ((each, config.getoption(each.dest, None)) for each in WITH_FLAG)

@@ -54,6 +54,10 @@ class RunResults:
         self._own[record.test] = self.records[record.test] = record
         return record
 
+    def put(self, record: TestRecord) -> None:
+        """Replace the record of a test."""
+        self._own[record.test] = self.records[record.test] = record
+
     def add_verdicts(self, verdicts: Sequence[RowVerdict]) -> None:
         """Add verdicts on the running test, even if its record does not exist yet."""
         test = self.store.test

@@ -6,12 +6,14 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from importlib.metadata import version
+from itertools import zip_longest
 from pathlib import Path
+from time import sleep as pause
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -21,7 +23,7 @@ from pytest_dtdispatch import errors
 from pytest_dtdispatch.core.environment import load_text, read_world, require_torch
 from pytest_dtdispatch.core.results import Count, row_key
 from pytest_dtdispatch.core.signatures import mesh_text
-from pytest_dtdispatch.core.text import NOTHING, first_of, progress_to, show_progress
+from pytest_dtdispatch.core.text import NOTHING, first_of, plural, progress_to, show_progress
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.gates.selection import Selection
 from pytest_dtdispatch.lines.wrappers import pass_over
@@ -30,7 +32,13 @@ from pytest_dtdispatch.plugin.finish import MOST_NAMES, Target, WriteLog, collec
 from pytest_dtdispatch.plugin.gates import Gates
 from pytest_dtdispatch.plugin.guard import fail_report, problems
 from pytest_dtdispatch.plugin.kinds import KINDS
-from pytest_dtdispatch.plugin.pytest_internals import has_collected, junit_xml, plugins_text, terminal_file
+from pytest_dtdispatch.plugin.pytest_internals import (
+    has_collected,
+    junit_xml,
+    plugins_text,
+    run_again,
+    terminal_file,
+)
 from pytest_dtdispatch.plugin.ranks import rank_of, reason_of
 from pytest_dtdispatch.plugin.relaunch import METER, uncaptured
 from pytest_dtdispatch.plugin.results import RunResults
@@ -46,6 +54,9 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.rounds.sampler import Sampler
 
+# Pauses before tests with slower rows run again: other machines may slow a core for seconds.
+PAUSES_S = (1.0, 2.0, 4.0)
+MOST_AGAIN = 20  # tests; if more became slower, the run fails without
 NO_OPS = "no op on DTensors ran in the capture"
 
 
@@ -71,6 +82,7 @@ class Session:
         self.results = RunResults()
         self.run = ReportedRun()
         self._has_finished = False
+        self._ran_again: dict[str, None] = {}
         self._config = config
         self._settings = gates.settings
         pass_over(self._settings.wrappers)
@@ -170,12 +182,9 @@ class Session:
         if self._sampler is None:  # started by the first test that needs it
             metric = self._settings.metric
             self._sampler = start_sampler("time" if metric == "counts" else metric)
-        test = resolve.row_nodeid(item)
         agreement = self._ranks.agreement(item.config) if self._ranks else None
-        needs_gate = resolve.are_figures_used(item.config, settings)
-        of_marker = resolve.marker_values(item).get("threshold")
-        gate = functools.partial(self.gates.outlook, test, of_marker) if needs_gate else None
-        recorder = Recorder(settings, make_plan(settings, self._sampler, agreement, gate), test)
+        plan = make_plan(settings, self._sampler, agreement)
+        recorder = Recorder(settings, plan, resolve.row_nodeid(item))
         ShardingCaches().clear_all()
         return recorder
 
@@ -222,6 +231,37 @@ class Session:
                     region.close()
         self._has_passed = True
         return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Run tests with slower rows again, after all others, unless the run stopped or has many ranks."""
+        result = yield
+        if self.gates.baseline and self.reports and not (self._ranks or self.why_stopped()):
+            self._run_slower_again(session.items)
+        return result
+
+    def _run_slower_again(self, items: Sequence[pytest.Item]) -> None:
+        """Run tests again whose rows fail the gate of the saved run; their faster run is judged."""
+        for pause_s in PAUSES_S:
+            run = self._collect(lists_only=True)
+            slower = self.gates.slower_tests(run, self.selection)
+            again = [item for item in items if resolve.row_nodeid(item) in slower]
+            if not 0 < len(again) <= MOST_AGAIN:
+                return
+            pause(pause_s)
+            for item, next_item in zip_longest(again, again[1:]):
+                self._run_again(item, next_item)
+
+    def _run_again(self, item: pytest.Item, next_item: pytest.Item | None) -> None:
+        """Run a test again; each of its rows has the samples of the faster run."""
+        test = resolve.row_nodeid(item)
+        earlier = self.results.records[test]
+        has_passed = run_again(item, next_item)
+        record = self.results.records[test].fastest(earlier) if has_passed else earlier
+        self.results.put(record)
+        self._ran_again[test] = None
+        if bridge := self._config.pluginmanager.get_plugin("dtdispatch-bridge"):
+            bridge.enter(item, record)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -318,6 +358,11 @@ class Session:
         records, baseline = self.results.records, self.gates.baseline
         notices = [notice(*first_of(baseline.passed_over, MOST_NAMES))] if baseline else []
         notices += [self._ranks.document()] if self._ranks else []
+        if self._ran_again:
+            ran = plural(len(self._ran_again), "test")
+            notices.append(
+                notice(f"{ran} ran again, as rows were slower than the saved ones; the faster counts")
+            )
         failed, plugins = self.results.failed.values(), plugins_text(self._config)
         stopped = self.why_stopped()
         run = collect(records, self._settings, self._started_at, stopped, notices, failed, plugins)

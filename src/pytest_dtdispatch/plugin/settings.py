@@ -32,7 +32,7 @@ LIMITS = (
 )
 # Counts barely vary between calls, and callgrind is slow.
 FEW = {"rounds": 12, "repeat": 3, "compile_rounds": 1}
-MOST_ROUNDS = 20  # maximum of automatic rounds
+ROUNDS = 40  # eight passes of five misses
 # Settings that also apply without measuring: whether to measure, and the mesh.
 UNMEASURED = ("measure", "measure_all", "mesh", "backend", "device", "timeout")
 INI, FLAG, KEYWORD = ("ini",), ("flag", "ini"), ("ini", "keyword")
@@ -91,12 +91,12 @@ class Settings:
         "auto",
         "rounds",
         EVERY_WAY,
-        "proved misses of each signature; auto: at most 20, until each median is known to a tenth",
+        "proved misses of each signature, over eight passes; auto: 40",
         "N|auto",
     )
     repeat: int = setting(10, "count", EVERY_WAY, "hits recorded after each miss", "N")
     max_time: float = setting(
-        1.0, "seconds", EVERY_WAY, "seconds after which a signature gets no more rounds, once it has 5", "S"
+        1.0, "seconds", EVERY_WAY, "seconds after which a signature gets no more passes, once it has 4", "S"
     )
     cold: bool = setting(False, "switch", KEYWORD, "measure cold misses too")
     ops: tuple[str, ...] = setting(
@@ -157,17 +157,12 @@ class Settings:
     judges: bool = setting(True, "switch", ())
 
     @property
-    def most_rounds(self) -> int:
-        """Maximum number of rounds of a signature."""
+    def rounds_of_row(self) -> int:
+        """Number of misses of a row."""
         if isinstance(self.rounds, int):
             return self.rounds
-        # Counts of instructions barely vary between calls: few rounds suffice.
-        return FEW["rounds"] if self.metric == "instructions" else MOST_ROUNDS
-
-    @property
-    def stops_when_enough(self) -> bool:
-        """Whether rounds end when the interval of the median is narrow."""
-        return not isinstance(self.rounds, int) and self.metric not in ("counts", "instructions")
+        # Counts of instructions barely vary between calls: few suffice.
+        return FEW["rounds"] if self.metric == "instructions" else ROUNDS
 
     @property
     def limits(self) -> Mapping[str, int]:

@@ -120,9 +120,8 @@ def _of_ranks(merged: Samples, ranks: Mapping[int, Measurement], stat: str) -> S
     tried = {rank: s for rank, one in ranks.items() for s in one.figures.samples if s.state is merged.state}
     by_rank = tuple((rank, samples.ns) for rank, samples in tried.items() if samples.ns)
     ns = representative(by_rank, stat) if by_rank else ()
-    blocks = max(samples.blocks for samples in tried.values())
-    slow_blocks = max(samples.slow_blocks for samples in tried.values())
-    return replace(merged, values=ns, by_rank=by_rank, stat=stat, blocks=blocks, slow_blocks=slow_blocks)
+    lengths = next(iter(tried.values())).lengths  # ranks make equally many calls
+    return replace(merged, values=ns, by_rank=by_rank, stat=stat, lengths=lengths, cpu=())
 
 
 def representative(by_rank: Sequence[tuple[int, tuple[int, ...]]], stat: str) -> tuple[int, ...]:

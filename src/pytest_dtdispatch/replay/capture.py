@@ -240,7 +240,7 @@ class SignatureCapture(DispatchCapture):
         self._begin(signature)
         notes = spec_notes(call.leaves())  # first: an op may resize its out=
         result, ran = run_op(call)
-        figures = ran.measure(self._caches, self._plan, str(signature), signature.mesh_device)
+        figures = ran.measure(self._caches, self._plan)
         figures = replace(figures, notes=(*notes, *figures.notes))
         self._results.enter(signature, figures, group_backend(signature.device))
         return result
@@ -275,7 +275,7 @@ class SignatureCapture(DispatchCapture):
             return result
         self._begin(signature)
         ran = settled_conversion(call, result, before)
-        figures = ran.measure(self._plans, self._plan, str(signature), signature.mesh_device)
+        figures = ran.measure(self._plans, self._plan)
         self._results.enter(signature, figures, group_backend(signature.device))
         self._uncaptured.update()
         return result

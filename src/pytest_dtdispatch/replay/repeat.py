@@ -16,14 +16,13 @@ from torch.distributed.tensor import DTensor
 from pytest_dtdispatch.core.checks import Setup, call_arguments, check_result
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.results import repeated
-from pytest_dtdispatch.core.signatures import mesh_device_text
+from pytest_dtdispatch.core.signatures import device_of, mesh_device_text
 from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.errors import RanksError, first_line
 from pytest_dtdispatch.replay.call import ConversionCall, OpCall, UnnoticedMode, redistribution_text
 from pytest_dtdispatch.replay.replay import Before, NotRepeatable, Repeatable, ReplayPhase, agreed_reason
 from pytest_dtdispatch.replay.states import leaves_behind
 from pytest_dtdispatch.replay.storages import NoCopyError, Storages, keys_of
-from pytest_dtdispatch.rounds.blocks import Blocks
 from pytest_dtdispatch.rounds.plan import Agreement, Plan
 from pytest_dtdispatch.rounds.rounds import Rounds
 from pytest_dtdispatch.rounds.signals import Signals, nothing_warned
@@ -165,16 +164,12 @@ class RanCall:
         is_timeless = self.is_on_meta and plan.sampler.unit.is_time
         return agreed_reason(plan.agreement, ON_META if is_timeless else None)
 
-    def measure(
-        self, caches: ShardingCaches, plan: Plan, label: str = "", mesh: str = "", inspects: bool = True
-    ) -> Figures:
+    def measure(self, caches: ShardingCaches, plan: Plan, inspects: bool = True) -> Figures:
         """Repeat the call to measure it, then restore the state after the program's own call.
 
         Args:
             caches: sharding caches.
             plan: rounds and time limit.
-            label: label of the row, if a gate may judge it; else empty.
-            mesh: mesh of the row, as text.
             inspects: whether the call is inspected first.
         """
         if (reason := self.skip_reason(plan)) is not None:
@@ -183,21 +178,19 @@ class RanCall:
             note = "not measured: this torch does not count lookups of redistribution plans"
             return Figures(notes=(note,))
         one_thread, threads = plan.one_thread and not self.is_compiled, torch.get_num_threads()
-        blocks = Blocks(plan, label, mesh)
-        while blocks.wants_more():
-            with repetitions([self], one_thread, caches.clear, plan.agreement is None) as outcome:
-                signals = outcome.signals
-                inspection = self._inspected(signals) if inspects else (self.subject, None, Figures())
-                subject, local, noted = inspection
-                rounds = Rounds(subject, caches, plan, local, synchronizer(), signals)
-                # Add no other function in between: see `rounds/timing.py`.
-                with self.called(rounds.run) as call:
-                    call()
-                figures = rounds.figures
-                notes, remarks = (*noted.notes, *figures.notes), (*noted.remarks, *figures.remarks)
-                outcome.figures = replace(figures, notes=notes, remarks=remarks)
-            blocks.add(outcome.figures)
-        figures = blocks.figures
+        with repetitions([self], one_thread, caches.clear, plan.agreement is None) as outcome:
+            signals = outcome.signals
+            inspection = self._inspected(signals) if inspects else (self.subject, None, Figures())
+            subject, local, noted = inspection
+            planned = replace(plan, one_thread=one_thread)
+            rounds = Rounds(subject, caches, planned, local, synchronizer(), signals)
+            # Add no other function in between: see `rounds/timing.py`.
+            with self.called(rounds.run) as call:
+                call()
+            figures = rounds.figures
+            notes, remarks = (*noted.notes, *figures.notes), (*noted.remarks, *figures.remarks)
+            outcome.figures = replace(figures, notes=notes, remarks=remarks)
+        figures = outcome.figures
         if one_thread == plan.one_thread or threads == 1:
             return figures
         return replace(figures, notes=(*figures.notes, threads_note(threads)))
@@ -496,7 +489,7 @@ def run_and_measure_call(
     """
     result, ran = run_call(fn, args, setup, plan.agreement)
     check_result("call", result)
-    return result, ran.mesh, ran.measure(caches, plan, name, ran.mesh)
+    return result, ran.mesh, ran.measure(caches, plan)
 
 
 def run_call(
@@ -522,7 +515,13 @@ def run_call(
         replay.rewind()
         return call_arguments(args, setup)
 
-    subject = Subject(fn, prepare, prepare_propagates=setup is not None, release=release_of(result))
+    subject = Subject(
+        fn,
+        prepare,
+        prepare_propagates=setup is not None,
+        release=release_of(result),
+        is_one_thread=device_of(mesh_text) != "cuda",  # there, backward runs in the device's thread
+    )
     ran = RanCallable(replay, subject, recorder.is_on_meta, mesh_text)
     if (reason := _first_repetition(ran, is_alone=agreement is None)) is not None:
         return result, NotRepeatable(reason, mesh_text)

@@ -9,14 +9,14 @@ from dataclasses import asdict, is_dataclass
 from enum import Enum
 from typing import Any
 
-from pytest_dtdispatch.core.measurement import Measurement
+from pytest_dtdispatch.core.measurement import Clock, Measurement, Samples
 from pytest_dtdispatch.core.plain_data import select
 from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.verdicts import Judgement
 from pytest_dtdispatch.report.document import KINDS, Paragraph, plain
 from pytest_dtdispatch.report.run import ReportedRun
 
-FORMAT, VERSION = "pytest-dtdispatch results", 4
+FORMAT, VERSION = "pytest-dtdispatch results", 5
 DIGITS = 6  # significant digits of a float: no time is measured more precisely
 
 
@@ -66,15 +66,20 @@ def _advice(advice: Advice) -> dict[str, Any]:
 
 
 def _row(test: str, row: Measurement) -> dict[str, Any]:
-    names = ("figure", "count", "scatter", "is_noisy")
-    states = {one.state: {"unit": one.unit.name, **select(one, *names)} for one in row.recorded()}
+    states = {one.state: _state(one) for one in row.recorded()}
     about = {
-        "clock": row.contains.name.lower(),
+        "contains": row.contains.name.lower(),
         "proof": row.proof_kind,
         **select(row.figures, "notes", "tracers"),
     }
     named = select(row, "label", "full_label", "op", "backend", "calls", "overhead_ns")
     return {"test": test, **named, **about, "states": states}
+
+
+def _state(samples: Samples) -> dict[str, Any]:
+    of_wall = {"median": samples.median_ns, "least_wall": samples.least(Clock.WALL)} if samples.ns else {}
+    names = ("figure", "clock", "count", "scatter", "is_noisy", "waited")
+    return {"unit": samples.unit.name, **select(samples, *names), **of_wall}
 
 
 def _gate(gate: Judgement) -> dict[str, Any]:

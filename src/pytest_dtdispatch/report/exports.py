@@ -23,7 +23,6 @@ from pytest_dtdispatch.report.page import TITLE, html_page, require_jinja
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.screen import print_text
 from pytest_dtdispatch.report.summary import summary
-from pytest_dtdispatch.stats.intervals import bounds
 
 DECIMALS = 3  # of nanoseconds; no clock has a higher resolution
 TRACE_FORMAT = "pytest-dtdispatch trace"
@@ -46,7 +45,7 @@ def github_benchmark(run: ReportedRun) -> tuple[str, int]:
         details = [
             row.full_label,
             f"{samples.figure_name} of {samples.count:,} samples, {row.proof}",
-            *["noisy: its samples scatter too much to be judged"] * samples.is_noisy,
+            *(["noisy: the halves of its passes differ"] if samples.is_noisy else ()),
         ]
         entries.append({**entry, "extra": "\n".join(map(escape_controls, details))})
     for number in run.result_numbers():
@@ -65,11 +64,9 @@ def bencher(run: ReportedRun) -> tuple[str, int]:
     found: dict[str, dict[str, dict[str, float]]] = {}
     for name, _, samples in recorded_states(run):
         metric = {"value": round(samples.figure, DECIMALS)}
-        # The interval of the column +-% of tables: from the minimum to the upper 95 % bound of the median.
-        # Counts, few samples and figures of several ranks have none.
-        is_of_samples = samples.unit.is_time and not samples.by_rank
-        if is_of_samples and (interval := bounds(samples.values)):
-            metric["lower_value"], metric["upper_value"] = map(float, interval)
+        if samples.unit.is_time and samples.scatter is not None:  # the figures of both halves of the passes
+            metric["lower_value"] = metric["value"]
+            metric["upper_value"] = round(samples.figure * (1 + samples.scatter), DECIMALS)
         measure = samples.unit.name
         if samples.unit.is_time:  # "latency", in nanoseconds, is a built-in measure of Bencher
             measure = "latency" if samples.unit == TIME else "time-ns"

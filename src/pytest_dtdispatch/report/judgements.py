@@ -91,20 +91,27 @@ def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]
     bad = [row for row in ordered if not _is_ordinary(row)]
     hidden = set() if view.verbose else {row.row for row in bad[MOST_ROWS:]}
     has_threshold = any(row.criterion for row in rows) and not _shared_threshold(rows)
+    changes = [row.change for row in rows if isinstance(row.change, TimeChange)]
+    has_wall = any(change.wall_percent is not None for change in changes)
     groups = []
     for test, of_test in grouped((row.row.test, row) for row in ordered if row.row not in hidden).items():
         folded = [] if view.verbose else [row for row in of_test if _is_ordinary(row)][3:]
         words = Counter(_verdict_word(row)[0] for row in folded)
         more = f"and {', '.join(f'{n} {word}' for word, n in words.items())}; -v lists them" * bool(folded)
-        lines = [_comparison_line(row, view, has_threshold) for row in of_test if row not in folded]
+        lines = [_comparison_line(row, view, has_wall, has_threshold) for row in of_test if row not in folded]
         groups.append(Group(test, tuple(lines), more))
-    columns = [Column("state"), *map(Column, ("base", "now")), Column("change", "%"), Column("99 % interval")]
-    columns += [Column("samples")] * view.verbose + [Column("threshold")] * has_threshold
+    columns = (
+        *(Column("state"), Column("base"), Column("now")),
+        *(Column("change", "%"), Column("median", "%")),
+        *([Column("wall", "%")] if has_wall else ()),
+        *([Column("clock"), Column("samples")] if view.verbose else ()),
+        *([Column("threshold")] if has_threshold else ()),
+    )
     yield Table(
-        tuple(columns),
+        columns,
         tuple(groups),
         proof_title="verdict",
-        expendable=("samples", "threshold", "base", "99 % interval"),
+        expendable=("samples", "clock", "threshold", "base", "median", "wall"),
         spells_out=True,
     )
     if hidden:
@@ -120,19 +127,25 @@ def _shared_threshold(rows: Sequence[RowVerdict]) -> str:
     return thresholds.pop() if len(thresholds) == 1 else ""
 
 
-def _comparison_line(row: RowVerdict, view: View, has_threshold: bool) -> Line:
-    figures = ["-"] * (4 + view.verbose)
+def _comparison_line(row: RowVerdict, view: View, has_wall: bool, has_threshold: bool) -> Line:
+    figures, wall, about = ["-"] * 4, "-", ["-", "-"]
     if isinstance(change := row.change, TimeChange):
-        figures = [
-            _time(change.base_ns),
-            _time(change.head_ns),
-            f"{change.change_percent:+.1f}",
-            f"{change.low_percent:+.1f} to {change.high_percent:+.1f}",
-            *[f"{change.base_samples}+{change.head_samples}"] * view.verbose,
-        ]
-    cells = (str(row.row.state), *figures, *[row.criterion or "-"] * has_threshold)
+        percents = map(_percent_text, (change.change_percent, change.median_percent))
+        figures = [_time(change.base_ns), _time(change.head_ns), *percents]
+        wall, about = _percent_text(change.wall_percent), [change.clock, f"{change.samples:,}"]
+    cells = [str(row.row.state), *figures]
+    if has_wall:
+        cells.append(wall)
+    if view.verbose:
+        cells += about
+    if has_threshold:
+        cells.append(row.criterion or "-")
     word, tone = _verdict_word(row)
-    return Line(row.row.label, cells, word, row.details, tone)
+    return Line(row.row.label, tuple(cells), word, row.details, tone)
+
+
+def _percent_text(percent: float | None) -> str:
+    return "-" if percent is None else f"{percent:+.1f}"
 
 
 def _time(ns: float) -> str:
@@ -142,8 +155,7 @@ def _time(ns: float) -> str:
 
 def _is_ordinary(row: RowVerdict) -> bool:
     """Return whether a row needs no attention, so that only a few such rows are listed."""
-    is_unchanged = row.verdict is Verdict.INCONCLUSIVE and not row.criterion and row.change is not None
-    return is_unchanged or row.verdict in (Verdict.PASSED, Verdict.NEW)
+    return row.verdict in (Verdict.PASSED, Verdict.NEW)
 
 
 def _verdict_word(row: RowVerdict) -> tuple[str, Tone]:
@@ -154,8 +166,10 @@ def _verdict_word(row: RowVerdict) -> tuple[str, Tone]:
                 return "slower", Tone.NOTICE
             case Verdict.IMPROVED:
                 return "faster", Tone.GOOD
+            case Verdict.PASSED:
+                return "no change", Tone.PLAIN
             case Verdict.INCONCLUSIVE:
-                return ("no change", Tone.PLAIN) if row.change else ("undecided", Tone.NOTICE)
+                return "undecided", Tone.NOTICE
     return str(row.verdict), TONES.get(row.verdict, Tone.BAD)
 
 
@@ -219,14 +233,8 @@ def drift_lines(verdicts: Sequence[RowVerdict], since: str = "") -> Iterator[Par
     drifts = [percent for row in passed if (percent := _change_percent(row)) is not None]
     if not drifts:
         return
-    figure, bounds = f"{median(drifts):+.1f} %", ""
-    times = [row.change for row in passed if isinstance(row.change, TimeChange)]
-    if len(times) == len(drifts):
-        low, high = median(time.low_percent for time in times), median(time.high_percent for time in times)
-        figure = "noise" if low <= 0 <= high else figure
-        bounds = f" ({low:+.1f} % to {high:+.1f} %, medians of 99 % intervals)"
-    rows = plural(len(drifts), "passed row")
-    yield _detail(f"drift of {rows}{f' since {since}' * bool(since)}: median {figure}{bounds}")
+    rows, begin = plural(len(drifts), "passed row"), f" since {since}" if since else ""
+    yield _detail(f"drift of {rows}{begin}: median {median(drifts):+.1f} %")
 
 
 def _row(row: RowVerdict, max_details: int | None = None) -> Iterator[Paragraph]:
@@ -249,11 +257,10 @@ def _detail(text: str, tone: Tone = Tone.PLAIN, indent: int = 1) -> Paragraph:
 
 
 def _figures_text(row: RowVerdict) -> str:
-    """Format the criterion of a row, its change, and the interval of a comparison."""
+    """Format the criterion of a row, its change, and the change of the median of times."""
     text = ": ".join(filter(None, (row.criterion, change_text(row))))
     if isinstance(change := row.change, TimeChange):
-        samples = f"{change.base_samples} and {change.head_samples} samples"
-        text += f", 99 % interval {change.low_percent:+.1f} % to {change.high_percent:+.1f} % ({samples})"
+        text += f", median {change.median_percent:+.1f} % (least of {change.samples} samples)"
     return text
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_dtdispatch.core.measurement import (
     MIN_WAITED,
     NOISY,
-    SLOWED,
     Contains,
     Measurement,
     Proof,
@@ -69,24 +67,15 @@ def proved(everything: Sequence[Measurement], by: str = "the cache counters") ->
 
 
 def noise(everything: Sequence[Measurement]) -> Document:
-    """Render the numbers of noisy and traced rows, which no gate judges, and of rows from a slow core."""
-    readings = [[each.speed_ns for each in row.recorded() if each.speed_ns] for row in everything]
-    fastest_ns = min(itertools.chain.from_iterable(readings), default=0)
+    """Render the numbers of noisy rows, and of traced ones, which no gate judges."""
     names = tuple(dict.fromkeys(name for row in everything for name in row.figures.tracers))
-    slowed = [max(of_row) > SLOWED * fastest_ns for of_row in readings if of_row]
     noisy = (
-        f"are noisy: samples scatter by more than {NOISY:.0%}, so no gate judges them. Run again on a "
-        "quieter machine, or compare builds with dtdispatch ab"
-    )
-    slow = (
-        f"were measured while the core ran {SLOWED - 1:.0%} slower than for the fastest row, as it does if "
-        "other machines share the processor: their times are longer by that much. "
-        "Run again when the machine is quieter"
+        f"are noisy: the halves of their passes differ by more than {NOISY:.0%}. Run again on a quieter "
+        "machine, or compare builds with dtdispatch ab"
     )
     counts = {
         noisy: sum(bool(row.noisy) for row in everything),
         f"are not judged: {traced_text(names)}": sum(bool(row.figures.tracers) for row in everything),
-        slow: sum(slowed),
     }
     lines = (f"{count:,} of {len(everything):,} rows {text}" for text, count in counts.items() if count)
     return Document(tuple(paragraph(line, Tone.NOTICE, hanging=1) for line in lines))

@@ -9,12 +9,15 @@ from functools import partial
 from itertools import accumulate
 
 from pytest_dtdispatch.core.measurement import (
+    LONG_CALL_NS,
+    Clock,
     Contains,
     Figures,
     FunctionShare,
     Measurement,
     Samples,
     State,
+    excess,
     merge,
 )
 from pytest_dtdispatch.core.row_id import RowId
@@ -45,7 +48,9 @@ MEANINGS = {
     "miss": "first call with empty caches",
     "hit": "a later call",
     "overhead": "hit - local",
-    SCATTER: "scatter of the samples",
+    SCATTER: "gap between the figures of both halves of the passes",
+    "median": "of the wall time of all samples",
+    "wall": "least wall time",
     "slowest": "the largest rank median, and its rank",
     "spread": "slowest minus fastest rank, in percent of the figure",
     "share": "fraction of the cost of all rows",
@@ -59,8 +64,8 @@ MEANINGS = {
 }
 # Columns that a narrow table omits, in this order; "cold" is never omitted.
 EXPENDABLE = (
-    *("rounds", "samples", "total", "miss/hit", "local", "hit+", "miss+", "calls", "overhead"),
-    *("spread", "slowest"),
+    *("wall", "median", "rounds", "samples", "total", "miss/hit", "local", "hit+", "miss+", "calls"),
+    *("overhead", "spread", "slowest"),
 )
 
 
@@ -102,19 +107,27 @@ def _columns_of(state: State, view: View) -> Iterator[tuple[Column, CellText]]:
         beside = span if view.counted else {SCATTER: scatter_text}
     if view.is_many and state is not State.LOCAL:
         beside |= {"slowest": slowest, "spread": lambda each: f"{each.spread:.0%}" if each.by_rank else "-"}
-    yield Column(str(state), scale.name), partial(cell, text=lambda each: scale.text(_figure(each)))
+    if view.verbose and not view.counted and state in (State.MISS, State.HIT):
+        beside |= {"median": partial(_median, scale), "wall": partial(_wall, scale)}
+    yield Column(str(state), scale.name), partial(cell, text=lambda each: scale.text(each.figure))
     for title, text in beside.items():
         yield Column(title), partial(cell, text=text)
 
 
-def _figure(samples: Samples) -> float:
-    return samples.middle_ns if samples.by_rank else samples.figure
+def _median(scale: Scale, samples: Samples) -> str:
+    """Format the median of wall time; a dash for counts."""
+    return scale.text(samples.median_ns if samples.ns else None)
+
+
+def _wall(scale: Scale, samples: Samples) -> str:
+    """Format the least wall time; a dash if it is the figure."""
+    return scale.text(samples.least(Clock.WALL) if samples.clock is Clock.CPU else None)
 
 
 def _overhead_text(row: Measurement) -> str:
     """Format the cost of dispatch: steady minus local. Without hits, each call costs a miss."""
-    hit, local = row.steady or row.of(State.MISS), row.of(State.LOCAL)
-    return MICROSECONDS.text(_figure(hit) - _figure(local) if hit and hit.ns and local else None)
+    paid, local = row.steady or row.of(State.MISS), row.of(State.LOCAL)
+    return MICROSECONDS.text(excess(paid, local) if paid and paid.ns and local else None)
 
 
 def _ratio_text(row: Measurement, whole_from: float) -> str:
@@ -128,12 +141,8 @@ def _sample_counts(row: Measurement) -> str:
 
 def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Document:
     """Render rows of ops and named calls, with the columns that have a figure."""
-    legend = "Each figure is the lowest of seven block medians."
-    if view.is_many:
-        legend = "Each figure is the median of the rank medians."
-    elif view.counted:
-        legend = f"{view.counted.capitalize()}: the minimum over the counted calls."
     everything = [row for of_test in measured.values() for row in of_test]
+    legend = _legend(everything, view)
     filled = [(head, text) for head, text in columns(view) if any(text(row) != "-" for row in everything)]
     regions = {
         (test, contains): by_cost([each for each in of_test if each.contains is contains])
@@ -142,6 +151,22 @@ def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Docum
     }
     blocks = (_table(filled, regions, view), *proved(everything), *profiles(measured))
     return Document(blocks, legend, MEANINGS, _worst_text(measured, view))
+
+
+def _legend(everything: Sequence[Measurement], view: View) -> str:
+    """Describe the figures of the table, and the clock of their times."""
+    if view.counted:
+        return f"{view.counted.capitalize()}: the minimum over the counted calls."
+    recorded = [samples for row in everything for samples in row.recorded()]
+    stat = next((samples.stat for samples in recorded if samples.by_rank), "")
+    if stat:
+        return f"Each figure is the lowest of its passes; that of a pass is the {stat} of the rank medians."
+    if not any(samples.clock is Clock.CPU for samples in recorded):
+        return "Each figure is the least sample."
+    long = f"{LONG_CALL_NS / 1e6:g} ms"
+    return (
+        f"Each figure is the least sample: CPU time of the thread for calls from {long} on, else wall time."
+    )
 
 
 def _worst_text(measured: Mapping[str, Sequence[Measurement]], view: View) -> str:
@@ -230,8 +255,10 @@ def call_cost(row: Measurement) -> float | None:
 
     Nothing is subtracted if there is no local row. Without hits, the cost is that of a miss.
     """
-    cost, local = row.steady.figure if row.steady else row.figure(State.MISS), row.figure(State.LOCAL)
-    return cost if cost is None or local is None else max(cost - local, 0.0)
+    paid, local = row.steady or row.of(State.MISS), row.of(State.LOCAL)
+    if paid is None or local is None:
+        return paid.figure if paid else None
+    return max(excess(paid, local), 0.0)
 
 
 def by_cost(rows: Sequence[Measurement]) -> list[CostedRow]:

@@ -20,7 +20,7 @@ from pytest_dtdispatch.core.verdicts import LIMITS, Judgement, Threshold, Verdic
 from pytest_dtdispatch.report.document import KINDS, Document, View, notice
 
 KEY = "dtdispatch"  # of the run in pytest-benchmark's file
-VERSION = 8
+VERSION = 9
 NOTHING = "nothing in it was measured with --dtdispatch"
 
 

@@ -208,8 +208,7 @@ def _line(label: str, metric: str, values: Sequence[MetricValue | None]) -> Line
     has_change = len(present) > 1 and first.value
     change = f"{last.value / first.value - 1:+.1%}" if has_change else "-"
     figures = ("-" if one is None else f"{one.value:,}" for one in values)
-    proof, tone = ("noisy", Tone.NOTICE) if first.scatter or last.scatter else ("", Tone.PLAIN)
-    return Line(label, (metric, *figures, change), proof, (), tone)
+    return Line(label, (metric, *figures, change), "", (), Tone.PLAIN)
 
 
 def _run_texts(runs: Sequence[ReportedRun]) -> Iterator[str]:

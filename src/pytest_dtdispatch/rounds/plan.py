@@ -1,4 +1,4 @@
-"""Plan of a measurement: the number of calls, which precision and a time limit determine.
+"""Plan of a measurement: the number of passes and of calls in each, which a time limit may reduce.
 
 Does not import torch.
 """
@@ -6,100 +6,66 @@ Does not import torch.
 from __future__ import annotations
 
 import math
-import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from pytest_dtdispatch.core.measurement import FEW_SAMPLES, Measurement, State
+from pytest_dtdispatch.core.measurement import MIN_PASSES, PASSES
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.core.trail import Trail
-from pytest_dtdispatch.core.verdicts import Outlook
-from pytest_dtdispatch.rounds.core_speed import CORE, CoreSpeed
-from pytest_dtdispatch.rounds.sampler import SAMPLERS, Pace, Sampler
-from pytest_dtdispatch.stats.intervals import median_interval
+from pytest_dtdispatch.rounds.sampler import SAMPLERS, Clock, Pace, Sampler
 
-FEWEST = 6  # minimum number of samples for a 95 % interval
-
-
-def is_precise(values: Sequence[float], within: float = 0.1) -> bool:
-    """Return whether the median's 95 % interval is within this fraction of it, by default 0.1.
-
-    Example:
-        >>> is_precise([100, 109, 92, 100, 102, 100]), is_precise([100] * 5)
-        (True, False)
-    """
-    if (interval := median_interval(values)) is None:
-        return False
-    middle = statistics.median(values)
-    return interval[0] >= middle * (1 - within) and interval[1] <= middle * (1 + within)
-
-
-MIN_ROUNDS = 5
 LONG_S = 2.0  # rows that take longer report their duration
 WARMUP_HITS = 10  # the second call after a miss costs 3 to 6 times a steady hit
 # A hit of 8 us is 3 % slower until the code that reads the counters is warm too, after about 200 calls.
 QUICK_WARMUP, QUICK_WARMUP_NS = 200, 2_000_000
-ROUNDS_TOGETHER = 10  # rounds on ranks that repeat collectives, and stop together if samples are precise
-SLOW_NS = 3_000_000  # the number of faster hits is never reduced: 20 rounds of them fit into a second
-# The first hit after a miss takes up to 0.5 ms more, regardless of its number of ops, and later ones do not.
-# For a hit of 50 ms this is 1 %, so that no hit is discarded.
-WARMUP_NS = 50_000_000
-SHARE_OF_HITS = 0.1  # of the time limit, if misses alone would exceed it
-MAX_PART_CALLS = 10_000  # until a call is proved, it takes 400 bytes
-# The speed of a core that another machine uses too changes several times in a millisecond. Of longer calls,
-# readings right before and after them tell little: misses of 0.9 ms between fast ones took up to 1.9 ms.
-PART_NS, LEAST_PART_CALLS, SHORT_NS = 250_000, 4, 500_000
-MAX_REPEATED = 4  # preempted calls that are repeated, for each planned one
 
 
 class Effort(NamedTuple):
-    """Numbers of calls of one subject.
+    """Numbers of passes of one subject, and of calls in each.
 
     Args:
-        rounds: maximum number of rounds.
-        in_a_row: number of rounds whose misses are consecutive.
-        repeat: number of recorded hits per round.
-        warmup: number of discarded hits before consecutive hits.
-        is_paced: whether rounds that would exceed the time limit are not started.
+        passes: number of passes.
+        misses: number of recorded misses in a pass.
+        hits: number of recorded hits in a pass.
+        warmup: number of discarded hits before them.
     """
 
-    rounds: int
-    in_a_row: int
-    repeat: int
+    passes: int
+    misses: int
+    hits: int
     warmup: int
-    is_paced: bool = False
 
     def ns(self, miss_ns: float, hit_ns: float) -> float:
-        """Estimate the duration of all rounds."""
-        rows = math.ceil(self.rounds / self.in_a_row)
-        return self.rounds * miss_ns + (self.rounds * self.repeat + rows * self.warmup) * hit_ns
+        """Estimate the duration of one pass."""
+        return self.misses * miss_ns + (self.hits + self.warmup) * hit_ns
 
 
-def fitted(planned: Effort, miss_ns: int, hit_ns: int, left_ns: float, budget_ns: float) -> Effort:
-    """Reduce a plan to the time limit if possible: first the warm-up, then hits, then rounds.
+def fitted(planned: Effort, miss_ns: float, hit_ns: float, left_ns: float) -> Effort:
+    """Reduce the calls of a pass until all passes and a discarded one fit, then the passes to at least four.
 
-    At least five rounds remain, with one hit each. A plan with fast hits is unchanged: misses dominate its
-    duration, and rounds check the time limit.
+    Hits that take at most a tenth of the time stay: fewer would save nothing, and the first ones are slow.
 
     Example:
-        >>> fitted(Effort(20, 20, 10, 10), 145_000_000, 140_000_000, 715e6, 1e9)
-        Effort(rounds=5, in_a_row=5, repeat=1, warmup=0, is_paced=True)
-        >>> fitted(Effort(20, 20, 10, 10), 1_000_000, 10_000, 0.0, 1e9)
-        Effort(rounds=20, in_a_row=20, repeat=10, warmup=10, is_paced=False)
+        >>> fitted(Effort(8, 5, 50, 10), 1e6, 1e4, 1e9)
+        Effort(passes=8, misses=5, hits=50, warmup=10)
+        >>> fitted(Effort(8, 5, 50, 10), 44e6, 1e6, 1e9)
+        Effort(passes=8, misses=1, hits=19, warmup=3)
+        >>> fitted(Effort(8, 5, 50, 10), 300e6, 1e5, 1e9)
+        Effort(passes=4, misses=1, hits=50, warmup=10)
     """
-    if hit_ns < SLOW_NS or planned.ns(miss_ns, hit_ns) <= left_ns:
+    room_ns, hits_ns = max(left_ns, 0) / (planned.passes + 1), planned.ns(0, hit_ns)
+    if (share := room_ns / max(planned.ns(miss_ns, hit_ns), 1)) >= 1:
         return planned
-    least = min(planned.rounds, MIN_ROUNDS)
-    room = max(left_ns - least * (miss_ns + hit_ns), SHARE_OF_HITS * budget_ns)
-    warmup = min(planned.warmup, WARMUP_NS // hit_ns, int(room / hit_ns))
-    left_ns -= warmup * hit_ns
-    for_hits = max(left_ns - least * miss_ns, SHARE_OF_HITS * budget_ns)
-    repeat = max(1, min(planned.repeat, int(for_hits / (least * hit_ns))))
-    rounds = max(least, min(planned.rounds, int(left_ns / (miss_ns + repeat * hit_ns))))
-    return Effort(rounds, min(planned.in_a_row, rounds), repeat, warmup, is_paced=True)
+    if 10 * hits_ns <= max(room_ns, miss_ns):
+        effort = planned._replace(misses=max(int((room_ns - hits_ns) / miss_ns), 1))
+    else:
+        misses, hits = (max(int(count * share), 1) for count in (planned.misses, planned.hits))
+        effort = Effort(planned.passes, misses, hits, int(planned.warmup * share))
+    affordable = int(max(left_ns, 0) / effort.ns(miss_ns, hit_ns)) - 1
+    return effort._replace(passes=min(planned.passes, max(affordable, MIN_PASSES)))
 
 
 class Agreement(Protocol):
@@ -132,15 +98,11 @@ def agreed(agreement: Agreement | None, step: str, *numbers: int) -> tuple[int, 
         numbers: this rank's proposals.
 
     Example:
-        >>> agreed(None, "the blocks to repeat", 3)
-        (3,)
+        >>> agreed(None, "the passes", 8)
+        (8,)
     """
     settled = agreement.minimum(step, numbers) if agreement is not None else None
     return numbers if settled is None else settled
-
-
-# Returns the outlook of each state of a row while its call can be repeated; empty for rows without a gate.
-RowGate = Callable[[Measurement], dict[State, Outlook]]
 
 
 @dataclass(frozen=True)
@@ -148,38 +110,32 @@ class Plan:
     """Options of measurements.
 
     Args:
-        rounds: number of proved misses of each signature.
+        rounds: number of proved misses of each signature, spread over eight passes.
         repeat: number of recorded hits per miss.
-        max_time_s: time limit in seconds; after at least five rounds, no round begins after it. If hits are
-            slow, fewer are recorded and discarded, so that the subject meets the limit.
+        max_time_s: time limit in seconds; calls that do not fit are left out of each pass, and no pass begins
+            after it, once there are four.
         cold: whether to measure cold calls too.
-        in_a_row: number of rounds whose misses are consecutive, before their hits, if the misses take at most
-            a tenth of the time limit; otherwise five. After hits, a miss is up to 20 % slower, as its code is
-            no longer in the CPU caches.
         sampler: sampler of each call.
         agreement: agreement with other ranks; None without other ranks.
-        fewest: minimum number of samples; no round is added after that if the median of each state is
-            precise. None runs all rounds.
-        warmup: number of discarded hits before consecutive hits.
-        quick_warmup: maximum number of discarded hits if they are fast.
+        warmup: number of discarded hits before those of a pass.
         one_thread: whether to repeat calls in one intra-op thread instead of the program's number of threads.
-        gate: function that judges rows while they are measured; None if figures are neither saved nor judged.
-        speed: readings of the core's speed.
     """
 
-    rounds: int = 20
+    rounds: int = 40
     repeat: int = 10
     max_time_s: float = 1.0
     cold: bool = False
-    in_a_row: int = 20
     sampler: Sampler = field(default_factory=lambda: SAMPLERS["time"])
     agreement: Agreement | None = None
-    fewest: int | None = None
     warmup: int = WARMUP_HITS
-    quick_warmup: int = QUICK_WARMUP
     one_thread: bool = True
-    gate: RowGate | None = None
-    speed: CoreSpeed = CORE
+
+    @property
+    def effort(self) -> Effort:
+        """Numbers of passes and calls without a time limit."""
+        passes = min(PASSES, self.rounds)
+        misses = math.ceil(self.rounds / passes)
+        return Effort(passes, misses, misses * self.repeat, self.warmup)
 
 
 class Schedule:
@@ -187,40 +143,30 @@ class Schedule:
 
     Attributes:
         plan: requested plan, but without a time limit if the sampler is exact.
-        effort: numbers of calls.
+        effort: numbers of passes and calls.
         pace: warm-up and blocks, if the sampler needs more warm-up than times; else None.
-        part_warmup: number of discarded calls at the start of each part.
-        fewest: minimum number of samples, after which a precise median ends the rounds; None to run all
-            rounds.
     """
 
-    def __init__(self, plan: Plan, has_local: bool) -> None:
+    def __init__(self, plan: Plan, has_local: bool, clock: Clock | None = None) -> None:
         if plan.sampler.is_exact:
-            # With a time limit, the number of rounds and so the minimum of a count would depend on the time.
-            plan = replace(plan, max_time_s=math.inf, in_a_row=plan.rounds)
+            # With a time limit, the number of calls and so the minimum of a count would depend on the time.
+            plan = replace(plan, max_time_s=math.inf)
         self.plan = plan
-        self.clock = plan.sampler.clock
-        self.effort = Effort(plan.rounds, plan.in_a_row, plan.repeat, plan.warmup)
+        self.clock = clock or plan.sampler.clock
+        self.effort = plan.effort
         self.pace: Pace | None = None
-        self.fewest = plan.fewest
         self._has_local = has_local
-        # Ranks wait for each other, so that none may repeat calls or wait for its core.
-        is_alone = plan.agreement is None and plan.sampler.unit.is_time
-        self._is_selective = plan.gate is not None and plan.fewest is not None and is_alone
-        # The first hit after a reading of the speed takes 1.3 times as long.
-        self.part_warmup = 1 if self._is_selective else 0
-        self._affordable = self._planned = plan.rounds
         self._miss_ns = self._hit_ns = 0  # in the rehearsal, including all work around a call
-        self._first_sample = self._last_sample = 0  # of the rehearsal
-        self._began = self.clock()
-        self._deadline = self._began + self.plan.max_time_s * 1e9
+        self._longest_ns = 0  # of both, without those that do not occur
+        self._pass_ns = 0.0  # estimate of one pass
+        self._deadline = self.clock() + plan.max_time_s * 1e9
 
     def rehearsed_miss(self, began: int) -> None:
         """Record the duration of the first miss, and report the duration of the row if it is long."""
         self._miss_ns = max(self.clock() - began, 1)
         in_time = min(self.plan.max_time_s * 1e9 / self._miss_ns, self.plan.rounds)
-        rounds = 1 if in_time < 1 else max(int(in_time), min(self.plan.rounds, MIN_ROUNDS))
-        if (left_s := rounds * (1 + self.plan.cold) * self._miss_ns / 1e9) >= LONG_S:
+        misses = 1 if in_time < 1 else max(int(in_time), min(self.plan.rounds, MIN_PASSES))
+        if (left_s := misses * (1 + self.plan.cold) * self._miss_ns / 1e9) >= LONG_S:
             show_progress(
                 "a miss takes {:.1f} s: its row takes about {:.0f} s more", self._miss_ns / 1e9, left_s
             )
@@ -228,108 +174,65 @@ class Schedule:
     def has_time_to_rehearse(self, began: int) -> bool:
         """Record the duration of a warm call; return whether another one fits."""
         self._hit_ns = min(self.clock() - began, self._hit_ns or sys.maxsize)
-        least_ns = MIN_ROUNDS * (self._miss_ns + self._hit_ns)
         # Ranks must make the same number of calls, regardless of their duration.
-        is_free = self.plan.agreement is not None or self._hit_ns < SLOW_NS
-        return is_free or least_ns <= self.plan.max_time_s * 1e9
+        least_ns = MIN_PASSES * (self._miss_ns + self._hit_ns)
+        return self.plan.agreement is not None or least_ns <= self.plan.max_time_s * 1e9
 
     def rehearsed(self, miss: int, hit: int) -> None:
-        """Plan the numbers of calls from the samples of a first miss and of a later call."""
+        """Plan the warm-up from the samples of a first miss and of a later call."""
         plan = self.plan
-        self._first_sample, self._last_sample = miss, hit
         self.pace = plan.sampler.pace(miss, hit, plan.rounds, plan.repeat)
         if self.pace is not None:
             self.pace = Pace(*agreed(plan.agreement, "the pace", *self.pace))
-            return
-        if not plan.sampler.unit.is_time:
-            miss, hit = self._miss_ns, self._hit_ns
-        budget_ns = min(plan.max_time_s, 1e9) * 1e9
-        round_ns = (2 if plan.cold else 1) * miss + (plan.repeat + 1) * hit
-        self._affordable = min(plan.rounds, max(int(budget_ns / max(round_ns, 1)), MIN_ROUNDS))
-        in_a_row = max(int(budget_ns / 10 / max(miss, 1)), MIN_ROUNDS)
-        warmup = max(plan.warmup, min(plan.quick_warmup, QUICK_WARMUP_NS // max(hit, 1)))
-        self.effort = self.effort._replace(in_a_row=min(plan.in_a_row, in_a_row), warmup=warmup)
+            self.effort = Effort(1, plan.rounds, plan.rounds * plan.repeat, plan.warmup)
 
     def settle(self, propagation: Propagation) -> None:
         """Reduce the numbers of calls to the time limit, and to the minimum of all ranks."""
         has_miss, has_hit = propagation is not Propagation.NONE, propagation is not Propagation.NEVER_CACHED
-        miss_ns = self._miss_ns * has_miss * (2 if self.plan.cold else 1)
-        hit_ns = self._hit_ns * has_hit * (2 if self._has_local else 1)
-        left_ns, budget_ns = self._deadline - self.clock(), self.plan.max_time_s * 1e9
-        if self._miss_ns * has_miss > budget_ns:
-            self.effort = self.effort._replace(rounds=1, in_a_row=1)
-        self.effort = fitted(self.effort, miss_ns, hit_ns, left_ns, budget_ns)
-        affordable = min(self._affordable, self.effort.rounds)
+        miss_ns = self._miss_ns * (2 if self.plan.cold else 1) if has_miss else 0
+        hit_ns = self._hit_ns * (2 if self._has_local else 1) if has_hit else 0
+        left_ns = self._deadline - self.clock()
+        if self.pace is None:
+            quick = min(self.plan.warmup, QUICK_WARMUP_NS // max(self._hit_ns, 1))
+            self.effort = self.effort._replace(warmup=max(quick, min(self.plan.warmup, WARMUP_HITS)))
+            self.effort = fitted(self.effort, miss_ns, hit_ns, left_ns)
+            self._longest_ns = max(self._miss_ns * has_miss, self._hit_ns * has_hit)
+            if self._longest_ns > self.plan.max_time_s * 1e9:
+                self.effort = self.effort._replace(passes=1)
         if self.plan.agreement is not None:
-            rounds = affordable
-            if self.fewest is not None:
-                rounds = min(affordable, max(ROUNDS_TOGETHER, self.fewest))
-            step = f"the rounds (propagation: {propagation.value})"
-            settled = self.plan.agreement.minimum(step, (rounds, *self.effort[1:4]))
+            settled = self.plan.agreement.minimum(
+                f"the calls (propagation: {propagation.value})", self.effort
+            )
             if settled is not None:
-                self._planned, in_a_row, repeat, warmup = settled
-                self.effort, self.fewest = Effort(self._planned, in_a_row, repeat, warmup), None
-                self._deadline = math.inf
-        self._began = self.clock()
+                self.effort, self._deadline = Effort(*settled), math.inf
+        self._pass_ns = self.effort.ns(miss_ns, hit_ns)
 
-    def next_rounds(self, done: int) -> int:
-        """Return the number of rounds to run next; 0 if the time limit is reached."""
-        count = min(self.effort.in_a_row, self._planned - done)
-        # If the first miss took too long, the second one decides whether all do.
-        is_slow = self.effort.rounds == 1 and self.clock() - self._began >= done * self.plan.max_time_s * 1e9
-        if done < (1 if is_slow else MIN_ROUNDS):
-            return count
-        if (now := self.clock()) >= self._deadline:
-            return 0
-        if not self.effort.is_paced:
-            return count
-        return min(count, int((self._deadline - now) * done / max(now - self._began, 1)))
+    @property
+    def has_first_pass(self) -> bool:
+        """Whether a pass is discarded before the others; few passes and exact samplers need none."""
+        return self.pace is None and self.effort.passes >= MIN_PASSES
 
-    def has_few_misses(self, done: int) -> bool:
-        """Return whether there are too few rounds to judge misses."""
-        return done < min(self.plan.rounds, MIN_ROUNDS)
+    def has_time(self, done: int) -> bool:
+        """Return whether another pass begins."""
+        if done < min(self.effort.passes, MIN_PASSES):
+            return True
+        return done < self.effort.passes and self.clock() + self._pass_ns <= self._deadline
+
+    def has_few_passes(self, done: int) -> bool:
+        """Return whether there are too few passes to be judged."""
+        return self.pace is None and done < min(self.plan.rounds, MIN_PASSES)
 
     def notes(self, done: int) -> tuple[str, ...]:
-        """Return a note if the time limit left too few rounds."""
-        if not self.has_few_misses(done):
+        """Return a note if the time limit left too few passes."""
+        if not self.has_few_passes(done):
             return ()
-        took_s, most_s = self._miss_ns / 1e9, self.plan.max_time_s
-        here = f" ({took_s:.1f} s here)" * (took_s > most_s)  # otherwise on another rank
-        return (f"{FEW_SAMPLES}: a miss takes longer{here} than the {most_s:g} s allowed",)
+        took_s, most_s = self._longest_ns / 1e9, self.plan.max_time_s
+        here = f" ({took_s:.1f} s here)" if took_s > most_s else ""  # otherwise on another rank
+        return (f"few passes: one call takes longer than the time limit of {most_s:g} s{here}",)
 
-    def warmup_misses(self, count: int) -> int:
-        """Return the number of misses to discard before consecutive ones: the first of many are slow."""
-        if self.pace is not None:
-            return self.pace.warmup_misses
-        return count // 4 if self.effort.in_a_row == self.plan.in_a_row else 0
-
-    def is_slow(self, state: State, speed_ns: float) -> bool:
-        """Return whether a gate excludes a call at this speed of the core, if enough others remain.
-
-        The speed around a long call is not its speed during the call.
-        """
-        first = self._first_sample if state in (State.MISS, State.COLD) else self._last_sample
-        return self._is_selective and first <= SHORT_NS and self.plan.speed.is_slow(speed_ns)
-
-    def parts(self, calls: int) -> list[int]:
-        """Split consecutive calls into parts. With a gate, the core's speed is read around each."""
-        most = MAX_PART_CALLS
-        if self._is_selective:
-            most = min(max(PART_NS // max(self._hit_ns, 1), LEAST_PART_CALLS), MAX_PART_CALLS)
-        return [min(most, calls - first) for first in range(0, calls, most)]
-
-    def at_first(self, count: int, recorded: int) -> int:
-        """Return the number of samples, at most ``count``, to record before the first check of precision."""
-        return count if self.fewest is None else min(count, max(self.fewest - recorded, 1))
-
-    def may_repeat(self, repeated: int, count: int) -> bool:
-        """Return whether to repeat a preempted call: a limited number of times, and none on ranks."""
-        is_allowed = self.plan.agreement is None and repeated < MAX_REPEATED * count
-        return is_allowed and self.clock() < self._deadline
-
-    def is_enough(self, samples: Sequence[int]) -> bool:
-        """Return whether the samples of a state are precise enough to end the rounds."""
-        return self.fewest is not None and len(samples) >= self.fewest and is_precise(samples)
+    def warmup_misses(self) -> int:
+        """Return the number of misses to discard before consecutive ones."""
+        return self.pace.warmup_misses if self.pace is not None else 0
 
 
 class Propagation(Enum):

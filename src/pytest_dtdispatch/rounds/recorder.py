@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from statistics import fmean
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from pytest_dtdispatch.core.measurement import MIN_SAMPLES, TIME, Profile, Refused, Samples, State, Unit
+from pytest_dtdispatch.core.measurement import TIME, Profile, Refused, Samples, State, Unit
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.rounds.timing import TimedCalls
 
 
 class ProvedCall(NamedTuple):
-    """Sample of a call, with the increase of the counters of hits and misses."""
+    """Sample of a call, its CPU time if it was read, and the increase of the counters of hits and misses."""
 
     sample: int
+    cpu_ns: int | None
     hits: int
     misses: int
 
@@ -31,7 +33,7 @@ def increase(before: Sequence[Any], after: Sequence[Any]) -> tuple[int, int]:
 
 def proved_calls(calls: TimedCalls) -> list[ProvedCall]:
     """Return each sample with the increase of the counters during its call."""
-    return [ProvedCall(sample, *increase(before, after)) for sample, before, after in calls]
+    return [ProvedCall(sample, cpu_ns, *increase(before, after)) for sample, cpu_ns, before, after in calls]
 
 
 class SampleRecorder:
@@ -45,34 +47,33 @@ class SampleRecorder:
         ([7], 'it compiled (1x)')
     """
 
-    def __init__(self, unit: Unit = TIME, is_slow: Callable[[State, float], bool] | None = None) -> None:
+    def __init__(self, unit: Unit = TIME) -> None:
         self.unit = unit
-        self._is_slow = is_slow
         self._recorded: defaultdict[State, list[int]] = defaultdict(list)
+        self._cpu: defaultdict[State, list[int]] = defaultdict(list)  # of the same calls, if it was read
         self._refused: Counter[tuple[State, str]] = Counter()
         self._off_core_ns, self._wall_ns = Counter[State](), Counter[State]()
-        self._speeds = defaultdict[State, list[int]](list)  # one for each recorded sample
+        self._ended: defaultdict[State, list[int]] = defaultdict(list)  # numbers of samples after each pass
         self.counts_waits = True
-        self.preempted = Counter[State]()  # recorded samples during which another thread took the core
 
-    def record(self, state: State, sample: int, reason: str | None = None, speed_ns: int = 0) -> None:
-        """Record a sample and the core's speed around its call, or refuse it if there is a reason."""
+    def record(self, state: State, sample: int, reason: str | None = None, cpu_ns: int | None = None) -> None:
+        """Record a sample, or refuse it if there is a reason."""
         if type(sample) is not int:
             raise MeasurementError(f"a sample of {self.unit.name} is {shown(sample)}: it must be an int")
         if reason or not self.unit.holds(sample):
             self._refused[state, reason or "the meter did not count"] += 1
         else:
             self._recorded[state].append(sample)
-            self._speeds[state].append(speed_ns)
+            if cpu_ns is not None:
+                self._cpu[state].append(cpu_ns)
+
+    def end_pass(self) -> None:
+        """End a pass: samples that follow belong to the next one."""
+        for state, values in self._recorded.items():
+            self._ended[state].append(len(values))
 
     def record_block(self, state: State, off_core_ns: int, wall_ns: int) -> None:
-        """Record the wall time of a block of calls, and its time off the core.
-
-        Samples of blocks that waited are not refused, because the quietest block excludes them anyway: at a
-        load of 15, excluding half of these blocks changed 91 of 108 figures of hits by at most 1 %, and their
-        scatter over processes from 13.6 % to 13.1 %. In blocks of 10 calls the first call takes twice as
-        long, and every block of misses waited.
-        """
+        """Record the wall time of a block of calls, and its time off the core."""
         self._off_core_ns[state] += off_core_ns
         self._wall_ns[state] += wall_ns
 
@@ -81,18 +82,8 @@ class SampleRecorder:
         return min(self._off_core_ns[state] / max(self._wall_ns[state], 1), 1.0)
 
     def recorded(self, state: State) -> Sequence[int]:
-        """Return the samples of a state, without those of a slow core if enough others remain."""
-        return self._at_full_speed(state)[0]
-
-    def _at_full_speed(self, state: State) -> tuple[list[int], list[int]]:
-        """Return the samples of a state and the core's speeds, of calls at full speed if enough are."""
-        values, speeds = self._recorded[state], self._speeds[state]
-        if self._is_slow is None:
-            return values, speeds
-        fast = [number for number, speed in enumerate(speeds) if not self._is_slow(state, speed)]
-        if not MIN_SAMPLES <= len(fast) < len(values):
-            return values, speeds
-        return [values[number] for number in fast], [speeds[number] for number in fast]
+        """Return the samples of a state."""
+        return self._recorded[state]
 
     def refused(self, state: State) -> tuple[Refused, ...]:
         """Return the numbers of refused samples of a state, by reason."""
@@ -102,20 +93,11 @@ class SampleRecorder:
         """Return recorded and refused samples by state, with a profile of each recorded state."""
         samples = []
         for state in State:
-            values, speeds = self._at_full_speed(state)
-            refused = self.refused(state)
-            preempted = self.preempted[state] / max(len(self._recorded[state]), 1)
+            values, refused, ended = self._recorded[state], self.refused(state), self._ended[state]
             if values or refused:
-                samples.append(
-                    Samples(
-                        state,
-                        tuple(values),
-                        refused,
-                        self.unit,
-                        profile(state) if values else None,
-                        waited=self.off_core(state) * self.counts_waits,
-                        preempted=min(preempted, 1.0),
-                        speed_ns=round(fmean(speeds or [0])),
-                    )
-                )
+                lengths = tuple(end - begin for begin, end in pairwise([0, *ended]) if end > begin)
+                own = profile(state) if values else None
+                found = Samples(state, tuple(values), refused, self.unit, own, lengths=lengths)
+                waited = self.off_core(state) if self.counts_waits else 0.0
+                samples.append(replace(found, cpu=tuple(self._cpu[state]), waited=waited))
         return tuple(samples)

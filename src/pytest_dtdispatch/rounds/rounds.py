@@ -1,4 +1,4 @@
-"""Rounds of misses on cleared caches, warm-up and hits, with samples proved by cache counters.
+"""Passes of misses on cleared caches, warm-up and hits, with samples proved by cache counters.
 
 Does not import torch.
 """
@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dtdispatch.core.environment import tracers
-from pytest_dtdispatch.core.measurement import MIN_WAITED, Figures, Profile, State
+from pytest_dtdispatch.core.measurement import LONG_CALL_NS, MIN_WAITED, Figures, Profile, State
 from pytest_dtdispatch.rounds.core_waits import core_waits
 from pytest_dtdispatch.rounds.plan import NOTES, REMARKS, Plan, Propagation, Schedule
 from pytest_dtdispatch.rounds.recorder import ProvedCall, SampleRecorder, increase, proved_calls
@@ -38,8 +38,6 @@ NO_COUNTER_MOVED = "no cache counter moved"
 A_COUNTER_MOVED = "a cache counter moved"
 NOT_COLD = "a cache was not empty"
 OFF_CORE = "not on a core for more than a tenth of the time, waiting or sleeping: {}"
-REPEATED = "calls during which another thread took the core, or another machine slowed it, were repeated"
-PATIENCE_S = 0.3  # for which the rounds of a row wait until the core is at full speed
 WARMUP_LOCALS, REHEARSAL_CALLS = 2, 3
 UNREAD = Meter(int, int)  # for warm-up calls, as reading callgrind takes as long as 10 to 50 calls
 
@@ -67,16 +65,13 @@ class Rounds:
         self._caches = caches
         self._local, self._synchronize, self._signals = local, synchronize, signals or Signals()
         self._sampler, self._meter = plan.sampler, plan.sampler.meter
+        self._miss_meter = self._steady_meter = self._meter  # which also read CPU time if calls are long
+        self._plan = plan
         self._schedule = Schedule(plan, local is not None)
-        self._recorder = SampleRecorder(plan.sampler.unit, self._schedule.is_slow)
+        self._recorder = SampleRecorder(plan.sampler.unit)
         self._readers = caches.readers()
         self._hit_reader: Reader | None = None  # of the cache with the hits; None before the rehearsal
         self._block = 0, 0  # nanoseconds of the last block: off its core, and wall time
-        # The core's speed: the last reading, and the maximum of those before and after the last block.
-        self._speed_ns = self._block_speed_ns = 0
-        self._read_speed = plan.speed.read if plan.sampler.unit.is_time else int
-        self._patience_s = min(PATIENCE_S, plan.speed.waits_left_s)
-        self._has_repeated = False  # whether any call was preempted
         self._bypasses_caches = False  # each call propagates, and no cache counts it
         self.figures = Figures()
 
@@ -91,6 +86,8 @@ class Rounds:
         timed: Any = None
         with core_waits() as waits, closing(self._requests()) as requests:
             self._recorder.counts_waits = waits.is_counted
+            if self._sampler.clock is time.perf_counter_ns:  # other programs must not change the plan
+                self._schedule = Schedule(self._plan, self._local is not None, waits.clock)
             while True:
                 try:
                     request = requests.send(timed)
@@ -104,28 +101,51 @@ class Rounds:
                 finally:
                     self._signals.is_open = False
                 self._block = waits.read() - off_core_ns, time.perf_counter_ns() - began_ns
-                before_ns, self._speed_ns = self._speed_ns, self._read_speed()
-                self._block_speed_ns = max(before_ns, self._speed_ns)
 
     def _requests(self) -> Requests[Figures]:
         self._sampler.refresh()
         with gc_paused():
             propagation = yield from self._rehearse()
         self._schedule.settle(propagation)
+        if self._schedule.has_first_pass:
+            yield from self._first_pass(propagation)
         done = 0
-        while count := self._schedule.next_rounds(done):
+        while self._schedule.has_time(done):
             self._synchronize()
-            more = yield from self._some_rounds(propagation, count)
-            done += more
-            if more < count:  # the samples are precise
-                break
-        slept = [str(state) for state in State if self._recorder.off_core(state) > MIN_WAITED]
-        off_core = [OFF_CORE.format(", ".join(slept))] * (bool(slept) and not self._recorder.counts_waits)
-        notes = (*NOTES.get(propagation, ()), *self._schedule.notes(done), *off_core)
-        repeated = [REPEATED] * self._has_repeated
-        remarks = (*self._sampler.remarks(), *REMARKS.get(propagation, ()), *repeated)
-        samples, has_few = self._recorder.samples(self._profile), self._schedule.has_few_misses(done)
-        return Figures(done, samples, notes, remarks, tracers(), has_few)
+            yield from self._pass(propagation)
+            self._recorder.end_pass()
+            done += 1
+        notes = (*NOTES.get(propagation, ()), *self._schedule.notes(done), *self._off_core_notes())
+        remarks = (*self._sampler.remarks(), *REMARKS.get(propagation, ()))
+        rounds = done * self._schedule.effort.misses
+        return Figures(rounds, self._recorder.samples(self._profile), notes, remarks, tracers())
+
+    def _first_pass(self, propagation: Propagation) -> Requests[None]:
+        """Run and discard a pass, as first calls are slower; its least samples tell which calls are long."""
+        recorder, self._recorder = self._recorder, SampleRecorder(self._sampler.unit)
+        yield from self._pass(propagation)
+        discarded, self._recorder = self._recorder, recorder
+        self._miss_meter = self._meter_of(discarded.recorded(State.MISS))
+        steady = discarded.recorded(State.HIT) or discarded.recorded(State.CALL)
+        self._steady_meter = self._meter_of(steady)
+
+    def _off_core_notes(self) -> tuple[str, ...]:
+        """Return a note on states that were off the core, if the system does not count waits for it."""
+        if self._recorder.counts_waits:
+            return ()
+        states = [str(state) for state in State if self._recorder.off_core(state) > MIN_WAITED]
+        return (OFF_CORE.format(", ".join(states)),) if states else ()
+
+    def _meter_of(self, samples: Sequence[int]) -> Meter:
+        """Return the meter of calls that take as long as the least of these samples.
+
+        A call longer than a scheduler's slice has no undisturbed wall time.
+        """
+        plan = self._plan
+        reads_cpu = plan.one_thread and plan.agreement is None and self._subject.is_one_thread
+        if reads_cpu and min(samples, default=0) >= LONG_CALL_NS:
+            return self._meter._replace(cpu=self._sampler.cpu)
+        return self._meter
 
     def _profile(self, state: State) -> Profile | None:
         """Profile another call; return None if the sampler has no profiler."""
@@ -167,6 +187,7 @@ class Rounds:
                 if not (schedule.has_time_to_rehearse(began) or last.misses or uncached[0]):
                     break  # at the first hit
         schedule.rehearsed(first.sample, last.sample)
+        self._miss_meter, self._steady_meter = self._meter_of([first.sample]), self._meter_of([last.sample])
         if not (queried_at_first or last.hits or last.misses or uncached[0]):
             return Propagation.NONE
         if last.misses or uncached[0]:
@@ -174,106 +195,62 @@ class Rounds:
             self._bypasses_caches = not last.misses
             return Propagation.NEVER_CACHED
         if not subject.prepare_propagates:
-            each = zip(self._readers, *timed[0][1:], strict=True)
+            each = zip(self._readers, *timed[0][2:], strict=True)
             answering = [reader for reader, before, after in each if after[0] > before[0]]
             self._hit_reader = answering[-1] if answering else None
         return Propagation.CACHED
 
-    def _some_rounds(self, propagation: Propagation, count: int) -> Requests[int]:
-        """Run up to ``count`` rounds, fewer if their samples are precise; return their number."""
-        if propagation is Propagation.NONE:
-            done = self._schedule.at_first(count, len(self._recorder.recorded(State.CALL)))
-        else:
+    def _pass(self, propagation: Propagation) -> Requests[None]:
+        """Run one pass: consecutive misses, then hits, then calls on local tensors."""
+        effort = self._schedule.effort
+        if propagation is not Propagation.NONE:
             if self._schedule.plan.cold:
-                yield from self._after_clearing(State.COLD, count)
-            done = yield from self._after_clearing(State.MISS, count)
+                yield from self._after_clearing(State.COLD, effort.misses)
+            yield from self._after_clearing(State.MISS, effort.misses)
         with gc_paused():
-            if propagation is Propagation.CACHED:
-                yield from self._steady_rounds(State.HIT, done, count)
-            elif propagation is Propagation.NONE:
-                done = yield from self._steady_rounds(State.CALL, done, count)
+            if propagation is not Propagation.NEVER_CACHED:
+                steady = State.HIT if propagation is Propagation.CACHED else State.CALL
+                yield from self._steady_calls(steady)
             if self._local is not None:
-                yield from self._calls(self._local, self._meter, WARMUP_LOCALS)
-                warmup = self._schedule.part_warmup
-                for part in self._schedule.parts(done * self._schedule.effort.repeat):
-                    self._speed_ns = self._read_full_speed(State.LOCAL)
-                    calls = yield from self._calls(self._local, self._meter, warmup + part)
-                    for call in calls[warmup:]:
-                        self._recorder.record(State.LOCAL, call.sample, speed_ns=self._block_speed_ns)
-                    self._recorder.record_block(State.LOCAL, *self._block)
-        return done
+                calls = yield from self._calls(self._local, self._steady_meter, WARMUP_LOCALS + effort.hits)
+                for call in calls[WARMUP_LOCALS:]:
+                    self._recorder.record(State.LOCAL, call.sample, None, call.cpu_ns)
+                self._recorder.record_block(State.LOCAL, *self._block)
 
-    def _steady_rounds(self, state: State, done: int, maximum: int) -> Requests[int]:
-        """Time the steady calls of ``done`` rounds, and of more rounds until they are precise."""
-        effort, pace, schedule = self._schedule.effort, self._schedule.pace, self._schedule
+    def _steady_calls(self, state: State) -> Requests[None]:
+        """Time the hits of a pass, or calls that never query the propagator, after a warm-up."""
+        effort, pace = self._schedule.effort, self._schedule.pace
         if pace is None:
-            yield from self._calls(self._subject, self._meter, effort.warmup)
-            yield from self._steady_calls(state, done * effort.repeat)
-        else:
-            for block in range(pace.blocks):
-                if block:
-                    self._sampler.refresh()
-                yield from self._calls(self._subject, UNREAD, pace.warmup)
-                yield from self._steady_calls(state, pace.repeat)
-        while (
-            schedule.fewest is not None
-            and done < maximum
-            and not schedule.is_enough(self._recorder.recorded(state))
-        ):
-            yield from self._steady_calls(state, effort.repeat)
-            done += 1
-        return done
+            yield from self._calls(self._subject, self._steady_meter, effort.warmup)
+            yield from self._block_of_calls(state, effort.hits)
+            return
+        for block in range(pace.blocks):
+            if block:
+                self._sampler.refresh()
+            yield from self._calls(self._subject, UNREAD, pace.warmup)
+            yield from self._block_of_calls(state, pace.repeat)
 
-    def _after_clearing(self, state: State, count: int) -> Requests[int]:
-        """Time calls on cleared caches, after collecting garbage of earlier calls; return their number.
-
-        A call during which another thread took the core is repeated, as its sample contains the time of that
-        thread: with four busy loops on two cores, half of the misses of 1.5 ms took 2 to 6 ms. So is a short
-        call next to a reading of a slow core, while there is time to wait for a fast one.
-        """
-        subject, schedule, caches = self._subject, self._schedule, self._caches
-        done = repeated = 0
+    def _after_clearing(self, state: State, count: int) -> Requests[None]:
+        """Time calls on cleared caches, after collecting garbage of earlier calls."""
+        subject, caches, warmup = self._subject, self._caches, self._schedule.warmup_misses()
         is_clear: list[bool] = []
-        # Preemptions and speed of the core: after the previous call, and before each call.
-        read_preemptions, readings = self._sampler.preemptions, list[tuple[int, int]]()
         with gc_paused() as collect, self._counting_uncached():
 
             def prepare() -> tuple[Any, ...]:
-                readings.append((read_preemptions(), self._read_speed()))
                 args = subject.prepare()
                 collect()
-                is_warmup = len(is_clear) < warmup
-                speed_ns = self._read_speed() if is_warmup else self._read_full_speed(state)
-                # Read between clearing and the call, as the caches are, it makes quick misses 1 % longer.
-                readings.append((read_preemptions(), speed_ns))
                 caches.clear()
                 if state is State.COLD:
                     caches.clear_cold()
                 is_clear.append(state is State.MISS or not caches.cold_entries())
                 return args
 
-            while done < count and not (done and schedule.is_enough(self._recorder.recorded(state))):
-                more = schedule.at_first(count - done, len(self._recorder.recorded(state)))
-                warmup = 0 if done or repeated else schedule.warmup_misses(more)
-                request = TimingRequest(subject, self._meter, prepare, self._read_all, warmup + more)
-                timed = proved_calls((yield request))
-                readings.append((read_preemptions(), self._speed_ns))
-                self._recorder.record_block(state, *self._block)
-                calls = zip(timed, is_clear, readings[1::2], readings[2::2], strict=True)
-                for call, was_clear, before, after in islice(calls, warmup, None):
-                    speed_ns = max(before[1], after[1])
-                    is_slowed = self._patience_s > 0 and schedule.is_slow(state, speed_ns)
-                    if (after[0] != before[0] or is_slowed) and schedule.may_repeat(repeated, count):
-                        repeated += 1
-                        continue
-                    self._recorder.preempted[state] += after[0] != before[0]
-                    reason = None if call.misses else NOT_PROPAGATED
-                    self._recorder.record(state, call.sample, reason if was_clear else NOT_COLD, speed_ns)
-                    done += 1
-                is_clear.clear()
-                readings.clear()
-        self._has_repeated |= repeated > 0
-        return done
+            request = TimingRequest(subject, self._miss_meter, prepare, self._read_all, warmup + count)
+            timed = proved_calls((yield request))
+        self._recorder.record_block(state, *self._block)
+        for call, was_clear in islice(zip(timed, is_clear, strict=True), warmup, None):
+            reason = None if call.misses else NOT_PROPAGATED
+            self._recorder.record(state, call.sample, reason if was_clear else NOT_COLD, call.cpu_ns)
 
     @contextmanager
     def _counting_uncached(self) -> Iterator[None]:
@@ -287,45 +264,29 @@ class Rounds:
             yield
         self._readers = counted
 
-    def _steady_calls(self, state: State, count: int) -> Requests[None]:
-        """Time a block of hits, or of calls that never query the propagator.
+    def _block_of_calls(self, state: State, count: int) -> Requests[None]:
+        """Time consecutive hits, or calls that never query the propagator.
 
         The counters of the cache with the hits are read around every call, all others around the block: a
         miss of another cache refuses the whole block.
         """
-        warmup = self._schedule.part_warmup
-        for part in self._schedule.parts(count):
-            self._speed_ns = self._read_full_speed(state)
-            before, preemptions = self._read_all(), self._sampler.preemptions()
-            calls = yield from self._calls(self._subject, self._meter, warmup + part)
-            self._recorder.record_block(state, *self._block)
-            self._recorder.preempted[state] += min(self._sampler.preemptions() - preemptions, part)
-            misses = increase(before, self._read_all())[1]
-            others_missed = self._hit_reader is not None and misses != sum(call.misses for call in calls)
-            for number, call in enumerate(calls):
-                if state is State.CALL:
-                    reason = A_COUNTER_MOVED if call.hits or call.misses else None
-                elif others_missed or call.misses:
-                    reason = PROPAGATED_AGAIN
-                else:
-                    reason = None if call.hits else NO_COUNTER_MOVED
-                if number >= warmup or reason:
-                    self._recorder.record(state, call.sample, reason, self._block_speed_ns)
+        before = self._read_all()
+        calls = yield from self._calls(self._subject, self._steady_meter, count)
+        self._recorder.record_block(state, *self._block)
+        misses = increase(before, self._read_all())[1]
+        others_missed = self._hit_reader is not None and misses != sum(call.misses for call in calls)
+        for call in calls:
+            if state is State.CALL:
+                reason = A_COUNTER_MOVED if call.hits or call.misses else None
+            elif others_missed or call.misses:
+                reason = PROPAGATED_AGAIN
+            else:
+                reason = None if call.hits else NO_COUNTER_MOVED
+            self._recorder.record(state, call.sample, reason, call.cpu_ns)
 
     def _calls(self, subject: Subject, meter: Meter, count: int) -> Requests[list[ProvedCall]]:
         read = self._hit_reader or self._read_all
         return proved_calls((yield TimingRequest(subject, meter, subject.prepare, read, count)))
-
-    def _read_full_speed(self, state: State) -> int:
-        """Return the core's speed; read it until the core is at full speed while the patience lasts."""
-        speed, speed_ns = self._schedule.plan.speed, self._read_speed()
-        while self._patience_s > 0 and self._schedule.is_slow(state, speed_ns):
-            began_ns = time.perf_counter_ns()
-            speed_ns = self._read_speed()
-            waited_s = (time.perf_counter_ns() - began_ns) / 1e9
-            self._patience_s -= waited_s
-            speed.waits_left_s -= waited_s
-        return speed_ns
 
     def _read_all(self) -> Sequence[Any]:
         return [reader() for reader in self._readers]

@@ -13,16 +13,6 @@ Clock = Callable[[], int]
 # Returns the instructions of a call by function. Arguments: the callable, its preparation, its keywords.
 Profiler = Callable[[Callable[..., Any], Callable[[], "tuple[Any, ...]"], "dict[str, Any]"], Profile]
 
-try:
-    from resource import RUSAGE_THREAD, getrusage
-except ImportError:  # only Linux and FreeBSD count per thread
-    preemptions: Clock = int
-else:
-
-    def preemptions() -> int:
-        """Return how often another thread took the core from this thread, 0 if it is not counted."""
-        return getrusage(RUSAGE_THREAD).ru_nivcsw
-
 
 class Meter(NamedTuple):
     """Readings right before and right after each call; the difference is the call's sample.
@@ -30,10 +20,12 @@ class Meter(NamedTuple):
     Args:
         begin: function that starts counting, and returns the number to subtract.
         end: function that stops counting, and returns the count.
+        cpu: CPU time of the calling thread, read around both; None to read no CPU time.
     """
 
     begin: Clock
     end: Clock
+    cpu: Clock | None = None
 
 
 class Pace(NamedTuple):
@@ -65,8 +57,7 @@ class Sampler:
         begin: reading right before a call.
         end: reading right after a call.
         clock: clock in nanoseconds for time limits.
-        preemptions: number of times that another thread took the core; a miss or cold call during which it
-            increases is repeated. Constant if samples do not depend on it.
+        cpu: CPU time of the calling thread in nanoseconds, which is read too for long calls; None for none.
         is_exact: whether equal calls have equal samples; rounds then have no time limit, and there are no
             warm compiles.
         why_not_on_ranks: why it works in only one process, in one line; empty if it works on many ranks.
@@ -86,7 +77,7 @@ class Sampler:
     begin: Clock
     end: Clock
     clock: Clock = time.perf_counter_ns
-    preemptions: Clock = int
+    cpu: Clock | None = None
     is_exact = False
     why_not_on_ranks = ""
     profiler: Profiler | None = None
@@ -117,13 +108,13 @@ class Sampler:
 
 
 class WallClock(Sampler):
-    """Sampler of latencies in nanoseconds."""
+    """Sampler of latencies in nanoseconds, with the CPU time of long calls."""
 
     name = "time"
 
-    def __init__(self, clock: Clock = time.perf_counter_ns, preemptions: Clock = int) -> None:
+    def __init__(self, clock: Clock = time.perf_counter_ns, cpu: Clock | None = None) -> None:
         self.begin = self.end = self.clock = clock
-        self.preemptions = preemptions
+        self.cpu = cpu
 
 
 SAMPLERS: dict[str, Sampler] = {}
@@ -145,4 +136,5 @@ def start_sampler(name: str) -> Sampler:
     return sampler
 
 
-register_sampler(WallClock(preemptions=preemptions))
+is_fine = time.get_clock_info("thread_time").resolution <= 1e-6
+register_sampler(WallClock(cpu=time.thread_time_ns if is_fine else None))

@@ -34,8 +34,8 @@ from pytest_dtdispatch.rounds.sampler import Meter
 Prepare = Callable[[], "tuple[Any, ...]"]
 # A cache's counters: hits first, misses second, then any others.
 Reader = Callable[[], Sequence[Any]]
-# For each call its sample, and the counters right before and right after it.
-TimedCalls = list[tuple[int, Sequence[Any], Sequence[Any]]]
+# For each call its sample, its CPU time if it was read, and the counters right before and right after it.
+TimedCalls = list[tuple[int, "int | None", Sequence[Any], Sequence[Any]]]
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Subject:
         kwargs: keyword arguments.
         prepare_propagates: whether ``prepare`` may query the caches itself.
         release: untimed function that is called with each result before it is deleted; None for none.
+        is_one_thread: whether all of its work runs in the calling thread.
     """
 
     fn: Callable[..., Any]
@@ -55,6 +56,7 @@ class Subject:
     kwargs: dict[str, Any] = field(default_factory=dict)
     prepare_propagates: bool = False
     release: Callable[[Any], object] | None = None
+    is_one_thread: bool = True
 
 
 class TimingRequest(NamedTuple):
@@ -77,22 +79,29 @@ class TimingRequest(NamedTuple):
 
 def _time_row(subject: Subject, meter: Meter, prepare: Prepare, read: Reader, calls: int) -> TimedCalls:
     fn, kwargs, release = subject.fn, subject.kwargs, subject.release
-    begin_call, end_call = meter
-    timed = []
+    begin_call, end_call, cpu = meter
+    timed, cpu_ns = [], None
     may_count = prepare is not subject.prepare or subject.prepare_propagates or release
     before = read()
     for _ in range(calls):
         args = prepare()
         if may_count:
             before = read()
-        start = begin_call()
-        result = fn(*args, **kwargs)
-        end = end_call()
+        if cpu is None:
+            start = begin_call()
+            result = fn(*args, **kwargs)
+            end = end_call()
+        else:
+            cpu_ns = cpu()
+            start = begin_call()
+            result = fn(*args, **kwargs)
+            end = end_call()
+            cpu_ns = cpu() - cpu_ns
         after = read()
         if release is not None:
             release(result)
         del result  # deallocation is not part of the call
-        timed.append((end - start, before, after))
+        timed.append((end - start, cpu_ns, before, after))
         before = after
     return timed
 

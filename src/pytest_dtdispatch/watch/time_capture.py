@@ -15,7 +15,7 @@ from pytest_dtdispatch.replay.call import OpCall, signature_of
 from pytest_dtdispatch.replay.capture import DispatchCapture
 from pytest_dtdispatch.replay.repeat import run_op
 from pytest_dtdispatch.report.rows import timed_document
-from pytest_dtdispatch.rounds.plan import QUICK_WARMUP, Plan
+from pytest_dtdispatch.rounds.plan import QUICK_WARMUP, WARMUP_HITS, Plan
 from pytest_dtdispatch.torchapi.groups import has_real_group
 from pytest_dtdispatch.torchapi.ops import op_name
 from pytest_dtdispatch.watch.text import rendered
@@ -78,9 +78,8 @@ class TimeCaptureMode(DispatchCapture):
     def on_op(self, call: OpCall) -> Any:
         """Run the call, and append one timing."""
         signature = signature_of(call.func, call.args, call.kwargs)
-        # Ranks of a real group must discard the same number of hits.
-        quick_warmup = 0 if has_real_group() else QUICK_WARMUP
-        plan = Plan(1, self.repeat_count, max_time_s=math.inf, quick_warmup=quick_warmup)
+        warmup = WARMUP_HITS if has_real_group() else QUICK_WARMUP  # ranks must discard as many hits
+        plan = Plan(1, self.repeat_count, max_time_s=math.inf, warmup=warmup)
         result, ran = run_op(call)
         figures = ran.measure(self._caches, plan, inspects=signature not in self._timed)
         self._timed.setdefault(signature, []).append(figures)
