@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 ROW = "t.py::test_add::add.Tensor(f32[8]S0)@4"
+PLAIN = "control::add::control"
 # Starts in a third of the time of an interpreter that searches packages and imports json and random.
 SCRIPT = """#!{python} -IS
 import os, sys, time
@@ -27,9 +28,10 @@ def rows(values):
     return [[[*name.rsplit("::", 2)], value] for name, value in values.items()]
 
 values = {{}}
-for state, ns in (("hit", 7e3), ("miss", 1.3e6), ("local", 2e3)):
+for state, ns in (("hit", 7e3), ("miss", 1.3e6), ("control", 2e3)):
     factor = spec["factors"].get(state, 1.0)
-    values[f"{{spec['row']}}::{{state}}"] = ns * factor * (0.99 + 0.005 * os.urandom(1)[0] / 255)
+    row = "control::add" if state == "control" else spec["row"]
+    values[f"{{row}}::{{state}}"] = ns * factor * (0.99 + 0.005 * os.urandom(1)[0] / 255)
 with open(os.environ["DTDISPATCH_AB_OUTPUT"], "w") as output:
     folders = [os.getcwd()] if "DTDISPATCH_AB_CHECKOUT" in os.environ else []
     content = {{"values": rows(values), "absent": {{}}, "folders": folders, **spec["only"]}}

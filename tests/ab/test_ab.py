@@ -15,12 +15,11 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.ab.run import interleaved
 from pytest_dtdispatch.cli import main
-from tests.ab.fakes import ROW, calls, fake_python, wait_for
+from tests.ab.fakes import PLAIN, ROW, calls, fake_python, wait_for
 from tests.row_ids import by_text
 
-FEW = ("--pairs", "4", "--confirm", "6")
+FEW = ("--pairs", "3", "--confirm", "5")
 STEP = "t.py::test_step::train"
 Answers = dict[str, Mapping[str, object]]
 
@@ -48,14 +47,14 @@ def counted(**per_step: float) -> dict[str, float]:
     return {f"{STEP}::{name}_per_step": n for name, n in {"misses": 0.0, "wraps": 4.0, **per_step}.items()}
 
 
-def instructions(hit: float = 60_000, miss: float = 5e6, local: float = 12_000) -> dict[str, float]:
-    return {f"{ROW}::hit": hit, f"{ROW}::miss": miss, f"{ROW}::local": local}
+def instructions(hit: float = 60_000, miss: float = 5e6, plain: float = 12_000) -> dict[str, float]:
+    return {f"{ROW}::hit": hit, f"{ROW}::miss": miss, PLAIN: plain}
 
 
 def test_equal_sides_pass_and_every_sample_is_saved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Equal sides pass after the screening stage, and the file contains every sample."""
+    """Equal sides pass after three pairs, and the file contains every sample."""
     path = tmp_path / "ab.json"
     status = compare(fake_python(tmp_path, "old"), fake_python(tmp_path, "new"), "--json", str(path))
     out, err = capsys.readouterr()
@@ -63,49 +62,67 @@ def test_equal_sides_pass_and_every_sample_is_saved(
     assert out.startswith(f"base: {tmp_path / 'old'}: Python 3.12.3, torch 2.13.0\nhead: ")
     assert "2 rows: 2 passed" in out
     assert "plain tensors shifted by" in out
-    assert len(row_of(out, "hit")) == 10
-    assert calls(tmp_path) == ["old", "new", "new", "old", "old", "new", "new", "old", "old", "new"]
-    assert err.count("\n") == 10
-    assert "screen: process 9 of 10 (base) took" in err
+    assert row_of(out, "hit")[3:] == ["-", *row_of(out, "hit")[4:]]  # no interval below five pairs
+    assert len(row_of(out, "hit")) == 8
+    assert calls(tmp_path) == ["old", "new", "new", "old", "old", "new"]
+    assert err.count("\n") == 6
+    assert "process 5 of 6 (base) took" in err
     assert " s left" in err
     content = json.loads(path.read_text())
-    assert (content["format"], content["version"]) == ("pytest-dtdispatch ab", 4)
+    assert (content["format"], content["version"]) == ("pytest-dtdispatch ab", 5)
     assert content["sides"]["base"]["torch"] == "2.13.0"
-    assert len(content["processes"]) == 10
+    assert len(content["processes"]) == 6
+    assert {verdict["figures"]["low_percent"] for verdict in content["verdicts"]} == {None}
     assert by_text(content["processes"][0]["values"]).keys() == instructions().keys()
     assert {verdict["verdict"] for verdict in content["verdicts"]} == {"passed"}
 
 
 def test_only_a_failed_run_leaves_its_folder(tmp_path: Path, temporary_folders: Path) -> None:
     good = fake_python(tmp_path, "good")
-    assert compare(good, good, "--pairs", "4") == 0
+    assert compare(good, good) == 0
     assert list(temporary_folders.iterdir()) == []
     assert compare(good, fake_python(tmp_path, "bad", does="sys.exit(3)")) == 5
     assert len(list(temporary_folders.glob("*/head.log"))) == 1
 
 
-def test_slower_head_is_confirmed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A slower head is confirmed on fresh processes, and its file is judged equally."""
+def test_slower_head_takes_five_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Pairs run until the slower head is significant, and its file is judged equally."""
     path = tmp_path / "ab.json"
     base, head = fake_python(tmp_path, "old"), fake_python(tmp_path, "new", hit=1.5)
     assert compare(base, head, "--json", str(path)) == 1
     out, _ = capsys.readouterr()
-    for output in ("2 rows: 1 passed, 1 regressed", "find what slowed it", "confirmation: 20 processes"):
+    for output in ("2 rows: 1 passed, 1 regressed", "find what slowed it", "10 processes in "):
         assert output in out
     assert main(["ab", "--judge", str(path)]) == 1
     assert capsys.readouterr().out == out
     assert main(["ab", "--judge", str(path), "--floor", "hit=90%"]) == 0
-    assert len(calls(tmp_path)) == 30
-    assert compare(base, head, "--floor", "hit=100%", "--json", str(path)) == 0  # only the screening stage
+    assert calls(tmp_path) == ["old", "new", "new", "old"] * 2 + ["old", "new"]
+    assert compare(base, head, "--floor", "hit=100%", "--json", str(path)) == 0  # three pairs
     assert main(["ab", "--judge", str(path), "--floor", "hit=5%"]) == 3
-    assert "it tripped, and was not confirmed" in capsys.readouterr().out
+    assert "3 pairs cannot decide it: compare again" in capsys.readouterr().out
+
+
+def test_undecided_row_takes_all_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A row that stays undecided is inconclusive after the last pair."""
+    path = tmp_path / "ab.json"
+    runs = f"open({str(tmp_path / 'calls')!r}).read().count('new')"
+    varies = f"spec['factors'] = {{'hit': 1.5 if {runs} % 2 else 1}}"
+    base, head = fake_python(tmp_path, "old"), fake_python(tmp_path, "new", does=varies)
+    assert compare(base, head, "--json", str(path)) == 3
+    out, err = capsys.readouterr()
+    assert len(calls(tmp_path)) == 16
+    assert "process 15 of 16 (head) took" in err
+    assert "its processes scatter by" in out
+    assert "2 rows: 1 passed, 1 inconclusive" in out
+    assert main(["ab", "--judge", str(path)]) == 3
+    assert capsys.readouterr().out == out
 
 
 @pytest.mark.parametrize(
     ("options", "status", "output"),
     [
         ({"miss": 0.5}, 0, "1 passed, 1 improved"),
-        ({"local": 1.2}, 4, "contaminated; run again, or --control off where the builds differ"),
+        ({"control": 1.2}, 4, "contaminated; run again, or --control off where the builds differ"),
         ({"row": "t.py::test_sum::sum@4"}, 1, "4 rows: 2 missing, 2 new"),
     ],
 )
@@ -128,7 +145,7 @@ def test_process_gets_arguments_and_a_fixed_environment(
         "assert 'PYTHONHASHSEED' not in os.environ and os.environ['OMP_NUM_THREADS'] == '1', os.environ"
     )
     base = fake_python(tmp_path, "old", does=checks)
-    assert compare(base, base, "--pairs", "4", "--", *tests) == 0
+    assert compare(base, base, "--", *tests) == 0
 
 
 def test_interrupted_run_saves_its_samples(tmp_path: Path) -> None:
@@ -219,12 +236,12 @@ def test_tripped_instructions_run_other_layouts(tmp_path: Path, capsys: pytest.C
     head = fake_python(tmp_path, "new", does=notes, numbers={"instructions": instructions(miss=7.5e6)})
     assert compare(base, head, "--metric", "instructions") == 1
     out = capsys.readouterr().out
-    found = ["5,000,000", "7,500,000", "+50.00", "+50.00", "to", "+50.00", "+0.00", "regressed"]
+    found = ["5,000,000", "7,500,000", "+50.00", "+50.00", "to", "+50.00", "-", "regressed"]
     assert row_of(out, "miss") == found
     assert "plain tensors shifted by +0.00 %" in out
     assert "2 rows: 1 passed, 1 regressed" in out
     # The last two are profiles.
-    assert calls(tmp_path) == ["old", "new", "old", "new", "new", "old", *("old", "new")]
+    assert calls(tmp_path) == ["old", "new", "new", "old", "old", "new", *("old", "new")]
     assert (tmp_path / "calls.pads").read_text().split()[:6] == ["0", "0", "136", "136", "272", "272"]
     assert compare(base, head, "--metric", "instructions", "--threshold", "60%") == 0
 
@@ -255,7 +272,7 @@ def test_changed_row_lists_changed_functions(tmp_path: Path, capsys: pytest.Capt
     path = tmp_path / "ab.json"
     assert compare(base, head, "--metric", "instructions", "--json", str(path), "--markdown") == 1
     out, err = capsys.readouterr()
-    assert "profile: process 2 of 2 (head)" in err
+    assert "profile: process 8 of 8 (head)" in err
     named = ("A.rule (a.py): +2,400,000 instructions", "A.same (a.py): +200,000 instructions")
     assert "\n    {}\n    {}\n".format(*named) in out
     assert "chance" not in out
@@ -305,8 +322,8 @@ def test_pasted_table_has_numbers_of_the_file(tmp_path: Path, capsys: pytest.Cap
         assert row[0] == f"`{ROW.rpartition('::')[2]}`"
         assert row[2:4] == [f"{figures[f'{side}_ns'] / 1000:,.2f}" for side in ("base", "head")]
         assert row[4] == f"{figures['shift_percent']:+.1f}"
-        assert row[5] == f"{figures['low_percent']:+.1f} to {figures['high_percent']:+.1f}"
-        assert row[6] == f"{figures['plain_percent']:+.1f}"
+        ends = [figures[f"{end}_percent"] for end in ("low", "high")]
+        assert row[5] == ("-" if row[1] == "hit" else "{:+.1f} to {:+.1f}".format(*ends))
         assert row[9].startswith(verdicts[row[1]]["verdict"])
         assert row[10:] == ["-", "`t.py::test_add`"]
     assert "find what slowed it" in rows[0][9]
@@ -377,14 +394,6 @@ def test_sides_are_named_by_their_labels(tmp_path: Path, capsys: pytest.CaptureF
         assert message in capsys.readouterr().err
 
 
-def test_no_table_if_nothing_was_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    local = fake_python(tmp_path, "old", numbers={"instructions": {f"{ROW}::local": 9.0}})
-    assert compare(local, local, "--metric", "instructions", "--markdown") == 3
-    _, _, below = capsys.readouterr().out.partition("\n\n")
-    assert "|" not in below
-    assert "no rows: nothing was compared" in below
-
-
 NEVER_HITS = f"{ROW}::never_hits"
 NAME = "t.py::test_<script>|`[\\x1b[31m]::" + "y" * 10_000 + "::misses_per_step"
 
@@ -397,11 +406,10 @@ NAME = "t.py::test_<script>|`[\\x1b[31m]::" + "y" * 10_000 + "::misses_per_step"
         ("counts", {NAME: 0.0}, {NAME: 1.0}, 1, "1 regressed"),  # neither breaks the table nor sends escapes
         ("counts", counted(), {"x::y::z": 1.0}, 1, "missing"),
         ("counts", counted(), {}, 5, "measured nothing"),
-        ("instructions", {f"{ROW}::local": 9.0}, instructions(local=9.0), 3, "2 new"),
     ],
-    ids=["equal", "never hits", "any name", "missing", "nothing measured", "only new"],
+    ids=["equal", "never hits", "any name", "missing", "nothing measured"],
 )
-def test_clear_or_missing_numbers_run_no_confirmation(
+def test_clear_or_missing_numbers_run_no_further_pairs(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     metric: str,
@@ -432,9 +440,9 @@ def test_first_regressed_version_is_named(tmp_path: Path, capsys: pytest.Capture
     versions = ("2.10.0", "2.11.0", "2.13.0", "2.14.0")
     pythons = [fake_torch(tmp_path, torch, hit=1.5 if torch > "2.12" else 1.0) for torch in versions]
     assert several(pythons, *FEW, "--json", str(path)) == 1
-    screen = interleaved([f"v{torch}" for torch in versions], 4)
-    assert calls(tmp_path)[:16] == list(screen)
-    assert Counter(calls(tmp_path)) == {"v2.10.0": 10, "v2.11.0": 4, "v2.13.0": 10, "v2.14.0": 10}
+    names = [f"v{torch}" for torch in versions]
+    assert calls(tmp_path)[:12] == [*names, *names[::-1], *names]
+    assert Counter(calls(tmp_path)) == {"v2.10.0": 5, "v2.11.0": 3, "v2.13.0": 5, "v2.14.0": 5}
     out = capsys.readouterr().out
     assert "python-2 against python-1:" in out
     assert out.count("2 rows: 1 passed, 1 regressed") == 2
@@ -445,7 +453,7 @@ def test_first_regressed_version_is_named(tmp_path: Path, capsys: pytest.Capture
     assert [(v["base"], v["head"]) for v in regressed] == [("python-1", f"python-{n}") for n in (3, 4)]
     assert main(["ab", "--judge", str(path)]) == 1
     assert capsys.readouterr().out == out
-    assert len(calls(tmp_path)) == 34
+    assert len(calls(tmp_path)) == 18
 
 
 def test_rows_missing_from_one_version_do_not_fail(
@@ -458,7 +466,7 @@ def test_rows_missing_from_one_version_do_not_fail(
     # Two interpreters are a base and a head.
     assert f"base {incomplete}: measured nothing" in capsys.readouterr().err
     other = fake_torch(tmp_path, "2.10.0", row="t.py::test_sum::sum@4")
-    assert several([other, incomplete, other], "--pairs", "4") == 5
+    assert several([other, incomplete, other]) == 5
     assert "measured nothing: t.py::test_add: failed: no such op" in capsys.readouterr().err
     numbers = {"counts": counted(), "proofs": {}}
     old = fake_torch(tmp_path, "2.5.1", numbers=numbers)

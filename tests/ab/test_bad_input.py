@@ -18,7 +18,7 @@ def error_line(arguments: list[str], status: int, capsys: pytest.CaptureFixture[
     assert main(arguments) == status
     out, err = capsys.readouterr()
     assert out == ""
-    lines = [line for line in err.splitlines() if not line.startswith("screen: ")]
+    lines = [line for line in err.splitlines() if not line.startswith("process ")]
     assert len(lines) == 1, err
     assert lines[0].startswith("dtdispatch: ")
     return lines[0]
@@ -33,6 +33,13 @@ def error_line(arguments: list[str], status: int, capsys: pytest.CaptureFixture[
         (["--python", sys.executable, "--python", "/nowhere"], "head /nowhere: is not an executable"),
         (["--base-rev", "HEAD"], "--base-rev and --head-rev go together"),
         (["--pairs", "0"], "argument --pairs: '0' is not a whole number of at least 1"),
+        (
+            ["--pairs", "2"],
+            "--pairs 2, --confirm 8: --metric time needs at least 3 and 5",
+        ),
+        (["--confirm", "4"], "--pairs 3, --confirm 4: --metric time needs at least 3 and 5"),
+        (["--pairs", "9"], "--pairs 9, --confirm 8: --metric time needs at least 3 and 9"),
+        (["--passes", "3"], "--passes; each process runs its tests once: --pairs and --confirm set how many"),
         (["--floor", "hit=abc"], "argument --floor: 'hit=abc' is not floors: 'abc' is not a percentage"),
         (["--floor", "cold=5%"], "is not floors of hit and miss, such as hit=7.5%,miss=10%"),
         (["--floor", "hit=3_0%"], "'3_0%' is not a percentage above 0%"),
@@ -143,8 +150,9 @@ def whole(tmp_path: Path, whole_text: str, capsys: pytest.CaptureFixture[str]) -
         ("[" * 100_000, "other.json is nested too deeply"),
         ("[]", 'not a file of dtdispatch ab: it has no "format": "pytest-dtdispatch ab"'),
         ('{"format": "something"}', "not a file of dtdispatch ab"),
-        ('{"format": "pytest-dtdispatch ab", "version": 99}', "saved in format 99; this version reads 4"),
-        ('{"format": "pytest-dtdispatch ab", "version": 4}', "not whole: a Run without request"),
+        ('{"format": "pytest-dtdispatch ab", "version": 4}', "saved in format 4; this version reads 5"),
+        ('{"format": "pytest-dtdispatch ab", "version": 99}', "saved in format 99; this version reads 5"),
+        ('{"format": "pytest-dtdispatch ab", "version": 5}', "not whole: a Run without request"),
         ("\udcff", "other.json:1: this is not UTF-8 text"),
         (None, "cannot be read: No such file"),
     ],
@@ -171,12 +179,14 @@ NAN = float("nan")
         ),
         (("request", "rule"), {"threshold": 0.0}, "threshold of 0.0"),
         (("request", "rule"), {"metric": "speed"}, "'speed' is not a valid Metric (metric of a Rule)"),
-        (("request", "rule"), {"pairs": 0}, "pairs, confirm and passes are at least 1"),
-        (("request", "rule"), {"pairs": 10**12}, "its processes are not those of"),
-        (("request", "passes"), 2.7, "no int: 2.7"),
+        (("request", "rule"), {"pairs": 0}, "--pairs 0, --confirm 8: --metric time needs at least 3"),
+        (("request", "rule"), {"pairs": 10**12, "confirm": 10**12}, "its processes are not those of"),
+        (("request", "rule"), {"metric": "counts", "confirm": 10**12}, "its processes are not those of"),
+        (("request", "rule"), {"pairs": 3.5}, "no int: 3.5"),
+        (("processes", 5, "is_profile"), True, "its processes are not those of"),
         (("request", "pythons"), ["one"], "versions of base, head, and interpreters of 1"),
         (("sides",), [17], "no dict: [17]"),
-        (("processes", 0, "side"), "head", "its processes are not those of 5 pairs"),
+        (("processes", 0, "side"), "head", "its processes are not those of 3 pairs, and of at most 8"),
         (("processes", 0, "values"), [[["a", "b", "c"], NAN]], "(values of a ProcessSample)"),
         (("processes", 0, "details"), [[["a"], 7]], "no list: 7"),
         (("processes", 0, "values", 0, 1), 0.0, "time of 0.0"),

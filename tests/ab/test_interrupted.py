@@ -14,7 +14,7 @@ from pytest_dtdispatch.ab import run as ab_run
 from pytest_dtdispatch.ab.answer import CONTROL
 from pytest_dtdispatch.ab.process import Versions
 from pytest_dtdispatch.ab.report import run_document
-from pytest_dtdispatch.ab.rule import CONFIRM, PAIRS, PROFILE, SCREEN, Metric, Rule
+from pytest_dtdispatch.ab.rule import PAIRS, Metric, Rule
 from pytest_dtdispatch.ab.run import ProcessSample, Request, Run, Runner, judge_interrupted
 from pytest_dtdispatch.core.row_id import RowId
 from tests.ab.fakes import fake_python, wait_for
@@ -25,14 +25,14 @@ PLAIN = RowId(CONTROL, "add", CONTROL)
 VERSIONS = {side: Versions("3.12.3", "0.1.0", "2.13.0", "abc", "a CPU") for side in ("base", "head")}
 
 
-def interrupted(metric: Metric, *ran: tuple[str, str]) -> Run:
-    """Return a run after these processes, by stage and side."""
+def interrupted(metric: Metric, *ran: str) -> Run:
+    """Return a run after processes of these sides."""
     pairs, confirm = PAIRS[metric]
     processes = []
-    for number, (stage, side) in enumerate(ran):
+    for number, side in enumerate(ran):
         noise = 1 + number * 1e-4 if metric == Metric.TIME else 1
         values = {SLOWER: 100.0 * noise * (1.5 if side == "head" else 1), EQUAL: 10.0 * noise, PLAIN: 5.0}
-        processes.append(ProcessSample(values, stage=stage, side=side))
+        processes.append(ProcessSample(values, side=side))
     request = Request(("old", "new"), rule=Rule(metric, pairs, confirm))
     return Run(request, VERSIONS, tuple(processes))
 
@@ -42,8 +42,8 @@ def verdicts(run: Run) -> dict[str, str]:
     return {one.row.label: str(one.verdict) for one in result.verdicts}
 
 
-def both(stage: str, pairs: int) -> Sequence[tuple[str, str]]:
-    return [(stage, side) for _ in range(pairs) for side in ("base", "head")]
+def both(pairs: int) -> Sequence[str]:
+    return ["base", "head"] * pairs
 
 
 UNDECIDED = {"slower": "inconclusive", "equal": "inconclusive"}
@@ -51,7 +51,7 @@ UNDECIDED = {"slower": "inconclusive", "equal": "inconclusive"}
 
 @pytest.mark.parametrize("metric", list(Metric))
 def test_rows_of_one_side_are_inconclusive(metric: Metric) -> None:
-    run = interrupted(metric, (SCREEN, "base"))
+    run = interrupted(metric, "base")
     assert verdicts(interrupted(metric)) == {}
     assert verdicts(run) == UNDECIDED
     [line] = [line for line in lines_of(run_document(run, judge_interrupted(run)), 200) if " slower " in line]
@@ -60,21 +60,18 @@ def test_rows_of_one_side_are_inconclusive(metric: Metric) -> None:
 
 def test_counts_of_both_sides_are_judged() -> None:
     found = {"slower": "regressed", "equal": "passed"}
-    assert verdicts(interrupted(Metric.COUNTS, *both(SCREEN, 1))) == found
-    assert verdicts(interrupted(Metric.COUNTS, *both(SCREEN, 1), (CONFIRM, "base"))) == found
+    assert verdicts(interrupted(Metric.COUNTS, *both(1))) == found
+    assert verdicts(interrupted(Metric.COUNTS, *both(1), "base")) == found
 
 
-@pytest.mark.parametrize("metric", [Metric.TIME, Metric.INSTRUCTIONS])
-def test_rows_with_too_few_processes_are_inconclusive(metric: Metric) -> None:
-    pairs, confirm = PAIRS[metric]
-    screen, fresh = both(SCREEN, pairs), both(CONFIRM, confirm)
-    tripped = {"slower": "inconclusive", "equal": "passed"}
-    if pairs > 1:
-        assert verdicts(interrupted(metric, *screen[:-1])) == UNDECIDED
-    assert verdicts(interrupted(metric, *screen)) == tripped
-    assert verdicts(interrupted(metric, *screen, *fresh[:-1])) == tripped
-    complete = interrupted(metric, *screen, *fresh, (PROFILE, "base"))
-    assert verdicts(complete) == {"slower": "regressed", "equal": "passed"}
+@pytest.mark.parametrize(("metric", "first", "last"), [(Metric.TIME, 3, 5), (Metric.INSTRUCTIONS, 1, 3)])
+def test_undecided_rows_are_inconclusive(metric: Metric, first: int, last: int) -> None:
+    undecided = {"slower": "inconclusive", "equal": "passed"}
+    if first > 1:
+        assert verdicts(interrupted(metric, *both(first)[:-1])) == UNDECIDED
+    assert verdicts(interrupted(metric, *both(first))) == undecided
+    assert verdicts(interrupted(metric, *both(last)[:-1])) == undecided
+    assert verdicts(interrupted(metric, *both(last))) == {"slower": "regressed", "equal": "passed"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
@@ -102,16 +99,16 @@ def test_instructions_announce_their_processes(
     """The number comes before the first process, and its duration after it."""
     printed = []
 
-    def sample(runner: Runner, arm: object, stage: str) -> ProcessSample:
+    def sample(runner: Runner, arm: object) -> ProcessSample:
         printed.append(capsys.readouterr().err)
         values = {EQUAL: 10.0, PLAIN: 5.0}
-        return ProcessSample(values, stage=stage, side=str(arm), seconds=61.0)
+        return ProcessSample(values, side=str(arm), seconds=61.0)
 
     monkeypatch.setattr(Runner, "sample", sample)
     monkeypatch.setattr(ab_run, "is_watched", lambda is_terminal: True)
     arms = {side: side for side in ("base", "head")}
-    Runner(interrupted(Metric.INSTRUCTIONS), arms, tmp_path, 10.0, None).run_stages()  # type: ignore[arg-type]
+    Runner(interrupted(Metric.INSTRUCTIONS), arms, tmp_path, 10.0, None).run_rounds()  # type: ignore[arg-type]
     assert printed == [
         "2 processes count instructions, and up to 6 more if a row differs\n",
-        "screen: process 1 of 2 (base) took 61.0 s, about 61 s left\n",
+        "process 1 of 2 (base) took 61.0 s, about 61 s left\n",
     ]

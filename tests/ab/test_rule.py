@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import math
 import random
+import re
+from collections.abc import Sequence
 
 import pytest
 
-from pytest_dtdispatch.ab.rule import (
-    CONFIRM,
-    SCREEN,
-    SCREEN_LEVEL,
-    Metric,
-    Rule,
-    Sides,
-    Stage,
-    compare_sides,
-    compare_stages,
-    judge,
-)
+from pytest_dtdispatch.ab.answer import CONTROL
+from pytest_dtdispatch.ab.rule import LEVEL, Metric, Rule, Sides, Values, compare, is_undecided, judge
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.verdicts import Verdict
+from pytest_dtdispatch.core.verdicts import RowVerdict, TimeShift, Verdict
 from tests.row_ids import state_id
 
 ADD = RowId("t.py::test_add", "add@4")
+PLAIN = RowId(CONTROL, "add", CONTROL)
 HIT, MISS, LOCAL = (ADD._replace(state=state) for state in ("hit", "miss", "local"))
 RULE = Rule()
 PASSED, REGRESSED, IMPROVED = Verdict.PASSED, Verdict.REGRESSED, Verdict.IMPROVED
@@ -42,18 +35,21 @@ def processes(count: int, seed: int, noise: float = 0.01, **factor: float) -> li
     return [{ADD._replace(state=state): drawn(state) for state in rows} for _ in range(count)]
 
 
-def screened(noise: float = 0.01, **factor: float) -> Stage:
-    return compare_sides(processes(5, 1, noise), processes(5, 2, noise, **factor), RULE)
+def judged(base: Sequence[Values], head: Sequence[Values], rule: Rule = RULE) -> dict[RowId, RowVerdict]:
+    return {one.row: one for one in judge(rule, compare(base, head, rule))}
 
 
-def fresh(only: list[RowId], noise: float = 0.01, pairs: int = 10, **factor: float) -> Stage:
-    sides = processes(pairs, 3, noise), processes(pairs, 4, noise, **factor)
-    return compare_sides(*sides, RULE, 0.005, only)
+def verdicts(base: Sequence[Values], head: Sequence[Values], rule: Rule = RULE) -> dict[RowId, Verdict]:
+    return {row: one.verdict for row, one in judged(base, head, rule).items()}
 
 
-def verdicts(screen: Stage, confirm: Stage | None = None) -> dict[RowId, Verdict]:
-    stages = {SCREEN: screen, CONFIRM: confirm} if confirm else {SCREEN: screen}
-    return {one.row: one.verdict for one in judge(RULE, stages)}
+def needed(base: Sequence[Values], head: Sequence[Values], rule: Rule = RULE) -> int:
+    """Return the number of pairs that a run needs for the rule."""
+    return next(
+        pairs
+        for pairs in range(rule.pairs, rule.confirm + 1)
+        if pairs == rule.confirm or not is_undecided(compare(base[:pairs], head[:pairs], rule), rule)
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,69 +58,120 @@ def verdicts(screen: Stage, confirm: Stage | None = None) -> dict[RowId, Verdict
         (0.01, {}, PASSED, PASSED),
         (0.01, {"hit": 1.2}, REGRESSED, PASSED),
         (0.01, {"miss": 0.8}, PASSED, IMPROVED),
-        (0.001, {"hit": 1.05, "miss": 1.08}, PASSED, PASSED),  # below the floor, regardless of confidence
+        (0.001, {"hit": 1.05, "miss": 1.07}, PASSED, PASSED),  # below the floor, regardless of confidence
         (0.001, {"hit": 1.09, "miss": 1.09}, REGRESSED, PASSED),  # a miss has a different floor
-        (0.2, {}, INCONCLUSIVE, INCONCLUSIVE),  # a wide interval that crosses the floor
     ],
 )
 def test_run_has_expected_verdicts(
     noise: float, factor: dict[str, float], hit: Verdict, miss: Verdict
 ) -> None:
-    def measured(stage: str) -> Sides:
-        count, seed = (5, 1) if stage == SCREEN else (10, 3)
-        return processes(count, seed, noise), processes(count, seed + 1, noise, **factor)
+    found = verdicts(processes(8, 1, noise), processes(8, 2, noise, **factor))
+    assert found == {HIT: hit, MISS: miss, LOCAL: PASSED}
 
-    stages = compare_stages(RULE, measured)
-    assert verdicts(stages[SCREEN], stages.get(CONFIRM)) == {HIT: hit, MISS: miss}
+
+def values_of(
+    shifts: Sequence[float], noise: float = 0.001, row: RowId = HIT
+) -> tuple[list[dict[RowId, float]], list[dict[RowId, float]]]:
+    """Script both sides of a row: in each process, the head is slower by one of these fractions."""
+    base = [{row: 1000 * (1 + noise * number)} for number, _ in enumerate(shifts)]
+    head = [{row: values[row] * (1 + shift)} for values, shift in zip(base, shifts, strict=True)]
+    return base, head
 
 
 @pytest.mark.parametrize(
-    ("confirmed", "verdict"),
+    ("shifts", "pairs", "verdict"),
     [
-        ({}, PASSED),
-        ({"hit": 0.7}, IMPROVED),
-        ({"hit": 1.3, "local": 1.1}, CONTAMINATED),
-        (None, INCONCLUSIVE),
+        ([0.05] * 8, 3, PASSED),  # below three quarters of the floor
+        ([-0.05] * 8, 3, PASSED),
+        ([0.2] * 8, 5, REGRESSED),  # four pairs have p of 1/70
+        ([-0.2] * 8, 5, IMPROVED),
+        ([0.2, 0.1, *[0.2] * 6], 5, REGRESSED),
+        ([0.065] * 8, 8, PASSED),  # between three quarters of the floor and the floor
+        ([0.3, -0.1, 0.3, -0.1, 0.3, -0.1, 0.3, 0.3], 8, INCONCLUSIVE),
+        ([0.3, 0.3, 0.3, *[0.0] * 5], 7, PASSED),
     ],
 )
-def test_only_fresh_processes_judge_tripped_rows(
-    confirmed: dict[str, float] | None, verdict: Verdict
-) -> None:
-    """The screening stage does not contribute to the verdict."""
-    screen = screened(hit=1.3)
-    assert screen.tripped() == [HIT]
-    found = verdicts(screen, None if confirmed is None else fresh([HIT], 0.01, 10, **confirmed))
-    assert found == {HIT: verdict, MISS: PASSED}
+def test_pairs_run_until_the_row_is_decided(shifts: list[float], pairs: int, verdict: Verdict) -> None:
+    base, head = values_of(shifts)
+    assert needed(base, head) == pairs
+    assert verdicts(base[:pairs], head[:pairs])[HIT] is verdict
 
 
-def test_fresh_processes_clear_a_noisy_row() -> None:
-    noisy = screened(noise=0.2)
-    assert set(verdicts(noisy, fresh(noisy.tripped())).values()) == {PASSED}
+def test_decided_row_keeps_its_verdict_and_figures() -> None:
+    """A row that passed after three pairs stays so while another row is undecided."""
+    (base, head), (other, slower) = values_of([0.01] * 3 + [0.5] * 5), values_of([0.3] * 8, row=MISS)
+    for one, values in zip((*base, *head), (*other, *slower), strict=True):
+        one.update(values)
+    assert needed(base, head) == 5
+    early, late = judged(base[:3], head[:3]), judged(base[:5], head[:5])
+    assert early[HIT] == late[HIT]
+    assert (early[MISS].verdict, late[MISS].verdict) == (INCONCLUSIVE, REGRESSED)
+    assert early[MISS].remedy == "3 pairs cannot decide it: compare again"
 
 
-def test_too_few_processes_report_how_many_confirm() -> None:
-    def remedies(pairs: int) -> set[str]:
-        screen = screened(hit=2.0, miss=2.0)
-        confirm = fresh(screen.tripped(), pairs=pairs, hit=2.0, miss=2.0)
-        return {one.remedy for one in judge(RULE, {SCREEN: screen, CONFIRM: confirm})}
+def test_interval_begins_with_five_pairs() -> None:
+    base, head = values_of([0.2, 0.21, 0.19, 0.2, 0.22])
+    four, five = (judged(base[:pairs], head[:pairs])[HIT].change for pairs in (4, 5))
+    assert isinstance(four, TimeShift)
+    assert isinstance(five, TimeShift)
+    assert (four.low_percent, four.high_percent) == (-math.inf, math.inf)
+    assert 18 < five.low_percent < five.shift_percent < five.high_percent < 23
+    assert five.p <= LEVEL < four.p
 
-    assert remedies(4) == {"so few processes cannot confirm 2 rows: --confirm 6"}
-    assert all("commit by commit" in remedy for remedy in remedies(6))
+
+def test_wide_row_needs_a_smaller_p() -> None:
+    """Processes that scatter by more than half of the floor need six pairs, and the row says so."""
+    noise = 0.035  # a standard deviation of 5 % over five processes
+    base, head = values_of([0.5] * 8, noise)
+    assert needed(base, head) == 6
+    found = judged(base[:6], head[:6])[HIT]
+    assert found.verdict is REGRESSED
+    expected = r"its processes scatter by \d\.\d %, so p must be at most 0\.002; find what"
+    assert re.match(expected, found.remedy)
 
 
-def test_shifted_control_contaminates_all_rows() -> None:
-    screen = screened(local=1.1, hit=1.3)
-    assert verdicts(screen) == {HIT: INCONCLUSIVE, MISS: CONTAMINATED}
-    assert verdicts(screen, fresh([HIT], hit=1.3)) == {HIT: REGRESSED, MISS: CONTAMINATED}
-    [_, miss] = judge(RULE, {SCREEN: screen})
-    assert "plain tensors shifted by +" in miss.remedy
+def test_smallest_change_is_of_the_largest_number_of_pairs() -> None:
+    base, head = values_of([0.0, 0.05, -0.05])
+    quiet, noisy = judged(*values_of([0.0] * 3))[HIT].change, judged(base, head)[HIT].change
+    fewer = judged(base, head, Rule(confirm=5))[HIT].change
+    assert isinstance(quiet, TimeShift)
+    assert isinstance(noisy, TimeShift)
+    assert isinstance(fewer, TimeShift)
+    assert 7.5 < quiet.smallest_percent < 8 < noisy.smallest_percent < fewer.smallest_percent
+
+
+@pytest.mark.parametrize(("shifts", "pairs"), [([0.01] * 8, 3), ([0.05] * 3 + [0.0] * 5, 6), ([0.05] * 8, 8)])
+def test_control_past_its_bound_takes_further_pairs(shifts: list[float], pairs: int) -> None:
+    """The control contaminates all rows only after the last pair."""
+    base, head = values_of(shifts, row=PLAIN)
+    for one in (*base, *head):
+        one[HIT] = 5.0
+    assert needed(base, head) == pairs
+    expected = CONTAMINATED if pairs == 8 else PASSED
+    assert verdicts(base[:pairs], head[:pairs])[HIT] is expected
+    assert needed(base, head, Rule(control=0.0)) == 3
+    if pairs == 8:
+        assert "plain tensors shifted by +5.0 %: run again" in judged(base, head)[HIT].remedy
 
 
 @pytest.mark.parametrize("factor", [1.04, 1.02, 1 / 1.04, 1 / 1.02])
 def test_control_has_a_floor_in_both_directions(factor: float) -> None:
-    base, head = [{LOCAL: 2000.0}] * 3, [{LOCAL: 2000.0 * factor}] * 3
-    assert compare_sides(base, head, RULE).is_contaminated is (max(factor, 1 / factor) > 1.03)
-    assert not compare_sides(base, head, Rule(control=0.0)).is_contaminated
+    base, head = [{PLAIN: 2000.0}] * 3, [{PLAIN: 2000.0 * factor}] * 3
+    assert compare(base, head, RULE).is_contaminated is (max(factor, 1 / factor) > 1.03)
+    assert not compare(base, head, Rule(control=0.0)).is_contaminated
+
+
+def test_process_without_a_partner_is_left_out() -> None:
+    base, head = values_of([0.2] * 6)
+    assert compare(base, head[:5], RULE) == compare(base[:5], head[:5], RULE)
+
+
+@pytest.mark.parametrize(
+    ("metric", "pairs", "confirm"), [("time", 2, 8), ("time", 3, 4), ("time", 9, 8), ("counts", 1, 0)]
+)
+def test_too_few_pairs_are_refused(metric: str, pairs: int, confirm: int) -> None:
+    with pytest.raises(ValueError, match=f"--pairs {pairs}, --confirm {confirm}: "):
+        Rule(metric=Metric(metric), pairs=pairs, confirm=confirm).check_pairs()
 
 
 @pytest.mark.parametrize("metric", [Metric.TIME, Metric.COUNTS])
@@ -133,7 +180,7 @@ def test_partly_measured_rows_have_verdicts(metric: Metric) -> None:
     base = [{same: 1.0, gone_row: 1.0, some_row: 1.0}, {same: 1.0, gone_row: 1.0}]
     head = [{same: 1.0, new_row: 1.0, some_row: 1.0}] * 2
     rule = Rule(metric=metric)
-    [_, some, gone, new] = judge(rule, {SCREEN: compare_sides(base, head, rule)})
+    [_, some, gone, new] = judge(rule, compare(base, head, rule))
     assert [some.verdict, gone.verdict, new.verdict] == [INCONCLUSIVE, Verdict.MISSING, Verdict.NEW]
     assert [one.row for one in (some, gone, new)] == [some_row, gone_row, new_row]
     assert "1 of 2 and 2 of 2 processes" in some.remedy
@@ -156,8 +203,7 @@ def with_control(noise: float = 0.001, **factor: float) -> Sides:
 def test_noisy_overhead_follows_the_op(scatter: float, verdict: Verdict) -> None:
     # A hit of 7 us grew by 3.2 us: its local op explains 2 us, and a scatter of 9 % hides the rest.
     change = {"local": 2.0, "hit": 1 + 3.2 / 7}
-    stages = compare_stages(rule := Rule(), lambda *_: with_control(scatter, **change))
-    found = {one.row: one.verdict for one in judge(rule, stages)}
+    found = verdicts(*with_control(scatter, **change))
     assert (found[HIT], found[LOCAL]) == (verdict, REGRESSED)
 
 
@@ -178,8 +224,8 @@ def test_noisy_overhead_follows_the_op(scatter: float, verdict: Verdict) -> None
 def test_op_and_dispatch_are_judged_apart(
     metric: Metric, factor: dict[str, float], hit: Verdict, local: Verdict
 ) -> None:
-    stages = compare_stages(rule := Rule(metric=metric), lambda *_: with_control(**factor))
-    found = {one.row: one for one in judge(rule, stages)}
+    rule = Rule(metric=metric)
+    found = judged(*with_control(**factor), rule)
     assert {row: one.verdict for row, one in found.items()} == {
         HIT: hit,
         MISS: found[MISS].verdict,
@@ -187,13 +233,6 @@ def test_op_and_dispatch_are_judged_apart(
     }
     assert found[MISS].verdict in (PASSED, CONTAMINATED)
     assert (found[LOCAL].remedy == "the op itself, not its dispatch") is (local is REGRESSED)
-    assert all(stage.has_control for stage in stages.values())
-
-
-def test_older_file_is_judged_by_its_local_rows() -> None:
-    stages = compare_stages(RULE, lambda *_: (processes(10, 1), processes(10, 2, local=1.4)))
-    assert not stages[SCREEN].has_control
-    assert verdicts(stages[SCREEN]) == {HIT: CONTAMINATED, MISS: CONTAMINATED}
 
 
 def sides(base: dict[RowId, list[float]], head: dict[RowId, list[float]]) -> Sides:
@@ -203,41 +242,6 @@ def sides(base: dict[RowId, list[float]], head: dict[RowId, list[float]]) -> Sid
         for side in (base, head)
     )
     return before, after
-
-
-SLOW, SLOWER = [100.0, 101.0, 102.0, 103.0, 104.0], [120.0, 121.0, 122.0, 123.0, 124.0]
-
-
-def test_p_values_are_adjusted_for_tripped_rows() -> None:
-    """One row has the minimum p of five pairs: significant alone, but not beside noisy rows."""
-    sure, *noisy = rows = [RowId(f"t.py::test_{i}", "add", "hit") for i in range(3)]
-    base = {sure: SLOW} | {row: [*SLOW[:4], 130.0] for row in noisy}
-    values = sides(base, dict.fromkeys(rows, SLOWER))
-    screen = compare_sides(*values, RULE)
-    alone = compare_sides(*values, RULE, 0.005, [sure])
-    assert alone.rows[sure].p == pytest.approx(1 / 252)
-    assert verdicts(screen, alone)[sure] is REGRESSED
-    assert set(verdicts(screen, compare_sides(*values, RULE, 0.005, rows)).values()) == {INCONCLUSIVE}
-
-
-def test_many_slow_rows_all_regress() -> None:
-    rows = [RowId(f"t.py::test_{i}", "add", "hit") for i in range(20)]
-    values = sides(dict.fromkeys(rows, SLOW), dict.fromkeys(rows, SLOWER))
-    every = compare_sides(*values, RULE, 0.005, rows)
-    assert set(verdicts(compare_sides(*values, RULE), every).values()) == {REGRESSED}
-
-
-def test_large_uncertain_shift_is_inconclusive() -> None:
-    """Two processes per side cannot reach a p of 0.05, regardless of the interval."""
-    screen = compare_sides(*sides({HIT: [100.0, 100.1]}, {HIT: [120.0, 120.1]}), RULE)
-    assert screen.tripped() == [HIT]
-    assert verdicts(screen, screen) == {HIT: INCONCLUSIVE}
-
-
-def test_slowdown_is_detected_despite_disturbed_process() -> None:
-    screen = compare_sides(*sides({HIT: [*SLOW[:3], 150.0, 160.0]}, {HIT: SLOWER}), RULE)
-    assert screen.rows[HIT].p > SCREEN_LEVEL
-    assert screen.tripped() == [HIT]
 
 
 @pytest.mark.parametrize(
@@ -264,14 +268,16 @@ def test_numbers_are_judged_by_metric(
     metric: Metric, base: list[float], head: list[float], verdict: Verdict
 ) -> None:
     rule = Rule(metric=metric)
-    [one] = judge(rule, {SCREEN: compare_sides(*sides({HIT: base}, {HIT: head}), rule)})
+    found = compare(*sides({HIT: base}, {HIT: head}), rule)
+    [one] = judge(rule, found)
     assert one.verdict is verdict
+    assert is_undecided(found, rule) is (verdict is not PASSED)
 
 
 def test_changed_plain_tensor_counts_contaminate_instructions() -> None:
     rule = Rule(metric=Metric.INSTRUCTIONS)
-    stage = compare_sides([{HIT: 6e4, LOCAL: 12e3}], [{HIT: 6e4, LOCAL: 13e3}], rule)
-    [one] = judge(rule, {SCREEN: stage})
+    found = compare([{HIT: 6e4, PLAIN: 12e3}], [{HIT: 6e4, PLAIN: 13e3}], rule)
+    [one] = judge(rule, found)
     assert one.verdict is CONTAMINATED
-    assert stage.control == pytest.approx(math.log(13 / 12))
+    assert found.control == pytest.approx(math.log(13 / 12))
     assert "--control off" in one.remedy

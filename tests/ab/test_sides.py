@@ -28,9 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(tmp_path: Path, *more: str, does: str = "") -> int:
     python = fake_python(tmp_path, "python", does=does)
-    return main(
-        ["ab", "--base", str(python), "--base-rev", "old", "--head-rev", "new", "--pairs", "4", *more]
-    )
+    return main(["ab", "--base", str(python), "--base-rev", "old", "--head-rev", "new", *more])
 
 
 RECORD_COMMIT = (
@@ -44,7 +42,7 @@ def test_each_side_imports_its_commit(
 ) -> None:
     """Each side imports its own commit, and worktrees are removed."""
     assert run(tmp_path, does=RECORD_COMMIT) == 0
-    assert calls(tmp_path)[1::2] == ["old", "new", "new", "old", "old", "new", "new", "old"]
+    assert calls(tmp_path)[1::2] == ["old", "new", "new", "old", "old", "new"]
     assert "new (" in capsys.readouterr().out
     assert run(tmp_path, does="sys.exit(3)") == 5
     assert run(tmp_path, "--head-rev", "never") == 2

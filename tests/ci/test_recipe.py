@@ -12,7 +12,7 @@ from tests.ci.pull_requests import ROOT, SCRIPTS, git, make_project, run_in, run
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.long]
 # Fewer processes than in a real job: the injected changes exceed the floor many times.
-TIMES = "--pairs 1 --confirm 6 --passes 1 --floor hit=50%,miss=30% --control off"
+TIMES = "--floor hit=50%,miss=30% --control off"
 STRICT = {"DTDISPATCH_BASE": "main", "DTDISPATCH_STRICT": "true"}
 
 

@@ -1,4 +1,4 @@
-"""Measuring processes of an A/B run: several passes over all tests, then one answer file."""
+"""Measuring processes of an A/B run: all tests once, then one answer file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ PLUGIN = "-ppytest_dtdispatch.plugin.ab_process"
 def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "answer.json"
     monkeypatch.setenv("DTDISPATCH_AB_OUTPUT", str(path))
-    monkeypatch.setenv("DTDISPATCH_AB_PASSES", "3")
     return path
 
 
@@ -49,7 +48,7 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-PASSES = """
+TWO_TESTS = """
 def note(word):
     with open("noted", "a") as file:
         file.write(word + " ")
@@ -69,9 +68,9 @@ def test_add(dtdispatch, device_mesh, module_wide, rows):
 """
 
 
-def test_passes_have_own_fixtures_and_rows_one_value(pytester: pytest.Pytester, answer: Path) -> None:
-    measure_source(pytester, PASSES, PLUGIN)
-    assert (pytester.path / "noted").read_text().split() == ["up", "8", "16", "down"] * 3
+def test_tests_run_once_and_rows_have_one_value(pytester: pytest.Pytester, answer: Path) -> None:
+    measure_source(pytester, TWO_TESTS, PLUGIN)
+    assert (pytester.path / "noted").read_text().split() == ["up", "8", "16", "down"]
     values = by_text(read(answer)["values"])
     add = "add.Tensor(f32[{0},8]S0, f32[{0},8]S0)@4"
     assert (
@@ -90,8 +89,8 @@ def test_selected_rows_run_only_their_tests(
     pytester: pytest.Pytester, answer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DTDISPATCH_AB_ONLY", json.dumps(["test_it.py::test_add[16]", "test_it.py::test_x"]))
-    measure_source(pytester, PASSES, PLUGIN)
-    assert (pytester.path / "noted").read_text().split() == ["up", "16", "down"] * 3
+    measure_source(pytester, TWO_TESTS, PLUGIN)
+    assert (pytester.path / "noted").read_text().split() == ["up", "16", "down"]
     measured = by_text(read(answer)["values"]).keys() - CONTROL
     assert {name.split("::")[1] for name in measured} == {"test_add[16]"}
 
@@ -99,8 +98,7 @@ def test_selected_rows_run_only_their_tests(
 NOTES = "def test_it(dtdispatch):\n    with open('noted', 'a') as file:\n        file.write('x')\n    assert "
 
 
-def test_failed_or_empty_pass_ends_the_run(pytester: pytest.Pytester, answer: Path) -> None:
-    """A failed test ends the run after its pass; a pass without tests fails."""
+def test_failed_test_or_empty_run_fails(pytester: pytest.Pytester, answer: Path) -> None:
     assert measure_source(pytester, f"{NOTES}False", PLUGIN).ret == 1
     assert (pytester.path / "noted").read_text() == "x"
     assert measure_source(pytester, "", PLUGIN).ret == pytest.ExitCode.NO_TESTS_COLLECTED
@@ -117,20 +115,17 @@ def test_two_real_sides_are_compared(tmp_path: Path, capsys: pytest.CaptureFixtu
     """Both sides use the same interpreter. Verdicts are not checked: they depend on the machine's load."""
     path = tmp_path / "ab.json"
     words = ["--base", sys.executable, "--head", sys.executable]
-    words += ["--pairs", "1", "--passes", "2", "--confirm", "1"]
     tests = ["--pyargs", "pytest_dtdispatch.suite.test_ops::test_add[4]", "--dtdispatch-rounds=3"]
     status = main(["ab", *words, "--json", str(path), "--", *tests])
     out, _ = capsys.readouterr()
     assert status in (0, 3, 4)
     assert "pytest_dtdispatch/suite/test_ops.py::test_add[4]" in out
     content = json.loads(path.read_text())
-    # A single pair cannot clear a row, so the rows are measured again.
-    assert [process["side"] for process in content["processes"]] == ["base", "head"] * 2
+    assert [process["side"] for process in content["processes"]][:4] == ["base", "head", "head", "base"]
 
 
 @pytest.fixture
 def counted(answer: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DTDISPATCH_AB_PASSES", "1")
     monkeypatch.setenv("DTDISPATCH_AB_KIND", "counts")
     return answer
 
@@ -211,7 +206,6 @@ def test_version_without_a_feature_reports_absent_rows(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, answer: Path
 ) -> None:
     monkeypatch.setenv("DTDISPATCH_AB_GO_ON", "1")
-    monkeypatch.setenv("DTDISPATCH_AB_PASSES", "2")
     source = """
 def test_fails(dtdispatch, device_mesh):
     a = sharded(device_mesh)
@@ -265,9 +259,9 @@ def test_profiled_count_lists_its_functions() -> None:
     assert details == [("70 A.rule (a.py:3)", "20 add (b.py:9)"), ()]
 
 
-def test_row_value_is_minimum_of_short_blocks() -> None:
+def test_row_value_is_its_least_sample() -> None:
     results = ResultStore("t.py::test_add")
-    results.enter_call("add", "4", Figures(1, (Samples(State.CALL, (9,) * 200 + (7,) * 40 + (9,) * 200),)))
+    results.enter_call("add", "4", Figures(1, (Samples(State.CALL, (9, 7, 9)),)))
     assert by_text(times(results.freeze())) == {"t.py::test_add::add::call": 7}
 
 
@@ -296,7 +290,7 @@ def test_no_limit_or_baseline_is_judged(
     monkeypatch.setenv("DTDISPATCH_AB_KIND", "counts")
     pytester.makeini(GATED)
     pytester.makepyfile(test_it=LIMITED)
-    result = run(pytester, "--dtdispatch", PLUGIN, "--dtdispatch-metric=counts", passed=3)
+    result = run(pytester, "--dtdispatch", PLUGIN, "--dtdispatch-metric=counts", passed=1)
     assert result.ret == pytest.ExitCode.OK
     assert "gate:" not in result.stdout.str()
     values = by_text(read(answer)["values"])

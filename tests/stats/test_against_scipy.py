@@ -1,17 +1,14 @@
-"""Agreement of rank sums and intervals with SciPy."""
+"""Agreement of rank sums with SciPy."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from types import ModuleType
 
-import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.stats.intervals import mean_ratio_interval, quantile_ratio_interval
 from pytest_dtdispatch.stats.rank_sums import MAX_EXACT, mann_whitney
 from tests.stats.test_rank_sums import two_untied
 
@@ -58,22 +55,3 @@ def test_exact_and_approximated_p_meet(stats: ModuleType) -> None:
     assert len(base) + len(head) == MAX_EXACT
     approximated = stats.mannwhitneyu(head, base, alternative="greater", method="asymptotic").pvalue
     assert exact == pytest.approx(float(approximated), rel=0.05)
-
-
-@pytest.mark.parametrize("figure", ["median", "mean"])
-def test_ratio_interval_agrees_with_scipy(stats: ModuleType, figure: str) -> None:
-    base = [100 + 10 * math.sin(n * n) for n in range(39)]
-    head = [110 + 10 * math.cos(n * n) for n in range(39)]
-    if figure == "median":
-        ours = quantile_ratio_interval(base, head, 0.5, 0.99)
-    else:
-        ours = mean_ratio_interval(base, head, 0.99)
-    of = getattr(np, figure)
-    theirs = stats.bootstrap(
-        (base, head),
-        lambda b, h, axis: of(h, axis=axis) / of(b, axis=axis),
-        confidence_level=0.99,
-        method="percentile",
-        random_state=0,
-    ).confidence_interval
-    assert ours == pytest.approx((theirs.low, theirs.high), abs=0.01)

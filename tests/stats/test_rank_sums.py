@@ -1,9 +1,10 @@
-"""Rank sums: properties of the test, its interval and resolution."""
+"""Rank sums: properties of the test, its interval and its power."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import random
 import statistics
 
 import pytest
@@ -11,11 +12,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.stats.rank_sums import (
-    hochberg,
+    detectable_shift,
     hodges_lehmann,
     mann_whitney,
+    pooled_deviation,
     shift_interval,
-    smallest_detectable,
 )
 
 samples = st.lists(st.integers(-(2**20), 2**20).map(float), min_size=1, max_size=25)
@@ -78,32 +79,20 @@ def test_too_few_samples_give_an_interval_without_ends() -> None:
     assert shift_interval([1.0] * 4, [3.0] * 4) == (2.0, 2.0)
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.001, 0.2))
-def test_hochberg_rejects_up_to_its_largest_allowed_p(p_values: list[float], level: float) -> None:
-    ordered = sorted(p_values)
-    tests = len(ordered)
-    allowed = [k for k, p in enumerate(ordered, 1) if (tests - k + 1) * p <= level]
-    adjusted = hochberg(p_values)
-    assert sum(p <= level for p in adjusted) == max(allowed, default=0)
-    assert all(p <= q <= 1 for p, q in zip(p_values, adjusted, strict=True))
-    assert hochberg(p_values[::-1]) == adjusted[::-1]
+@pytest.mark.parametrize(("floor", "size"), [(0.0, 8), (1.0, 8), (2.5, 8), (1.0, 20)])
+def test_nine_of_ten_detect_the_detectable_shift(floor: float, size: int) -> None:
+    draw, alpha, runs = random.Random(1), 0.005, 1000
+    shift = detectable_shift(1.0, size, floor, alpha)
+
+    def is_detected() -> bool:
+        base = [draw.gauss(0, 1) for _ in range(size)]
+        head = [draw.gauss(shift, 1) for _ in range(size)]
+        return hodges_lehmann(base, head) > floor and mann_whitney(base, head) <= alpha
+
+    assert sum(is_detected() for _ in range(runs)) / runs == pytest.approx(0.9, abs=0.04)
 
 
-@given(two_untied(10), st.sampled_from([0.01, 0.05]), st.sampled_from([0.0, 0.075]))
-def test_smallest_detectable_slowdown_is_the_tripping_point(
-    pair: tuple[list[float], list[float]], alpha: float, floor: float
-) -> None:
-    base, head = ([math.log(1 + value) for value in some] for some in pair)
-    percent = smallest_detectable([math.exp(v) for v in base], [math.exp(v) for v in head], floor, alpha)
-    still = [value - hodges_lehmann(base, head) for value in head]
-
-    def trips(slow_down: float) -> bool:
-        slowed = [value + math.log1p(slow_down / 100) for value in still]
-        is_past = hodges_lehmann(base, slowed) > math.log1p(floor)
-        return is_past and mann_whitney(base, slowed) <= alpha * (1 + 1e-9)
-
-    if percent == math.inf:
-        assert not trips(1e300)
-    else:
-        assert trips(percent * (1 + 1e-6) + 1e-6)
-        assert not trips(percent * (1 - 1e-6) - 1e-6)
+@given(samples)
+def test_pooled_deviation_ignores_the_shift(values: list[float]) -> None:
+    expected = statistics.stdev(values) if len(values) > 1 else 0.0
+    assert pooled_deviation(values, [value + 64 for value in values]) == pytest.approx(expected)

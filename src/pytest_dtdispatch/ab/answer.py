@@ -18,9 +18,8 @@ class Variable(TextEnum):
 
     OUTPUT = "DTDISPATCH_AB_OUTPUT"  # path of the answer file
     KIND = "DTDISPATCH_AB_KIND"  # an AnswerKind
-    PASSES = "DTDISPATCH_AB_PASSES"  # number of passes over all tests
     ONLY = "DTDISPATCH_AB_ONLY"  # JSON list of tests: other tests do not run
-    GO_ON = "DTDISPATCH_AB_GO_ON"  # if set, failed tests are excluded from later passes
+    GO_ON = "DTDISPATCH_AB_GO_ON"  # if set, failed tests do not end the run
     CHECKOUT = "DTDISPATCH_AB_CHECKOUT"  # a Checkout, as JSON
     PADDING = "DTDISPATCH_AB_PADDING"  # its length shifts the memory layout of the process
 

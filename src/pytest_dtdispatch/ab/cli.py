@@ -26,7 +26,6 @@ from pytest_dtdispatch.report.screen import say, show
 METRIC_OF = {
     "floor_hit": Metric.TIME,
     "floor_miss": Metric.TIME,
-    "passes": Metric.TIME,
     "threshold": Metric.INSTRUCTIONS,
 }
 RULE_OPTIONS = ("control", "threshold", "floor_hit", "floor_miss")  # may be changed by --judge
@@ -98,14 +97,13 @@ FLAGS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
     ("--head-rev", str, "REV", "commit of the head"),
     ("--metric", read_metric, "METRIC", "time, counts or instructions (default: time)"),
     ("--threshold", read_percent, "PERCENT", "smallest change of instructions that counts (default: 2%%)"),
-    ("--pairs", read_count, "N", "pairs of processes in the screen (default: 5; counts and instructions: 1)"),
+    ("--pairs", read_count, "N", "smallest number of pairs of processes (default: 3; others than time: 1)"),
     (
         "--confirm",
         read_count,
         "N",
-        "fresh pairs for rows that trip (default: 10; counts: 1; instructions: 2)",
+        "largest number of pairs (default: 8); further pairs (default: counts 1, instructions 2)",
     ),
-    ("--passes", read_count, "N", "passes over all tests, in each process (default: 5)"),
     ("--floor", read_floors, "FLOORS", "smallest changes of times that count (default: hit=7.5%%,miss=10%%)"),
     ("--control", read_control, "PERCENT", "largest change of plain tensors, or off (default: 3%%)"),
     ("--time-limit", read_seconds, "S", "seconds for one process (default: 300; instructions: 1800)"),
@@ -201,14 +199,17 @@ def _request(typed: dict[str, Any]) -> Request:
     pairs, confirm = PAIRS[metric]
     fields = {name: typed[name] for name in (*RULE_OPTIONS, "pairs", "confirm") if name in typed}
     rule = Rule(**{"metric": metric, "pairs": pairs, "confirm": confirm, **fields})
-    passes = typed.get("passes", 5 if metric == Metric.TIME else 1)
+    try:
+        rule.check_pairs()
+    except ValueError as error:
+        raise DtDispatchError(str(error)) from None
     revisions = tuple(typed[name] for name in ("base_rev", "head_rev") if name in typed)
     pythons, installs = _interpreters(typed, revisions), typed.get("install", False)
     if installs and not revisions:
         raise DtDispatchError(
             "--install is for --base-rev and --head-rev: interpreters have theirs installed"
         )
-    return Request(pythons, revisions, typed.get("arguments", ()), passes, rule, installs)
+    return Request(pythons, revisions, typed.get("arguments", ()), rule, installs)
 
 
 def _interpreters(typed: dict[str, Any], revisions: Sequence[str]) -> tuple[str, ...]:

@@ -10,15 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_dtdispatch.ab.rule import (
-    CONFIRM,
-    OTHER_BUILD,
-    RUN_AGAIN,
-    SCREEN,
-    Metric,
-    Stage,
-    percent,
-)
+from pytest_dtdispatch.ab.rule import OTHER_BUILD, RUN_AGAIN, Comparison, Metric, percent
 from pytest_dtdispatch.ab.run import CHANGED, Pair, PairResult, Results, Run, each_verdict
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
@@ -45,9 +37,9 @@ from pytest_dtdispatch.report.summary import error_commands
 
 PLAIN_LEGEND = "plain: the change of the same op on plain tensors."
 LEGENDS = {
-    Metric.TIME: "base, head: median of the processes; each counts by its lowest block median. "
-    "change: the Hodges-Lehmann shift, with its 95 % interval. p: of the one-sided rank test, unadjusted. "
-    "sees: the smallest slow-down that this comparison can call regressed. "
+    Metric.TIME: "base, head: median of the processes until the row was decided; each counts by its least "
+    "sample. change: the Hodges-Lehmann shift, with its 99 % interval, from five pairs on. p: of the "
+    "one-sided rank test. sees: the smallest change that --confirm pairs find in 9 of 10 runs. "
     f"{PLAIN_LEGEND}",
     Metric.COUNTS: "base, head: the number per step, minimum to maximum over processes.",
     Metric.INSTRUCTIONS: "base, head: instructions, the minimum over processes. change: from base to head. "
@@ -92,8 +84,8 @@ def run_document(run: Run, found: Results) -> Document:
 
 
 def _lines_below(run: Run, pair: Pair, compared: PairResult) -> Iterator[Paragraph]:
-    for name, stage in compared.stages.items():
-        yield one_line(_stage_text(run, pair, name, stage))
+    if compared.comparison:
+        yield one_line(_processes_text(run, pair, compared.comparison))
     verdicts, noun = compared.verdicts, "number" if run.request.rule.metric == Metric.COUNTS else "row"
     if verdicts:
         yield one_line(f"{plural(len(verdicts), noun)}: ", *verdict_counts(verdicts))
@@ -267,29 +259,21 @@ def _functions(*sides: Iterable[str]) -> list[str]:
     return [f"{name}: {grown[name]:+,.0f} instructions" for name in most if abs(grown[name]) > least]
 
 
-def _stage_text(run: Run, pair: Pair, name: str, stage: Stage) -> str:
-    """Describe the processes of a stage, their duration, and the shift of plain tensors."""
+def _processes_text(run: Run, pair: Pair, found: Comparison) -> str:
+    """Describe the processes of two sides, their duration, and the shift of plain tensors."""
     rule = run.request.rule
     is_time = rule.metric == Metric.TIME
-    ran = {(one.side, one.stage) for one in run.processes}
-    # Counts and instructions are judged on all processes.
-    stages = {name, CONFIRM} if not is_time and (pair[1], CONFIRM) in ran else {name}
-    processes = [one for one in run.processes if one.side in pair and one.stage in stages]
-    took = f"in {sum(one.seconds for one in processes):.0f} s"
+    seconds = [one.seconds for side in pair for one in run.samples(side)[: found.pairs]]
+    text = f"{len(seconds)} {'processes' if is_time else 'samples'} in {sum(seconds):.0f} s"
     if rule.metric == Metric.COUNTS:
-        return f"{len(processes)} samples {took}; exact: any difference is one"
-    text = f"{len(processes)} samples {took}; threshold {100 * rule.threshold:g} %"
-    if is_time:
-        text = f"{'screen' if name == SCREEN else 'confirmation'}: {len(processes)} processes {took}"
-    if stage.control is None:
-        if is_time:
-            return f"{text}; no plain tensors were measured, so a change may be the machine or the code"
-        return f"{text}; no plain tensors were counted, so a change may be the build or the code"
-    text += f"; plain tensors shifted by {percent(stage.control):+.{1 if is_time else 2}f} %"
-    if stage.is_contaminated:
+        return f"{text}; exact: any difference is one"
+    if not is_time:
+        text += f"; threshold {100 * rule.threshold:g} %"
+    if found.control is None:
+        return text
+    text += f"; plain tensors shifted by {percent(found.control):+.{1 if is_time else 2}f} %"
+    if found.is_contaminated:
         text += f", past {100 * rule.control:g} %: contaminated; {RUN_AGAIN if is_time else OTHER_BUILD}"
-    if not stage.has_control:
-        text += "; it has no control rows: these are of the tests"
     return text
 
 
@@ -303,7 +287,8 @@ def _numbers(least: float, most: float) -> str:
 
 
 def _interval(found: Any, form: str = "+.1f") -> str:
-    return " to ".join(_percent(found, end, form) for end in ("low", "high"))
+    low, high = (_percent(found, end, form) for end in ("low", "high"))
+    return "-" if low == high == "-" else f"{low} to {high}"
 
 
 # Columns after the state: title, unit, and a formatter of the figures of a verdict.

@@ -1,18 +1,16 @@
-"""The rule of an A/B run, by metric: comparison of two sides, rows that trip, and verdicts.
+"""The rule of an A/B run, by metric: comparison of two sides, and verdicts.
 
-Times are screened, and rows that trip are judged on fresh processes only. Counts and instructions hardly vary
-between processes: if a row trips, all processes are judged together.
+Times are compared after each pair of processes, until every row is decided; all pairs count. Counts and
+instructions hardly vary between processes: if a row differs, a fixed number of further pairs is measured.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from pytest_dtdispatch.ab.answer import CALLS_PER_STEP, CONTROL
 from pytest_dtdispatch.core.measurement import State
@@ -20,11 +18,11 @@ from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import TextEnum, plural
 from pytest_dtdispatch.core.verdicts import NumberShift, RowVerdict, SideChange, TimeShift, Verdict
 from pytest_dtdispatch.stats.rank_sums import (
-    hochberg,
+    detectable_shift,
     hodges_lehmann,
     mann_whitney,
+    pooled_deviation,
     shift_interval,
-    smallest_detectable,
 )
 
 
@@ -36,11 +34,15 @@ class Metric(TextEnum):
     INSTRUCTIONS = "instructions"
 
 
-SCREEN, CONFIRM, PROFILE = "screen", "confirm", "profile"
-SCREEN_LEVEL, CONFIRM_LEVEL = 0.05, 0.005
-# Numbers of pairs in the screen, and of fresh pairs. An exact count needs one process. A count of
-# instructions hardly scatters, and takes minutes under callgrind.
-PAIRS = {Metric.TIME: (5, 10), Metric.COUNTS: (1, 1), Metric.INSTRUCTIONS: (1, 2)}
+# Default smallest and largest number of pairs for times. For others, the first pairs, and further ones if a
+# row differs: an exact count needs one, and an instruction count takes minutes under callgrind.
+PAIRS = {Metric.TIME: (3, 8), Metric.COUNTS: (1, 1), Metric.INSTRUCTIONS: (1, 2)}
+LEVEL = 0.005  # largest p of a time that changed: five pairs are needed to reach it
+DECIDING_PAIRS = 5
+PASSING = 0.75  # a row whose shift is at most this part of its floor needs no further pair
+# A row whose processes scatter by more than this part of its floor needs a smaller p. With a scatter of 0.7,
+# it prevents half of the false alarms (8 instead of 15 % of the runs of 27 rows).
+WIDE, WIDE_LEVEL = 0.5, 0.002
 
 RUN_AGAIN = "run again, or --control off where the builds differ"
 OTHER_BUILD = "another build, Python or meter on one side; --control off judges anyway"
@@ -62,8 +64,8 @@ class Rule:
 
     Args:
         metric: times, counts or instructions.
-        pairs: number of pairs of processes in the screen.
-        confirm: number of fresh pairs, if a row trips.
+        pairs: smallest number of pairs of processes.
+        confirm: largest number of pairs for times; for others, number of further pairs if a row differs.
         floor_hit: smallest shift of a hit, or of a call that never propagates, that is a change.
         floor_miss: smallest shift of a miss, or of a cold call, that is a change.
         control: largest shift of plain tensors with which rows are judged; 0 judges always.
@@ -71,12 +73,30 @@ class Rule:
     """
 
     metric: Metric = Metric.TIME
-    pairs: int = 5
-    confirm: int = 10
+    pairs: int = PAIRS[Metric.TIME][0]
+    confirm: int = PAIRS[Metric.TIME][1]
     floor_hit: float = 0.075
     floor_miss: float = 0.10
     control: float = 0.03
     threshold: float = 0.02
+
+    @property
+    def most_pairs(self) -> int:
+        """Largest number of pairs."""
+        return self.confirm if self.metric == Metric.TIME else self.pairs + self.confirm
+
+    def check_pairs(self) -> None:
+        """Check the numbers of pairs.
+
+        Raises:
+            ValueError: there are too few pairs to decide.
+        """
+        least = enough = 1
+        if self.metric == Metric.TIME:
+            least, enough = PAIRS[Metric.TIME][0], max(DECIDING_PAIRS, self.pairs)
+        if self.pairs < least or self.confirm < enough:
+            numbers = f"--pairs {self.pairs}, --confirm {self.confirm}"
+            raise ValueError(f"{numbers}: --metric {self.metric} needs at least {least} and {enough}")
 
 
 @dataclass(frozen=True)
@@ -85,118 +105,123 @@ class Difference:
 
     Args:
         change: figures of the difference.
-        verdict: regressed or improved if the difference is large enough, else passed.
-        p: p-value of the rank test, one-sided in the direction of the shift; 0 for numbers without noise.
-        is_undecided: whether the row is inconclusive unless it is regressed or improved.
+        verdict: verdict of the row, unless plain tensors shifted.
+        is_undecided: whether further processes must measure the row.
+        note: reason why the row needs a smaller p; empty if it does not.
     """
 
     change: SideChange
     verdict: Verdict
-    p: float = 0.0
     is_undecided: bool = False
-
-    @property
-    def is_tripped(self) -> bool:
-        """Whether fresh processes must measure the row.
-
-        The p-value is ignored, as a single disturbed process of five invalidates it. The p-value of the fresh
-        processes prevents false alarms.
-        """
-        return self.verdict is not Verdict.PASSED or self.is_undecided
-
-    def judged(self, adjusted_p: float) -> Verdict:
-        """Return the verdict of the row for a p-value that is adjusted for all judged rows."""
-        if self.verdict is not Verdict.PASSED and adjusted_p <= CONFIRM_LEVEL:
-            return self.verdict
-        return Verdict.INCONCLUSIVE if self.is_undecided else Verdict.PASSED
+    note: str = ""
 
 
 @dataclass(frozen=True)
-class Stage:
-    """Comparison of both sides on the processes of one stage, or of both stages.
+class Comparison:
+    """Comparison of two sides.
 
     Args:
-        rows: differences of rows that all processes measured.
+        rows: differences of rows that all processes measured; a decided row is that of the deciding pair.
         absent: verdicts of rows that some processes, or all processes of a side, did not measure.
         control: shift of plain tensors, as a logarithm; None if none were measured.
         is_contaminated: whether that shift exceeds its limit.
-        processes: number of processes of the side with fewer.
-        has_control: whether the shift is that of control rows; if not, of local rows, as in older files.
+        pairs: number of compared pairs of processes.
     """
 
     rows: Mapping[RowId, Difference]
     absent: tuple[RowVerdict, ...] = ()
     control: float | None = None
     is_contaminated: bool = False
-    processes: int = 0
-    has_control: bool = False
-
-    def tripped(self) -> list[RowId]:
-        """Return the rows that fresh processes must measure."""
-        return [row for row, difference in self.rows.items() if difference.is_tripped]
+    pairs: int = 0
 
 
-def compare_times(base: Sequence[float], head: Sequence[float], floor: float, level: float) -> Difference:
+def compare_times(base: Sequence[float], head: Sequence[float], floor: float, most_pairs: int) -> Difference:
     """Compare the logarithms of a row's times, so that a shift is a ratio.
 
-    A slowdown above the floor is undecided, and so is any change if the interval is wider than the floor and
-    extends above it.
-
     Source: the shift of Hodges and Lehmann (1963) for size, the rank test of Mann and Whitney (1947) for
-    chance. A rank test alone would report negligible differences.
+    chance. A rank test alone would report negligible differences. The interval inverts the test: it excludes
+    0 if p is at most the level, and has no ends if so few processes never reach that.
     """
     before, after = [math.log(value) for value in base], [math.log(value) for value in head]
-    shift, (low, high) = hodges_lehmann(before, after), shift_interval(before, after)
+    least, shift, spread = math.log1p(floor), hodges_lehmann(before, after), pooled_deviation(before, after)
     p = mann_whitney(before, after) if shift >= 0 else mann_whitney(after, before)
-    least = math.log1p(floor)
-    smallest = smallest_detectable(base, head, floor, level)
+    low, high = shift_interval(before, after, confidence=1 - 2 * LEVEL)
+    level, note = LEVEL, ""
+    if spread > WIDE * least:
+        level = WIDE_LEVEL
+        note = f"its processes scatter by {percent(spread):.1f} %, so p must be at most {level}"
+    smallest = detectable_shift(spread, most_pairs, least, level)
     medians = statistics.median(base), statistics.median(head)
-    change = TimeShift(*medians, percent(shift), percent(low), percent(high), p, smallest)
-    is_undecided = shift > least or (high - low > least and high > least)
-    return Difference(change, _direction(shift, least), p, is_undecided)
+    change = TimeShift(*medians, percent(shift), percent(low), percent(high), p, percent(smallest))
+    direction = _direction(shift, least)
+    if direction is Verdict.PASSED:
+        return Difference(change, direction, is_undecided=abs(shift) > PASSING * least)
+    is_chance = p > level
+    return Difference(change, Verdict.INCONCLUSIVE if is_chance else direction, is_chance, note)
 
 
 def compare_numbers(base: Sequence[float], head: Sequence[float], threshold: float | None) -> Difference:
     """Compare numbers of all processes; less is better.
 
-    Exact numbers have no threshold, and are undecided if they differ but overlap. Instructions are compared
-    by the minimum of each side, as disturbances only increase them.
+    Exact numbers have no threshold, and are inconclusive if they differ but overlap. Instructions are
+    compared by the minimum of each side, as disturbances only increase them.
     """
     change = NumberShift(min(base), max(base), min(head), max(head))
     if threshold is not None:
         ratios = min(head) / min(base), min(head) / max(base), max(head) / min(base)
         shift, low, high = (percent(math.log(ratio)) for ratio in ratios)
         change = replace(change, shift_percent=shift, low_percent=low, high_percent=high)
-        return Difference(change, _direction(ratios[0] - 1, threshold))
-    growth = max(min(head) - max(base), 0.0) - max(min(base) - max(head), 0.0)
-    is_undecided = not growth and len({*base, *head}) > 1
-    return Difference(change, _direction(growth, 0.0), is_undecided=is_undecided)
+        verdict = _direction(ratios[0] - 1, threshold)
+    else:
+        growth = max(min(head) - max(base), 0.0) - max(min(base) - max(head), 0.0)
+        is_overlap = not growth and len({*base, *head}) > 1
+        verdict = Verdict.INCONCLUSIVE if is_overlap else _direction(growth, 0.0)
+    return Difference(change, verdict, is_undecided=verdict is not Verdict.PASSED)
 
 
 def _direction(growth: float, floor: float) -> Verdict:
+    """Return passed for a change of at most the floor, else its direction."""
     if abs(growth) <= floor:
         return Verdict.PASSED
     return Verdict.REGRESSED if growth > 0 else Verdict.IMPROVED
 
 
+def compare(base: Sequence[Values], head: Sequence[Values], rule: Rule) -> Comparison:
+    """Compare the processes of two sides, in the order in which they ran.
+
+    Times are compared after each pair of processes from the smallest number on, and a row that is decided
+    stays so. Other numbers are compared once.
+
+    Args:
+        base: values of each process of the base; at least one process.
+        head: values of each process of the head; at least one process.
+        rule: the rule.
+
+    Returns:
+        The comparison over all pairs; a process without a partner is left out.
+    """
+    pairs = min(len(base), len(head))
+    found = Comparison({})
+    for count in range(min(rule.pairs, pairs) if rule.metric == Metric.TIME else pairs, pairs + 1):
+        decided = {row: one for row, one in found.rows.items() if not one.is_undecided}
+        found = compare_sides(base[:count], head[:count], rule, decided)
+    return found
+
+
 def compare_sides(
-    base: Sequence[Values],
-    head: Sequence[Values],
-    rule: Rule,
-    level: float = SCREEN_LEVEL,
-    only: Collection[RowId] | None = None,
-) -> Stage:
-    """Compare the processes of one stage."""
+    base: Sequence[Values], head: Sequence[Values], rule: Rule, decided: Mapping[RowId, Difference]
+) -> Comparison:
+    """Compare all rows of as many processes of both sides, except those that are decided."""
     rows: dict[RowId, Difference] = {}
     absent = []
     before, after = (Counter(row for process in side for row in process) for side in (base, head))
-    has_control = any(row.state == CONTROL for row in before)
-    of_control = CONTROL if has_control else State.LOCAL
     for row in {**before, **after}:
-        if row.state in (CONTROL, of_control) or (only is not None and row not in only):
+        if row.state == CONTROL:
             continue
-        if before[row] == len(base) and after[row] == len(head):
-            rows[row] = _compare_row(base, head, row, rule, level)
+        if row in decided:
+            rows[row] = decided[row]
+        elif before[row] == len(base) and after[row] == len(head):
+            rows[row] = _compare_row(base, head, row, rule)
         elif row not in after:
             remedy = "the head did not measure it: restore the test"
             absent.append(RowVerdict(row, Verdict.MISSING, None, remedy))
@@ -206,37 +231,35 @@ def compare_sides(
             measured = f"{before[row]} of {len(base)} and {after[row]} of {len(head)} processes"
             absent.append(RowVerdict(row, Verdict.INCONCLUSIVE, None, f"measured in {measured}: see the log"))
     absent.sort(key=lambda one: one.verdict is not Verdict.INCONCLUSIVE)
-    control = None if rule.metric == Metric.COUNTS else control_shift(base, head, rule.metric, of_control)
+    control = control_shift(base, head, rule.metric)
     is_contaminated = 0 < math.log1p(rule.control) < abs(control or 0.0)
-    return Stage(rows, tuple(absent), control, is_contaminated, min(len(base), len(head)), has_control)
+    return Comparison(rows, tuple(absent), control, is_contaminated, len(base))
 
 
-def _compare_row(
-    base: Sequence[Values], head: Sequence[Values], row: RowId, rule: Rule, level: float
-) -> Difference:
+def _compare_row(base: Sequence[Values], head: Sequence[Values], row: RowId, rule: Rule) -> Difference:
+    """Compare a row that all processes measured."""
     before, after = ([one[row] for one in side] for side in (base, head))
     if rule.metric == Metric.COUNTS:
         return compare_numbers(before, after, None)
     if rule.metric == Metric.INSTRUCTIONS:
         found = compare_numbers(before, after, rule.threshold)
     else:
-        found = compare_times(before, after, floor_of(rule, row), level)
-    plain = local_shift(base, head, rule.metric, [row._replace(state=State.LOCAL)])
+        found = compare_times(before, after, floor_of(rule, row), rule.most_pairs)
+    plain = shift_of(base, head, rule.metric, row._replace(state=State.LOCAL))
     if plain is None or row.state == State.LOCAL:
         return found
     return replace(found, change=replace(found.change, plain_percent=percent(plain)))
 
 
-def control_shift(base: Sequence[Values], head: Sequence[Values], metric: Metric, state: str) -> float | None:
-    """Return the shift of the rows of a state from base to head, as a logarithm, if any were measured.
+def control_shift(base: Sequence[Values], head: Sequence[Values], metric: Metric) -> float | None:
+    """Return the median shift of the control rows, as a logarithm; None if there are none.
 
-    For control rows it is the median, which is not affected by a commit that changes one of these ops.
+    The median is not affected by a commit that changes one of these ops.
     """
-    rows = [row for row in {**base[0], **head[0]} if row.state == state]
-    if state != CONTROL:
-        return local_shift(base, head, metric, rows)
-    shifts = [local_shift(base, head, metric, [row]) for row in rows]
-    return statistics.median([shift for shift in shifts if shift is not None] or [0.0])
+    rows = [row for row in {**base[0], **head[0]} if row.state == CONTROL]
+    shifts = [shift_of(base, head, metric, row) for row in rows]
+    measured = [shift for shift in shifts if shift is not None]
+    return statistics.median(measured) if measured else None
 
 
 def floor_of(rule: Rule, row: RowId) -> float:
@@ -246,75 +269,26 @@ def floor_of(rule: Rule, row: RowId) -> float:
     return rule.floor_miss if row.state in (State.MISS, State.COLD) else rule.floor_hit
 
 
-def local_shift(
-    base: Sequence[Values], head: Sequence[Values], metric: Metric, rows: Sequence[RowId]
-) -> float | None:
-    """Return the shift from base to head of rows that all processes measured, as a logarithm.
-
-    Times are averaged in each process, as logarithms. Instructions are the minimum of each side, by row.
-    """
-    controls = [row for row in rows if all(row in one for one in (*base, *head))]
-    if not controls:
+def shift_of(base: Sequence[Values], head: Sequence[Values], metric: Metric, row: RowId) -> float | None:
+    """Return the shift of a row from base to head, as a logarithm; None if a process did not measure it."""
+    if not all(row in one for one in (*base, *head)):
         return None
-    if metric != Metric.TIME:
-        logs = [math.log(min(p[row] for p in head) / min(p[row] for p in base)) for row in controls]
-        return statistics.fmean(logs)
-    means = [statistics.fmean(math.log(one[row]) for row in controls) for one in (*base, *head)]
-    return hodges_lehmann(means[: len(base)], means[len(base) :])
+    before, after = ([math.log(one[row]) for one in side] for side in (base, head))
+    return hodges_lehmann(before, after) if metric == Metric.TIME else min(after) - min(before)
 
 
-def is_suspect(screen: Stage, rule: Rule) -> bool:
-    """Return whether any row must be measured by fresh processes."""
-    if screen.tripped() or rule.metric == Metric.TIME:
-        return bool(screen.tripped())
-    is_partial = any(one.verdict is Verdict.INCONCLUSIVE for one in screen.absent)
-    return is_partial or bool(screen.is_contaminated and screen.rows)
+def is_undecided(found: Comparison, rule: Rule) -> bool:
+    """Return whether further processes must measure both sides, as long as there are pairs left."""
+    if any(difference.is_undecided for difference in found.rows.values()):
+        return True
+    is_partial = any(one.verdict is Verdict.INCONCLUSIVE for one in found.absent)
+    return bool(found.is_contaminated and found.rows) or (is_partial and rule.metric != Metric.TIME)
 
 
-def compare_stages(rule: Rule, processes: Callable[..., Sides]) -> dict[str, Stage]:
-    """Compare the processes of the screen, and fresh processes if any row trips.
-
-    Args:
-        rule: the rule.
-        processes: function that returns the processes of both sides in these stages.
-
-    Returns:
-        Comparisons by stage; for counts and instructions the screen includes the fresh processes.
-    """
-    screen = compare_sides(*processes(SCREEN), rule)
-    if not is_suspect(screen, rule):
-        return {SCREEN: screen}
-    if rule.metric != Metric.TIME:
-        return {SCREEN: compare_sides(*processes(SCREEN, CONFIRM), rule)}
-    fresh = processes(CONFIRM)
-    if not all(fresh):  # in a file that is judged by another rule, no fresh process ran
-        return {SCREEN: screen}
-    return {SCREEN: screen, CONFIRM: compare_sides(*fresh, rule, CONFIRM_LEVEL, screen.tripped())}
-
-
-def judge(rule: Rule, stages: Mapping[str, Stage]) -> list[RowVerdict]:
-    """Judge all rows of a run.
-
-    Times that tripped are judged on the fresh processes of the confirmation, with p values adjusted by
-    Hochberg's method over all rows that tripped. All other rows are judged on the screen.
-    """
-    screen = stages[SCREEN]
-    last = stages.get(CONFIRM) if rule.metric == Metric.TIME else screen
-    found = [row for row in screen.tripped() if last and row in last.rows]
-    adjusted = dict(zip(found, hochberg([last.rows[row].p for row in found] if last else []), strict=True))
-    verdicts = []
-    for row, difference in screen.rows.items():
-        if row.state == CALLS_PER_STEP and difference.is_tripped:
-            verdicts.append(RowVerdict(row, Verdict.CHANGED, difference.change))
-        elif last and row in adjusted:
-            verdict = last.rows[row].judged(adjusted[row])
-            verdicts.append(_row_verdict(rule, row, last, verdict, len(found)))
-        elif difference.is_tripped:
-            remedy = "it tripped, and was not confirmed"
-            verdicts.append(RowVerdict(row, Verdict.INCONCLUSIVE, difference.change, remedy))
-        else:
-            verdicts.append(_row_verdict(rule, row, screen, Verdict.PASSED))
-    return [*map(partial(_explained, rule, {one.row: one for one in verdicts}), verdicts), *screen.absent]
+def judge(rule: Rule, found: Comparison) -> list[RowVerdict]:
+    """Judge all rows of a comparison."""
+    verdicts = {row: _row_verdict(rule, row, found) for row in found.rows}
+    return [*(_explained(rule, verdicts, one) for one in verdicts.values()), *found.absent]
 
 
 def _ends(one: RowVerdict) -> tuple[float, float]:
@@ -347,32 +321,29 @@ def _explained(rule: Rule, verdicts: Mapping[RowId, RowVerdict], one: RowVerdict
     return replace(one, verdict=Verdict.PASSED, remedy=remedy)
 
 
-def _row_verdict(rule: Rule, row: RowId, stage: Stage, verdict: Verdict, tripped: int = 0) -> RowVerdict:
-    """Return the verdict of a row in a stage, with a remedy; a contaminated stage makes it contaminated."""
-    remedy = ""
-    if stage.is_contaminated and stage.control is not None:
+def _row_verdict(rule: Rule, row: RowId, found: Comparison) -> RowVerdict:
+    """Return the verdict of a row, with a remedy; a shift of plain tensors makes it contaminated."""
+    difference, remedy = found.rows[row], ""
+    verdict, is_time = difference.verdict, rule.metric == Metric.TIME
+    if row.state == CALLS_PER_STEP and verdict is not Verdict.PASSED:
+        verdict = Verdict.CHANGED
+    elif found.is_contaminated and found.control is not None:
         verdict = Verdict.CONTAMINATED
-        because = RUN_AGAIN if rule.metric == Metric.TIME else OTHER_BUILD
-        remedy = f"plain tensors shifted by {percent(stage.control):+.1f} %: {because}"
+        because = RUN_AGAIN if is_time else OTHER_BUILD
+        remedy = f"plain tensors shifted by {percent(found.control):+.1f} %: {because}"
+    elif is_time and difference.is_undecided and found.pairs < rule.most_pairs:
+        verdict, remedy = (
+            Verdict.INCONCLUSIVE,
+            f"{plural(found.pairs, 'pair')} cannot decide it: compare again",
+        )
     elif verdict is Verdict.REGRESSED:
         remedy = FIND_IT[rule.metric]
+    elif verdict is Verdict.INCONCLUSIVE and is_time:
+        remedy = "too noisy to tell: more --confirm, or a quieter machine"
     elif verdict is Verdict.INCONCLUSIVE:
         remedy = "it varies from process to process: fix what is random, or --confirm more"
-        if rule.metric == Metric.TIME:
-            remedy = _remedy_for_noise(tripped, stage.processes)
-    return RowVerdict(row, verdict, stage.rows[row].change, remedy)
-
-
-def _remedy_for_noise(rows: int, processes: int) -> str:
-    """Return the remedy for inconclusive rows: more processes, if so few could never confirm a row.
-
-    The smallest p-value of a rank test is 1 / C(2n, n) for n processes per side; Hochberg's method multiplies
-    it by at most the number of rows.
-    """
-    needed = next(n for n in itertools.count(1) if rows / math.comb(2 * n, n) <= CONFIRM_LEVEL)
-    if processes >= needed:
-        return "too noisy to tell: more --confirm, or a quieter machine"
-    return f"so few processes cannot confirm {plural(rows, 'row')}: --confirm {needed}"
+    remedy = "; ".join(filter(None, (difference.note, remedy)))
+    return RowVerdict(row, verdict, difference.change, remedy)
 
 
 def percent(shift: float) -> float:

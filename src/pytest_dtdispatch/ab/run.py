@@ -10,25 +10,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_dtdispatch.ab.answer import CONTROL, Answer, AnswerKind, Variable
 from pytest_dtdispatch.ab.process import Arm, Versions, interpreter, probe, run_pytest
-from pytest_dtdispatch.ab.rule import (
-    CONFIRM,
-    PROFILE,
-    SCREEN,
-    Metric,
-    Rule,
-    Sides,
-    Stage,
-    compare_sides,
-    compare_stages,
-    is_suspect,
-    judge,
-)
+from pytest_dtdispatch.ab.rule import Comparison, Metric, Rule, Sides, compare, is_undecided, judge
 from pytest_dtdispatch.ab.worktrees import import_from_checkout, workspace, worktrees
 from pytest_dtdispatch.core.files import checked_target, read_json, write_atomic
 from pytest_dtdispatch.core.plain_data import decode, encode, select
@@ -41,21 +28,21 @@ from pytest_dtdispatch.report.screen import is_watched, say, shown_progress
 
 # Pytest runs of one sample. Counting repeats no call, so a second run proves which calls hit.
 PYTEST_RUNS: Mapping[Metric, Mapping[AnswerKind, tuple[str, ...]]] = {
-    Metric.TIME: {AnswerKind.TIMES: ("--dtdispatch-rounds=20", "--dtdispatch-repeat=30")},
+    Metric.TIME: {AnswerKind.TIMES: ("--dtdispatch-rounds=40", "--dtdispatch-repeat=10")},
     Metric.COUNTS: {
         AnswerKind.COUNTS: ("--dtdispatch-metric=counts",),
         AnswerKind.PROOFS: ("--dtdispatch-metric=time", "--dtdispatch-rounds=1", "--dtdispatch-repeat=2"),
     },
     Metric.INSTRUCTIONS: {AnswerKind.INSTRUCTIONS: ("--dtdispatch-metric=instructions",)},
 }
-# 10 signatures, each with 20 misses, 600 hits, and plain ops in each pass.
+# 10 signatures.
 DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core")
 # For rows whose instructions differ: a profile of one takes about 10 s, and its counts are not judged.
 PROFILING = ("-odtdispatch_profile=true", "--dtdispatch-rounds=1", "--dtdispatch-repeat=1")
 ONE_SIDE = "interrupted before both sides had measured it"
 TOO_FEW = "interrupted before enough processes had measured it"
 MAX_SHARE = 10.0  # maximum of floors and of the control: 1000 %
-FORMAT, VERSION = "pytest-dtdispatch ab", 4
+FORMAT, VERSION = "pytest-dtdispatch ab", 5
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.CHANGED)
 Pair = tuple[str, str]  # names of two compared sides
 
@@ -68,7 +55,6 @@ class Request:
         pythons: interpreters: a base and a head, or several; all others are compared with the first.
         revisions: commits of the base and the head; empty if interpreters are compared.
         arguments: arguments of pytest; the built-in suite if empty.
-        passes: number of passes over all tests in each process.
         rule: metric, number of processes and thresholds.
         install: whether each commit is installed into its own folder.
         labels: names of sides in reports.
@@ -77,7 +63,6 @@ class Request:
     pythons: tuple[str, ...]
     revisions: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
-    passes: int = 5
     rule: Rule = field(default_factory=Rule)
     install: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -103,11 +88,11 @@ class Request:
 
 @dataclass(frozen=True)
 class ProcessSample(Answer):
-    """A sample of a side in a stage, measured by one fresh process, or one for each pytest run."""
+    """A sample of a side, measured by one fresh process, or one for each pytest run."""
 
-    stage: str = ""
     side: str = ""
     seconds: float = 0.0  # including process start
+    is_profile: bool = False  # whether it profiled rows, and is not judged
 
 
 @dataclass(frozen=True)
@@ -118,18 +103,21 @@ class Run:
     sides: Mapping[str, Versions]
     processes: tuple[ProcessSample, ...] = ()
 
-    def values(self, pair: Pair, *stages: str) -> Sides:
-        """Return the values of two sides in some stages."""
-        processes = [process for process in self.processes if process.stage in stages]
-        base, head = ([p.values for p in processes if p.side == side] for side in pair)
+    def samples(self, side: str) -> tuple[ProcessSample, ...]:
+        """Return the judged samples of a side."""
+        return tuple(one for one in self.processes if one.side == side and not one.is_profile)
+
+    def values(self, pair: Pair) -> Sides:
+        """Return the values of all judged samples of two sides."""
+        base, head = ([one.values for one in self.samples(side)] for side in pair)
         return base, head
 
 
 @dataclass(frozen=True)
 class PairResult:
-    """Result of comparing two sides: stages, and a verdict for each row."""
+    """Result of comparing two sides, with a verdict for each row; no comparison if one side has no sample."""
 
-    stages: Mapping[str, Stage]
+    comparison: Comparison | None
     verdicts: Sequence[RowVerdict]
 
 
@@ -141,23 +129,37 @@ def each_verdict(found: Results) -> list[tuple[Pair, RowVerdict]]:
     return [(pair, one) for pair, compared in found.items() for one in compared.verdicts]
 
 
-def interleaved(sides: Sequence[str], rounds: int) -> tuple[str, ...]:
-    """Return the side of each process: all sides in each round, in reverse order every second round.
+def next_round(run: Run) -> tuple[str, ...]:
+    """Return the sides that run next, in order; empty if every row is decided, or no pairs are left.
 
-    A machine that slows down at a constant rate then slows down all sides equally.
+    Every second round is in reverse order: a machine that slows down at a constant rate then slows down all
+    sides equally. Further rounds have only sides with undecided rows. Whether counts and instructions need
+    further rounds depends on their first ones.
 
     Example:
-        >>> interleaved(("base", "head"), 3)
-        ('base', 'head', 'head', 'base', 'base', 'head')
+        >>> next_round(Run(Request(("old", "new")), {}))
+        ('base', 'head')
     """
-    return tuple(side for turn in range(rounds) for side in (sides if turn % 2 == 0 else sides[::-1]))
+    rule, sides = run.request.rule, run.request.sides
+    rounds = len(run.samples(sides[0]))
+    if rounds >= rule.pairs:
+        judged = None if rule.metric == Metric.TIME else rule.pairs
+        undecided: set[str] = set()
+        for pair in run.request.pairs if rounds < rule.most_pairs else ():
+            base, head = run.values(pair)
+            if is_undecided(compare(base[:judged], head[:judged], rule), rule):
+                undecided.update(pair)
+        sides = tuple(side for side in sides if side in undecided)
+    return sides if rounds % 2 == 0 else sides[::-1]
 
 
 def judge_pairs(run: Run) -> Results:
     """Judge the samples of a complete run."""
-    rule = run.request.rule
-    stages = {pair: compare_stages(rule, partial(run.values, pair)) for pair in run.request.pairs}
-    return {pair: PairResult(of_pair, judge(rule, of_pair)) for pair, of_pair in stages.items()}
+    results = {}
+    for pair in run.request.pairs:
+        found = compare(*run.values(pair), run.request.rule)
+        results[pair] = PairResult(found, judge(run.request.rule, found))
+    return results
 
 
 def judge_interrupted(run: Run) -> Results:
@@ -169,24 +171,21 @@ def judge_interrupted(run: Run) -> Results:
 
 
 def _judge_begun(run: Run, pair: Pair) -> PairResult:
+    """Judge the samples of two sides of an interrupted run."""
     rule = run.request.rule
-    base, head = run.values(pair, SCREEN)
+    base, head = run.values(pair)
     if not base or not head:
         begun = dict.fromkeys(row for values in (*base, *head) for row in values if row.state != CONTROL)
-        return PairResult({}, [RowVerdict(row, Verdict.INCONCLUSIVE, None, ONE_SIDE) for row in begun])
-    is_exact = rule.metric == Metric.COUNTS
-    is_screened = len(base) + len(head) == 2 * rule.pairs
-    is_confirmed = sum(map(len, run.values(pair, CONFIRM))) == 2 * rule.confirm
-    ran = run.processes if is_exact or is_confirmed else [p for p in run.processes if p.stage == SCREEN]
-    stages = compare_stages(rule, partial(replace(run, processes=tuple(ran)).values, pair))
-    verdicts = judge(rule, stages)
-    if not is_exact and not is_confirmed:
-        rows = {*(stages[SCREEN].tripped() if is_screened else stages[SCREEN].rows)}
-        verdicts = [
-            replace(one, verdict=Verdict.INCONCLUSIVE, remedy=TOO_FEW) if one.row in rows else one
-            for one in verdicts
-        ]
-    return PairResult(stages, verdicts)
+        return PairResult(None, [RowVerdict(row, Verdict.INCONCLUSIVE, None, ONE_SIDE) for row in begun])
+    found = compare(base, head, rule)
+    few = {row for row, one in found.rows.items() if one.is_undecided or found.pairs < rule.pairs}
+    if rule.metric == Metric.COUNTS or found.pairs >= rule.most_pairs:
+        few.clear()
+    verdicts = [
+        replace(one, verdict=Verdict.INCONCLUSIVE, remedy=TOO_FEW) if one.row in few else one
+        for one in judge(rule, found)
+    ]
+    return PairResult(found, verdicts)
 
 
 class Measured(NamedTuple):
@@ -213,7 +212,7 @@ def measure_run(request: Request, time_limit_s: float, output: Path | None) -> M
         runner = Runner(Run(request, sides), ready, folder, time_limit_s, output)
         is_interrupted = False
         try:
-            found = runner.run_stages()
+            found = runner.run_rounds()
         except KeyboardInterrupt:
             found, is_interrupted = judge_interrupted(runner.run), True
         runner.write(found)
@@ -265,52 +264,52 @@ class Runner:
     output: Path | None
     profiled: Sequence[RowId] = ()
 
-    def run_stages(self) -> Results:
-        """Run the processes of all stages, and judge their samples."""
-        request, rule = self.run.request, self.run.request.rule
+    def run_rounds(self) -> Results:
+        """Run processes until every row is decided, and judge their samples."""
+        rule, sides = self.run.request.rule, self.run.request.sides
         if rule.metric == Metric.INSTRUCTIONS:  # each takes minutes
-            sides = len(request.sides)
-            more = f"up to {sides * (rule.confirm + 1)} more if a row differs"
-            say(f"{sides * rule.pairs} processes count instructions, and {more}", stream=sys.stderr)
-        self.run_stage(SCREEN, request.sides, rule.pairs)
-        screens = {pair: compare_sides(*self.run.values(pair, SCREEN), rule) for pair in request.pairs}
-        suspects = {side for pair, screen in screens.items() if is_suspect(screen, rule) for side in pair}
-        self.run_stage(CONFIRM, [side for side in request.sides if side in suspects], rule.confirm)
+            more = f"up to {len(sides) * (rule.confirm + 1)} more if a row differs"
+            say(f"{len(sides) * rule.pairs} processes count instructions, and {more}", stream=sys.stderr)
+        while order := next_round(self.run):
+            self.run_round(order)
         found = judge_pairs(self.run)
         if rule.metric == Metric.INSTRUCTIONS and (rows := _most_changed(found)):
-            self.profile(rows, [side for side in request.sides if side in suspects])
+            self.profile(rows)
         return found
 
-    def profile(self, rows: Sequence[RowId], sides: Sequence[str]) -> None:
-        """Profile rows on some sides; a failure of profiling does not change the verdicts of the run."""
+    def profile(self, rows: Sequence[RowId]) -> None:
+        """Profile rows on sides that differ; a failure of profiling does not change the verdicts."""
         self.profiled, judged = rows, self.run
         try:
-            self.run_stage(PROFILE, sides, 1)
+            self.run_round(_confirmed_sides(self.run))
         except ProcessError as error:
             self.run = judged
             say(f"functions are unknown: {error}", stream=sys.stderr)
 
-    def run_stage(self, stage: str, sides: Sequence[str], rounds: int) -> None:
-        """Run the processes of a stage, and write the file before each of them."""
-        order = interleaved(sides, rounds)
-        seconds: list[float] = []
-        left = ""
+    def run_round(self, sides: Sequence[str]) -> None:
+        """Run one process of each side, and write the file before each of them."""
+        rule, ran = self.run.request.rule, len(self.run.processes)
+        planned = max(len(sides) * rule.pairs, ran + len(sides))
+        is_slow = rule.metric == Metric.INSTRUCTIONS
         with shown_progress():
-            for number, side in enumerate(order, 1):
+            for number, side in enumerate(sides, ran + 1):
                 self.write({})
-                process = f"{stage}: process {number} of {len(order)} ({side})"
-                show_progress("{}{}", process, left)
-                sample = self.sample(self.arms[side], stage)
+                process = f"{'profile: ' if self.profiled else ''}process {number} of {planned} ({side})"
+                show_progress("{}{}", process, self.time_left(planned))
+                sample = self.sample(self.arms[side])
                 self.run = replace(self.run, processes=(*self.run.processes, sample))
-                seconds.append(sample.seconds)
-                remaining = statistics.mean(seconds) * (len(order) - number)
-                left = f", about {remaining:.0f} s left" if remaining else ""
-                is_first = self.run.request.rule.metric == Metric.INSTRUCTIONS and number == 1
-                if is_first or not is_watched(sys.stderr.isatty()):
+                if (is_slow and number == 1) or not is_watched(sys.stderr.isatty()):
                     show_progress(NOTHING)
-                    say(f"{process} took {sample.seconds:.1f} s{left}", stream=sys.stderr)
+                    took = f"{process} took {sample.seconds:.1f} s"
+                    say(f"{took}{self.time_left(planned)}", stream=sys.stderr)
 
-    def sample(self, arm: Arm, stage: str) -> ProcessSample:
+    def time_left(self, planned: int) -> str:
+        """Estimate the duration of the remaining processes; empty if unknown or 0."""
+        seconds = [one.seconds for one in self.run.processes]
+        remaining = statistics.mean(seconds) * (planned - len(seconds)) if seconds else 0
+        return f", about {remaining:.0f} s left" if remaining else ""
+
+    def sample(self, arm: Arm) -> ProcessSample:
         """Run the processes of one sample of a side."""
         request, variables = self.run.request, self._variables(arm.name)
         merged: dict[str, Any] = {"values": {}, "details": {}, "lines": {}, "absent": {}}
@@ -322,17 +321,18 @@ class Runner:
             for name, values in merged.items():
                 values |= getattr(answer, name)
         seconds = time.monotonic() - start
-        # A failed test has values of fewer passes than on other sides.
+        # A failed test may have values of its first calls.
         absent = [row for row in merged["absent"] if row.state is None]
         values = merged.pop("values")
         rows = [row for row in values if not any(each.contains(row) for each in absent)]
         values = {row: values[row] for row in rows}
-        if not values:
+        if all(row.state == CONTROL for row in values):
             no_calls = "no test of it makes calls on DTensors through the dtdispatch fixture"
             reason = next(("{}: {}".format(*each) for each in merged["absent"].items()), no_calls)
             raise ProcessError(f"{arm}: measured nothing: {reason}; log: {self.folder / f'{arm.name}.log'}")
+        is_profile = bool(self.profiled)
         return ProcessSample(
-            values, **merged, folders=answer.folders, stage=stage, side=arm.name, seconds=seconds
+            values, **merged, folders=answer.folders, side=arm.name, seconds=seconds, is_profile=is_profile
         )
 
     def _variables(self, side: str) -> dict[str, str]:
@@ -343,8 +343,7 @@ class Runner:
         the environment varies with the sample (Mytkowicz et al., 2009,
         https://doi.org/10.1145/1508244.1508275).
         """
-        passes, tests = str(self.run.request.passes), json.dumps([row.test for row in self.profiled])
-        variables: dict[str, str] = {Variable.PASSES: passes, Variable.ONLY: tests}
+        variables: dict[str, str] = {Variable.ONLY: json.dumps([row.test for row in self.profiled])}
         if len(self.run.sides) > 2:
             variables[Variable.GO_ON] = "1"
         if self.run.request.rule.metric == Metric.INSTRUCTIONS:
@@ -395,11 +394,15 @@ def read_ab_run(path: Path) -> Run:
     return run
 
 
+def _confirmed_sides(run: Run) -> list[str]:
+    """Return the sides that ran more than the first rounds."""
+    return [side for side in run.request.sides if len(run.samples(side)) > run.request.rule.pairs]
+
+
 def _check_complete(run: Run) -> None:
     """Check that the values of a run are valid, and that it has all its processes, in order."""
     rule, sides = run.request.rule, run.request.sides
-    if min(rule.pairs, rule.confirm, run.request.passes) < 1:
-        raise ValueError("pairs, confirm and passes are at least 1")
+    rule.check_pairs()
     for name in ("floor_hit", "floor_miss", "control", "threshold"):
         share = getattr(rule, name)
         if not (0 < share <= MAX_SHARE or (name == "control" and share == 0)):
@@ -409,14 +412,16 @@ def _check_complete(run: Run) -> None:
     values = [value for process in run.processes for value in process.values.values()]
     if rule.metric != Metric.COUNTS and not all(value > 0 for value in values):
         raise ValueError(f"{rule.metric} of {min(values)!r}")
-    fresh = {process.side for process in run.processes if process.stage == CONFIRM}
-    suspects = [side for side in sides if side in fresh]
-    stages = [(SCREEN, sides, rule.pairs), *([(CONFIRM, suspects, rule.confirm)] if suspects else ())]
-    stages += [(PROFILE, suspects, 1)] if any(each.stage == PROFILE for each in run.processes) else []
-    # Compare numbers first: a corrupt one might need more memory than there is.
-    is_complete = len(run.processes) == sum(len(of_stage) * rounds for _, of_stage, rounds in stages)
-    if not is_complete or [(process.stage, process.side) for process in run.processes] != [
-        (stage, side) for stage, of_stage, rounds in stages for side in interleaved(of_stage, rounds)
-    ]:
-        rounds_text = f"{rule.pairs} pairs, and of {rule.confirm} fresh ones where something tripped"
-        raise ValueError(f"it is incomplete or modified: its processes are not those of {rounds_text}")
+    judged = tuple(one for one in run.processes if not one.is_profile)
+    replayed = replace(run, processes=())
+    while order := next_round(replayed):
+        ran = judged[: len(replayed.processes) + len(order)]
+        if tuple(one.side for one in ran[len(replayed.processes) :]) != order:
+            break
+        replayed = replace(run, processes=ran)
+    profiles = run.processes[len(judged) :]
+    is_profiled = all(one.is_profile for one in profiles)
+    expected = _confirmed_sides(run) if profiles else []
+    if replayed.processes != judged or order or not is_profiled or [one.side for one in profiles] != expected:
+        most = f"{rule.pairs} pairs, and of at most {rule.most_pairs} where a row was undecided"
+        raise ValueError(f"it is incomplete or modified: its processes are not those of {most}")

@@ -1,13 +1,8 @@
-"""Plugin of a process of an A/B run: ``pytest -p pytest_dtdispatch.plugin.ab_process``.
-
-If times are measured, all tests run in several passes, so that a short slowdown of the machine affects only
-one pass of a row.
-"""
+"""Plugin of a process of an A/B run: ``pytest -p pytest_dtdispatch.plugin.ab_process``."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from collections.abc import Iterator
@@ -30,16 +25,12 @@ from pytest_dtdispatch.plugin.ranks import WRITES, reason_of
 from pytest_dtdispatch.plugin.resolve import row_nodeid, run_settings
 from pytest_dtdispatch.plugin.settings import SETTINGS
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, Sampler
-from pytest_dtdispatch.stats.intervals import quietest_block
 from pytest_dtdispatch.steps.model import COUNTS, Steps
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.session import Session
 
-# Number of blocks per pass and row. At 20 rounds, a block has one miss or 30 hits, and takes a few
-# milliseconds: a machine that is never quiet for a whole pass may be quiet for a block.
-BLOCKS = 20
-CALLS, LAYOUTS = 30, 4  # of the control: calls per block, and layouts of the method cache over all blocks
+CALLS, LAYOUTS = 300, 4  # of each op of the control: calls in a layout of the method cache, and layouts
 MOST_CALLS = 2_000  # maximum of recorded calls; those that only one side has are listed
 # Checkout of a process that measures a commit. Other plugins may import packages before any hook runs.
 COMMIT = decode(Checkout, json.loads(text)) if (text := os.environ.get(Variable.CHECKOUT)) else None
@@ -61,14 +52,14 @@ def absences(record: TestRecord) -> Iterator[tuple[RowId, str]]:
 
 
 def times(record: TestRecord) -> Iterator[tuple[RowId, float]]:
-    """Yield the minimum of the block medians of every state.
+    """Yield the figure of every state.
 
-    Interference only increases times, for seconds at a time, so that the minimum over many short blocks is
-    the most stable value of a process (Chen and Revels, 2016, https://arxiv.org/abs/1608.04295).
+    Interference only increases times, so that the least sample is the most stable value of a process (Chen
+    and Revels, 2016, https://arxiv.org/abs/1608.04295).
     """
     for row, measurement, samples in record.times():
         if not measurement.figures.tracers:
-            yield row, quietest_block(samples.ns, BLOCKS, least=1)
+            yield row, samples.figure
 
 
 def counts(record: TestRecord) -> Iterator[tuple[RowId, float]]:
@@ -114,23 +105,26 @@ def instructions(record: TestRecord) -> Iterator[tuple[RowId, float]]:
                 yield RowId(record.test, row.label, samples.state), Count(samples.figure, 1, lines)
 
 
-def control(sampler: Sampler) -> Iterator[tuple[RowId, float]]:
-    """Measure six ops on plain tensors, with the numbers of calls and blocks of hits."""
+def control(sampler: Sampler) -> dict[RowId, float]:
+    """Measure six ops on plain tensors; the value of an op is its least sample."""
     import torch
 
     aten, a, b = torch.ops.aten, torch.ones(16, 8, device="cpu"), torch.ones(8, 8, device="cpu")
     binary = [(op, (a, a)) for op in (aten.add.Tensor, aten.mul.Tensor)]
     unary = [(op, (a,)) for op in (aten.relu.default, aten.sum.default, aten.clone.default)]
     meter = sampler.meter
-    for op, args in (*binary, *unary, (aten.mm.default, (a, b))):
-        readings = []
-        for _ in range(LAYOUTS):
-            sampler.refresh()
-            for _ in range(BLOCKS * CALLS // LAYOUTS):
+    least: dict[RowId, float] = {}
+    for _ in range(LAYOUTS):
+        sampler.refresh()
+        for op, args in (*binary, *unary, (aten.mm.default, (a, b))):
+            readings = []
+            for _ in range(CALLS):
                 begun = meter.begin()
                 op(*args)
                 readings.append(meter.end() - begun)
-        yield RowId(CONTROL, str(op), CONTROL), quietest_block(readings, BLOCKS, least=1)
+            row = RowId(CONTROL, str(op), CONTROL)
+            least[row] = min(least.get(row, readings[0]), *readings)
+    return least
 
 
 VALUES = {
@@ -141,19 +135,18 @@ VALUES = {
 }
 
 
-class Passes:
-    """Plugin object that runs all tests in several passes, and then writes the answer.
+class Measuring:
+    """Plugin object that runs all tests, and then writes the answer.
 
     Args:
         kind: kind of the answer.
-        goes_on: whether failed or skipped tests are excluded from later passes, with the reason; if not, the
-            run stops after a pass with a failure.
+        goes_on: whether failed or skipped tests are absent, with the reason, and do not fail the session.
         sampler: sampler of the control; None if counts are compared.
     """
 
     def __init__(self, kind: AnswerKind, goes_on: bool, sampler: Sampler | None) -> None:
         self._kind, self._goes_on, self._sampler = kind, goes_on, sampler
-        self._count, self._output = int(os.environ[Variable.PASSES]), Path(os.environ[Variable.OUTPUT])
+        self._output = Path(os.environ[Variable.OUTPUT])
         self._values: dict[RowId, float] = {}
         self._details: dict[RowId, tuple[str, ...]] = {}
         self._lines: dict[RowId, tuple[str, ...]] = {}
@@ -172,27 +165,27 @@ class Passes:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        """Run all passes over the tests; stop after a pass with a failure."""
+        """Run the tests, then measure the control, and write the answer."""
         measuring: Session | None = session.config.pluginmanager.get_plugin("dtdispatch-session")
         if self._refuse_other_code():
             session.testsfailed = 0  # tests of another commit may not even import
             return True
-        self._exclude_failed(session)
+        if self._goes_on:
+            session.testsfailed = 0  # files that cannot be imported are absent
         if tests := json.loads(os.environ.get(Variable.ONLY, "[]")):
             session.items[:] = [item for item in session.items if row_nodeid(item) in tests]
         if session.testsfailed or session.config.option.collectonly or measuring is None:
             return None
         main: Any = session.config.pluginmanager.get_plugin("main")
-        for _ in range(self._count):
-            main.pytest_runtestloop(session)
-            self._exclude_failed(session)
-            for record in measuring.results.records.values():
-                self._add(record)
-            if self._sampler and self._values:
-                for row, value in control(self._sampler):
-                    self._values[row] = min(value, self._values.get(row, math.inf))
-            if session.testsfailed:
-                break
+        main.pytest_runtestloop(session)
+        if self._goes_on:
+            session.testsfailed = 0
+            absent = [item for item in session.items if item.nodeid in self._why]
+            self._absent |= {RowId(row_nodeid(item)): self._why[item.nodeid] for item in absent}
+        for record in measuring.results.records.values():
+            self._add(record)
+        if self._sampler and self._values:
+            self._values |= control(self._sampler)
         if not self._refuse_other_code():
             folders = COMMIT.import_folders(module_files(sys.modules)) if COMMIT else ()
             self._write(Answer(self._values, self._details, self._lines, self._absent, tuple(folders)))
@@ -209,24 +202,16 @@ class Passes:
         write_atomic(self._output, json.dumps(encode(answer)))
 
     def _add(self, record: TestRecord) -> None:
-        """Add the results of a test in the last pass; the value of a row is the minimum over all passes."""
+        """Add the results of a test; of rows with one name, the least value counts."""
         if self._kind in (AnswerKind.TIMES, AnswerKind.INSTRUCTIONS):
             self._absent |= absences(record)
         if self._kind is AnswerKind.COUNTS:
             self._lines |= dict(source_lines(record))
         for row, value in VALUES[self._kind](record):
-            self._values[row] = min(float(value), self._values.get(row, math.inf))
+            self._values[row] = min(float(value), self._values.get(row, value))
             if isinstance(value, Count) and value.details:
                 lines = value.details[: MOST_CALLS if row.state == CALLS_PER_STEP else MOST_LISTED]
                 self._details[row] = tuple(line[:500] for line in lines)
-
-    def _exclude_failed(self, session: pytest.Session) -> None:
-        """Exclude tests without a result from later passes, and let the session continue."""
-        if self._goes_on:
-            absent = [item for item in session.items if item.nodeid in self._why]
-            self._absent |= {RowId(row_nodeid(item)): self._why[item.nodeid] for item in absent}
-            session.items[:] = [item for item in session.items if item not in absent]
-            session.testsfailed = 0
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-benchmark is configured
@@ -253,7 +238,7 @@ def pytest_configure(config: pytest.Config) -> None:
     goes_on = bool(os.environ.get(Variable.GO_ON))
     config.option.continue_on_collection_errors |= goes_on
     sampler = SAMPLERS[metric] if kind in (AnswerKind.TIMES, AnswerKind.INSTRUCTIONS) else None
-    register(config, Passes(kind, goes_on, sampler), "dtdispatch-passes")
+    register(config, Measuring(kind, goes_on, sampler), "dtdispatch-measuring")
 
 
 def outcome_text(report: pytest.CollectReport | pytest.TestReport) -> str:
