@@ -30,7 +30,7 @@ import pytest_dtdispatch
 
 FOLDER = str(Path(pytest_dtdispatch.__file__).parent) + os.sep
 OP = {"OpOverload", "OpCall", "Signature", "Subject", "RanOp", "Samples", "Figures", "Measurement", "Table"}
-VERDICT = {"StateRow", "RowVerdict", "Judgement"}
+VERDICT = {"TimedRow", "RowVerdict", "Judgement"}
 UNCOUNTED = ("core", "torchapi", "plugin/pytest_benchmark")
 LOOKED_AT = 4  # elements of a list, tuple or dictionary: the others are of the same types
 TEST = """

@@ -47,7 +47,7 @@ from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
 from pytest_dtdispatch.replay.capture import SignatureCapture
-from pytest_dtdispatch.rounds.plan import FEWEST, Plan
+from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
 from tests.models.watching import (
@@ -59,7 +59,7 @@ from tests.models.watching import (
 )
 
 STEPS, TOKENS, SHOWN = 3, 6, 30
-PLAN, DEFAULT = Plan(rounds=1, repeat=2), Plan(fewest=FEWEST)
+PLAN, DEFAULT = Plan(rounds=1, repeat=2), Plan()
 EMBEDDING = ("embedding.default",)  # no other measured op clears what its repetitions leave
 
 Open = Callable[[], AbstractContextManager[Any]]

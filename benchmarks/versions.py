@@ -2,7 +2,7 @@
 
 ``python benchmarks/versions.py OLD/bin/python NEW/bin/python ...`` compares each interpreter with the one
 before it, by ``dtdispatch ab`` over the ops of ``suite.ab_ops``. It prints times of hits and misses, with an
-arrow if new processes confirmed a change. Two interpreters take five minutes. Arguments after ``--`` are
+arrow if a row changed. Two interpreters take two minutes. Arguments after ``--`` are
 passed to ``dtdispatch ab``.
 
 A third table has a step of 16 FSDP2 groups that only hits: the median of processes that alternate between
