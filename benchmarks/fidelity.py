@@ -144,8 +144,8 @@ def least(turns: Sequence[Figures]) -> Figures:
 
 def ops(owner: ProcessGroupOwner) -> dict[str, Callable[[], Any]]:
     """Return eight ops by name on a mesh of one dimension, and three on larger meshes."""
-    mesh = owner.mesh(MeshSpec((4,), "cpu", "fake"))
-    two, three = (owner.mesh(MeshSpec(shape, "cpu", "fake")) for shape in ((2, 4), (2, 2, 2)))
+    shapes = ((2, 4), (2, 2, 2), (4,))  # the largest first, as all are of one process group
+    two, three, mesh = (owner.mesh(MeshSpec(shape, "cpu", "fake")) for shape in shapes)
     a = distribute_tensor(torch.rand(512, 512), mesh, [Shard(0)])
     b = distribute_tensor(torch.rand(10, 10), mesh, [Replicate()])
     c = distribute_tensor(torch.rand(16, 16), two, [Shard(0), Shard(1)])
