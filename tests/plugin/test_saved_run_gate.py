@@ -337,6 +337,21 @@ def test_profiler_on_one_side_is_a_mismatch(
     )
 
 
+def test_process_of_ab_runs_no_test_again(
+    pytester: pytest.Pytester,
+    scripted: types.SimpleNamespace,
+    pauses: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    save(pytester, marker=HELD)
+    scripted.extra_ns = 5_000
+    monkeypatch.setenv("DTDISPATCH_AB_OUTPUT", str(pytester.path / "answer.json"))
+    pytester.makeini("[pytest]\naddopts = --benchmark-compare=0001")
+    run(pytester, *MEASURED, "-ppytest_dtdispatch.plugin.ab_process")
+    assert (pytester.path / "answer.json").exists()
+    assert not pauses
+
+
 # Different meshes and machines
 
 KINDS = (

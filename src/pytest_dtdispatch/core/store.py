@@ -115,13 +115,11 @@ class TestRecord:
 
     def fastest(self, earlier: TestRecord) -> TestRecord:
         """Return a record whose signatures and calls have the samples of the faster of two attempts."""
-        before = {(row.full_label, row.contains): row.figures for row in earlier.measured}
-        measured = [
-            replace(
-                row, figures=fastest(before.get((row.full_label, row.contains), row.figures), row.figures)
-            )
-            for row in self.measured
-        ]
+        rows = {(row.full_label, row.contains): row for row in earlier.measured}
+        measured = []
+        for row in self.measured:
+            before = rows.get((row.full_label, row.contains), row)
+            measured.append(replace(row, figures=fastest(before.figures, row.figures)))
         return replace(self, measured=tuple(measured))
 
     def with_earlier(self, earlier: TestRecord) -> TestRecord:

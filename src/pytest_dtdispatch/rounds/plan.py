@@ -218,13 +218,9 @@ class Schedule:
             return True
         return done < self.effort.passes and self.clock() + self._pass_ns <= self._deadline
 
-    def has_few_passes(self, done: int) -> bool:
-        """Return whether there are too few passes to be judged."""
-        return self.pace is None and done < min(self.plan.rounds, MIN_PASSES)
-
     def notes(self, done: int) -> tuple[str, ...]:
         """Return a note if the time limit left too few passes."""
-        if not self.has_few_passes(done):
+        if self.pace is not None or done >= min(self.plan.rounds, MIN_PASSES):
             return ()
         took_s, most_s = self._longest_ns / 1e9, self.plan.max_time_s
         here = f" ({took_s:.1f} s here)" if took_s > most_s else ""  # otherwise on another rank

@@ -67,7 +67,7 @@ class Rounds:
         self._sampler, self._meter = plan.sampler, plan.sampler.meter
         self._miss_meter = self._steady_meter = self._meter  # which also read CPU time if calls are long
         self._plan = plan
-        self._schedule = Schedule(plan, local is not None)
+        self._schedule: Schedule  # set by run()
         self._recorder = SampleRecorder(plan.sampler.unit)
         self._readers = caches.readers()
         self._hit_reader: Reader | None = None  # of the cache with the hits; None before the rehearsal
@@ -86,8 +86,9 @@ class Rounds:
         timed: Any = None
         with core_waits() as waits, closing(self._requests()) as requests:
             self._recorder.counts_waits = waits.is_counted
-            if self._sampler.clock is time.perf_counter_ns:  # other programs must not change the plan
-                self._schedule = Schedule(self._plan, self._local is not None, waits.clock)
+            is_wall_clock = self._sampler.clock is time.perf_counter_ns
+            clock = waits.clock if is_wall_clock else None  # other programs must not change the plan
+            self._schedule = Schedule(self._plan, self._local is not None, clock)
             while True:
                 try:
                     request = requests.send(timed)

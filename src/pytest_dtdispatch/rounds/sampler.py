@@ -136,5 +136,6 @@ def start_sampler(name: str) -> Sampler:
     return sampler
 
 
-is_fine = time.get_clock_info("thread_time").resolution <= 1e-6
-register_sampler(WallClock(cpu=time.thread_time_ns if is_fine else None))
+# A coarse clock, such as that of Windows, reads 0 for most calls.
+HAS_FINE_CPU_TIME = time.get_clock_info("thread_time").resolution <= 1e-6
+register_sampler(WallClock(cpu=time.thread_time_ns if HAS_FINE_CPU_TIME else None))
