@@ -205,7 +205,7 @@ def shard(mesh: DeviceMesh) -> Shard:
 def capture() -> Capture:
     """Return a function that runs a callable in a capture of few rounds and returns measurements by op."""
     from pytest_dtdispatch.rounds.plan import Plan
-    from tests.measuring.runs import captured
+    from tests.measured_runs import captured
 
     def run(body: Callable[[], Any], rounds: int = 2, repeat: int = 3) -> dict[str, Measurement]:
         results = captured(body, plan=Plan(rounds, repeat))

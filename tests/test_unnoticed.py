@@ -19,7 +19,7 @@ from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from tests.measuring.runs import captured
+from tests.measured_runs import captured
 from tests.probes import compiles_once_under_a_mode, needs_that
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("young_heap")]

@@ -32,7 +32,7 @@ from pytest_dtdispatch.replay.repeat import run_call
 from pytest_dtdispatch.report.document import Paragraph, Tone, View
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from tests.measuring.runs import Make
+from tests.measured_runs import Make
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 

@@ -20,7 +20,7 @@ from pytest_dtdispatch.replay.repeat import run_and_measure_call, run_call
 from pytest_dtdispatch.rounds.plan import Plan, Schedule
 from pytest_dtdispatch.rounds.sampler import Pace, WallClock
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from tests.measuring.runs import captured
+from tests.measured_runs import captured
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 

@@ -33,7 +33,6 @@ from pytest_dtdispatch.torchapi.collectives import collective_kind
 from pytest_dtdispatch.torchapi.observe import TENSOR_META
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import spec_type
-from tests.measuring.test_guard import in_thread
 from tests.probes import (
     DECOMPOSING,
     FSDP_WITHOUT_CUDA,
@@ -43,6 +42,7 @@ from tests.probes import (
     needs,
     needs_rule,
 )
+from tests.threads import in_thread
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
 

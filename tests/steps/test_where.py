@@ -18,7 +18,7 @@ from pytest_dtdispatch.steps.events import by_cause
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from tests.measuring.runs import Make
+from tests.measured_runs import Make
 
 pytestmark = pytest.mark.torch
 

@@ -20,7 +20,7 @@ from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.rounds.timing import no_op
 from pytest_dtdispatch.torchapi.ops import tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from tests.measuring.runs import NamingMode
+from tests.measured_runs import NamingMode
 from tests.probes import modes_add_detaches
 from tests.sweep import observe
 from tests.sweep.cases import Case, Sample, seed

@@ -17,7 +17,7 @@ from pytest_dtdispatch.torchapi.ops import (
     open_modes,
     without_outer_modes,
 )
-from tests.measuring.runs import NamingMode
+from tests.measured_runs import NamingMode
 
 pytestmark = pytest.mark.torch
 

@@ -17,9 +17,9 @@ from pytest_dtdispatch import DtDispatchError, StepWatch
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.torchapi.ops import open_modes
-from tests.measuring.runs import NamingMode
-from tests.measuring.test_guard import in_thread
+from tests.measured_runs import NamingMode
 from tests.steps.test_measure import on_mesh
+from tests.threads import in_thread
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
 

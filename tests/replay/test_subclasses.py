@@ -15,7 +15,7 @@ from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from tests.measuring.runs import NamingMode, captured
+from tests.measured_runs import NamingMode, captured
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 

@@ -16,10 +16,10 @@ from pytest_dtdispatch.comparing.scaling import run_and_measure_sizes
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.replay.repeat import run_call
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from tests.measuring.runs import FEW, measured_call
-from tests.measuring.test_guard import in_thread
+from tests.measured_runs import FEW, measured_call
 from tests.plugin_runs import ALONE, MEASURED
 from tests.probes import FSDP_WITHOUT_CUDA, fake_group_writes, has, on_a_fake_mesh
+from tests.threads import in_thread
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 

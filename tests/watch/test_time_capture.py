@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch import TimeCaptureMode, Timing
 from pytest_dtdispatch.errors import MeasurementError
-from tests.measuring.runs import Make
+from tests.measured_runs import Make
 
 pytestmark = pytest.mark.torch
 

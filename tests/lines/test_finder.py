@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from pytest_dtdispatch.core.events import CodePlace
 from pytest_dtdispatch.lines.finder import LineFinder, ModuleNames
 from pytest_dtdispatch.lines.wrappers import pass_over
-from tests.measuring.test_guard import in_thread
+from tests.threads import in_thread
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
 

@@ -24,7 +24,7 @@ from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.replay.repeat import LocalOps
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.torchapi.tensors import local_of
-from tests.measuring.runs import FEW, Make, measured_call
+from tests.measured_runs import FEW, Make, measured_call
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 

@@ -23,7 +23,7 @@ from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.rounds.rounds import NO_COUNTER_MOVED, NOT_PROPAGATED
 from tests.conftest import Capture
-from tests.measuring.runs import Make, NamingMode, captured
+from tests.measured_runs import Make, NamingMode, captured
 from tests.probes import NATIVE_CACHE, compiles_once_under_a_mode, needs, needs_rule, needs_that
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]

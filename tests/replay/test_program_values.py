@@ -24,7 +24,7 @@ from pytest_dtdispatch.rounds.timing import no_op
 from pytest_dtdispatch.steps.measure import run_and_count, shape_of
 from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from tests.measuring.runs import NamingMode, captured, measured_call
+from tests.measured_runs import NamingMode, captured, measured_call
 
 pytestmark = pytest.mark.torch
 

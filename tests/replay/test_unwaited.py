@@ -24,7 +24,7 @@ from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import wait_for
-from tests.measuring.runs import Make, measured_call
+from tests.measured_runs import Make, measured_call
 from tests.probes import needs
 
 pytestmark = [

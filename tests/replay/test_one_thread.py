@@ -19,7 +19,7 @@ from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, WallClock
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
-from tests.measuring.runs import Make, captured, measured_call
+from tests.measured_runs import Make, captured, measured_call
 from tests.probes import compiles_once_under_a_mode, needs_that
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]

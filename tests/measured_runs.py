@@ -1,4 +1,4 @@
-"""Helpers shared by tests of measuring: a call and a capture of few rounds, and a mode that records ops."""
+"""Helpers of tests that measure: a call and a capture of few rounds, and a mode that records ops."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from pytest_dtdispatch.rounds.rounds import PROPAGATED_AGAIN
 from pytest_dtdispatch.torchapi.ops import close_modes_opened_since, open_modes, tree_leaves
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of
-from tests.measuring.runs import Make, NamingMode, measured_call
+from tests.measured_runs import Make, NamingMode, measured_call
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 

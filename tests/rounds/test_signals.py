@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.rounds.signals import Signals, nothing_warned
-from tests.measuring.test_guard import in_thread
+from tests.threads import in_thread
 
 NUMBER = signal.SIGUSR1
 

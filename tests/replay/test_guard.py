@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pytest_dtdispatch.replay.guard import MeasurementLock, refuse_elsewhere
-
-
-def in_thread(body: Callable[[], object], name: str = "worker") -> list[BaseException]:
-    """Run a function in a named thread, join it, and return its exception."""
-    with ThreadPoolExecutor(1, name) as pool:
-        error = pool.submit(body).exception()
-    return [error] if error else []
+from tests.threads import in_thread
 
 
 def measure(label: str = "a capture is open") -> None:

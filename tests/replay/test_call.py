@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.replay.call import dtype_text, placement_text
 from tests.conftest import Capture
-from tests.measuring.runs import Make
+from tests.measured_runs import Make
 from tests.probes import has_rule
 
 pytestmark = pytest.mark.torch

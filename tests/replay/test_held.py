@@ -16,7 +16,7 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
-from tests.measuring.runs import FEW, Make
+from tests.measured_runs import FEW, Make
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 

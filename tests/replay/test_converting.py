@@ -18,7 +18,7 @@ from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.torchapi.tensors import wait_for
 from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
-from tests.measuring.runs import FEW, Make, captured
+from tests.measured_runs import FEW, Make, captured
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays", "young_heap")]
 

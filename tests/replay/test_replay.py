@@ -22,7 +22,7 @@ from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of
 from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
 from tests.conftest import Capture
-from tests.measuring.runs import FEW, Make, captured, measured_call
+from tests.measured_runs import FEW, Make, captured, measured_call
 from tests.sweep.observe import aliases, seen
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]

@@ -23,10 +23,10 @@ from pytest_dtdispatch.torchapi.observe import SLOW_PATH, observe_propagations
 from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
-from tests.measuring.runs import FEW, Make, captured
-from tests.measuring.test_guard import in_thread
+from tests.measured_runs import FEW, Make, captured
 from tests.plugin_runs import measure_source, text_of
 from tests.probes import SLOW_PATH_NAME, has, needs
+from tests.threads import in_thread
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
 
