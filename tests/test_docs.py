@@ -218,6 +218,6 @@ def test_links_to_pages_have_targets() -> None:
 
 @pytest.mark.parametrize("script", ["pictures.py", "code_size.py"])
 def test_generated_parts_of_pages_are_up_to_date(script: str) -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / script), "--check"]
+    command = [sys.executable, str(ROOT / "tools" / script), "--check"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert not ran.returncode, f"{ran.stdout}{ran.stderr}run: python benchmarks/{script}"
+    assert not ran.returncode, f"{ran.stdout}{ran.stderr}run: python tools/{script}"

@@ -50,7 +50,7 @@ def test_wheel_contains_only_the_package(built: dict[str, set[str]]) -> None:
 
 
 def test_sdist_can_build_and_test_the_package(built: dict[str, set[str]]) -> None:
-    folders = ("src", "tests", "docs", "benchmarks", "ci", ".github")
+    folders = ("src", "tests", "docs", "benchmarks", "tools", "ci", ".github")
     assert tracked(*folders) <= built["sdist"]
     assert {"pyproject.toml", "conftest.py", "noxfile.py", "action.yml"} <= built["sdist"]
     assert {"README.md", "LICENSE", "CHANGELOG.md"} <= built["sdist"]

@@ -1,4 +1,4 @@
-"""Count the lines of each tool of the package: ``python benchmarks/code_size.py [--write]``.
+"""Count the lines of each tool of the package: ``python tools/code_size.py [--write]``.
 
 It counts lines of code: no docstrings, comments, blank lines or imports. ``--write`` replaces the sentence in
 ``docs/architecture.md``; with ``--check`` the command fails if it is out of date.
@@ -84,7 +84,7 @@ def main() -> None:
     elif options.check and any(
         abs(new - old) > MAX_OFF for new, old in zip(numbers(now), numbers(found), strict=True)
     ):
-        sys.exit(f"{PAGE} has: {found}\nnow: {now}\nrun: python benchmarks/code_size.py --write")
+        sys.exit(f"{PAGE} has: {found}\nnow: {now}\nrun: python tools/code_size.py --write")
     print(now)
 
 

@@ -1,4 +1,4 @@
-"""Draw the picture of two budgets: ``python benchmarks/pictures.py``.
+"""Draw the picture of two budgets: ``python tools/pictures.py``.
 
 It is drawn from the output of a real run on the same page, so that both show the same figures.
 """

@@ -1,6 +1,6 @@
 """Print the files that one op passes on its way to the table, and one verdict on its way to the screen.
 
-``python benchmarks/call_path.py`` runs a test with one op in pytest, twice in this process, and traces
+``python tools/call_path.py`` runs a test with one op in pytest, twice in this process, and traces
 objects: the op's call, signature, figures, row and table; for the verdict, the rows of both runs and the
 judgement. A file is passed if one of its functions receives such an object, has one in a variable or returns
 one. The files are printed in the order in which they are first passed, for an op from ``__torch_dispatch__``
