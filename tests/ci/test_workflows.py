@@ -1,4 +1,4 @@
-"""The YAML of the recipe is valid, pins its actions, and requests minimal permissions."""
+"""The YAML of the workflows is valid, pins its actions, and requests minimal permissions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from tests.ci.pull_requests import JOB, ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 ACTION = ROOT / "action.yml"
-PINNED = re.compile(r"[\w-]+/[\w./-]+@v\d+\.\d+\.\d+")
+FOLDER = ROOT / ".github" / "ISSUE_TEMPLATE"
+ISSUE_FORMS = sorted(path for path in FOLDER.glob("*.yml") if path.name != "config.yml")
+PINNED = re.compile(r"[\w-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+RELEASED = re.compile(r"[\w-]+/[\w./-]+@v\d+\.\d+\.\d+")  # on pages, for users to paste
 READ_ONLY = {"contents": "read"}
 MORE = {("release.yml", "publish"): {"id-token": "write"}}  # additional permissions of jobs
 
@@ -34,10 +37,10 @@ def steps(path: Path) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("path", [ACTION, *WORKFLOWS], ids=lambda path: path.name)
 def test_steps_pin_actions_and_expand_no_expressions(path: Path) -> None:
     assert list(steps(path))
+    for used in re.findall(r"uses: (.*)", path.read_text(encoding="utf-8")):
+        assert PINNED.fullmatch(used), used
     for step in steps(path):
-        if uses := step.get("uses"):
-            assert PINNED.fullmatch(uses), uses
-        else:
+        if "uses" not in step:
             assert "${{" not in step["run"], step["run"]
             scripts = re.findall(r"(?:\$GITHUB_ACTION_PATH/)?(\.?ci/[a-z_.]+)", step["run"])
             assert all((ROOT / script).exists() for script in scripts), scripts
@@ -53,6 +56,17 @@ def test_workflows_request_minimal_permissions(path: Path) -> None:
         assert "timeout-minutes" in job, name
 
 
+@pytest.mark.parametrize("path", ISSUE_FORMS, ids=lambda path: path.name)
+def test_issue_forms_have_what_github_requires(path: Path) -> None:
+    content = read(path)
+    assert {"name", "description", "labels", "body"} <= content.keys()
+    fields = [field["id"] for field in content["body"]]
+    assert len(fields) == len({*fields})
+    for field in content["body"]:
+        assert field["attributes"]["label"]
+        assert ("options" in field["attributes"]) == (field["type"] == "dropdown")
+
+
 def test_action_inputs_reach_the_script() -> None:
     content = read(ACTION)
     used = set(re.findall(r"inputs\.([\w-]+)", ACTION.read_text()))
@@ -63,12 +77,12 @@ def test_action_inputs_reach_the_script() -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/ci.md"])
-def test_documented_lines_are_a_pinned_read_only_workflow(page: str) -> None:
+def test_documented_lines_are_a_read_only_workflow_of_released_actions(page: str) -> None:
     content = pasted(page)
     assert content["permissions"] == READ_ONLY
     [job] = content["jobs"].values()
     used = [step["uses"] for step in job["steps"] if "uses" in step]
-    assert all(map(PINNED.fullmatch, used))
+    assert all(map(RELEASED.fullmatch, used))
     assert any(use.startswith("actions/setup-python@") for use in used)  # pip refuses the system Python
 
 
