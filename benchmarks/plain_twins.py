@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -99,7 +100,7 @@ class LocalLlama(Llama):
     """Model with the local program of one rank, without collectives."""
 
     def __init__(self, sizes: Sizes, ranks: int) -> None:
-        super().__init__(sizes, lambda: LocalBlock(sizes, ranks))
+        super().__init__(sizes, partial(LocalBlock, sizes, ranks))
         self.ranks = ranks
 
     def forward(self, tokens: Tensor) -> Tensor:

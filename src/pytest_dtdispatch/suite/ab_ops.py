@@ -19,7 +19,6 @@ from pytest_dtdispatch.plugin.fixtures import MeshFactory
 from pytest_dtdispatch.suite.models import rows_split
 
 Op = Callable[[DTensor, DTensor], Any]  # of a tensor split by rows and a replicated one
-ROWS, COLUMNS, RANKS = 16, 8, 4
 
 CORE: Mapping[str, Op] = {
     "add": lambda a, b: a + a,
@@ -49,7 +48,7 @@ MORE: Mapping[str, Op] = {
 @pytest.mark.parametrize("op", CORE)
 def test_core(dtdispatch: DtDispatch, mesh_factory: MeshFactory, op: str) -> None:
     """Capture an op on a mesh of one dimension."""
-    measure(dtdispatch, CORE[op], mesh_factory((RANKS,)))
+    measure(dtdispatch, CORE[op], mesh_factory((4,)))
 
 
 def test_more_two_dimensions(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
@@ -60,13 +59,13 @@ def test_more_two_dimensions(dtdispatch: DtDispatch, mesh_factory: MeshFactory) 
 @pytest.mark.parametrize("op", MORE)
 def test_more(dtdispatch: DtDispatch, mesh_factory: MeshFactory, op: str) -> None:
     """Capture another op on a mesh of one dimension."""
-    measure(dtdispatch, MORE[op], mesh_factory((RANKS,)))
+    measure(dtdispatch, MORE[op], mesh_factory((4,)))
 
 
 def measure(dtdispatch: DtDispatch, op: Op, mesh: DeviceMesh) -> None:
     """Capture an op on a tensor that is split by rows over the first mesh dimension."""
-    a = rows_split(mesh, ROWS, COLUMNS)
-    square = torch.rand(COLUMNS, COLUMNS, device=mesh.device_type)
+    a = rows_split(mesh, 16, 8)
+    square = torch.rand(8, 8, device=mesh.device_type)
     b = distribute_tensor(square, mesh, [Replicate()] * mesh.ndim)
     with torch.no_grad(), dtdispatch.capture():
         op(a, b)

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-SLOW = {"atlas": "atlas", "test_compile.py": "compile"}  # marker of each file or folder
-
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers of the suite."""
@@ -17,5 +15,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Ignore slow files and folders, unless ``-m`` names their marker."""
-    marker = SLOW.get(collection_path.name) if collection_path.parent == Path(__file__).parent else None
-    return True if marker and marker not in (config.getoption("markexpr") or "") else None
+    if collection_path.parent != Path(__file__).parent:
+        return None
+    marker = {"atlas": "atlas", "test_compile.py": "compile"}.get(collection_path.name)
+    if marker is None or marker in (config.getoption("markexpr") or ""):
+        return None
+    return True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from pytest_dtdispatch.suite.llama import LAYERS, Attention, Sizes, TransformerBlock, fill_weights
 
 STREAMS = 2  # decoded together
-TOKENS = 2  # dimension of a cache that grows
 Decode = Callable[[int], Any]  # of one token, by its number
 
 
@@ -31,8 +31,8 @@ class CachedAttention(Attention):
     def forward(self, x: Tensor, *_: Tensor) -> Tensor:
         """Append a token to the cache, and attend to all of it."""
         q, k, v = (self.heads_of(linear(x)) for linear in (self.wq, self.wk, self.wv))
-        self.keys = torch.cat([self.keys, k], dim=TOKENS)
-        self.values = torch.cat([self.values, v], dim=TOKENS)
+        self.keys = torch.cat([self.keys, k], dim=2)  # of the tokens
+        self.values = torch.cat([self.values, v], dim=2)
         scores = torch.softmax(q @ self.keys.transpose(2, 3) * self.head_width**-0.5, dim=-1)
         out: Tensor = self.wo((scores @ self.values).permute(1, 2, 0, 3).flatten(2))
         return out
@@ -104,11 +104,15 @@ def decode_steps(mesh: DeviceMesh) -> Callable[[], Any]:
 def in_sequence(decode: Decode) -> Callable[[], Any]:
     """Return a function without arguments that decodes the next token."""
     numbers = itertools.count(1)
-    return lambda: decode(next(numbers))
+
+    def step() -> Any:
+        return decode(next(numbers))
+
+    return step
 
 
 def decoding(model: nn.Module, sizes: Sizes, device: str) -> Decode:
     """Prepare a model to decode tokens whose elements are all 1."""
     fill_weights(model)
     x = torch.ones(STREAMS, 1, sizes.width, device=device)
-    return lambda number: model(x, number)
+    return partial(model, x)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -154,7 +155,7 @@ def llama_step(mesh: DeviceMesh) -> Work:
 def llama(device: str) -> nn.Module:
     """Create the model with unsplit weights."""
     sizes = Sizes()
-    return Llama(sizes, lambda: TransformerBlock(sizes)).to(device)
+    return Llama(sizes, partial(TransformerBlock, sizes)).to(device)
 
 
 def split(model: nn.Module, mesh: DeviceMesh) -> nn.Module:

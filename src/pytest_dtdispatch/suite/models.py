@@ -54,7 +54,10 @@ def tensor_parallel_mlp(mesh: DeviceMesh) -> tuple[Callable[[Any], Any], Any]:
     """Prepare the forward pass of the same block."""
     up, down, batch = map(filled, _mlp_tensors(mesh))
 
-    return lambda x: mlp_block(x, up, down), batch
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return mlp_block(x, up, down)
+
+    return forward, batch
 
 
 def _mlp_tensors(mesh: DeviceMesh) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -133,7 +136,11 @@ def fsdp_hooks_step(mesh: DeviceMesh) -> Work:
 def fsdp_weight_sync(mesh: DeviceMesh) -> Work:
     """Prepare to gather the parameters of four FSDP2 groups one by one, as for an inference engine."""
     model = fsdp_groups(linear_layers(mesh.device_type), mesh)
-    return lambda: [weight.full_tensor() for weight in model.state_dict().values()]
+
+    def sync() -> list[torch.Tensor]:
+        return [weight.full_tensor() for weight in model.state_dict().values()]
+
+    return sync
 
 
 def fsdp_step_or_skip(
@@ -152,7 +159,11 @@ def fsdp_columns_step_or_skip(mesh: DeviceMesh) -> Work:
     """Prepare the same step, each weight split by its columns; skip the test if this torch cannot."""
     if "shard_placement_fn" not in inspect.signature(fully_shard()).parameters:
         pytest.skip(f"torch {torch.__version__}: fully_shard has no shard_placement_fn")
-    return fsdp_step_or_skip(mesh, shard_placement_fn=lambda weight: Shard(1) if weight.ndim > 1 else None)
+
+    def by_columns(weight: torch.Tensor) -> Shard | None:
+        return Shard(1) if weight.ndim > 1 else None
+
+    return fsdp_step_or_skip(mesh, shard_placement_fn=by_columns)
 
 
 def split_parameter(weight: torch.Tensor, mesh: DeviceMesh, split: Shard) -> torch.nn.Parameter:

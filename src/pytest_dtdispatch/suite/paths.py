@@ -20,8 +20,6 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 from pytest_dtdispatch.suite.llama import Work
 
-META = "meta"  # the device of tensors without values
-
 
 def _ones(
     mesh: DeviceMesh, placement: Placement, *local_shape: int, grad: bool = False, device: str = ""
@@ -80,6 +78,10 @@ def _view(mesh: DeviceMesh, device: str = "") -> Work:
     return lambda: a.view(100)
 
 
+def _random(mesh: DeviceMesh) -> Work:
+    return _ones(mesh, Replicate()).uniform_
+
+
 def _custom_handler(mesh: DeviceMesh, device: str = "") -> Work:
     a, b = _ones(mesh, Replicate(), device=device), _ones(mesh, Replicate(), device=device)
     return lambda: torch.ops.aten.is_same_size(a, b)
@@ -93,11 +95,11 @@ PATHS: Mapping[str, Callable[[DeviceMesh], Work]] = {
     "dtensor_dispatch_add_backward": _add_backward,
     "dtensor_dispatch_inplace": _inplace,
     "dtensor_dispatch_view": _view,
-    "dtensor_dispatch_random": lambda mesh: _ones(mesh, Replicate()).uniform_,
+    "dtensor_dispatch_random": _random,
     "dtensor_dispatch_custom_handler": _custom_handler,
     "dtensor_dispatch_add_backward_redistribute": _add_backward_redistribute,
-    "dtensor_dispatch_detach_meta": partial(_detach, device=META),
-    "dtensor_dispatch_to_from_local_meta": partial(_to_from_local, device=META),
-    "dtensor_dispatch_view_meta": partial(_view, device=META),
-    "dtensor_dispatch_custom_handler_meta": partial(_custom_handler, device=META),
+    "dtensor_dispatch_detach_meta": partial(_detach, device="meta"),
+    "dtensor_dispatch_to_from_local_meta": partial(_to_from_local, device="meta"),
+    "dtensor_dispatch_view_meta": partial(_view, device="meta"),
+    "dtensor_dispatch_custom_handler_meta": partial(_custom_handler, device="meta"),
 }

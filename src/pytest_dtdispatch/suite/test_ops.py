@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,10 +18,6 @@ from pytest_dtdispatch.suite.models import rows_split
 from pytest_dtdispatch.suite.paths import PATHS
 from pytest_dtdispatch.torchapi.missing_api import coalesced_collectives, flattened
 from pytest_dtdispatch.torchapi.missing_api import foreach_add as list_adder
-
-NUMBERS = {"int": 2, "float": 2.5, "0-dim tensor": 2.5}
-SHAPE = (8, 8)  # that small, a local op is next to nothing
-LENGTHS = (2, 4, 8, 16)
 
 
 # torch warns of random ops on every CPU mesh.
@@ -44,7 +40,7 @@ def test_add(dtdispatch: DtDispatch, mesh_factory: MeshFactory, mesh: tuple[int,
 @pytest.mark.parametrize("mesh", [(2, 2, 2), (2, 2, 2, 2)], ids=mesh_text)
 def test_unbind_stack(dtdispatch: DtDispatch, mesh_factory: MeshFactory, mesh: tuple[int, ...]) -> None:
     """Unbind a tensor and stack the results, on meshes of three and four dimensions."""
-    a = rows_split(mesh_factory(mesh), *SHAPE)
+    a = rows_split(mesh_factory(mesh), 8, 8)
     try:
         with dtdispatch.capture():
             torch.stack(a.unbind(1))
@@ -54,7 +50,7 @@ def test_unbind_stack(dtdispatch: DtDispatch, mesh_factory: MeshFactory, mesh: t
 
 def test_to_local_backward(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
     """Convert a DTensor to its local tensor, whose gradient is converted back."""
-    a: Any = rows_split(device_mesh, *SHAPE).requires_grad_()
+    a: Any = rows_split(device_mesh, 8, 8).requires_grad_()
     gradient = torch.ones_like(a.to_local())
     with dtdispatch.capture():
         a.to_local().backward(gradient)
@@ -63,7 +59,7 @@ def test_to_local_backward(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> N
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather"])
 def test_coalesced(dtdispatch: DtDispatch, device_mesh: DeviceMesh, kind: str) -> None:
     """Pass eight plain tensors to one collective; DTensor itself has no coalesced collectives."""
-    tensors = [torch.rand(SHAPE, device=device_mesh.device_type) for _ in range(8)]
+    tensors = [torch.rand(8, 8, device=device_mesh.device_type) for _ in range(8)]
     run = coalesced_collectives()[kind]
     dtdispatch.call(lambda: [each.wait() for each in run(tensors, device_mesh)], name=f"{kind}_coalesced")
 
@@ -100,12 +96,18 @@ def flattened_or_skip(mesh: DeviceMesh) -> Any:
     return flat
 
 
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize(
+    ("number", "is_tensor"), [(2, False), (2.5, False), (2.5, True)], ids=["int", "float", "0-dim tensor"]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=["f32", "i64"])
-def test_add_number(dtdispatch: DtDispatch, device_mesh: DeviceMesh, dtype: torch.dtype, number: str) -> None:
+def test_add_number(
+    dtdispatch: DtDispatch, device_mesh: DeviceMesh, dtype: torch.dtype, number: float, is_tensor: bool
+) -> None:
     """Add a number to a DTensor, and count steps that each add a different number."""
     a = rows_split(device_mesh, 16, 16).to(dtype)
-    numbers = (promoting(number, device_mesh.device_type, step) for step in itertools.count())
+    numbers: Iterator[Any] = itertools.count(number)
+    if is_tensor:
+        numbers = (torch.tensor(each, device=device_mesh.device_type) for each in numbers)
     first = next(numbers)
     with dtdispatch.capture():
         result: Any = a + first
@@ -114,20 +116,14 @@ def test_add_number(dtdispatch: DtDispatch, device_mesh: DeviceMesh, dtype: torc
     assert steps.misses_per_step == 0
 
 
-def promoting(number: str, device: str, step: int) -> Any:
-    """Return the number of a step, as a tensor if its name says so."""
-    value = NUMBERS[number] + step
-    return torch.tensor(value, device=device) if "tensor" in number else value
-
-
 def test_stack_of_tensors(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
     """Stack 2 to 16 tensors."""
 
     def stack(length: int) -> Callable[[], Any]:
-        tensors: list[torch.Tensor] = [rows_split(device_mesh, *SHAPE) for _ in range(length)]
+        tensors: list[torch.Tensor] = [rows_split(device_mesh, 8, 8) for _ in range(length)]
         return lambda: torch.stack(tensors)
 
-    dtdispatch.scaling(stack, LENGTHS)
+    dtdispatch.scaling(stack, (2, 4, 8, 16))
 
 
 def test_foreach_of_tensors(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
@@ -135,27 +131,31 @@ def test_foreach_of_tensors(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> 
     add = list_adder()
 
     def foreach_add(length: int) -> Callable[[], Any]:
-        tensors = [rows_split(device_mesh, *SHAPE) for _ in range(length)]
+        tensors = [rows_split(device_mesh, 8, 8) for _ in range(length)]
         return lambda: add(tensors, tensors)
 
-    dtdispatch.scaling(foreach_add, LENGTHS)
+    dtdispatch.scaling(foreach_add, (2, 4, 8, 16))
 
 
-def adds_on(mesh_factory: MeshFactory, shape: Callable[[int], tuple[int, ...]]) -> Callable[[int], Any]:
-    """Return a function that prepares an addition on a mesh of the given size."""
-
-    def add(size: int) -> Callable[[], Any]:
-        a = rows_split(mesh_factory(shape(size)), *SHAPE)
-        return lambda: a + a
-
-    return add
+def add_on(mesh: DeviceMesh) -> Callable[[], Any]:
+    """Prepare an addition of small tensors, whose local op is next to nothing."""
+    a = rows_split(mesh, 8, 8)
+    return lambda: a + a
 
 
 def test_mesh_dimensions(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
     """Add on meshes of one to three dimensions, 4 ranks in each."""
-    dtdispatch.scaling(adds_on(mesh_factory, lambda dimensions: (4,) * dimensions), (1, 2, 3))
+
+    def add(dimensions: int) -> Callable[[], Any]:
+        return add_on(mesh_factory((4,) * dimensions))
+
+    dtdispatch.scaling(add, (1, 2, 3))
 
 
 def test_world_size(dtdispatch: DtDispatch, mesh_factory: MeshFactory) -> None:
     """Add on 4 to 65,536 ranks."""
-    dtdispatch.scaling(adds_on(mesh_factory, lambda ranks: (ranks,)), (4, 64, 1024, 65536))
+
+    def add(ranks: int) -> Callable[[], Any]:
+        return add_on(mesh_factory((ranks,)))
+
+    dtdispatch.scaling(add, (4, 64, 1024, 65536))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,13 +25,6 @@ RANKS = read_world(os.environ).size
 pytestmark = pytest.mark.skipif(
     RANKS == 1, reason="several ranks are needed: add --dtdispatch-nproc 4, or start pytest with torchrun"
 )
-COLLECTIVES = "dtensor_dispatch_collectives"
-LAYOUTS: Mapping[str, tuple[Placement, Placement]] = {
-    "all_gather": (Shard(0), Replicate()),
-    "all_to_all": (Shard(0), Shard(1)),
-    "all_reduce": (Partial(), Replicate()),
-    "reduce_scatter": (Partial(), Shard(0)),
-}
 ROWS, COLUMNS = 8 * RANKS, 16
 
 
@@ -51,10 +44,19 @@ def test_add(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
 
 def test_collectives(dtdispatch: DtDispatch, device_mesh: DeviceMesh) -> None:
     """Measure the collectives of PyTorch's own dispatch benchmark, on real ranks."""
-    dtdispatch.call(PATHS[COLLECTIVES](device_mesh), name=COLLECTIVES)
+    name = "dtensor_dispatch_collectives"
+    dtdispatch.call(PATHS[name](device_mesh), name=name)
 
 
-@pytest.mark.parametrize(("before", "after"), LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(Shard(0), Replicate(), id="all_gather"),
+        pytest.param(Shard(0), Shard(1), id="all_to_all"),
+        pytest.param(Partial(), Replicate(), id="all_reduce"),
+        pytest.param(Partial(), Shard(0), id="reduce_scatter"),
+    ],
+)
 def test_redistribution(
     dtdispatch: DtDispatch, device_mesh: DeviceMesh, before: Placement, after: Placement
 ) -> None:

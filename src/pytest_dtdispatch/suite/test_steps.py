@@ -5,7 +5,7 @@ Counts of training steps are steady; each decoded token misses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -27,19 +27,14 @@ from pytest_dtdispatch.suite.models import (
     tensor_parallel_step,
 )
 
-
-def _rate(device: str) -> torch.Tensor:
-    return torch.tensor(1e-3, device=device)
-
-
-# By name: the options of AdamW, on a device.
-ADAMW: Mapping[str, Callable[[str], dict[str, Any]]] = {
-    "for_loop": lambda device: {"foreach": False},
-    "for_loop_tensor_lr": lambda device: {"foreach": False, "lr": _rate(device)},
-    "foreach": lambda device: {"foreach": True},
-    "foreach_tensor_lr": lambda device: {"foreach": True, "capturable": True, "lr": _rate(device)},
-    "fused": lambda device: {"fused": True},
-    "fused_tensor_lr": lambda device: {"fused": True, "lr": _rate(device)},
+# By name: the options of AdamW. The learning rate is a number, or a tensor if the name says so.
+ADAMW: Mapping[str, dict[str, Any]] = {
+    "for_loop": {"foreach": False},
+    "for_loop_tensor_lr": {"foreach": False},
+    "foreach": {"foreach": True},
+    "foreach_tensor_lr": {"foreach": True, "capturable": True},
+    "fused": {"fused": True},
+    "fused_tensor_lr": {"fused": True},
 }
 
 
@@ -56,8 +51,9 @@ def adamw_step_or_skip(mesh: DeviceMesh, name: str, number: int = 4) -> Work:
 
     The first step creates the state of the optimizer, which later steps only update.
     """
+    rate = torch.tensor(1e-3, device=mesh.device_type) if name.endswith("_tensor_lr") else 1e-3
     try:
-        optimizer = torch.optim.AdamW(parameters(mesh, number), **ADAMW[name](mesh.device_type))
+        optimizer = torch.optim.AdamW(parameters(mesh, number), lr=rate, **ADAMW[name])
         optimizer.step()
     except (AssertionError, NotImplementedError, RuntimeError) as error:
         unsupported = ("sharding strategy", "capturable", "`fused=True`", "fused kernels")

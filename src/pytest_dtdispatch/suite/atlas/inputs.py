@@ -42,11 +42,10 @@ def layouts(mesh: tuple[int, ...], *each: str) -> tuple[Layout, ...]:
 
 
 LINE, GRID = (4,), (2, 4)
-EVERY_OP = layouts(LINE, "S0") + layouts(GRID, "S0R")
 SHAPES = (*layouts(LINE, "S1", "R", "P"), *layouts(GRID, "S0S1", "RS0", "PS0"))
 MATMUL = (*layouts(LINE, "R", "S0 R", "R S1", "S1 S0", "S1 R", "P R"), *layouts(GRID, "S0R RS1", "S0S1 RS0"))
 
-# Layouts beside those of EVERY_OP; the first entry with a matching glob is used.
+# Layouts in addition to those of every op; the first entry with a matching glob is used.
 COMMON = (
     ("mm.default", MATMUL),
     ("bmm.default", (*MATMUL, *layouts(LINE, "S2 S1"))),
@@ -87,8 +86,6 @@ _IMAGE = "f32[8,4,8,8]"
 _VOLUME = "f32[8,4,4,4,4]"
 _HEADS = "f32[8,4,8,16]"
 _CONVOLUTION = "convolution.* convolution_backward.*"
-_NORM = "native_layer_norm*.* _fused_rms_norm*.*"
-_MATRICES = "cholesky*.* geqrf.* triangular_solve.* linalg_*.* _linalg_*.*"
 _ATTENTION = "_scaled_dot_product_*.*"
 
 # Values of arguments; the first entry of an op with that argument is used.
@@ -127,7 +124,8 @@ NEEDS = (
     _need("*batch_norm*.*", input=_IMAGE, grad_out=_IMAGE, weight="f32[4]R", bias="f32[4]R"),
     _need("*batch_norm*.*", running_mean="f32[4]R", running_var="f32[4]R", training=True, train=True),
     _need("*batch_norm*.*", save_mean="f32[4]R", save_invstd="f32[4]R"),
-    _need(_NORM, input="f32[8,8]", weight="f32[8]R", rstd="f32[8,1]", normalized_shape=[8]),
+    _need("native_layer_norm*.* _fused_rms_norm*.*", input="f32[8,8]", weight="f32[8]R", rstd="f32[8,1]"),
+    _need("native_layer_norm*.* _fused_rms_norm*.*", normalized_shape=[8]),
     _need("native_layer_norm*.*", bias="f32[8]R", mean="f32[8,1]"),
     _need("native_group_norm*.*", input=_IMAGE, weight="f32[4]R", bias="f32[4]R", N=8, C=4, HxW=64, group=2),
     # Losses, embeddings, attention, random numbers, optimizers.
@@ -205,7 +203,10 @@ NEEDS = (
     _need("linalg_pinv.*", self="f32[8,4,4]", atol="f32[]", rtol="f32[]"),
     _need("_linalg_check_errors.*", info="i32[0]", api_name="linalg.inv", is_matrix=False),
     _need("linalg_vector_norm.*", self="f32[8,8]"),
-    _need(_MATRICES, **dict.fromkeys(("self", "A", "B", "other"), "f32[8,4,4]")),
+    _need(
+        "cholesky*.* geqrf.* triangular_solve.* linalg_*.* _linalg_*.*",
+        **dict.fromkeys(("self", "A", "B", "other"), "f32[8,4,4]"),
+    ),
     # Fourier transforms, over the last dimension.
     _need("_fft_c2c.*", self="c64[8,8]", dim=[1], normalization=0, forward=True),
     _need("_fft_c2r.*", self="c64[8,5]", dim=[1], normalization=0, last_dim_size=8),
@@ -215,7 +216,8 @@ NEEDS = (
 
 def layouts_of(op: str) -> tuple[Layout, ...]:
     """Return the layouts in which an op is measured, by its name such as ``add.Tensor``."""
-    return EVERY_OP + next(iter(_entries(op, COMMON)), ())
+    every_op = layouts(LINE, "S0") + layouts(GRID, "S0R")
+    return every_op + next(iter(_entries(op, COMMON)), ())
 
 
 def needs_of(op: str) -> dict[str, Any]:
