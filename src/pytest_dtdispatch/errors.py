@@ -13,7 +13,7 @@ class DtDispatchError(Exception):
 
 
 class UnsupportedTorchError(DtDispatchError):
-    """This build of torch has no sharding-propagation cache that can be cleared and counted."""
+    """The installed torch has no sharding-propagation cache that can be cleared and counted."""
 
 
 class MeasurementError(DtDispatchError):

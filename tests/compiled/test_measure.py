@@ -287,7 +287,7 @@ def test_cache_folders_and_settings_are_restored(monkeypatch: pytest.MonkeyPatch
 def test_only_warm_compiles_hit_caches(
     monkeypatch: pytest.MonkeyPatch, counter: str, entries: int, proof: str, note: str
 ) -> None:
-    """This backend sets torch's counters of cache lookups."""
+    """The backend sets torch's counters of cache lookups."""
     monkeypatch.setattr(ShardingCaches, "cold_entries", lambda caches: entries)
     measurement = measured(double, torch.ones(3), backend=Compiler(counter), plan={"rounds": 2}).measurement
     assert (measurement.of(State.COMPILE_COLD) is None) is (proof != "proved")
