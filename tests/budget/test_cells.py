@@ -285,7 +285,7 @@ def parts_of(budget: Budget, verbose: bool = False) -> list[list[str]]:
         for block in document({"t.py::test": [budget]}, View(verbose)).blocks
         if isinstance(block, Table) and block.label_title == "part"
     ]
-    return [[line.label, *map(plain, line.cells)] for line in table.groups[0].lines]
+    return [[line.label, *map(plain, line.cells.values())] for line in table.groups[0].lines]
 
 
 def test_small_parts_are_merged_unless_verbose() -> None:

@@ -80,7 +80,7 @@ def shown(counts: CompileCounts = COUNTS, **figures: Any) -> CompiledFunction:
 def cells(function: CompiledFunction) -> dict[str, str]:
     shown_as = document({"t.py::test": [function]}, View())
     line, titles = line_of(shown_as), titles_of(table_of(shown_as))
-    return {**dict(zip(titles, map(plain, line.cells), strict=True)), "proof": line.proof}
+    return {**dict(zip(titles, map(plain, line.cells.values()), strict=True)), "proof": line.status}
 
 
 def test_line_has_times_and_counts() -> None:
@@ -116,7 +116,7 @@ def test_refused_compile_has_a_reason() -> None:
 
 
 def notes(verbose: bool, count: int) -> tuple[str, ...]:
-    return line_of(document({"t": [breaks(count)]}, View(verbose))).notes
+    return tuple(line_of(document({"t": [breaks(count)]}, View(verbose))).notes)
 
 
 def test_breaks_and_recompiles_are_listed_below() -> None:

@@ -25,12 +25,13 @@ from pytest_dtdispatch.report.document import (
 )
 from pytest_dtdispatch.report.markdown import code, document_text, escaped, folded
 
-MM = Line("mm(f32[8]S0)@4", ("7.0", "a|b"), "proved", ("a note",))
-TABLE = Table((Column("hit", "us"), Column("why")), (Group("test_a (from Python)", (MM,)),))
+HIT, WHY = Column("hit", "us"), Column("why")
+MM = Line("mm(f32[8]S0)@4", {HIT: "7.0", WHY: "a|b"}, "proved", ("a note",))
+TABLE = Table((Group("test_a (from Python)", (MM,)),), status_title="proof")
 NAMED = one_line("gate: ", Span("off", Tone.STRONG), " in ", Span("a_b", Tone.CODE))
 # Neither a label nor a dash is a number.
-LINES = (Line("4", ("-", "-")), Line("8", ("1,000", "-")))
-PLAIN = Table((Column("a"), Column("b")), (Group("", LINES),), "mesh", "", label_tone=Tone.PLAIN)
+LINES = (Line("4", {HIT: "-", WHY: "-"}), Line("8", {HIT: "1,000", WHY: "-"}))
+PLAIN = Table((Group("", LINES),), "mesh", label_tone=Tone.PLAIN)
 
 
 def written(*blocks: Block) -> str:
@@ -49,7 +50,7 @@ def written(*blocks: Block) -> str:
             "**test\\_a (from Python)**\n\n| signature | hit us | why | proof |\n| --- | --: | --- | --- |\n"
             "| `mm(f32[8]S0)@4` | 7.0 | a\\|b | proved |\n\n* `mm(f32[8]S0)@4`: a note",
         ),
-        (PLAIN, "| mesh | a | b |\n| --- | --: | --- |\n| 4 | - | - |\n| 8 | 1,000 | - |"),
+        (PLAIN, "| mesh | hit us | why |\n| --- | --: | --- |\n| 4 | - | - |\n| 8 | 1,000 | - |"),
         (Paragraph((Span("a "), Span("b", Tone.STRONG), Span(" c"))), "a **b** c"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
@@ -90,7 +91,7 @@ def test_code_does_not_break_tables(text: str) -> None:
 
 def test_long_names_are_shortened_in_tables() -> None:
     test, label = f"t.py::test_a[{'x' * 300}]", "n" * 300
-    line = Line(label, ("7.0", "-"), "proved", ("a note",))
-    text = document_text(Document((Table(TABLE.columns, (Group(f"{test} (counts)", (line,)),)),)))
+    line = Line(label, {HIT: "7.0"}, "proved", ("a note",))
+    text = document_text(Document((Table((Group(f"{test} (counts)", (line,)),)),)))
     assert max(map(len, text.splitlines())) < 180
     assert text.count("#") == 3, "the title, the line and its note have a digest"

@@ -25,6 +25,7 @@ from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.report import page as page_module
 from pytest_dtdispatch.report.document import (
+    CellContent,
     Column,
     Document,
     Group,
@@ -203,10 +204,10 @@ def test_entries_after_ten_are_folded_on_the_page() -> None:
     assert page.text.index("2 more") < page.text.index("remedy 11") < page.text.index("row 11,1")
 
 
-def test_wide_table_omits_expendable_columns() -> None:
+def test_wide_table_omits_optional_columns() -> None:
     titles = [f"c{n}" for n in range(13)]
-    line = Line("l", tuple(f"cell {title}" for title in titles))
-    table = Table(tuple(map(Column, titles)), (Group("", (line,)),), expendable=("c4", "none", "c2", "c1"))
+    line = Line("l", {Column(title): f"cell {title}" for title in titles})
+    table = Table((Group("", (line,)),), optional=("c4", "none", "c2", "c1"))
     page = page_of(ReportedRun(results=own(table)))
     assert re.findall(r"cell (c\d+)", page.text) == [title for title in titles if title not in ("c4", "c2")]
 
@@ -264,8 +265,9 @@ def test_hostile_name_is_one_row(name: str) -> None:
 
 def every_block(text: str) -> tuple[Any, ...]:
     cell = (Span(text, Tone.CODE), Span(text, Tone.BAD))
-    lines = (Line(text, (text, cell), text, (text,), Tone.NOTICE),)
-    table = Table((Column(text, "us"), Column("why")), (Group(text, lines, text), Group("", lines)))
+    cells: dict[Column, CellContent] = {Column(text, "us"): text, Column("why"): cell}
+    lines = (Line(text, cells, text, (text,), Tone.NOTICE),)
+    table = Table((Group(text, lines, text), Group("", lines)), status_title="proof")
     return (paragraph(text), one_line(*cell), Verbatim((text,)), table, StackedBar(text, text, (), text))
 
 

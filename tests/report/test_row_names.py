@@ -39,7 +39,11 @@ def run_of(test: str, label: str) -> ReportedRun:
 def lines_of(document: Document) -> list[RowId]:
     tables = [block for block in document.blocks if isinstance(block, Table)]
     groups = [group for table in tables for group in table.groups]
-    return [RowId(group.title, line.label, str(line.cells[0])) for group in groups for line in group.lines]
+    return [
+        RowId(group.title, line.label, str(next(iter(line.cells.values()))))
+        for group in groups
+        for line in group.lines
+    ]
 
 
 def of_csv(test: str, label: str) -> RowId:

@@ -22,7 +22,7 @@ from pytest_dtdispatch.report.document import (
     one_line,
     paragraph,
 )
-from pytest_dtdispatch.report.rows import EXPENDABLE, MEANINGS
+from pytest_dtdispatch.report.rows import MEANINGS, OPTIONAL
 from pytest_dtdispatch.report.terminal import (
     MIN_LABEL,
     NO_EDGE,
@@ -47,15 +47,15 @@ MIN_WIDTH = (
 )
 LONG_PROOF = "unpropagated, noisy call"
 EVIL, WRITTEN = "\x1b[31mred\r\u202e", r"\x1b[31mred\r\u202e"
-COLUMNS = tuple(Column(*title.split()) for title in TITLES)
+FILLED = {Column(*title.split()): cell for title, cell in zip(TITLES, CELLS, strict=True)}
 
 
 def line(label: str = LABEL, proof: str = "proved", *notes: str, tone: Tone = Tone.GOOD) -> Line:
-    return Line(label, CELLS, proof, notes, tone)
+    return Line(label, FILLED, proof, notes, tone)
 
 
 def table(*lines: Line, title: str = "test_a") -> Table:
-    return Table(COLUMNS, (Group(title, lines),), expendable=EXPENDABLE, omitted_last=("share",))
+    return Table((Group(title, lines),), status_title="proof", optional=OPTIONAL, omitted_last=("share",))
 
 
 def laid_out(of: Block, width: int, view: View | None = None) -> list[tuple[Span, ...]]:
@@ -104,7 +104,7 @@ def test_wide_terminal_shows_all_columns_and_full_labels(width: int) -> None:
 
 def test_columns_are_dropped_in_a_fixed_order() -> None:
     dropped: list[str] = []
-    every = [name for name in (*EXPENDABLE, "share") if name in columns(table(line()), NO_EDGE)]
+    every = [name for name in (*OPTIONAL, "share") if name in columns(table(line()), NO_EDGE)]
     for width in range(200, 50, -1):
         shown = columns(table(line()), width)
         dropped += [name for name in every if name not in (*shown, *dropped)]
@@ -127,7 +127,7 @@ def test_shortened_labels_retain_beginning_digest_and_mesh() -> None:
 
 def test_groups_follow_titles_and_notes_follow_lines() -> None:
     noted = line("add@4", "proved", "it runs once", "and again")
-    rows = texts(Table(COLUMNS, (Group("test_a", (noted,)), Group("test_b", (), "and 2 more"))), 120)
+    rows = texts(Table((Group("test_a", (noted,)), Group("test_b", (), "and 2 more"))), 120)
     assert [row.split()[0] for row in rows[:3]] == ["signature", "test_a", "add@4"]
     assert rows[3:] == ["    it runs once", "    and again", "test_b", "  and 2 more"]
 
@@ -159,15 +159,16 @@ def test_verbose_view_writes_dropped_columns_below_the_line() -> None:
     assert " ".join(text.strip() for text in output[3:]) == (
         "calls 3, total 100.0 %, local 1.5 us, overhead 5.0 us, miss/hit 185, samples 20+200, rounds 20"
     )
-    titles = (Column("miss", "ms"), Column("slowest"), Column("hit", "us"), Column("slowest"))
-    twice = Group("", (Line("mm" * 30, ("1.2", "3.4 r1", "5.6", "-")),))
-    output = texts(Table(titles, (twice,), expendable=("slowest",)), 40, View(verbose=True))
+    miss, hit = Column("miss", "ms"), Column("hit", "us")
+    slowest = Column("slowest", of="miss"), Column("slowest", of="hit")
+    twice = Line("mm" * 30, {miss: "1.2", slowest[0]: "3.4 r1", hit: "5.6", slowest[1]: "-"})
+    output = texts(Table((Group("", (twice,)),), optional=("slowest",)), 40, View(verbose=True))
     assert output[2:] == ["    miss slowest 3.4 r1"], "duplicate titles are distinguished"
 
 
 def test_table_can_omit_group_titles_and_proof() -> None:
-    one = Line("mm", ((Span("7"), Span("*")),))
-    bare = Table((Column("hit", "us"),), (Group("", (one,)),), proof_title="")
+    one = Line("mm", {Column("hit", "us"): (Span("7"), Span("*"))})
+    bare = Table((Group("", (one,)),))
     assert texts(bare, 80) == ["  signature  hit us", "  mm             7*"]
 
 
@@ -237,8 +238,9 @@ def test_hostile_names_are_escaped_for_the_terminal(block: Block) -> None:
 
 @pytest.mark.parametrize("width", [80, 100, 160])
 def test_hostile_names_break_no_line_and_stay_apart(width: int) -> None:
-    lines = tuple(Line(name, ("1.5", "9")) for name in (*HOSTILE, "op(" + "x, " * 5_000 + "y)@4"))
-    hostile = Table((Column("hit", "us"), Column("samples")), (Group("test_a", lines),), proof_title="mark")
+    cells = {Column("hit", "us"): "1.5", Column("samples"): "9"}
+    lines = tuple(Line(name, cells) for name in (*HOSTILE, "op(" + "x, " * 5_000 + "y)@4"))
+    hostile = Table((Group("test_a", lines),), status_title="mark")
     head, _, *rows = texts(hostile, width)
     assert len({row[: head.index("hit")] for row in rows}) == len(lines)
     assert all(row.isprintable() and len(row) <= width for row in rows)
@@ -249,8 +251,8 @@ def test_hostile_names_break_no_line_and_stay_apart(width: int) -> None:
 @pytest.mark.parametrize("title", ["", "mark"])
 def test_long_names_fit_a_terminal(name: str, title: str) -> None:
     """A name shorter than the line leaves room for these columns, so that a longer one must too."""
-    columns = tuple(Column(f"column {number}") for number in range(5))
-    line = Line(name, ("1",) * 5, title, ("a note",), row=None)
+    cells = {Column(f"column {number}"): "1" for number in range(5)}
+    line = Line(name, cells, title, ("a note",))
     group = Group(f"{name} (counts)", (line,), f"more of {name}")
-    table = Table(columns, (group,), proof_title=title, least_label=20)
+    table = Table((group,), status_title=title, min_label=20)
     assert max(map(len, texts(table, 80))) <= 80

@@ -283,4 +283,4 @@ def test_long_list_of_shapes_is_cut_unless_verbose() -> None:
 def test_steps_with_inputs_have_a_state(steps: Steps, state: str, tone: Tone) -> None:
     table: Any = document({"test_step": (steps,)}, View()).blocks[0]
     line = table.groups[0].lines[0]
-    assert (line.proof, line.tone) == (state, tone)
+    assert (line.status, line.tone) == (state, tone)

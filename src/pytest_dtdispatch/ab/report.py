@@ -6,18 +6,18 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from pytest_dtdispatch.ab.rule import OTHER_BUILD, RUN_AGAIN, Comparison, Metric, percent
 from pytest_dtdispatch.ab.run import CHANGED, Pair, PairResult, Results, Run, each_verdict
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import MICROSECONDS, first_of, grouped, plural
-from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
+from pytest_dtdispatch.core.verdicts import Judgement, NumberShift, RowVerdict, TimeShift, Verdict
 from pytest_dtdispatch.report.document import (
     Block,
+    CellContent,
     Column,
     Document,
     Group,
@@ -31,21 +31,20 @@ from pytest_dtdispatch.report.document import (
     paragraph,
     plain,
 )
-from pytest_dtdispatch.report.judgements import LONGEST_ROW, gravity, verdict_counts
+from pytest_dtdispatch.report.judgements import MAX_NAME, gravity, verdict_counts
 from pytest_dtdispatch.report.markdown import document_text, folded
 from pytest_dtdispatch.report.summary import error_commands
 
-PLAIN_LEGEND = "plain: the change of the same op on plain tensors."
 LEGENDS = {
     Metric.TIME: "base, head: median of the processes until the row was decided; each counts by its least "
     "sample. change: the Hodges-Lehmann shift, with its 99 % interval, from five pairs on. p: of the "
     "one-sided rank test. sees: the smallest change that --confirm pairs find in 9 of 10 runs. "
-    f"{PLAIN_LEGEND}",
+    "plain: the change of the same op on plain tensors.",
     Metric.COUNTS: "base, head: the number per step, minimum to maximum over processes.",
     Metric.INSTRUCTIONS: "base, head: instructions, the minimum over processes. change: from base to head. "
-    f"interval: the changes between any two processes of base and head. {PLAIN_LEGEND}",
+    "interval: the changes between any two processes of base and head. "
+    "plain: the change of the same op on plain tensors.",
 }
-MAX_PASTED_ROWS = 100  # rows; regressed ones come first
 
 
 def exit_status(found: Results) -> int:
@@ -74,7 +73,8 @@ def run_document(run: Run, found: Results) -> Document:
     for pair, compared in found.items():
         if len(found) > 1:
             blocks.append(one_line(Span(f"{pair[1]} against {pair[0]}:", Tone.STRONG)))
-        if table := _table(run, pair, compared.verdicts):
+        table = _table(run, pair, compared.verdicts)
+        if table.groups:
             blocks += [table, *legend]
             legend = []  # printed once
         blocks += _lines_below(run, pair, compared)
@@ -86,14 +86,15 @@ def run_document(run: Run, found: Results) -> Document:
 def _lines_below(run: Run, pair: Pair, compared: PairResult) -> Iterator[Paragraph]:
     if compared.comparison:
         yield one_line(_processes_text(run, pair, compared.comparison))
-    verdicts, noun = compared.verdicts, "number" if run.request.rule.metric == Metric.COUNTS else "row"
-    if verdicts:
-        yield one_line(f"{plural(len(verdicts), noun)}: ", *verdict_counts(verdicts))
+    noun = "number" if run.request.rule.metric == Metric.COUNTS else "row"
+    if compared.verdicts:
+        yield one_line(f"{plural(len(compared.verdicts), noun)}: ", *verdict_counts(compared.verdicts))
     else:
         yield one_line(Span(f"no {noun}s: nothing was compared", Tone.NOTICE))
 
 
 def _side_lines(run: Run) -> Iterator[Paragraph]:
+    """Describe the interpreter, the versions and the imports of each side."""
     revisions = dict(zip(run.request.sides, run.request.revisions, strict=False))
     for name, python in zip(run.request.sides, run.request.pythons, strict=True):
         label = f" {run.request.labels[name]}" if name in run.request.labels else ""
@@ -114,50 +115,82 @@ def _first_regressed(run: Run, found: Results) -> Paragraph:
     return one_line("first regressed: none")
 
 
-def _table(run: Run, pair: Pair, verdicts: Sequence[RowVerdict]) -> Table | None:
+def _table(run: Run, pair: Pair, verdicts: Sequence[RowVerdict]) -> Table:
     """Return the table of a pair; for counts, or several interpreters, without rows that passed."""
     metric = run.request.rule.metric
+    first = "count" if metric == Metric.COUNTS else "state"
     lists_all = metric != Metric.COUNTS and len(run.sides) == 2
     listed = [one for one in verdicts if lists_all or one.verdict is not Verdict.PASSED]
-    groups = grouped(_line(run, pair, one) for one in listed)
-    if not groups:
-        return None
-    expendable = {Metric.TIME: ("base", "head", "p", "interval"), Metric.INSTRUCTIONS: ("interval",)}
-    return Table(
-        _columns(run, "count" if metric == Metric.COUNTS else "state"),
-        tuple(Group(test, tuple(lines)) for test, lines in groups.items()),
-        label_title="row",
-        proof_title="verdict",
-        expendable=expendable.get(metric, ()),
-    )
+    lines = grouped((one.row.test, _line(run, pair, one, first)) for one in listed)
+    groups = [Group(test, of_test) for test, of_test in lines.items()]
+    optional = ("base", "head", "p", "interval") if metric == Metric.TIME else ("interval",)
+    return Table(groups, "row", "verdict", optional)
 
 
-def _columns(run: Run, first: str) -> tuple[Column, ...]:
-    labels, columns = run.request.labels, COLUMNS[run.request.rule.metric]
-    return (Column(first), *(Column(labels.get(title, title), unit) for title, unit, _ in columns))
-
-
-def _line(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, Line]:
-    """Return the test and the table line of a row."""
-    metric = run.request.rule.metric
-    test, label, state = one.row
-    cells = [text(one.change) if one.change else "-" for _, _, text in COLUMNS[metric]]
-    if one.change is None and one.verdict is not Verdict.MISSING:
-        cells[:2] = [_lone_figure(run, side, one.row) for side in pair]
-    state = str(state).replace("_", " ") if metric == Metric.COUNTS else str(state)
+def _line(run: Run, pair: Pair, one: RowVerdict, first: str) -> Line:
+    """Return the line of a row; ``first`` is the title of the column of states."""
+    metric, labels = run.request.rule.metric, run.request.labels
+    unit = MICROSECONDS.name if metric == Metric.TIME else ""
+    change = one.change if isinstance(one.change, (TimeShift, NumberShift)) else None
+    base, head = _side_figures(run, pair, one)
+    cells: dict[Column, CellContent] = {
+        Column(first): str(one.row.state),
+        Column(labels.get("base", "base"), unit, of="base"): base,
+        Column(labels.get("head", "head"), unit, of="head"): head,
+    }
+    if metric == Metric.COUNTS:
+        cells[Column(first)] = str(one.row.state).replace("_", " ")
+        by = change.head_least - change.base_least if isinstance(change, NumberShift) else None
+        cells[Column("change")] = "-" if by is None else f"{by:+,g}"
+    else:
+        percents: list[float | None] = [None] * 4
+        if change is not None:
+            percents = [change.shift_percent, change.low_percent, change.high_percent, change.plain_percent]
+        decimals = 1 if metric == Metric.TIME else 2
+        shift, low, high, plain = (_percent_text(percent, f"+.{decimals}f") for percent in percents)
+        cells[Column("change", "%")] = shift
+        cells[Column("interval", "%")] = "-" if low == high == "-" else f"{low} to {high}"
+        cells[Column("plain", "%")] = plain
+    if metric == Metric.TIME:
+        times = change if isinstance(change, TimeShift) else None
+        cells[Column("p")] = f"{times.p:.4f}" if times else "-"
+        cells[Column("sees", "%")] = _percent_text(times.smallest_percent if times else None, ".1f")
     good = (Verdict.PASSED, Verdict.IMPROVED, Verdict.CHANGED, Verdict.NEW)
     tone = Tone.GOOD if one.verdict in good else Tone.BAD
-    return test, Line(label, (state, *cells), str(one.verdict), _notes(run, pair, one), tone)
+    return Line(one.row.label, cells, str(one.verdict), _notes(run, pair, one), tone)
 
 
-def _lone_figure(run: Run, side: str, row: RowId) -> str:
-    """Format the figure of a row that was not compared; a dash if this side has none."""
-    values = [each.values[row] for each in run.processes if each.side == side and row in each.values]
-    if not values:
-        return "-"
-    if run.request.rule.metric == Metric.TIME:
-        return MICROSECONDS.text(statistics.median(values))
-    return _numbers(min(values), max(values))
+def _side_figures(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, str]:
+    """Format the figures of base and head; a row that was not compared may have the figure of one side."""
+    metric = run.request.rule.metric
+    match one.change:
+        case TimeShift(base_ns, head_ns):
+            return MICROSECONDS.text(base_ns), MICROSECONDS.text(head_ns)
+        case NumberShift(base, base_most, head, head_most) if metric == Metric.COUNTS:
+            return _numbers(base, base_most), _numbers(head, head_most)
+        case NumberShift(base_least=base, head_least=head):
+            return f"{base:,.0f}", f"{head:,.0f}"
+    texts = []
+    for side in pair:
+        values = [
+            each.values[one.row] for each in run.processes if each.side == side and one.row in each.values
+        ]
+        if not values or one.verdict is Verdict.MISSING:
+            texts.append("-")
+        elif metric == Metric.TIME:
+            texts.append(MICROSECONDS.text(statistics.median(values)))
+        else:
+            texts.append(_numbers(min(values), max(values)))
+    base_text, head_text = texts
+    return base_text, head_text
+
+
+def _numbers(least: float, most: float) -> str:
+    return f"{least:,g}" if least == most else f"{least:,g} to {most:,g}"
+
+
+def _percent_text(percent: float | None, form: str) -> str:
+    return "-" if percent is None or not math.isfinite(percent) else format(percent, form)
 
 
 def pasted_text(run: Run, found: Results) -> str:
@@ -179,17 +212,22 @@ def pasted_text(run: Run, found: Results) -> str:
 
 
 def _pasted_table(run: Run, rows: Sequence[tuple[Pair, RowVerdict]]) -> Table:
-    last, lines = ("verdict", "line", "test", "side")[: 3 + (len(run.sides) > 2)], []
-    for pair, one in rows[:MAX_PASTED_ROWS]:
-        test, line = _line(run, pair, one)
-        verdict = ": ".join(filter(None, (line.proof, "; ".join(line.notes))))
-        op, test = (cut_name(name, LONGEST_ROW) for name in (line.label, test))
-        at = ", ".join(first_of(_source_lines(run, pair, one), 3)) or "-"
-        cells = (verdict, at, (Span(test, Tone.CODE),), pair[1])[: len(last)]
-        lines.append(Line(op, (*line.cells, *cells)))
-    more = f"and {len(rows) - MAX_PASTED_ROWS:,} rows more" if len(rows) > MAX_PASTED_ROWS else ""
-    columns = (*_columns(run, "path"), *map(Column, last))
-    return Table(columns, (Group("", tuple(lines), more),), label_title="op", proof_title="")
+    """Return a table of up to 100 rows, whose columns have the verdicts, source lines, tests and sides."""
+    lines = []
+    for pair, one in rows[:100]:
+        line = _line(run, pair, one, "path")
+        op, test = (cut_name(name, MAX_NAME) for name in (line.label, one.row.test))
+        cells = {
+            **line.cells,
+            Column("verdict"): ": ".join(filter(None, (line.status, "; ".join(line.notes)))),
+            Column("line"): ", ".join(first_of(_source_lines(run, pair, one), 3)) or "-",
+            Column("test"): (Span(test, Tone.CODE),),
+        }
+        if len(run.sides) > 2:
+            cells[Column("side")] = pair[1]
+        lines.append(Line(op, cells))
+    more = f"and {len(rows) - 100:,} rows more" if len(rows) > 100 else ""
+    return Table((Group("", lines, more),), label_title="op")
 
 
 def _source_lines(run: Run, pair: Pair, one: RowVerdict) -> Sequence[str]:
@@ -214,26 +252,25 @@ def error_commands_of(run: Run, found: Results) -> list[str]:
     return error_commands([Judgement(failed, failed=failed)], {})
 
 
-def _notes(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, ...]:
+def _notes(run: Run, pair: Pair, one: RowVerdict) -> Sequence[str]:
     """Return items that only the head has, the reason why a row is absent, or the remedy."""
     base, head = pair
     if one.verdict is Verdict.CONTAMINATED:  # explained once, below the table
         return ()
-    if one.verdict in CHANGED and (differing := _differing(run, pair, one)):
-        return tuple(View().listed(differing))
+    if one.verdict in CHANGED:
+        differing = _differing(run, pair, one)
+        if differing:
+            return View().listed(differing)
     absent_from = {Verdict.MISSING: head, Verdict.NEW: base}.get(one.verdict)
-    reasons = (
-        f"in {absent_from}: {row}: {reason}"
-        for process in run.processes
-        if process.side == absent_from
-        for row, reason in process.absent.items()
-        if row.contains(one.row)
-    )
-    note = next(reasons, one.remedy)
-    return (note,) if note else ()
+    for process in run.processes:
+        for row, reason in process.absent.items():
+            if process.side == absent_from and row.contains(one.row):
+                return (f"in {absent_from}: {row}: {reason}",)
+    return (one.remedy,) if one.remedy else ()
 
 
 def _differing(run: Run, pair: Pair, one: RowVerdict) -> list[str]:
+    """Return the functions that differ most, or the events of a count that only the head has."""
     base, head = _by_side(run, pair, "details", one.row)
     if run.request.rule.metric == Metric.INSTRUCTIONS:
         return _functions(base, head)
@@ -243,20 +280,19 @@ def _differing(run: Run, pair: Pair, one: RowVerdict) -> list[str]:
     return [line for line in head if line not in base] if one.verdict is Verdict.REGRESSED else []
 
 
-def _functions(*sides: Iterable[str]) -> list[str]:
+def _functions(base: Iterable[str], head: Iterable[str]) -> list[str]:
     """List the functions that differ most; a function absent from a profile has fewer than those in it."""
     # A line of a profile. Folder and line number are ignored: they differ between commits.
-    function = r"(\d+) (\S+ \()(?:.*/)?([^/:]+)(?::\d+)?\)"
-    base, head = counted = Counter[str](), Counter[str]()
-    for counts, lines in zip(counted, sides, strict=True):
-        for line in lines:
-            if found := re.fullmatch(function, line):
-                counts[f"{found[2]}{found[3]})"] += int(found[1])  # lambdas of a file share a name
-    floor = max(min(counts.values(), default=math.inf) for counts in counted)
-    grown = {name: max(head[name], floor) - max(base[name], floor) for name in {**base, **head}}
-    most = sorted(grown, key=lambda name: -abs(grown[name]))[:3]
-    least = 0.05 * max(map(abs, grown.values()), default=0)  # smaller differences may be noise
-    return [f"{name}: {grown[name]:+,.0f} instructions" for name in most if abs(grown[name]) > least]
+    function = re.compile(r"(\d+) (\S+ \()(?:.*/)?([^/:]+)(?::\d+)?\)")
+    before, after = Counter[str](), Counter[str]()
+    for counts, lines in ((before, base), (after, head)):
+        for found in filter(None, map(function.fullmatch, lines)):
+            counts[f"{found[2]}{found[3]})"] += int(found[1])  # lambdas of a file share a name
+    floor = max(min(counts.values(), default=math.inf) for counts in (before, after))
+    grown = {name: max(after[name], floor) - max(before[name], floor) for name in {**before, **after}}
+    most = sorted(grown, key=lambda name: abs(grown[name]), reverse=True)[:3]
+    noise = 0.05 * max(map(abs, grown.values()), default=0)
+    return [f"{name}: {grown[name]:+,.0f} instructions" for name in most if abs(grown[name]) > noise]
 
 
 def _processes_text(run: Run, pair: Pair, found: Comparison) -> str:
@@ -275,43 +311,3 @@ def _processes_text(run: Run, pair: Pair, found: Comparison) -> str:
     if found.is_contaminated:
         text += f", past {100 * rule.control:g} %: contaminated; {RUN_AGAIN if is_time else OTHER_BUILD}"
     return text
-
-
-def _percent(found: Any, name: str, form: str = "+.1f") -> str:
-    value = getattr(found, f"{name}_percent")
-    return "-" if value is None or not math.isfinite(value) else format(value, form)
-
-
-def _numbers(least: float, most: float) -> str:
-    return f"{least:,g}" if least == most else f"{least:,g} to {most:,g}"
-
-
-def _interval(found: Any, form: str = "+.1f") -> str:
-    low, high = (_percent(found, end, form) for end in ("low", "high"))
-    return "-" if low == high == "-" else f"{low} to {high}"
-
-
-# Columns after the state: title, unit, and a formatter of the figures of a verdict.
-COLUMNS: Mapping[Metric, Sequence[tuple[str, str, Callable[[Any], str]]]] = {
-    Metric.TIME: (
-        ("base", MICROSECONDS.name, lambda found: MICROSECONDS.text(found.base_ns)),
-        ("head", MICROSECONDS.name, lambda found: MICROSECONDS.text(found.head_ns)),
-        ("change", "%", lambda found: _percent(found, "shift")),
-        ("interval", "%", _interval),
-        ("plain", "%", lambda found: _percent(found, "plain")),
-        ("p", "", lambda found: f"{found.p:.4f}"),
-        ("sees", "%", lambda found: _percent(found, "smallest", ".1f")),
-    ),
-    Metric.COUNTS: (
-        ("base", "", lambda found: _numbers(found.base_least, found.base_most)),
-        ("head", "", lambda found: _numbers(found.head_least, found.head_most)),
-        ("change", "", lambda found: f"{found.head_least - found.base_least:+,g}"),
-    ),
-    Metric.INSTRUCTIONS: (
-        ("base", "", lambda found: f"{found.base_least:,.0f}"),
-        ("head", "", lambda found: f"{found.head_least:,.0f}"),
-        ("change", "%", lambda found: _percent(found, "shift", "+.2f")),
-        ("interval", "%", lambda found: _interval(found, "+.2f")),
-        ("plain", "%", lambda found: _percent(found, "plain", "+.2f")),
-    ),
-}

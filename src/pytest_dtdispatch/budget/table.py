@@ -32,11 +32,7 @@ from pytest_dtdispatch.report.run import ReportedRun
 
 REST = "unexplained"  # the last part of each step
 ORDER = {part: number for number, part in enumerate((*map(str, Part), REST))}  # of parts and their colors
-# Parts of steps without DTensors.
-PYTHON = (Part.DDP, Part.PIPELINE, Part.MODULES, Part.OPTIMIZER, Part.OTHER)  # outside of ops
-PLAIN_PARTS = {Part.LOCAL, Part.AUTOGRAD, Part.COMMUNICATION, *PYTHON, *FSDP, Part.WAITING}
-FOLDED = 0.005  # share of a step without its waits, which vary by load
-UNEXPLAINED = "unexplained: the parts miss the step by more than noise; a profiled step runs other code"
+PYTHON = (Part.DDP, Part.PIPELINE, Part.MODULES, Part.OPTIMIZER, Part.OTHER)  # parts outside of ops
 
 
 def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
@@ -65,35 +61,42 @@ def _worst_text(budgets: Sequence[tuple[str, Budget]]) -> str:
         for cell in budget.cells:
             is_named = cell.place or not has_lines
             if is_named and budget.measured_ns and cell.part not in (Part.LOCAL, *PYTHON):
-                line = (
-                    f"at {shorten_path(cell.place.line_text)}"
-                    if cell.place
-                    else "at lines that are not known"
-                )
+                line = shorten_path(cell.place.line_text) if cell.place else "lines that are not known"
                 shares[_family(cell.part), line, step] += cell.ns / budget.measured_ns
     if not shares:
         return "worst: no time in dispatch"
-    (part, line, step), share = max(shares.items(), key=lambda one: one[1])
-    return f"worst: {part} {line}, {share:.0%} of {step}"
+    part, line, step = max(shares, key=shares.__getitem__)
+    return f"worst: {part} at {line}, {shares[part, line, step]:.0%} of {step}"
 
 
 def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
-    title = step_title(test, budget)
-    if (before := view.before.get(RowId(test, budget.name))) is not None:
+    """Yield a bar and a table of the parts of a step, notes on them, advice, and breakdowns."""
+    title, unexplained = step_title(test, budget), ""
+    if budget.is_unexplained:
+        unexplained = (
+            "unexplained: the parts miss the step by more than noise; a profiled step runs other code"
+        )
+    before = view.before.get(RowId(test, budget.name))
+    if before is not None:
         yield from before_and_after(title, before, budget, view.about_before)
     elif budget.measured_ns > 0:
-        yield _bar(title, budget, _whole_ns(budget), UNEXPLAINED * budget.is_unexplained)
+        yield _bar(title, budget, _whole_ns(budget), unexplained)
     parts = _shown_parts(budget, view)
     yield _parts_table(title, budget, parts, view)
     yield paragraph(_profiling_text(budget), indent=1)
-    for text in _negative_texts(budget, parts):
+    for part, ns in parts.items():
+        if ns < 0:
+            text = f"{part} is below 0: more was subtracted for the profiler than it took"
+            yield paragraph(text, indent=1)
+    if budget.steps and budget.unexplained_ns < 0 and not budget.is_unexplained:
+        text = "unexplained is below 0: the parts of profiled steps add up to more than an undisturbed step"
         yield paragraph(text, indent=1)
+    without_dtensors = {Part.LOCAL, Part.AUTOGRAD, Part.COMMUNICATION, *PYTHON, *FSDP, Part.WAITING}
+    is_plain = bool(budget.parts) and without_dtensors.issuperset(budget.parts)
+    plain = "No op on DTensors ran" if is_plain else ""
     collector = collector_text(budget.collector) if budget.collector else ""
-    for notice in (UNEXPLAINED * budget.is_unexplained, budget.note, collector):
-        if notice:
-            yield paragraph(notice, Tone.NOTICE, indent=1)
-    if budget.parts and PLAIN_PARTS.issuperset(budget.parts):
-        yield paragraph("No op on DTensors ran", Tone.NOTICE, indent=1)
+    for notice in filter(None, (unexplained, budget.note, collector, plain)):
+        yield paragraph(notice, Tone.NOTICE, indent=1)
     for advice in budget.advice if not view.for_page else ():
         finding, *rest = advice.lines
         if rest and not advice.is_timed:  # on this mesh
@@ -105,6 +108,7 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
 
 
 def _breakdowns(budget: Budget, view: View) -> Iterator[Table]:
+    """Yield tables of the most expensive phases, lines, modules and ops."""
     for title, shares, nameless in (
         ("phase", budget.by_phase(), "(not known)"),
         ("line", budget.by_line(), "(not known)"),
@@ -113,8 +117,22 @@ def _breakdowns(budget: Budget, view: View) -> Iterator[Table]:
     ):
         if title in ("module", "op") and not view.each_layer:
             shares = fold_shares(shares)
-        if len(shares) > 1 or (shares and shares[0].name):
-            yield _breakdown(title, shares, nameless, budget, len(shares) if view.verbose else 5)
+        if not shares or (len(shares) == 1 and not shares[0].name):
+            continue
+        shown = shares if view.verbose else shares[:5]
+        rest = shares[len(shown) :]
+        lines = []
+        for share in shown:
+            calls = (
+                f"{share.calls:,.0f}" if share.calls >= 1 else f"{share.calls:.2g}" if share.calls else "-"
+            )
+            cells = {**_cost_cells(share.ns, budget), Column("calls"): calls}
+            lines.append(Line(shorten_path(share.name) or nameless, cells, _mostly_text(share)))
+        if rest:
+            cells = {**_cost_cells(sum(share.ns for share in rest), budget), Column("calls"): "-"}
+            lines.append(Line(f"{len(rest)} more", cells))
+        room = max(len(line.status) for line in lines)
+        yield Table((Group("", lines),), title, "mostly", optional=("calls",), status_room=room)
 
 
 def step_title(test: str, budget: Budget) -> str:
@@ -129,9 +147,10 @@ def all_parts(budget: Budget) -> dict[str, float]:
 
 def largest_part(test: str, budget: Budget) -> Iterator[Paragraph]:
     """Render the largest part of a step in one line."""
-    part, ns = max(all_parts(budget).items(), key=lambda one: one[1])
-    if ns > 0 and budget.measured_ns:
-        share = f"{ns / budget.measured_ns:.0%} of {short(budget.measured_ns, UNITS)}: "
+    parts = all_parts(budget)
+    part = max(parts, key=parts.__getitem__)
+    if parts[part] > 0 and budget.measured_ns:
+        share = f"{parts[part] / budget.measured_ns:.0%} of {short(budget.measured_ns, UNITS)}: "
         yield Paragraph((Span(share), Span(part, Tone.STRONG), Span(f" of {step_title(test, budget)}")), 1)
 
 
@@ -143,19 +162,23 @@ def before_and_after(title: str, before: Budget, after: Budget, about_before: st
         yield _bar(f"{title} after", after, whole_ns)
     scatter_ns = [budget.scatter * budget.measured_ns for budget in (before, after)]
     has_noise = min(scatter_ns) > 0
-    noise_ns = sum(scatter_ns) if has_noise else -1.0
     then, now = all_parts(before), all_parts(after)
     ordered = sorted({**then, **now}, key=lambda part: ORDER.get(part, len(ORDER)))
-    pairs = [(part, then.get(part, 0.0), now.get(part, 0.0)) for part in ordered]
+    figures = [(part, then.get(part, 0.0), now.get(part, 0.0)) for part in ordered]
+    figures.append(("measured", before.measured_ns, after.measured_ns))
     lines = []
-    for part, then_ns, now_ns in (*pairs, ("measured", before.measured_ns, after.measured_ns)):
+    for part, then_ns, now_ns in figures:
         by_ns = now_ns - then_ns
-        share = f"{by_ns / before.measured_ns:+.1%}" if before.measured_ns else "-"
-        cells = us(then_ns), us(now_ns), f"{'+' * (by_ns > 0)}{us(by_ns)}", share
-        lines.append(Line(part, cells, "yes" * (abs(by_ns) <= noise_ns)))
-    columns = Column("before", "us"), Column("after", "us"), Column("change", "us"), Column("of step")
-    group = Group(f"{title}: before and after", tuple(lines))
-    yield Table(columns, (group,), "part", "noise", expendable=("of step",), has_total=True)
+        cells = {
+            Column("before", "us"): us(then_ns),
+            Column("after", "us"): us(now_ns),
+            Column("change", "us"): f"+{us(by_ns)}" if by_ns > 0 else us(by_ns),
+            Column("of step"): f"{by_ns / before.measured_ns:+.1%}" if before.measured_ns else "-",
+        }
+        is_noise = has_noise and abs(by_ns) <= sum(scatter_ns)
+        lines.append(Line(part, cells, "yes" if is_noise else ""))
+    group = Group(f"{title}: before and after", lines)
+    yield Table((group,), "part", "noise", optional=("of step",), has_total=True)
     both_ns = "{} us before and {} us after".format(*map(us, scatter_ns))
     scatter = f"Steps scatter by {both_ns}; noise: a change of at most both together"
     scatter = scatter if has_noise else "One of them ran once, so its scatter is unknown"
@@ -184,21 +207,21 @@ def _whole_ns(budget: Budget) -> float:
 def _bar(title: str, budget: Budget, whole_ns: float, note: str = "") -> StackedBar:
     """Render the parts of a step as a bar, each in its own color."""
     rest_ns = budget.unexplained_ns
-    over = f"the parts come to {us(-rest_ns)} us more than the step"
+    excess = f"the parts come to {us(-rest_ns)} us more than the step" if rest_ns < 0 else ""
     parts = tuple(
         (f"{part} {us(ns)} us, {_percent(ns, budget)}", max(ns, 0.0) / whole_ns, ORDER.get(part, 0))
         for part, ns in all_parts(budget).items()
         if part != REST or ns > 0
     )
-    notes = "; ".join([note] * bool(note) + [over] * (rest_ns < 0))
+    notes = "; ".join(filter(None, (note, excess)))
     return StackedBar(title, f"{us(budget.measured_ns)} us", parts, notes, has_rest=rest_ns > 0)
 
 
 def _shown_parts(budget: Budget, view: View) -> dict[str, float]:
     """Return the nanoseconds of each part, the largest first; a brief view merges small parts."""
     ordered = dict(sorted(budget.parts.items(), key=lambda item: -item[1]))
-    max_ns = FOLDED * (budget.measured_ns - budget.waiting_ns)
-    small = [part for part, ns in ordered.items() if abs(ns) < max_ns]
+    small_ns = 0.005 * (budget.measured_ns - budget.waiting_ns)  # waits vary by load
+    small = [part for part, ns in ordered.items() if abs(ns) < small_ns]
     if view.verbose or view.for_page or len(small) < 2:
         return ordered
     merged_ns = sum(ordered.pop(part) for part in small)
@@ -210,29 +233,29 @@ def _parts_table(title: str, budget: Budget, parts: Mapping[str, float], view: V
     profiler: defaultdict[str, float] = defaultdict(float)
     for cell in budget.cells:
         profiler[cell.part] += cell.timing_ns
-    columns = (Column("us"), Column("share"), *[Column("profiler", "us")] * view.verbose)
-    lines = []
-    for part, ns in parts.items():
-        name = f"{part} ({budget.elsewhere})" if part == Part.SENDING and budget.elsewhere else part
-        cells = _cells(ns, budget, us(profiler[part]))[: len(columns)]
-        lines.append(Line(name, cells, budget.basis(part) * view.verbose))
+    figures = dict(parts)
     if budget.steps:
-        lines.append(Line(REST, _cells(budget.unexplained_ns, budget)[: len(columns)]))
-    spread = f"+-{budget.scatter:.0%}" if budget.steps else ""
-    lines.append(Line("measured", _cells(budget.measured_ns, budget)[: len(columns)], spread))
-    noisy = " is noisy: its steps scatter by more than 15 %; run it again on a quieter machine"
-    group = Group(f"{title}{noisy * budget.is_noisy}", tuple(lines))
-    proof_title = "known" * view.verbose
-    return Table(columns, (group,), "part", proof_title, expendable=("profiler",), has_total=True)
+        figures[REST] = budget.unexplained_ns
+    figures["measured"] = budget.measured_ns
+    lines = []
+    for name, ns in figures.items():
+        status, cells = "", _cost_cells(ns, budget)
+        if view.verbose:
+            cells[Column("profiler", "us")] = us(profiler[name]) if name in parts else "-"
+        if view.verbose and name in parts:
+            status = budget.basis(name)
+        elif name == "measured" and budget.steps:
+            status = f"+-{budget.scatter:.0%}"
+        label = f"{name} ({budget.elsewhere})" if name == Part.SENDING and budget.elsewhere else name
+        lines.append(Line(label, cells, status))
+    if budget.is_noisy:
+        title += " is noisy: its steps scatter by more than 15 %; run it again on a quieter machine"
+    status_title = "known" if view.verbose else ""
+    return Table((Group(title, lines),), "part", status_title, optional=("profiler",), has_total=True)
 
 
-def _negative_texts(budget: Budget, parts: Mapping[str, float]) -> Iterator[str]:
-    """Explain parts below 0."""
-    for part, ns in parts.items():
-        if ns < 0:
-            yield f"{part} is below 0: more was subtracted for the profiler than it took"
-    if budget.steps and budget.unexplained_ns < 0 and not budget.is_unexplained:
-        yield "unexplained is below 0: the parts of profiled steps add up to more than an undisturbed step"
+def _cost_cells(ns: float, budget: Budget) -> dict[Column, str]:
+    return {Column("us"): us(ns), Column("share"): _percent(ns, budget)}
 
 
 def _profiling_text(budget: Budget) -> str:
@@ -259,30 +282,6 @@ def collector_text(found: CollectorPauses) -> str:
     return f"garbage collector, in {plural(found.steps, 'more step')}: {', '.join(pauses)}"
 
 
-def _breakdown(
-    title: str, shares: Sequence[CostShare], nameless: str, budget: Budget, max_lines: int
-) -> Table:
-    lines = []
-    for share in shares[:max_lines]:
-        cells = _cells(share.ns, budget, _calls(share.calls))
-        lines.append(Line(shorten_path(share.name) or nameless, cells, _mostly(share)))
-    if rest := shares[max_lines:]:
-        lines.append(Line(f"{len(rest)} more", _cells(sum(share.ns for share in rest), budget)))
-    columns = Column("us"), Column("share"), Column("calls")
-    room = max(len(line.proof) for line in lines)
-    return Table(columns, (Group("", tuple(lines)),), title, "mostly", expendable=("calls",), proof_room=room)
-
-
-def _calls(calls: float) -> str:
-    """Format calls a step: whole from 1 on, and a dash for 0.
-
-    Example:
-        >>> _calls(1030.4), _calls(0.5), _calls(0.0)
-        ('1,030', '0.5', '-')
-    """
-    return f"{calls:,.0f}" if calls >= 1 else f"{calls:.2g}" if calls else "-"
-
-
 def us(ns: float) -> str:
     """Format a time in microseconds.
 
@@ -297,11 +296,7 @@ def _percent(ns: float, budget: Budget) -> str:
     return f"{ns / budget.measured_ns:.1%}" if budget.measured_ns else "-"
 
 
-def _cells(ns: float, budget: Budget, last: str = "-") -> tuple[str, str, str]:
-    return us(ns), _percent(ns, budget), last
-
-
-def _mostly(share: CostShare) -> str:
+def _mostly_text(share: CostShare) -> str:
     """Name the two largest parts; all parts of redistributions count as one, as do those of FSDP2."""
     sums: Counter[str] = Counter()
     for part, ns in share.parts.items():

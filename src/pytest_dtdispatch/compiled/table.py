@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
-from pytest_dtdispatch.compiled.model import METRICS, CompileCounts, CompiledFunction
-from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.compiled.model import METRICS, CompiledFunction
+from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.results import repeated
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.text import MICROSECONDS, Scale
+from pytest_dtdispatch.core.text import COUNT, MICROSECONDS, Scale, grouped
 from pytest_dtdispatch.core.verdicts import RowVerdict, judge_count, unjudged
-from pytest_dtdispatch.report.document import Block, Column, Document, Group, Kind, Line, Table, Tone, View
+from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
 from pytest_dtdispatch.report.notes import mark, proved, title_of
 
 LIMITS = ("recompiles", "graph_breaks")  # each is the name of a count
@@ -20,14 +20,6 @@ TIMES = {
     "warm": (State.COMPILE_WARM, Scale("ms", 1e6, 1)),
     "call": (State.CALL, MICROSECONDS),
     "eager": (State.EAGER, MICROSECONDS),
-}
-COUNTS = {
-    "graphs": "{graphs}",
-    "breaks": "{graph_breaks}",
-    "guards": "{guards}",
-    "recompiles": "{recompiles}",
-    "propagations": "{propagations}",
-    "fake": "{fake_tensor_hits}+{fake_tensor_misses}",
 }
 MEANINGS = {
     "cold": "torch.compile and the first call, every cache empty",
@@ -54,85 +46,64 @@ def judge(function: CompiledFunction, limits: Mapping[str, int]) -> Iterator[Row
 
 
 def document(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> Document:
-    """Render compiled functions."""
+    """Render compiled functions, by test and backend."""
+    measurements = [function.measurement for functions in compiled.values() for function in functions]
+    is_timed = any(samples.ns for row in measurements for samples in row.figures.samples)
+    columns = {
+        Column(title, scale.name if is_timed else ""): (state, scale if is_timed else COUNT)
+        for title, (state, scale) in TIMES.items()
+        if any(row.of(state) for row in measurements)
+    }
+    groups, costs = [], []
+    for test, of_test in compiled.items():
+        for backend, functions in grouped((function.backend, function) for function in of_test).items():
+            lines = [_line(function, columns, view) for function in functions]
+            groups.append(Group(f"{test} (compiled by {backend})", lines))
+            costs += [(each.measurement.figure(State.COMPILE_COLD) or 0.0, each.name) for each in functions]
+    table = Table(
+        groups,
+        label_title="compiled",
+        status_title=title_of(groups),
+        optional=("samples", "fake", "propagations", "guards", "warm"),
+        omitted_last=("eager",),  # the gates judge the others
+        min_label=20,
+    )
     legend = (
         "Each figure is the least sample, times of wall time. torch's counters count one cold compile; "
         "?: torch has no such counter."
     )
-    return Document(tuple(_table(compiled, view)), legend, MEANINGS, _worst_text(compiled, view))
+    cost, name = max(costs, default=(0.0, ""))
+    text = f"{COUNT.text(cost)} {view.counted}" if view.counted else f"{TIMES['cold'][1].text(cost)} s"
+    worst = f"worst: {name}, {text} to compile cold" if cost else ""
+    proofs = proved(measurements if columns else (), by="torch's counters")
+    return Document((table, *proofs), legend, MEANINGS, worst)
 
 
-def _worst_text(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> str:
-    """Describe the function with the most expensive cold compile."""
-    scale, unit = (Scale("", 1, 0), f" {view.counted}") if view.counted else (TIMES["cold"][1], " s")
-    costs = [
-        (cost, function.name)
-        for of_test in compiled.values()
-        for function in of_test
-        if (cost := function.measurement.figure(State.COMPILE_COLD))
-    ]
-    return f"worst: {max(costs)[1]}, {scale.text(max(costs)[0])}{unit} to compile cold" if costs else ""
-
-
-def _table(compiled: Mapping[str, Sequence[CompiledFunction]], view: View) -> Iterator[Block]:
-    everything = [function.measurement for of_test in compiled.values() for function in of_test]
-    is_timed = any(samples.ns for measurement in everything for samples in measurement.figures.samples)
-    scales = {
-        title: (state, scale if is_timed else Scale("", 1, 0))
-        for title, (state, scale) in TIMES.items()
-        if any(measurement.of(state) for measurement in everything)
+def _line(function: CompiledFunction, columns: Mapping[Column, tuple[State, Scale]], view: View) -> Line:
+    """Return the line of a function: its times in these columns, its counts, and the number of samples."""
+    row, counts = function.measurement, function.counts
+    numbers = {field.name: counts.number(field.name) for field in fields(counts)}
+    texts = {name: "?" if number is None else f"{number:,}" for name, number in numbers.items()}
+    cells = {column: scale.text(row.figure(state)) for column, (state, scale) in columns.items()}
+    cells |= {
+        Column("graphs"): texts["graphs"],
+        Column("breaks"): texts["graph_breaks"],
+        Column("guards"): texts["guards"],
+        Column("recompiles"): texts["recompiles"],
+        Column("propagations"): texts["propagations"],
+        Column("fake"): f"{texts['fake_tensor_hits']}+{texts['fake_tensor_misses']}",
     }
-
-    def line(function: CompiledFunction) -> Line:
-        measurement, counts = function.measurement, _texts(function.counts)
-        cells = [scale.text(measurement.figure(state)) for state, scale in scales.values()]
-        cells += [text.format_map(counts) for text in COUNTS.values()]
-        cells += [_samples(measurement)] * bool(scales)
-        text, tone = mark(measurement) if scales else ("", Tone.PLAIN)
-        return Line(function.name, tuple(cells), text, tuple(_notes(function, view)), tone)
-
-    groups = tuple(
-        Group(
-            f"{test} (compiled by {backend})",
-            tuple(line(each) for each in of_test if each.backend == backend),
-        )
-        for test, of_test in compiled.items()
-        for backend in dict.fromkeys(function.backend for function in of_test)
-    )
-    titles = [*COUNTS, *["samples"] * bool(scales)]
-    columns = (*(Column(title, scale.name) for title, (_, scale) in scales.items()), *map(Column, titles))
-    last = title_of([line for group in groups for line in group.lines])
-    expendable = ("samples", "fake", "propagations", "guards", "warm")
-    yield Table(
-        columns,
-        groups,
-        label_title="compiled",
-        proof_title=last,
-        expendable=expendable,
-        omitted_last=("eager",),  # the gates judge the others
-        least_label=20,
-    )
-    yield from proved(everything if scales else (), by="torch's counters")
-
-
-def _samples(measurement: Measurement) -> str:
-    states = (measurement.of(state) for state in (State.COMPILE_COLD, State.COMPILE_WARM, State.CALL))
-    return "+".join(str(len(samples.values) if samples else 0) for samples in states)
-
-
-def _notes(function: CompiledFunction, view: View) -> Iterator[str]:
-    counts = function.counts
+    status, tone = "", Tone.PLAIN
+    if columns:
+        recorded = [row.of(state) for state in (State.COMPILE_COLD, State.COMPILE_WARM, State.CALL)]
+        cells[Column("samples")] = "+".join(str(len(each.values) if each else 0) for each in recorded)
+        status, tone = mark(row)
+    notes = list(row.figures.notes)
     if function.difference:
-        yield f"compiled results differ from the uncompiled: {function.difference}"
-    yield from function.measurement.figures.notes
+        notes.insert(0, f"compiled results differ from the uncompiled: {function.difference}")
     listed = [f"graph break at {text}" for text in repeated(counts.graph_breaks or ())]
     listed += [f"recompiled {text}" for text in repeated(counts.recompiles or ())]
-    yield from view.listed(listed)
-
-
-def _texts(counts: CompileCounts) -> dict[str, str]:
-    numbers = {field.name: counts.number(field.name) for field in fields(counts)}
-    return {name: "?" if number is None else f"{number:,}" for name, number in numbers.items()}
+    return Line(function.name, cells, status, [*notes, *view.listed(listed)], tone)
 
 
 KIND = Kind(

@@ -225,7 +225,7 @@ class Scale:
     """A unit of time.
 
     Args:
-        name: ``ns``, ``us``, ``ms`` or ``s``.
+        name: ``ns``, ``us``, ``ms`` or ``s``; empty for counts.
         ns: its length in nanoseconds.
         decimals: digits after the decimal point in a column of this unit.
     """
@@ -240,7 +240,7 @@ class Scale:
 
 
 # A fixed unit and number of digits make two runs comparable by eye.
-MILLISECONDS, MICROSECONDS = Scale("ms", 1e6, 3), Scale("us", 1e3, 2)
+MILLISECONDS, MICROSECONDS, COUNT = Scale("ms", 1e6, 3), Scale("us", 1e3, 2), Scale("", 1, 0)
 
 
 def column_scale(values_ns: Iterable[float | None]) -> Scale:

@@ -20,7 +20,7 @@ from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 from pytest_dtdispatch.report.exports import FORMATS, check_export
 from pytest_dtdispatch.report.notes import caveats, noise
 from pytest_dtdispatch.report.run import FailedTest, ReportedRun
-from pytest_dtdispatch.report.summary import MOST_BYTES, stopped_summary, summary, verdict_text
+from pytest_dtdispatch.report.summary import MAX_BYTES, stopped_summary, summary, verdict_text
 
 MOST_NAMES = 10  # in a notice
 JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -179,7 +179,7 @@ def _append_summary(export: Export, run: ReportedRun, skip_reason: str) -> str:
     try:
         there = path.stat().st_size if path.exists() else 0
         has_results = not skip_reason or run.gates  # gates report why they judged nothing
-        text = summary(run, MOST_BYTES - there) if has_results else stopped_summary(skip_reason)
+        text = summary(run, MAX_BYTES - there) if has_results else stopped_summary(skip_reason)
         with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"\n{text}" if there else text)
     except OSError as error:

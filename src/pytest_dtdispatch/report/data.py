@@ -9,10 +9,8 @@ from dataclasses import asdict, is_dataclass
 from enum import Enum
 from typing import Any
 
-from pytest_dtdispatch.core.measurement import Clock, Measurement, Samples
+from pytest_dtdispatch.core.measurement import Clock, Measurement
 from pytest_dtdispatch.core.plain_data import select
-from pytest_dtdispatch.core.results import Advice
-from pytest_dtdispatch.core.verdicts import Judgement
 from pytest_dtdispatch.report.document import KINDS, Paragraph, plain
 from pytest_dtdispatch.report.run import ReportedRun
 
@@ -36,7 +34,13 @@ def run_data(run: ReportedRun) -> dict[str, Any]:
             for result, data in zip(test_results, to_data(test_results), strict=True):
                 about = {"kind": kind, "test": test, "name": result.name}
                 results.append({**about, "metrics": dict(result.metrics()), **data})
-                advice += [{**about, **_advice(one)} for one in KINDS[kind].advice(result)]
+                for one in KINDS[kind].advice(result):
+                    of_advice = asdict(one)  # its kind is named "class", as "kind" is that of the result
+                    advice.append({**about, "class": of_advice.pop("kind"), **of_advice})
+    gates = []
+    for gate in run.gates:
+        verdicts = [{**one.row._asdict(), **asdict(one), "row": str(one.row)} for one in gate.verdicts]
+        gates.append({"against": gate.where, "has_failed": gate.has_failed, "verdicts": verdicts})
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -46,7 +50,7 @@ def run_data(run: ReportedRun) -> dict[str, Any]:
         "rows": [_row(test, row) for test, rows in run.rows_by_test().items() for row in rows],
         "results": results,
         "unknown_kinds": [*run.unknown],
-        "gates": [_gate(gate) for gate in run.gates],
+        "gates": gates,
         "advice": advice,
         "notices": [plain(block.spans) for block in run.notices.blocks if isinstance(block, Paragraph)],
     }
@@ -59,32 +63,22 @@ def fields_data(results: Sequence[Any]) -> list[dict[str, Any]]:
     return [{name: value for name, value in each.items() if name not in omitted} for each in fields]
 
 
-def _advice(advice: Advice) -> dict[str, Any]:
-    """Return the fields of advice; its kind is named ``class``, as ``kind`` is that of the result."""
-    fields = asdict(advice)
-    return {"class": fields.pop("kind"), **fields}
-
-
 def _row(test: str, row: Measurement) -> dict[str, Any]:
-    states = {one.state: _state(one) for one in row.recorded()}
-    about = {
+    """Return a row with its figures by state."""
+    states = {}
+    for samples in row.recorded():
+        data = select(samples, "figure", "clock", "count", "scatter", "is_noisy", "waited")
+        if samples.ns:
+            data |= {"median": samples.median_ns, "least_wall": samples.least(Clock.WALL)}
+        states[samples.state] = {"unit": samples.unit.name, **data}
+    return {
+        "test": test,
+        **select(row, "label", "full_label", "op", "backend", "calls", "overhead_ns"),
         "contains": row.contains.name.lower(),
         "proof": row.proof_kind,
         **select(row.figures, "notes", "tracers"),
+        "states": states,
     }
-    named = select(row, "label", "full_label", "op", "backend", "calls", "overhead_ns")
-    return {"test": test, **named, **about, "states": states}
-
-
-def _state(samples: Samples) -> dict[str, Any]:
-    of_wall = {"median": samples.median_ns, "least_wall": samples.least(Clock.WALL)} if samples.ns else {}
-    names = ("figure", "clock", "count", "scatter", "is_noisy", "waited")
-    return {"unit": samples.unit.name, **select(samples, *names), **of_wall}
-
-
-def _gate(gate: Judgement) -> dict[str, Any]:
-    verdicts = [{**one.row._asdict(), **asdict(one), "row": str(one.row)} for one in gate.verdicts]
-    return {"against": gate.where, "has_failed": gate.has_failed, "verdicts": verdicts}
 
 
 def _compact(value: Any) -> Any:

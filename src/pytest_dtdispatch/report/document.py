@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from pytest_dtdispatch.core.measurement import Contains
@@ -100,10 +101,17 @@ class Verbatim:
 
 @dataclass(frozen=True)
 class Column:
-    """Title and unit of a column."""
+    """A column of a table.
+
+    Args:
+        title: its title.
+        unit: unit of its cells; empty for none.
+        of: column that it describes, if several columns of a table have its title.
+    """
 
     title: str
     unit: str = ""
+    of: str = ""
 
     @property
     def head(self) -> str:
@@ -117,17 +125,17 @@ class Line:
 
     Args:
         label: text of the first column, such as a signature.
-        cells: one cell for each column.
-        proof: text of the last column: a proof, a state or a verdict.
+        cells: cell of each column, in the order of the columns.
+        status: text of the last column: a proof, a state or a verdict.
         notes: notes below the line.
         tone: tone of the last column.
         row: identity and scope of the displayed row; None if it displays none.
     """
 
     label: str
-    cells: tuple[CellContent, ...]
-    proof: str = ""
-    notes: tuple[str, ...] = ()
+    cells: Mapping[Column, CellContent]
+    status: str = ""
+    notes: Sequence[str] = ()
     tone: Tone = Tone.PLAIN
     row: tuple[RowId, Contains] | None = None
 
@@ -143,7 +151,7 @@ class Group:
     """
 
     title: str
-    lines: tuple[Line, ...]
+    lines: Sequence[Line]
     more: str = ""
 
 
@@ -152,31 +160,44 @@ class Table:
     """A table of grouped lines.
 
     Args:
-        columns: columns between the label and the proof.
         groups: groups of lines.
         label_title: title of the first column.
-        proof_title: title of the last column; empty if the table has none.
-        expendable: titles of columns that are omitted in a narrow terminal, in this order.
+        status_title: title of the last column; empty if the table has none.
+        optional: titles of columns that are omitted in a narrow terminal, in this order.
         omitted_last: titles of columns that are omitted after these, and only to preserve the minimum width
             of labels.
         label_tone: tone of all labels.
-        proof_room: width that is reserved for the last column; a longer text exceeds the terminal's width.
+        status_room: width that is reserved for the last column; a longer text exceeds the terminal's width.
         has_total: whether the lines of each group add up to the last one; such a table is never folded.
-        least_label: minimum width of labels; less than 30 for names that users choose.
-        spells_out: whether the omitted cells of a line with a warning are written below it.
+        min_label: minimum width of labels; less than 30 for names that users choose.
+        lists_omitted: whether the omitted cells of a line with a warning are written below it.
+
+    Example:
+        >>> hit = Line("mm", {Column("hit", "us"): "7.0"})
+        >>> [column.head for column in Table((Group("", (hit,)),)).columns]
+        ['hit us']
     """
 
-    columns: tuple[Column, ...]
-    groups: tuple[Group, ...]
+    groups: Sequence[Group]
     label_title: str = "signature"
-    proof_title: str = "proof"
-    expendable: tuple[str, ...] = ()
+    status_title: str = ""
+    optional: tuple[str, ...] = ()
     omitted_last: tuple[str, ...] = ()
     label_tone: Tone = Tone.CODE
-    proof_room: Indent = 24  # length of "unpropagated, noisy call"; reasons of refusals may be longer
+    status_room: Indent = 24  # length of "unpropagated, noisy call"; reasons of refusals may be longer
     has_total: bool = False
-    least_label: Indent = 30
-    spells_out: bool = False
+    min_label: Indent = 30
+    lists_omitted: bool = False
+
+    @property
+    def lines(self) -> Iterator[Line]:
+        """The lines of all groups."""
+        return (line for group in self.groups for line in group.lines)
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """Columns between the label and the status: those of its lines, which all have the same."""
+        return tuple(dict.fromkeys(column for line in self.lines for column in line.cells))
 
 
 @dataclass(frozen=True)
@@ -229,6 +250,11 @@ class Document:
         return f"{self.legend} {'; '.join(texts)}.".lstrip() if texts else self.legend
 
 
+def _nothing(*args: object) -> tuple[()]:
+    """Return no items: the default of a kind's functions."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of result, as tables, files and gates use it.
@@ -253,15 +279,15 @@ class Kind:
     name: str
     document: Callable[[Mapping[str, Sequence[Any]], View], Document]
     metrics: tuple[str, ...] = ()
-    judge: Callable[[Any, Mapping[str, int]], Iterable[RowVerdict]] = lambda result, limits: ()
+    judge: Callable[[Any, Mapping[str, int]], Iterable[RowVerdict]] = _nothing
     limits: tuple[str, ...] = ()
     nothing: str = ""
     title: str = ""
     type: Any = None
     has_own_table: bool = False
     shows_earlier: bool = False
-    largest: Callable[[str, Any], Iterable[Paragraph]] = lambda test, result: ()
-    advice: Callable[[Any], Iterable[Advice]] = lambda result: ()
+    largest: Callable[[str, Any], Iterable[Paragraph]] = _nothing
+    advice: Callable[[Any], Iterable[Advice]] = _nothing
     data: Callable[[Sequence[Any]], Sequence[Mapping[str, Any]]] | None = None
 
 

@@ -42,12 +42,11 @@ def github_benchmark(run: ReportedRun) -> tuple[str, int]:
         entry: dict[str, Any] = {"name": escape_controls(name), "unit": samples.unit.name, "value": figure}
         if samples.unit.is_time and samples.scatter is not None:
             entry["range"] = f"\xb1 {100 * samples.scatter:.1f} %"  # the column +-% of the table
-        details = [
-            row.full_label,
-            f"{samples.figure_name} of {samples.count:,} samples, {row.proof}",
-            *(["noisy: the halves of its passes differ"] if samples.is_noisy else ()),
-        ]
-        entries.append({**entry, "extra": "\n".join(map(escape_controls, details))})
+        details = [row.full_label, f"{samples.figure_name} of {samples.count:,} samples, {row.proof}"]
+        if samples.is_noisy:
+            details.append("noisy: the halves of its passes differ")
+        entry["extra"] = "\n".join(map(escape_controls, details))
+        entries.append(entry)
     for number in run.result_numbers():
         unit = "ns" if number.metric.endswith("_ns") else number.metric.replace("_", " ")
         name = escape_controls(f"{name_in_files(number.row)}::{number.metric}")
@@ -110,7 +109,23 @@ def recorded_states(run: ReportedRun) -> Iterator[tuple[str, Measurement, Sample
                 yield str(RowId(test, row.label, samples.state)), row, samples
 
 
-def _block_count(run: ReportedRun) -> int:
+def csv(run: ReportedRun) -> tuple[str, int]:
+    """Render the numbers of a run as rows of an expected file, without margins."""
+    numbers = run.metrics()
+    return results_text(numbers), len(numbers)
+
+
+def html(run: ReportedRun) -> tuple[str, int]:
+    """Render a run as an HTML page."""
+    return html_page(run), _item_count(run)
+
+
+def markdown(run: ReportedRun) -> tuple[str, int]:
+    """Render a run as a summary in Markdown."""
+    return summary(run), len(run.metrics()) or _item_count(run)
+
+
+def _item_count(run: ReportedRun) -> int:
     return sum(1 for _ in run.rows()) + sum(1 for _ in run.each_result()) + len(run.numbers)
 
 
@@ -147,17 +162,12 @@ class Format:
 
 TEXT = r'"(?:[^"\\]|\\.)*"'  # a JSON string; the match is unique, so that matching never backtracks for long
 FORMATS: Mapping[str, Format] = {
-    "csv": Format(RESULT, lambda run: (results_text(run.metrics()), len(run.metrics()))),
+    "csv": Format(RESULT, csv),
     "json": Format(rf'\{{"format":"{FORMAT}"', run_text),
     "github-action-benchmark": Format(rf'\[\s*\{{\s*"name": {TEXT},\s*"unit":', github_benchmark, "figure"),
     "bencher": Format(rf'\{{\s*{TEXT}: \{{\s*{TEXT}: \{{\s*"value":', bencher, "figure"),
-    "html": Format(
-        rf"(?s)<!DOCTYPE html>.{{0,2000}}?<title>{TITLE}</title>",
-        lambda run: (html_page(run), _block_count(run)),
-    ),
-    "markdown": Format(
-        "## dtdispatch: ", lambda run: (summary(run), len(run.metrics()) or _block_count(run))
-    ),
+    "html": Format(rf"(?s)<!DOCTYPE html>.{{0,2000}}?<title>{TITLE}</title>", html),
+    "markdown": Format("## dtdispatch: ", markdown),
     "trace": Format(
         rf'\{{"otherData": \{{"format": "{TRACE_FORMAT}"', trace, "event", "no steps were counted"
     ),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from pytest_dtdispatch.core.results import name_in_files
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import column_scale, first_of, grouped, plural, shorten_path
 from pytest_dtdispatch.core.verdicts import (
@@ -44,33 +45,36 @@ TONES = {
     Verdict.QUARANTINED: Tone.NOTICE,
 }
 ORDER = tuple(Verdict)
-MOST_NEW = 10
-MOST_ROWS = 20  # rows that did not pass
-LONGEST_ROW = 300
-WHOLE = View(verbose=True)
+MAX_ROWS = 20  # rows that did not pass
+MAX_NAME = 300  # characters of the name of a row
+VERBOSE = View(verbose=True)
 
 
-def judgement_document(judgement: Judgement, view: View = WHOLE) -> Document:
+def judgement_document(judgement: Judgement, view: View = VERBOSE) -> Document:
     """Render the judgement of a gate: rows with their remedies, and the drift of rows that passed."""
     word, tone = ("failed", Tone.BAD) if judgement.has_failed else ("passed", Tone.GOOD)
     numbers = plain(verdict_counts(judgement.verdicts)) or "no row to judge"
-    where = shorten_path(judgement.where)
-    compared = [row for row in judgement.verdicts if row.row.state]
-    by = f" ({shared})" if (shared := _shared_threshold(compared)) else ""
     if judgement.excluded:
         numbers += f", {plural(judgement.excluded, 'row')} not selected"
-    blocks: list[Block] = [paragraph(f"gate: {word} against {where}: {numbers}{by}", tone, hanging=1)]
-    blocks += comparison_blocks(compared, view)
+    compared = [row for row in judgement.verdicts if row.row.state]
+    threshold = _shared_threshold(compared)
+    by = f" ({threshold})" if threshold else ""
+    title = f"gate: {word} against {shorten_path(judgement.where)}: {numbers}{by}"
+    blocks: list[Block] = [paragraph(title, tone, hanging=1), *comparison_blocks(compared, view)]
     others = [row for row in judgement.verdicts if not row.row.state]
     rest = [row for row in others if row.verdict not in (Verdict.PASSED, Verdict.NEW)]
     rest.sort(key=lambda row: ORDER.index(row.verdict))
-    listed = rest if view.verbose else rest[:MOST_ROWS]
+    listed = rest if view.verbose else rest[:MAX_ROWS]
     for row in listed:
         # The error of a failed test lists what exceeded its limit.
         is_cut = row.verdict is Verdict.REGRESSED and judgement.where == LIMITS and not view.verbose
-        blocks += _row(row, 1 if is_cut else None)
-    if more := len(rest) - len(listed):
-        blocks.append(_detail(f"and {more:,} more; -v lists them"))
+        details = row.details[:1] if is_cut else row.details
+        blocks.append(_row_title(row, row_text(row)))
+        blocks += [
+            _detail(text, indent=2) for text in (*(details or [_figures_text(row)]), row.remedy) if text
+        ]
+    if len(rest) > len(listed):
+        blocks.append(_detail(f"and {len(rest) - len(listed):,} more; -v lists them"))
     blocks += _new_rows([row for row in others if row.verdict is Verdict.NEW])
     blocks += drift_lines(judgement.verdicts, judgement.since)
     blocks += map(_detail, judgement.remarks)
@@ -78,7 +82,7 @@ def judgement_document(judgement: Judgement, view: View = WHOLE) -> Document:
         blocks.append(_detail("no row could be judged, so the gate fails", Tone.BAD))
     if judgement.to_paste:
         blocks.append(_detail("changed rows, as a command or to paste:"))
-        pasted = judgement.to_paste if view.verbose else first_of(judgement.to_paste, MOST_ROWS)
+        pasted = judgement.to_paste if view.verbose else first_of(judgement.to_paste, MAX_ROWS)
         blocks += (Verbatim((judgement.command,), indent=2), Verbatim(tuple(pasted)))
     return Document(tuple(blocks))
 
@@ -88,8 +92,9 @@ def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]
     if not rows:
         return
     ordered = sorted(rows, key=badness)
-    bad = [row for row in ordered if not _is_ordinary(row)]
-    hidden = set() if view.verbose else {row.row for row in bad[MOST_ROWS:]}
+    hidden: set[RowId] = set()
+    if not view.verbose:
+        hidden.update([row.row for row in ordered if not _is_ordinary(row)][MAX_ROWS:])
     has_threshold = any(row.criterion for row in rows) and not _shared_threshold(rows)
     changes = [row.change for row in rows if isinstance(row.change, TimeChange)]
     has_wall = any(change.wall_percent is not None for change in changes)
@@ -97,22 +102,19 @@ def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]
     for test, of_test in grouped((row.row.test, row) for row in ordered if row.row not in hidden).items():
         folded = [] if view.verbose else [row for row in of_test if _is_ordinary(row)][3:]
         words = Counter(_verdict_word(row)[0] for row in folded)
-        more = f"and {', '.join(f'{n} {word}' for word, n in words.items())}; -v lists them" * bool(folded)
-        lines = [_comparison_line(row, view, has_wall, has_threshold) for row in of_test if row not in folded]
-        groups.append(Group(test, tuple(lines), more))
-    columns = (
-        *(Column("state"), Column("base"), Column("now")),
-        *(Column("change", "%"), Column("median", "%")),
-        *([Column("wall", "%")] if has_wall else ()),
-        *([Column("clock"), Column("samples")] if view.verbose else ()),
-        *([Column("threshold")] if has_threshold else ()),
-    )
+        more = f"and {', '.join(f'{n} {word}' for word, n in words.items())}; -v lists them" if folded else ""
+        lines = []
+        for row in of_test:
+            if row not in folded:
+                cells = _comparison_cells(row, view, has_wall, has_threshold)
+                word, tone = _verdict_word(row)
+                lines.append(Line(row.row.label, cells, word, row.details, tone))
+        groups.append(Group(test, lines, more))
     yield Table(
-        columns,
-        tuple(groups),
-        proof_title="verdict",
-        expendable=("samples", "clock", "threshold", "base", "median", "wall"),
-        spells_out=True,
+        groups,
+        status_title="verdict",
+        optional=("samples", "clock", "threshold", "base", "median", "wall"),
+        lists_omitted=True,
     )
     if hidden:
         yield _detail(f"and {len(hidden):,} more; -v lists them")
@@ -127,28 +129,31 @@ def _shared_threshold(rows: Sequence[RowVerdict]) -> str:
     return thresholds.pop() if len(thresholds) == 1 else ""
 
 
-def _comparison_line(row: RowVerdict, view: View, has_wall: bool, has_threshold: bool) -> Line:
-    figures, wall, about = ["-"] * 4, "-", ["-", "-"]
-    if isinstance(change := row.change, TimeChange):
-        percents = map(_percent_text, (change.change_percent, change.median_percent))
-        figures = [_time(change.base_ns), _time(change.head_ns), *percents]
-        wall, about = _percent_text(change.wall_percent), [change.clock, f"{change.samples:,}"]
-    cells = [str(row.row.state), *figures]
+def _comparison_cells(row: RowVerdict, view: View, has_wall: bool, has_threshold: bool) -> dict[Column, str]:
+    base = now = change = median = wall = clock = samples = "-"
+    if isinstance(row.change, TimeChange):
+        base, now = _time_text(row.change.base_ns), _time_text(row.change.head_ns)
+        change, median = f"{row.change.change_percent:+.1f}", f"{row.change.median_percent:+.1f}"
+        clock, samples = row.change.clock, f"{row.change.samples:,}"
+        if row.change.wall_percent is not None:
+            wall = f"{row.change.wall_percent:+.1f}"
+    cells = {
+        Column("state"): str(row.row.state),
+        Column("base"): base,
+        Column("now"): now,
+        Column("change", "%"): change,
+        Column("median", "%"): median,
+    }
     if has_wall:
-        cells.append(wall)
+        cells[Column("wall", "%")] = wall
     if view.verbose:
-        cells += about
+        cells |= {Column("clock"): clock, Column("samples"): samples}
     if has_threshold:
-        cells.append(row.criterion or "-")
-    word, tone = _verdict_word(row)
-    return Line(row.row.label, tuple(cells), word, row.details, tone)
+        cells[Column("threshold")] = row.criterion or "-"
+    return cells
 
 
-def _percent_text(percent: float | None) -> str:
-    return "-" if percent is None else f"{percent:+.1f}"
-
-
-def _time(ns: float) -> str:
+def _time_text(ns: float) -> str:
     unit = column_scale([ns])
     return f"{unit.text(ns)} {unit.name}"
 
@@ -229,23 +234,16 @@ def verdict_counts(verdicts: Sequence[RowVerdict]) -> tuple[Span, ...]:
 
 def drift_lines(verdicts: Sequence[RowVerdict], since: str = "") -> Iterator[Paragraph]:
     """Render the median change of rows that passed: small regressions add up."""
-    passed = [row for row in verdicts if row.verdict is Verdict.PASSED]
-    drifts = [percent for row in passed if (percent := _change_percent(row)) is not None]
-    if not drifts:
-        return
-    rows, begin = plural(len(drifts), "passed row"), f" since {since}" if since else ""
-    yield _detail(f"drift of {rows}{begin}: median {median(drifts):+.1f} %")
-
-
-def _row(row: RowVerdict, max_details: int | None = None) -> Iterator[Paragraph]:
-    yield _row_title(row, row_text(row))
-    for text in filter(None, (*(row.details[:max_details] or (_figures_text(row),)), row.remedy)):
-        yield _detail(text, indent=2)
+    percents = (_change_percent(row) for row in verdicts if row.verdict is Verdict.PASSED)
+    drifts = [percent for percent in percents if percent is not None]
+    if drifts:
+        rows, begin = plural(len(drifts), "passed row"), f" since {since}" if since else ""
+        yield _detail(f"drift of {rows}{begin}: median {median(drifts):+.1f} %")
 
 
 def row_text(row: RowVerdict) -> str:
     """Return the name of a row, shortened to fit a line."""
-    return cut_name(name_in_files(row.row), LONGEST_ROW)
+    return cut_name(name_in_files(row.row), MAX_NAME)
 
 
 def _row_title(row: RowVerdict, text: str) -> Paragraph:
@@ -259,16 +257,17 @@ def _detail(text: str, tone: Tone = Tone.PLAIN, indent: int = 1) -> Paragraph:
 def _figures_text(row: RowVerdict) -> str:
     """Format the criterion of a row, its change, and the change of the median of times."""
     text = ": ".join(filter(None, (row.criterion, change_text(row))))
-    if isinstance(change := row.change, TimeChange):
-        text += f", median {change.median_percent:+.1f} % (least of {change.samples} samples)"
+    if isinstance(row.change, TimeChange):
+        text += f", median {row.change.median_percent:+.1f} % (least of {row.change.samples} samples)"
     return text
 
 
 def _new_rows(rows: Sequence[RowVerdict]) -> Iterator[Paragraph]:
-    for row in rows[:MOST_NEW]:
+    """Render up to ten rows that the file lacks, and their remedy."""
+    for row in rows[:10]:
         yield _row_title(row, f"{row_text(row)}: {row.criterion}")
-    if len(rows) > MOST_NEW:
-        rest = f"and {len(rows) - MOST_NEW:,} more new rows; --dtdispatch-export csv:FILE writes all"
+    if len(rows) > 10:
+        rest = f"and {len(rows) - 10:,} more new rows; --dtdispatch-export csv:FILE writes all"
         yield one_line(rest, indent=1)
     if rows:
         yield _detail(rows[0].remedy, indent=2)

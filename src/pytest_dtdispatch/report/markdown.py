@@ -32,11 +32,15 @@ def document_text(document: Document) -> str:
                 # Escape the beginning of a text that Markdown would parse as a list item or a heading.
                 parts.append(re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", _inline(block.spans)))
             case Verbatim():
-                parts.append(_fenced(block.lines))
+                fence = "```"  # longer than any in the text
+                while any(fence in line for line in block.lines):
+                    fence += "`"
+                parts.append("\n".join((fence, *map(escape_controls, block.lines), fence)))
             case Table():
                 for group in block.groups:
                     parts += _group_parts(block, group)
-    if meanings := document.legend_of():
+    meanings = document.legend_of()
+    if meanings:
         parts.append(_inline(meanings))
     return "\n\n".join(parts) + "\n"
 
@@ -72,43 +76,32 @@ def folded(title: str, text: str) -> str:
 
 
 def _group_parts(table: Table, group: Group) -> Iterator[str]:
+    """Yield the title of a group, a grid with its lines, their notes, and the text about omitted lines."""
     if group.title:
         yield _inline((Span(cut_words(group.title), Tone.STRONG),))
-    last = (table.proof_title,) if table.proof_title else ()
-    titles = (table.label_title, *(column.head for column in table.columns), *last)
-    rows = [
-        ((Span(cut_name(line.label), table.label_tone),), *line.cells, *((line.proof,) if last else ()))
-        for line in group.lines
+    titles = [table.label_title, *(column.head for column in table.columns)]
+    rows: list[list[CellContent]] = [
+        [(Span(cut_name(line.label), table.label_tone),), *line.cells.values()] for line in group.lines
     ]
-    yield _grid(titles, rows)
-    notes = [
-        f"* {code(cut_name(line.label))}: {escaped(note)}" for line in group.lines for note in line.notes
-    ]
+    if table.status_title:
+        titles.append(table.status_title)
+        for row, line in zip(rows, group.lines, strict=True):
+            row.append(line.status)
+    # Columns whose cells are all numbers in plain text are aligned right.
+    rules = ["--:" if _is_number([row[i] for row in rows]) else "---" for i in range(len(titles))]
+    grid = (map(escaped, titles), rules, *(map(_inline, row) for row in rows))
+    yield "\n".join(f"| {' | '.join(cells)} |" for cells in grid)
+    notes = [(line, note) for line in group.lines for note in line.notes]
     if notes:
-        yield "\n".join(notes)
+        yield "\n".join(f"* {code(cut_name(line.label))}: {escaped(note)}" for line, note in notes)
     if group.more:
         yield escaped(group.more)
-
-
-def _grid(titles: Sequence[str], rows: Sequence[Sequence[CellContent]]) -> str:
-    """Format a table; align columns right if all their cells are numbers in plain text."""
-    rules = ["--:" if _is_number([row[i] for row in rows]) else "---" for i in range(len(titles))]
-    lines = (map(escaped, titles), rules, *(map(_inline, row) for row in rows))
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def _is_number(cells: Sequence[CellContent]) -> bool:
     filled = [cell for cell in cells if cell != "-"]
     number = r"[-+]?[\d,.]+( ?%)?"
     return bool(filled) and all(isinstance(cell, str) and re.fullmatch(number, cell) for cell in filled)
-
-
-def _fenced(lines: Sequence[str]) -> str:
-    """Format lines as a code block, with a fence that no line can close."""
-    fence = "```"
-    while any(fence in line for line in lines):
-        fence += "`"
-    return "\n".join((fence, *map(escape_controls, lines), fence))
 
 
 def _inline(cell: CellContent) -> str:

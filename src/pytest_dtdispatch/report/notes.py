@@ -14,11 +14,11 @@ from pytest_dtdispatch.core.measurement import (
     State,
     traced_text,
 )
-from pytest_dtdispatch.core.store import TestRecord, Uncaptured
+from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.report.document import (
     Document,
-    Line,
+    Group,
     Paragraph,
     Tone,
     View,
@@ -47,14 +47,18 @@ def mark(measurement: Measurement) -> tuple[str, Tone]:
 
 def notes_of(row: Measurement, view: View) -> tuple[str, ...]:
     """Return the notes below a row; a verbose view includes its remarks."""
+    notes = list(row.figures.notes)
     waits = [f"{each.state} {each.waited:.0%}" for each in row.recorded() if each.waited > MIN_WAITED]
-    waited = [f"waited for a core: {', '.join(waits)} of the time"] * bool(waits)
-    return (*row.figures.notes, *waited, *(row.figures.remarks if view.verbose else ()))
+    if waits:
+        notes.append(f"waited for a core: {', '.join(waits)} of the time")
+    if view.verbose:
+        notes += row.figures.remarks
+    return tuple(notes)
 
 
-def title_of(lines: Sequence[Line]) -> str:
+def title_of(groups: Sequence[Group]) -> str:
     """Return the title of the last column; empty if all its cells are empty."""
-    return "mark" if any(line.proof for line in lines) else ""
+    return "mark" if any(line.status for group in groups for line in group.lines) else ""
 
 
 def proved(everything: Sequence[Measurement], by: str = "the cache counters") -> Iterator[Paragraph]:
@@ -81,53 +85,55 @@ def noise(everything: Sequence[Measurement]) -> Document:
     return Document(tuple(paragraph(line, Tone.NOTICE, hanging=1) for line in lines))
 
 
-def caveats(tests: Iterable[TestRecord]) -> Document:
+def caveats(records: Iterable[TestRecord]) -> Document:
     """Render the numbers of tests with uncaptured work, by cause, and of tests that simulate ranks."""
-    found = list(tests)
-    lines = list(_uncaptured_lines([test.uncaptured for test in found]))
-    if simulated := sum(test.is_simulated for test in found):
+    records = list(records)
+    tests = [record.uncaptured for record in records]
+    lines = []
+    in_threads = [test for test in tests if test.threads]
+    if in_threads:
+        threads, ops = sum(test.threads for test in in_threads), sum(test.ops for test in in_threads)
+        lines.append(
+            f"not measured: {plural(len(in_threads), 'test')} ran DTensor ops (at least {ops:,}) in "
+            f"{plural(threads, 'thread')} of their own, which a capture in the main thread cannot observe; "
+            "--dtdispatch-metric counts also counts misses there"
+        )
+    in_processes = [test for test in tests if test.processes]
+    if in_processes:
+        processes = sum(test.processes for test in in_processes)
+        lines.append(
+            f"not measured: {plural(len(in_processes), 'test')} started {plural(processes, 'process', 'es')}"
+            ", which a capture cannot observe; --dtdispatch-metric counts also counts in spawned processes"
+        )
+    lines += dict.fromkeys(note for test in tests for note in test.notes)
+    for mode in dict.fromkeys(mode for test in tests for mode in test.modes):
+        hidden = sum(mode in test.modes for test in tests)
+        lines.append(
+            f"not measured: {plural(hidden, 'test')} opened {mode}, which hides DTensor ops from a capture "
+            f"around it; use the fixture and open dtdispatch.capture() inside {mode}, "
+            "or count ops by --dtdispatch-metric counts"
+        )
+    simulated = sum(record.is_simulated for record in records)
+    if simulated:
         of = plural(simulated, "test")
         lines.append(f"figures of {of} include the work of all ranks, which LocalTensorMode simulates")
     return Document(tuple(paragraph(line, Tone.NOTICE, hanging=1) for line in lines))
 
 
-def _uncaptured_lines(tests: list[Uncaptured]) -> Iterator[str]:
-    if in_threads := [test for test in tests if test.threads]:
-        threads, ops = sum(test.threads for test in in_threads), sum(test.ops for test in in_threads)
-        yield (
-            f"not measured: {plural(len(in_threads), 'test')} ran DTensor ops (at least {ops:,}) in "
-            f"{plural(threads, 'thread')} of their own, which a capture in the main thread cannot observe; "
-            "--dtdispatch-metric counts also counts misses there"
-        )
-    if in_processes := [test for test in tests if test.processes]:
-        processes = sum(test.processes for test in in_processes)
-        yield (
-            f"not measured: {plural(len(in_processes), 'test')} started {plural(processes, 'process', 'es')}"
-            ", which a capture cannot observe; --dtdispatch-metric counts also counts in spawned processes"
-        )
-    yield from dict.fromkeys(note for test in tests for note in test.notes)
-    modes = list(dict.fromkeys(mode for test in tests for mode in test.modes))
-    for mode in modes:
-        hidden = sum(mode in test.modes for test in tests)
-        yield (
-            f"not measured: {plural(hidden, 'test')} opened {mode}, which hides DTensor ops from a capture "
-            f"around it; use the fixture and open dtdispatch.capture() inside {mode}, "
-            "or count ops by --dtdispatch-metric counts"
-        )
-
-
 def _explained(everything: Sequence[Measurement]) -> str:
     """Format the number of captured calls that the rows explain, and the ops without a figure."""
     captured = [row for row in everything if row.contains is Contains.DISPATCH]
+    if not captured:
+        return ""
     without: Counter[str] = Counter()
     for row in captured:
         if row.steady is None and row.of(State.MISS) is None:
             without[row.op] += row.calls
     calls = sum(row.calls for row in captured)
-    text = f", {calls - without.total():,} of {calls:,} calls explained" if captured else ""
+    text = f", {calls - without.total():,} of {calls:,} calls explained"
     if without:
         ops = ", ".join(f"{op} ({count:,}x)" for op, count in without.most_common(3))
-        left_out = len(without) - 3
-        more = f" and {plural(left_out, 'op')} more" * (left_out > 0)
-        text += f"; without a figure: {ops}{more}"
+        text += f"; without a figure: {ops}"
+    if len(without) > 3:
+        text += f" and {plural(len(without) - 3, 'op')} more"
     return text

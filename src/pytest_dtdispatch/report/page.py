@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib import resources
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Proof, State
@@ -18,7 +18,7 @@ from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import COUNT_UNITS, UNITS, escape_controls, plural, short, shorten_path
-from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import (
     KINDS,
@@ -38,8 +38,7 @@ from pytest_dtdispatch.report.summary import run_sections
 
 TITLE = "DTensor dispatch report"
 PIECES = {"local": "local", "hit": "rest of a hit", "miss": "miss"}  # of the bar of a row
-MOST, LONGEST = 10, 72  # unfolded items of a list, characters of a name
-FACTS = "No change of these is proved"  # heading of findings without a change
+MAX_ITEMS, MAX_NAME = 10, 72  # unfolded items of a list, characters of a name
 
 
 def require_jinja() -> Any:
@@ -63,26 +62,25 @@ def html_page(run: ReportedRun) -> str:
     """
     markup = require_jinja().utils.markupsafe.Markup
     style, script = _own_file("page.css"), _own_file("page.js")
+    # Content security policy: only this style and this script, and no other resources.
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
+    policy = (
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
     units = UNITS if run.unit.is_time else COUNT_UNITS
     figures = [_figures(row) for of_test in run.calls.values() for row in of_test]
-    longest = {piece: max((each.get(piece, 0.0) for each in figures), default=0.0) for piece in PIECES}
-    longest = {"hit": max(longest["local"], longest["hit"]), "miss": longest["miss"]}
+    longest_hit = max((max(each.get("local", 0.0), each.get("hit", 0.0)) for each in figures), default=0.0)
+    longest_miss = max((each.get("miss", 0.0) for each in figures), default=0.0)
+    longest = {"hit": longest_hit, "miss": longest_miss}
     rows = _page_rows(run, longest)
     page: str = _template().render(
-        title=TITLE,
         about=_about(run),
         sections=[section for section in _sections(run) if section["blocks"] or "tone" in section],
         rows=rows,
         marks=Counter(mark for row in rows.values() for mark in row["marks"]),
-        pieces=PIECES,
-        cut=cut_name,
-        fitted=_fitted,
-        is_of_rows=lambda table: any(line.row in rows for group in table.groups for line in group.lines),
-        lists=_lists,
-        most=MOST,
-        longest=LONGEST,
         scales=[f"{piece} up to {short(end, units)}" for piece, end in longest.items() if end],
-        policy=_policy(style, script),
+        policy=policy,
         style=markup(style),
         script=markup(script),
     )
@@ -102,20 +100,20 @@ def _template() -> Any:
     environment = jinja2.Environment(
         autoescape=True, finalize=shown, trim_blocks=True, undefined=jinja2.StrictUndefined
     )
+    environment.globals.update(
+        title=TITLE,
+        pieces=PIECES,
+        most=MAX_ITEMS,
+        longest=MAX_NAME,
+        cut=cut_name,
+        fitted=_fitted,
+        lists=_lists,
+    )
     return environment.from_string(_own_file("page.html.j2"))
 
 
 def _own_file(name: str) -> str:
     return resources.files("pytest_dtdispatch.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _policy(style: str, script: str) -> str:
-    """Return the content security policy: only this style and this script, and no other resources."""
-    hashed = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
-    return (
-        f"default-src 'none'; style-src 'sha256-{hashed[0]}'; script-src 'sha256-{hashed[1]}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
 
 
 def _about(run: ReportedRun) -> Iterator[str]:
@@ -161,9 +159,10 @@ def _largest_costs(run: ReportedRun) -> Iterator[Block]:
     tests = {id(row): test for test, rows in run.calls.items() for row in rows}
     for costed in by_cost([row for rows in run.calls.values() for row in rows])[:3]:
         row = costed.row
-        if cost := costed.share and call_cost(row):
+        cost = call_cost(row)
+        if cost and costed.share:
             figures = f"{plural(row.calls, 'call')} of {short(cost, units)}, {costed.share:.1%} of all rows: "
-            label, of = cut_name(row.label, LONGEST), f" of {tests[id(row)]}"
+            label, of = cut_name(row.label, MAX_NAME), f" of {tests[id(row)]}"
             yield Paragraph((Span(figures), Span(label, Tone.CODE), Span(of)), 1)
 
 
@@ -173,13 +172,13 @@ def _advice(run: ReportedRun) -> Iterator[Block]:
     for kind, test, result in run.each_result():
         for advice in KINDS[kind].advice(result):
             key = advice.change, advice.seen, test
-            best[key] = max(best.get(key, advice), advice, key=lambda each: each.ns)
+            best[key] = max(best.get(key, advice), advice, key=attrgetter("ns"))
     findings: dict[str, list[Block]] = {}
     for (change, seen, test), advice in sorted(best.items(), key=lambda item: item[1].order):
         saving = f"{seen}: {advice.saving}" if change else seen
         findings.setdefault(change, []).append(Paragraph((Span(saving), Span(f" ({test})", Tone.SOFT)), 1))
     for change, blocks in findings.items():
-        yield paragraph(change or FACTS, Tone.STRONG)
+        yield paragraph(change or "No change of these is proved", Tone.STRONG)
         yield from blocks
 
 
@@ -202,32 +201,35 @@ def _folded(blocks: Iterable[Block]) -> Iterator[Block | Folded]:
         indent, pieces = (block.indent, len(block.spans)) if isinstance(block, Paragraph) else (0, 0)
         is_item = indent == 1 and pieces > 1
         items += is_item
-        if items > MOST and (is_item or indent > 1):
+        if items > MAX_ITEMS and (is_item or indent > 1):
             rest.append(block)
             continue
         if rest:
-            yield Folded(items - MOST, tuple(rest))
+            yield Folded(items - MAX_ITEMS, tuple(rest))
             rest = []
         yield block
     if rest:
-        yield Folded(items - MOST, tuple(rest))
+        yield Folded(items - MAX_ITEMS, tuple(rest))
 
 
 def _fitted(table: Table) -> Table:
-    """Remove expendable columns from a table that is too wide for the page; write scatter as a bound."""
+    """Remove optional columns from a table that is too wide for the page; write scatter as a bound."""
+    max_columns = 11  # next to the label, on a screen of 1,280 pixels
     titles = [column.title for column in table.columns]
-    most_columns = 11  # next to the label, on a screen of 1,280 pixels
-    excess = max(len(titles) - most_columns, 0)
-    omitted = [title for title in table.expendable if title in titles][:excess]
-    is_visible = [title not in omitted for title in titles]
-
-    def fit(line: Line) -> Line:
-        cells = tuple(itertools.compress(line.cells, is_visible))
-        return replace(line, cells=cells, proof=_as_bound(line.proof))
-
-    groups = tuple(replace(group, lines=tuple(map(fit, group.lines))) for group in table.groups)
-    columns = (replace(column, title=_as_bound(column.title)) for column in table.columns)
-    return replace(table, columns=tuple(itertools.compress(columns, is_visible)), groups=groups)
+    excess = max(len(titles) - max_columns, 0)
+    omitted = [title for title in table.optional if title in titles][:excess]
+    groups = []
+    for group in table.groups:
+        lines = []
+        for line in group.lines:
+            cells = {
+                replace(column, title=_as_bound(column.title)): cell
+                for column, cell in line.cells.items()
+                if column.title not in omitted
+            }
+            lines.append(replace(line, cells=cells, status=_as_bound(line.status)))
+        groups.append(replace(group, lines=lines))
+    return replace(table, groups=groups)
 
 
 def _as_bound(text: str) -> str:
@@ -238,7 +240,8 @@ def _as_bound(text: str) -> str:
 def _lists(table: Table, by_group: bool) -> Iterator[tuple[str, list[tuple[str, Line]]]]:
     """Yield titles and lines of the lists of a table: one list per group, or one whose lines name groups."""
     if by_group or len(table.groups) == 1:
-        yield from ((group.title, [("", line) for line in group.lines]) for group in table.groups)
+        for group in table.groups:
+            yield group.title, [("", line) for line in group.lines]
     else:
         yield "", [(group.title, line) for group in table.groups for line in group.lines]
 
@@ -247,12 +250,17 @@ def _page_rows(
     run: ReportedRun, longest: Mapping[str, float]
 ) -> dict[tuple[RowId, Contains], dict[str, Any]]:
     """Return the properties of each row that no cell has, by identity and scope: marks, verdict and bar."""
-    verdicts, found = _verdicts_by_row(run), {}
+    worst: dict[RowId, RowVerdict] = {}  # over all states of the row
+    for gate in run.gates:
+        for judged in gate.verdicts:
+            row_id = judged.row._replace(state=None)
+            worst[row_id] = min(worst.get(row_id, judged), judged, key=badness)
+    found = {}
     units = UNITS if run.unit.is_time else COUNT_UNITS
     for test, rows in run.calls.items():
         for row in rows:
             row_id = RowId(test, row.label)
-            verdict = verdicts.get(row_id)
+            verdict = worst[row_id].verdict if row_id in worst else None
             has_proof = row.proof_kind in (Proof.PROVED, Proof.UNPROPAGATED)
             marks = {str(verdict): verdict, "noisy": row.noisy, "unproved": not has_proof}
             figures = _figures(row)
@@ -261,20 +269,10 @@ def _page_rows(
                 "verdict": verdict,
                 "tone": TONES.get(verdict, Tone.BAD).value if verdict else "",
                 "bar": [*_bar(figures, longest)],
-                "said": ", ".join(f"{piece} {short(end, units)}" for piece, end in figures.items()),
+                "bar_text": ", ".join(f"{piece} {short(end, units)}" for piece, end in figures.items()),
                 "full": row.full_label,
             }
     return found
-
-
-def _verdicts_by_row(run: ReportedRun) -> dict[RowId, Verdict]:
-    """Return the most severe verdict of each row over all its states."""
-    worst: dict[RowId, RowVerdict] = {}
-    for gate in run.gates:
-        for judged in gate.verdicts:
-            row = judged.row._replace(state=None)
-            worst[row] = min(worst.get(row, judged), judged, key=badness)
-    return {row: judged.verdict for row, judged in worst.items()}
 
 
 def _figures(row: Measurement) -> dict[str, float]:

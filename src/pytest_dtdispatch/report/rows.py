@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import accumulate
 
 from pytest_dtdispatch.core.measurement import (
     LONG_CALL_NS,
@@ -22,7 +19,7 @@ from pytest_dtdispatch.core.measurement import (
 )
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import Signature
-from pytest_dtdispatch.core.text import MICROSECONDS, MILLISECONDS, Scale
+from pytest_dtdispatch.core.text import COUNT, MICROSECONDS, MILLISECONDS, Scale
 from pytest_dtdispatch.report.document import (
     Block,
     Column,
@@ -37,7 +34,6 @@ from pytest_dtdispatch.report.document import (
 from pytest_dtdispatch.report.notes import mark, notes_of, proved, title_of
 
 SCATTER = "+-%"
-CellText = Callable[[Measurement], str]
 SCALES = {
     State.COLD: MILLISECONDS,
     State.MISS: MILLISECONDS,
@@ -63,7 +59,7 @@ MEANINGS = {
     "samples": "misses + hits recorded",
 }
 # Columns that a narrow table omits, in this order; "cold" is never omitted.
-EXPENDABLE = (
+OPTIONAL = (
     *("wall", "median", "rounds", "samples", "total", "miss/hit", "local", "hit+", "miss+", "calls"),
     *("overhead", "spread", "slowest"),
 )
@@ -76,81 +72,80 @@ def scatter_text(samples: Samples | None) -> str:
     return f"{100 * samples.scatter:.0f}" if samples.scatter < 9.995 else ">999"
 
 
-def columns(view: View) -> Iterator[tuple[Column, CellText]]:
-    """Yield all columns of figures, each with the function that formats the cell of a row."""
-    for state in SCALES:
-        yield from _columns_of(state, view)
-    yield Column("overhead", MICROSECONDS.name), _overhead_text
+def _figure_cells(row: Measurement, view: View) -> dict[Column, str]:
+    """Return the cells of a row's figures. Their columns depend only on the view."""
+    cells: dict[Column, str] = {}
+    for state, scale in SCALES.items():
+        samples = row.steady if state is State.HIT else row.of(state)  # unpropagated calls are among hits
+        cells |= _state_cells(state, samples, COUNT if view.counted else scale, view)
+    paid, local = row.steady or row.of(State.MISS), row.of(State.LOCAL)  # without hits, each call misses
+    overhead = excess(paid, local) if paid and paid.ns and local else None
+    cells[Column("overhead", MICROSECONDS.name)] = MICROSECONDS.text(overhead)
     if not view.is_many:
-        yield Column("miss/hit"), partial(_ratio_text, whole_from=math.inf if view.counted else 10)
-    yield Column("samples"), _sample_counts
+        ratio = row.miss_over_hit
+        decimals = 0 if ratio and ratio >= 10 and not view.counted else 1
+        cells[Column("miss/hit")] = "-" if ratio is None else f"{ratio:,.{decimals}f}"
+    counts = (samples.count if samples else 0 for samples in (row.of(State.MISS), row.steady))
+    cells[Column("samples")] = "+".join(map(str, counts))
+    return cells
 
 
-def _columns_of(state: State, view: View) -> Iterator[tuple[Column, CellText]]:
-    """Yield the column of the figure of a state, and columns of its scatter or ranks.
-
-    The column of hits also has unpropagated calls.
-    """
-    scale = Scale("", 1, 0) if view.counted else SCALES[state]
-
-    def cell(row: Measurement, text: Callable[[Samples], str]) -> str:
-        samples = row.steady if state is State.HIT else row.of(state)
-        return text(samples) if samples else "-"
-
-    def slowest(samples: Samples) -> str:
-        rank, ns = samples.slowest if samples.by_rank else (None, None)
-        return "-" if rank is None else f"{scale.text(ns)} r{rank}"
-
-    beside: dict[str, Callable[[Samples], str]] = {}
+def _state_cells(state: State, samples: Samples | None, scale: Scale, view: View) -> dict[Column, str]:
+    """Return the cells of a state: its figure, and its scatter, its ranks and other statistics."""
+    title = str(state)
+    cells = {Column(title, scale.name): scale.text(samples.figure if samples else None)}
     if state in (State.MISS, State.HIT):
-        span = {f"{state}+": lambda each: f"{each.span:,}"}
-        beside = span if view.counted else {SCATTER: scatter_text}
+        if view.counted:
+            cells[Column(f"{title}+")] = f"{samples.span:,}" if samples else "-"
+        else:
+            cells[Column(SCATTER, of=title)] = scatter_text(samples)
     if view.is_many and state is not State.LOCAL:
-        beside |= {"slowest": slowest, "spread": lambda each: f"{each.spread:.0%}" if each.by_rank else "-"}
-    if view.verbose and not view.counted and state in (State.MISS, State.HIT):
-        beside |= {"median": partial(_median, scale), "wall": partial(_wall, scale)}
-    yield Column(str(state), scale.name), partial(cell, text=lambda each: scale.text(each.figure))
-    for title, text in beside.items():
-        yield Column(title), partial(cell, text=text)
-
-
-def _median(scale: Scale, samples: Samples) -> str:
-    """Format the median of wall time; a dash for counts."""
-    return scale.text(samples.median_ns if samples.ns else None)
-
-
-def _wall(scale: Scale, samples: Samples) -> str:
-    """Format the least wall time; a dash if it is the figure."""
-    return scale.text(samples.least(Clock.WALL) if samples.clock is Clock.CPU else None)
-
-
-def _overhead_text(row: Measurement) -> str:
-    """Format the cost of dispatch: steady minus local. Without hits, each call costs a miss."""
-    paid, local = row.steady or row.of(State.MISS), row.of(State.LOCAL)
-    return MICROSECONDS.text(excess(paid, local) if paid and paid.ns and local else None)
-
-
-def _ratio_text(row: Measurement, whole_from: float) -> str:
-    ratio = row.miss_over_hit
-    return "-" if ratio is None else f"{ratio:,.{0 if ratio >= whole_from else 1}f}"
-
-
-def _sample_counts(row: Measurement) -> str:
-    return "+".join(str(each.count if each else 0) for each in (row.of(State.MISS), row.steady))
+        slowest = spread = "-"
+        if samples and samples.by_rank:
+            rank, ns = samples.slowest
+            slowest, spread = f"{scale.text(ns)} r{rank}", f"{samples.spread:.0%}"
+        cells[Column("slowest", of=title)] = slowest
+        cells[Column("spread", of=title)] = spread
+    if state in (State.MISS, State.HIT) and view.verbose and not view.counted:
+        median_ns = samples.median_ns if samples and samples.ns else None
+        wall_ns = samples.least(Clock.WALL) if samples and samples.clock is Clock.CPU else None
+        cells[Column("median", of=title)] = scale.text(median_ns)
+        cells[Column("wall", of=title)] = scale.text(wall_ns)
+    return cells
 
 
 def document(measured: Mapping[str, Sequence[Measurement]], view: View) -> Document:
-    """Render rows of ops and named calls, with the columns that have a figure."""
+    """Render rows, the most expensive of a test first, with the columns that have a figure."""
     everything = [row for of_test in measured.values() for row in of_test]
-    legend = _legend(everything, view)
-    filled = [(head, text) for head, text in columns(view) if any(text(row) != "-" for row in everything)]
+    figures = {id(row): _figure_cells(row, view) for row in everything}
+    filled = {column for cells in figures.values() for column, text in cells.items() if text != "-"}
     regions = {
-        (test, contains): by_cost([each for each in of_test if each.contains is contains])
-        for test, of_test in measured.items()
-        for contains in dict.fromkeys(each.contains for each in of_test)
+        (test, contains): by_cost([row for row in rows if row.contains is contains])
+        for test, rows in measured.items()
+        for contains in dict.fromkeys(row.contains for row in rows)
     }
-    blocks = (_table(filled, regions, view), *proved(everything), *profiles(measured))
-    return Document(blocks, legend, MEANINGS, _worst_text(measured, view))
+    has_shares = any(len(rows) > 1 and rows[0].share is not None for rows in regions.values())
+    groups = []
+    for (test, contains), rows in regions.items():
+        visible, more = visible_rows(rows, view)
+        lines = []
+        for costed in visible:
+            row, calls = costed.row, {Column("calls"): f"{costed.row.calls:,}"}
+            cells = {column: text for column, text in figures[id(row)].items() if column in filled}
+            if has_shares:
+                share = "-" if costed.share is None else f"{100 * costed.share:.1f}"
+                total = "-" if costed.total is None else f"{100 * costed.total:.1f}"
+                cells = {**calls, Column("share", "%"): share, Column("total", "%"): total, **cells}
+            if view.verbose:
+                cells |= {Column("rounds"): str(row.figures.rounds), **calls}
+            status, tone = mark(row)
+            row_id = RowId(test, row.label), contains
+            lines.append(Line(row.label, cells, status, notes_of(row, view), tone, row_id))
+        groups.append(Group(f"{test} ({contains})", lines, more))
+    # Rows are in the order of their shares.
+    table = Table(groups, status_title=title_of(groups), optional=OPTIONAL, omitted_last=("share",))
+    blocks: tuple[Block, ...] = (table, *proved(everything), *profiles(measured))
+    return Document(blocks, _legend(everything, view), MEANINGS, _worst_text(measured, view))
 
 
 def _legend(everything: Sequence[Measurement], view: View) -> str:
@@ -171,68 +166,36 @@ def _legend(everything: Sequence[Measurement], view: View) -> str:
 
 def _worst_text(measured: Mapping[str, Sequence[Measurement]], view: View) -> str:
     """Describe the row with the most expensive calls; return an empty string if no cost is known."""
-    costs = {
-        (test, row.label): (cost * row.calls, cost, row.of(State.LOCAL) is not None)
-        for test, rows in measured.items()
-        for row in rows
-        if (cost := call_cost(row))
-    }
-    if not costs:
-        return ""
-    (test, label), (_, cost, has_local) = max(costs.items(), key=lambda item: item[1])
-    each = f"{cost:,.0f} {view.counted}" if view.counted else f"{MICROSECONDS.text(cost)} {MICROSECONDS.name}"
-    return f"worst: {label} in {test}, {each}{' of overhead' * has_local} a call"
-
-
-def _table(
-    columns: Sequence[tuple[Column, CellText]],
-    regions: Mapping[tuple[str, Contains], Sequence[CostedRow]],
-    view: View,
-) -> Table:
-    """Render rows, the most expensive of a test first, and the number of omitted cheap rows."""
-    has_shares = any(len(rows) > 1 and rows[0].share is not None for rows in regions.values())
-    before = (Column("calls"), Column("share", "%"), Column("total", "%")) if has_shares else ()
-    after = (Column("rounds"), *[Column("calls")] * (not has_shares)) if view.verbose else ()
-
-    def cells(one: CostedRow) -> tuple[str, ...]:
-        calls = f"{one.row.calls:,}"
-        shares = ("-" if share is None else f"{100 * share:.1f}" for share in (one.share, one.total))
-        starts, ends = (calls, *shares)[: len(before)], (str(one.row.figures.rounds), calls)[: len(after)]
-        return (*starts, *(text(one.row) for _, text in columns), *ends)
-
-    groups = []
-    for (test, contains), rows in regions.items():
-        visible, left_out = visible_rows(rows, view)
-        lines = []
-        for one in visible:
-            (text, tone), row = mark(one.row), (RowId(test, one.row.label), contains)
-            lines.append(Line(one.row.label, cells(one), text, notes_of(one.row, view), tone, row))
-        groups.append(Group(f"{test} ({contains})", tuple(lines), left_out))
-    return Table(
-        (*before, *(column for column, _ in columns), *after),
-        tuple(groups),
-        proof_title=title_of([line for group in groups for line in group.lines]),
-        expendable=EXPENDABLE,
-        omitted_last=("share",),  # rows are in its order
-    )
-
-
-def profiles(measured: Mapping[str, Sequence[Measurement]]) -> Iterator[Block]:
-    """Yield a table of instructions by function for each profiled call."""
+    text, most = "", (0.0, 0.0)
     for test, rows in measured.items():
         for row in rows:
-            for samples in row.figures.samples:
-                if samples.profile is not None:
-                    total = samples.profile.total
-                    whole = FunctionShare("Python, with the machine code that it calls", total)
-                    lines = []
-                    for one in (whole, *samples.profile.functions):
-                        name, _, place = one.function.partition(" (")
-                        part = f"{100 * one.instructions / total:.1f}"
-                        lines.append(Line(name, (f"{one.instructions:,}", part), place.removesuffix(")")))
-                    group = Group(f"profile of a {samples.state}: {test}::{row.label}", tuple(lines))
-                    columns = (Column("instructions"), Column("part", "%"))
-                    yield Table(columns, (group,), "function", "where")
+            cost = call_cost(row) or 0.0
+            if (cost * row.calls, cost) > most:
+                most = cost * row.calls, cost
+                unit = view.counted or MICROSECONDS.name
+                each = f"{cost:,.0f}" if view.counted else MICROSECONDS.text(cost)
+                overhead = " of overhead" if row.of(State.LOCAL) else ""
+                text = f"worst: {row.label} in {test}, {each} {unit}{overhead} a call"
+    return text
+
+
+def profiles(measured: Mapping[str, Sequence[Measurement]]) -> Iterator[Table]:
+    """Yield a table of instructions by function for each profiled call."""
+    every = (
+        (test, row, samples) for test in measured for row in measured[test] for samples in row.figures.samples
+    )
+    for test, row, samples in every:
+        if samples.profile is not None:
+            total = samples.profile.total
+            whole = FunctionShare("Python, with the machine code that it calls", total)
+            lines = []
+            for one in (whole, *samples.profile.functions):
+                name, _, place = one.function.partition(" (")
+                part = f"{100 * one.instructions / total:.1f}"
+                cells = {Column("instructions"): f"{one.instructions:,}", Column("part", "%"): part}
+                lines.append(Line(name, cells, place.removesuffix(")")))
+            group = Group(f"profile of a {samples.state}: {test}::{row.label}", lines)
+            yield Table((group,), "function", "where")
 
 
 @dataclass(frozen=True)
@@ -266,41 +229,38 @@ def by_cost(rows: Sequence[Measurement]) -> list[CostedRow]:
 
     Named calls come last in their original order, without a share: one may contain another.
     """
-    costs = [
-        (cost * row.calls, row)
-        for row in rows
-        if row.contains is Contains.DISPATCH and (cost := call_cost(row)) is not None
-    ]
-    costs.sort(key=lambda one: one[0], reverse=True)
-    whole = sum(cost for cost, _ in costs)
+    costs: dict[int, float] = {}
+    for number, row in enumerate(rows):
+        cost = call_cost(row)
+        if cost is not None and row.contains is Contains.DISPATCH:
+            costs[number] = cost * row.calls
+    whole, total = sum(costs.values()), 0.0
     if not whole:
         return [CostedRow(row) for row in rows]
-    with_cost = {id(row) for _, row in costs}
-    totals = accumulate(cost for cost, _ in costs)
-    costed = [
-        CostedRow(row, cost / whole, min(total / whole, 1.0))
-        for (cost, row), total in zip(costs, totals, strict=True)
-    ]
-    return [*costed, *(CostedRow(row) for row in rows if id(row) not in with_cost)]
+    costed = []
+    for number in sorted(costs, key=costs.__getitem__, reverse=True):
+        total += costs[number]
+        costed.append(CostedRow(rows[number], costs[number] / whole, min(total / whole, 1.0)))
+    return [*costed, *(CostedRow(row) for number, row in enumerate(rows) if number not in costs)]
 
 
-def visible_rows(rows: Sequence[CostedRow], view: View) -> tuple[list[CostedRow], str]:
-    """Return the most expensive rows and all with a mark or a note, and a text about the omitted ones."""
-    is_whole = view.verbose or len(rows) <= 5
-    left_out = [] if is_whole else [each for n, each in enumerate(rows) if _can_go(each, n)]
-    if len(left_out) < 2:  # a line about it would need as much space
-        return list(rows), ""
-    part = sum(each.share or 0.0 for each in left_out)
-    more = f"and {len(left_out):,} more rows, together {part:.1%}; -v lists them"
-    return [each for each in rows if each not in left_out], more
+def visible_rows(rows: Sequence[CostedRow], view: View) -> tuple[Sequence[CostedRow], str]:
+    """Return the most expensive rows and all with a mark or a note, and a text about the omitted ones.
 
-
-def _can_go(costed: CostedRow, before: int) -> bool:
-    """Return whether a row is proved, and 10 rows or 95 % of the cost come before it."""
-    if costed.share is None or costed.total is None or mark(costed.row)[1] is Tone.BAD:
-        return False
-    is_cheap = costed.total - costed.share >= 0.95 and not costed.row.figures.notes
-    return before >= 10 or (is_cheap and not costed.row.noisy)
+    Proved rows are omitted if 10 rows or 95 % of the cost come before them.
+    """
+    visible: list[CostedRow] = []
+    omitted: list[CostedRow] = []
+    for before, costed in enumerate(rows):
+        row, share, total = costed.row, costed.share, costed.total
+        can_go = share is not None and total is not None and mark(row)[1] is not Tone.BAD
+        is_cheap = (total or 0.0) - (share or 0.0) >= 0.95 and not (row.figures.notes or row.noisy)
+        (omitted if can_go and (before >= 10 or is_cheap) else visible).append(costed)
+    # A line about a single row would need as much space.
+    if view.verbose or len(rows) <= 5 or len(omitted) < 2:
+        return rows, ""
+    part = sum(each.share or 0.0 for each in omitted)
+    return visible, f"and {len(omitted):,} more rows, together {part:.1%}; -v lists them"
 
 
 def timed_document(title: str, timed: Mapping[Signature, Sequence[Figures]]) -> Document:

@@ -157,24 +157,23 @@ class ReportedRun:
 
     def documents(self, view: View | None = None) -> dict[str, Document]:
         """Render the results of each kind, by its name; a notice replaces the document if that raises."""
-        of_limits = (row for gate in self.gates if gate.where == LIMITS for row in gate.verdicts)
-        over_limits = (one.row for one in of_limits if over([one]) or one.verdict is Verdict.QUARANTINED)
-        view = replace(view or self.view, over=frozenset(over_limits), about_before=self.about_earlier)
+        limits = [one for gate in self.gates if gate.where == LIMITS for one in gate.verdicts]
+        exceeded = frozenset(one.row for one in limits if over([one]) or one.verdict is Verdict.QUARANTINED)
+        view = replace(view or self.view, over=exceeded, about_before=self.about_earlier)
         documents = {}
         for kind in KINDS.values():
-            if results := self.calls if kind.name == NamedCall.kind else self.results.get(kind.name):
-                before = {
-                    RowId(test, result.name): result
-                    for test, of_test in self.earlier.get(kind.name, {}).items()
-                    for result in of_test
-                }
-                try:
-                    documents[kind.name] = kind.document(results, replace(view, before=before))
-                except (
-                    Exception,
-                    SystemExit,
-                ) as error:  # raised by an extension: still write other tables and all files
-                    documents[kind.name] = notice(f"the table of {kind.name} raised {shown(error)}")
+            results = self.calls if kind.name == NamedCall.kind else self.results.get(kind.name)
+            if not results:
+                continue
+            before = {
+                RowId(test, result.name): result
+                for test, test_results in self.earlier.get(kind.name, {}).items()
+                for result in test_results
+            }
+            try:
+                documents[kind.name] = kind.document(results, replace(view, before=before))
+            except (Exception, SystemExit) as error:  # raised by an extension: still write everything else
+                documents[kind.name] = notice(f"the table of {kind.name} raised {shown(error)}")
         for name in self.unknown:
             documents[name] = notice(f"results of the kind {shown(name)} are kept: it is not registered here")
         return documents
@@ -267,7 +266,8 @@ def _decode_results(plain: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ValueError(f"no dict: {shown(plain)}")
     results, unknown = {}, {}
     for name, of_kind in plain.items():
-        if (kind := KINDS.get(name)) is not None and kind.type is not None:
+        kind = KINDS.get(name)
+        if kind is not None and kind.type is not None:
             by_test = GenericAlias(Mapping, (str, GenericAlias(tuple, (kind.type, ...))))
             results[name] = decode(by_test, of_kind)
         else:

@@ -34,7 +34,8 @@ def say(text: str, tone: Tone = Tone.PLAIN, stream: TextIO | None = None) -> Non
 def print_text(text: str) -> None:
     """Write the text of a file to standard output, in the encoding of files."""
     sys.stdout.flush()
-    if binary := getattr(sys.stdout, "buffer", None):
+    binary = getattr(sys.stdout, "buffer", None)
+    if binary:
         binary.write(text.encode("utf-8", "backslashreplace"))
         binary.flush()
     else:
@@ -57,7 +58,8 @@ def shown_progress() -> Iterator[None]:
 
 def has_colors(stream: TextIO) -> bool:
     """Return whether to write colours; environment variables have the same precedence as in pytest."""
-    if (color := os.environ.get("PY_COLORS")) in ("0", "1"):
+    color = os.environ.get("PY_COLORS")
+    if color in ("0", "1"):
         return color == "1"
     if os.environ.get("NO_COLOR"):
         return False

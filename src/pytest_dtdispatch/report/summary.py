@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_dtdispatch.core.results import MetricValue, row_key
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import escape_controls, first_of, grouped, plural, shown
+from pytest_dtdispatch.core.text import escape_controls, first_of, plural, shown
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     KINDS,
@@ -38,14 +38,10 @@ from pytest_dtdispatch.report.run import ReportedRun
 
 # Of the summary of one step: "Job summaries are isolated between steps and each step is restricted to a
 # maximum size of 1MiB", in GitHub's reference of workflow commands.
-MOST_BYTES = 2**20
-MOST_ROWS = 100  # in the table of changes
-# Maximum of errors per step, from GitHub's "Workflow commands for GitHub Actions".
-MOST_SHOWN = 10
-TITLE = "dtdispatch"
+MAX_BYTES = 2**20
 
 
-def summary(run: ReportedRun, room: int = MOST_BYTES) -> str:
+def summary(run: ReportedRun, room: int = MAX_BYTES) -> str:
     """Render a summary of limited size; sections that do not fit are omitted.
 
     Args:
@@ -53,26 +49,26 @@ def summary(run: ReportedRun, room: int = MOST_BYTES) -> str:
         room: maximum size in bytes; verdict and changes are never omitted.
     """
     text = _head(run)
-    left_out: list[str] = []
+    omitted: list[str] = []
     room_for_sections = room - 4096  # reserve space for the line on omitted sections
-    of_gates = (
+    outputs = (
         (f"Full output of the gate: {cut_name(gate.where)}", judgement_document(gate)) for gate in run.gates
     )
-    for title, document in (*run_sections(run), *of_gates):
+    for title, document in (*run_sections(run), *outputs):
         written = folded(title, document_text(document))
         if len(f"{text}\n{written}".encode("utf-8", "backslashreplace")) > room_for_sections:
-            left_out.append(title)
+            omitted.append(title)
         else:
             text = f"{text}\n{written}"
-    if left_out:
-        why = f"Left out, as a summary has room for {room / 1024:,.0f} KiB: {', '.join(left_out)}."
+    if omitted:
+        why = f"Left out, as a summary has room for {room / 1024:,.0f} KiB: {', '.join(omitted)}."
         text = f"{text}\n{document_text(Document((paragraph(why),)))}"
     return text
 
 
-def stopped_summary(why: str) -> str:
+def stopped_summary(reason: str) -> str:
     """Format the summary of an incomplete run."""
-    return f"## {TITLE}: no results\n\n{document_text(Document((paragraph(why),)))}"
+    return f"## dtdispatch: no results\n\n{document_text(Document((paragraph(reason),)))}"
 
 
 def verdict_text(run: ReportedRun) -> str:
@@ -94,30 +90,35 @@ def verdict_text(run: ReportedRun) -> str:
 
 
 def _head(run: ReportedRun) -> str:
-    parts = [f"## {TITLE}: {verdict_text(run)}\n"]
-    judged = ((gate, row) for gate in run.gates for row in gate.verdicts)
-    changed = [(gate, row) for gate, row in judged if row.verdict is not Verdict.PASSED]
-    if changed:
-        changed.sort(key=lambda each: gravity(each[1]))
-        remedies = dict.fromkeys(f"{row.verdict}: {row.remedy}" for _, row in changed if row.remedy)
-        bullets = "".join(f"* {escaped(remedy)}\n" for remedy in remedies)
-        parts += filter(None, (document_text(Document((_changes(changed),))), bullets))
+    """Render the outcome, the rows that did not pass with their remedies, drifts and notices."""
+    parts = [f"## dtdispatch: {verdict_text(run)}\n"]
+    judged = [(gate, row) for gate in run.gates for row in gate.verdicts if row.verdict is not Verdict.PASSED]
+    if judged:
+        judged.sort(key=lambda each: gravity(each[1]))
+        parts.append(document_text(Document((_changes(judged),))))
+        remedies = dict.fromkeys(f"{row.verdict}: {row.remedy}" for _, row in judged if row.remedy)
+        if remedies:
+            parts.append("".join(f"* {escaped(remedy)}\n" for remedy in remedies))
     drifts = [line for gate in run.gates for line in drift_lines(gate.verdicts)]
-    if below := (*drifts, *run.notices.blocks):
-        parts.append(document_text(Document(below)))
+    if drifts or run.notices:
+        parts.append(document_text(Document((*drifts, *run.notices.blocks))))
     return "\n".join(parts)
 
 
-def _changes(changed: Sequence[tuple[Judgement, RowVerdict]]) -> Table:
-    """Render the changed rows, which are sorted by severity."""
+def _changes(judged: Sequence[tuple[Judgement, RowVerdict]]) -> Table:
+    """Render up to 100 rows, which are sorted by severity."""
     lines = []
-    for gate, row in changed[:MOST_ROWS]:
-        at, change = ", ".join(first_of(row.lines, 3)), change_text(row)
-        cells = (str(row.verdict), at or "-", change or "-", row.criterion or "-", cut_name(gate.where))
+    for gate, row in judged[:100]:
+        cells = {
+            Column("verdict"): str(row.verdict),
+            Column("line"): ", ".join(first_of(row.lines, 3)) or "-",
+            Column("change"): change_text(row) or "-",
+            Column("compared with"): row.criterion or "-",
+            Column("of"): cut_name(gate.where),
+        }
         lines.append(Line(row_text(row), cells))
-    more = f"and {len(changed) - MOST_ROWS:,} more rows" if len(changed) > MOST_ROWS else ""
-    columns = tuple(map(Column, ("verdict", "line", "change", "compared with", "of")))
-    return Table(columns, (Group("", tuple(lines), more),), label_title="row", proof_title="")
+    more = f"and {len(judged) - 100:,} more rows" if len(judged) > 100 else ""
+    return Table((Group("", lines, more),), label_title="row")
 
 
 def run_sections(run: ReportedRun, view: View | None = None) -> Iterator[tuple[str, Document]]:
@@ -126,10 +127,11 @@ def run_sections(run: ReportedRun, view: View | None = None) -> Iterator[tuple[s
         title = KINDS[name].title if name in KINDS else ""
         yield title or name.capitalize(), document
     if run.environment:
-        lines = tuple(Line(name, (value,)) for name, value in run.environment.items())
-        about = Table((Column("value"),), (Group("", lines),), "", "", label_tone=Tone.PLAIN)
-        time = (paragraph(f"Taken {run.taken}."),) if run.taken else ()
-        yield "Environment", Document((about, *time))
+        lines = [Line(name, {Column("value"): value}) for name, value in run.environment.items()]
+        blocks: list[Block] = [Table((Group("", lines),), label_title="", label_tone=Tone.PLAIN)]
+        if run.taken:
+            blocks.append(paragraph(f"Taken {run.taken}."))
+        yield "Environment", Document(tuple(blocks))
 
 
 def error_commands(gates: Sequence[Judgement], locations: Mapping[str, tuple[str, int]]) -> list[str]:
@@ -141,17 +143,21 @@ def error_commands(gates: Sequence[Judgement], locations: Mapping[str, tuple[str
         gates: judgements of a run.
         locations: file in the repository and line, from 1, of each test, by its name in rows.
     """
-    failed = [row for gate in gates for row in gate.failed]
-    failed.sort(key=gravity)
-    idle = (gate.where for gate in gates if gate.has_failed and not gate.failed)
+    max_errors = 10  # of a step, from GitHub's "Workflow commands for GitHub Actions"
     locations = {row_key(test): location for test, location in locations.items()}  # rows of files have keys
-    lines = [_error({"title": TITLE}, f"no row could be judged against {where}") for where in idle]
-    room = MOST_SHOWN - len(lines)
-    if len(failed) <= room:
-        return [*lines, *(_of_row(row, locations) for row in failed)]
-    rest = f"and {len(failed) - (room - 1):,} more rows failed: the output of the run lists all"
-    shown = [_of_row(row, locations) for row in failed[: room - 1]]
-    return [*lines, *shown, _error({"title": TITLE}, rest)]
+    lines = [
+        _error({"title": "dtdispatch"}, f"no row could be judged against {gate.where}")
+        for gate in gates
+        if gate.has_failed and not gate.failed
+    ]
+    failed = sorted((row for gate in gates for row in gate.failed), key=gravity)
+    room = max_errors - len(lines)
+    shown = failed if len(failed) <= room else failed[: max(room - 1, 0)]
+    lines += [_row_error(row, locations) for row in shown]
+    if len(shown) < len(failed):
+        rest = f"and {len(failed) - len(shown):,} more rows failed: the output of the run lists all"
+        lines.append(_error({"title": "dtdispatch"}, rest))
+    return lines
 
 
 def _error(properties: Mapping[str, str], message: str) -> str:
@@ -160,13 +166,14 @@ def _error(properties: Mapping[str, str], message: str) -> str:
     return f"::error {','.join(map('='.join, escaped.items()))}::{_data(message)}"
 
 
-def _of_row(row: RowVerdict, locations: Mapping[str, tuple[str, int]]) -> str:
-    causes = (found for line in row.lines if (found := _location(line)))
+def _row_error(row: RowVerdict, locations: Mapping[str, tuple[str, int]]) -> str:
+    """Format the error command of a row."""
+    causes = filter(None, map(_location, row.lines))
     location = next(causes, locations.get(row_key(row.row.test)))
     at = {"file": location[0], "line": str(location[1])} if location else {}
     details = "; ".join(filter(None, (row.criterion, change_text(row), row.remedy)))
     message = ": ".join(filter(None, (row_text(row), details)))
-    return _error({**at, "title": f"{TITLE}: {row.verdict}"}, message)
+    return _error({**at, "title": f"dtdispatch: {row.verdict}"}, message)
 
 
 def _location(line: str) -> tuple[str, int] | None:
@@ -184,43 +191,34 @@ def _data(text: str) -> str:
 def history_document(runs: Sequence[ReportedRun]) -> Document:
     """Render each number of several runs, the oldest first, and list runs of a different environment."""
     ordered = sorted(runs, key=ReportedRun.order)
+    newest = _comparable(ordered[-1])
     numbers: dict[tuple[RowId, str], list[MetricValue | None]] = {}
+    blocks: list[Block] = []
     for n, run in enumerate(ordered):
-        for number in run.metrics():
-            numbers.setdefault((number.row, number.metric), [None] * len(ordered))[n] = number
-    groups = grouped((row.test, _line(row.label, metric, of)) for (row, metric), of in numbers.items())
-    columns = [Column("metric"), *(Column(str(n)) for n in range(1, len(ordered) + 1)), Column("change")]
-    table = Table(
-        tuple(columns),
-        tuple(Group(test, tuple(lines)) for test, lines in groups.items()),
-        label_title="row",
-        proof_title="",
-        expendable=tuple(str(n) for n in range(2, len(ordered))),
-    )
-    blocks: list[Block] = [one_line(text) for text in _run_texts(ordered)]
-    legend = "Times are in nanoseconds; -: not in this run. change: from the first figure to the last."
-    return Document((*blocks, table, paragraph(legend, indent=1)))
-
-
-def _line(label: str, metric: str, values: Sequence[MetricValue | None]) -> Line:
-    present = [one for one in values if one is not None]
-    first, last = present[0], present[-1]
-    has_change = len(present) > 1 and first.value
-    change = f"{last.value / first.value - 1:+.1%}" if has_change else "-"
-    figures = ("-" if one is None else f"{one.value:,}" for one in values)
-    return Line(label, (metric, *figures, change), "", (), Tone.PLAIN)
-
-
-def _run_texts(runs: Sequence[ReportedRun]) -> Iterator[str]:
-    newest = _comparable(runs[-1])
-    for n, run in enumerate(runs, start=1):
         differing = [name for name, value in _comparable(run).items() if newest.get(name) != value]
-        text = f"{n}: {run.where}, taken {run.taken or 'at an unknown time'}"
+        text = f"{n + 1}: {run.where}, taken {run.taken or 'at an unknown time'}"
         if differing:
             text += f"; may not be comparable with the newest: another {', '.join(differing)}"
         if run.unknown:
             text += f"; kinds of results that are not registered here: {', '.join(map(shown, run.unknown))}"
-        yield text
+        blocks.append(one_line(text))
+        for number in run.metrics():
+            numbers.setdefault((number.row, number.metric), [None] * len(ordered))[n] = number
+    lines: dict[str, list[Line]] = {}
+    for (row, metric), values in numbers.items():
+        figures = [None if number is None else number.value for number in values]
+        present = [figure for figure in figures if figure is not None]
+        change = f"{present[-1] / present[0] - 1:+.1%}" if len(present) > 1 and present[0] else "-"
+        cells = {Column("metric"): metric}
+        for n, figure in enumerate(figures, start=1):
+            cells[Column(str(n))] = "-" if figure is None else f"{figure:,}"
+        cells[Column("change")] = change
+        lines.setdefault(row.test, []).append(Line(row.label, cells))
+    groups = [Group(test, of_test) for test, of_test in lines.items()]
+    optional = tuple(str(n) for n in range(2, len(ordered)))
+    blocks.append(Table(groups, label_title="row", optional=optional))
+    legend = "Times are in nanoseconds; -: not in this run. change: from the first figure to the last."
+    return Document((*blocks, paragraph(legend, indent=1)))
 
 
 def _comparable(run: ReportedRun) -> dict[str, str]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from pytest_dtdispatch.core.signatures import cut_name, cut_words
 from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.report.document import (
+    Column,
     Document,
     Line,
     Paragraph,
@@ -52,8 +54,10 @@ def _escaped(part: T) -> T:
     changed: Any = part
     if isinstance(part, str):
         changed = escape_controls(part)
-    elif isinstance(part, tuple):
+    elif isinstance(part, (tuple, list)):
         changed = tuple(map(_escaped, part))
+    elif isinstance(part, Mapping):
+        changed = {_escaped(key): _escaped(value) for key, value in part.items()}
     elif is_dataclass(part) and not isinstance(part, type):
         changed = replace(part, **{of.name: _escaped(getattr(part, of.name)) for of in fields(part)})
     return changed  # type: ignore[no-any-return]
@@ -66,13 +70,14 @@ def brief_legend(documents: Iterable[Document], width: int) -> str:
         shown = _shown_titles(document, width)
         explained = [f"{title}: {meaning}" for title, meaning in document.meanings.items() if title in shown]
         for each in explained or [document.legend.rstrip(".")]:
-            text += f"{each}; " * (len(f"{text}{each}; {end}") <= room)
+            if len(f"{text}{each}; {end}") <= room:
+                text += f"{each}; "
     return f"{text}{end}" if text else ""
 
 
 def _shown_titles(document: Document, width: int) -> list[str]:
     tables = [block for block in document.blocks if isinstance(block, Table)]
-    return [table.columns[i].title for table in tables for i in _fit(table, width)[1]]
+    return [column.title for table in tables for column in _fit(table, width)[1]]
 
 
 def plain_text(document: Document, width: int) -> str:
@@ -104,43 +109,48 @@ def paragraph_lines(block: Paragraph, width: int) -> Iterator[tuple[Span, ...]]:
     yield from ((Span(line, block.spans[0].tone),) for line in lines)
 
 
-def _fit(table: Table, width: int) -> tuple[int, dict[int, int]]:
-    """Return the width of labels, and the widths of the columns that fit, by index.
+def _fit(table: Table, width: int) -> tuple[int, dict[Column, int]]:
+    """Return the width of labels, and the widths of the columns that fit.
 
     Columns are omitted only if labels would have less than half of the width.
     """
-    lines = [line for group in table.groups for line in group.lines]
+    lines = list(table.lines)
     longest = max(map(len, (table.label_title, *(line.label for line in lines))))
-    widths = [
-        2 + max(map(len, (column.head, *(plain(line.cells[i]) for line in lines))))
-        for i, column in enumerate(table.columns)
-    ]
-    proof = max(len(table.proof_title), *(len(line.proof) for line in lines), 0)
-    beside = len(INDENT) + (2 + min(proof, table.proof_room) if proof else 0)
+    widths = {
+        column: 2 + max(map(len, (column.head, *(plain(line.cells[column]) for line in lines))))
+        for column in table.columns
+    }
+    status = max(len(table.status_title), *(len(line.status) for line in lines), 0)
+    beside = len(INDENT) + (2 + min(status, table.status_room) if status else 0)
     least = min(max(width // 2, MIN_LABEL), 52, longest)
-    shown = list(range(len(widths)))
-    for titles, room in ((table.expendable, least), (table.omitted_last, min(least, MIN_LABEL))):
-        for i in [i for title in titles for i in shown if table.columns[i].title == title]:
-            if width - beside - sum(widths[i] for i in shown) >= room:
+    for titles, room in ((table.optional, least), (table.omitted_last, min(least, MIN_LABEL))):
+        for column in [column for title in titles for column in widths if column.title == title]:
+            if width - beside - sum(widths.values()) >= room:
                 break
-            shown.remove(i)
-    room = width - beside - sum(widths[i] for i in shown)
-    return min(max(room, table.least_label), longest), {i: widths[i] for i in shown}
+            del widths[column]
+    return min(max(width - beside - sum(widths.values()), table.min_label), longest), widths
 
 
 def table_lines(table: Table, width: int, view: View) -> Iterator[tuple[Span, ...]]:
     """Yield the lines of a table; a verbose view has the omitted cells of each line below it."""
     label_width, widths = _fit(table, width)
-    heads = "".join(table.columns[i].head.rjust(size) for i, size in widths.items())
-    yield (Span(f"{INDENT}{table.label_title.ljust(label_width)}{heads}  {table.proof_title}".rstrip()),)
-    left_out = [i for i in range(len(table.columns)) if i not in widths]
+    heads = "".join(column.head.rjust(size) for column, size in widths.items())
+    yield (Span(f"{INDENT}{table.label_title.ljust(label_width)}{heads}  {table.status_title}".rstrip()),)
+    omitted = [column for column in table.columns if column not in widths]
+    titles = Counter(column.title for column in table.columns)
+    repeated = {title for title, count in titles.items() if count > 1}
     for group in table.groups:
         if group.title:
             yield from paragraph_lines(paragraph(group.title, Tone.STRONG, hanging=1), width)
         for line in group.lines:
-            yield _row(line, label_width, widths)
-            warns = table.spells_out and line.tone in (Tone.NOTICE, Tone.BAD)
-            if (view.verbose or warns) and (figures := _figures_text(table, line, left_out)):
+            label = cut_name(line.label, label_width).ljust(label_width)
+            cells = "".join(plain(line.cells[column]).rjust(size) for column, size in widths.items())
+            if line.status:
+                yield Span(f"{INDENT}{label}{cells}"), Span(f"  {line.status}", line.tone)
+            else:
+                yield (Span(f"{INDENT}{label}{cells}".rstrip()),)
+            if view.verbose or (table.lists_omitted and line.tone in (Tone.NOTICE, Tone.BAD)):
+                figures = _figures_text(line, omitted, repeated)
                 yield from paragraph_lines(paragraph(figures, indent=2, hanging=1), width)
             for note in line.notes:
                 yield from paragraph_lines(paragraph(note, Tone.NOTICE, indent=2, hanging=1), width)
@@ -148,21 +158,12 @@ def table_lines(table: Table, width: int, view: View) -> Iterator[tuple[Span, ..
             yield from paragraph_lines(paragraph(group.more, indent=1, hanging=1), width)
 
 
-def _row(line: Line, label_width: int, widths: Mapping[int, int]) -> tuple[Span, ...]:
-    label = cut_name(line.label, label_width).ljust(label_width)
-    cells = "".join(plain(line.cells[i]).rjust(size) for i, size in widths.items())
-    if not line.proof:
-        return (Span(f"{INDENT}{label}{cells}".rstrip()),)
-    return Span(f"{INDENT}{label}{cells}"), Span(f"  {line.proof}", line.tone)
-
-
-def _figures_text(table: Table, line: Line, columns: Sequence[int]) -> str:
+def _figures_text(line: Line, columns: Iterable[Column], repeated: Collection[str]) -> str:
     """Format cells of a line as a sentence; a repeated title is preceded by that of its main column."""
-    titles = [column.title for column in table.columns]
     texts = []
-    for i in columns:
-        owner = next((title for title in titles[i::-1] if titles.count(title) == 1), "")
-        title = titles[i] if owner == titles[i] else f"{owner} {titles[i]}"
-        cell = plain(line.cells[i])
-        texts += [f"{title} {cell} {table.columns[i].unit}".strip()] * (cell != "-")
+    for column in columns:
+        cell = plain(line.cells[column])
+        if cell != "-":
+            title = f"{column.of} {column.title}" if column.title in repeated else column.title
+            texts.append(f"{title} {cell} {column.unit}".strip())
     return ", ".join(texts)

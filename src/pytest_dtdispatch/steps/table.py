@@ -38,11 +38,9 @@ def in_table_order(kinds: Sequence[CountKind]) -> list[CountKind]:
     return sorted(kinds, key=lambda kind: kind.title not in ("calls", "hits"))
 
 
-COLUMNS = [kind for kind in in_table_order(COUNTS) if kind.title]
 # Names of limits and of metrics; those of a mesh dimension have a placeholder for it.
 OF_ANY_DIM = tuple(kind.limit for kind in kinds_of_dim("DIM"))
 LIMITS = (*(kind.limit for kind in in_table_order(COUNTS) if kind.limit), *OF_ANY_DIM)
-RARE = (IMPLICIT, READS, PARTIAL_READS)  # columns that are omitted if all steps have 0
 MEANINGS = {
     "misses": "calls whose sharding was propagated",
     IMPLICIT: "redistributions that an op implied",
@@ -61,24 +59,22 @@ MEANINGS = {
 def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
     """Render the counts of each test."""
     every = [step for of_test in counted.values() for steps in of_test for step in steps.steps]
-    shown = [each for each in COLUMNS if each.title not in RARE or any(map(each.number, every))]
-    groups = tuple(
-        Group(f"{test} (counts of each step)", tuple(_line(test, steps, shown, view) for steps in of_test))
-        for test, of_test in counted.items()
-        if of_test
-    )
-    columns = tuple(map(Column, (*(column.title for column in shown), "steps")))
-    expendable = ("steps", "DTensors+", "hits", "wraps", "collectives", IMPLICIT)
-    tables = [Table(columns, groups, "step", "state", expendable, least_label=20)]
-    shapes = tuple(
-        Group(f"{test}: inputs of {steps.name} (counts of all steps of a shape)", _shape_lines(steps, view))
-        for test, of_test in counted.items()
-        for steps in of_test
-        if steps.inputs
-    )
+    kinds = [kind for kind in in_table_order(COUNTS) if kind.title]
+    for title in (IMPLICIT, READS, PARTIAL_READS):  # columns that are omitted if all steps have 0
+        kinds = [kind for kind in kinds if kind.title != title or any(map(kind.number, every))]
+    groups, shapes = [], []
+    for test, of_test in counted.items():
+        lines = [_line(test, steps, kinds, view) for steps in of_test]
+        if lines:
+            groups.append(Group(f"{test} (counts of each step)", lines))
+        for steps in of_test:
+            if steps.inputs:
+                title = f"{test}: inputs of {steps.name} (counts of all steps of a shape)"
+                shapes.append(Group(title, _shape_lines(steps, view)))
+    optional = ("steps", "DTensors+", "hits", "wraps", "collectives", IMPLICIT)
+    tables = [Table(groups, "step", "state", optional, min_label=20)]
     if shapes:
-        columns = tuple(map(Column, ("steps", "missed", "misses", "cache+")))
-        tables.append(Table(columns, shapes, "shape", "", expendable=("cache+", "missed")))
+        tables.append(Table(shapes, "shape", optional=("cache+", "missed")))
     legend = "Counts of each step, minimum-maximum if steps differ."
     return Document(tuple(tables), legend, MEANINGS, _worst_text(counted))
 
@@ -89,80 +85,80 @@ def _worst_text(counted: Mapping[str, Sequence[Steps]]) -> str:
         (RowId(test, "" if steps.name == "step" else steps.name), steps.steps)
         for test, of_test in counted.items()
         for steps in of_test
+        if steps.steps
     ]
-    for noun, ending, number in (
-        ("miss", "es", lambda step: step.misses),
-        ("redistribution", "s", lambda step: len(step.redistributions)),
-    ):
-        found = [(row, sorted(map(number, steps))) for row, steps in every if steps]
-        row, numbers = max(found, key=lambda item: item[1][-1], default=(None, [0]))
-        if numbers[-1]:
-            up_to = "up to " * (numbers[0] < numbers[-1])
-            return f"worst: {row}: {up_to}{plural(numbers[-1], noun, ending)} per step"
+    of_misses = [(row, [step.misses for step in steps]) for row, steps in every]
+    of_moves = [(row, [len(step.redistributions) for step in steps]) for row, steps in every]
+    for noun, ending, counts in (("miss", "es", of_misses), ("redistribution", "s", of_moves)):
+        row, numbers = max(counts, key=lambda item: max(item[1]), default=(None, [0]))
+        if max(numbers):
+            up_to = "up to " if min(numbers) < max(numbers) else ""
+            return f"worst: {row}: {up_to}{plural(max(numbers), noun, ending)} per step"
     return ""
 
 
-def _line(test: str, steps: Steps, columns: Sequence[CountKind], view: View) -> Line:
-    cells = tuple(_range([column.number(step) for step in steps.steps]) for column in columns)
-    state, is_over = state_of(steps), RowId(test, steps.name) in view.over
-    return Line(
-        label=steps.name,
-        cells=(*cells, f"{len(steps.warmup)}+{len(steps.steps)}"),
-        proof=f"{'over its limits, ' * is_over}{state.text}",
-        notes=tuple(_notes(steps, view)),
-        tone=Tone.BAD if is_over or state.has_trouble else Tone.GOOD,
-    )
+def _line(test: str, steps: Steps, kinds: Sequence[CountKind], view: View) -> Line:
+    cells = {}
+    for kind in kinds:
+        counts = [kind.number(step) for step in steps.steps]
+        lowest, highest = min(counts), max(counts)
+        cells[Column(kind.title)] = f"{lowest:,}" if lowest == highest else f"{lowest:,}-{highest:,}"
+    cells[Column("steps")] = f"{len(steps.warmup)}+{len(steps.steps)}"
+    state = state_of(steps)
+    if RowId(test, steps.name) in view.over:
+        return Line(steps.name, cells, f"over its limits, {state.text}", _notes(steps, view), Tone.BAD)
+    tone = Tone.BAD if state.has_trouble else Tone.GOOD
+    return Line(steps.name, cells, state.text, _notes(steps, view), tone)
 
 
-def _notes(steps: Steps, view: View) -> Sequence[str]:
-    notes = [f"unsteady: {steps.unsteady}"] if steps.unsteady else []
+def _notes(steps: Steps, view: View) -> list[str]:
+    notes = []
+    if steps.unsteady:
+        notes.append(f"unsteady: {steps.unsteady}")
     for kind in (Miss, Read):
         texts = by_cause([step.of(kind) for step in steps.steps], view.each_layer)
         notes += view.listed([f"{kind.prefix}{text}" for text in texts], f" {kind.plural}")
-    if elsewhere := sum(miss.elsewhere for miss in steps.missed):
+    elsewhere = sum(miss.elsewhere for miss in steps.missed)
+    if elsewhere:
         notes.append(
             f"{elsewhere} of {steps.misses} misses were in other threads, whose hits are not counted: "
             "torch counts hits per thread"
         )
     grown = [f"{cache} {count:+,}" for cache, count in steps.cache_growth.items() if count]
-    length = plural(len(steps.steps), "step")
-    notes += [f"cache entries over {length}: {', '.join(grown)}"] if grown else []
-    notes += [line for advice in steps.advice for line in advice.lines if not view.for_page]
+    if grown:
+        notes.append(f"cache entries over {plural(len(steps.steps), 'step')}: {', '.join(grown)}")
+    if not view.for_page:
+        notes += [line for advice in steps.advice for line in advice.lines]
     if view.verbose:
-        notes += [
-            f"{kind.prefix}{text}"
-            for kind in (Redistribution, Wrapping, Unwrapping, Collective)
-            for text in by_cause([step.of(kind) for step in steps.steps], view.each_layer)
-        ]
-        warm = ", ".join(str(step.misses) for step in steps.warmup)
-        notes += [f"misses of each step of the warm-up: {warm}"] if warm else []
+        for event in (Redistribution, Wrapping, Unwrapping, Collective):
+            texts = by_cause([step.of(event) for step in steps.steps], view.each_layer)
+            notes += [f"{event.prefix}{text}" for text in texts]
+    if view.verbose and steps.warmup:
+        misses = ", ".join(str(step.misses) for step in steps.warmup)
+        notes.append(f"misses of each step of the warm-up: {misses}")
     return notes
 
 
-def _shape_lines(steps: Steps, view: View) -> tuple[Line, ...]:
+def _shape_lines(steps: Steps, view: View) -> list[Line]:
     """Return a line for each shape, in order of first occurrence, and one line for the rest of many."""
-    of_shape: dict[str, list[StepCounts]] = {}
+    by_shape: dict[str, list[StepCounts]] = {}
     for shape, counts in zip(steps.inputs[len(steps.warmup) :], steps.steps, strict=True):
-        of_shape.setdefault(shape, []).append(counts)
-    shapes = list(of_shape)
-    alone = len(shapes) if view.verbose else 10
-    lines = [_shape_line(shape, of_shape[shape]) for shape in shapes[:alone]]
-    if rest := shapes[alone:]:
-        title = f"{plural(len(rest), 'more shape')}; -v lists them"
-        lines.append(_shape_line(title, [counts for shape in rest for counts in of_shape[shape]]))
-    return tuple(lines)
-
-
-def _shape_line(label: str, steps: Sequence[StepCounts]) -> Line:
-    counted = Steps("", (), tuple(steps))
-    missed = sum(step.misses > 0 for step in steps)
-    grown = max(counted.cache_growth.values(), default=0)
-    return Line(label, tuple(f"{count:,}" for count in (len(steps), missed, counted.misses, grown)))
-
-
-def _range(counts: Sequence[int]) -> str:
-    lowest, highest = min(counts), max(counts)
-    return f"{lowest:,}" if lowest == highest else f"{lowest:,}-{highest:,}"
+        by_shape.setdefault(shape, []).append(counts)
+    rest = [] if view.verbose else list(by_shape)[10:]
+    if rest:
+        merged = [counts for shape in rest for counts in by_shape.pop(shape)]
+        by_shape[f"{plural(len(rest), 'more shape')}; -v lists them"] = merged
+    lines = []
+    for label, of_shape in by_shape.items():
+        counted = Steps("", (), tuple(of_shape))
+        numbers = {
+            "steps": len(of_shape),
+            "missed": sum(step.misses > 0 for step in of_shape),
+            "misses": counted.misses,
+            "cache+": max(counted.cache_growth.values(), default=0),
+        }
+        lines.append(Line(label, {Column(title): f"{count:,}" for title, count in numbers.items()}))
+    return lines
 
 
 def judge(counted: Steps, limits: Mapping[str, int]) -> Iterator[RowVerdict]:

@@ -10,7 +10,7 @@ from typing import Any
 from pytest_dtdispatch.budget.collector import OLDEST, Pause
 from pytest_dtdispatch.core.measurement import traced_text
 from pytest_dtdispatch.core.text import first_of, plural
-from pytest_dtdispatch.report.document import Block, Column, Document, Group, Line, Table, Tone, paragraph
+from pytest_dtdispatch.report.document import Column, Document, Group, Line, Table, Tone, paragraph
 from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.steps.events import (
     Collective,
@@ -129,22 +129,29 @@ def document(name: str, steps: LoopSteps, notes: Sequence[str]) -> Document:
     """Render the steps of a loop."""
     title = f"{name}: {len(steps):,} steps, {steps.disturbed.steps:,} disturbed"
     rows = (("warm-up", steps.warmup), ("steady", steps.steady), ("disturbed", steps.disturbed))
-    mark = "traced" * bool(steps.tracers)
-    lines = tuple(_line(label, total, mark) for label, total in rows if total.steps)
-    columns = (*map(Column, ("steps", "calls", "misses", "cache+", "ms")), Column("p10-p90", "ms"))
-    blocks: list[Block] = [
-        Table(columns, (Group(title, lines),), "steps that were", "mark" * bool(mark), ("p10-p90",))
-    ]
-    blocks += [paragraph(note, tone, indent=1, hanging=1) for note, tone in _notes(steps, notes)]
-    return Document(tuple(blocks))
+    mark = "traced" if steps.tracers else ""
+    lines = [_line(label, total, mark) for label, total in rows if total.steps]
+    table = Table(
+        (Group(title, lines),),
+        label_title="steps that were",
+        status_title="mark" if mark else "",
+        optional=("p10-p90",),
+    )
+    blocks = (paragraph(note, tone, indent=1, hanging=1) for note, tone in _notes(steps, notes))
+    return Document((table, *blocks))
 
 
 def _line(label: str, total: Total, mark: str) -> Line:
     low, high = total.range_ns
-    calls = f"{total.calls / total.steps:,.0f}"
-    numbers = f"{total.steps:,}", calls, f"{total.misses:,}", f"{total.new_entries:,}"
-    times = (ms(total.median_ns), f"{ms(low)}-{ms(high)}") if total.times else ("-", "-")
-    return Line(label, (*numbers, *times), mark)
+    cells = {
+        Column("steps"): f"{total.steps:,}",
+        Column("calls"): f"{total.calls / total.steps:,.0f}",
+        Column("misses"): f"{total.misses:,}",
+        Column("cache+"): f"{total.new_entries:,}",
+        Column("ms"): ms(total.median_ns) if total.times else "-",
+        Column("p10-p90", "ms"): f"{ms(low)}-{ms(high)}" if total.times else "-",
+    }
+    return Line(label, cells, mark)
 
 
 def _listed(kind: type[StepEvent], items: Sequence[object], most: int) -> Iterator[str]:
