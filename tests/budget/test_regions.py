@@ -15,8 +15,7 @@ from pytest_dtdispatch.budget.regions import (
 )
 from pytest_dtdispatch.budget.timeline import (
     OURS,
-    STEP,
-    SUBCLASS,
+    Range,
     Slice,
     Timeline,
     nest_events,
@@ -42,7 +41,7 @@ def twice(*at_ns: int) -> StepMarks:
 
 
 def timed(*events: Event, end_ns: int) -> tuple[Timeline, StepMarks]:
-    [node] = nest_events([Event(STEP, 0, end_ns), *events])
+    [node] = nest_events([Event(Range.STEP, 0, end_ns), *events])
     return tuple(slices(node)), marks_of(node)
 
 
@@ -67,7 +66,7 @@ def test_steps_of_another_shape_are_omitted() -> None:
 
 
 def test_event_cost_is_derived_from_region_delay() -> None:
-    ops = [Event("aten::mm", 10, 40), Event(SUBCLASS, 14, 38), Event("aten::mm", 20, 30)]
+    ops = [Event("aten::mm", 10, 40), Event("PythonSubclass", 14, 38), Event("aten::mm", 20, 30)]
     timeline, marks = timed(*ops, Event(RANGE, 60, 90), Event("aten::add", 110, 190), end_ns=200)
     regions = Regions(tuple(mark.is_begin for mark in marks), (42.0, 27.0, 105.0))
     found = assign_regions(timeline, marks, regions)

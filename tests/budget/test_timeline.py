@@ -12,14 +12,11 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.budget.timeline import (
     ACCUMULATING,
-    DISPATCH,
     ENGINE,
     OURS,
-    STEP,
-    SUBCLASS,
-    WAITING,
     Context,
     Node,
+    Range,
     Slice,
     executed,
     median_timelines,
@@ -30,7 +27,7 @@ from pytest_dtdispatch.core.events import Event, Part
 
 MM = [
     Event("aten::mm", 10, 40, 7),
-    Event(SUBCLASS, 14, 38),
+    Event("PythonSubclass", 14, 38),
     Event("aten::mm", 20, 30),
     Event("resolve", 21, 22),
 ]
@@ -40,7 +37,7 @@ MOVED = Event(f"{OURS}redistribution a", 10, 50)
 
 
 def step_of(*events: Event, end_ns: int = 100) -> Node:
-    [node] = nest_events([Event(STEP, 0, end_ns), *events])
+    [node] = nest_events([Event(Range.STEP, 0, end_ns), *events])
     return node
 
 
@@ -71,7 +68,7 @@ def calls_of(node: Node) -> dict[str, int]:
 # relu saves its result, which is detached twice; a backward hook detaches a plain tensor.
 SAVED = [
     Event("aten::relu", 10, 40, 7),
-    Event(SUBCLASS, 12, 20),
+    Event("PythonSubclass", 12, 20),
     Event("aten::detach", 28, 32, 8),
     Event("detach", 29, 31),
     Event(f"{ENGINE}: ReluBackward0", 50, 90, 7),
@@ -79,7 +76,7 @@ SAVED = [
     Event("ReluBackward0", 54, 88, 7),
     Event("aten::detach", 60, 62),
     Event("aten::threshold_backward", 66, 84),
-    Event(SUBCLASS, 68, 82),
+    Event("PythonSubclass", 68, 82),
 ]
 
 
@@ -96,18 +93,18 @@ def test_detach_of_a_saved_dtensor_is_a_dispatch() -> None:
 
 def test_dispatch_of_async_tensor_is_not_a_call() -> None:
     waiting = [
-        Event(WAITING, 18, 34),
+        Event(Range.ASYNC, 18, 34),
         Event("_c10d_functional::wait_tensor", 19, 20),
         Event("aten::pow", 21, 30),
     ]
-    inside = [Event("aten::pow", 16, 36), Event(SUBCLASS, 17, 35), *waiting]
-    step = step_of(Event("aten::pow", 10, 40), Event(SUBCLASS, 14, 38), *inside)
+    inside = [Event("aten::pow", 16, 36), Event("PythonSubclass", 17, 35), *waiting]
+    step = step_of(Event("aten::pow", 10, 40), Event("PythonSubclass", 14, 38), *inside)
     assert calls_of(step) == {"pow": 1}
     assert spent(step)[Part.SENDING] == 1
 
 
 def test_python_dispatch_range_equals_torch_event() -> None:
-    in_python = [MM[0], Event(DISPATCH, 14, 38, is_range=True), *MM[2:]]
+    in_python = [MM[0], Event(Range.DISPATCH, 14, 38, is_range=True), *MM[2:]]
     ours, theirs = (slices(step_of(*events)) for events in (in_python, MM))
     assert [one._replace(events=0) for one in ours] == [one._replace(events=0) for one in theirs]
 
@@ -216,7 +213,15 @@ def test_parts_of_an_op_belong_to_its_call() -> None:
 
 
 NAMES = st.sampled_from(
-    ["aten::mm", SUBCLASS, "Redistribute", "c10d::send", f"{ENGINE}: X", "_FromTorchTensor", "a range"]
+    [
+        "aten::mm",
+        "PythonSubclass",
+        "Redistribute",
+        "c10d::send",
+        f"{ENGINE}: X",
+        "_FromTorchTensor",
+        "a range",
+    ]
     + [f"{OURS}{name}" for name in ("redistribution a", "planning", "propagation")]
 )
 

@@ -11,7 +11,7 @@ import pytest
 from pytest_dtdispatch.budget import measure
 from pytest_dtdispatch.budget.measure import StepTime, budgeted_region, run_and_measure_budget
 from pytest_dtdispatch.budget.model import MeasuredBudget
-from pytest_dtdispatch.budget.timeline import ANCHOR
+from pytest_dtdispatch.budget.timeline import Range
 from pytest_dtdispatch.core.events import Event, Part
 from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
 
@@ -107,5 +107,5 @@ def test_clocks_are_aligned_by_the_shortest_anchor() -> None:
     """A thread that loses its core between two readings would attribute ops to earlier lines."""
     late = 300_000_000
     anchors = [(1_000, 1_000 + late), (late + 2_000, late + 2_010), (late + 3_000, late + 3_400)]
-    events = [Event(ANCHOR, ns, ns + 1) for ns in (900 + late, 2_005 + late - 50, 3_300 + late)]
+    events = [Event(Range.ANCHOR, ns, ns + 1) for ns in (900 + late, 2_005 + late - 50, 3_300 + late)]
     assert measure.clock_offset_ns([*events, Event("aten::mm", 0, 1)], anchors) == 50

@@ -26,13 +26,8 @@ from pytest_dtdispatch.budget.regions import (
     region_lengths,
 )
 from pytest_dtdispatch.budget.timeline import (
-    ANCHOR,
-    CACHE_QUERY,
-    FSDP_RANGE,
-    PROPAGATION,
-    REDISTRIBUTION,
-    STEP,
     Node,
+    Range,
     Timeline,
     median_timelines,
     nest_events,
@@ -280,7 +275,10 @@ class BudgetMeasurement:
         # Interference only ever adds to a time.
         typical = median_timelines(timelines[: (len(timelines) + 1) // 2])
         costs = event_costs(typical, regions)
-        return [tuple(one.less(one.events * costs[one.regions[0]]) for one in each) for each in typical]
+        return [
+            tuple(one.with_timing_cost(one.events * costs[one.regions[0]]) for one in each)
+            for each in typical
+        ]
 
 
 def steps_needed(steps: int, step_ns: float) -> int:
@@ -395,18 +393,18 @@ def _profiled(roots: list[Node]) -> Iterator[NewStep]:
 def steps_among(events: Sequence[Event], marks: Marks) -> list[Node]:
     """Return the profiled steps with nested events."""
     named = (_name_event(event, marks) for event in events)
-    return [node for node in nest_events(named) if node.event.name == STEP]
+    return [node for node in nest_events(named) if node.event.name == Range.STEP]
 
 
 def _name_event(event: Event, marks: Marks) -> Event:
     """Replace the number in the name of a range by its note, if the event is a range of these marks."""
     kind, _, number = event.name.partition(" ")
-    has_note = kind in (REDISTRIBUTION, CACHE_QUERY) and int(number) < len(marks.notes)
+    has_note = kind in (Range.REDISTRIBUTION, Range.CACHE_QUERY) and int(number) < len(marks.notes)
     if not has_note:
         return event
     note = marks.notes[int(number)]
-    if kind == CACHE_QUERY:
-        return event._replace(name=PROPAGATION if note else CACHE_QUERY)
+    if kind == Range.CACHE_QUERY:
+        return event._replace(name=Range.PROPAGATION if note else Range.CACHE_QUERY)
     return event._replace(name=f"{kind} redistribute {redistribution_text(*note)}")
 
 
@@ -429,7 +427,7 @@ def clock_offset_ns(events: Sequence[Event], anchors: Sequence[tuple[int, int]])
 
     A thread that lost its core for 300 ms between two readings would otherwise assign ops to wrong lines.
     """
-    begins = [event.begin_ns for event in events if event.name == ANCHOR]
+    begins = [event.begin_ns for event in events if event.name == Range.ANCHOR]
     pairs = zip(anchors, begins, strict=True)
     (before_ns, after_ns), begin_ns = min(pairs, key=lambda pair: pair[0][1] - pair[0][0])
     return (before_ns + after_ns) // 2 - begin_ns
@@ -466,7 +464,7 @@ def fsdp_note(timelines: Sequence[Timeline]) -> str:
     """Return a note on FSDP2 names that torch lacks; empty if it lacks none, or in steps without FSDP2."""
     names = (one.context.op for timeline in timelines for one in timeline)
     missing = missing_fsdp_name()
-    has_note = missing and any(name.startswith(FSDP_RANGE) for name in names)
+    has_note = missing and any(name.startswith("FSDP::") for name in names)
     return f"no parts of FSDP2: torch has no {missing}" if has_note else ""
 
 
@@ -503,8 +501,10 @@ def budgeted_region(name: str, record: Callable[[MeasuredBudget], None]) -> Iter
     is_traced |= tracer.is_interrupted
     [root] = steps_among(_on_python_clock(events, anchors), marks)
     event_ns, timeline = min_event_ns(), tuple(slices(root))
-    timed = (one.less(one.events * event_ns) for one in timeline)
-    untraced = tuple(one.less(tracing_ns(tracer.lines, one.begin_ns, one.end_ns)) for one in timed)
+    timed = (one.with_timing_cost(one.events * event_ns) for one in timeline)
+    untraced = tuple(
+        one.with_timing_cost(tracing_ns(tracer.lines, one.begin_ns, one.end_ns)) for one in timed
+    )
     cells = cells_of([untraced], tracer.lines, [] if is_traced else [timeline])
     end = ""
     if tracer.ended_at:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import bisect
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import ClassVar, NamedTuple
 
 from pytest_dtdispatch.budget.collector import CollectorPauses
 from pytest_dtdispatch.budget.timeline import ACCUMULATING, BETWEEN_NODES, Context, Timeline, executed
 from pytest_dtdispatch.core.events import Cell, CodePlace, OptimizerStep, Part, Phase, ns_by_part
 from pytest_dtdispatch.core.results import Advice, NoRows
-from pytest_dtdispatch.core.text import fold_layers
+from pytest_dtdispatch.core.text import fold_layers, grouped
 from pytest_dtdispatch.lines.traced_line import TracedLine
 from pytest_dtdispatch.steps.model import StepCounts
 
 MAX_NOISE = 0.15  # share of the step
-MAX_UNEXPLAINED = 0.1  # share of the step
-MODELLED = 0.1  # share of a part; above it, the estimated cost of timing determines the part
 
 
 @dataclass(frozen=True)
@@ -111,49 +110,50 @@ class Budget(NoRows):
     @property
     def is_unexplained(self) -> bool:
         """Whether more than a tenth of a repeated step is unexplained although its steps are not noisy."""
-        is_far = abs(self.unexplained_ns) > MAX_UNEXPLAINED * self.measured_ns
+        is_far = abs(self.unexplained_ns) > 0.1 * self.measured_ns
         return is_far and not self.is_noisy and self.steps > 0
 
     def basis(self, part: str) -> str:
         """Return ``timed``, or ``modelled`` if over a tenth of the part was subtracted as timing cost."""
         timing_ns = sum(cell.timing_ns for cell in self.cells if cell.part == part)
         remaining_ns = sum(cell.ns for cell in self.cells if cell.part == part)
-        return "modelled" if abs(timing_ns) > MODELLED * (remaining_ns + timing_ns) else "timed"
+        return "modelled" if abs(timing_ns) > 0.1 * (remaining_ns + timing_ns) else "timed"
 
     def by_phase(self) -> list[CostShare]:
         """Return the share of each phase, the most expensive first."""
-        return self._by(lambda cell: str(cell.place.phase) if cell.place else "")
+        return self._by(str(cell.place.phase) if cell.place else "" for cell in self.cells)
 
     def by_op(self) -> list[CostShare]:
         """Return the share of each op, the most expensive first."""
-        return self._by(lambda cell: cell.op)
+        return self._by(cell.op for cell in self.cells)
 
     def by_module(self) -> list[CostShare]:
         """Return the share of each module without its submodules, the most expensive first."""
-        return self._by(lambda cell: cell.place.module if cell.place else "")
+        return self._by(cell.place.module if cell.place else "" for cell in self.cells)
 
     def by_line(self) -> list[CostShare]:
         """Return the share of each line of the program, such as ``train.py:41``, the most expensive first."""
-        return self._by(lambda cell: cell.place.line_text if cell.place else "")
+        return self._by(cell.place.line_text if cell.place else "" for cell in self.cells)
 
-    def _by(self, key: Callable[[Cell], str]) -> list[CostShare]:
-        shares = (CostShare(key(cell), cell.ns, cell.calls, {str(cell.part): cell.ns}) for cell in self.cells)
+    def _by(self, names: Iterable[str]) -> list[CostShare]:
+        """Sum the cells by these names, one for each cell."""
+        pairs = zip(names, self.cells, strict=True)
+        shares = (CostShare(name, cell.ns, cell.calls, {str(cell.part): cell.ns}) for name, cell in pairs)
         return _sum_by_name(shares)
 
 
 def _sum_by_name(shares: Iterable[CostShare]) -> list[CostShare]:
     """Sum shares with equal names, and sort by cost in descending order."""
-    groups: defaultdict[str, list[CostShare]] = defaultdict(list)
-    for share in shares:
-        groups[share.name].append(share)
     summed = []
-    for name, same in groups.items():
+    for name, same in grouped((share.name, share) for share in shares).items():
         parts: defaultdict[str, float] = defaultdict(float)
-        for part, ns in (item for share in same for item in share.parts.items()):
-            parts[part] += ns
-        by_size = dict(sorted(parts.items(), key=lambda item: -item[1]))
-        summed.append(CostShare(name, sum(one.ns for one in same), sum(one.calls for one in same), by_size))
-    return sorted(summed, key=lambda share: -share.ns)
+        for share in same:
+            for part, ns in share.parts.items():
+                parts[part] += ns
+        largest_first = {part: parts[part] for part in sorted(parts, key=parts.__getitem__, reverse=True)}
+        ns, calls = sum(share.ns for share in same), sum(share.calls for share in same)
+        summed.append(CostShare(name, ns, calls, largest_first))
+    return sorted(summed, key=attrgetter("ns"), reverse=True)
 
 
 def fold_shares(shares: Sequence[CostShare]) -> list[CostShare]:
@@ -195,8 +195,8 @@ def split_by_line(lines: Sequence[TracedLine], begin_ns: int, end_ns: int) -> li
         >>> [(line.place.line, share) for line, share in split_by_line([here, there], 20, 45)]
         [(1, 0.5), (2, 0.5)]
     """
-    first = max(bisect.bisect_right(lines, begin_ns, key=lambda line: line.begin_ns) - 1, 0)
-    last = max(bisect.bisect_left(lines, end_ns, key=lambda line: line.begin_ns), first + 1)
+    first = max(bisect.bisect_right(lines, begin_ns, key=attrgetter("begin_ns")) - 1, 0)
+    last = max(bisect.bisect_left(lines, end_ns, key=attrgetter("begin_ns")), first + 1)
     inside = lines[first:last]
     if not inside:
         return []
@@ -216,13 +216,13 @@ def tracing_ns(lines: Sequence[TracedLine], begin_ns: int, end_ns: int) -> int:
         >>> tracing_ns([TracedLine(30, 35, CodePlace("a.py", 2), False)], 20, 32)
         2
     """
-    first = bisect.bisect_right(lines, begin_ns, key=lambda line: line.at_ns)
-    last = bisect.bisect_left(lines, end_ns, key=lambda line: line.begin_ns)
+    first = bisect.bisect_right(lines, begin_ns, key=attrgetter("at_ns"))
+    last = bisect.bisect_left(lines, end_ns, key=attrgetter("begin_ns"))
     return sum(min(line.at_ns, end_ns) - max(line.begin_ns, begin_ns) for line in lines[first:last])
 
 
 class LineShare(NamedTuple):
-    """Share of a source line in a slice.
+    """Share of a source line in a slice; by default all of it, at an unknown line.
 
     Args:
         place: the line; None if unknown.
@@ -230,13 +230,12 @@ class LineShare(NamedTuple):
         share: share of the slice.
     """
 
-    place: CodePlace | None
-    part: Part
-    share: float
+    place: CodePlace | None = None
+    part: Part = Part.OTHER
+    share: float = 1.0
 
 
 LineShares = list[LineShare]  # lines of one slice
-UNKNOWN_LINE = LineShare(None, Part.OTHER, 1.0)
 
 
 def cells_of(
@@ -252,50 +251,60 @@ def cells_of(
         lines: lines of all traced steps.
         traced: timelines of the traced steps, on the clock of the lines.
     """
-    # Values: nanoseconds, calls, nanoseconds of timing cost.
-    sums: defaultdict[tuple[str, str, CodePlace | None], list[float]] = defaultdict(lambda: [0, 0, 0])
     by_order: dict[Hashable, dict[Hashable, LineShares]] = {}
     by_any: dict[Hashable, LineShares] = {}
     for step in reversed(traced):
         keys, shares = _keys(step), list(_line_shares(step, lines))
-        by_order[executed(step)] = {key: each for (key, _), each in zip(keys, shares, strict=True)}
-        by_any |= {op: each for (_, op), each in zip(keys, shares, strict=True)} | by_order[executed(step)]
+        of_step = {key.call: each for key, each in zip(keys, shares, strict=True)}
+        by_any |= {key.op: each for key, each in zip(keys, shares, strict=True)}
+        by_any |= of_step
+        by_order[executed(step)] = of_step
+    ns: defaultdict[tuple[str, str, CodePlace | None], float] = defaultdict(float)
+    calls, timing_ns = ns.copy(), ns.copy()
     for timeline in timelines:
         same = by_order.get(executed(timeline), {})
-        for one, (key, op) in zip(timeline, _keys(timeline), strict=True):
-            found = same.get(key) or by_any.get(key) or by_any.get(op) or [UNKNOWN_LINE]
+        for one, key in zip(timeline, _keys(timeline), strict=True):
+            found = same.get(key.call) or by_any.get(key.call) or by_any.get(key.op) or [LineShare()]
             for number, (place, python, share) in enumerate(found):
                 part = python if one.context.part is Part.OTHER else one.context.part
-                cell = sums[str(part), one.context.op, place]
-                cell[0] += (one.length_ns - one.timing_ns) * share
-                cell[1] += one.calls if number == 0 else 0
-                cell[2] += one.timing_ns * share
-    return tuple(Cell(*key, *(value / len(timelines) for value in cell)) for key, cell in sums.items())
+                cell = str(part), one.context.op, place
+                ns[cell] += (one.length_ns - one.timing_ns) * share
+                calls[cell] += one.calls if number == 0 else 0
+                timing_ns[cell] += one.timing_ns * share
+    steps = len(timelines)
+    return tuple(Cell(*cell, ns[cell] / steps, calls[cell] / steps, timing_ns[cell] / steps) for cell in ns)
 
 
-SIZES = re.compile(r"\d+")  # names of redistributions contain shapes
+class SliceKeys(NamedTuple):
+    """Keys of a slice, which do not depend on shapes. Those outside of ops contain the preceding op.
 
-
-def _keys(timeline: Timeline) -> list[tuple[Hashable, Hashable]]:
-    """Return two keys of each slice: by op and number of the call, and by op only.
-
-    Keys do not depend on shapes. All slices of a call have the same keys. The keys of a slice outside of ops
-    contain the preceding op.
+    Args:
+        call: op and number of the call, equal for all slices of a call.
+        op: op only.
     """
-    numbers: defaultdict[Hashable, dict[Hashable, int]] = defaultdict(dict)
-    keys: list[tuple[Hashable, Hashable]] = []
-    last: tuple[Hashable, Hashable] = ((), ())
+
+    call: Hashable = ()
+    op: Hashable = ()
+
+
+def _keys(timeline: Timeline) -> list[SliceKeys]:
+    """Return the keys of each slice."""
+    numbers: defaultdict[Hashable, dict[Hashable, int]] = defaultdict(dict)  # of calls, by op and begin
+    keys: list[SliceKeys] = []
+    preceding = SliceKeys()  # of the latest slice in an op
     for one in timeline:
         context = one.context
-        name = SIZES.sub("", context.op)
-        op = (name, context.in_engine) if name else (last[1], context.part)
-        order: Hashable = op
+        name = re.sub(r"\d+", "", context.op)  # names of redistributions contain shapes
+        op = (name, context.in_engine) if name else (preceding.op, context.part)
+        counted: Hashable = op
         begin: Hashable = context.called_ns
         if context.called_ns < 0:
-            order, begin = (op if name else last, context.part), (one.begin_ns, one.end_ns)
-        earlier = numbers[order]
-        keys.append(((order, earlier.setdefault(begin, len(earlier))), op))
-        last = keys[-1] if name else last
+            counted = (op if name else preceding, context.part)
+            begin = (one.begin_ns, one.end_ns)
+        earlier = numbers[counted]
+        keys.append(SliceKeys((counted, earlier.setdefault(begin, len(earlier))), op))
+        if name:
+            preceding = keys[-1]
     return keys
 
 
@@ -344,7 +353,7 @@ def _line_shares(timeline: Timeline, lines: Sequence[TracedLine]) -> Iterator[Li
         at = replace(at, phase=Phase.BACKWARD) if at and context.in_engine else None
         total = sum(share for _, share in inside)
         shares = [LineShare(_completed(line.place, at), line.part, share / total) for line, share in inside]
-        shares = shares or [UNKNOWN_LINE._replace(place=at)]
+        shares = shares or [LineShare(at)]
         if context.new_node not in (-1, context.running_node):
             created.record(context.new_node, shares[-1].place)
         yield shares

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from pytest_dtdispatch.budget.timeline import OURS, Node, Slice, Timeline
+from pytest_dtdispatch.budget.timeline import OURS, Node, Timeline
 
 
 class Mark(NamedTuple):
@@ -105,7 +105,8 @@ def _median_lengths(steps: Sequence[StepMarks]) -> tuple[tuple[bool, ...], list[
     by_shape: defaultdict[tuple[bool, ...], list[StepMarks]] = defaultdict(list)
     for marks in steps:
         by_shape[tuple(mark.is_begin for mark in marks)].append(marks)
-    shape, equal = max(by_shape.items(), key=lambda item: len(item[1]))
+    equal = max(by_shape.values(), key=len)
+    shape = tuple(mark.is_begin for mark in equal[0])
     lengths = ([after.at_ns - mark.at_ns for mark, after in pairwise(marks)] for marks in equal)
     return shape, [statistics.median(region) for region in zip(*lengths, strict=True)]
 
@@ -116,13 +117,12 @@ def assign_regions(timeline: Timeline, marks: StepMarks, regions: Regions) -> Ti
     if tuple(mark.is_begin for mark in marks) != regions.shape:
         return tuple(one._replace(regions=(0, last)) for one in timeline)
     times = [mark.at_ns for mark in marks]
-
-    def assigned(one: Slice) -> Slice:
+    assigned = []
+    for one in timeline:
         first = min(max(bisect.bisect_right(times, one.begin_ns) - 1, 0), last)
         end = max(min(bisect.bisect_left(times, one.end_ns) - 1, last), first)
-        return one._replace(regions=(first, end))
-
-    return tuple(map(assigned, timeline))
+        assigned.append(one._replace(regions=(first, end)))
+    return tuple(assigned)
 
 
 def event_costs(timelines: Sequence[Timeline], regions: Regions) -> list[float]:

@@ -10,35 +10,40 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pytest_dtdispatch.core.events import Event, Part
+from pytest_dtdispatch.core.text import TextEnum
 
-# Names of profiler events, and of the ranges that this plugin adds.
+OURS = "dtdispatch::"  # prefix of the names of this plugin's ranges
+
+
+class Range(TextEnum):
+    """Names of the ranges that this plugin adds; a note may follow, after a space."""
+
+    ANCHOR = f"{OURS}anchor"
+    STEP = f"{OURS}step"
+    PROPAGATION = f"{OURS}propagation"
+    PLANNING = f"{OURS}planning"
+    REDISTRIBUTION = f"{OURS}redistribution"
+    WRAPPING = f"{OURS}wrapping"
+    BACKWARD = f"{OURS}backward"
+    FSDP_HOOK = f"{OURS}fsdp"
+    CACHE_QUERY = f"{OURS}look-up"
+    DISPATCH = f"{OURS}dispatch"
+    ASYNC = f"{OURS}async tensor"  # inside the dispatch of an AsyncCollectiveTensor, which is not a DTensor
+
+
 ENGINE = "autograd::engine::evaluate_function"
-OURS = "dtdispatch::"
-ANCHOR = f"{OURS}anchor"
-STEP, PROPAGATION, PLANNING = f"{OURS}step", f"{OURS}propagation", f"{OURS}planning"
-REDISTRIBUTION, WRAPPING, BACKWARD = f"{OURS}redistribution", f"{OURS}wrapping", f"{OURS}backward"
-FSDP_HOOK, FSDP_RANGE = f"{OURS}fsdp", "FSDP::"  # prefix of this plugin's ranges, and of FSDP2's own
-FSDP_NODES = ("RegisterPostBackwardFunctionBackward", "RegisterPreBackwardFunctionBackward")
-CACHE_QUERY = f"{OURS}look-up"
-WAITING = f"{OURS}async tensor"  # inside the dispatch of an AsyncCollectiveTensor, which is not a DTensor
-SUBCLASS, DISPATCH = "PythonSubclass", f"{OURS}dispatch"
-DETACH, NATIVE_NODE = "aten::detach", re.compile(r"\w+Backward\d+")  # names of C++ nodes end with a number
-DISPATCHES = (SUBCLASS, DISPATCH)  # dispatch of a DTensor op: in C++, or in Python in older versions of torch
-FUNCTIONAL = ("_c10d_functional::", "_c10d_functional_autograd::")
-COLLECTIVES = (*FUNCTIONAL, "c10d::", "_dtensor::", "record_param_comms")
-CONVERTING = {"_FromTorchTensor": "from_local", "_ToTorchTensor": "to_local"}
+DISPATCHES = (
+    "PythonSubclass",
+    Range.DISPATCH,
+)  # of a DTensor op: in C++, or in Python in older versions of torch
 # Parts that are not divided further.
 UNDIVIDED = (
     *(Part.LOCAL, Part.PROPAGATION, Part.PLANNING, Part.COPIES, Part.SENDING, Part.COMMUNICATION),
     *(Part.FSDP_COLLECTIVES, Part.FSDP_COPIES),
 )
-# Parts that contain Python code between ops. No op calls it, and it has source lines of its own.
-PYTHON = (Part.OTHER, Part.AUTOGRAD, Part.FSDP_PYTHON)
 REDISTRIBUTED = (Part.MOVING, Part.WRAPPING)  # ops inside these are not local ops of the program
-RANGE_PARTS = {PROPAGATION: Part.PROPAGATION, PLANNING: Part.PLANNING}
 BETWEEN_NODES = "autograd engine"  # op of the engine's own time
 ACCUMULATING = -2  # these nodes have no number, and run after the node that computed the gradient
-RANGE_EVENTS = 3  # a range of this plugin is entered from Python, and costs as much as about three events
 
 
 @dataclass
@@ -112,8 +117,8 @@ class Slice(NamedTuple):
         """Length, including the cost of timing."""
         return self.end_ns - self.begin_ns
 
-    def less(self, ns: float) -> Slice:
-        """Return a copy whose cost of timing is higher by ``ns``."""
+    def with_timing_cost(self, ns: float) -> Slice:
+        """Return a copy that includes another ``ns`` of timing cost."""
         return self._replace(timing_ns=self.timing_ns + ns)
 
 
@@ -130,33 +135,33 @@ def context_of(node: Node, outer: Context) -> Context:
     name, sequence = node.event.name, node.event.sequence
     part, op = _part_and_op(node, outer)
     if name.startswith(ENGINE):
-        return Context(part, op, running_node=_number_of(node), in_engine=True)
+        # The engine's event lacks the number of a node that has hooks in Python.
+        events = (node.event, *(child.event for child in node.children if name.endswith(child.event.name)))
+        number = next((event.sequence for event in events if event.sequence >= 0), ACCUMULATING)
+        return Context(part, op, running_node=number, in_engine=True)
     called_ns = -1
-    if part not in PYTHON:
+    if part not in (Part.OTHER, Part.AUTOGRAD, Part.FSDP_PYTHON):  # those are Python code, which no op calls
         called_ns = outer.called_ns if outer.called_ns >= 0 else node.event.begin_ns
     new_node = sequence if sequence >= 0 else outer.new_node
-    return Context(part, op, called_ns, outer.running_node, new_node, outer.in_engine or name == BACKWARD)
-
-
-def _number_of(node: Node) -> int:
-    """Return the number of an autograd node; the engine's event lacks it if the node has hooks in Python."""
-    name = node.event.name
-    events = (node.event, *(child.event for child in node.children if name.endswith(child.event.name)))
-    return next((event.sequence for event in events if event.sequence >= 0), ACCUMULATING)
+    in_engine = outer.in_engine or name == Range.BACKWARD
+    return Context(part, op, called_ns, outer.running_node, new_node, in_engine)
 
 
 def _part_and_op(node: Node, outer: Context) -> tuple[Part, str]:
     """Return the part and the op of an event, by the first matching rule."""
     name = node.event.name
-    if (node.event.is_range or name.startswith(OURS)) and name != DISPATCH:
+    if (node.event.is_range or name.startswith(OURS)) and name != Range.DISPATCH:
         return _part_and_op_of_range(name, outer)
     base, unchanged = name.removesuffix("Backward"), (outer.part, outer.op)
     is_inside, is_fsdp = outer.part in REDISTRIBUTED, outer.part is Part.FSDP_PYTHON
     if base in ("Redistribute", "NestedRedistribute"):  # autograd functions
         return Part.MOVING, outer.op if is_inside else _redistribution_in(node)
-    if base in CONVERTING:
-        return unchanged if is_inside else (Part.WRAPPING, CONVERTING[base])
-    if name.startswith(COLLECTIVES):
+    if base in ("_FromTorchTensor", "_ToTorchTensor"):
+        conversion = "from_local" if base == "_FromTorchTensor" else "to_local"
+        return unchanged if is_inside else (Part.WRAPPING, conversion)
+    if name.startswith(
+        ("_c10d_functional::", "_c10d_functional_autograd::", "c10d::", "_dtensor::", "record_param_comms")
+    ):
         if is_fsdp:
             return Part.FSDP_COLLECTIVES, range_op(name)
         moves = is_inside or outer.part is Part.DISPATCH
@@ -179,22 +184,25 @@ def _part_and_op(node: Node, outer: Context) -> tuple[Part, str]:
 
 def _runs_fsdp(node: Node) -> bool:
     """Return whether an event is an autograd node of FSDP2 that calls one of its hooks."""
-    hooks = (child for child in node.children if child.event.name.startswith(FSDP_HOOK))
-    return node.event.name in FSDP_NODES and any(hooks)
+    nodes = ("RegisterPostBackwardFunctionBackward", "RegisterPreBackwardFunctionBackward")
+    hooks = (child for child in node.children if child.event.name.startswith(Range.FSDP_HOOK))
+    return node.event.name in nodes and any(hooks)
 
 
 def _part_and_op_of_range(name: str, outer: Context) -> tuple[Part, str]:
     """Return the part and the op of a range of this plugin or of the program."""
     kind, _, label = name.partition(" ")
-    if kind in RANGE_PARTS:
-        return RANGE_PARTS[kind], outer.op
-    if kind == REDISTRIBUTION:
+    if kind == Range.PROPAGATION:
+        return Part.PROPAGATION, outer.op
+    if kind == Range.PLANNING:
+        return Part.PLANNING, outer.op
+    if kind == Range.REDISTRIBUTION:
         return Part.MOVING, outer.op if outer.part is Part.DISPATCH else label
-    if kind == WRAPPING and outer.part not in REDISTRIBUTED:
+    if kind == Range.WRAPPING and outer.part not in REDISTRIBUTED:
         return Part.WRAPPING, label
-    if kind == BACKWARD:
+    if kind == Range.BACKWARD:
         return Part.AUTOGRAD, BETWEEN_NODES
-    if kind == FSDP_HOOK:
+    if kind == Range.FSDP_HOOK:
         return Part.FSDP_PYTHON, label
     is_named = not kind.startswith(OURS) and outer.part in (Part.OTHER, Part.FSDP_PYTHON)
     return outer.part, name if is_named else outer.op
@@ -202,9 +210,11 @@ def _part_and_op_of_range(name: str, outer: Context) -> tuple[Part, str]:
 
 def _redistribution_in(node: Node) -> str:
     """Return the label of the first redistribution inside an autograd function, or ``redistribute``."""
-    names = (inner.event.name for inner in node.descendants())
-    labels = (name.removeprefix(REDISTRIBUTION).strip() for name in names if name.startswith(REDISTRIBUTION))
-    return next(labels, "redistribute")
+    for inner in node.descendants():
+        name = inner.event.name
+        if name.startswith(Range.REDISTRIBUTION):
+            return name.removeprefix(Range.REDISTRIBUTION).strip()
+    return "redistribute"
 
 
 def range_op(name: str) -> str:
@@ -218,7 +228,8 @@ def range_op(name: str) -> str:
 
 
 def _weight(node: Node) -> float:
-    return RANGE_EVENTS if node.event.name.startswith(OURS) else 1.0
+    """Return the cost of timing an event; a range is entered from Python, and costs as much as three."""
+    return 3.0 if node.event.name.startswith(OURS) else 1.0
 
 
 def nest_events(events: Iterable[Event]) -> list[Node]:
@@ -251,7 +262,7 @@ def slices(node: Node, outer: Context | None = None) -> Iterator[Slice]:
     for child in node.children:
         half, is_save = _weight(child) / 2, _saves_dtensor(node, child)
         if is_save:
-            context, calls = here._replace(part=Part.DISPATCH, op=range_op(DETACH), called_ns=begin_ns), 1
+            context, calls = here._replace(part=Part.DISPATCH, op="detach", called_ns=begin_ns), 1
         yield Slice(context, begin_ns, child.event.begin_ns, before + half, calls)
         context = context if is_save else here
         yield from slices(child, context)
@@ -264,8 +275,10 @@ def _saves_dtensor(node: Node, child: Node) -> bool:
 
     The dispatch that detaches the DTensor has no event; `child` is the detach of its local tensor.
     """
-    is_native = node.event.name.startswith("aten::") or NATIVE_NODE.fullmatch(node.event.name)
-    return bool(is_native) and node.dispatches and child.event.name == DETACH and not child.dispatches
+    if not node.dispatches or child.event.name != "aten::detach" or child.dispatches:
+        return False
+    is_native_node = re.fullmatch(r"\w+Backward\d+", node.event.name)  # names of C++ nodes end with a number
+    return node.event.name.startswith("aten::") or is_native_node is not None
 
 
 def _begins_call(node: Node, here: Context, outer: Context | None) -> bool:
@@ -273,7 +286,9 @@ def _begins_call(node: Node, here: Context, outer: Context | None) -> bool:
     if here.part is Part.FSDP_PYTHON:
         return False
     if here.part in (Part.DISPATCH, Part.AUTOGRAD):
-        return node.event.name in DISPATCHES and not any(one.event.name == WAITING for one in node.children)
+        return node.event.name in DISPATCHES and not any(
+            one.event.name == Range.ASYNC for one in node.children
+        )
     return bool(here.op) and (outer is None or here.op != outer.op)
 
 
