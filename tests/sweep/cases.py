@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import islice
 from typing import Any
 
@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_map
 
 from pytest_dtdispatch.torchapi.ops import tree_leaves
@@ -33,7 +32,13 @@ TOO_SLOW = (
     "_batch_norm_with_update | * | backward* | mixed",
 )
 
-OPS = {op.full_name: op for op in sorted(op_db, key=lambda op: str(op.full_name))}
+
+@cache
+def ops() -> dict[str, Any]:
+    """Return torch's op database by name. Its import takes 3 s, so only the process that runs cases does."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return {op.full_name: op for op in sorted(op_db, key=lambda op: str(op.full_name))}
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Case:
     """One case.
 
     Args:
-        op: name in :data:`OPS`.
+        op: name in :func:`ops`.
         dtype: dtype of the samples.
         index: index of the sample among the selected ones.
         form: how the op is called, one of :data:`FORMS`.
@@ -73,7 +78,7 @@ class Case:
 
 def cases() -> Iterator[Case]:
     """Yield all cases in a fixed order, without creating samples: some cases have none."""
-    for name, op in OPS.items():
+    for name, op in ops().items():
         for dtype in dtypes_of(op):
             for index in range(SAMPLES[dtype is torch.float32]):
                 for form in forms_of(op, dtype, index):
@@ -122,7 +127,7 @@ def samples_of(op: str, dtype: torch.dtype, has_grad: bool) -> list[Sample]:
     """Create the selected samples of an op: a few of the first, spread evenly."""
     seed(zlib.crc32(f"{op} {dtype}".encode()))
     # Not ``sample_inputs``, which searches the stack for the calling test: slow and not needed.
-    samples = OPS[op].sample_inputs_func(OPS[op], "cpu", dtype, requires_grad=has_grad)
+    samples = ops()[op].sample_inputs_func(ops()[op], "cpu", dtype, requires_grad=has_grad)
     pool = [Sample((sample.input, *sample.args), dict(sample.kwargs)) for sample in islice(samples, POOL)]
     count = min(SAMPLES[dtype is torch.float32], len(pool))
     return [pool[(2 * n + 1) * len(pool) // (2 * count)] for n in range(count)]

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from pytest_dtdispatch.torchapi.ops import tree_leaves
 from pytest_dtdispatch.torchapi.tensors import local_of
-from tests.sweep.cases import OPS, Case, Sample, distribute, flipped, is_dense, place, unchanged
+from tests.sweep.cases import Case, Sample, distribute, flipped, is_dense, ops, place, unchanged
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Programs:
         self._case = case
         self._sample = sample
         self._mesh = mesh
-        self._op = OPS[case.op]
+        self._op = ops()[case.op]
         self._out = self._find_out() if case.form == "out" else None
 
     def make(self) -> Program:

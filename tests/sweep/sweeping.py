@@ -16,7 +16,7 @@ from unittest.mock import patch
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from tests.sweep.cases import OPS, Case, cases, sample_of
+from tests.sweep.cases import Case, cases, ops, sample_of
 from tests.sweep.compare import Compared, compare
 
 SLICES = 32
@@ -29,6 +29,7 @@ def quiet() -> Iterator[None]:
 
     Torch logs every shape function that raises, and seeds random ops separately.
     """
+    ops()  # loads the modules that seed
     seeding = [module for module in list(sys.modules.values()) if hasattr(module, "wrapper_set_seed")]
     threads, always = torch.get_num_threads(), torch.is_warn_always_enabled()
     torch.set_num_threads(1)
@@ -75,7 +76,7 @@ def sampled(every: int) -> Iterator[Case]:
 
 def sliced(number: int) -> Iterator[Case]:
     """Yield the cases of every n-th op that match the glob ``SWEEP_CASES``."""
-    names = set(list(OPS)[number::SLICES])
+    names = set(list(ops())[number::SLICES])
     glob = os.environ.get("SWEEP_CASES", "*")
     return (case for case in cases() if case.op in names and fnmatch.fnmatchcase(case.name, glob))
 

@@ -9,7 +9,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from tests.sweep import compare
-from tests.sweep.cases import OPS, Case, cases, sample_of
+from tests.sweep.cases import Case, cases, ops, sample_of
 from tests.sweep.compare import Compared
 from tests.sweep.programs import Program
 from tests.sweep.sweeping import quiet
@@ -86,7 +86,7 @@ def test_careless_measuring_is_detected(
 def test_swallowed_exception_is_detected(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case("add", torch.float32, 0, "forward", "sharded")
     assert kinds(case, mesh, monkeypatch, swallowing) == set()
-    monkeypatch.setattr(type(OPS["add"]), "__call__", refuse)
+    monkeypatch.setattr(type(ops()["add"]), "__call__", refuse)
     assert "error" in kinds(case, mesh, monkeypatch, swallowing)
 
 
