@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SUITE := --dtdispatch --pyargs pytest_dtdispatch.suite
+# Tests start many processes: they read the bytecode of the package instead of compiling it each time.
+unexport PYTHONDONTWRITEBYTECODE
 EXPECTED := benchmarks/instructions_torch-2.13.0-cpu_python-3.11.csv
 
 .PHONY: bench count test test-unit test-long test-sweep test-torch test-matrix fuzz lint docs release clean
