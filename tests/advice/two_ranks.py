@@ -31,7 +31,7 @@ from pytest_dtdispatch.budget.measure import run_and_measure_budget
 from pytest_dtdispatch.core.trail import Trail
 from pytest_dtdispatch.rounds.plan import Agreement
 from pytest_dtdispatch.steps.measure import run_and_count
-from pytest_dtdispatch.steps.model import StepCalls, Steps, most_growth
+from pytest_dtdispatch.steps.model import StepCalls, Steps
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.advice.twins.model import Entry, Lookalike, Program, Twin
 from tests.advice.twins.table import TABLE
@@ -95,7 +95,7 @@ def counts_of(steps: Steps) -> dict[str, int]:
         "partial reads": len(last.partial_reads),
         "misses": last.misses,
         "calls": last.calls,
-        "growth": most_growth(last),
+        "growth": last.max_cache_growth,
         "specs": last.spec_growth,
         "DTensors": last.dtensor_growth,
         **Counter(one.kind for one in last.collective_runs),

@@ -6,7 +6,7 @@ Each rule is one function. Rules run in order, and an event belongs to the first
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from pytest_dtdispatch.advice import calls, collectives, conversions, costs, fsdp, placements, reads
@@ -16,7 +16,7 @@ from pytest_dtdispatch.budget.model import Budget, MeasuredBudget
 from pytest_dtdispatch.core.events import Cell, OptimizerStep
 from pytest_dtdispatch.core.results import PARTIAL_READS, Advice, AdviceKind
 from pytest_dtdispatch.core.text import plural
-from pytest_dtdispatch.steps.events import Collective, Redistribution, StepEvent
+from pytest_dtdispatch.steps.events import Collective, Redistribution
 from pytest_dtdispatch.steps.model import StepCounts
 
 MAX_FINDINGS = 10  # of each class
@@ -84,8 +84,51 @@ def advise(
     """
     stepped = optimizers or (recorded.optimizers if recorded else ())
     observed = Observed(steps, recorded, cells, stepped, collector)
-    found = [(_advice(rule, one, step_ns), one) for rule in RULES for one in _found(rule, observed)]
-    return tuple(_with_lines(advice, one) for advice, one in _first(found))
+    found = []
+    for rule in RULES:
+        findings = [*rule.find(observed)]
+        for one in findings:
+            observed.claim(one.events if one.claims is None else one.claims)
+            found.append((_advice(rule, one, step_ns), one))
+    found.sort(key=lambda pair: pair[0].order)
+    advice = []
+    numbers = Counter[tuple[AdviceKind, bool]]()
+    for each, one in found:
+        group = each.kind, not each.change  # facts are a class of their own
+        numbers[group] += 1
+        if numbers[group] <= MAX_FINDINGS:
+            lines = lines_of(one.events)  # their texts are expensive
+            at = f" at {where(lines)}" if lines else ""
+            seen = f"{one.seen}{at}{one.ending}"
+            advice.append(replace(each, seen=seen, source_lines=line_texts(lines)))
+    return tuple(advice)
+
+
+def _advice(rule: Rule, one: Finding, step_ns: float) -> Advice:
+    """Return a finding as advice without lines."""
+    ns, share = one.ns, one.share
+    if step_ns and not share:
+        # At most the whole step, and at least nothing: differences of measured times may be negative.
+        ns = min(max(ns, 0.0), step_ns)
+        share = ns / step_ns
+    kind = rule.kind
+    moves = (event for event in one.events if isinstance(event, (Redistribution, Collective)))
+    sends = one.bytes or any(event.bytes > 0 for event in moves)
+    if kind is AdviceKind.COMMUNICATION and one.events and not sends:
+        kind = AdviceKind.CPU_TIME
+    ending = "es" if one.unit.endswith("s") else "s"
+    saves = one.saves or f"saves at most {plural(one.count, one.unit, ending)}{one.of}"
+    return Advice(
+        one.seen,
+        one.change,
+        saves if one.change else "",
+        one.count if one.change else 0,
+        ns,
+        share,
+        rule=rule.name,
+        kind=kind,
+        bytes=one.bytes,
+    )
 
 
 def with_advice(measured: MeasuredBudget) -> Budget:
@@ -93,52 +136,3 @@ def with_advice(measured: MeasuredBudget) -> Budget:
     budget, counted, recorded = measured.budget, measured.counted, measured.recorded
     of_budget = budget.cells, budget.measured_ns, measured.optimizers, budget.collector
     return replace(budget, advice=advise(counted, recorded, *of_budget))
-
-
-def _found(rule: Rule, observed: Observed) -> list[Finding]:
-    """Return the findings of a rule, and claim their events."""
-    found = [*rule.find(observed)]
-    for one in found:
-        observed.claim(one.events if one.claims is None else one.claims)
-    return found
-
-
-def _advice(rule: Rule, one: Finding, step_ns: float) -> Advice:
-    """Return a finding as advice without lines, whose texts are expensive."""
-    ns, share = one.ns, one.share
-    if step_ns and not share:
-        # At most the whole step, and at least nothing: differences of measured times may be negative.
-        ns = min(max(ns, 0.0), step_ns)
-        share = ns / step_ns
-    is_local = one.events and not one.bytes and not any(map(_sends, one.events))
-    kind = AdviceKind.CPU_TIME if is_local and rule.kind is AdviceKind.COMMUNICATION else rule.kind
-    ending = "es" if one.unit.endswith("s") else "s"
-    saves = one.saves or f"saves at most {plural(one.count, one.unit, ending)}{one.of}"
-    count = one.count if one.change else 0
-    return Advice(
-        one.seen, one.change, saves if one.change else "", count, ns, share, (), rule.name, kind, one.bytes
-    )
-
-
-def _sends(event: StepEvent | Cell) -> bool:
-    """Return whether an event is a collective or has one."""
-    return isinstance(event, (Redistribution, Collective)) and event.bytes > 0
-
-
-def _with_lines(advice: Advice, one: Finding) -> Advice:
-    """Add the source lines of a finding."""
-    if not one.events:
-        return replace(advice, seen=f"{one.seen}{one.ending}")
-    lines = lines_of(one.events)
-    seen = f"{one.seen} at {where(lines)}{one.ending}"
-    return replace(advice, seen=seen, source_lines=line_texts(lines))
-
-
-def _first(found: Iterable[tuple[Advice, Finding]]) -> Iterator[tuple[Advice, Finding]]:
-    """Yield the first findings of each class; facts are a class of their own."""
-    numbers = Counter[tuple[AdviceKind, bool]]()
-    for advice, one in sorted(found, key=lambda pair: pair[0].order):
-        group = advice.kind, not advice.change
-        numbers[group] += 1
-        if numbers[group] <= MAX_FINDINGS:
-            yield advice, one

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_dtdispatch.advice.model import MIN_CALLS, Finding, Observed, grouped, is_backward
+from pytest_dtdispatch.advice.model import MIN_CALLS, Finding, Observed, is_backward
+from pytest_dtdispatch.core.text import grouped
 from pytest_dtdispatch.steps.events import Miss, OpCalls
-
-SELECT = "select."
 
 
 def _loops(observed: Observed) -> list[OpCalls]:
@@ -19,25 +18,22 @@ def _loops(observed: Observed) -> list[OpCalls]:
 def elementwise_loops(observed: Observed) -> Iterator[Finding]:
     """Advise if an op that writes to tensors runs on one after the other, as in an exponential average."""
     loops = (each for each in _loops(observed) if each.is_independent and observed.is_steady)
-    written = (each for each in loops if not each.op.startswith(SELECT))
+    written = (each for each in loops if not each.op.startswith("select."))
     single = (each for each in written if each.tensors == each.count)
-    for same in grouped(single, lambda each: each.place):
+    for same in grouped((each.place, each) for each in single).values():
         calls, count = sum(each.count for each in same), sum(each.count - 1 for each in same)
         names = " and ".join(each.replacement for each in same)
         seen = f"{', '.join(each.op for each in same)} called {calls} times"
-        yield Finding(
-            same, seen, f"call {names} on lists of the tensors", count, "op", ns=observed.ns_of(same)
-        )
+        change = f"call {names} on lists of the tensors"
+        yield Finding(same, seen, change, count, "op", ns=observed.ns_of(same))
 
 
 def selected_in_a_loop(observed: Observed) -> Iterator[Finding]:
     """Advise if a loop selects the elements of one tensor, such as the experts of a layer."""
     for each in _loops(observed):
-        if each.tensors == 1 and each.is_independent and each.op.startswith(SELECT):
-            seen, count = f"select called {each.count} times on one tensor", each.count - 1
-            yield Finding(
-                [each], seen, f"call {each.replacement} once", count, "op", ns=observed.ns_of([each])
-            )
+        if each.tensors == 1 and each.is_independent and each.op.startswith("select."):
+            seen, change = f"select called {each.count} times on one tensor", f"call {each.replacement} once"
+            yield Finding([each], seen, change, each.count - 1, "op", ns=observed.ns_of([each]))
 
 
 def dimensions_of_one(observed: Observed) -> Iterator[Finding]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 
-from pytest_dtdispatch.advice.model import MIN_SUMS, Finding, Observed, grouped, line_of, phase_of
+from pytest_dtdispatch.advice.model import MIN_SUMS, Finding, Observed, line_of, phase_of
+from pytest_dtdispatch.core.text import grouped
 from pytest_dtdispatch.steps.events import Collective, Wrapping
 
 
@@ -17,12 +18,12 @@ def _own_collectives(observed: Observed) -> list[Collective]:
 def numbers_one_by_one(observed: Observed) -> Iterator[Finding]:
     """Advise if independent plain tensors of one number are reduced one by one, such as logged metrics."""
     every = (one for one in _own_collectives(observed) if one.kind == "all_reduce" and one.reduction)
-    numbers = (one for one in every if one.bytes <= 8)  # f64 at most
-
-    def key(one: Collective) -> Hashable:
-        return one.mesh_dim, one.group, one.reduction, one.dtype, one.shape, one.depth, phase_of(one)
-
-    for alike in grouped(numbers, key):
+    keyed = (
+        ((one.mesh_dim, one.group, one.reduction, one.dtype, one.shape, one.depth, phase_of(one)), one)
+        for one in every
+        if one.bytes <= 8  # f64 at most
+    )
+    for alike in grouped(keyed).values():
         if len(alike) >= MIN_SUMS:
             seen, ns = f"{len(alike)} numbers reduced one by one", observed.ns_of(alike[1:])
             change = "stack them, and reduce the stack once"

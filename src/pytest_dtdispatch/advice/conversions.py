@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from operator import attrgetter
 
 from pytest_dtdispatch.advice.model import (
     Finding,
     Observed,
     bytes_of,
-    grouped,
     layered,
     phase_of,
     repeats_of,
     times_text,
 )
-from pytest_dtdispatch.core.text import plural
+from pytest_dtdispatch.core.text import grouped, plural
 from pytest_dtdispatch.steps.events import Redistribution, Unwrapping, Wrapping
 
 
@@ -24,7 +24,7 @@ def wrapped_parameters(observed: Observed) -> Iterator[Finding]:
     wrapped = observed.recurring(Wrapping, lambda one: one.is_parameter and one.tensor_number)
     own = (one for one in wrapped if one.is_parameter and one.tensor_number)
     parameters = ([one] for one in own if not (one.via or one.plain_uses))
-    for groups in layered(parameters, lambda one: (one.name, one.placements)):
+    for groups in layered(parameters, attrgetter("name", "placements")):
         every = [*chain(*groups)]
         count, name = len({one.tensor_number for one in every}), every[0].name
         seen = f"{plural(count, 'parameter')} given to {name} in each step"
@@ -58,13 +58,9 @@ def repeated_conversions(observed: Observed) -> Iterator[Finding]:
 
 def _repeated(events: Iterable[Wrapping]) -> list[list[list[Wrapping]]]:
     """Group repeated conversions of one tensor, and those that differ only by layer or phase."""
-
-    def key(one: Wrapping) -> Hashable:
-        same = one.name, one.tensor_number, one.tensor, one.mesh, one.placements, one.options
-        return *same, one.input, phase_of(one)
-
-    repeated = (group for group in grouped(events, key) if len(group) > 1)
-    return layered(repeated, lambda one: (one.name, one.tensor))
+    equal = attrgetter("name", "tensor_number", "tensor", "mesh", "placements", "options", "input")
+    groups = grouped(((equal(one), phase_of(one)), one) for one in events).values()
+    return layered((group for group in groups if len(group) > 1), attrgetter("name", "tensor"))
 
 
 def _saving(
@@ -72,7 +68,7 @@ def _saving(
 ) -> Finding:
     """Return advice to convert once, with the redistributions of the results and of gradients."""
     first, every, saved = groups[0][0], [*chain(*groups)], repeats_of(groups)
-    after = repeats_of(grouped(moved, lambda one: (one.tensor_number, one.target)))
+    after = repeats_of(grouped(((one.tensor_number, one.target), one) for one in moved).values())
     same = [*saved.same, *after.same]
     redistributions = [*after.every, *observed.gradients_of(same, Redistribution)]
     count, unit, of = len(saved.every), "call", f" of {first.name}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator
 from itertools import chain
+from operator import attrgetter
 
 from pytest_dtdispatch.advice.model import (
     MAX_LINES,
@@ -13,15 +14,14 @@ from pytest_dtdispatch.advice.model import (
     Finding,
     Observed,
     communicates,
-    grouped,
     layered,
     lines_of,
     where,
 )
 from pytest_dtdispatch.core.events import FOREACH, REDISTRIBUTION, Cell, Part, Phase, ns_by_part
-from pytest_dtdispatch.core.text import INDEX, first_of, plural
+from pytest_dtdispatch.core.text import INDEX, first_of, grouped, plural
 from pytest_dtdispatch.steps.events import Miss, OpCalls, Remedy, Wrapping
-from pytest_dtdispatch.steps.model import StepCounts, most_growth
+from pytest_dtdispatch.steps.model import StepCounts
 
 LOCAL_RATIO = 5  # minimum ratio of dispatch to local ops: it is 6 to 10 for a small shard
 # Conversions of input, weight and result of a module on local tensors, in forward and backward. Each costs as
@@ -64,9 +64,10 @@ def slow_optimizer(observed: Observed) -> Iterator[Finding]:
 
 def recurring_misses(observed: Observed) -> Iterator[Finding]:
     """Advise if ops miss in each step for the same cause, at one or several lines."""
-    again = observed.recurring(Miss, lambda one: (one.op, one.cause, one.place))
+    again = observed.recurring(Miss, attrgetter("op", "cause", "place"))
     avoidable = (one for one in again if one.remedy and (one.is_direct or one.remedy is not Remedy.NUMBER))
-    for groups in layered(grouped(avoidable, _origin), lambda one: one.remedy):
+    by_origin = grouped((_origin(one), one) for one in avoidable).values()
+    for groups in layered(by_origin, attrgetter("remedy")):
         missed = [*chain(*groups)]
         ops = [op.partition(".")[0] for op in dict.fromkeys(one.op for one in missed)]
         seen, ending = f"{', '.join(first_of(ops, MAX_LINES))} missed in each step", f", {missed[0].reason}"
@@ -88,12 +89,12 @@ def growth(observed: Observed) -> Iterator[Finding]:
         if direct and len(unclaimed) == len(missed):
             such = f", as of {direct[0].op} at {where(lines_of(direct))}"
             change = "give ops what they were given before"
-            yield from _grown(observed, most_growth, "cached plan", such, change)
+            yield from _grown(observed, attrgetter("max_cache_growth"), "cached plan", such, change)
         return
     change = "keep nothing beyond the step that holds them"
     held = f", as {observed.steps[-1].kept}" if observed.steps and observed.steps[-1].kept else ""
-    tensors = [*_grown(observed, lambda step: step.dtensor_growth, "live DTensor", held, change)]
-    yield from tensors or _grown(observed, lambda step: step.spec_growth, "live sharding spec", "", change)
+    tensors = [*_grown(observed, attrgetter("dtensor_growth"), "live DTensor", held, change)]
+    yield from tensors or _grown(observed, attrgetter("spec_growth"), "live sharding spec", "", change)
 
 
 def _grown(
@@ -101,9 +102,10 @@ def _grown(
 ) -> Iterator[Finding]:
     """Advise if several steps grew by the same number; name the line that wraps as many if it is unique."""
     counts = {grown(step) for step in observed.steps}
-    if len(observed.steps) > 1 and len(counts) == 1 and (count := max(counts)) > 0:
-        wraps = grouped(observed.every(Wrapping), lambda one: (one.name, one.place))
-        equal = [group for group in wraps if len(group) == count]
+    count = max(counts, default=0)
+    if len(observed.steps) > 1 and len(counts) == 1 and count > 0:
+        wraps = grouped(((one.name, one.place), one) for one in observed.every(Wrapping))
+        equal = [group for group in wraps.values() if len(group) == count]
         origin = ""
         if len(equal) == 1:
             origin = f", as many as {equal[0][0].name} makes at {where(lines_of(equal[0]))}"
@@ -123,7 +125,8 @@ def elementwise_modules(observed: Observed) -> Iterator[Finding]:
     for module, cells in of_module.items():
         ns = ns_by_part(cells)
         many_ns, local_ns = ns[Part.DISPATCH] + ns[Part.AUTOGRAD], ns[Part.LOCAL]
-        dispatched = sorted((cell for cell in cells if cell.part == Part.DISPATCH), key=lambda cell: -cell.ns)
+        dispatched = [cell for cell in cells if cell.part == Part.DISPATCH]
+        dispatched.sort(key=attrgetter("ns"), reverse=True)
         calls = round(sum(cell.calls for cell in dispatched))
         left = calls - CONVERTING_OPS * len({cell.place.module for cell in cells if cell.place})
         is_local = module not in mixing and not any(map(_needs_others, cells))

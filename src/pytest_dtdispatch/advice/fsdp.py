@@ -6,36 +6,35 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import chain, groupby, pairwise
+from operator import attrgetter
 
 from pytest_dtdispatch.advice.model import (
     MAX_LINES,
     Finding,
     Observed,
     bytes_of,
-    grouped,
     is_backward,
     layered,
     phase_of,
 )
 from pytest_dtdispatch.core.events import FsdpGroup
-from pytest_dtdispatch.core.text import INDEX, first_of, plural
+from pytest_dtdispatch.core.text import INDEX, first_of, grouped, plural
 from pytest_dtdispatch.steps.events import Collective
 
 MIN_GROUPS = 3  # minimum number of small groups
 SMALL_GROUP_BYTES, MERGED_BYTES = 2**17, 2**20  # a merged group is as large as DDP's first bucket
-GATHER = "all_gather"
 
 
 def _of_groups(observed: Observed, is_gather: bool) -> list[Collective]:
     """Return the gathers or the reductions of groups, if the events are those of a recorded step."""
     every = observed.last(Collective) if observed.is_proved else []
-    return [one for one in every if one.fsdp_group and (one.kind == GATHER) == is_gather]
+    return [one for one in every if one.fsdp_group and (one.kind == "all_gather") == is_gather]
 
 
 def _count_text(events: Iterable[Collective]) -> str:
     """Format collectives by kind: ``15 reduce_scatters and 15 all_reduces``."""
-    kinds = grouped(events, lambda one: one.kind)
-    return " and ".join(plural(len(same), same[0].kind) for same in kinds)
+    kinds = grouped((one.kind, one) for one in events)
+    return " and ".join(plural(len(same), kind) for kind, same in kinds.items())
 
 
 def _modules(observed: Observed, groups: Iterable[int]) -> str:
@@ -50,14 +49,17 @@ def _modules(observed: Observed, groups: Iterable[int]) -> str:
 def micro_batches(observed: Observed) -> Iterator[Finding]:
     """Advise if FSDP2 reduces gradients in several passes that nothing uses before the last."""
     saved: defaultdict[str, list[Collective]] = defaultdict(list)
-    for reduced in grouped(_of_groups(observed, is_gather=False), lambda one: one.fsdp_group):
-        passes = sorted(grouped(reduced, lambda one: one.after), key=lambda one: one[0].after)
-        if skipped := [one for one, other in pairwise(passes) if other[0].accumulates]:
-            group = observed.groups[reduced[0].fsdp_group]
+    reductions = ((one.fsdp_group, one) for one in _of_groups(observed, is_gather=False))
+    for number, reduced in grouped(reductions).items():
+        by_pass = grouped((one.after, one) for one in reduced)
+        passes = [by_pass[after] for after in sorted(by_pass)]
+        skipped = [one for one, other in pairwise(passes) if other[0].accumulates]
+        if skipped:
+            group = observed.groups[number]
             saved[_change_to_skip(group, len(passes) - len(skipped))] += chain(*skipped)
     for change, others in saved.items():
         groups = {one.fsdp_group for one in others}
-        of_each = grouped(others, lambda one: one.fsdp_group)
+        of_each = grouped((one.fsdp_group, one) for one in others).values()
         nbytes = sum(max(one.bytes for one in same) for same in of_each)
         yield Finding(
             others,
@@ -97,7 +99,7 @@ def repeated_gathers(observed: Observed) -> Iterator[Finding]:
         if observed.groups[group].parent in gathered and _is_called_inside(observed, group)
         if _is_like_parent(observed, group)
     )
-    for groups in layered(each, lambda one: one.bytes):
+    for groups in layered(each, attrgetter("bytes")):
         every, numbers = [*chain(*groups)], {one.fsdp_group for one in chain(*groups)}
         reductions = [one for one in reduced if one.fsdp_group in numbers]
         also = f" and {_count_text(reductions)}" if reductions else ""
@@ -137,7 +139,8 @@ def gathered_again(observed: Observed) -> Iterator[Finding]:
     One gather in forward and one in backward are the purpose of FSDP2, except in several passes.
     """
     by_change: defaultdict[str, list[list[Collective]]] = defaultdict(list)
-    of_contents = grouped(_of_groups(observed, is_gather=True), lambda one: (one.fsdp_group, one.contents))
+    keyed = (((one.fsdp_group, one.contents), one) for one in _of_groups(observed, is_gather=True))
+    of_contents = grouped(keyed).values()
     values = Counter(gathers[0].fsdp_group for gathers in of_contents)
     for gathers in of_contents:
         passes = {one.after for one in gathers}
@@ -169,7 +172,7 @@ def _is_unused(observed: Observed, gathers: Sequence[Collective]) -> bool:
     """
     first, last = gathers[0], gathers[-1]
     own = [one for one in observed.every(Collective) if one.fsdp_group == first.fsdp_group]
-    reduced = [one for one in own if one.kind != GATHER and first.after <= one.after <= last.after]
+    reduced = [one for one in own if one.kind != "all_gather" and first.after <= one.after <= last.after]
     later = (one for one in reduced if one.after > reduced[0].after)
     return first.uses == last.uses and all(one.accumulates for one in later)
 
@@ -190,8 +193,14 @@ def small_groups(observed: Observed) -> Iterator[Finding]:
     sizes: defaultdict[int, int] = defaultdict(int)  # in the order of the first gathers
     for one in of_fsdp:
         sizes[one.fsdp_group] = max(sizes[one.fsdp_group], one.bytes)
+
+    def layout(number: int) -> Hashable:
+        """Return a key of groups that can be one group."""
+        group, is_small = observed.groups[number], sizes[number] <= SMALL_GROUP_BYTES
+        return is_small, group.layout, group.parent, group.is_frozen, group.stays_gathered
+
     # Only modules that run one after the other can be one group.
-    runs = [[*run] for _, run in groupby(sizes, lambda number: _key(observed, number, sizes[number]))]
+    runs = [[*run] for _, run in groupby(sizes, layout)]
     small = [run for run in runs if len(run) > 1 and sizes[run[0]] <= SMALL_GROUP_BYTES]
     every = {group for run in small for group in run}
     if len(every) < MIN_GROUPS:
@@ -203,8 +212,3 @@ def small_groups(observed: Observed) -> Iterator[Finding]:
     change = "pass larger blocks to fully_shard, or a list of modules that run one after the other"
     count, ns = round(len(ran) * share), observed.ns_of(ran) * share
     yield Finding(ran, f"{groups} run {_count_text(ran)}", change, count, "collective", ns=ns)
-
-
-def _key(observed: Observed, number: int, nbytes: int) -> Hashable:
-    group = observed.groups[number]
-    return nbytes <= SMALL_GROUP_BYTES, group.layout, group.parent, group.is_frozen, group.stays_gathered

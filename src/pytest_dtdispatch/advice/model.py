@@ -20,7 +20,7 @@ from pytest_dtdispatch.core.events import (
     Phase,
 )
 from pytest_dtdispatch.core.results import AdviceKind
-from pytest_dtdispatch.core.text import INDEX, TextEnum, first_of, fold_layers, shorten_path
+from pytest_dtdispatch.core.text import INDEX, TextEnum, first_of, fold_layers, grouped, shorten_path
 from pytest_dtdispatch.steps.events import (
     Collective,
     Miss,
@@ -36,10 +36,8 @@ MAX_LINES = 3
 MIN_CALLS = 4  # minimum number of calls of one op
 MIN_SUMS = 3  # minimum number of tensors that are sent one by one
 MIN_SHARE = 0.01  # minimum saving as a share of the step
-EXPLICIT_CELL = "redistribute "  # names of cells of explicit redistributions begin so
 
 E = TypeVar("E", bound=StepEvent)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,8 @@ class Shares:
     def __init__(self, cells: Iterable[Cell], events: Iterable[StepEvent]) -> None:
         self.ns, self.events = defaultdict[Hashable, float](float), Counter[Hashable]()
         for cell in cells:
-            if cost := _cost_of_cell(cell):
+            cost = _cost_of_cell(cell)
+            if cost:
                 self.ns[cost, line_of(cell.place)] += cell.ns
         for event in events:
             line = line_of(event.place)
@@ -268,7 +267,7 @@ class Repeats(Generic[E]):
 def _cost_of_cell(cell: Cell) -> Hashable:
     """Return the cost that a cell is part of; None without one."""
     if cell.part in REDISTRIBUTION:
-        return Cost.EXPLICIT if cell.op.startswith(EXPLICIT_CELL) else Cost.IMPLIED
+        return Cost.EXPLICIT if cell.op.startswith("redistribute ") else Cost.IMPLIED
     if cell.part in (Part.WRAPPING, Part.DISPATCH, Part.AUTOGRAD):
         return cell.op
     if communicates(cell):
@@ -328,22 +327,19 @@ def lines_of(events: Iterable[StepEvent | Cell]) -> list[CodePlace | None]:
     return [event.place for event in events]
 
 
-def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
-    """Group items by a key, in the order of first occurrence."""
-    groups: defaultdict[Hashable, list[T]] = defaultdict(list)
-    for item in items:
-        groups[key(item)].append(item)
-    return list(groups.values())
-
-
 def layered(groups: Iterable[list[E]], key: Callable[[E], Hashable]) -> list[list[list[E]]]:
-    """Group groups that differ only by layer or phase, such as a forward and its recomputation."""
+    """Group groups that differ only by layer or phase, such as a forward and its recomputation.
 
-    def folded(group: list[E]) -> Hashable:
-        lines = [(at.file, at.line, INDEX.sub("*", at.module)) for one in group if (at := one.place)]
-        return key(group[0]), len(group), tuple(lines)
-
-    return grouped(groups, folded)
+    Args:
+        groups: groups of events.
+        key: function of the first event of a group; its results differ for groups that are not merged.
+    """
+    merged: dict[Hashable, list[list[E]]] = {}
+    for group in groups:
+        found = (one.place for one in group if one.place)
+        lines = tuple((line.file, line.line, INDEX.sub("*", line.module)) for line in found)
+        merged.setdefault((key(group[0]), len(group), lines), []).append(group)
+    return list(merged.values())
 
 
 def times_text(groups: Sequence[Collection[StepEvent]]) -> str:
@@ -374,6 +370,6 @@ def communicates(cell: Cell) -> bool:
 
 def repeats_of(groups: Iterable[Sequence[E]]) -> Repeats[E]:
     """Split the repeated events of groups. Each group repeats one event."""
-    by_pass = [grouped(group, lambda one: one.after) for group in groups]
+    by_pass = [list(grouped((one.after, one) for one in group).values()) for group in groups]
     same = [one for passes in by_pass for of_pass in passes for one in of_pass[1:]]
     return Repeats(same, [of_pass[0] for passes in by_pass for of_pass in passes[1:]])

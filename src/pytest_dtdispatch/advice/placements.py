@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from operator import attrgetter
 
 from pytest_dtdispatch.advice.model import (
     MIN_SUMS,
@@ -12,7 +13,6 @@ from pytest_dtdispatch.advice.model import (
     Observed,
     Repeats,
     bytes_of,
-    grouped,
     is_backward,
     layered,
     line_of,
@@ -21,7 +21,7 @@ from pytest_dtdispatch.advice.model import (
     times_text,
 )
 from pytest_dtdispatch.core.events import Phase
-from pytest_dtdispatch.core.text import plural
+from pytest_dtdispatch.core.text import grouped, plural
 from pytest_dtdispatch.steps.events import Redistribution, StepEvent, placement_change
 
 BUCKET_BYTES = 25 * 2**20  # as in DDP: larger buckets are hardly faster
@@ -71,7 +71,7 @@ def _saving(
 def there_and_back(observed: Observed) -> Iterator[Finding]:
     """Advise if the unchanged result of a redistribution is redistributed to the original placements."""
     change = "use the tensor that it was before"
-    for groups in layered(_undone(observed), lambda one: (one.tensor, one.source, one.target)):
+    for groups in layered(_undone(observed), attrgetter("tensor", "source", "target")):
         if groups[0][0].result_number == groups[0][-1].tensor_number:
             yield _undone_finding(observed, groups, "there and back", change)
 
@@ -80,7 +80,7 @@ def needless_pairs(observed: Observed) -> Iterator[Finding]:
     """Advise if only elementwise ops are between redistributions and the one that undoes them."""
     how = "there and back, with only elementwise ops in between"
     change = "run these ops with the original placements"
-    for groups in layered(_undone(observed), lambda one: (one.tensor, one.source, one.target)):
+    for groups in layered(_undone(observed), attrgetter("tensor", "source", "target")):
         yield _undone_finding(observed, groups, how, change)
 
 
@@ -106,11 +106,13 @@ def _undone_finding(
 
 def repeated_redistributions(observed: Observed) -> Iterator[Finding]:
     """Advise if a tensor is redistributed several times to the same placements, as for q, k and v."""
-    same = grouped(
-        _explicit(observed), lambda one: (one.tensor_number, one.mesh, one.target, one.options, phase_of(one))
+    keyed = (
+        ((one.tensor_number, one.mesh, one.target, one.options, phase_of(one)), one)
+        for one in _explicit(observed)
     )
-    repeated = (group for group in same if len(group) > 1)
-    for groups in layered(repeated, lambda one: (one.tensor, one.source, one.target)):
+    same = grouped(keyed)
+    repeated = (group for group in same.values() if len(group) > 1)
+    for groups in layered(repeated, attrgetter("tensor", "source", "target")):
         seen = f"{_moved_text(groups[0][0])} redistributed {times_text(groups)}"
         saved = repeats_of(groups)
         yield _saving(observed, seen, "redistribute it once before", [*chain(*groups)], saved)
@@ -126,7 +128,8 @@ def gathered_parameters(observed: Observed) -> Iterator[Finding]:
     gathered = [
         one for one, gradients in of_gradients if not any(_is_partial(each.source) for each in gradients)
     ]
-    for group in grouped(gathered, lambda one: (one.place and (one.place.file, one.place.line), one.mesh)):
+    keyed = (((one.place and (one.place.file, one.place.line), one.mesh), one) for one in gathered)
+    for group in grouped(keyed).values():
         seen = f"{plural(len(group), 'parameter')} of one dimension gathered by modules"
         yield _saving(observed, seen, "place them as Replicate()", group, Repeats(group, []))
 
@@ -136,13 +139,14 @@ def gathered_one_by_one(observed: Observed) -> Iterator[Finding]:
 
     Gathers in modules are excluded, because a module gathers a tensor when it needs it.
     """
-    lasting = observed.recurring(Redistribution, lambda one: one.memory_number)
+    lasting = observed.recurring(Redistribution, attrgetter("memory_number"))
     explicit = {id(one) for one in _explicit(observed)}
     first = {one.memory_number: one for one in reversed(lasting) if one.memory_number and id(one) in explicit}
     in_forward = (one for one in first.values() if _is_gathered(one) and phase_of(one) is Phase.FORWARD)
     in_program = (one for one in in_forward if not (one.depth or (one.place and one.place.module)))
-    for group in grouped(in_program, lambda one: (line_of(one.place), one.mesh, one.is_even)):
-        alike = grouped(group, lambda one: (one.tensor.partition("[")[0], one.source))
+    keyed = (((line_of(one.place), one.mesh, one.is_even), one) for one in in_program)
+    for group in grouped(keyed).values():
+        alike = grouped(((one.tensor.partition("[")[0], one.source), one) for one in group).values()
         count = len(group) - sum(math.ceil(bytes_of(each) / BUCKET_BYTES) for each in alike)
         if count >= MIN_SUMS - 1 and observed.is_proved:
             pad = "" if group[0].is_even else "pad their local shards to one size, which are uneven, and "
@@ -158,7 +162,7 @@ def matrices_gathered_again(observed: Observed) -> Iterator[Finding]:
     do not need.
     """
     stepping = [one for one in _implied(observed) if one.matrices and one.bytes]
-    for same in grouped(stepping, lambda one: (one.matrices, one.mesh)):
+    for same in grouped(((one.matrices, one.mesh), one) for one in stepping).values():
         matrices = same[0].matrices
         gathers = [one for one in same if _is_gathered(one) and "," in one.tensor]
         if len({one.tensor_number or id(one) for one in gathers}) <= matrices:
@@ -190,10 +194,10 @@ def logits_gathered(observed: Observed) -> Iterator[Finding]:
     of_logits = [one for one in observed.last(Redistribution) if _is_of_logits(one)]
     of_logits = [one for one in of_logits if one.tensor_number not in others]
     implied = (one for one in _implied(observed) if one.op.startswith(LOSS_OPS) and not _is_of_logits(one))
-    at_line = {line_of(each[0].place): each for each in grouped(implied, lambda one: line_of(one.place))}
-    for logits in grouped(of_logits, lambda one: line_of(one.place)):
+    at_line = grouped((line_of(one.place), one) for one in implied)
+    for line, logits in grouped((line_of(one.place), one) for one in of_logits).items():
         first = logits[0]
-        rest = at_line.get(line_of(first.place), [])
+        rest = at_line.get(line, [])
         group = [*logits, *(one for one in rest if one.tensor == first.tensor or not one.bytes)]
         if max(one.bytes for one in group) >= MIN_LOGITS_BYTES:
             change = "keep it sharded, and run the loss and its backward in "
@@ -206,7 +210,8 @@ def gradients_reduced_again(observed: Observed) -> Iterator[Finding]:
     """Advise if several ops of an optimizer reduce the same partial gradient, such as three ops of AdamW."""
     reduced = (one for one in _implied(observed) if one.is_gradient and _is_partial(one.source))
     in_optimizer = (one for one in reduced if phase_of(one) is Phase.OPTIMIZER)
-    again = [group for group in grouped(in_optimizer, lambda one: one.tensor_number) if len(group) > 1]
+    of_tensors = grouped((one.tensor_number, one) for one in in_optimizer).values()
+    again = [group for group in of_tensors if len(group) > 1]
     if again:
         others = [one for group in again for one in group[1:]]
         seen = f"{plural(len(again), 'partial gradient')} reduced {len(others) + len(again)} times"
@@ -220,9 +225,10 @@ def sums_one_by_one(observed: Observed) -> Iterator[Finding]:
     own = (one for one in every if one.place and not (one.via or one.is_written_later))
     numbers = (one for one in own if one.tensor.endswith("[]"))
     reduced = (one for one in numbers if _is_partial(one.source) and not _is_partial(one.target))
-    for group in grouped(
-        reduced, lambda one: (one.tensor, one.mesh, one.source, one.target, one.depth, phase_of(one))
-    ):
+    keyed = (
+        ((one.tensor, one.mesh, one.source, one.target, one.depth, phase_of(one)), one) for one in reduced
+    )
+    for group in grouped(keyed).values():
         if len({one.tensor_number or id(one) for one in group}) >= MIN_SUMS:
             seen = f"{len(group)} partial results of one number reduced one by one"
             change = "stack them, and reduce the stack once, as torch.nn.utils.get_total_norm does"
@@ -235,7 +241,7 @@ def unmerged_dimensions(observed: Observed) -> Iterator[Finding]:
     # With a flattened mesh, torch gathers uneven shards in the wrong order.
     uneven = {one.mesh for one in observed.every(Redistribution) if not one.is_even}
     several = [one for one in observed.last(Redistribution) if one.mergeable and one.mesh not in uneven]
-    for group in grouped(several, lambda one: (one.mesh, one.source, one.target)):
+    for group in grouped(((one.mesh, one.source, one.target), one) for one in several).values():
         dimensions = 1 + group[0].mergeable
         seen = (
             f"{plural(len(group), 'redistribution')} with one all_reduce for each of {dimensions} dimensions"
@@ -249,13 +255,14 @@ def unmerged_dimensions(observed: Observed) -> Iterator[Finding]:
 def _implied_groups(observed: Observed) -> list[list[Redistribution]]:
     """Group implied redistributions of the program's lines by tensor."""
     moved = (one for one in _implied(observed) if one.bytes and not one.via)
-    return grouped(moved, lambda one: (one.tensor_number or id(one), one.mesh, one.target, phase_of(one)))
+    keyed = (((one.tensor_number or id(one), one.mesh, one.target, phase_of(one)), one) for one in moved)
+    return list(grouped(keyed).values())
 
 
 def repeated_implied_redistributions(observed: Observed) -> Iterator[Finding]:
     """Advise if ops redistribute the same operand several times implicitly, as for q, k and v."""
     again = (group for group in _implied_groups(observed) if len(group) > 1)
-    for groups in layered(again, lambda one: (one.op, one.tensor, one.source, one.target)):
+    for groups in layered(again, attrgetter("op", "tensor", "source", "target")):
         every = [*chain(*groups)]
         if not all(map(is_backward, every)):
             others = [one for group in groups for one in group[1:]]
@@ -269,7 +276,7 @@ def implied_redistributions(observed: Observed) -> Iterator[Finding]:
     """
     once = (group for group in _implied_groups(observed) if len(group) == 1)
     placed = (group for group in once if not _is_partial(group[0].source))
-    for groups in layered(placed, lambda one: (one.op, one.tensor, one.source, one.target, one.free_dims)):
+    for groups in layered(placed, attrgetter("op", "tensor", "source", "target", "free_dims")):
         every = [*chain(*groups)]
         if all(map(is_backward, every)):
             continue  # the program does not place a gradient

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from itertools import chain
+from operator import attrgetter
 
-from pytest_dtdispatch.advice.model import Finding, Observed, grouped
-from pytest_dtdispatch.core.text import plural
+from pytest_dtdispatch.advice.model import Finding, Observed
+from pytest_dtdispatch.core.text import grouped, plural
 from pytest_dtdispatch.steps.events import Read
 
 
 def partial_reads(observed: Observed) -> Iterator[Finding]:
     """Advise if the host reads a partial DTensor, whose value is the share of one rank."""
     partial = (one for one in observed.last(Read) if one.is_partial)
-    for reads in grouped(partial, lambda one: bool(one.placements)):
+    for is_dtensor, reads in grouped((bool(one.placements), one) for one in partial).items():
         values = plural(len(reads), "partial value")
         # A program that reads a local tensor may want its own share.
-        change = "reduce before the read, by full_tensor()" if reads[0].placements else ""
+        change = "reduce before the read, by full_tensor()" if is_dtensor else ""
         saves = f"makes {values} equal on all ranks"
         ending = ": each rank reads its own share"
         # No event is claimed: the host waits for the reduced values as well.
@@ -25,15 +26,13 @@ def partial_reads(observed: Observed) -> Iterator[Finding]:
 
 def repeated_reads(observed: Observed) -> Iterator[Finding]:
     """Advise if the host reads several numbers in each step that do not depend on each other."""
-    every = observed.recurring(Read, lambda one: (one.op, one.place)) if observed.is_proved else []
+    every = observed.recurring(Read, attrgetter("op", "place")) if observed.is_proved else []
     numbers = (
         one for one in every if one.op == "item" and not (one.via or one.is_compared or one.is_written_later)
     )
-
-    def key(one: Read) -> Hashable:
-        return one.depth, one.tensor, one.mesh, one.placements  # what `stack` takes, and leaves as it is
-
-    reads = [same for same in grouped(numbers, key) if len(same) > 1]
+    # Tensors that `stack` takes without changing their type or placements.
+    keyed = (((one.depth, one.tensor, one.mesh, one.placements), one) for one in numbers)
+    reads = [same for same in grouped(keyed).values() if len(same) > 1]
     if reads:
         every, count = [*chain(*reads)], sum(len(same) - 1 for same in reads)
         change = "stack them, and read the stack once"

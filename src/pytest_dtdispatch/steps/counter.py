@@ -54,10 +54,6 @@ from pytest_dtdispatch.torchapi.reads import observe_reads
 from pytest_dtdispatch.torchapi.tensors import mesh_among
 
 
-def _line_of(event: Collective) -> str:
-    return event.place.line_text if event.place else ""
-
-
 def call_lines(calls: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """Format calls (signature, source line), with one line for each signature.
 
@@ -127,10 +123,6 @@ class ThreadState(threading.local):
             self._lap, self._other_calls, self._before = lap, 0, self._stats
 
 
-# Arguments of ops that are or determine sizes: padding makes them equal.
-SIZES = {"size", "end", "length", "repeats", "split_size", "split_sizes", "pad"}
-
-
 class _Propagated(NamedTuple):
     """A call that propagated."""
 
@@ -163,14 +155,7 @@ class StepCounter:
         self._home = self._thread.key
         self._lines = LineFinder(base)
         self._log: list[Called | _Propagated | AnyEvent] = []
-        self._transfers = TransferRecorder(
-            self._lines.here,
-            self._log,
-            self._lines.record_node,
-            self._lines.called_by,
-            self._lines.input_of,
-            self._lines.is_in_fsdp,
-        )
+        self._transfers = TransferRecorder(self._lines, self._log)
         self._flow = self._transfers.flow
         self._is_recorded = False  # whether all ops of the lap are recorded
         self._open = ExitStack()
@@ -220,9 +205,10 @@ class StepCounter:
 
     def trail(self) -> Trail:
         """Return collectives and signatures since entry, with those of the running lap."""
-        ran = (*self._collectives, *(entry for entry in self._log if isinstance(entry, Collective)))
+        ran = [*self._collectives, *(entry for entry in self._log if isinstance(entry, Collective))]
+        lines = (each.place.line_text if each.place else "" for each in ran)
         return Trail(
-            tuple(RanCollective(each.kind, _line_of(each), each.bytes) for each in ran),
+            tuple(RanCollective(each.kind, line, each.bytes) for each, line in zip(ran, lines, strict=True)),
             tuple(CalledOp(of.full, place.line_text, prod(of.mesh)) for of, place in self._signatures),
         )
 
@@ -412,6 +398,7 @@ class StepCounter:
             reason = Reason("no cache was queried: the program is traced, or a mode bypasses the caches")
         else:
             reason = self._seen.why(called)
+        mesh = mesh_among(leaves_of(one.schema.args_schema, one.schema.kwargs_schema))
         return Miss(
             signature=signature,
             reason=reason.text,
@@ -421,15 +408,10 @@ class StepCounter:
             elsewhere=one.at.thread != self._home,
             remedy=_remedy(one.schema, reason),
             values=reason.values,
-            mesh=_mesh_sizes(one.schema),
+            mesh=() if mesh is None else tuple(mesh.shape),
             is_direct=one.is_direct,
             place=one.place,
         )
-
-
-def _mesh_sizes(schema: Any) -> tuple[int, ...]:
-    mesh = mesh_among(leaves_of(schema.args_schema, schema.kwargs_schema))
-    return () if mesh is None else tuple(mesh.shape)
 
 
 def _remedy(schema: Any, reason: Reason) -> Remedy:
@@ -439,7 +421,9 @@ def _remedy(schema: Any, reason: Reason) -> Remedy:
     numbers = frozenset(each.name for each, value in arguments if type(value) in (int, float))
     if reason.remedy is not Remedy.NUMBER or takes_tensors(schema.op, names, numbers - names):
         return reason.remedy
-    return Remedy.SHAPE if SIZES.issuperset(names) else Remedy.NONE
+    # Arguments that are or determine sizes: padding makes them equal.
+    sizes = {"size", "end", "length", "repeats", "split_size", "split_sizes", "pad"}
+    return Remedy.SHAPE if sizes.issuperset(names) else Remedy.NONE
 
 
 def _signature_text(schema: Any) -> str:

@@ -6,7 +6,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, takewhile
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from pytest_dtdispatch.core.events import CodePlace
@@ -433,13 +432,18 @@ def merge_texts(texts: Sequence[str]) -> str:
     """
     low, high = extremes(texts)
     if NUMBER.sub("", low) != NUMBER.sub("", high):
-        words = high.split(" ")
-        pairs = zip(low.split(" "), words, strict=False)
-        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        return f"{low} ... {' '.join(words[shared:])}"
+        words, others = low.split(" "), high.split(" ")
+        both = enumerate(zip(words, others, strict=False))
+        shared = next((n for n, (word, other) in both if word != other), min(len(words), len(others)))
+        return f"{low} ... {' '.join(others[shared:])}"
     pairs = zip(NUMBER.findall(low), NUMBER.findall(high), strict=True)
-    ranges = iter([lowest if lowest == highest else f"{lowest}-{highest}" for lowest, highest in pairs])
-    return NUMBER.sub(lambda _: next(ranges), low)
+    return _with_numbers(low, [least if least == most else f"{least}-{most}" for least, most in pairs])
+
+
+def _with_numbers(text: str, numbers: Sequence[str]) -> str:
+    """Replace the numbers in a text."""
+    pieces = zip(NUMBER.split(text), [*numbers, ""], strict=True)
+    return "".join(f"{piece}{number}" for piece, number in pieces)
 
 
 def extremes(texts: Sequence[str]) -> tuple[str, str]:
@@ -453,22 +457,23 @@ def extremes(texts: Sequence[str]) -> tuple[str, str]:
         return texts[0], texts[-1]
     columns = zip(*map(NUMBER.findall, texts), strict=True)
     numbers = [sorted(each, key=lambda number: int(number.replace(",", ""))) for each in columns]
-    minima, maxima = iter([each[0] for each in numbers]), iter([each[-1] for each in numbers])
-    return NUMBER.sub(lambda _: next(minima), texts[0]), NUMBER.sub(lambda _: next(maxima), texts[0])
+    minima, maxima = [each[0] for each in numbers], [each[-1] for each in numbers]
+    return _with_numbers(texts[0], minima), _with_numbers(texts[0], maxima)
 
 
 def _when(counts: Counter[int], steps: int) -> str:
-    """Format the number of occurrences of an event, and the steps that it occurs in."""
+    """Format the number of occurrences of an event, and the steps that it occurs in: ``1-3, 5``."""
     often = sorted(set(counts.values()))
     if steps == 1:
         return f" ({often[0]}x)" if often[0] > 1 else ""
     times = {1: "once", 2: "twice"}.get(often[0], f"{often[0]} times")
     if len(often) > 1:
         times = f"{often[0]} to {often[-1]} times"
-    return f" ({times} in {'step' if len(counts) == 1 else 'each of steps'} {_numbers(sorted(counts))})"
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    """Format step numbers, with consecutive ones as a range: ``1-3, 5``."""
-    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    runs: list[list[int]] = []  # of consecutive numbers
+    for number in sorted(counts):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    numbers = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f" ({times} in {'step' if len(counts) == 1 else 'each of steps'} {numbers})"

@@ -6,6 +6,7 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.checks import (
@@ -167,62 +168,85 @@ class StepCounts(EventLists):
         """Number of calls of ops on DTensors."""
         return self.hits + self.misses + self.unpropagated
 
+    @property
+    def max_cache_growth(self) -> int:
+        """Number of entries that the fastest-growing cache gained."""
+        return max((count for _, count in self.cache_growth), default=0)
 
-def most_growth(step: StepCounts) -> int:
-    """Return the number of entries that the fastest-growing cache gained."""
-    return max((count for _, count in step.cache_growth), default=0)
+    @property
+    def grown_caches(self) -> list[str]:
+        """Caches that gained entries, as lines."""
+        return [f"{name}: {count:,} entries" for name, count in self.cache_growth if count]
+
+    @property
+    def grown_tensors(self) -> list[str]:
+        """Description of the DTensors gained, as lines."""
+        return [self.kept] if self.kept else []
 
 
 class CountKind(NamedTuple):
     """A kind of count of a step. Columns, limits, metrics and counts of A/B runs are derived from it.
 
     Args:
-        number: function that returns the count of a step.
+        counted: function that returns the counted events of a step, or its count.
         title: title of its column; empty if it has none.
         limit: name of its limit; empty if it has none.
         metric: name in files; empty if it is not written.
         per_step: attribute of ``Steps``, and name in A/B runs; empty if they do not compare it.
-        details: function that returns its events as lines, for a limit that it exceeds.
-        events: function that returns the counted events.
+        listed: function that returns lines for a limit that it exceeds; by default its events.
         is_growth: whether it counts growth; a cold step fills caches, which is not growth.
+        is_bytes: whether it counts the bytes of its events.
     """
 
-    number: Callable[[StepCounts], int]
+    counted: Callable[[StepCounts], Any]
     title: str = ""
     limit: str = ""
     metric: str = ""
     per_step: str = ""
-    details: Callable[[StepCounts], Sequence[str]] = lambda step: ()
-    events: Callable[[StepCounts], Sequence[StepEvent]] = lambda step: ()
+    listed: Callable[[StepCounts], Sequence[str]] | None = None
     is_growth: bool = False
+    is_bytes: bool = False
+
+    def number(self, step: StepCounts) -> int:
+        """Return the count of a step."""
+        counted = self.counted(step)
+        if isinstance(counted, int):
+            return counted
+        return _bytes_of(counted) if self.is_bytes else len(counted)
+
+    def events(self, step: StepCounts) -> Sequence[StepEvent]:
+        """Return the counted events of a step."""
+        counted = self.counted(step)
+        return () if isinstance(counted, int) else counted
+
+    def details(self, step: StepCounts) -> Sequence[str]:
+        """Return lines for a limit that the count exceeds."""
+        return self.listed(step) if self.listed else by_cause([self.events(step)])
 
 
 def event_kind(name: str, events: Callable[[StepCounts], Sequence[StepEvent]], metric: str = "") -> CountKind:
     """Return the kind that counts these events, with one name for its column, its limit and in A/B runs."""
-    return CountKind(
-        lambda step: len(events(step)),
-        title=name,
-        limit=name,
-        metric=metric,
-        per_step=f"{name}_per_step",
-        details=lambda step: by_cause([events(step)]),
-        events=events,
-    )
-
-
-def _bytes_of(collectives: Iterable[Collective]) -> int:
-    return sum(one.bytes for one in collectives)
+    return CountKind(events, title=name, limit=name, metric=metric, per_step=f"{name}_per_step")
 
 
 def bytes_kind(name: str, runs: Callable[[StepCounts], Sequence[Collective]]) -> CountKind:
     """Return the kind that counts the bytes of these collectives."""
-    return CountKind(
-        lambda step: _bytes_of(runs(step)),
-        limit=name,
-        metric=name,
-        details=lambda step: by_cause([runs(step)]),
-        events=runs,
-    )
+    return CountKind(runs, limit=name, metric=name, is_bytes=True)
+
+
+def growth_kind(
+    name: str,
+    number: str,
+    title: str,
+    metric: str = "",
+    listed: Callable[[StepCounts], Sequence[str]] | None = None,
+) -> CountKind:
+    """Return the kind of a number of a step that counts growth."""
+    return CountKind(attrgetter(number), title, name, metric, f"{name}_per_step", listed, is_growth=True)
+
+
+def _bytes_of(collectives: Iterable[Collective]) -> int:
+    return sum(one.bytes for one in collectives)
 
 
 def kinds_of_dim(dim: str) -> tuple[CountKind, CountKind]:
@@ -231,48 +255,28 @@ def kinds_of_dim(dim: str) -> tuple[CountKind, CountKind]:
     def runs(step: StepCounts) -> list[Collective]:
         return [one for one in step.collective_runs if dim in one.mesh_dims]
 
-    name = name_of_dim(COLLECTIVES, dim)
-    return event_kind(name, runs, metric=name), bytes_kind(name_of_dim(COLLECTIVE_BYTES, dim), runs)
+    name, of_bytes = name_of_dim("collectives", dim), name_of_dim("collective_bytes", dim)
+    return event_kind(name, runs, metric=name), CountKind(
+        runs, limit=of_bytes, metric=of_bytes, is_bytes=True
+    )
 
 
-COLLECTIVES, COLLECTIVE_BYTES = "collectives", "collective_bytes"
 IMPLICIT, GROWTH, READS, PARTIAL_READS = "implicit", "dtensor_growth", "reads", "partial_reads"
 COUNTS = (
-    event_kind("misses", lambda step: step.missed, metric="misses_per_step"),
-    event_kind("redistributes", lambda step: step.redistributions, metric="redistributes"),
-    event_kind(IMPLICIT, lambda step: step.implied, metric=IMPLICIT),
-    event_kind("wraps", lambda step: step.wraps),
-    CountKind(lambda step: len(step.unwraps), per_step="unwraps_per_step"),
-    event_kind(COLLECTIVES, lambda step: step.collective_runs, metric=COLLECTIVES),
-    bytes_kind(COLLECTIVE_BYTES, lambda step: step.collective_runs),
-    event_kind(READS, lambda step: step.reads, metric=READS),
-    event_kind(PARTIAL_READS, lambda step: step.partial_reads, metric=PARTIAL_READS),
-    CountKind(
-        most_growth,
-        title="cache+",
-        limit="cache_growth",
-        per_step="cache_growth_per_step",
-        details=lambda step: [f"{name}: {count:,} entries" for name, count in step.cache_growth if count],
-        is_growth=True,
-    ),
-    CountKind(
-        lambda step: step.spec_growth,
-        title="specs+",
-        limit="spec_growth",
-        per_step="spec_growth_per_step",
-        is_growth=True,
-    ),
-    CountKind(
-        lambda step: step.dtensor_growth,
-        title="DTensors+",
-        limit=GROWTH,
-        metric=GROWTH,
-        per_step="dtensor_growth_per_step",
-        details=lambda step: [step.kept] if step.kept else [],
-        is_growth=True,
-    ),
-    CountKind(lambda step: step.calls, title="calls", limit="calls", metric="calls"),
-    CountKind(lambda step: step.hits, title="hits"),
+    event_kind("misses", attrgetter("missed"), metric="misses_per_step"),
+    event_kind("redistributes", attrgetter("redistributions"), metric="redistributes"),
+    event_kind(IMPLICIT, attrgetter("implied"), metric=IMPLICIT),
+    event_kind("wraps", attrgetter("wraps")),
+    CountKind(lambda step: len(step.unwraps), per_step="unwraps_per_step"),  # its events are not listed
+    event_kind("collectives", attrgetter("collective_runs"), metric="collectives"),
+    bytes_kind("collective_bytes", attrgetter("collective_runs")),
+    event_kind(READS, attrgetter("reads"), metric=READS),
+    event_kind(PARTIAL_READS, attrgetter("partial_reads"), metric=PARTIAL_READS),
+    growth_kind("cache_growth", "max_cache_growth", "cache+", listed=attrgetter("grown_caches")),
+    growth_kind("spec_growth", "spec_growth", "specs+"),
+    growth_kind(GROWTH, GROWTH, "DTensors+", metric=GROWTH, listed=attrgetter("grown_tensors")),
+    CountKind(attrgetter("calls"), title="calls", limit="calls", metric="calls"),
+    CountKind(attrgetter("hits"), title="hits"),
 )
 
 
@@ -482,7 +486,8 @@ class StepCalls:
             yield (value,)
         if number <= self.warmup:
             rest = f"warmup={self.warmup} leaves none of them to count" if number else "pass at least one"
-            raise MeasurementError(f"steps(): inputs has {number or 'no'} item{'s' * (number != 1)}: {rest}")
+            items = "1 item" if number == 1 else f"{number or 'no'} items"
+            raise MeasurementError(f"steps(): inputs has {items}: {rest}")
 
     def run_once(self) -> Steps:
         """Call the step once, or once with each input, without counting."""
@@ -514,7 +519,8 @@ def read_calls(
         raise MeasurementError(
             f"steps(): inputs={shown(inputs)} cannot be iterated over: pass a list of inputs"
         )
-    if mismatch := signature_mismatch(step, None):
+    mismatch = signature_mismatch(step, None)
+    if mismatch:
         raise MeasurementError(
             f"steps(): the step {mismatch}, and is called with "
             "one input: wrap it, as in dtdispatch.steps(lambda pair: step(*pair), inputs=pairs)"
@@ -537,7 +543,8 @@ def state_of(steps: Steps) -> StepState:
     """
     if not steps.inputs and steps.is_cold:
         return StepState("counted")
-    if steps.inputs and (after := steps.steady_after):
+    after = steps.steady_after if steps.inputs else None
+    if after:
         steady = f"steady after {plural(after.shapes, 'shape')}" if after.steps else "steady"
         grows = _grows(replace(steps, steps=steps.steps[after.steps :]))
         return StepState(f"{steady}, grows" if grows else steady, grows)

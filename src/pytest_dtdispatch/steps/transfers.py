@@ -61,20 +61,6 @@ from pytest_dtdispatch.torchapi.tensors import (
 
 Function = Callable[..., Any]
 
-BARRIER = "barrier"
-# Collectives whose first argument, or result, is complete on each rank.
-REDUCING = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
-# Reads by checks that only a CPU makes.
-CHECKING = ("item", "equal")
-# Reads that move values to the host, which may use them later; others return a shape that depends on values.
-TO_THE_HOST = ("item", "tolist", "numpy", "cpu", "print", "pickle")
-# Attributes of a tensor that a DTensor in its place has too: only a replicated one has the same shape.
-SAME = frozenset(("ndim", "dim", "dtype", "device", "requires_grad"))
-SAME_IF_WHOLE = SAME | {"shape", "size", "numel"}
-EXPORTING = ("numpy",)  # reads whose result shares the memory of a tensor on a CPU
-# An op of this loss that needs all classes of a sample.
-LOSS, SOFTMAX = torch.nn.functional.cross_entropy.__code__, "_log_softmax."
-
 
 def exchange_of_shards(ran: Collective, nbytes: int, is_real: bool, is_simulated: bool) -> Collective:
     """Return the collective that a GPU mesh would run; between real processes, the one that ran.
@@ -134,33 +120,17 @@ class TransferRecorder:
     """Recorder of transfers. Each method receives the torch function and must call it.
 
     Args:
-        here: function that returns the current line of the current thread.
+        lines: a ``LineFinder``, which returns the current line of the current thread.
         log: list to which events are appended.
-        record_node: function that records the line that created a node of autograd.
-        called_by: function that returns the function of torch that the user called, if its code runs.
-        input_of: function that returns the argument of the running module that a plan converts.
-        is_in_fsdp: function that returns whether code of FSDP runs.
 
     Attributes:
         flow: recorder of the flow of data, for steps whose ops are all recorded.
     """
 
-    def __init__(
-        self,
-        here: Callable[[], CodePlace],
-        log: list[Any],
-        record_node: Callable[[Any, CodePlace], None],
-        called_by: Callable[[], str],
-        input_of: Callable[[Any], ModuleInput | None],
-        is_in_fsdp: Callable[[], bool],
-    ) -> None:
-        self._here = here
-        self._log = log
-        self._record_node = record_node
-        self._called_by = called_by
-        self._input_of = input_of
+    def __init__(self, lines: Any, log: list[Any]) -> None:
+        self._lines, self._log = lines, log
         self._inputs: defaultdict[Hashable, list[ModuleInput]] = defaultdict(list)  # by call and argument
-        self.flow = DataFlow(called_by, is_in_fsdp)
+        self.flow = DataFlow(lines.called_by, lines.is_in_fsdp)
         self._passes = 0  # backward passes of the step that ended
         self._contents: dict[Hashable, int] = {}  # numbers of the values of all parameters of a group
         self._reduced: dict[int, Reduced] = {}  # last reductions, by number of the group
@@ -190,7 +160,7 @@ class TransferRecorder:
         is_observed, self._running.is_observed = self._running.is_observed, False
         if tuple(source.placements) == tuple(target.placements):
             return redistribute(*args, **kwargs)
-        running, place = self._running, self._here()
+        running, place = self._running, self._lines.here()
         number = memory = matrices = 0
         is_for_loss = False
         versions = self.flow.versions(local)
@@ -201,26 +171,28 @@ class TransferRecorder:
         elif running.implied_by:
             number = self._numbers.of_contents(local, *versions)
             matrices = self._matrices() if place.phase is Phase.OPTIMIZER else 0
-            is_for_loss = running.implied_by.startswith(SOFTMAX) and is_in_parallel_loss(sys._getframe(1))
-        placements = _placements(source), _placements(target)
+            is_for_loss = running.implied_by.startswith("_log_softmax.") and is_in_parallel_loss(
+                sys._getframe(1)
+            )
+        before, after = _placements(source), _placements(target)
         running.mesh = source.mesh
         MESH_DIMS.add(source.mesh)
         with (
             patch.multiple(running, collectives=(), place=place),
-            ProfilerRange("redistribution", lambda: placement_change(*placements)),
+            ProfilerRange("redistribution", partial(placement_change, before, after)),
         ):
             with self.flow.paused():
                 result = redistribute(*args, **kwargs)
             ran = running.collectives
-        op = running.implied_by or (is_observed and running.converting) or EXPLICIT
-        numbers = number, self._numbers.of_contents(result, 0, running.has_gradient)
         moved = Redistribution(
-            op,
-            spec_text(source),
-            *placements,
-            sum(one.bytes for one in ran),
-            *numbers,
-            running.operands,
+            op=running.implied_by or (is_observed and running.converting) or EXPLICIT,
+            tensor=spec_text(source),
+            source=before,
+            target=after,
+            bytes=sum(one.bytes for one in ran),
+            tensor_number=number,
+            result_number=self._numbers.of_contents(result, 0, running.has_gradient),
+            operands=running.operands,
             memory_number=memory,
             matrices=matrices,
             is_for_loss=is_for_loss,
@@ -402,7 +374,7 @@ class TransferRecorder:
         """Record a collective; a nested one is part of the outer one."""
         if self._running.is_in_collective:
             return collective(*args, **kwargs)
-        place = self._running.place or self._here()
+        place = self._running.place or self._lines.here()
         self._running.is_in_collective = True
         try:
             with ProfilerRange("collective", lambda: kind):
@@ -411,11 +383,13 @@ class TransferRecorder:
             self._running.is_in_collective = False
         values = (*args, *kwargs.values())
         # The tensor of a barrier only selects its device.
-        arguments = () if kind == BARRIER else (*values, result)
-        tensors = [found for each in arguments if (found := _tensors(each))]
+        arguments = () if kind == "barrier" else (*values, result)
+        tensors = list(filter(None, map(_tensors, arguments)))
         handled = max((sum(map(_bytes, of_argument)) for of_argument in tensors), default=0)
         dtypes = dict.fromkeys(tensor.dtype for of_argument in tensors for tensor in of_argument)
-        for reduced in (*tensors[:1], *tensors[-1:]) if kind in REDUCING else ():
+        # The first argument or the result of these is complete on each rank.
+        is_complete = kind in ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
+        for reduced in (*tensors[:1], *tensors[-1:]) if is_complete else ():
             for each in reduced:
                 self.origins.mark_share(each, is_partial=False)
         is_redistributing = self._running.place is not None
@@ -478,7 +452,7 @@ class TransferRecorder:
                 if moved is not None:
                     self._graph[args[0]] = len(self._log) - 1, moved
                 # The backward of one that moves nothing may redistribute.
-                self._record_node(args[0], (moved and moved.place) or self._here())
+                self._lines.record_node(args[0], (moved and moved.place) or self._lines.here())
             return result
         if self._running.converting:
             return convert(*args, **kwargs)
@@ -496,7 +470,7 @@ class TransferRecorder:
             event = Wrapping if converter.kind is Conversion.WRAP else Unwrapping
             MESH_DIMS.add(wrapped.device_mesh)
             text, placements = spec_text(wrapped), _placements(wrapped)
-            is_parameter, place = isinstance(source, torch.nn.Parameter), self._here()
+            is_parameter, place = isinstance(source, torch.nn.Parameter), self._lines.here()
             if converter.kind is Conversion.WRAP:
                 self.origins.mark_device(wrapped)
             converted = event(converter.name, text, placements, number, is_parameter, place=place)
@@ -506,7 +480,7 @@ class TransferRecorder:
                 self._uses[id(converted)] = self._referred[-1]
             self._log.append(converted)
             if has_gradient and not converter.is_backward:
-                self._record_node(args[0], place)
+                self._lines.record_node(args[0], place)
         return result
 
     def _proved_wrap(self, event: Wrapping, wrapped: Any, source: Any, result: Any) -> Wrapping:
@@ -548,7 +522,7 @@ class TransferRecorder:
     def on_read(self, run: Function, name: str, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         """Record a read of a tensor by the host; nested reads are part of it."""
         running, origins = self._running, self.origins
-        is_part = running.is_reading or (running.is_on_cpu and name in CHECKING)
+        is_part = running.is_reading or (running.is_on_cpu and name in ("item", "equal"))
         is_uncounted = is_part or not is_tensor(tensor) or is_host_read(sys._getframe(1))
         if is_uncounted or (name == "pickle" and is_dtensor(tensor)):
             return run(tensor, *args, **kwargs)
@@ -569,7 +543,7 @@ class TransferRecorder:
         texts = tuple(map(placement_text, placements))
         is_share = any(each.is_partial() for each in placements) and name in READS_OF_SHARES
         is_share |= origins.is_share(tensor)
-        read = Read(name, self._text(tensor), texts, is_share, place=self._here(), **proof)
+        read = Read(name, self._text(tensor), texts, is_share, place=self._lines.here(), **proof)
         if proof:
             self._uses[id(read)] = Use(self.flow.of(tensor))
         self._log.append(read)
@@ -577,12 +551,18 @@ class TransferRecorder:
 
     def _proof(self, converted: Any = None, is_whole: bool = True) -> dict[str, Any]:
         number = 0 if converted is None else self._number_of_input(converted, is_whole)
-        return {"via": self._called_by(), "after": self._passes, "input": number}
+        return {"via": self._lines.called_by(), "after": self._passes, "input": number}
 
     def _number_of_input(self, converted: Any, is_whole: bool) -> int:
         """Return the number of an argument that a plan converts; 0 if a DTensor may not take its place."""
-        found = self._input_of(converted)
-        if found is None or not found.uses.attributes <= (SAME_IF_WHOLE if is_whole else SAME):
+        found = self._lines.input_of(converted)
+        if found is None:
+            return 0
+        # A DTensor in place of the tensor has these attributes too; only a replicated one has the same shape.
+        equal = {"ndim", "dim", "dtype", "device", "requires_grad"}
+        if is_whole:
+            equal |= {"shape", "size", "numel"}
+        if not found.uses.attributes <= equal:
             return 0
         conversions = self._inputs[id(found.module), id(found.call), found.name]
         conversions.append(found)  # a reference, so that no other call has this dictionary
@@ -590,9 +570,11 @@ class TransferRecorder:
 
     def _proof_of_read(self, name: str, tensor: Any, result: Any) -> dict[str, Any]:
         depth = self.flow.read(tensor, result)
-        if name in EXPORTING:
+        if name == "numpy":  # its result shares the memory of a tensor on a CPU
             self.flow.write([tensor])
-        decides = name not in TO_THE_HOST or is_compared(program_frame(sys._getframe(2)))
+        # These move values to the host, which may use them later; others return a shape that depends on them.
+        moves = name in ("item", "tolist", "numpy", "cpu", "print", "pickle")
+        decides = not moves or is_compared(program_frame(sys._getframe(2)))
         if decides:
             self.flow.need(depth)
         mesh = self._mesh_number(tensor.device_mesh) if is_dtensor(tensor) else 0
@@ -640,7 +622,7 @@ def _options(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 def is_in_parallel_loss(frame: FrameType) -> bool:
     """Return whether a frame or a caller is a cross entropy that ``loss_parallel`` supports."""
-    loss = running_frame(frame, LOSS)
+    loss = running_frame(frame, torch.nn.functional.cross_entropy.__code__)
     if loss is None:
         return False
     variables = loss.f_locals
