@@ -121,6 +121,12 @@ class FakeOp:
         self._effect(number)
 
 
+def figures_of(rounds: Rounds) -> Figures:
+    """Measure rounds, and return their figures."""
+    rounds.run()
+    return rounds.figures
+
+
 class Bench:
     """One op, two caches and a clock."""
 
@@ -135,8 +141,7 @@ class Bench:
         return self.op
 
     def take(self, plan: Plan, **more: Any) -> Figures:
-        subject = Subject(self.op, tuple)
-        return self.rounds(subject, plan, **more).take()
+        return figures_of(self.rounds(Subject(self.op, tuple), plan, **more))
 
     def rounds(self, subject: Subject, plan: Plan, **more: Any) -> Rounds:
         timed = replace(plan, sampler=WallClock(self.clock, self.cpu))

@@ -25,7 +25,7 @@ from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.rounds.rounds import Rounds
 from pytest_dtdispatch.rounds.sampler import Meter, Profiler
 from pytest_dtdispatch.rounds.timing import Subject
-from tests.scripted_bench import Bench
+from tests.scripted_bench import Bench, figures_of
 
 REHEARSAL = 4  # calls before the first round
 SHORT = 1000  # instructions of a call whose planned number fits the limit
@@ -65,7 +65,7 @@ class Script:
     def take(self, rounds: int, repeat: int) -> Figures:
         self.sampler.start()
         plan = Plan(rounds, repeat, max_time_s=0.0, sampler=self.sampler)
-        return Rounds(Subject(self.bench.op, tuple), self.bench.caches, plan).take()
+        return figures_of(Rounds(Subject(self.bench.op, tuple), self.bench.caches, plan))
 
     def calls_of(self, figures: Figures, state: State) -> list[int]:
         """Return the numbers of the calls whose counts were recorded."""

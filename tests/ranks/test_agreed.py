@@ -17,10 +17,13 @@ from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation
 from pytest_dtdispatch.core.trail import Trail
 from pytest_dtdispatch.replay.repeat import run_and_measure_call, run_call
-from pytest_dtdispatch.rounds.plan import Plan, Schedule
+from pytest_dtdispatch.rounds.plan import Plan
+from pytest_dtdispatch.rounds.rounds import Rounds
 from pytest_dtdispatch.rounds.sampler import Pace, WallClock
+from pytest_dtdispatch.rounds.timing import Subject
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measured_runs import captured
+from tests.scripted_bench import Bench, figures_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
@@ -120,8 +123,10 @@ def test_lines_are_traced_on_all_ranks_or_none() -> None:
 def test_ranks_agree_on_the_pace_of_a_sampler() -> None:
     class Paced(WallClock):
         def pace(self, miss: int, hit: int, rounds: int, repeat: int) -> Pace:
-            return Pace(miss, hit, rounds, repeat)
+            return Pace(4, 5, 6, 7)
 
-    schedule = Schedule(Plan(sampler=Paced(), agreement=OtherRanks(the_pace=3)), has_local=False)
-    schedule.rehearsed(2, 9)
-    assert schedule.pace == Pace(3, 3, 3, 3)
+    bench = Bench()
+    how = Plan(sampler=Paced(), agreement=OtherRanks(the_pace=3))
+    figures = figures_of(Rounds(Subject(bench.op, tuple), bench.caches, how))
+    assert [len(samples.values) for samples in figures.samples] == [1, 3 * 3]
+    assert bench.op.calls == 4 + (3 + 1) + 3 * (3 + 3)

@@ -16,7 +16,7 @@ from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.rounds.rounds import Rounds
 from pytest_dtdispatch.rounds.sampler import WallClock
 from pytest_dtdispatch.rounds.timing import Subject
-from tests.scripted_bench import Bench
+from tests.scripted_bench import Bench, figures_of
 
 
 def page_faults() -> int:
@@ -29,7 +29,7 @@ def nest(depth: int) -> int:
 
 def median_faults_of_a_call() -> float:
     plan = Plan(rounds=1, repeat=20, sampler=WallClock(page_faults))
-    [samples] = Rounds(Subject(nest, lambda: (10,)), Bench().caches, plan).take().samples
+    [samples] = figures_of(Rounds(Subject(nest, lambda: (10,)), Bench().caches, plan)).samples
     return samples.median_ns
 
 
@@ -55,7 +55,7 @@ def test_stack_reading_call_never_stats_plugin_files(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(linecache, "cache", {})
     monkeypatch.setattr(os, "stat", recorded)  # in Python 3.13, linecache imports os when called
     plan = Plan(rounds=1, repeat=2)
-    Rounds(Subject(traceback.extract_stack, tuple), Bench().caches, plan).take()
+    Rounds(Subject(traceback.extract_stack, tuple), Bench().caches, plan).run()
     after_the_first = paths[paths.index(__file__) + 1 :]
     assert __file__ in after_the_first
     assert not [path for path in after_the_first if path.startswith(ours)]

@@ -12,7 +12,7 @@ from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.rounds.rounds import Rounds
 from pytest_dtdispatch.rounds.sampler import WallClock
 from pytest_dtdispatch.rounds.timing import Subject
-from tests.scripted_bench import Bench
+from tests.scripted_bench import Bench, figures_of
 
 MANY = 200_000
 MAX_BYTES = 8_000_000 + 64 * MANY  # fixed part, and part of each sample
@@ -41,6 +41,6 @@ def test_many_samples_use_little_memory(held: Callable[[], int], propagates: boo
     count: Any = iter(range(10**12))
     sampler = WallClock(lambda: next(count) * 1000)  # not the small integers that Python caches
     plan = Plan(rounds=8, repeat=MANY // 8, max_time_s=1e9, sampler=sampler)
-    figures = Rounds(Subject(bench.op, tuple), bench.caches, plan).take()
+    figures = figures_of(Rounds(Subject(bench.op, tuple), bench.caches, plan))
     assert MANY in [len(one.values) for one in figures.samples]
     assert held() < MAX_BYTES

@@ -20,7 +20,7 @@ from pytest_dtdispatch.core.text import progress_to
 from pytest_dtdispatch.core.trail import Trail
 from pytest_dtdispatch.rounds import rounds
 from pytest_dtdispatch.rounds.core_waits import CoreWaits
-from pytest_dtdispatch.rounds.plan import Effort, Plan, Propagation
+from pytest_dtdispatch.rounds.plan import Effort, Plan
 from pytest_dtdispatch.rounds.recorder import SampleRecorder
 from pytest_dtdispatch.rounds.rounds import (
     A_COUNTER_MOVED,
@@ -28,9 +28,10 @@ from pytest_dtdispatch.rounds.rounds import (
     NOT_COLD,
     NOT_PROPAGATED,
     PROPAGATED_AGAIN,
+    Propagation,
 )
 from pytest_dtdispatch.rounds.timing import Subject
-from tests.scripted_bench import Bench, FakeClock, FakeOp
+from tests.scripted_bench import Bench, FakeClock, FakeOp, figures_of
 
 REHEARSAL = 4  # calls before the first pass
 WARMUP = 10
@@ -351,7 +352,8 @@ def test_cpu_time_of_one_thread_without_ranks_is_read(bench: Bench, case: OfProg
     half_on_core(bench, 10**6, 10**6)
     agreement = Settled(None) if case.are_ranks else None
     subject = Subject(bench.op, tuple, is_one_thread=case.is_one_thread)
-    figures = bench.rounds(subject, Plan(4, 2, one_thread=case.one_thread, agreement=agreement)).take()
+    plan = Plan(4, 2, one_thread=case.one_thread, agreement=agreement)
+    figures = figures_of(bench.rounds(subject, plan))
     clock = Clock.CPU if case.is_read else Clock.WALL
     assert {samples.clock for samples in figures.samples} == {clock}
 
@@ -449,7 +451,7 @@ def test_only_the_call_is_timed(bench: Bench, is_released: bool, call_ns: int) -
     bench.caches.reading = lambda: bench.clock.passes(second)
     release = (lambda result: done(f"release {type(result).__name__}")) if is_released else None
     subject = Subject(op, prepare, {"keyword": "keyword"}, release=release)
-    figures = bench.rounds(subject, Plan(rounds=2, repeat=3, max_time_s=1e9)).take()
+    figures = figures_of(bench.rounds(subject, Plan(rounds=2, repeat=3, max_time_s=1e9)))
     assert samples_of(figures, State.MISS).ns == (call_ns,) * 2
     assert samples_of(figures, State.HIT).ns == (call_ns,) * 6
     each = ["prepare", "call", *["release Result"] * is_released, "drop"]

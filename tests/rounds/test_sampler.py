@@ -12,7 +12,7 @@ from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.rounds.rounds import Rounds
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, Sampler, WallClock, register_sampler, start_sampler
 from pytest_dtdispatch.rounds.timing import Subject
-from tests.scripted_bench import Bench
+from tests.scripted_bench import Bench, figures_of
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def test_unregistered_sampler_is_refused_in_one_line() -> None:
 
 def test_samples_have_the_unit_of_their_sampler() -> None:
     bench = Bench()
-    figures = Rounds(Subject(bench.op, tuple), bench.caches, Plan(3, 2, sampler=Calls(bench))).take()
+    figures = figures_of(Rounds(Subject(bench.op, tuple), bench.caches, Plan(3, 2, sampler=Calls(bench))))
     assert {samples.state: samples.values for samples in figures.samples} == {
         State.MISS: (1,) * 3,
         State.HIT: (1,) * 6,

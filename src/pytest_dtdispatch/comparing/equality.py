@@ -67,9 +67,21 @@ def _check_equal(variants: Variants, first: Snapshot, other: Snapshot) -> None:
 
 
 def _call_equal(equal: Callable[[Any, Any], object], first: Snapshot, other: Snapshot) -> str:
-    """Call the user's function; return why results are not equal, or an empty string."""
+    """Call the user's function; return why results are not equal, or an empty string.
+
+    It receives both results with plain tensors, reduced to the parts that this rank has of both.
+    """
+    results = [dict(first.leaves), dict(other.leaves)]
+    for path, one in first.leaves.items():
+        another = other.leaves.get(path)
+        if type(one) is type(another) is LocalPart and one.shape == another.shape:
+            results[0][path], results[1][path] = common(one, another)
+    plain = []
+    for leaves, spec in zip(results, (first.spec, other.spec), strict=True):
+        values = [leaf.values if type(leaf) is LocalPart else leaf for leaf in leaves.values()]
+        plain.append(tree_unflatten(values, spec))
     try:
-        verdict: Any = equal(*_plain(first, other))
+        verdict: Any = equal(*plain)
     except AssertionError as error:
         return " ".join(str(error).split()) or "equal= raised AssertionError"
     check_result("compare: equal=", verdict)
@@ -80,16 +92,3 @@ def _call_equal(equal: Callable[[Any, Any], object], first: Snapshot, other: Sna
             f"equal= returned {shown(verdict)}: it must return True or False, or raise an AssertionError"
         ) from None
     return "" if is_equal else f"equal= returned false; bit for bit, {difference(first, other) or 'they are'}"
-
-
-def _plain(first: Snapshot, other: Snapshot) -> list[Any]:
-    """Return both results with plain tensors, reduced to the parts that this rank has of both."""
-    results = [dict(first.leaves), dict(other.leaves)]
-    for path, one in first.leaves.items():
-        another = other.leaves.get(path)
-        if type(one) is type(another) is LocalPart and one.shape == another.shape:
-            results[0][path], results[1][path] = common(one, another)
-    return [
-        tree_unflatten([leaf.values if type(leaf) is LocalPart else leaf for leaf in leaves.values()], spec)
-        for leaves, spec in zip(results, (first.spec, other.spec), strict=True)
-    ]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from pytest_dtdispatch.comparing.equality import call_variants
 from pytest_dtdispatch.comparing.model import CallCounts, Compared, ComparedVariant, Variants
 from pytest_dtdispatch.core.environment import tracers
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, State
-from pytest_dtdispatch.core.results import row_name
+from pytest_dtdispatch.core.results import Advice, row_name
 from pytest_dtdispatch.core.signatures import device_of
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.replay.repeat import (
@@ -32,6 +31,7 @@ from pytest_dtdispatch.replay.replay import NotRepeatable
 from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.rounds.recorder import SampleRecorder
+from pytest_dtdispatch.rounds.series import Deadline, Series, Stop, take
 from pytest_dtdispatch.rounds.signals import Signals
 from pytest_dtdispatch.rounds.timing import Prepare, Subject, gc_paused, time_row
 from pytest_dtdispatch.steps.counter import CallNotes, StepCounter
@@ -41,10 +41,8 @@ from pytest_dtdispatch.torchapi.tensors import group_backend, wait_for
 
 # With 15 rounds the interval excludes one at each end: a single disturbed round decides nothing.
 MIN_ROUNDS = 15
-ROUNDS_EACH = 2.5  # rounds for each requested one: 100 by default
 BLOCK_NS = 3_000_000  # short, so that a slow machine slows down both of two blocks
 LONG_NS = 10_000_000  # a call that is this long is a block
-MAX_WARMUP = 20  # calls
 REHEARSAL_CALLS = 3
 
 
@@ -60,7 +58,7 @@ def calls_of_block(call_ns: int) -> int:
 
 def warmup_of_block(calls: int) -> int:
     """Return the number of warm-up calls of a block: the first hits after a miss are slower."""
-    return min(calls // 3 + 1, MAX_WARMUP) if calls > 1 else 0
+    return min(calls // 3 + 1, 20) if calls > 1 else 0
 
 
 class Turns:
@@ -72,7 +70,7 @@ class Turns:
 
     Attributes:
         recorders: recorder of each variant, with the median of each of its blocks.
-        calls: number of calls in a block, by variant.
+        series: block of calls of each variant.
         at: label of the running variant.
     """
 
@@ -80,31 +78,34 @@ class Turns:
         self, subjects: Mapping[str, Subject], caches: ShardingCaches, plan: Plan, signals: Signals
     ) -> None:
         self.recorders = {label: SampleRecorder(plan.sampler.unit) for label in subjects}
-        self.calls: dict[str, int] = {}
+        self.series: dict[str, Series] = {}
         self.at = ""
         self._subjects = subjects
         self._caches = caches
         self._plan = plan
         self._signals = signals
         self._synchronize = synchronizer()
-        self._max_rounds = max(MIN_ROUNDS, round(ROUNDS_EACH * plan.rounds))
 
-    def take(self) -> None:
+    def run(self) -> None:
         """Measure as many rounds as the time limit allows."""
-        budget_ns = min(self._plan.max_time_s, 1e9) * 1e9 * len(self._subjects)
-        began = time.perf_counter_ns()
-        took = {label: self._rehearse(label) for label in self._subjects}
-        self.calls = {label: calls_of_block(call_ns) for label, (_, call_ns) in took.items()}
-        round_ns = sum(
-            fill_ns + (self.calls[label] + warmup_of_block(self.calls[label])) * call_ns
-            for label, (fill_ns, call_ns) in took.items()
-        )
-        agreed = self._agreed(min(self._max_rounds, max(MIN_ROUNDS, int(budget_ns / max(round_ns, 1)))))
+        plan, round_ns = self._plan, 0
+        deadline = Deadline(plan.max_time_s * len(self._subjects))
+        for label, subject in self._subjects.items():
+            fill_ns, call_ns = self._rehearse(label)
+            calls = calls_of_block(call_ns)
+            warmup = warmup_of_block(calls)
+            self.series[label] = Series(State.CALL, subject, plan.sampler.meter, warmup, calls)
+            round_ns += fill_ns + (warmup + calls) * call_ns
+        stop = Stop(deadline, max(MIN_ROUNDS, round(2.5 * plan.rounds)), MIN_ROUNDS)  # 100 by default
+        in_time = max(MIN_ROUNDS, int(min(stop.most, deadline.limit_ns / max(round_ns, 1))))
+        planned = [series.calls for series in self.series.values()]
+        agreed = stop.settle(plan.agreement, f"the rounds of {[*self.series]}", in_time, *planned)
+        for series, calls in zip(self.series.values(), agreed, strict=True):
+            series.calls, series.warmup = calls, warmup_of_block(calls)
         with core_waits() as waits:
-            for done in range(agreed or self._max_rounds):
-                if not agreed and done >= MIN_ROUNDS and time.perf_counter_ns() - began > budget_ns:
-                    break
-                for label in order_of_round(done, [*self._subjects]):
+            for labels in take([*self.series], stop, rotates=True):
+                for label in labels:
+                    show_progress("comparing: {}", label)
                     self._measure_block(label, waits)
 
     def _rehearse(self, label: str) -> tuple[int, int]:
@@ -120,30 +121,17 @@ class Turns:
                 break
         return fill_ns, call_ns
 
-    def _agreed(self, rounds: int) -> int:
-        """Agree on rounds and calls with other ranks; return 0 if there are none."""
-        agreement = self._plan.agreement
-        numbers = (rounds, *self.calls.values())
-        settled = agreement.minimum(f"the rounds of {[*self.calls]}", numbers) if agreement else None
-        if not settled:
-            return 0
-        agreed, *calls = settled
-        self.calls = dict(zip(self.calls, calls, strict=True))
-        return agreed
-
     def _measure_block(self, label: str, waits: CoreWaits) -> None:
-        show_progress("comparing: {}", label)
-        calls = self.calls[label]
-        warmup = warmup_of_block(calls)
+        series, recorder = self.series[label], self.recorders[label]
         with gc_paused() as collect:
             self._fill(label)
             collect()
             self._synchronize()
             off_core_ns, began_ns = waits.counted(), time.perf_counter_ns()
-            samples = self._calls(label, warmup + calls)
+            samples = self._calls(label, series.warmup + series.calls)
             off_core_ns, wall_ns = waits.counted() - off_core_ns, time.perf_counter_ns() - began_ns
-        self.recorders[label].record(State.CALL, round(statistics.median(samples[warmup:])))
-        self.recorders[label].record_block(State.CALL, off_core_ns, wall_ns)
+        recorder.record(State.CALL, round(statistics.median(samples[series.warmup :])))
+        recorder.record_block(State.CALL, off_core_ns, wall_ns)
 
     def _fill(self, label: str) -> None:
         """Clear the caches, and run the call that fills them."""
@@ -168,9 +156,10 @@ class Turns:
 
     def count(self, label: str) -> list[StepCounts]:
         """Count three calls on caches that only this variant filled; record the ops of the first."""
+        series = self.series[label]
         self._fill(label)
-        self._calls(label, max(REHEARSAL_CALLS, self.calls[label] + warmup_of_block(self.calls[label])))
-        subject, counted = self._subjects[label], []
+        self._calls(label, max(REHEARSAL_CALLS, series.warmup + series.calls))
+        subject, counted = series.subject, []
         with StepCounter() as counter:
             for is_recorded in (True, False, False):
                 args = subject.prepare()
@@ -181,18 +170,6 @@ class Turns:
                 if subject.release:
                     subject.release(result)
         return counted
-
-
-def order_of_round(number: int, labels: Sequence[str]) -> list[str]:
-    """Return the order of variants in a round: each is first equally often, and each pair balanced.
-
-    Example:
-        >>> ["".join(order_of_round(number, "abc")) for number in range(6)]
-        ['abc', 'cba', 'bca', 'acb', 'cab', 'bac']
-    """
-    first = number // 2 % len(labels)
-    turns = [*labels[first:], *labels[:first]]
-    return turns[::-1] if number % 2 else turns
 
 
 def run_and_measure_variants(variants: Variants, caches: ShardingCaches, plan: Plan) -> Compared:
@@ -215,18 +192,15 @@ def run_and_measure_variants(variants: Variants, caches: ShardingCaches, plan: P
         mesh = ran[label].mesh
         backend = group_backend(device_of(mesh))
         row = Measurement(own, own, variants.name, mesh, Contains.COMPARED, 1, figures[label], backend)
-        compared.append(_with_counts(ComparedVariant(own, label, variants.name, row), counted.get(label, ())))
+        counts, advice = None, tuple[Advice, ...]()
+        if label in counted:
+            recorded, *others = counted[label]
+            last = others[-1]
+            events = (last.redistributions, last.collective_runs, last.wraps, last.reads)
+            counts = CallCounts(last.misses, *map(len, events))
+            advice = advise(others, recorded)
+        compared.append(ComparedVariant(own, label, variants.name, row, counts, advice))
     return Compared(variants.name, tuple(variants.functions), tuple(compared))
-
-
-def _with_counts(variant: ComparedVariant, counted: Sequence[StepCounts]) -> ComparedVariant:
-    """Return a variant with the counts of its last call, and advice on it."""
-    if not counted:
-        return variant
-    recorded, *others = counted
-    last = others[-1]
-    lists = (last.redistributions, last.collective_runs, last.wraps, last.reads)
-    return replace(variant, counts=CallCounts(last.misses, *map(len, lists)), advice=advise(others, recorded))
 
 
 def _measured(
@@ -236,10 +210,13 @@ def _measured(
     figures: dict[str, Figures] = {}
     again: dict[str, RanCallable] = {}
     for label, one in ran.items():
-        if reason := one.skip_reason(plan):
+        reason = one.skip_reason(plan)
+        if reason:
             figures[label] = Figures(notes=(f"{label}: {reason}",))
         elif isinstance(one, RanCallable):
             again[label] = one
+    if not again:
+        return figures, {}
     # All variants run with the same number of threads: torch recompiles if it changes.
     compiled, threads = any(one.is_compiled for one in again.values()), torch.get_num_threads()
     notes = (threads_note(threads),) if compiled and plan.one_thread and threads > 1 else ()
@@ -248,15 +225,15 @@ def _measured(
     one_thread, is_alone = plan.one_thread and not compiled, plan.agreement is None
     with repetitions([*again.values()], one_thread, is_alone=is_alone) as outcome:
         turns = Turns(subjects, caches, plan, outcome.signals)
-        turns.take()
+        turns.run()
         for label in subjects:
             counted[label] = turns.count(label)
-    if failed := outcome.figures.notes:
-        why = (f"{turns.at}: {failed[0]}",)
-        return figures | dict.fromkeys(again, Figures(notes=why)), {}
-    for label in again:
-        calls = turns.calls[label]
-        remark = f"each sample is {f'the median of {calls} calls' if calls > 1 else 'one call'}"
+    if outcome.figures.notes:
+        why = f"{turns.at}: {outcome.figures.notes[0]}"
+        return figures | dict.fromkeys(again, Figures(notes=(why,))), {}
+    for label, series in turns.series.items():
+        sample = f"the median of {series.calls} calls" if series.calls > 1 else "one call"
         samples = turns.recorders[label].samples()
-        figures[label] = Figures(len(samples[0].values), samples, notes, (remark,), tracers())
+        remarks = (f"each sample is {sample}",)
+        figures[label] = Figures(len(samples[0].values), samples, notes, remarks, tracers())
     return figures, counted

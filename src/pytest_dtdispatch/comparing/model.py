@@ -318,7 +318,8 @@ def check_variants(variants: object, equal: object, name: object) -> None:
                 "begins or ends with a space"
             )
         check_callable(f"compare: {label!r}", fn, None)
-        if mismatch := signature_mismatch(fn):
+        mismatch = signature_mismatch(fn)
+        if mismatch:
             raise MeasurementError(
                 f"the variant {label!r} {mismatch}, and compare() passes none: "
                 f"wrap each, as in {{{label!r}: lambda: f(x)}}"

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 PASSES = 7  # odd, so that the median of their exponents is one of them
-MIN_PASSES = 5  # their interval covers the median with 94 %
 Make = Callable[[int], Callable[[], Any]]
 # The worst first.
 VERDICT_TEXTS = {
@@ -124,8 +123,8 @@ def run_and_measure_sizes(
 ) -> tuple[dict[int, list[Figures]], dict[int, str]]:
     """Create and run a callable at each size for the program, the largest first; then measure them in passes.
 
-    Each pass measures all sizes, every second one in reverse order, so that a drift of the machine adds
-    scatter and not slope.
+    Each pass measures all sizes, every second one in the reverse order of the pass before, so that a drift of
+    the machine adds scatter and not slope.
 
     Args:
         run: function that runs a call, and returns its result and a repeatable call.
@@ -138,6 +137,7 @@ def run_and_measure_sizes(
         The figures of each pass by size, the smallest first, and the mesh as text by size.
     """
     __tracebackhide__ = True
+    from pytest_dtdispatch.rounds.series import Stop, take
     from pytest_dtdispatch.torchapi.tensors import wait_for
 
     ran: dict[int, Any] = {}
@@ -148,9 +148,10 @@ def run_and_measure_sizes(
     ran = {size: call.settled_again() for size, call in ran.items()}
     share = replace(plan, rounds=math.ceil(plan.rounds / PASSES), max_time_s=plan.max_time_s / PASSES)
     figures: dict[int, list[Figures]] = {size: [] for size in sorted(ran)}
-    for number in range(PASSES):
-        for size in reversed(ran) if number % 2 else ran:
-            show_progress("measuring size {}: pass {} of {}", size, number + 1, PASSES)
+    stop = Stop(None, PASSES)
+    for in_order in take([*ran], stop, rotates=True):
+        for size in in_order:
+            show_progress("measuring size {}: pass {} of {}", size, stop.done + 1, PASSES)
             figures[size].append(ran[size].measure(caches, share))
     return figures, {size: ran[size].mesh for size in figures}
 
@@ -168,12 +169,16 @@ def fit_scaling(
 
 
 def _fit_state(state: State, measured: Mapping[int, Sequence[Figures]], merged: Mapping[int, Figures]) -> Fit:
-    by_size = [[_figure(one, state) for one in measured[size]] for size in merged]
-    passes = [[cost for cost in costs if cost] for costs in zip(*by_size, strict=True)]
-    complete = [costs for costs in passes if len(costs) == len(merged)]
-    if len(complete) >= MIN_PASSES:
+    complete = []
+    passes = [*zip(*(measured[size] for size in merged), strict=True)]
+    for figures in passes:
+        of_sizes = [each for one in figures for each in one.samples if each.state is state and each.ns]
+        costs = [samples.figure for samples in of_sizes]
+        if len(costs) == len(merged) and all(costs):
+            complete.append(costs)
+    if len(complete) >= 5:  # their interval covers the median with 94 %
         return fit_power(state, [*merged], complete)
-    of_state = [each for figures in merged.values() for each in figures.samples if each.state is state]
+    of_state = [each for one in merged.values() for each in one.samples if each.state is state]
     # If all misses were refused they are missing, not absent: the callable propagates.
     is_absent = not any(each.ns or (state is State.MISS and each.refused) for each in of_state)
     few = f"only {len(complete)} of {len(passes)} passes measured a {state} at every size"
@@ -194,10 +199,6 @@ def fit_power(state: State, sizes: Sequence[int], passes: Sequence[Sequence[floa
     return Fit(state, exponent, min(exponents), max(exponents), growths, len(passes))
 
 
-def _figure(figures: Figures, state: State) -> float | None:
-    return next((s.figure for s in figures.samples if s.state is state and s.ns), None)
-
-
 def judge(scaling: Scaling, limits: Mapping[str, int] | None = None) -> Iterator[RowVerdict]:
     """Compare the exponents of a scaling with its limit, if it has one.
 
@@ -215,7 +216,7 @@ def judge(scaling: Scaling, limits: Mapping[str, int] | None = None) -> Iterator
     ]
     criterion = f"max_exponent={limit:g}"
     details = (f"{criterion}: {'; '.join(failures)}",) if failures else ()
-    worst = min(verdicts, key=[*VERDICT_TEXTS].index)
+    worst = next(verdict for verdict in VERDICT_TEXTS if verdict in verdicts)
     yield RowVerdict(RowId("", scaling.name), worst, None, "", criterion, details)
 
 
@@ -232,7 +233,8 @@ def document(scalings: Mapping[str, Sequence[Scaling]], view: View) -> Document:
         for fit in scaling.fits:
             growths = ", ".join(f"x{growth:.2f}" for growth in fit.growths)
             text, tone = f"{fit}, from size to size {growths}" if growths else str(fit), Tone.PLAIN
-            if (limit := scaling.max_exponent) is not None:
+            limit = scaling.max_exponent
+            if limit is not None:
                 tone, judged = VERDICT_TEXTS[fit.verdict(limit)]
                 tone = Tone.NOTICE if fit.is_absent else tone
                 text += f"; {judged.format(f'max_exponent={limit:g}')}"

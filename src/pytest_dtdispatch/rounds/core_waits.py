@@ -46,9 +46,12 @@ def core_waits(path: str = "/proc/thread-self/schedstat") -> Iterator[CoreWaits]
     except OSError:  # not Linux, or a sandbox without this file
         yield CoreWaits(off_core_ns, is_counted=False)
         return
+
+    def read() -> int:
+        return int(os.pread(file, 80, 0).split()[1])
+
     try:
         is_counted = os.pread(file, 80, 0).split() not in ([], [b"0"] * 3)  # zeros: the kernel does not count
-        waits = CoreWaits(lambda: int(os.pread(file, 80, 0).split()[1]), is_counted)
-        yield waits if is_counted else CoreWaits(off_core_ns, is_counted)
+        yield CoreWaits(read if is_counted else off_core_ns, is_counted)
     finally:
         os.close(file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -89,15 +88,22 @@ class SampleRecorder:
         """Return the numbers of refused samples of a state, by reason."""
         return tuple(Refused(why, count) for (of, why), count in self._refused.items() if of is state)
 
-    def samples(self, profile: Callable[[State], Profile | None] = lambda state: None) -> tuple[Samples, ...]:
-        """Return recorded and refused samples by state, with a profile of each recorded state."""
+    def samples(self, profile: Callable[[State], Profile | None] | None = None) -> tuple[Samples, ...]:
+        """Return recorded and refused samples by state, with a profile of each recorded state, if any."""
         samples = []
         for state in State:
             values, refused, ended = self._recorded[state], self.refused(state), self._ended[state]
             if values or refused:
                 lengths = tuple(end - begin for begin, end in pairwise([0, *ended]) if end > begin)
-                own = profile(state) if values else None
-                found = Samples(state, tuple(values), refused, self.unit, own, lengths=lengths)
-                waited = self.off_core(state) if self.counts_waits else 0.0
-                samples.append(replace(found, cpu=tuple(self._cpu[state]), waited=waited))
+                found = Samples(
+                    state,
+                    tuple(values),
+                    refused,
+                    self.unit,
+                    profile(state) if profile is not None and values else None,
+                    waited=self.off_core(state) if self.counts_waits else 0.0,
+                    lengths=lengths,
+                    cpu=tuple(self._cpu[state]),
+                )
+                samples.append(found)
         return tuple(samples)

@@ -5,18 +5,29 @@ Does not import torch.
 
 from __future__ import annotations
 
+import math
+import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
-from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, nullcontext
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.environment import tracers
-from pytest_dtdispatch.core.measurement import LONG_CALL_NS, MIN_WAITED, Figures, Profile, State
-from pytest_dtdispatch.rounds.core_waits import core_waits
-from pytest_dtdispatch.rounds.plan import NOTES, REMARKS, Plan, Propagation, Schedule
-from pytest_dtdispatch.rounds.recorder import ProvedCall, SampleRecorder, increase, proved_calls
-from pytest_dtdispatch.rounds.sampler import Meter
+from pytest_dtdispatch.core.measurement import (
+    LONG_CALL_NS,
+    MIN_PASSES,
+    MIN_WAITED,
+    Figures,
+    Profile,
+    State,
+)
+from pytest_dtdispatch.core.text import show_progress
+from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
+from pytest_dtdispatch.rounds.plan import WARMUP_HITS, Effort, Plan, agreed, fitted
+from pytest_dtdispatch.rounds.recorder import SampleRecorder, increase, proved_calls
+from pytest_dtdispatch.rounds.sampler import Meter, Pace
+from pytest_dtdispatch.rounds.series import Deadline, Series, Stop, take
 from pytest_dtdispatch.rounds.signals import Signals
 from pytest_dtdispatch.rounds.timing import (
     Reader,
@@ -37,12 +48,50 @@ PROPAGATED_AGAIN = "propagation ran again"
 NO_COUNTER_MOVED = "no cache counter moved"
 A_COUNTER_MOVED = "a cache counter moved"
 NOT_COLD = "a cache was not empty"
-OFF_CORE = "not on a core for more than a tenth of the time, waiting or sleeping: {}"
-WARMUP_LOCALS, REHEARSAL_CALLS = 2, 3
 UNREAD = Meter(int, int)  # for warm-up calls, as reading callgrind takes as long as 10 to 50 calls
 
+
+class Propagation(Enum):
+    """Use of the sharding propagator by a subject, determined in its rehearsal."""
+
+    CACHED = "cached"
+    NEVER_CACHED = "never cached"
+    NONE = "none"
+
+
+class Rehearsal(NamedTuple):
+    """Result of a discarded first miss and hits.
+
+    Args:
+        propagation: use of the sharding propagator.
+        miss: sample of the first call.
+        hit: sample of the last call.
+        miss_ns: duration of the first call with all work around it; 0 if the subject has no misses.
+        hit_ns: shortest duration of a later call with all work around it; 0 if it has no hits.
+    """
+
+    propagation: Propagation
+    miss: int
+    hit: int
+    miss_ns: int
+    hit_ns: int
+
+    @property
+    def longest_ns(self) -> int:
+        """Duration of the longest call that passes make."""
+        return max(self.miss_ns, self.hit_ns)
+
+
+class TimedBlock(NamedTuple):
+    """Calls of a timing request, and nanoseconds of all of them: off the core, and wall time."""
+
+    calls: TimedCalls
+    off_core_ns: int
+    wall_ns: int
+
+
 T = TypeVar("T")
-Requests = Generator[TimingRequest, TimedCalls, T]  # receives the timed calls of each request
+Requests = Generator[TimingRequest, TimedBlock, T]  # receives the timed calls of each request
 
 
 class Rounds:
@@ -61,34 +110,23 @@ class Rounds:
         synchronize: Callable[[], None] = no_op,
         signals: Signals | None = None,
     ) -> None:
-        self._subject = subject
+        self.figures = Figures()
+        self._subject, self._local = subject, local
         self._caches = caches
-        self._local, self._synchronize, self._signals = local, synchronize, signals or Signals()
-        self._sampler, self._meter = plan.sampler, plan.sampler.meter
-        self._miss_meter = self._steady_meter = self._meter  # which also read CPU time if calls are long
         self._plan = plan
-        self._schedule: Schedule  # set by run()
+        self._synchronize = synchronize
+        self._signals = signals or Signals()
+        self._meter = plan.sampler.meter
         self._recorder = SampleRecorder(plan.sampler.unit)
         self._readers = caches.readers()
         self._hit_reader: Reader | None = None  # of the cache with the hits; None before the rehearsal
-        self._block = 0, 0  # nanoseconds of the last block: off its core, and wall time
         self._bypasses_caches = False  # each call propagates, and no cache counts it
-        self.figures = Figures()
-
-    def take(self) -> Figures:
-        """Run the rounds, and return their figures."""
-        self.run()
-        return self.figures
 
     def run(self) -> None:
         """Set the figures. Requests are timed in this frame, without frames of the rounds on the stack."""
         keep_sources()
         timed: Any = None
-        with core_waits() as waits, closing(self._requests()) as requests:
-            self._recorder.counts_waits = waits.is_counted
-            is_wall_clock = self._sampler.clock is time.perf_counter_ns
-            clock = waits.clock if is_wall_clock else None  # other programs must not change the plan
-            self._schedule = Schedule(self._plan, self._local is not None, clock)
+        with core_waits() as waits, closing(self._requests(waits)) as requests:
             while True:
                 try:
                     request = requests.send(timed)
@@ -98,73 +136,48 @@ class Rounds:
                 off_core_ns, began_ns = waits.read(), time.perf_counter_ns()
                 try:
                     self._signals.let_in()
-                    timed = time_row(*request)
+                    calls = time_row(*request)
                 finally:
                     self._signals.is_open = False
-                self._block = waits.read() - off_core_ns, time.perf_counter_ns() - began_ns
+                timed = TimedBlock(calls, waits.read() - off_core_ns, time.perf_counter_ns() - began_ns)
 
-    def _requests(self) -> Requests[Figures]:
-        self._sampler.refresh()
+    def _requests(self, waits: CoreWaits) -> Requests[Figures]:
+        sampler, recorder = self._plan.sampler, self._recorder
+        recorder.counts_waits = waits.is_counted
+        # With a time limit, the number of calls and so the minimum of a count would depend on the time.
+        limit_s = math.inf if sampler.is_exact else self._plan.max_time_s
+        is_wall_clock = sampler.clock is time.perf_counter_ns
+        # Other programs must not change the plan.
+        deadline = Deadline(limit_s, waits.clock if is_wall_clock else sampler.clock)
+        sampler.refresh()
         with gc_paused():
-            propagation = yield from self._rehearse()
-        self._schedule.settle(propagation)
-        if self._schedule.has_first_pass:
-            yield from self._first_pass(propagation)
-        done = 0
-        while self._schedule.has_time(done):
+            rehearsal = yield from self._rehearse(deadline)
+        pace = sampler.pace(rehearsal.miss, rehearsal.hit, self._plan.rounds, self._plan.repeat)
+        effort, stop = self._settled(rehearsal, deadline, pace)
+        series = self._series(rehearsal, effort, pace)
+        if pace is None and effort.passes >= MIN_PASSES:
+            yield from self._first_pass(series)
+        for each in take(series, stop):
             self._synchronize()
-            yield from self._pass(propagation)
-            self._recorder.end_pass()
-            done += 1
-        notes = (*NOTES.get(propagation, ()), *self._schedule.notes(done), *self._off_core_notes())
-        remarks = (*self._sampler.remarks(), *REMARKS.get(propagation, ()))
-        rounds = done * self._schedule.effort.misses
-        return Figures(rounds, self._recorder.samples(self._profile), notes, remarks, tracers())
+            yield from self._pass(each)
+            recorder.end_pass()
+        notes, remarks = list[str](), [*sampler.remarks()]
+        if rehearsal.propagation is Propagation.NEVER_CACHED:
+            notes.append("never hits: torch does not cache this op, and each call propagates")
+        if rehearsal.propagation is Propagation.NONE:
+            remarks.append("unpropagated: it never queries the sharding propagator, so it has no miss")
+        if pace is None and stop.done < min(self._plan.rounds, MIN_PASSES):
+            notes.append(few_passes_note(rehearsal, deadline))
+        off_core = [state for state in State if recorder.off_core(state) > MIN_WAITED]
+        if off_core and not recorder.counts_waits:
+            states = ", ".join(off_core)
+            notes.append(f"not on a core for more than a tenth of the time, waiting or sleeping: {states}")
+        samples = recorder.samples(self._profile)
+        return Figures(stop.done * effort.misses, samples, tuple(notes), tuple(remarks), tracers())
 
-    def _first_pass(self, propagation: Propagation) -> Requests[None]:
-        """Run and discard a pass, as first calls are slower; its least samples tell which calls are long."""
-        recorder, self._recorder = self._recorder, SampleRecorder(self._sampler.unit)
-        yield from self._pass(propagation)
-        discarded, self._recorder = self._recorder, recorder
-        self._miss_meter = self._meter_of(discarded.recorded(State.MISS))
-        steady = discarded.recorded(State.HIT) or discarded.recorded(State.CALL)
-        self._steady_meter = self._meter_of(steady)
-
-    def _off_core_notes(self) -> tuple[str, ...]:
-        """Return a note on states that were off the core, if the system does not count waits for it."""
-        if self._recorder.counts_waits:
-            return ()
-        states = [str(state) for state in State if self._recorder.off_core(state) > MIN_WAITED]
-        return (OFF_CORE.format(", ".join(states)),) if states else ()
-
-    def _meter_of(self, samples: Sequence[int]) -> Meter:
-        """Return the meter of calls that take as long as the least of these samples.
-
-        A call longer than a scheduler's slice has no undisturbed wall time.
-        """
-        plan = self._plan
-        reads_cpu = plan.one_thread and plan.agreement is None and self._subject.is_one_thread
-        if reads_cpu and min(samples, default=0) >= LONG_CALL_NS:
-            return self._meter._replace(cpu=self._sampler.cpu)
-        return self._meter
-
-    def _profile(self, state: State) -> Profile | None:
-        """Profile another call; return None if the sampler has no profiler."""
-        if (profiler := self._sampler.profiler) is None or state in (State.COLD, State.LOCAL):
-            return None
-
-        def cleared() -> tuple[Any, ...]:
-            args = self._subject.prepare()
-            self._caches.clear()
-            return args
-
-        with gc_paused():
-            prepare = cleared if state is State.MISS else self._subject.prepare
-            return profiler(self._subject.fn, prepare, self._subject.kwargs)
-
-    def _rehearse(self) -> Requests[Propagation]:
+    def _rehearse(self, deadline: Deadline) -> Requests[Rehearsal]:
         """Run and discard a first round, and determine the cache with the hits."""
-        subject, caches, schedule = self._subject, self._caches, self._schedule
+        subject, caches, clock = self._subject, self._caches, deadline.clock
         with caches.counting_uncached() as uncached:
 
             def hit() -> tuple[Any, ...]:
@@ -177,117 +190,194 @@ class Rounds:
                 caches.clear()
                 return args
 
-            began = schedule.clock()
-            [first] = proved_calls((yield TimingRequest(subject, self._meter, miss, self._read_all, 1)))
-            schedule.rehearsed_miss(began)
+            began = clock()
+            timed = yield TimingRequest(subject, self._meter, miss, self._read_all, 1)
+            [first] = proved_calls(timed.calls)
+            miss_ns, hit_ns = max(clock() - began, 1), sys.maxsize
+            show_long_row(self._plan, deadline, miss_ns)
             queried_at_first = first.hits or first.misses or uncached[0]
-            for _ in range(REHEARSAL_CALLS):
-                began = schedule.clock()
+            for _ in range(3):
+                began = clock()
                 timed = yield TimingRequest(subject, self._meter, hit, self._read_all, 1)
-                [last] = proved_calls(timed)
-                if not (schedule.has_time_to_rehearse(began) or last.misses or uncached[0]):
+                [last] = proved_calls(timed.calls)
+                hit_ns = min(clock() - began, hit_ns)
+                # Ranks must make the same number of calls, regardless of their duration.
+                is_slow = self._plan.agreement is None and MIN_PASSES * (miss_ns + hit_ns) > deadline.limit_ns
+                if is_slow and not (last.misses or uncached[0]):
                     break  # at the first hit
-        schedule.rehearsed(first.sample, last.sample)
-        self._miss_meter, self._steady_meter = self._meter_of([first.sample]), self._meter_of([last.sample])
+        propagation = Propagation.CACHED
         if not (queried_at_first or last.hits or last.misses or uncached[0]):
-            return Propagation.NONE
-        if last.misses or uncached[0]:
+            propagation, miss_ns = Propagation.NONE, 0
+        elif last.misses or uncached[0]:
+            propagation, hit_ns = Propagation.NEVER_CACHED, 0
             self._recorder.record(State.HIT, last.sample, PROPAGATED_AGAIN)
             self._bypasses_caches = not last.misses
-            return Propagation.NEVER_CACHED
-        if not subject.prepare_propagates:
-            each = zip(self._readers, *timed[0][2:], strict=True)
-            answering = [reader for reader, before, after in each if after[0] > before[0]]
-            self._hit_reader = answering[-1] if answering else None
-        return Propagation.CACHED
+        elif not subject.prepare_propagates:
+            [(_, _, before, after)] = timed.calls
+            for reader, old, new in zip(self._readers, before, after, strict=True):
+                if new[0] > old[0]:
+                    self._hit_reader = reader
+        return Rehearsal(propagation, first.sample, last.sample, miss_ns, hit_ns)
 
-    def _pass(self, propagation: Propagation) -> Requests[None]:
-        """Run one pass: consecutive misses, then hits, then calls on local tensors."""
-        effort = self._schedule.effort
-        if propagation is not Propagation.NONE:
-            if self._schedule.plan.cold:
-                yield from self._after_clearing(State.COLD, effort.misses)
-            yield from self._after_clearing(State.MISS, effort.misses)
-        with gc_paused():
-            if propagation is not Propagation.NEVER_CACHED:
-                steady = State.HIT if propagation is Propagation.CACHED else State.CALL
-                yield from self._steady_calls(steady)
-            if self._local is not None:
-                calls = yield from self._calls(self._local, self._steady_meter, WARMUP_LOCALS + effort.hits)
-                for call in calls[WARMUP_LOCALS:]:
-                    self._recorder.record(State.LOCAL, call.sample, None, call.cpu_ns)
-                self._recorder.record_block(State.LOCAL, *self._block)
-
-    def _steady_calls(self, state: State) -> Requests[None]:
-        """Time the hits of a pass, or calls that never query the propagator, after a warm-up."""
-        effort, pace = self._schedule.effort, self._schedule.pace
+    def _settled(self, rehearsal: Rehearsal, deadline: Deadline, pace: Pace | None) -> tuple[Effort, Stop]:
+        """Return the numbers of calls that fit the time limit, agreed by all ranks, and when passes end."""
+        plan = self._plan
+        miss_ns, hit_ns = rehearsal.miss_ns, rehearsal.hit_ns
+        if plan.cold:
+            miss_ns *= 2
+        if self._local is not None:
+            hit_ns *= 2
+        effort = Effort(1, plan.rounds, plan.rounds * plan.repeat, plan.warmup)
         if pace is None:
-            yield from self._calls(self._subject, self._steady_meter, effort.warmup)
-            yield from self._block_of_calls(state, effort.hits)
-            return
-        for block in range(pace.blocks):
-            if block:
-                self._sampler.refresh()
-            yield from self._calls(self._subject, UNREAD, pace.warmup)
-            yield from self._block_of_calls(state, pace.repeat)
+            quick = min(plan.warmup, 2_000_000 // max(rehearsal.hit_ns, 1))  # all of them take at most 2 ms
+            warmup = max(quick, min(plan.warmup, WARMUP_HITS))
+            effort = fitted(plan.effort._replace(warmup=warmup), miss_ns, hit_ns, deadline.left_ns)
+            if rehearsal.longest_ns > deadline.limit_ns:
+                effort = effort._replace(passes=1)
+        stop = Stop(deadline, effort.passes, MIN_PASSES, effort.ns(miss_ns, hit_ns))
+        calls = stop.settle(
+            plan.agreement, f"the calls (propagation: {rehearsal.propagation.value})", *effort
+        )
+        return Effort(stop.most, *calls), stop
 
-    def _after_clearing(self, state: State, count: int) -> Requests[None]:
+    def _series(self, rehearsal: Rehearsal, effort: Effort, pace: Pace | None) -> list[Series]:
+        """Return the series of a pass: consecutive misses, then hits, then calls on local tensors."""
+        plan, subject = self._plan, self._subject
+        miss_meter, steady_meter = self._meter_of([rehearsal.miss]), self._meter_of([rehearsal.hit])
+        warmup_misses, blocks, warmup, hits = Pace(0, 1, effort.warmup, effort.hits)
+        warmup_meter = None
+        if pace is not None:
+            warmup_misses, blocks, warmup, hits = agreed(plan.agreement, "the pace", *pace)
+            warmup_meter = UNREAD
+        series = []
+        if rehearsal.propagation is not Propagation.NONE:
+            if plan.cold:
+                series.append(Series(State.COLD, subject, miss_meter, warmup_misses, effort.misses))
+            series.append(Series(State.MISS, subject, miss_meter, warmup_misses, effort.misses))
+        if rehearsal.propagation is not Propagation.NEVER_CACHED:
+            state = State.HIT if rehearsal.propagation is Propagation.CACHED else State.CALL
+            series.append(Series(state, subject, steady_meter, warmup, hits, blocks, warmup_meter))
+        if self._local is not None:
+            series.append(Series(State.LOCAL, self._local, steady_meter, 2, effort.hits))
+        return series
+
+    def _meter_of(self, samples: Sequence[int]) -> Meter:
+        """Return the meter of calls that take as long as the least of these samples.
+
+        A call longer than a scheduler's slice has no undisturbed wall time.
+        """
+        plan = self._plan
+        reads_cpu = plan.one_thread and plan.agreement is None and self._subject.is_one_thread
+        if reads_cpu and min(samples, default=0) >= LONG_CALL_NS:
+            return self._meter._replace(cpu=plan.sampler.cpu)
+        return self._meter
+
+    def _first_pass(self, series: Sequence[Series]) -> Requests[None]:
+        """Run and discard a pass, as first calls are slower; its least samples tell which calls are long."""
+        recorder, self._recorder = self._recorder, SampleRecorder(self._plan.sampler.unit)
+        yield from self._pass(series)
+        discarded, self._recorder = self._recorder, recorder
+        miss_meter = self._meter_of(discarded.recorded(State.MISS))
+        steady_meter = self._meter_of(discarded.recorded(State.HIT) or discarded.recorded(State.CALL))
+        for each in series:
+            each.meter = miss_meter if each.state in (State.COLD, State.MISS) else steady_meter
+
+    def _pass(self, series: Sequence[Series]) -> Requests[None]:
+        cleared = [each for each in series if each.state in (State.COLD, State.MISS)]
+        for each in cleared:
+            yield from self._calls_after_clearing(each)
+        with gc_paused():
+            for each in series[len(cleared) :]:
+                for block in range(each.blocks):
+                    if block:
+                        self._plan.sampler.refresh()
+                    yield from self._steady_calls(each)
+
+    def _calls_after_clearing(self, series: Series) -> Requests[None]:
         """Time calls on cleared caches, after collecting garbage of earlier calls."""
-        subject, caches, warmup = self._subject, self._caches, self._schedule.warmup_misses()
-        is_clear: list[bool] = []
-        with gc_paused() as collect, self._counting_uncached():
+        subject, caches, is_cold = series.subject, self._caches, series.state is State.COLD
+        were_clear: list[bool] = []
+        counting = caches.counting_uncached() if self._bypasses_caches else nullcontext([0])
+        with gc_paused() as collect, counting as uncached:
 
             def prepare() -> tuple[Any, ...]:
                 args = subject.prepare()
                 collect()
                 caches.clear()
-                if state is State.COLD:
+                if is_cold:
                     caches.clear_cold()
-                is_clear.append(state is State.MISS or not caches.cold_entries())
+                were_clear.append(not (is_cold and caches.cold_entries()))
                 return args
 
-            request = TimingRequest(subject, self._miss_meter, prepare, self._read_all, warmup + count)
-            timed = proved_calls((yield request))
-        self._recorder.record_block(state, *self._block)
-        for call, was_clear in islice(zip(timed, is_clear, strict=True), warmup, None):
+            def read_uncached() -> Sequence[Any]:
+                return [*self._read_all(), (0, uncached[0])]
+
+            read = read_uncached if self._bypasses_caches else self._read_all
+            calls = series.warmup + series.calls
+            timed = yield TimingRequest(subject, series.meter, prepare, read, calls)
+            proved = proved_calls(timed.calls)
+        self._recorder.record_block(series.state, timed.off_core_ns, timed.wall_ns)
+        for call, was_clear in [*zip(proved, were_clear, strict=True)][series.warmup :]:
             reason = None if call.misses else NOT_PROPAGATED
-            self._recorder.record(state, call.sample, reason if was_clear else NOT_COLD, call.cpu_ns)
+            reason = reason if was_clear else NOT_COLD
+            self._recorder.record(series.state, call.sample, reason, call.cpu_ns)
 
-    @contextmanager
-    def _counting_uncached(self) -> Iterator[None]:
-        """Count propagations as misses if no cache counts them."""
-        if not self._bypasses_caches:
-            yield
-            return
-        counted = self._readers
-        with self._caches.counting_uncached() as uncached:
-            self._readers = (*counted, lambda: (0, uncached[0]))
-            yield
-        self._readers = counted
-
-    def _block_of_calls(self, state: State, count: int) -> Requests[None]:
-        """Time consecutive hits, or calls that never query the propagator.
+    def _steady_calls(self, series: Series) -> Requests[None]:
+        """Time consecutive hits, or calls that never query the propagator, after a warm-up.
 
         The counters of the cache with the hits are read around every call, all others around the block: a
         miss of another cache refuses the whole block.
         """
+        subject, state, meter = series.subject, series.state, series.meter
+        read = self._hit_reader or self._read_all
+        yield TimingRequest(subject, series.warmup_meter or meter, subject.prepare, read, series.warmup)
         before = self._read_all()
-        calls = yield from self._calls(self._subject, self._steady_meter, count)
-        self._recorder.record_block(state, *self._block)
+        timed = yield TimingRequest(subject, meter, subject.prepare, read, series.calls)
+        calls = proved_calls(timed.calls)
+        self._recorder.record_block(state, timed.off_core_ns, timed.wall_ns)
         misses = increase(before, self._read_all())[1]
         others_missed = self._hit_reader is not None and misses != sum(call.misses for call in calls)
         for call in calls:
-            if state is State.CALL:
-                reason = A_COUNTER_MOVED if call.hits or call.misses else None
-            elif others_missed or call.misses:
+            reason = None
+            if state is State.CALL and (call.hits or call.misses):
+                reason = A_COUNTER_MOVED
+            elif state is State.HIT and (others_missed or call.misses):
                 reason = PROPAGATED_AGAIN
-            else:
-                reason = None if call.hits else NO_COUNTER_MOVED
+            elif state is State.HIT and not call.hits:
+                reason = NO_COUNTER_MOVED
             self._recorder.record(state, call.sample, reason, call.cpu_ns)
-
-    def _calls(self, subject: Subject, meter: Meter, count: int) -> Requests[list[ProvedCall]]:
-        read = self._hit_reader or self._read_all
-        return proved_calls((yield TimingRequest(subject, meter, subject.prepare, read, count)))
 
     def _read_all(self) -> Sequence[Any]:
         return [reader() for reader in self._readers]
+
+    def _profile(self, state: State) -> Profile | None:
+        """Profile another call; return None if the sampler has no profiler."""
+        profiler = self._plan.sampler.profiler
+        if profiler is None or state in (State.COLD, State.LOCAL):
+            return None
+
+        def cleared() -> tuple[Any, ...]:
+            args = self._subject.prepare()
+            self._caches.clear()
+            return args
+
+        with gc_paused():
+            prepare = cleared if state is State.MISS else self._subject.prepare
+            return profiler(self._subject.fn, prepare, self._subject.kwargs)
+
+
+def show_long_row(plan: Plan, deadline: Deadline, miss_ns: int) -> None:
+    """Show the duration of a row that takes at least 2 s."""
+    in_time = min(deadline.limit_ns / miss_ns, plan.rounds)
+    misses = 1 if in_time < 1 else max(int(in_time), min(plan.rounds, MIN_PASSES))
+    left_s = misses * (1 + plan.cold) * miss_ns / 1e9
+    if left_s >= 2:
+        show_progress("a miss takes {:.1f} s: its row takes about {:.0f} s more", miss_ns / 1e9, left_s)
+
+
+def few_passes_note(rehearsal: Rehearsal, deadline: Deadline) -> str:
+    """Return a note that the time limit left too few passes."""
+    took_s, here = rehearsal.longest_ns / 1e9, ""
+    if took_s > deadline.limit_s:  # otherwise on another rank
+        here = f" ({took_s:.1f} s here)"
+    return f"few passes: one call takes longer than the time limit of {deadline.limit_s:g} s{here}"

@@ -137,5 +137,5 @@ def start_sampler(name: str) -> Sampler:
 
 
 # A coarse clock, such as that of Windows, reads 0 for most calls.
-HAS_FINE_CPU_TIME = time.get_clock_info("thread_time").resolution <= 1e-6
-register_sampler(WallClock(cpu=time.thread_time_ns if HAS_FINE_CPU_TIME else None))
+_is_fine = time.get_clock_info("thread_time").resolution <= 1e-6
+register_sampler(WallClock(cpu=time.thread_time_ns if _is_fine else None))

@@ -109,20 +109,28 @@ def nothing_warned() -> Iterator[None]:
     """
     filters: list[Any] = warnings.filters  # type: ignore[assignment]  # a list that others may reference
     this_thread = threading.get_ident()
-    in_this_thread = SimpleNamespace(match=lambda message: threading.get_ident() == this_thread)
-    ours = ("ignore", in_this_thread, Warning, None, 0)
+
+    def is_in_this_thread(message: str) -> bool:
+        return threading.get_ident() == this_thread
+
+    ours = ("ignore", SimpleNamespace(match=is_in_this_thread), Warning, None, 0)
     filters.insert(0, ours)
     version = _version()
     try:
         yield
     finally:
-        if (now := _version()) != version:
+        now = _version()
+        if now != version:
             for module in list(sys.modules.values()):
-                registry: Any = ask(lambda each: vars(each).get("__warningregistry__"), module, None)
+                registry = ask(_warnings_shown, module, None)
                 if type(registry) is dict and registry.get("version") == version:
                     registry["version"] = now
         if ours in filters:
             filters.remove(ours)
+
+
+def _warnings_shown(module: Any) -> Any:
+    return vars(module).get("__warningregistry__")
 
 
 def _version() -> int:
