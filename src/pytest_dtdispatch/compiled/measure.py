@@ -8,13 +8,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from pytest_dtdispatch.compiled.model import Compilation, CompileCounts, Compiled, CompiledFunction
 from pytest_dtdispatch.core.environment import tracers
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, Samples, State
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, State
 from pytest_dtdispatch.core.signatures import device_of
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import DtDispatchError, MeasurementError, first_line
@@ -33,9 +33,22 @@ from pytest_dtdispatch.torchapi.tensors import group_backend, release_of, wait_f
 
 __tracebackhide__ = True  # a test that fails here shows its own line
 
-NO_GRAPH = "no graph was compiled"
 UNCOMPILED = "torch gave up compiling"
 temporary_folder = partial(tempfile.TemporaryDirectory[str], prefix="dtdispatch-", ignore_cleanup_errors=True)
+
+
+class TimedCompile(NamedTuple):
+    """Figure of a compile, and numbers of its graphs and of hits and misses of caches of compiled code."""
+
+    figure: int
+    graphs: int
+    hits: int
+    misses: int
+
+    @property
+    def refusal(self) -> str:
+        """Why calls of this program are refused; empty if they are not."""
+        return "" if self.graphs else "no graph was compiled"
 
 
 class CompileRounds:
@@ -55,12 +68,7 @@ class CompileRounds:
     """
 
     def __init__(
-        self,
-        compilation: Compilation,
-        subject: Subject,
-        caches: ShardingCaches,
-        plan: Plan,
-        folder: str,
+        self, compilation: Compilation, subject: Subject, caches: ShardingCaches, plan: Plan, folder: str
     ) -> None:
         self.counts = CompileCounts()
         self.gave_up = ""
@@ -73,8 +81,7 @@ class CompileRounds:
         self._recorder = SampleRecorder(plan.sampler.unit)
         self._compiled: Callable[..., Any] = subject.fn
         self._compiles_before: list[Any] = []
-        self._why_no_program = NO_GRAPH
-        self._warm_cache_lookups = [0, 0]
+        self._last_warm: TimedCompile | None = None
         self._rounds = 0
 
     def rehearse(self) -> tuple[Any, ...]:
@@ -86,13 +93,14 @@ class CompileRounds:
                 result = self._first_call(*self._subject.prepare())
                 results = (result, *self._call_others())
         except Exception as error:
-            if not (graph_break := compilerapi.break_of(error)):
+            graph_break = compilerapi.break_of(error)
+            if not graph_break:
                 raise
             raise MeasurementError(f"fullgraph=True, and there is a graph break at {graph_break}") from None
         wait_for(results)
         return results
 
-    def take(self) -> Figures:
+    def run(self) -> Figures:
         """Measure all rounds; if one raises, return the figures so far with a note."""
         notes: tuple[str, ...] = ()
         try:
@@ -103,47 +111,52 @@ class CompileRounds:
                     self._rounds += 1
         except Exception as error:  # the first compile succeeded: hide this from the program
             notes = (f"repeating it raised {first_line(error)}",)
-        hits, misses = self._warm_cache_lookups
-        if not hits and self._recorder.recorded(State.COMPILE_WARM):
-            cache_lookups = f"{misses} lookups were misses" if misses else "there was no lookup"
-            notes = (f"compile-warm: no hit in a cache of compiled code: {cache_lookups}", *notes)
-        samples = self._recorder.samples()
+        warm = self._last_warm
+        if warm is not None and not warm.hits and self._recorder.recorded(State.COMPILE_WARM):
+            lookups = f"{warm.misses} lookups were misses" if warm.misses else "there was no lookup"
+            notes = (f"compile-warm: no hit in a cache of compiled code: {lookups}", *notes)
+        samples = [*self._recorder.samples()]
         if self.gave_up:
             notes = (f"{UNCOMPILED}: {self.gave_up}", *notes)
-            samples = tuple(_refused(one) if one.state is State.CALL else one for one in samples)
-        return Figures(self._rounds, samples, notes, tracers=tracers())
+            for number, one in enumerate(samples):
+                if one.state is State.CALL:  # some calls ran uncompiled, but no counter identifies them
+                    refused = (*one.refused, Refused(UNCOMPILED, len(one.values)))
+                    samples[number] = replace(one, values=(), refused=refused, profile=None)
+        return Figures(self._rounds, tuple(samples), notes, tracers=tracers())
 
     def _measure_round(self) -> None:
         """Compile cold, compile warm, and call the compiled and the uncompiled function."""
-        is_exact, entries_left = self._plan.sampler.is_exact, list[int]()
+        caches, entries_left = self._caches, list[int]()
         with (
             temporary_folder() as folder,
             compilerapi.cache_folder(Path(folder)),
             compilerapi.caches_disabled(),
-            self._caches.counting_uncached() as uncached,
+            caches.counting_uncached() as uncached,
         ):
 
             def forget_all() -> None:
                 self._forget()
-                self._caches.clear_all()
+                caches.clear_all()
                 uncached[0] = 0
-                entries_left.append(self._caches.cold_entries())
+                entries_left.append(caches.cold_entries())
 
-            figure, graphs, hits, _ = self._compile(forget_all)
+            cold = self._compile(forget_all)
             if not self._rounds:
-                self._count(graphs, uncached[0])
-            reason = self._why_no_program
-            if not reason and (hits or any(entries_left)):
-                reason = "a hit in a cache of compiled code" if hits else "a cache was not empty"
-            self._recorder.record(State.COMPILE_COLD, figure, reason)
-            if is_exact:
-                self._compiled_calls()
-        if not is_exact:
+                self._count(cold.graphs, uncached[0])
+            reason = cold.refusal
+            if not reason and cold.hits:
+                reason = "a hit in a cache of compiled code"
+            elif not reason and any(entries_left):
+                reason = "a cache was not empty"
+            self._recorder.record(State.COMPILE_COLD, cold.figure, reason)
+            if self._plan.sampler.is_exact:
+                self._call_compiled(cold.refusal)
+        if not self._plan.sampler.is_exact:
             with compilerapi.cache_folder(self._folder):
-                figure, _, *self._warm_cache_lookups = self._compile(self._forget)
-                self._recorder.record(State.COMPILE_WARM, figure, self._why_no_program)
-                self._compiled_calls()
-        self._calls(State.EAGER, self._subject.fn)
+                self._last_warm = warm = self._compile(self._forget)
+                self._recorder.record(State.COMPILE_WARM, warm.figure, warm.refusal)
+                self._call_compiled(warm.refusal)
+        self._record_calls(State.EAGER, self._subject.fn)
 
     def _forget(self) -> None:
         """Reset torch.compile."""
@@ -160,8 +173,8 @@ class CompileRounds:
     def _call_others(self) -> tuple[Any, ...]:
         return tuple(self._compiled(*other) for other in self._compilation.others)
 
-    def _compile(self, forget: Callable[[], None]) -> list[int]:
-        """Time one compile; return its figure, and the numbers of graphs, code cache hits and misses."""
+    def _compile(self, forget: Callable[[], None]) -> TimedCompile:
+        """Time one compile, after forgetting others."""
         with gc_paused() as collect:
 
             def prepare() -> tuple[Any, ...]:
@@ -171,13 +184,10 @@ class CompileRounds:
                 return args
 
             self._synchronize()
-            subject, cache_lookups = replace(self._subject, fn=self._first_call), compilerapi.cache_lookups
-            [(figure, _, before, after)] = time_row(
-                subject, self._plan.sampler.meter, prepare, cache_lookups, 1
-            )
+            subject, meter = replace(self._subject, fn=self._first_call), self._plan.sampler.meter
+            [(figure, _, before, after)] = time_row(subject, meter, prepare, compilerapi.cache_lookups, 1)
         graphs, hits, misses = (new - old for old, new in zip(before, after, strict=True))
-        self._why_no_program = "" if graphs else NO_GRAPH
-        return [figure, graphs, hits, misses]
+        return TimedCompile(figure, graphs, hits, misses)
 
     def _count(self, graphs: int, uncached: int) -> None:
         """Count a compile, then call with the other arguments, and count recompiles."""
@@ -196,32 +206,36 @@ class CompileRounds:
         self.counts = replace(counts, recompiles=compilerapi.recompiles_since(self._compiles_before))
         self.gave_up = compilerapi.failure_since(self._compiles_before)
 
-    def _compiled_calls(self) -> None:
+    def _call_compiled(self, refusal: str) -> None:
         """Call compiled code, and check that it runs compiled: no counter changes if torch gave up."""
         before = self._compiles_before
         self._compiles_before = compilerapi.compilations()  # earlier ones were counted at the cold compile
-        self._calls(State.CALL, self._compiled, self._why_no_program)
+        self._record_calls(State.CALL, self._compiled, refusal)
         if not self._rounds:
             cold, new = self.counts.recompiles, compilerapi.recompiles_since(self._compiles_before)
             recompiles = None if cold is None or new is None else cold + new
             self.counts = replace(self.counts, recompiles=recompiles)
-        uncompiled = not self._why_no_program and compilerapi.runs_uncompiled(self._call_once)
-        why = compilerapi.failure_since(before) or "a call runs uncompiled" * uncompiled
-        self.gave_up = self.gave_up or why
+        uncompiled = not refusal and compilerapi.runs_uncompiled(self._call_once)
+        gave_up = compilerapi.failure_since(before)
+        if not gave_up and uncompiled:
+            gave_up = "a call runs uncompiled"
+        self.gave_up = self.gave_up or gave_up
 
     def _call_once(self) -> None:
         result = self._compiled(*self._subject.prepare())
         if self._subject.release is not None:
             self._subject.release(result)
 
-    def _calls(self, state: State, fn: Callable[..., Any], refused: str = "") -> None:
+    def _record_calls(self, state: State, fn: Callable[..., Any], refusal: str = "") -> None:
+        """Time calls after a warm-up; refuse those that compile, or all of them for a reason."""
         subject, meter = replace(self._subject, fn=fn), self._plan.sampler.meter
         with gc_paused():
             for calls in (WARMUP_HITS, self._plan.repeat):
                 self._synchronize()
                 timed = time_row(subject, meter, subject.prepare, compilerapi.graphs_compiled, calls)
             for figure, _, before, after in timed:
-                self._recorder.record(state, figure, refused or "something was compiled" * (after != before))
+                reason = "something was compiled" if after != before else ""
+                self._recorder.record(state, figure, refusal or reason)
 
 
 def _copy(label: str, results: tuple[Any, ...]) -> Snapshot | None:
@@ -232,22 +246,11 @@ def _copy(label: str, results: tuple[Any, ...]) -> Snapshot | None:
         return None
 
 
-def _difference(uncompiled: Snapshot | None, results: tuple[Any, ...]) -> str:
-    compiled = _copy("compiled", results)
-    return difference_of(uncompiled, compiled, _assert_close) if uncompiled and compiled else ""
-
-
 def _assert_close(actual: Any, expected: Any) -> None:
     """Check with torch's tolerances, wider for f32: compilers reorder sums and fuse multiplications."""
     is_single = getattr(expected, "dtype", None) in (torch.float32, torch.complex64)
     rtol, atol = (1e-4, 1e-5) if is_single else (None, None)
     torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, equal_nan=True)
-
-
-def _refused(samples: Samples) -> Samples:
-    """Return the samples as refused: some calls ran uncompiled, but no counter identifies them."""
-    refused = (*samples.refused, Refused(UNCOMPILED, len(samples.values)))
-    return replace(samples, values=(), refused=refused, profile=None)
 
 
 def run_and_measure_compile(
@@ -275,8 +278,10 @@ def run_and_measure_compile(
                 is_random = states.random.has_advanced or states.host_random.has_advanced
                 uncompiled = None if is_random else _copy("uncompiled", results)
                 results = rounds.rehearse()
-                difference = _difference(uncompiled, results)
-                figures = rounds.take()
+                compiled = _copy("compiled", results)
+                if uncompiled is not None and compiled is not None:
+                    difference = difference_of(uncompiled, compiled, _assert_close)
+                figures = rounds.run()
             except NoCopyError as error:  # another thread freed a tensor that the function writes to
                 figures = Figures(notes=(str(error),))
             counts, gave_up = rounds.counts, rounds.gave_up

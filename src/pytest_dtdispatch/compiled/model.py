@@ -115,7 +115,8 @@ class CompiledFunction(OneRow):
     def metrics(self) -> Iterator[tuple[str, int]]:
         """Yield each available count, unless torch gave up compiling the function."""
         for metric in () if self.gave_up else METRICS:
-            if (value := self.counts.number(metric)) is not None:
+            value = self.counts.number(metric)
+            if value is not None:
                 yield metric, value
 
 
