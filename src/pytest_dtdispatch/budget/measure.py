@@ -7,9 +7,8 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from itertools import chain, compress, repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -61,13 +60,10 @@ BLOCKS = 4
 WARM_NS, MAX_DISCARDED = 20_000_000, 40
 TRACED_STEPS = 2  # after one untraced step
 COUNTED_STEPS = 3  # after one discarded step; input of advice
-EVENT_CALLS = 50
 MIN_OFF_CORE = 0.01  # minimum share of a step for a note, and for marks on a clock without waits
 ANOTHER_TRACER = "lines are not known: another tracer of Python runs, such as a debugger or coverage"
 
 Clock = Callable[[], int]  # returns nanoseconds
-# Returns the context of one step; its argument is whether the step is warm. Other steps are discarded.
-NewStep = Callable[[bool], AbstractContextManager[object]]
 
 
 class StepTime(NamedTuple):
@@ -75,11 +71,6 @@ class StepTime(NamedTuple):
 
     wall_ns: int
     off_core_ns: int
-
-
-# Steps that run with the same tools: the context of all of them, whether each step is warm, and the list to
-# which the times of warm steps are appended.
-Level = tuple[AbstractContextManager[NewStep], Iterator[bool], list[StepTime]]
 
 
 def run_and_measure_budget(
@@ -139,73 +130,64 @@ class BudgetMeasurement:
         self._profiled: list[StepTime] = []
         self._roots: list[Node] = []
         self._pauses, self._collected = PauseMeter(), list[StepTime]()
-        self._open = ExitStack()
-        self._waits = self._open.enter_context(core_waits())
-        self._tools = self._open.enter_context(ExitStack())
-        self._schedule = self._levels()
-        self._turns, self._times = iter(list[bool]()), list[StepTime]()
-        self._step: AbstractContextManager[object] = nullcontext()
+        self._waits: CoreWaits  # set at the first step
+        self._runner = self._run()
 
     def __enter__(self) -> BudgetMeasurement:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        try:
-            self._step.__exit__(*exception)
-        finally:
-            self._open.__exit__(*exception)
+        self._runner.close()
 
     def begin_step(self) -> bool:
         """Begin a step; return False if the measurement is complete."""
-        while (is_warm := next(self._turns, None)) is None:
-            self._tools.close()
-            if (level := next(self._schedule, None)) is None:
-                self._open.close()
-                return False
-            context, self._turns, self._times = level
-            self._new_step = self._tools.enter_context(context)
-        self._is_warm, self._step = is_warm, self._new_step(is_warm)
-        self._off_core_ns, self._began_ns = self._waits.read(), time.perf_counter_ns()
-        self._step.__enter__()
-        return True
+        return next(self._runner, False)
 
     def end_step(self) -> None:
         """End the step."""
-        self._step.__exit__(None, None, None)
-        wall_ns = time.perf_counter_ns() - self._began_ns
-        if self._is_warm:
-            self._times.append(StepTime(wall_ns, self._waits.read() - self._off_core_ns))
-        self._step = nullcontext()
+        next(self._runner)
 
-    def _levels(self) -> Iterator[Level]:
-        """Yield the levels in the order in which they run."""
-        is_paused = self._collect is not no_op
-        [collects] = agreed(self._agreement, "the collector", is_paused or gc.isenabled())
-        if collects:  # first: records of other levels would enlarge the heap
-            self._collect()
-            yield _collecting(self._pauses, is_paused), self._warm(self._steps), self._collected
-        [may_trace] = agreed(self._agreement, "the tracer", sys.gettrace() is None)
-        if may_trace:
-            yield _traced(self._tracer, self._traced), chain([False], repeat(True, TRACED_STEPS)), []
-        yield _counted(self._counted), chain([False], repeat(True, COUNTED_STEPS)), []
-        blocks = min(BLOCKS, self._steps)
-        for block in range(blocks):
-            show_progress("timing {}: block {} of {}", self._name, block + 1, blocks)
-            count = len(range(block, self._steps, BLOCKS))
-            yield nullcontext(lambda is_warm: nullcontext()), self._warm(count), self._undisturbed
-            clock = marking_clock(self._waits, self._undisturbed[-count:])
-            for ranges, times in ((1, self._marked), (2, [])):
-                yield _marked(clock, ranges, self._marks[ranges - 1]), self._warm(count), times
-            yield _profiled(self._roots), self._warm(count), self._profiled
-            self._collect()
+    def _run(self) -> Generator[bool, None, None]:
+        """Yield at the begin and at the end of each step, while the tools of its level are active."""
+        with core_waits() as self._waits:
+            is_paused = self._collect is not no_op
+            [collects] = agreed(self._agreement, "the collector", is_paused or gc.isenabled())
+            if collects:  # first: records of other levels would enlarge the heap
+                yield from self._run_with_collector(is_paused)
+            [may_trace] = agreed(self._agreement, "the tracer", sys.gettrace() is None)
+            if may_trace:
+                yield from self._run_traced()
+            with StepCounter() as counter:
+                counter.begin_notes()  # all ops of the first step, for the lines of ops in backward
+                for _ in range(1 + COUNTED_STEPS):
+                    yield from self._step(nullcontext())
+                    counter.end_notes()
+                    self._counted.append(counter.lap())
+                    yield True
+            blocks = min(BLOCKS, self._steps)
+            for block in range(blocks):
+                show_progress("timing {}: block {} of {}", self._name, block + 1, blocks)
+                yield from self._run_block(len(range(block, self._steps, BLOCKS)))
+                self._collect()
 
-    def _warm(self, count: int) -> Iterator[bool]:
-        """Yield False for each step to discard, then True `count` times.
+    def _step(
+        self, context: AbstractContextManager[object], times: list[StepTime] | None = None
+    ) -> Iterator[bool]:
+        """Yield once, for a step in a context; append its time."""
+        off_core_ns, began_ns = self._waits.read(), time.perf_counter_ns()
+        with context:
+            yield True
+        wall_ns = time.perf_counter_ns() - began_ns
+        if times is not None:
+            times.append(StepTime(wall_ns, self._waits.read() - off_core_ns))
+
+    def _warm(self, count: int, times: list[StepTime]) -> Iterator[list[StepTime] | None]:
+        """Yield None for each step to discard, then `count` times the list for the times of steps.
 
         Ranks must discard equally many steps. They agree on the number after the first step, from its length.
         """
         began = time.perf_counter_ns()
-        yield False
+        yield None
         discarded = MAX_DISCARDED - 1
         if self._agreement is not None:
             proposed = WARM_NS // max(time.perf_counter_ns() - began, 1)
@@ -213,52 +195,116 @@ class BudgetMeasurement:
         for _ in range(discarded):
             if self._agreement is None and time.perf_counter_ns() > began + WARM_NS:
                 break
-            yield False
-        yield from repeat(True, count)
+            yield None
+        for _ in range(count):
+            yield times
+
+    def _run_with_collector(self, is_paused: bool) -> Iterator[bool]:
+        """Run steps with the garbage collector; record its pauses in warm steps."""
+        self._collect()
+        refuse_another_profiler("a budget")
+        if is_paused:
+            gc.enable()
+        try:
+            for times in self._warm(self._steps, self._collected):
+                yield from self._step(nullcontext() if times is None else self._pauses, times)
+                yield True
+        finally:
+            if is_paused:
+                gc.disable()
+
+    def _run_traced(self) -> Iterator[bool]:
+        """Profile and trace steps, after one untraced step; save timelines on the clock of the tracer."""
+        refuse_another_profiler("a budget")
+        with profiling() as events, Marks().in_place() as marks:
+            anchors = _enter_anchors(marks)
+
+            @contextmanager
+            def traced() -> Iterator[None]:
+                with self._tracer.tracing(sys._getframe()), marks.marked("step"):
+                    yield
+
+            yield from self._step(marks.marked("step"))
+            yield True
+            for _ in range(TRACED_STEPS):
+                yield from self._step(traced())
+                yield True
+        if not self._tracer.is_interrupted:
+            roots = steps_among(_on_python_clock(events, anchors), marks)
+            self._traced = [tuple(slices(root)) for root in roots[-TRACED_STEPS:]]
+
+    def _run_block(self, count: int) -> Iterator[bool]:
+        """Run as many warm steps of each timed level: undisturbed, marked once, marked twice and profiled."""
+        for times in self._warm(count, self._undisturbed):
+            yield from self._step(nullcontext(), times)
+            yield True
+        clock = marking_clock(self._waits, self._undisturbed[-count:])
+        marks: list[Mark] = []
+        for ranges, marked in ((1, self._marked), (2, list[StepTime]())):
+            with ExitStack() as stack:
+                for _ in range(ranges):
+                    stack.enter_context(Marks(lambda name: ClockedRange(marks, clock)).in_place())
+                for times in self._warm(count, marked):
+                    marks.clear()
+                    yield from self._step(ClockedRange(marks, clock), times)
+                    if times is not None:
+                        self._marks[ranges - 1].append(marks.copy())
+                    yield True
+        refuse_another_profiler("a budget")
+        with profiling() as events, Marks().in_place() as profiled:
+            for times in self._warm(count, self._profiled):
+                yield from self._step(profiled.marked("step"), times)
+                yield True
+        self._roots += steps_among(events, profiled)[-count:]
 
     def result(self) -> MeasuredBudget:
         """Return the budget; call it after the last step."""
         waits, walls = self._waits, [step.wall_ns for step in self._undisturbed]
         measured_ns = statistics.median(walls)
-        on_core_ns = statistics.median(step.wall_ns - step.off_core_ns for step in self._undisturbed)
-        off_core_ns = measured_ns - on_core_ns
-        lengths = [
-            [step.wall_ns - step.off_core_ns * waits.is_counted for step in times]
-            for times in (self._undisturbed, self._marked, self._profiled)
-        ]
-        timelines = self._timelines(lengths[-1])
+        off_core_ns = measured_ns - statistics.median(
+            step.wall_ns - step.off_core_ns for step in self._undisturbed
+        )
+        undisturbed, marked, profiled = map(self._lengths, (self._undisturbed, self._marked, self._profiled))
+        timelines = self._timelines(profiled)
         timing_ns = sum(one.timing_ns for timeline in timelines for one in timeline) / len(timelines)
         events = statistics.median(root.count() for root in self._roots)
-        off_core = "" if waits.is_counted else off_core_text(waits, off_core_ns, measured_ns)
-        collector = "timed steps run without Python's garbage collector, which is in no part"
-        collector *= self._collect is not no_op
         names = tracers()
-        slower, lines = traced_note(names), "" if self._traced else ANOTHER_TRACER
-        notes = (slower, lines, fsdp_note(timelines), off_core, collector)
+        notes = [
+            traced_note(names),
+            "" if self._traced else ANOTHER_TRACER,
+            fsdp_note(timelines),
+            "" if waits.is_counted else off_core_text(waits, off_core_ns, measured_ns),
+        ]
+        if self._collect is not no_op:
+            notes.append("timed steps run without Python's garbage collector, which is in no part")
+        collected = [step.wall_ns for step in self._collected]  # none if the program has disabled it
         elsewhere = (one.elsewhere for step in self._counted for one in step.collective_runs)
         budget = Budget(
             self._name,
             measured_ns,
             cells_of(timelines, self._tracer.lines, self._traced),
-            statistics.median(lengths[-1]),
+            statistics.median(profiled),
             _scatter(walls),
             self._steps,
             events,
             timing_ns / events if events else 0.0,
             "; ".join(filter(None, notes)),
-            max(map(_noise, lengths)),
-            waiting_ns=off_core_ns * waits.is_counted,
+            max(map(_noise, (undisturbed, marked, profiled))),
+            waiting_ns=off_core_ns if waits.is_counted else 0.0,
             elsewhere=next(filter(None, elsewhere), ""),
-            collector=self._collector(),
+            collector=CollectorPauses.of(self._pauses.pauses, len(collected), sum(collected))
+            if collected
+            else None,
             tracers=names,
         )
         recorded, *counted = self._counted
         return MeasuredBudget(budget, counted, self._tracer.optimizers.values(), recorded)
 
-    def _collector(self) -> CollectorPauses | None:
-        """Return the pauses of the garbage collector; None if the program has disabled it."""
-        walls = [step.wall_ns for step in self._collected]
-        return CollectorPauses.of(self._pauses.pauses, len(walls), sum(walls)) if walls else None
+    def _lengths(self, steps: Sequence[StepTime]) -> list[int]:
+        """Return the lengths of steps without their waits for a core, if those are counted."""
+        if not self._waits.is_counted:
+            return [step.wall_ns for step in steps]
+        return [step.wall_ns - step.off_core_ns for step in steps]
 
     def _timelines(self, lengths_ns: Sequence[int]) -> list[Timeline]:
         """Return timelines of the faster half of profiled steps, without waits, with the cost of timing.
@@ -299,52 +345,6 @@ def steps_needed(steps: int, step_ns: float) -> int:
     return 1 + TRACED_STEPS + 1 + COUNTED_STEPS + with_collector + in_blocks
 
 
-@contextmanager
-def _collecting(meter: PauseMeter, is_paused: bool) -> Iterator[NewStep]:
-    """Run steps with the garbage collector; record its pauses in warm steps."""
-    refuse_another_profiler("a budget")
-    if is_paused:
-        gc.enable()
-    try:
-        yield lambda is_warm: meter if is_warm else nullcontext()
-    finally:
-        if is_paused:
-            gc.disable()
-
-
-@contextmanager
-def _traced(tracer: LineTracer, timelines: list[Timeline]) -> Iterator[NewStep]:
-    """Profile and trace steps; append the timelines of traced steps, on the clock of the tracer."""
-    refuse_another_profiler("a budget")
-    with profiling() as events, Marks().in_place() as marks:
-        anchors = _enter_anchors(marks)
-
-        @contextmanager
-        def step(is_warm: bool) -> Iterator[None]:
-            with tracer.tracing(sys._getframe()) if is_warm else nullcontext(), marks.marked("step"):
-                yield
-
-        yield step
-    if not tracer.is_interrupted:
-        roots = steps_among(_on_python_clock(events, anchors), marks)
-        timelines += [tuple(slices(root)) for root in roots[-TRACED_STEPS:]]
-
-
-@contextmanager
-def _counted(found: list[StepCounts]) -> Iterator[NewStep]:
-    """Count events of steps. All ops of the first step are recorded, for the lines of ops in backward."""
-    with StepCounter() as counter:
-        counter.begin_notes()
-
-        @contextmanager
-        def step(is_warm: bool) -> Iterator[None]:
-            yield
-            counter.end_notes()
-            found.append(counter.lap())
-
-        yield step
-
-
 def marking_clock(waits: CoreWaits, undisturbed: Sequence[StepTime]) -> Clock:
     """Return the clock of marks, which stops during waits if the median step of this block waited.
 
@@ -356,56 +356,20 @@ def marking_clock(waits: CoreWaits, undisturbed: Sequence[StepTime]) -> Clock:
     return waits.clock if wait_ns >= MIN_OFF_CORE * wall_ns else time.perf_counter_ns
 
 
-@contextmanager
-def _marked(clock: Clock, ranges: int, found: list[StepMarks]) -> Iterator[NewStep]:
-    """Append the marks of warm steps, read from `clock`; each range is entered `ranges` times."""
-    marks: list[Mark] = []
-
-    @contextmanager
-    def step(is_warm: bool) -> Iterator[None]:
-        marks.clear()
-        with ClockedRange(marks, clock):
-            yield
-        if is_warm:
-            found.append(marks.copy())
-
-    with ExitStack() as stack:
-        for _ in range(ranges):
-            stack.enter_context(Marks(lambda name: ClockedRange(marks, clock)).in_place())
-        yield step
-
-
-@contextmanager
-def _profiled(roots: list[Node]) -> Iterator[NewStep]:
-    """Profile steps; append the warm steps."""
-    refuse_another_profiler("a budget")
-    warm: list[bool] = []
-    with profiling() as events, Marks().in_place() as marks:
-
-        def step(is_warm: bool) -> AbstractContextManager[object]:
-            warm.append(is_warm)
-            return marks.marked("step")  # type: ignore[no-any-return]
-
-        yield step
-    roots += compress(steps_among(events, marks), warm)
-
-
 def steps_among(events: Sequence[Event], marks: Marks) -> list[Node]:
-    """Return the profiled steps with nested events."""
-    named = (_name_event(event, marks) for event in events)
+    """Return the profiled steps with nested events, whose names have the notes of these marks."""
+    named = []
+    for event in events:
+        kind, _, number = event.name.partition(" ")
+        if kind in (Range.REDISTRIBUTION, Range.CACHE_QUERY) and int(number) < len(marks.notes):
+            note = marks.notes[int(number)]
+            if kind == Range.REDISTRIBUTION:
+                name = f"{kind} redistribute {redistribution_text(*note)}"
+            else:
+                name = Range.PROPAGATION if note else Range.CACHE_QUERY
+            event = event._replace(name=name)
+        named.append(event)
     return [node for node in nest_events(named) if node.event.name == Range.STEP]
-
-
-def _name_event(event: Event, marks: Marks) -> Event:
-    """Replace the number in the name of a range by its note, if the event is a range of these marks."""
-    kind, _, number = event.name.partition(" ")
-    has_note = kind in (Range.REDISTRIBUTION, Range.CACHE_QUERY) and int(number) < len(marks.notes)
-    if not has_note:
-        return event
-    note = marks.notes[int(number)]
-    if kind == Range.CACHE_QUERY:
-        return event._replace(name=Range.PROPAGATION if note else Range.CACHE_QUERY)
-    return event._replace(name=f"{kind} redistribute {redistribution_text(*note)}")
 
 
 def _enter_anchors(marks: Marks) -> list[tuple[int, int]]:
@@ -428,9 +392,10 @@ def clock_offset_ns(events: Sequence[Event], anchors: Sequence[tuple[int, int]])
     A thread that lost its core for 300 ms between two readings would otherwise assign ops to wrong lines.
     """
     begins = [event.begin_ns for event in events if event.name == Range.ANCHOR]
-    pairs = zip(anchors, begins, strict=True)
-    (before_ns, after_ns), begin_ns = min(pairs, key=lambda pair: pair[0][1] - pair[0][0])
-    return (before_ns + after_ns) // 2 - begin_ns
+    offsets = []
+    for (before_ns, after_ns), begin_ns in zip(anchors, begins, strict=True):
+        offsets.append((after_ns - before_ns, (before_ns + after_ns) // 2 - begin_ns))
+    return min(offsets)[1]
 
 
 def _on_python_clock(events: Sequence[Event], anchors: Sequence[tuple[int, int]]) -> list[Event]:
@@ -506,22 +471,26 @@ def budgeted_region(name: str, record: Callable[[MeasuredBudget], None]) -> Iter
         one.with_timing_cost(tracing_ns(tracer.lines, one.begin_ns, one.end_ns)) for one in timed
     )
     cells = cells_of([untraced], tracer.lines, [] if is_traced else [timeline])
-    end = ""
-    if tracer.ended_at:
-        end = f"lines are not known from {tracer.ended_at.line_text} on: "
-        end += "following them took three times as long as the rest"
-    once = "ran once, with timing: measured is its time less the cost of timing and of following lines"
-    off_core = off_core_text(waits, off_core_ns, root.length_ns)
+    lines = ANOTHER_TRACER if is_traced else ""
+    if tracer.ended_at and not is_traced:
+        lines = f"lines are not known from {tracer.ended_at.line_text} on: "
+        lines += "following them took three times as long as the rest"
     names = tracers()
-    lines = ANOTHER_TRACER if is_traced else end
-    notes = once, traced_note(names), lines, fsdp_note([timeline]), off_core
-    step_ns = sum(cell.ns for cell in cells)
-    note = "; ".join(filter(None, notes))
+    notes = (
+        "ran once, with timing: measured is its time less the cost of timing and of following lines",
+        traced_note(names),
+        lines,
+        fsdp_note([timeline]),
+        off_core_text(waits, off_core_ns, root.length_ns),
+    )
     budget = Budget(
-        *(name, step_ns, cells, root.length_ns),
+        name,
+        sum(cell.ns for cell in cells),
+        cells,
+        root.length_ns,
         events=root.count(),
         event_ns=event_ns,
-        note=note,
+        note="; ".join(filter(None, notes)),
         tracers=names,
     )
     record(MeasuredBudget(budget, (), tracer.optimizers.values()))
@@ -533,11 +502,11 @@ def min_event_ns() -> float:
     A step that ran once cannot be compared with a step without a profiler. Other events cost up to three
     times as much, so the subtracted time never exceeds the actual timing cost of such a step.
     """
-    tensors = [torch.ones(2, device="cpu")] * 100
+    tensors, calls = [torch.ones(2, device="cpu")] * 100, 50
 
     def shortest_ns() -> int:
         times = []
-        for _ in range(EVENT_CALLS):
+        for _ in range(calls):
             began = time.perf_counter_ns()
             torch.broadcast_tensors(*tensors)
             times.append(time.perf_counter_ns() - began)
@@ -546,4 +515,4 @@ def min_event_ns() -> float:
     bare_ns = min(shortest_ns(), shortest_ns())
     with profiling() as events:
         timed_ns = shortest_ns()
-    return max((timed_ns - bare_ns) * EVENT_CALLS / len(events), 0.0)
+    return max((timed_ns - bare_ns) * calls / len(events), 0.0)
