@@ -32,7 +32,7 @@ from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
 from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.rounds.plan import Plan
-from pytest_dtdispatch.stats.intervals import CONFIDENCE, paired_ratio
+from pytest_dtdispatch.stats.intervals import paired_ratio
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
@@ -156,7 +156,7 @@ def watch(step: Step, missing: Step) -> bool:
     loop()
     loops = in_turns(loop, watched, LOOPS)
     plain, other = ([sum(steps) for steps in side] for side in loops)
-    found = paired_ratio(plain, other, CONFIDENCE)
+    found = paired_ratio(plain, other, confidence=0.95)
     assert found
     ratio, low, high = found
     plain_s, watched_s = (sum(map(min, zip(*side, strict=True))) for side in loops)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.stats.intervals import CONFIDENCE, median_interval, paired_ratio
+from pytest_dtdispatch.stats.intervals import median_interval, paired_ratio
 
 VALUES = st.lists(st.integers(1, 10**9), min_size=6, max_size=60)
 
@@ -31,7 +31,7 @@ def test_median_interval_is_narrowest_with_its_coverage(count: int) -> None:
         return float(covering / 2**count)
 
     assert low + high == count - 1
-    assert coverage(low, high) >= CONFIDENCE > coverage(low + 1, high - 1)
+    assert coverage(low, high) >= 0.95 > coverage(low + 1, high - 1)
 
 
 @given(VALUES, st.randoms(use_true_random=False))
@@ -52,4 +52,4 @@ def test_interval_narrows_with_more_samples(count: int) -> None:
 
 def test_few_samples_have_no_interval() -> None:
     assert [median_interval([1] * count) for count in range(6)] == [None] * 6
-    assert paired_ratio([10] * 5, [5] * 5, CONFIDENCE) is None
+    assert paired_ratio([10] * 5, [5] * 5, 0.95) is None

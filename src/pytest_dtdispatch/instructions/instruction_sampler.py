@@ -21,20 +21,17 @@ from pytest_dtdispatch.core.measurement import INSTRUCTIONS
 from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.rounds.sampler import Meter, Pace, Profiler, Sampler
 
-SHORT, LONG = 1_000, 11_000
-
 
 def check(meter: Meter, name: str) -> None:
     """Check that a meter reads a plausible difference between loops of 1,000 and 11,000 iterations."""
-    for turns in (SHORT, LONG):  # the first calls of a function specialize its byte code
+    for turns in (1_000, 11_000):  # the first calls of a function specialize its byte code
         count_loop(meter, turns)
-    short, long = count_loop(meter, SHORT), count_loop(meter, LONG)
+    short, long = count_loop(meter, 1_000), count_loop(meter, 11_000)
     for reading in (short, long):
         if not INSTRUCTIONS.holds(reading):
             raise MeterError(f"{name} reads {reading}")
-    per_turn = (long - short) / (LONG - SHORT)
-    if not 1 <= per_turn <= 1_000:  # instructions of an iteration of an empty loop in Python
-        raise MeterError(f"{name} reads {short:,} for {SHORT:,} turns of a loop and {long:,} for {LONG:,}")
+    if not 1 <= (long - short) / 10_000 <= 1_000:  # instructions of an iteration of an empty loop in Python
+        raise MeterError(f"{name} reads {short:,} for 1,000 turns of a loop and {long:,} for 11,000")
 
 
 def count_loop(meter: Meter, turns: int) -> int:
@@ -53,7 +50,6 @@ AFFORDABLE = 100_000_000  # instructions of warm-up hits
 HIT_BLOCKS = 5  # maximum number of blocks of hits
 # In CPython 3.13 and later, a class has at most 1,000 versions in a process, and is not cached after that.
 MAX_LAYOUTS = 600
-DEPTH, MIN_PER_CLASS = 40, 10  # number of searched classes, and minimum instructions of the search in each
 
 
 class MethodCache:
@@ -81,7 +77,8 @@ class MethodCache:
 def counts_lookups(meter: Meter) -> bool:
     """Return whether a meter counts CPython's search of many classes for a name, after an invalidation."""
     derived: type = object
-    for _ in range(DEPTH):
+    depth = 40
+    for _ in range(depth):
         derived = type("Derived", (derived,), {})
     unrelated = type("Unrelated", (), {})  # its modification changes no other class
     modified = MethodCache().modified
@@ -96,7 +93,7 @@ def counts_lookups(meter: Meter) -> bool:
         return min(counts)
 
     minimum(unrelated)  # specializes the byte code
-    return minimum(derived) - minimum(unrelated) > DEPTH * MIN_PER_CLASS
+    return minimum(derived) - minimum(unrelated) > 10 * depth  # at least 10 instructions for each class
 
 
 class InstructionSampler(Sampler):

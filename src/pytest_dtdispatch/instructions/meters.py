@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -26,11 +27,6 @@ from pytest_dtdispatch.instructions.instruction_sampler import check
 from pytest_dtdispatch.rounds.sampler import Meter
 
 RUNNING_ON_VALGRIND = 0x1001
-MONITOR_COMMAND = 0x1202
-ZERO_STATS = 0x43540001  # requests of callgrind have 'C' and 'T' in the upper bytes
-TOGGLE_COLLECT = 0x43540002
-START_INSTRUMENTATION = 0x43540004
-STOP_INSTRUMENTATION = 0x43540005
 
 Request = Callable[[], int]
 
@@ -55,7 +51,8 @@ class ClientRequests:
     """
 
     def __init__(self) -> None:
-        if reason := why_no_requests():
+        reason = why_no_requests()
+        if reason:
             raise MeterError(reason)
         self._memory = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
         self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
@@ -92,8 +89,7 @@ def _code(blocks: Iterable[int]) -> bytes:
     return requests + b"\x48\x89\xd0\xc3"  # mov rax, rdx; ret
 
 
-CALLGRIND, HARDWARE = "callgrind", "the hardware counter"
-LOG, OUTPUT = "valgrind.log", "callgrind.out"
+LOG = "valgrind.log"
 # CPython's method lookup in the classes of a type, excluded from all counts: its cost depends on addresses.
 # Do not add a function that this one calls: it would switch the collection on again.
 LOOKUP = "_PyType_LookupRef" if hasattr(ctypes.pythonapi, "_PyType_LookupRef") else "_PyType_Lookup"
@@ -114,16 +110,18 @@ class Callgrind:
         requests = ClientRequests()
         if not requests.prepared((RUNNING_ON_VALGRIND,))():
             raise MeterError("this process does not run under valgrind")
-        requests.prepared((START_INSTRUMENTATION,))()
+        # Requests of callgrind have 'C' and 'T' in the upper bytes.
+        zero, toggle, start, stop = (0x43540001,), (0x43540002,), (0x43540004,), (0x43540005,)
+        requests.prepared(start)()
         self._log = (folder / LOG).open("rb")
-        status = (MONITOR_COMMAND, requests.text("status internal"))
+        status = (0x1202, requests.text("status internal"))  # MONITOR_COMMAND
         self._request_total = requests.prepared(status)
-        self._end_and_request_total = requests.prepared((TOGGLE_COLLECT,), status)
-        self._stop = requests.prepared((STOP_INSTRUMENTATION,))
-        self.zero, self.toggle = requests.prepared((ZERO_STATS,)), requests.prepared((TOGGLE_COLLECT,))
-        begin = requests.prepared((ZERO_STATS,), (TOGGLE_COLLECT,))
+        self._end_and_request_total = requests.prepared(toggle, status)
+        self._stop = requests.prepared(stop)
+        self.zero, self.toggle = requests.prepared(zero), requests.prepared(toggle)
+        begin = requests.prepared(zero, toggle)
         self.meter = Meter(begin, self._end)  # a Python function as begin would be counted
-        check(self.meter, CALLGRIND)
+        check(self.meter, "callgrind")
 
     def total(self) -> int:
         """Return the number of instructions since the last zeroing."""
@@ -142,7 +140,7 @@ class Callgrind:
         output = self._log.read()
         found = EVENTS.findall(output)
         if not found:
-            raise MeterError(f"{CALLGRIND} reported no count: {output[:80]!r}")
+            raise MeterError(f"callgrind reported no count: {output[:80]!r}")
         return sum(map(int, found))
 
 
@@ -154,7 +152,7 @@ def command(valgrind: str, folder: Path) -> list[str]:
         "--instr-atstart=no",  # 11 s for `import torch`, instead of 40 s
         "--collect-atstart=no",
         f"--toggle-collect={LOOKUP}",
-        f"--callgrind-out-file={folder / OUTPUT}",
+        f"--callgrind-out-file={folder / 'callgrind.out'}",
         f"--log-file={folder / LOG}",
     ]
 
@@ -169,7 +167,7 @@ def hardware_meter(counter: Any = None) -> Meter:
 
     counter = counter or instruction_counter()
     if counter is None:
-        raise MeterError(f"this torch has no access to {HARDWARE}")
+        raise MeterError("this torch has no access to the hardware counter")
     running = [0]
 
     def begin() -> int:
@@ -180,7 +178,7 @@ def hardware_meter(counter: Any = None) -> Meter:
         return int(counter.end(running[0]))
 
     meter = Meter(begin, end)
-    check(meter, HARDWARE)
+    check(meter, "the hardware counter")
     return meter
 
 
@@ -190,7 +188,7 @@ class CallProfiler:
     def __init__(self, callgrind: Callgrind) -> None:
         self._callgrind = callgrind
         self._cost_of_event = 0
-        costs = self._by_function(lambda: [_nothing() for _ in range(100)])
+        costs = self._by_function(_call_often)
         self._cost_of_event = costs[_code_name(_nothing.__code__)] // 100
 
     def __call__(
@@ -235,6 +233,11 @@ def _nothing() -> object:
     return None
 
 
+def _call_often() -> None:
+    for _ in range(100):
+        _nothing()
+
+
 def _code_name(code: CodeType) -> str:
     path = Path(code.co_filename)
     name = getattr(code, "co_qualname", code.co_name)  # includes the class in Python 3.11 and later
@@ -244,7 +247,9 @@ def _code_name(code: CodeType) -> str:
 def largest(costs: Mapping[str, int]) -> tuple[FunctionShare, ...]:
     """Return the 20 functions with most instructions, in descending order."""
     shares = [FunctionShare(function, count) for function, count in costs.items() if count > 0]
-    return tuple(sorted(shares, key=lambda share: (-share.instructions, share.function))[:20])
+    shares.sort(key=attrgetter("function"))
+    shares.sort(key=attrgetter("instructions"), reverse=True)
+    return tuple(shares[:20])
 
 
 if __name__ == "__main__":

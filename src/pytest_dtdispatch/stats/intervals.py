@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from statistics import NormalDist
 
-CONFIDENCE = 0.95
 
-
-def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
     """Return the confidence interval of the median, between two samples.
 
     It assumes nothing about the distribution: the number of independent samples below the median is

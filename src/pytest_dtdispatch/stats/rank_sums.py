@@ -159,10 +159,10 @@ def doubled_midranks(values: Sequence[float]) -> list[int]:
         >>> doubled_midranks([10, 30, 20, 20])
         [2, 8, 5, 5]
     """
-    order = sorted(range(len(values)), key=lambda i: values[i])
+    order = sorted(range(len(values)), key=values.__getitem__)
     ranks = [0] * len(values)
     start = 0
-    for _, tied in itertools.groupby(order, key=lambda i: values[i]):
+    for _, tied in itertools.groupby(order, key=values.__getitem__):
         indices = list(tied)
         for i in indices:
             ranks[i] = 2 * start + len(indices) + 1
