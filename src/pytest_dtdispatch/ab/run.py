@@ -37,10 +37,6 @@ PYTEST_RUNS: Mapping[Metric, Mapping[AnswerKind, tuple[str, ...]]] = {
 }
 # 10 signatures.
 DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core")
-# For rows whose instructions differ: a profile of one takes about 10 s, and its counts are not judged.
-PROFILING = ("-odtdispatch_profile=true", "--dtdispatch-rounds=1", "--dtdispatch-repeat=1")
-ONE_SIDE = "interrupted before both sides had measured it"
-TOO_FEW = "interrupted before enough processes had measured it"
 MAX_SHARE = 10.0  # maximum of floors and of the control: 1000 %
 FORMAT, VERSION = "pytest-dtdispatch ab", 5
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.CHANGED)
@@ -167,25 +163,25 @@ def judge_interrupted(run: Run) -> Results:
 
     A count is exact, so that one process of each side is enough.
     """
-    return {pair: _judge_begun(run, pair) for pair in run.request.pairs}
-
-
-def _judge_begun(run: Run, pair: Pair) -> PairResult:
-    """Judge the samples of two sides of an interrupted run."""
-    rule = run.request.rule
-    base, head = run.values(pair)
-    if not base or not head:
-        begun = dict.fromkeys(row for values in (*base, *head) for row in values if row.state != CONTROL)
-        return PairResult(None, [RowVerdict(row, Verdict.INCONCLUSIVE, None, ONE_SIDE) for row in begun])
-    found = compare(base, head, rule)
-    few = {row for row, one in found.rows.items() if one.is_undecided or found.pairs < rule.pairs}
-    if rule.metric == Metric.COUNTS or found.pairs >= rule.most_pairs:
-        few.clear()
-    verdicts = [
-        replace(one, verdict=Verdict.INCONCLUSIVE, remedy=TOO_FEW) if one.row in few else one
-        for one in judge(rule, found)
-    ]
-    return PairResult(found, verdicts)
+    rule, results = run.request.rule, {}
+    for pair in run.request.pairs:
+        base, head = run.values(pair)
+        if not base or not head:
+            remedy = "interrupted before both sides had measured it"
+            rows = dict.fromkeys(row for values in (*base, *head) for row in values if row.state != CONTROL)
+            verdicts = [RowVerdict(row, Verdict.INCONCLUSIVE, None, remedy) for row in rows]
+            results[pair] = PairResult(None, verdicts)
+            continue
+        found = compare(base, head, rule)
+        verdicts = judge(rule, found)
+        if rule.metric != Metric.COUNTS and found.pairs < rule.most_pairs:
+            remedy = "interrupted before enough processes had measured it"
+            for number, one in enumerate(verdicts):
+                difference = found.rows.get(one.row)
+                if difference and (difference.is_undecided or found.pairs < rule.pairs):
+                    verdicts[number] = replace(one, verdict=Verdict.INCONCLUSIVE, remedy=remedy)
+        results[pair] = PairResult(found, verdicts)
+    return results
 
 
 class Measured(NamedTuple):
@@ -219,17 +215,6 @@ def measure_run(request: Request, time_limit_s: float, output: Path | None) -> M
         return Measured(runner.run, found, is_interrupted)
 
 
-def _most_changed(found: Results) -> list[RowId]:
-    """Return the three rows with the largest changes, for profiling."""
-    shifts = [
-        (abs(one.change.shift_percent or 0.0), one.row)
-        for _, one in each_verdict(found)
-        if one.verdict in CHANGED and isinstance(one.change, NumberShift)
-    ]
-    shifts.sort(key=lambda each: each[0], reverse=True)
-    return [row for _, row in shifts[:3]]
-
-
 @contextlib.contextmanager
 def _workplace(request: Request, output: Path | None) -> Iterator[tuple[Sequence[Arm], Path]]:
     """Prepare all sides, and a folder for logs and answers.
@@ -242,7 +227,8 @@ def _workplace(request: Request, output: Path | None) -> Iterator[tuple[Sequence
         checked_target(output, rf'\s*\{{\s*"format": *"{FORMAT}"')
     revisions = dict(zip(request.sides, request.revisions, strict=True)) if request.revisions else {}
     with workspace() as folder, worktrees(revisions, Path.cwd(), folder, request.install) as checkouts:
-        (empty := folder / "empty").mkdir()
+        empty = folder / "empty"
+        empty.mkdir()
         arms = []
         for side, python in zip(request.sides, pythons, strict=True):
             project, checkout = checkouts.get(side, (Path.cwd(), None))
@@ -270,16 +256,24 @@ class Runner:
         if rule.metric == Metric.INSTRUCTIONS:  # each takes minutes
             more = f"up to {len(sides) * (rule.confirm + 1)} more if a row differs"
             say(f"{len(sides) * rule.pairs} processes count instructions, and {more}", stream=sys.stderr)
-        while order := next_round(self.run):
+        order = next_round(self.run)
+        while order:
             self.run_round(order)
+            order = next_round(self.run)
         found = judge_pairs(self.run)
-        if rule.metric == Metric.INSTRUCTIONS and (rows := _most_changed(found)):
-            self.profile(rows)
+        if rule.metric == Metric.INSTRUCTIONS:
+            self.profile_most_changed(found)
         return found
 
-    def profile(self, rows: Sequence[RowId]) -> None:
-        """Profile rows on sides that differ; a failure of profiling does not change the verdicts."""
-        self.profiled, judged = rows, self.run
+    def profile_most_changed(self, found: Results) -> None:
+        """Profile the three rows with the largest changes; a failure of it does not change the verdicts."""
+        shifts: dict[RowId, float] = {}
+        for _, one in each_verdict(found):
+            if one.verdict in CHANGED and isinstance(one.change, NumberShift):
+                shifts[one.row] = max(shifts.get(one.row, 0.0), abs(one.change.shift_percent or 0.0))
+        if not shifts:
+            return
+        self.profiled, judged = sorted(shifts, key=shifts.__getitem__, reverse=True)[:3], self.run
         try:
             self.run_round(_confirmed_sides(self.run))
         except ProcessError as error:
@@ -294,7 +288,9 @@ class Runner:
         with shown_progress():
             for number, side in enumerate(sides, ran + 1):
                 self.write({})
-                process = f"{'profile: ' if self.profiled else ''}process {number} of {planned} ({side})"
+                process = f"process {number} of {planned} ({side})"
+                if self.profiled:
+                    process = f"profile: {process}"
                 show_progress("{}{}", process, self.time_left(planned))
                 sample = self.sample(self.arms[side])
                 self.run = replace(self.run, processes=(*self.run.processes, sample))
@@ -312,12 +308,15 @@ class Runner:
     def sample(self, arm: Arm) -> ProcessSample:
         """Run the processes of one sample of a side."""
         request, variables = self.run.request, self._variables(arm.name)
+        arguments = request.arguments or DEFAULT_TESTS
+        if self.profiled:  # a profile of one row takes about 10 s, and its counts are not judged
+            profiling = ("-odtdispatch_profile=true", "--dtdispatch-rounds=1", "--dtdispatch-repeat=1")
+            arguments = (*profiling, *arguments)
         merged: dict[str, Any] = {"values": {}, "details": {}, "lines": {}, "absent": {}}
         start = time.monotonic()
         for kind, flags in PYTEST_RUNS[request.rule.metric].items():
-            words = [*flags, *(PROFILING if self.profiled else ()), *(request.arguments or DEFAULT_TESTS)]
             variables[Variable.KIND] = kind
-            answer = run_pytest(arm, words, variables, self.folder, self.time_limit_s)
+            answer = run_pytest(arm, [*flags, *arguments], variables, self.folder, self.time_limit_s)
             for name, values in merged.items():
                 values |= getattr(answer, name)
         seconds = time.monotonic() - start
@@ -357,15 +356,14 @@ class Runner:
             return
         verdicts = []
         for (base, head), one in each_verdict(found):
-            sides = {"base": base, "head": head}
-            row = {"row": row_key(str(one.row)), **select(one.row, "test", "label", "state")}
             figures = {
                 name: value if math.isfinite(value) else None
                 for name, value in (vars(one.change) if one.change else {}).items()
                 if value is not None
             }
+            row = {"row": row_key(str(one.row)), **select(one.row, "test", "label", "state")}
             judged = {"verdict": str(one.verdict), "figures": figures, "remedy": one.remedy}
-            verdicts.append({**sides, **row, **judged})
+            verdicts.append({"base": base, "head": head, **row, **judged})
         content = {"format": FORMAT, "version": VERSION, **encode(self.run), "verdicts": verdicts}
         write_atomic(self.output, json.dumps(content, indent=1) + "\n")
 
@@ -414,11 +412,13 @@ def _check_complete(run: Run) -> None:
         raise ValueError(f"{rule.metric} of {min(values)!r}")
     judged = tuple(one for one in run.processes if not one.is_profile)
     replayed = replace(run, processes=())
-    while order := next_round(replayed):
+    order = next_round(replayed)
+    while order:
         ran = judged[: len(replayed.processes) + len(order)]
         if tuple(one.side for one in ran[len(replayed.processes) :]) != order:
             break
         replayed = replace(run, processes=ran)
+        order = next_round(replayed)
     profiles = run.processes[len(judged) :]
     is_profiled = all(one.is_profile for one in profiles)
     expected = _confirmed_sides(run) if profiles else []
