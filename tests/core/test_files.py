@@ -69,7 +69,7 @@ def test_unwritable_path_is_refused_in_one_line(tmp_path: Path, name: str, messa
 def test_file_is_read_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("née", encoding="utf-8")
-    monkeypatch.setattr(files, "MOST_BYTES", 4)
+    monkeypatch.setattr(files, "MAX_BYTES", 4)
     assert read_text(path) == "née"
     path.write_text("née.", encoding="utf-8")
     with pytest.raises(ValueError, match=r"rows\.csv has more than 0 MiB$"):

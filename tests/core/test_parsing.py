@@ -37,7 +37,7 @@ from pytest_dtdispatch.core.parsing import (
     read_thresholds,
 )
 from pytest_dtdispatch.core.signatures import mesh_text
-from pytest_dtdispatch.core.text import MOST_SHOWN, shown
+from pytest_dtdispatch.core.text import MAX_SHOWN, shown
 from pytest_dtdispatch.core.verdicts import THRESHOLD_STATES, Threshold, thresholds_of
 from pytest_dtdispatch.plugin.settings import SETTINGS
 from tests.fuzz.inputs import assert_one_line, fuzzed, odd_texts, odd_values, spoiled
@@ -213,7 +213,7 @@ def test_arbitrary_value_is_parsed_or_refused(read: Callable[[Any], Any], data: 
     except ValueError as error:
         assert_one_line(error)
         assert shown(value).isprintable()
-        assert len(shown(value)) <= MOST_SHOWN
+        assert len(shown(value)) <= MAX_SHOWN
         return
     assert type(parsed) in {type(expected) for _, expected in READ[read]}
     if read not in (read_files, read_formats, read_thresholds):

@@ -28,7 +28,7 @@ from pytest_dtdispatch.core.results import (
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.store import ResultStore, TestRecord
-from pytest_dtdispatch.core.text import MOST_LISTED, listed
+from pytest_dtdispatch.core.text import MAX_LISTED, listed
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
 from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache, Redistribution
 from pytest_dtdispatch.steps.model import StepCounts, Steps
@@ -211,5 +211,5 @@ def test_counts_survive_copying_inside_containers() -> None:
 
 def test_listed_items_are_indented_and_limited() -> None:
     assert repeated([]) == listed([]) == []
-    assert listed(range(MOST_LISTED))[-1] == f"    {MOST_LISTED - 1}"
-    assert listed(range(MOST_LISTED + 2))[MOST_LISTED:] == ["    and 2 more"]
+    assert listed(range(MAX_LISTED))[-1] == f"    {MAX_LISTED - 1}"
+    assert listed(range(MAX_LISTED + 2))[MAX_LISTED:] == ["    and 2 more"]

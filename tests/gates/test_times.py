@@ -19,7 +19,7 @@ from pytest_dtdispatch.core.measurement import (
 )
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, TimeChange
-from pytest_dtdispatch.gates.times import MAX_SHIFT, TimedRow, Unusable, judge_row, timed_rows
+from pytest_dtdispatch.gates.times import MAX_SHIFT, TimedRow, judge_row, timed_rows
 from tests.gates.rows import TEN, in_passes, row
 from tests.reported_runs import measured
 
@@ -141,15 +141,16 @@ def test_shift_that_decides_the_verdict_contaminates(factor: float, shift: float
 
 @pytest.mark.parametrize(
     ("state", "least", "reason"),
-    [("hit", MIN_PASSES, Unusable.FEW), ("compile-cold", PASSES, Unusable.FEW_COMPILED)],
+    [("hit", MIN_PASSES, "fewer than 4 passes"), ("compile-cold", PASSES, "fewer than 8 compiles")],
 )
 @pytest.mark.parametrize("short", ["base", "head"])
-def test_few_passes_are_inconclusive(short: str, state: str, least: int, reason: Unusable) -> None:
+def test_few_passes_are_inconclusive(short: str, state: str, least: int, reason: str) -> None:
     sides = {"base": row(state, passes=least), "head": row(state, 2.0, passes=least)}
     assert verdict(sides["base"], sides["head"]) == "regressed"
     sides[short] = row(state, passes=least - 1)
     found = judge(sides["base"], sides["head"])
-    assert (str(found.verdict), found.remedy, found.change) == ("inconclusive", str(reason), None)
+    assert (str(found.verdict), found.change) == ("inconclusive", None)
+    assert found.remedy.startswith(reason)
 
 
 FOUR = [(9, 8)] * 4
@@ -206,7 +207,8 @@ def test_two_clocks_are_never_compared(
 def test_zero_is_no_time_of_a_call(zero: TimedRow, is_base: bool) -> None:
     other = row(cpu=1.0)
     found = judge(zero, other) if is_base else judge(other, zero)
-    assert (str(found.verdict), found.remedy) == ("inconclusive", str(Unusable.ZERO))
+    assert str(found.verdict) == "inconclusive"
+    assert found.remedy.startswith("a sample of it is 0 ns: ")
 
 
 # Rows that only one run has, or that differ in more than their time

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.core.results import Advice
-from pytest_dtdispatch.core.text import MOST_LISTED
+from pytest_dtdispatch.core.text import MAX_LISTED
 from pytest_dtdispatch.core.verdicts import CountChange, Verdict, complaint
 from pytest_dtdispatch.report.document import View
 from pytest_dtdispatch.steps.data import steps_data
@@ -244,6 +244,6 @@ def test_excess_lists_its_components_up_to_limit() -> None:
         "collectives=1, and step 1 has 2\n"
         "    all_gather: 64 bytes over tp\n    all_reduce: 8 bytes over dp/tp"
     )
-    different = tuple(replace(MISS, signature=f"mm {i}") for i in range(MOST_LISTED + 3))
+    different = tuple(replace(MISS, signature=f"mm {i}") for i in range(MAX_LISTED + 3))
     text = complaint(judge(steps_of(StepCounts(events=different)), {"misses": 0}))
     assert text.endswith("\n    and 3 more")

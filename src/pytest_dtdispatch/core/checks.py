@@ -6,6 +6,7 @@ import inspect
 import io
 import weakref
 from collections.abc import Callable
+from operator import methodcaller
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, cast
 from unittest.mock import NonCallableMock
@@ -16,11 +17,12 @@ from pytest_dtdispatch.errors import MeasurementError
 __tracebackhide__ = True  # a failing test shows its own line
 
 Setup = Callable[[], "tuple[Any, ...] | None"]
-_DICT: dict[Any, Any] = {}
-_VIEWS = (_DICT.values(), _DICT.items())
-_VALUES: tuple[Any, ...] = ((), [], "", "\xe9", b"", range(0), range(2**99), set(), _DICT, *_VIEWS)
 # Iterators over values that exist already, and proxies, which define every method.
-OF_VALUES = (*weakref.ProxyTypes, type(reversed([])), *(type(iter(values)) for values in _VALUES))
+ITERATORS_OVER_VALUES = (
+    *weakref.ProxyTypes,
+    *map(type, (iter(()), iter([]), reversed([]), iter(""), iter("\xe9"), iter(b""), iter(range(0)))),
+    *map(type, (iter(range(2**99)), iter(set()), iter({}), iter({}.values()), iter({}.items()))),
+)
 COROUTINE = "a call only creates a coroutine, and runs none of its code: pass lambda: asyncio.run(step())"
 
 
@@ -72,9 +74,9 @@ def _check_value(method: str, value: Any) -> None:
     kind = type(value)
     if issubclass(kind, CoroutineType):
         value.close()
-    if issubclass(kind, (io.IOBase, NonCallableMock, *OF_VALUES)):
+    if issubclass(kind, (io.IOBase, NonCallableMock, *ITERATORS_OVER_VALUES)):
         return
-    if hasattr(kind, "__await__") and not ask(lambda awaited: awaited.done(), value, False):
+    if hasattr(kind, "__await__") and not ask(methodcaller("done"), value, False):
         raise MeasurementError(f"{method}(): {COROUTINE}")
     is_lazy = hasattr(kind, "__next__") or hasattr(kind, "__anext__")
     if issubclass(kind, GeneratorType):
@@ -105,7 +107,8 @@ def check_steps(
     check_callable(method, step, name)
     check_count("warmup", warmup, 0, method)
     check_count("steps", steps, 1, method)
-    if mismatch := signature_mismatch(step):
+    mismatch = signature_mismatch(step)
+    if mismatch:
         inputs = ", or pass inputs=[x, ...]" if method == "steps" else ""
         raise MeasurementError(
             f"the step {mismatch}, and {method}() passes none: "

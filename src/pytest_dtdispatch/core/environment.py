@@ -14,21 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.core.text import MOST_SHOWN, escape_controls, plural
+from pytest_dtdispatch.core.text import MAX_SHOWN, escape_controls, plural
 from pytest_dtdispatch.errors import UnsupportedTorchError
 
-MEETING_POINT = ("MASTER_ADDR", "MASTER_PORT")
-CPUS = "/sys/devices/system/cpu"
+RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 # Prefixes of environment variables that change the speed of torch or of Python.
 VARIABLES = (
     *("OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "PYTORCH_"),
     *("CUDA_", "CUBLAS_", "CUDNN_", "NCCL_", "GLOO_", "MALLOC_", "LD_PRELOAD"),
     *("PYTHONMALLOC", "PYTHONDEVMODE", "PYTHONTRACEMALLOC", "PYTHONOPTIMIZE", "PYTHON_GIL", "PYTHON_JIT"),
 )
-PLAIN_VALUE = re.compile(r"(?=.{1,40}$)\w{1,20}([.,:;=+-]+\w{0,20})*", re.ASCII)  # no path, no long token
-SECRET = re.compile("TOKEN|SECRET|KEY|PASS|CREDENTIAL|AUTH")  # in the name of a variable
-# Modules in C of tools that no hook of Python shows, and the functions by which they report that they run.
-REPORTING = {"_tracemalloc": "is_tracing", "_yappi": "is_running"}
 
 
 @dataclass(frozen=True)
@@ -96,7 +91,11 @@ def environment_with(variables: Mapping[str, str]) -> Iterator[None]:
 
 def software(environ: Mapping[str, str]) -> dict[str, str]:
     """Return properties other than torch that may explain a change, the most probable first."""
-    files = [path for path in Path(CPUS).glob("cpu*/cpufreq/scaling_governor") if os.access(path, os.R_OK)]
+    files = [
+        path
+        for path in Path("/sys/devices/system/cpu").glob("cpu*/cpufreq/scaling_governor")
+        if os.access(path, os.R_OK)
+    ]
     governors = sorted({path.read_text().strip() for path in files})
     loaded = ((name, sys.modules.get(name)) for name in ("numpy", "pytest"))
     versions = {name: str(getattr(module, "__version__", "")) for name, module in loaded}
@@ -112,8 +111,10 @@ def speed_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """
     found = {}
     for name in sorted(name for name in environ if name.startswith(VARIABLES)):
-        is_plain = PLAIN_VALUE.fullmatch(environ[name]) and not SECRET.search(name)
-        found[name] = environ[name] if is_plain else "set"
+        is_secret = re.search("TOKEN|SECRET|KEY|PASS|CREDENTIAL|AUTH", name)
+        # No path, and no long token.
+        is_plain = re.fullmatch(r"(?=.{1,40}$)\w{1,20}([.,:;=+-]+\w{0,20})*", environ[name], re.ASCII)
+        found[name] = environ[name] if is_plain and not is_secret else "set"
     return found
 
 
@@ -143,14 +144,16 @@ def tracers() -> tuple[str, ...]:
 
     monitoring: Any = getattr(sys, "monitoring", None)  # Python 3.12 and later
     tools = filter(monitoring.get_tool, range(6)) if monitoring else ()
-    reporting = (
-        (name, getattr(sys.modules.get(name), is_active, None)) for name, is_active in REPORTING.items()
-    )
     found = [_tool_of(hook) for hook in (sys.gettrace(), sys.getprofile()) if hook]
     found += [monitoring.get_tool(tool) for tool in tools if monitoring.get_events(tool)]
-    found += [name.lstrip("_") for name, is_active in reporting if is_active and is_active()]
+    # Modules in C of tools that no hook of Python shows, and the functions that report that they run.
+    for name, function in (("_tracemalloc", "is_tracing"), ("_yappi", "is_running")):
+        is_active = getattr(sys.modules.get(name), function, None)
+        if is_active is not None and is_active():
+            found.append(name.lstrip("_"))
     # The only sign of memray, which traces by a function in C, is its function for new threads.
-    found += [name for name in ("memray",) if _tool_of(threading.getprofile()) == name]
+    if _tool_of(threading.getprofile()) == "memray":
+        found.append("memray")
     return tuple(dict.fromkeys(found))
 
 
@@ -210,7 +213,7 @@ class World:
 def read_world(environ: Mapping[str, str]) -> World:
     """Read the variables that torchrun or another launcher sets; return a world of one rank without them."""
     rank, size = _number(environ, "RANK", -1), _number(environ, "WORLD_SIZE", -1)
-    if not 0 <= rank < size or not all(environ.get(name) for name in MEETING_POINT):
+    if not 0 <= rank < size or not all(environ.get(name) for name in RENDEZVOUS_VARIABLES):
         return World()
     return World(rank, size, _number(environ, "LOCAL_RANK", rank), _number(environ, "LOCAL_WORLD_SIZE", size))
 
@@ -225,8 +228,8 @@ def why_no_world(environ: Mapping[str, str]) -> str:
     named = {name: environ[name] for name in ("RANK", "WORLD_SIZE") if environ.get(name)}
     if read_world(environ).is_many or named.items() <= {"RANK": "0", "WORLD_SIZE": "1"}.items():
         return ""
-    variables = " and ".join(f"{name}={escape_controls(text)[:MOST_SHOWN]}" for name, text in named.items())
-    needed = ("RANK", "WORLD_SIZE", *MEETING_POINT)
+    variables = " and ".join(f"{name}={escape_controls(text)[:MAX_SHOWN]}" for name, text in named.items())
+    needed = ("RANK", "WORLD_SIZE", *RENDEZVOUS_VARIABLES)
     missing = "".join(f", and no {name}" for name in needed if not environ.get(name))
     return (
         f"{variables} in the environment{missing}: start ranks by torchrun, which sets RANK from 0 up to "

@@ -21,8 +21,8 @@ from typing import Any
 
 from pytest_dtdispatch.errors import DtDispatchError
 
-MOST_BYTES = 256 * 2**20  # a thousand signatures with their samples are 25 MB
-MOST_HELD_BYTES = 2 * MOST_BYTES
+MAX_BYTES = 256 * 2**20  # a thousand signatures with their samples are 25 MB
+MAX_PARSED_BYTES = 2 * MAX_BYTES
 
 
 def read_text(path: Path) -> str:
@@ -33,11 +33,11 @@ def read_text(path: Path) -> str:
     """
     try:
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"{path} has more than {MOST_BYTES // 2**20} MiB")
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"{path} has more than {MAX_BYTES // 2**20} MiB")
     try:
         return data.decode("utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as error:
@@ -53,8 +53,8 @@ def read_json(path: Path) -> Any:
     """
     text = read_text(path)
     # Estimated bytes of a list, a mapping and each further value, parsed and copied.
-    if 64 * text.count("[") + 200 * text.count("{") + 80 * text.count(",") > MOST_HELD_BYTES:
-        raise ValueError(f"{path} would take more than {MOST_HELD_BYTES // 2**20} MiB of memory")
+    if 64 * text.count("[") + 200 * text.count("{") + 80 * text.count(",") > MAX_PARSED_BYTES:
+        raise ValueError(f"{path} would take more than {MAX_PARSED_BYTES // 2**20} MiB of memory")
     try:
         return json.loads(text, object_pairs_hook=_members)
     except RecursionError:
@@ -142,7 +142,8 @@ def _status(path: Path) -> os.stat_result | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     refused = {stat.S_IFDIR: "folder", stat.S_IFSOCK: "socket", stat.S_IFBLK: "block device"}
-    if kind := refused.get(stat.S_IFMT(status.st_mode)):
+    kind = refused.get(stat.S_IFMT(status.st_mode))
+    if kind:
         raise DtDispatchError(f"{path} is a {kind}: name a file")
     for printed in (1, 2) if stat.S_ISREG(status.st_mode) else ():
         with suppress(OSError):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_dtdispatch.core.plain_data import MOST, Natural, Size
+from pytest_dtdispatch.core.plain_data import MAX_NUMBER, Natural, Size
 from pytest_dtdispatch.core.text import TextEnum
 
 PASSES = 8
@@ -109,7 +110,7 @@ class Unit:
 
     def holds(self, reading: int) -> bool:
         """Return whether a reading is valid; an absent counter reads 2**64 - 1."""
-        return self.least <= reading < MOST
+        return self.least <= reading < MAX_NUMBER
 
 
 TIME = Unit(hit="dispatch_hit_ns", miss="dispatch_miss_ns", call="call_ns")
@@ -259,7 +260,7 @@ class Samples:
     @property
     def slowest(self) -> tuple[int, float]:
         """Rank with the largest median, and that median; there must be several ranks."""
-        return max(self.rank_medians.items(), key=lambda item: item[1])
+        return max(self.rank_medians.items(), key=operator.itemgetter(1))
 
     @property
     def spread(self) -> float:
@@ -353,7 +354,8 @@ def merge(calls: Sequence[Figures]) -> Figures:
     """
     merged = []
     for state in State:
-        if of := [samples for figures in calls for samples in figures.samples if samples.state is state]:
+        of = [samples for figures in calls for samples in figures.samples if samples.state is state]
+        if of:
             values = tuple(value for each in of for value in each.values)
             lengths = tuple(length for each in of for length in each.lengths)
             waited = max(each.waited for each in of)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import operator
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pytest_dtdispatch.core.plain_data import MOST
+from pytest_dtdispatch.core.plain_data import MAX_NUMBER
 from pytest_dtdispatch.core.text import name_of_any_dim, nearest, shown
 from pytest_dtdispatch.core.verdicts import THRESHOLD_FIELDS, THRESHOLD_STATES, Threshold
 
@@ -33,18 +35,18 @@ def read_argument(keyword: str, value: Any, read: Callable[[Any], T], wrong: typ
         raise wrong(f"{keyword}={shown(value)} is not {error}") from None
 
 
-def _parsed(valid: str, parse: Callable[[], T | None], typed: object = None, names: Sequence[str] = ()) -> T:
+def _parsed(parse: Callable[[Any], T | None], value: Any, valid: str, names: Sequence[str] = ()) -> T:
     """Return the parsed value; if it is None or parsing raises, raise a ValueError with the valid values.
 
-    The error suggests one of the valid names for a misspelled one in the typed value.
+    The error suggests one of the valid names for a misspelled one in the value.
     """
     try:
-        value = parse()
+        parsed = parse(value)
     except Exception:  # a user's value can raise anything
-        value = None
-    if value is None:
-        raise ValueError(f"{valid}{nearest(typed, names)}")
-    return value
+        parsed = None
+    if parsed is None:
+        raise ValueError(f"{valid}{nearest(value, names) if names else ''}")
+    return parsed
 
 
 def read_decimal(text: str) -> float:
@@ -62,17 +64,17 @@ def read_decimal(text: str) -> float:
     return float(text)
 
 
-def _whole(value: Any, least: int = 1) -> int | None:
-    """Convert a number or ASCII digits to a whole number; return None if invalid or below ``least``."""
+def _whole(value: Any, least: int = 1, most: float = math.inf) -> int | None:
+    """Convert a number or ASCII digits to a whole number; return None if invalid or out of range."""
     if isinstance(value, bool) or (isinstance(value, str) and not re.fullmatch("[+-]?[0-9]+", value.strip())):
         return None
     number = int(value) if isinstance(value, str) else operator.index(value)
-    return number if number >= least else None
+    return number if least <= number <= most else None
 
 
-def _positive(value: Any) -> float | None:
+def _positive(value: Any, most: float = sys.float_info.max) -> float | None:
     number = read_decimal(value) if isinstance(value, str) else float(value)
-    return number if 0 < number < math.inf and not isinstance(value, bool) else None
+    return number if 0 < number <= most and not isinstance(value, bool) else None
 
 
 def _listed(value: Any) -> tuple[str, ...] | None:
@@ -84,98 +86,98 @@ def _listed(value: Any) -> tuple[str, ...] | None:
 
 def read_count(value: Any) -> int:
     """Parse a whole number of at least 1."""
-    return _parsed("a whole number of at least 1", lambda: _whole(value))
+    return _parsed(_whole, value, "a whole number of at least 1")
 
 
 def read_ranks(value: Any) -> int:
     """Parse the number of ranks to start on one machine, one process each."""
-    valid = "a whole number from 1 to 1,024"
-    return _parsed(valid, lambda: ranks if (ranks := _whole(value)) and ranks <= 1024 else None)
+    return _parsed(partial(_whole, most=1024), value, "a whole number from 1 to 1,024")
 
 
 def read_rounds(value: Any) -> int | str:
     """Parse a number of rounds, or ``auto``."""
-    is_auto = isinstance(value, str) and value == AUTO
-    valid = f"a whole number of at least 1, or {AUTO}"
-    return AUTO if is_auto else _parsed(valid, lambda: _whole(value), value, [AUTO])
+    if isinstance(value, str) and value == AUTO:
+        return AUTO
+    return _parsed(_whole, value, f"a whole number of at least 1, or {AUTO}", [AUTO])
 
 
 def read_seconds(value: Any) -> float:
     """Parse a positive number of seconds."""
     longest = 10**9  # about 30 years; clocks overflow soon after
     valid = f"a number of seconds above 0, and at most {longest:,}"
-    return _parsed(valid, lambda: seconds if (seconds := _positive(value)) and seconds <= longest else None)
+    return _parsed(partial(_positive, most=longest), value, valid)
 
 
 def read_limit(value: Any) -> float:
     """Parse a limit: a number above 0, not a string."""
-    return _parsed("a number above 0", lambda: None if isinstance(value, str) else _positive(value))
+    return _parsed(_positive, None if isinstance(value, str) else value, "a number above 0")
 
 
 def read_sizes(value: Any) -> tuple[int, ...]:
     """Parse sizes and return them sorted."""
 
-    def sizes() -> tuple[int, ...] | None:
-        parsed = [None if isinstance(size, str) else _whole(size) for size in value]
+    def sizes(value: Any) -> tuple[int, ...] | None:
+        parsed = [None if isinstance(size, str) else read_count(size) for size in value]
         differing = {size for size in parsed if size is not None}
         return tuple(sorted(differing)) if len(differing) == len(parsed) > 1 else None
 
-    return _parsed("two or more whole numbers of at least 1 that differ", sizes)
+    return _parsed(sizes, value, "two or more whole numbers of at least 1 that differ")
 
 
 def read_switch(value: Any) -> bool:
     """Parse a switch: a bool, or a word such as ``yes`` in an ini file."""
     text = str(value).lower() if isinstance(value, (bool, str)) else ""
-    valid = (*ON, "0", "false", "no", "off")
-    return _parsed("true or false", lambda: text in ON if text in valid else None)
+    if text not in (*ON, "0", "false", "no", "off"):
+        raise ValueError("true or false")
+    return text in ON
 
 
 def read_mesh(value: Any) -> tuple[int, ...]:
     """Parse a mesh shape: ``2x4``, ``4``, or in a marker a tuple of numbers."""
 
-    def shape() -> tuple[int, ...] | None:
+    def shape(value: Any) -> tuple[int, ...] | None:
         parts = value.split("x") if isinstance(value, str) else value
-        extents = [_whole(part) for part in (parts if isinstance(parts, (tuple, list)) else (parts,))]
-        return tuple(extent for extent in extents if extent) if extents and all(extents) else None
+        return tuple(map(read_count, parts if isinstance(parts, (tuple, list)) else (parts,))) or None
 
-    return _parsed("a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4", shape)
+    return _parsed(shape, value, "a mesh shape: extents of at least 1 joined by x, such as 4 or 2x4")
 
 
 def read_names(value: Any) -> tuple[str, ...]:
     """Parse names of mesh dimensions."""
-
-    def names() -> tuple[str, ...] | None:
-        texts = None if isinstance(value, str) else _listed(value)
-        return texts if texts is not None and len(set(texts)) == len(texts) else None
-
-    return _parsed('a tuple of names that differ, such as ("dp", "tp")', names)
+    texts = None if isinstance(value, str) else _listed(value)
+    if texts is None or len(set(texts)) < len(texts):
+        raise ValueError('a tuple of names that differ, such as ("dp", "tp")')
+    return texts
 
 
 def read_globs(value: Any) -> tuple[str, ...]:
     """Parse globs of op names."""
-    return _parsed('globs of op names, such as "add*"', lambda: _listed(value))
+    return _parsed(_listed, value, 'globs of op names, such as "add*"')
 
 
 def read_packages(value: Any) -> tuple[str, ...]:
     """Parse dotted names of packages or modules."""
-
-    def names() -> tuple[str, ...] | None:
-        texts = _listed(value) or ()
-        are_valid = all(part.isidentifier() for text in texts for part in text.split("."))
-        return tuple(texts) if texts and are_valid else None
-
-    return _parsed("names of packages, such as spmd_types", names)
+    texts = _listed(value)
+    if not texts or not all(part.isidentifier() for text in texts for part in text.split(".")):
+        raise ValueError("names of packages, such as spmd_types")
+    return texts
 
 
 def read_file(value: Any) -> Path:
     """Parse the path of a file."""
-    return _parsed("the path of a file", lambda: Path(value) if value.strip() and "\0" not in value else None)
+
+    def path(value: Any) -> Path | None:
+        return Path(value) if value.strip() and "\0" not in value else None
+
+    return _parsed(path, value, "the path of a file")
 
 
 def read_files(value: Any) -> tuple[Path, ...]:
     """Parse one or several paths of files."""
     files = value if isinstance(value, (tuple, list)) else (value,)
-    return _parsed("the path of a file", lambda: tuple(map(read_file, files)) or None)
+    if not files:
+        raise ValueError("the path of a file")
+    return tuple(map(read_file, files))
 
 
 class Export(NamedTuple):
@@ -199,6 +201,10 @@ class Export(NamedTuple):
         """File, for messages."""
         return "standard output" if self.is_stdout else str(self.path)
 
+    def below(self, folder: Path) -> Export:
+        """Return the export with a relative path resolved in a folder."""
+        return self if self.is_auto or self.is_stdout else self._replace(path=folder / self.path)
+
 
 def read_exports(value: Any, formats: Sequence[str]) -> tuple[Export, ...]:
     """Parse one or several ``FORMAT:FILE``.
@@ -208,17 +214,21 @@ def read_exports(value: Any, formats: Sequence[str]) -> tuple[Export, ...]:
         (Export(format='csv', path=PosixPath('out/rows.csv')),)
     """
 
-    def exports() -> tuple[Export, ...] | None:
+    def exports(value: Any) -> tuple[Export, ...] | None:
         parts = [text.strip().partition(":") for text in _listed(value) or ()]
         are_valid = parts and all(name in formats for name, _, _ in parts)
         return tuple(Export(name, read_file(path)) for name, _, path in parts) if are_valid else None
 
-    return _parsed(f"FORMAT:FILE, with a format of {', '.join(formats)}", exports, value, formats)
+    return _parsed(exports, value, f"FORMAT:FILE, with a format of {', '.join(formats)}", formats)
 
 
 def read_choice(value: Any, choices: Sequence[str]) -> str:
     """Parse one of several words."""
-    return _parsed(f"one of {', '.join(choices)}", lambda: choices[choices.index(value)], value, choices)
+
+    def choice(value: Any) -> str:
+        return choices[choices.index(value)]
+
+    return _parsed(choice, value, f"one of {', '.join(choices)}", choices)
 
 
 def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
@@ -231,38 +241,40 @@ def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
         {'misses': 0, 'recompiles': 1}
     """
 
-    def limits() -> dict[str, int] | None:
+    def limits(value: Any) -> dict[str, int] | None:
         if isinstance(value, Mapping):
             pairs: list[Any] = list(value.items())
         else:
             pairs = [part.split("=") for text in _listed(value) or ("",) for part in text.split(",")]
-        read = {
-            name.strip(): number
-            for name, text in pairs
-            if (number := _whole(text, 0)) is not None and number < MOST
-        }
-        is_valid = len(read) == len(pairs) and set(map(name_of_any_dim, read)) <= set(names)
-        return read if is_valid else None
+        read: dict[str, int] = {}
+        for name, text in pairs:
+            number = _whole(text, least=0, most=MAX_NUMBER - 1)
+            if number is None or name_of_any_dim(name.strip()) not in names:
+                return None
+            read[name.strip()] = number
+        return read if len(read) == len(pairs) else None
 
     each_once = f"whole numbers from 0 to 2**63-1 by name, each once, of {', '.join(names)}"
-    return _parsed(f"a list of limits such as misses=0,collectives=4: {each_once}", limits, value, names)
+    return _parsed(limits, value, f"a list of limits such as misses=0,collectives=4: {each_once}", names)
 
 
 def read_thresholds(value: Any) -> tuple[Threshold, ...]:
     """Parse one or several thresholds: ``10%``, ``hit=20%,strict``, or ``median:10%``."""
 
-    def thresholds() -> tuple[Threshold, ...] | None:
-        found = [THRESHOLD.fullmatch(text) for text in _listed(value) or ()]
-        read = []
-        for one in filter(None, found):
-            state, field, percent, strict = one.group("state", "field", "percent", "strict")
+    def thresholds(value: Any) -> tuple[Threshold, ...] | None:
+        read: list[Threshold] = []
+        for text in _listed(value) or ():
+            found = THRESHOLD.fullmatch(text)
+            if found is None:
+                return None
+            state, field, percent, strict = found.group("state", "field", "percent", "strict")
             read.append(Threshold(state or "", field or "min", float(percent) / 100, bool(strict)))
         figures = {each.figure for each in read if 0 < each.fraction <= 100}
-        return tuple(read) if len(figures) == len(found) > 0 else None
+        return tuple(read) if len(figures) == len(read) > 0 else None
 
     valid = (
         "a list of thresholds such as 10% or hit=20%,strict: [STATE=][FIELD:]PERCENT, "
         "above 0% and at most 10000%, each for a different figure; "
         f"states: {', '.join(THRESHOLD_STATES)}; fields: {', '.join(THRESHOLD_FIELDS)}"
     )
-    return _parsed(valid, thresholds, value, (*THRESHOLD_STATES, *THRESHOLD_FIELDS, "strict"))
+    return _parsed(thresholds, value, valid, (*THRESHOLD_STATES, *THRESHOLD_FIELDS, "strict"))

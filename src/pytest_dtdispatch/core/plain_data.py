@@ -11,9 +11,9 @@ from types import GenericAlias, NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 TYPE = "type"
-MOST = 2**63  # no counter or clock reaches it
+MAX_NUMBER = 2**63  # no counter or clock reaches it
 # Number types with a minimum and a maximum.
-Natural = Annotated[int, 0, MOST]
+Natural = Annotated[int, 0, MAX_NUMBER]
 Size = Annotated[float, 0, math.inf]
 Share = Annotated[float, 0, 2]  # fraction of a whole; above 1 by rounding
 Indent = Annotated[int, 0, 99]
@@ -68,7 +68,8 @@ def decode(kind: Any, plain: Any) -> Any:
     if kind in (Any, object):
         raise ValueError("no type is declared: annotate it, as int, str or tuple[float, ...]")
     if origin is Annotated:
-        if not of[1] <= (value := decode(of[0], plain)) <= of[2]:
+        value = decode(of[0], plain)
+        if not of[1] <= value <= of[2]:
             raise ValueError(f"{_named(plain)} in place of {of[1]} to {of[2]}")
         return value
     if origin in (UnionType, Union):
@@ -98,18 +99,17 @@ def _is_record(kind: Any) -> bool:
 
 
 def _read_record(kind: Any, items: list[Any]) -> Any:
-    """Convert a list to a named tuple; trailing items with defaults may be absent."""
+    """Convert a list to a named tuple; trailing items may be absent, and later versions may add some."""
     types = [*get_type_hints(kind, include_extras=True).values()]
-    if not len(types) - len(kind._field_defaults) <= len(items) <= len(types):
+    if len(items) < len(types) - len(kind._field_defaults):
         raise ValueError(f"{len(items)} items in place of {len(types)}")
     return kind(*map(decode, types, items))
 
 
 def _read_dataclass(kind: Any, plain: Mapping[str, Any]) -> Any:
-    values, valid = {}, _fields_of(kind)
-    if unknown := plain.keys() - valid.keys() - {TYPE}:
-        raise ValueError(f"a {kind.__name__} with {min(unknown)[:40]!r}; valid: {', '.join(valid)}")
-    for name, (of, is_needed) in valid.items():
+    """Convert the members of an object; unknown ones, of a later version, are ignored."""
+    values = {}
+    for name, (of, is_needed) in _fields_of(kind).items():
         if name in plain:
             try:
                 values[name] = decode(of, plain[name])
@@ -149,7 +149,7 @@ def _read_union(kinds: tuple[Any, ...], plain: Any) -> Any:
 def _checked(kind: Any, plain: Any) -> Any:
     if type(plain) is not kind:
         raise ValueError(f"no {kind.__name__}: {_named(plain)}")
-    if (kind is int and abs(plain) > MOST) or (kind is float and math.isnan(plain)):
+    if (kind is int and abs(plain) > MAX_NUMBER) or (kind is float and math.isnan(plain)):
         raise ValueError(f"{_named(plain)} in place of a number up to 2**63")
     return plain
 

@@ -12,8 +12,8 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any, TypeVar
 
-MOST_SHOWN = 120
-MOST_LISTED = 20
+MAX_SHOWN = 120
+MAX_LISTED = 20
 UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 COUNT_UNITS = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 # The index of a layer in a text with a module name: layers.0.wq, FSDP::pre_forward (layers.0).
@@ -93,7 +93,7 @@ def shown(value: object) -> str:
     except Exception:  # a user's repr can raise anything
         return f"<{type(value).__name__} that cannot be shown>"
     text = escape_controls(" ".join(text.split()))
-    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
 def brief(error: object) -> str:
@@ -109,7 +109,7 @@ def brief(error: object) -> str:
 
 def listed(items: Sequence[object]) -> list[str]:
     """Return an indented line for each of the first items, and a line with the number of the others."""
-    return [f"    {item}" for item in first_of(items, MOST_LISTED)]
+    return [f"    {item}" for item in first_of(items, MAX_LISTED)]
 
 
 def nearest(typed: object, valid: Iterable[str]) -> str:
@@ -138,7 +138,8 @@ def nearest(typed: object, valid: Iterable[str]) -> str:
         ends = {name[start:]: name for name in names if "[" not in name}
         typings = dict.fromkeys((word[start:], word[start:].lower()))
         found = (get_close_matches(text, ends, n=2, cutoff=0.65) for text in typings)
-        if similar := next(filter(None, found), ()):
+        similar = next(filter(None, found), ())
+        if similar:
             return f"; did you mean {' or '.join(ends[end] for end in similar)}?"
     return ""
 
@@ -171,8 +172,10 @@ def first_of(items: Sequence[object], most: int, how_all: str = "") -> list[str]
         >>> first_of("abcd", 2, "; -v lists them")
         ['a', 'b', 'and 2 more; -v lists them']
     """
-    left_out = len(items) - most
-    return [*map(str, items[:most]), *[f"and {left_out:,} more{how_all}"] * (left_out > 0)]
+    shown = [str(item) for item in items[:most]]
+    if len(items) > most:
+        shown.append(f"and {len(items) - most:,} more{how_all}")
+    return shown
 
 
 def fold_layers(names: Iterable[str]) -> dict[str, str]:
@@ -246,7 +249,7 @@ MILLISECONDS, MICROSECONDS, COUNT = Scale("ms", 1e6, 3), Scale("us", 1e3, 2), Sc
 def column_scale(values_ns: Iterable[float | None]) -> Scale:
     """Choose the unit of a column: its median is 1 to 999 in it, and its smallest value has three digits."""
     # No clock has a resolution of 1 ps: a smaller time is a rounding error.
-    sizes = sorted(size for value in values_ns if (size := abs(value or 0)) >= 1e-3)
+    sizes = sorted(size for size in (abs(value or 0) for value in values_ns) if size >= 1e-3)
     if not sizes:
         return Scale("us", 1e3, 1)
     typical = sizes[len(sizes) // 2]

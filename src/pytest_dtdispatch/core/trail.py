@@ -59,11 +59,12 @@ def collective_difference(by_rank: Mapping[int, Trail]) -> str:
     """
     columns = [*zip_longest(*(trail.collectives for trail in by_rank.values()))]
     numbers = range(len(columns))
-    lines = (n for n in numbers if _differ(columns[n], _line) and not _is_branch(columns[n : n + 2]))
-    if (number := next(lines, None)) is not None:
-        shown = "{0.kind} at {0.line}"
-    elif (number := next((n for n in numbers if _differ(columns[n], _size)), None)) is not None:
-        shown = "{0.kind} of {0.bytes:,} bytes at {0.line}"
+    by_line = [n for n in numbers if _differ(columns[n], _line) and not _is_branch(columns[n : n + 2])]
+    by_size = [n for n in numbers if _differ(columns[n], _size)]
+    if by_line:
+        number, shown = by_line[0], "{0.kind} at {0.line}"
+    elif by_size:
+        number, shown = by_size[0], "{0.kind} of {0.bytes:,} bytes at {0.line}"
     else:
         return ""
     texts = (shown.format(one) if one else "no further one" for one in columns[number])

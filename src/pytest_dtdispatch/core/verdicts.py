@@ -176,11 +176,9 @@ class Threshold:
 
 def thresholds_of(state: str, thresholds: tuple[Threshold, ...]) -> tuple[Threshold, ...]:
     """Return the thresholds of a state: for each field, that of the state, or else that of all states."""
-    chosen: dict[str, Threshold] = {}
-    for threshold in sorted(thresholds, key=lambda threshold: bool(threshold.state)):
-        if threshold.state in ("", state):
-            chosen[threshold.field] = threshold
-    return tuple(chosen.values())
+    of_all = {threshold.field: threshold for threshold in thresholds if not threshold.state}
+    own = {threshold.field: threshold for threshold in thresholds if threshold.state == state}
+    return tuple({**of_all, **own}.values())
 
 
 LIMITS = "limits"  # baseline of the gate of limits
@@ -229,6 +227,12 @@ class Judgement:
     def has_failed(self) -> bool:
         """Whether the run must fail, because of rows or because nothing was compared."""
         return bool(self.failed) or not self.has_compared
+
+
+def over_limits(gates: Iterable[Judgement]) -> frozenset[RowId]:
+    """Return the rows that exceed limits of their tests, also if a marker permits it."""
+    of_limits = [row for gate in gates if gate.where == LIMITS for row in gate.verdicts]
+    return frozenset(row.row for row in of_limits if row.verdict is Verdict.QUARANTINED or over([row]))
 
 
 def judged(

@@ -22,19 +22,10 @@ from pytest_dtdispatch.core.measurement import (
 )
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import shorten
-from pytest_dtdispatch.core.text import TextEnum
 from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, TimeChange, Verdict
 
 Passes = Sequence[Sequence[float]]
 MAX_SHIFT = 0.03  # of plain ops, which contain no dispatch
-
-
-class Unusable(TextEnum):
-    """Reason why the samples of a row cannot be judged."""
-
-    FEW = f"fewer than {MIN_PASSES} passes: raise --dtdispatch-max-time, in the saved run too"
-    FEW_COMPILED = f"fewer than {PASSES} compiles: raise compile_rounds of its marker, in the saved run too"
-    ZERO = "a sample of it is 0 ns: its clock is too coarse, or its file was changed"
 
 
 @dataclass(frozen=True)
@@ -73,12 +64,17 @@ def timed_rows(
 
 def unusable(row: TimedRow) -> str:
     """Return why the samples of a row cannot be judged; empty if they can."""
-    is_compiled = row.state in (State.COMPILE_COLD, State.COMPILE_WARM)
-    if len(row.samples.passes(row.samples.clock)) < (PASSES if is_compiled else MIN_PASSES):
-        return str(Unusable.FEW_COMPILED if is_compiled else Unusable.FEW)
+    passes = len(row.samples.passes(row.samples.clock))
+    if row.state in (State.COMPILE_COLD, State.COMPILE_WARM):
+        if passes < PASSES:
+            return f"fewer than {PASSES} compiles: raise compile_rounds of its marker, in the saved run too"
+    elif passes < MIN_PASSES:
+        return f"fewer than {MIN_PASSES} passes: raise --dtdispatch-max-time, in the saved run too"
     if row.tracers:
         return f"{traced_text(row.tracers)}: compare two runs without it"
-    return "" if row.samples.figure and row.samples.least(Clock.WALL) else str(Unusable.ZERO)
+    if not (row.samples.figure and row.samples.least(Clock.WALL)):
+        return "a sample of it is 0 ns: its clock is too coarse, or its file was changed"
+    return ""
 
 
 def judge_row(
@@ -111,7 +107,8 @@ def judge_row(
         traced = "the saved run" if base.tracers else "this run"
         why = traced_text(base.tracers or head.tracers)
         return verdict_of(Verdict.MISMATCHED, f"in {traced} alone {why}: compare two runs without it")
-    if reason := unusable(base) or unusable(head):
+    reason = unusable(base) or unusable(head)
+    if reason:
         return verdict_of(Verdict.INCONCLUSIVE, reason)
     change = change_of(base.samples, head.samples)
     most, ratio = 1 + threshold.fraction, 1 + change.change_percent / 100

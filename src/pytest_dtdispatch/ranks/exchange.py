@@ -84,7 +84,8 @@ class Exchange:
             gone = {rank for rank in waiting if any(self._has(other, rank) for other in unless)}
             found |= {rank: self._read(key, rank) for rank in waiting if self._has(key, rank)}
             waiting -= found.keys()
-            if early := sorted(gone & waiting):
+            early = sorted(gone & waiting)
+            if early:
                 raise RanksError(f"{ranks_text(early)} ended early and did not {action}")
             if waiting and time.monotonic() > deadline:
                 late = f"{ranks_text(sorted(waiting))} did not {action} within {self.timeout_s:g} s"

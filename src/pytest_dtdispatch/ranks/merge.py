@@ -82,7 +82,7 @@ def _by_key(by_rank: Mapping[int, Sequence[T]], *names: str) -> list[dict[int, T
 
 
 def _largest(ranks: Mapping[int, MetricValue], world_size: int) -> MetricValue:
-    largest = max(ranks.values(), key=lambda number: number.value)
+    largest = max(ranks.values(), key=attrgetter("value"))
     who = tuple(rank for rank, number in ranks.items() if number.value == largest.value)
     return largest if len(who) == world_size else replace(largest, ranks=who)
 
@@ -126,11 +126,11 @@ def _of_ranks(merged: Samples, ranks: Mapping[int, Measurement], stat: str) -> S
 
 def representative(by_rank: Sequence[tuple[int, tuple[int, ...]]], stat: str) -> tuple[int, ...]:
     """Return the samples of the rank whose median is the statistic, or of the two ranks that enclose it."""
-    ordered = sorted(by_rank, key=lambda item: statistics.median(item[1]))
+    ordered = sorted((samples for _, samples in by_rank), key=statistics.median)
     if stat == "max":
-        return ordered[-1][1]
+        return ordered[-1]
     middle = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
-    return tuple(sample for _, samples in middle for sample in samples)
+    return tuple(sample for samples in middle for sample in samples)
 
 
 def _texts(texts: Mapping[int, Sequence[str]]) -> tuple[str, ...]:
@@ -153,7 +153,8 @@ def collected_difference(first: Sequence[str], other: Sequence[str]) -> str:
     """Describe the first difference between the tests of two ranks; return an empty string if equal."""
     texts = []
     for verb, names, others in (("lacks", first, other), ("also has", other, first)):
-        if new := sorted({*names} - {*others}, key=names.index):
+        new = sorted({*names} - {*others}, key=names.index)
+        if new:
             texts.append(f"{verb} {new[0]}" + (f" and {len(new) - 1} more" if len(new) > 1 else ""))
     return " and ".join(texts) or ("" if first == other else "has them in another order than rank 0")
 

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any
 
 from pytest_dtdispatch.core.measurement import Measurement
-from pytest_dtdispatch.core.plain_data import MOST, decode, encode
+from pytest_dtdispatch.core.plain_data import MAX_NUMBER, decode, encode
 from pytest_dtdispatch.core.results import Count, Finding
 from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import MeasurementError, first_line
@@ -66,7 +66,7 @@ def check_written(value: object, kind: type, title: str) -> None:
 
 
 def _is_integer(value: object) -> bool:
-    return type(value) is int and abs(value) <= MOST
+    return type(value) is int and abs(value) <= MAX_NUMBER
 
 
 def _unwritable(value: Any, where: str) -> Iterator[tuple[str, object]]:

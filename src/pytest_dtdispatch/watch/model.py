@@ -195,12 +195,14 @@ class LoopSteps:
 
         Causes that differ only in the layer index are merged.
         """
-        every, lines = [*self._causes.values()], dict[str, Cause]()
+        every, merged = [*self._causes.values()], dict[str, Cause]()
         for text, cause in zip(insert_folded_modules([each.text for each in every]), every, strict=True):
-            lines[text] = lines[text].join(cause) if text in lines else cause
-        by_times = sorted(lines.items(), key=lambda item: -item[1].times)
-        more = [f"{self._more_misses:,} more misses of other causes"] * bool(self._more_misses)
-        return [*(f"{text} ({cause.when})" for text, cause in by_times), *more]
+            merged[text] = merged[text].join(cause) if text in merged else cause
+        by_times = sorted(merged, key=lambda text: -merged[text].times)
+        lines = [f"{text} ({merged[text].when})" for text in by_times]
+        if self._more_misses:
+            lines.append(f"{self._more_misses:,} more misses of other causes")
+        return lines
 
     def add(self, step: LoopStep) -> None:
         """Add a step after the warm-up."""

@@ -263,7 +263,8 @@ class StepWatch:
     def __str__(self) -> str:
         """Return a table of the steps so far."""
         notes = [self._growth.so_far(len(self.steps))] if self._growth else []
-        if paused := self.steps.paused:
+        paused = self.steps.paused
+        if paused:
             notes.append(f"{plural(paused, 'step')} stood out because the garbage collector paused them")
         notes += [f"after the last step: {calls_text(self.steps.after)}"] if self.steps.after.calls else []
         by_steps = [advise(steps, self.steps.with_ops) for steps in self.steps.for_advice if not self.budgets]
@@ -338,8 +339,10 @@ class StepWatch:
         elif growth and number >= self._next_transfers and self._request is None:
             self._next_transfers = TRANSFERS_EVERY * number
             counter.record_transfers()
-        if growth and self._request is None and (grown := growth.check(number)):  # a budget references specs
-            self._write(f"step {number}: {grown}")
+        if growth and self._request is None:  # a budget references specs
+            grown = growth.check(number)
+            if grown:
+                self._write(f"step {number}: {grown}")
 
     @property
     def is_first_rank(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from shutil import get_terminal_size
 from typing import Any
@@ -53,14 +54,17 @@ def transfers_text(counts: StepCounts) -> str:
 def disturbed_line(step: LoopStep, steps: LoopSteps) -> str:
     """Format a disturbed step: misses with their causes, cache growth and time."""
     missed = by_cause([step.counts.missed])
-    listed = "; ".join(first_of(missed, 3, " misses"))
-    parts = [f"{plural(step.counts.misses, 'miss', 'es')}: {listed}"] * bool(missed)
-    entries = ", ".join(f"{name} {count:+,}" for name, count in step.new_entries.items())
-    parts += [f"cache entries: {entries}"] * bool(entries)
+    parts = []
+    if missed:
+        listed = "; ".join(first_of(missed, 3, " misses"))
+        parts.append(f"{plural(step.counts.misses, 'miss', 'es')}: {listed}")
+    if step.new_entries:
+        entries = ", ".join(f"{name} {count:+,}" for name, count in step.new_entries.items())
+        parts.append(f"cache entries: {entries}")
     if step.took_ns is not None:
         parts.append(f"took {ms(step.took_ns)} ms{_beside(steps.steady)}")
-        paused_ns = sum(pause.ns for pause in step.pauses)
-        parts += [pauses_text(step.pauses)] * (paused_ns >= MIN_PAUSED * step.took_ns)
+        if sum(pause.ns for pause in step.pauses) >= MIN_PAUSED * step.took_ns:
+            parts.append(pauses_text(step.pauses))
     if steps.unlisted.steps:
         similar = plural(steps.unlisted.steps, "similar step")
         parts.append(f"{similar} with {plural(steps.unlisted.misses, 'miss', 'es')} before it")
@@ -96,9 +100,11 @@ def ops_text(ops: Mapping[str, int], calls: int) -> str:
         >>> ops_text({"mm.default": 12, "t.default": 8}, 20), ops_text({"mm.default": 12}, 30)
         ('12 mm.default, 8 t.default', '12 mm.default, 18 other')
     """
-    listed = sorted(ops.items(), key=lambda item: -item[1])[:6]
+    listed = Counter(ops).most_common(6)
     rest = calls - sum(count for _, count in listed)
-    return ", ".join(f"{count:,} {op}" for op, count in [*listed, *[("other", rest)] * (rest > 0)])
+    if rest > 0:
+        listed.append(("other", rest))
+    return ", ".join(f"{count:,} {op}" for op, count in listed)
 
 
 def _beside(steady: Total) -> str:
@@ -164,7 +170,8 @@ def _listed(kind: type[StepEvent], items: Sequence[object], most: int) -> Iterat
 def _notes(steps: LoopSteps, notes: Sequence[str]) -> Iterator[tuple[str, Tone]]:
     for line in _listed(Miss, steps.causes, 10):
         yield line, Tone.BAD
-    if (one := steps.with_transfers) is not None:
+    one = steps.with_transfers
+    if one is not None:
         state = "steady" if one.is_steady else "disturbed"
         yield f"step {one.number}, {state}: {transfers_text(one.counts)}", Tone.PLAIN
         for kind in (Redistribution, Collective, Wrapping, Unwrapping):
