@@ -10,7 +10,8 @@ from pytest_dtdispatch.core.results import name_in_files
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.gates.expected import parse_row
-from pytest_dtdispatch.gates.selection import Selection, name_renamed
+from pytest_dtdispatch.gates.saved_run import name_renamed
+from pytest_dtdispatch.gates.selection import Selection
 
 TESTS = {"t.py::test_a", "t.py::test_a[x::y]", "t.py::TestA::test_b"}
 

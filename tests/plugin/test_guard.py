@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtdispatch.plugin import ending, limits, pytest_benchmark, session
+from pytest_dtdispatch.plugin import ending, pytest_benchmark, session
 from pytest_dtdispatch.plugin.guard import MAKEREPORT, STARTS, UNGUARDED, guarded, problems
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def test_deselected():
 
 
 def guarded_hooks() -> list[tuple[str, str, str]]:
-    plugins = (session.Session, limits.Limits, ending.Ending, pytest_benchmark.Bridge)
+    plugins = (session.Session, ending.Ending, pytest_benchmark.Bridge)
     return [
         (plugin.__module__.rpartition(".")[2], plugin.__name__, hook)
         for plugin in plugins

@@ -91,7 +91,7 @@ def items_of(
 
 def item_settings(pytester: pytest.Pytester, marker: str, *args: str, **more: str) -> Settings:
     [item] = items_of(pytester, [marker], *args, **more)
-    return resolve.test_settings(item)
+    return resolve.context_of(item).settings
 
 
 def flags_of(name: str, texts: tuple[str, ...]) -> list[str]:
@@ -208,7 +208,7 @@ def test_marker_sets_only_its_setting(pytester: pytest.Pytester) -> None:
     items = items_of(pytester, [f"{keyword}={value!r}" for keyword, value in pairs])
     for item, (keyword, value) in zip(items, pairs, strict=True):
         settings: dict[str, Any] = {keyword: value}
-        assert resolve.test_settings(item) == Settings(**settings)
+        assert resolve.context_of(item).settings == Settings(**settings)
     assert marker_line().startswith(f"dtdispatch({', '.join(f'{keyword}=...' for keyword in KEYWORDS)}): ")
 
 
@@ -254,8 +254,8 @@ def test_limits_merge_and_flag_beats_marker_beats_ini(pytester: pytest.Pytester,
 def test_closest_marker_wins_by_keyword(pytester: pytest.Pytester) -> None:
     above = "pytestmark = pytest.mark.dtdispatch(rounds=5, repeat=5, mesh=8, cold=True)"
     [item] = items_of(pytester, ["repeat=6, cold=False"], above=above)
-    assert resolve.test_settings(item) == Settings(rounds=5, repeat=6, mesh=(8,))
-    assert resolve.marker_values(item) == {"rounds": 5, "repeat": 6, "mesh": (8,), "cold": False}
+    assert resolve.context_of(item).settings == Settings(rounds=5, repeat=6, mesh=(8,))
+    assert resolve.context_of(item).marked == {"rounds": 5, "repeat": 6, "mesh": (8,), "cold": False}
 
 
 INVALID_MARKERS = [
@@ -282,7 +282,7 @@ def test_invalid_marker_error_names_line_and_valid_values(pytester: pytest.Pytes
     items = items_of(pytester, [arguments for arguments, _ in INVALID_MARKERS], above=above)
     for item, (_, message) in zip(items, INVALID_MARKERS, strict=True):
         with pytest.raises(pytest.UsageError) as raised:
-            resolve.test_settings(item)
+            resolve.context_of(item)
         line = str(raised.value)
         file, number, _ = item.location
         assert line.startswith(f"{file}:{(number or 0) + 1}: {message}")

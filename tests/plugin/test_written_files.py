@@ -262,8 +262,8 @@ def test_raising_writer_leaves_other_files(
 @pytest.mark.parametrize(
     ("writer", "refused"),
     [
-        ("plugin.session.properties", "failed: our part of junit.xml"),
-        ("plugin.session.error_commands", "failed: the list of annotations"),
+        ("plugin.run.properties", "failed: our part of junit.xml"),
+        ("plugin.run.error_commands", "failed: the list of annotations"),
         ("plugin.finish.summary", "summary.md"),
         ("plugin.pytest_benchmark.encode_run", "failed: the run in pytest-benchmark's file"),
     ],

@@ -447,7 +447,7 @@ def off_core_text(waits: CoreWaits, ns: float, step_ns: float) -> str:
 
 
 @contextmanager
-def budgeted_region(name: str, record: Callable[[MeasuredBudget], None]) -> Iterator[None]:
+def budgeted_region(name: str, record: Callable[[MeasuredBudget], object]) -> Iterator[None]:
     """Measure the budget of a region that runs once, and record it unless the region raises.
 
     Raises:

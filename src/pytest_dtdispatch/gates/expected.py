@@ -20,7 +20,7 @@ from pytest_dtdispatch.core.environment import ranks_text
 from pytest_dtdispatch.core.files import checked_target, read_text, write_atomic
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, UNITS, traced_text
 from pytest_dtdispatch.core.parsing import read_decimal
-from pytest_dtdispatch.core.plain_data import MOST
+from pytest_dtdispatch.core.plain_data import MAX_NUMBER
 from pytest_dtdispatch.core.results import (
     LONGEST_NAME,
     MetricNames,
@@ -34,7 +34,7 @@ from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import name_of_any_dim, nearest, plural, shown
 from pytest_dtdispatch.core.verdicts import CountChange, Judgement, RowVerdict, Verdict, judged
 from pytest_dtdispatch.errors import DtDispatchError
-from pytest_dtdispatch.gates.selection import name_renamed
+from pytest_dtdispatch.gates.saved_run import name_renamed
 
 T = TypeVar("T")
 
@@ -170,7 +170,8 @@ def _rows(text: str, where: str, form: str, metrics: MetricNames, read: Callable
     rows: dict[tuple[str, str], T] = {}
     for line, content in enumerate(text.split("\n"), start=1):
         try:
-            if fields := _fields(content, form, metrics):
+            fields = _fields(content, form, metrics)
+            if fields:
                 name, metric, *_ = fields
                 if (name, metric) in rows:
                     raise ValueError(f"a second row of {metric} of {shown(name)}")
@@ -209,7 +210,7 @@ def _fields(line: str, form: str, metrics: MetricNames) -> list[str]:
 
 def _whole(text: str, column: str) -> int:
     value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
-    if not 0 <= value < MOST:
+    if not 0 <= value < MAX_NUMBER:
         raise ValueError(f"{column} {shown(text)} is not a whole number from 0 to 2**63-1")
     return value
 

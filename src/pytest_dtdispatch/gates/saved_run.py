@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
 from pytest_dtdispatch.core.measurement import NOISY, State
+from pytest_dtdispatch.core.results import row_key
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import shorten
+from pytest_dtdispatch.core.text import first_of, grouped
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, Verdict, judged
-from pytest_dtdispatch.gates.selection import name_renamed
 from pytest_dtdispatch.gates.times import MAX_SHIFT, TimedRow, change_of, judge_row, unusable
 
 # Properties of environments that must be equal for a comparison.
@@ -39,8 +40,10 @@ def possible_causes(then: Mapping[str, str], now: Mapping[str, str], any_machine
         any_machine: whether properties that must be equal were not compared.
     """
     named = () if any_machine else COMPARABLE  # equal, or named by the verdict
-    names = [name for name in {**now, **then} if name not in named and then.get(name) != now.get(name)]
-    names.sort(key=lambda name: name in ("numpy", "pytest", "plugins"))
+    differing = [name for name in {**now, **then} if name not in named and then.get(name) != now.get(name)]
+    packages = ("numpy", "pytest", "plugins")  # the least probable causes
+    names = [name for name in differing if name not in packages]
+    names += [name for name in differing if name in packages]
     first, rest = names[:MAX_DIFFERENCES], names[MAX_DIFFERENCES:]
     lines = [
         f"another environment: {name}: {_change(then.get(name, ''), now.get(name, ''))}" for name in first
@@ -66,16 +69,29 @@ def judge_run(
     regressed without it is contaminated.
     """
     then, now = {row.row: row for row in base}, {row.row: row for row in head}
-    shifts = _plain_shifts(then, now)
+    plain = [(then[name], row) for name, row in now.items() if row.state is State.LOCAL and name in then]
+    shifts = [
+        change_of(before.samples, after.samples).change_percent / 100
+        for before, after in plain
+        if not (unusable(before) or unusable(after))
+    ]
     shift = median(shifts) if shifts else 0.0
     verdicts: list[RowVerdict] = []
-    saved: list[TimedRow] = []
+    saved: list[TimedRow] = []  # one for each threshold
     for name in dict.fromkeys((*now, *then)):
         row = then.get(name) or now[name]
         limits = thresholds(row) if row.state is not State.LOCAL else ()
         verdicts += [judge_row(name, then.get(name), now.get(name), limit, shift) for limit in limits]
         saved += [row for _ in limits if name in then]
-    verdicts = [*name_renamed(verdicts, _unsaved(then, now)), *_refusals(saved)]
+    verdicts = name_renamed(verdicts, _unsaved(then, now))
+    useless = sum(bool(unusable(row)) for row in saved)
+    if 2 * useless > len(saved):
+        why = f"{useless} of {len(saved)} thresholds can never be judged against this saved run"
+        remedy = (
+            "save one with a greater --dtdispatch-rounds or --dtdispatch-max-time, or judge other states "
+            "only: hit=20%"
+        )
+        verdicts.append(RowVerdict(RowId("", why), Verdict.MISMATCHED, None, remedy))
     if not shifts:
         return judged(verdicts)
     doubt = ": the machine may be the cause" if abs(shift) > MAX_SHIFT else ""
@@ -101,21 +117,30 @@ def _unsaved(then: Iterable[RowId], now: Iterable[RowId]) -> list[RowId]:
     return [row for row in now if row._replace(state=None) not in saved]
 
 
-def _plain_shifts(then: Mapping[RowId, TimedRow], now: Mapping[RowId, TimedRow]) -> list[float]:
-    """Return the relative slowdown of each row on plain tensors."""
-    plain = (name for name, row in now.items() if row.state is State.LOCAL and name in then)
-    both = ((then[name], now[name]) for name in plain)
-    usable = ((base, head) for base, head in both if not (unusable(base) or unusable(head)))
-    return [change_of(base.samples, head.samples).change_percent / 100 for base, head in usable]
+def name_renamed(verdicts: Iterable[RowVerdict], new: Iterable[RowId]) -> list[RowVerdict]:
+    """Name new rows with the label and state of a missing row, whose test may have another id now.
 
+    Args:
+        verdicts: verdicts of a gate.
+        new: rows of the run that the baseline lacks.
 
-def _refusals(saved: Sequence[TimedRow]) -> Iterator[RowVerdict]:
-    """Yield a verdict against the saved run if most of its rows cannot be judged."""
-    useless = sum(bool(unusable(row)) for row in saved)
-    if 2 * useless > len(saved):
-        why = f"{useless} of {len(saved)} thresholds can never be judged against this saved run"
-        remedy = (
-            "save one with a greater --dtdispatch-rounds or --dtdispatch-max-time, or judge other states "
-            "only: hit=20%"
-        )
-        yield RowVerdict(RowId("", why), Verdict.MISMATCHED, None, remedy)
+    Returns:
+        The verdicts. The details of a missing row name the tests of such rows, the most similar first.
+    """
+    by_label = grouped((row.label.rpartition("::")[2], row) for row in new)
+    named = []
+    for verdict in verdicts:
+        row, name = verdict.row, f"{verdict.row.test}::{verdict.row.label}"
+        rows = by_label.get(row.label.rpartition("::")[2], ())
+        # Where the test of a row in an expected file is unknown, its label may be longer.
+        tests = {each.test for each in rows if each.state == row.state and name.endswith(f"::{each.label}")}
+        if verdict.verdict is Verdict.MISSING and tests:
+            starts = (row.test.partition("[")[0], row.test.partition("::")[0], "")  # its function, its file
+            closest = dict.fromkeys(
+                each for start in starts for each in sorted(tests) if each.startswith(start)
+            )
+            ids = ", ".join(first_of([shorten(row_key(test)) for test in closest], 2))
+            details = (*filter(None, [verdict.criterion]), f"the same signature under another id: {ids}")
+            verdict = replace(verdict, details=details)
+        named.append(verdict)
+    return named

@@ -19,21 +19,21 @@ from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import Count
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.store import TestRecord
-from pytest_dtdispatch.core.text import MOST_LISTED
+from pytest_dtdispatch.core.text import MAX_LISTED
 from pytest_dtdispatch.plugin.guard import register
 from pytest_dtdispatch.plugin.ranks import WRITES, reason_of
-from pytest_dtdispatch.plugin.resolve import row_nodeid, run_settings
+from pytest_dtdispatch.plugin.resolve import RUN, row_nodeid, run_settings
 from pytest_dtdispatch.plugin.settings import SETTINGS
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, Sampler
 from pytest_dtdispatch.steps.model import COUNTS, Steps
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.plugin.session import Session
+    from pytest_dtdispatch.plugin.run import Run
 
 CALLS, LAYOUTS = 300, 4  # of each op of the control: calls in a layout of the method cache, and layouts
-MOST_CALLS = 2_000  # maximum of recorded calls; those that only one side has are listed
+MAX_CALLS = 2_000  # maximum of recorded calls; those that only one side has are listed
 # Checkout of a process that measures a commit. Other plugins may import packages before any hook runs.
-COMMIT = decode(Checkout, json.loads(text)) if (text := os.environ.get(Variable.CHECKOUT)) else None
+COMMIT: Checkout | None = decode(Checkout | None, json.loads(os.environ.get(Variable.CHECKOUT, "null")))
 if COMMIT and COMMIT.installed:
     sys.meta_path.insert(0, InstalledFinder(COMMIT.installed))
 
@@ -81,9 +81,10 @@ def source_lines(record: TestRecord) -> Iterator[tuple[RowId, tuple[str, ...]]]:
     """Yield the source lines of the events behind each count of steps."""
     for steps in record.results.get(Steps.kind, ()):
         for kind in COUNTS:
-            events = (event for step in steps.steps for event in kind.events(step))
-            if lines := dict.fromkeys(event.place.line_text for event in events if event.place):
-                yield RowId(record.test, steps.name, kind.per_step), tuple(lines)[:MOST_LISTED]
+            events = [event for step in steps.steps for event in kind.events(step)]
+            lines = tuple(dict.fromkeys(event.place.line_text for event in events if event.place))
+            if lines:
+                yield RowId(record.test, steps.name, kind.per_step), lines[:MAX_LISTED]
 
 
 def proofs(record: TestRecord) -> Iterator[tuple[RowId, float]]:
@@ -166,15 +167,16 @@ class Measuring:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         """Run the tests, then measure the control, and write the answer."""
-        measuring: Session | None = session.config.pluginmanager.get_plugin("dtdispatch-session")
+        run: Run | None = session.config.stash.get(RUN, None)
         if self._refuse_other_code():
             session.testsfailed = 0  # tests of another commit may not even import
             return True
         if self._goes_on:
             session.testsfailed = 0  # files that cannot be imported are absent
-        if tests := json.loads(os.environ.get(Variable.ONLY, "[]")):
+        tests = json.loads(os.environ.get(Variable.ONLY, "[]"))
+        if tests:
             session.items[:] = [item for item in session.items if row_nodeid(item) in tests]
-        if session.testsfailed or session.config.option.collectonly or measuring is None:
+        if session.testsfailed or session.config.option.collectonly or run is None:
             return None
         main: Any = session.config.pluginmanager.get_plugin("main")
         main.pytest_runtestloop(session)
@@ -182,7 +184,7 @@ class Measuring:
             session.testsfailed = 0
             absent = [item for item in session.items if item.nodeid in self._why]
             self._absent |= {RowId(row_nodeid(item)): self._why[item.nodeid] for item in absent}
-        for record in measuring.results.records.values():
+        for record in run.records.values():
             self._add(record)
         if self._sampler and self._values:
             self._values |= control(self._sampler)
@@ -210,7 +212,7 @@ class Measuring:
         for row, value in VALUES[self._kind](record):
             self._values[row] = min(float(value), self._values.get(row, value))
             if isinstance(value, Count) and value.details:
-                lines = value.details[: MOST_CALLS if row.state == CALLS_PER_STEP else MOST_LISTED]
+                lines = value.details[: MAX_CALLS if row.state == CALLS_PER_STEP else MAX_LISTED]
                 self._details[row] = tuple(line[:500] for line in lines)
 
 

@@ -22,8 +22,7 @@ from pytest_dtdispatch.report.notes import caveats, noise
 from pytest_dtdispatch.report.run import FailedTest, ReportedRun
 from pytest_dtdispatch.report.summary import MAX_BYTES, stopped_summary, summary, verdict_text
 
-MOST_NAMES = 10  # in a notice
-JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
+MAX_NAMES = 10  # in a notice
 Write = Callable[[Export, ReportedRun, str], str]
 Target = tuple[Export, Write]
 
@@ -51,7 +50,7 @@ def collect(
     has_found = any(records.values())  # if not, the mesh may not exist, so that it has no environment
     rows = [row for record in records.values() for row in record.rows()]
     by_kind = {
-        kind: {test: of for test, record in records.items() if (of := record.results.get(kind))}
+        kind: {test: each.results[kind] for test, each in records.items() if each.results.get(kind)}
         for kind in KINDS
     }
     environment = settings.environment_texts() if has_found else {}
@@ -136,11 +135,12 @@ def file_targets(settings: Settings, log: WriteLog) -> list[Target]:
             check_export(export)
             path = export.path if export.is_stdout else export.path.absolute()
             targets.append((export._replace(path=path), _write_whole))
-        elif job := os.environ.get(JOB_SUMMARY):
-            checked_target(Path(job))
-            targets.append((export._replace(path=Path(job).absolute()), _append_summary))
+        elif os.environ.get("GITHUB_STEP_SUMMARY"):
+            path = Path(os.environ["GITHUB_STEP_SUMMARY"])
+            checked_target(path)
+            targets.append((export._replace(path=path.absolute()), _append_summary))
         else:
-            why = f"--dtdispatch-export markdown:auto finds no {JOB_SUMMARY} here"
+            why = "--dtdispatch-export markdown:auto finds no GITHUB_STEP_SUMMARY here"
             log.notes.append(Span(f"no summary was written: {why}", Tone.NOTICE))
     return targets
 
@@ -194,6 +194,7 @@ def _check_that_files_differ(settings: Settings) -> None:
         files += [] if export.is_auto else [(f"--dtdispatch-export {export.format}", export.path)]
     seen: dict[str, str] = {}
     for flag, path in files:
-        if other := seen.get(os.path.realpath(path)):
-            raise DtDispatchError(f"{flag}: {path} is the file of {other} too: name another")
-        seen[os.path.realpath(path)] = flag
+        real = os.path.realpath(path)
+        if real in seen:
+            raise DtDispatchError(f"{flag}: {path} is the file of {seen[real]} too: name another")
+        seen[real] = flag

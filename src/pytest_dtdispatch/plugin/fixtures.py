@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pytest_dtdispatch.api import DtDispatch
     from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
-    from pytest_dtdispatch.plugin.session import Session
+    from pytest_dtdispatch.plugin.run import Run
     from pytest_dtdispatch.ranks.exchange import Exchange
 
 MeshFactory = Callable[..., "DeviceMesh"]
@@ -29,19 +29,19 @@ _GROUPS: pytest.StashKey[ProcessGroupOwner] = pytest.StashKey()
 
 def measuring(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
     """Return the recorder of a test."""
-    session: Session | None = request.config.pluginmanager.get_plugin("dtdispatch-session")
-    if session is None or session.skip_reason(request.node):
+    run: Run | None = request.config.stash.get(resolve.RUN, None)
+    if run is None or run.skip_reason(request.node):
         from pytest_dtdispatch.api import DtDispatch
 
         yield DtDispatch()
         return
-    with session.measuring(request.node) as measurer:
-        yield measurer
+    with run.measuring(request.node) as recorder:
+        yield recorder
 
 
 def open_group(request: pytest.FixtureRequest) -> ProcessGroup:
     """Return the process group of a test, opening it if none is open."""
-    settings, groups = resolve.test_settings(request.node), _groups(request)
+    settings, groups = resolve.context_of(request.node).settings, _groups(request)
     from pytest_dtdispatch.meshes.spec import choose_mesh
 
     with resolve.plain_errors():
@@ -54,10 +54,11 @@ def open_group(request: pytest.FixtureRequest) -> ProcessGroup:
 
 def factory(request: pytest.FixtureRequest) -> MeshFactory:
     """Return the mesh factory of a test."""
-    settings, groups = resolve.test_settings(request.node), _groups(request)
+    context, groups = resolve.context_of(request.node), _groups(request)
+    settings = context.settings
     from pytest_dtdispatch.meshes.spec import choose_mesh
 
-    in_marker = resolve.marker_values(request.node).get("mesh", (1,))
+    in_marker = context.marked.get("mesh", (1,))
 
     def make(
         shape: tuple[int, ...] | None = None,
@@ -91,8 +92,12 @@ def _groups(request: pytest.FixtureRequest) -> ProcessGroupOwner:
 
             owner = ProcessGroupOwner(_exchange(request.config), str(test_number(request.config)))
         stash[_GROUPS] = owner
-        request.addfinalizer(owner.close)
-        request.addfinalizer(lambda: stash.__delitem__(_GROUPS))
+
+        def close() -> None:
+            del stash[_GROUPS]
+            owner.close()
+
+        request.addfinalizer(close)
     return stash[_GROUPS]
 
 

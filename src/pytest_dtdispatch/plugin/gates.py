@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_dtdispatch.core.measurement import State
@@ -33,37 +33,8 @@ from pytest_dtdispatch.gates.times import TimedRow, timed_rows
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.settings import Settings
 from pytest_dtdispatch.report.document import Kind
-from pytest_dtdispatch.report.run import ReportedRun, Results
+from pytest_dtdispatch.report.run import Baseline, ReportedRun
 from pytest_dtdispatch.rounds.sampler import SAMPLERS
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """Saved run that a run is compared with.
-
-    Args:
-        run: the saved run; None if there is none.
-        why_none: why there is none; empty if there is one.
-        passed_over: messages about skipped newer saved runs.
-    """
-
-    run: ReportedRun | None
-    why_none: str = ""
-    passed_over: tuple[str, ...] = ()
-
-    def rows(self) -> list[TimedRow]:
-        """Return its rows by state, with its saved thresholds."""
-        if self.run is None:
-            return []
-        thresholds = self.run.thresholds
-        return _rows_of(self.run, lambda test: thresholds.get(test, ()))
-
-
-def _rows_of(
-    run: ReportedRun, thresholds: Callable[[str], Sequence[Threshold]] = lambda test: ()
-) -> list[TimedRow]:
-    by_test = run.rows_by_test().items()
-    return [row for test, rows in by_test for row in timed_rows(test, rows, thresholds(test))]
 
 
 @dataclass(eq=False)
@@ -84,11 +55,11 @@ class Gates:
 
     def judges_captures(self, settings: Settings) -> bool:
         """Return whether results of captures are judged in a test with these settings."""
-        of_counts = settings.metric == "counts" and limits_text(settings.limits, KINDS["steps"].limits)
+        of_counts = settings.metric == "counts" and limit_texts(settings.limits, KINDS["steps"].limits)
         return bool(settings.expected or (settings.threshold and self.baseline) or of_counts)
 
     def judge(self, run: ReportedRun, records: Mapping[str, TestRecord], selection: Selection) -> ReportedRun:
-        """Return the run with the judgements of all gates, and with earlier results for comparison.
+        """Return the run with the judgements of all gates, and compared with the saved run.
 
         Args:
             run: finished run.
@@ -97,21 +68,18 @@ class Gates:
         """
         if not self.settings.judges:
             return run
-        gates = (
-            *self._judge_limits(records),
-            *self._judge_saved_run(run, selection),
-            *self._judge_expected(run, selection),
-        )
-        earlier, about_earlier = self._earlier(run.results)
-        return replace(run, gates=gates, earlier=earlier, about_earlier=about_earlier)
-
-    # Limits
+        gates = [*self._judge_limits(records)]
+        if self.baseline is not None:
+            run = self._compare(run, self.baseline, selection)
+            gates += run.gates
+        gates += self._judge_expected(run, selection)
+        return replace(run, gates=tuple(gates))
 
     def _judge_limits(self, records: Mapping[str, TestRecord]) -> Iterator[Judgement]:
         """Yield the judgement of limits: verdicts in tests, and limits of the run that judged nothing."""
         verdicts: list[RowVerdict] = []
         for kind in KINDS.values():
-            if kind.limits and not any(record.results.get(kind.name) for record in records.values()):
+            if not any(record.results.get(kind.name) for record in records.values()):
                 for limit in limit_texts(self.settings.limits, kind.limits):
                     of_run = f"--dtdispatch-max {limit}"
                     verdicts.append(judged_nothing(RowId("", of_run), of_run, kind, self.skip_reason))
@@ -121,18 +89,51 @@ class Gates:
 
     # A saved run
 
-    def refusal(self, has_rows: bool) -> Judgement | None:
+    def _compare(self, run: ReportedRun, baseline: Baseline, selection: Selection) -> ReportedRun:
+        """Return the run with a judgement of rows with thresholds, if there are any, and all other rows."""
+        base = baseline.run or ReportedRun("no saved run")
+        saved = [
+            row
+            for test, rows in base.rows_by_test().items()
+            for row in timed_rows(test, rows, base.thresholds.get(test, ()))
+        ]
+        found = [row for test, rows in run.rows_by_test().items() for row in timed_rows(test, rows)]
+
+        def limits_of(row: TimedRow) -> tuple[Threshold, ...]:
+            """Return the thresholds of the marker, or else of the run, or else of the saved run."""
+            test, state = row.row.test, str(row.state)
+            if not selection.has(test):
+                return ()
+            limits = run.thresholds.get(test, self.settings.threshold or ())
+            return thresholds_of(state, limits) or thresholds_of(state, row.thresholds)
+
+        refused = self._refusal(baseline, bool(found))
+        gates: tuple[Judgement, ...] = ()
+        judged = set[RowId]()
+        if self.settings.threshold or any(run.thresholds.values()) or any(map(limits_of, saved)):
+            judgement = refused or judge_run(saved, found, limits_of)
+            judged = {verdict.row for verdict in judgement.verdicts if verdict.row.state}
+            gates = (self._about_base(judgement, run, base, saved, selection),)
+        compared: tuple[RowVerdict, ...] = ()
+        if not refused:
+            free = [row for row in saved if row.row not in judged and selection.has(row.row.test)]
+            others = compare_rows(free, [row for row in found if row.row not in judged])
+            compared = (*(row for gate in gates for row in gate.verdicts if row.row.state), *others)
+        run = replace(
+            run, gates=gates, compared=compared, uncompared=refused.verdicts[0].row.label if refused else ""
+        )
+        return self._beside_saved(run, base)
+
+    def _refusal(self, baseline: Baseline, has_rows: bool) -> Judgement | None:
         """Return why the run cannot be compared with the saved run, as a judgement; None if it can."""
-        if self.baseline is None:
-            return None
-        settings, base = self.settings, self.baseline.run
-        is_timed = settings.metric in SAMPLERS and SAMPLERS[settings.metric].unit.is_time
-        times_nothing = "" if is_timed else f"this run measures {settings.metric}, and no times"
-        if reason := self.skip_reason or times_nothing:
-            return not_judged(Verdict.DISABLED, reason)
+        settings, base = self.settings, baseline.run
+        if self.skip_reason:
+            return not_judged(Verdict.DISABLED, self.skip_reason)
+        if settings.metric not in SAMPLERS or not SAMPLERS[settings.metric].unit.is_time:
+            return not_judged(Verdict.DISABLED, f"this run measures {settings.metric}, and no times")
         if base is None:
             remedy = "save one with --benchmark-save=NAME or --benchmark-autosave"
-            return not_judged(Verdict.MISSING, self.baseline.why_none, remedy)
+            return not_judged(Verdict.MISSING, baseline.why_none, remedy)
         if base.stopped:
             why = f"the saved run is incomplete: {base.stopped}"
             return not_judged(Verdict.MISMATCHED, why, "save a complete run")
@@ -142,78 +143,50 @@ class Gates:
         if then.get("metric") != now["metric"]:
             metrics = f"metric: {then.get('metric')} then, {now['metric']} now"
             return not_judged(Verdict.MISMATCHED, metrics, "save a run with the same --dtdispatch-metric")
-        if not settings.any_machine and (differ := environment_differences(then, now)):
+        differ = environment_differences(then, now)
+        if differ and not settings.any_machine:
             remedy = "save a run on this machine, or compare anyway with --dtdispatch-any-machine"
             return not_judged(Verdict.MISMATCHED, "; ".join(differ), remedy)
         return None
 
-    def _thresholds_of(self, row: TimedRow, of_marker: tuple[Threshold, ...] | None) -> tuple[Threshold, ...]:
-        """Return thresholds of a saved row: those of the marker, or else of the run, or else saved ones."""
-        limits = (self.settings.threshold or ()) if of_marker is None else of_marker
-        return thresholds_of(str(row.state), limits) or thresholds_of(str(row.state), row.thresholds)
-
-    def _judge_saved_run(self, run: ReportedRun, selection: Selection) -> Iterator[Judgement]:
-        """Yield the judgement against the saved run, if there is any threshold."""
-        if self.baseline is None:
-            return
-
-        def limits_of(row: TimedRow) -> tuple[Threshold, ...]:
-            test = row.row.test
-            return self._thresholds_of(row, run.thresholds.get(test)) if selection.has(test) else ()
-
-        saved, rows = self.baseline.rows(), _rows_of(run)
-        has_own = self.settings.threshold or any(run.thresholds.values())
-        if has_own or any(map(limits_of, saved)):
-            base = self.baseline.run or ReportedRun("no saved run")
-            judgement = self.refusal(bool(rows)) or judge_run(saved, rows, limits_of)
-            if judgement.has_failed and base.environment and run.environment:
-                causes = possible_causes(base.environment, run.environment, self.settings.any_machine)
-                judgement = replace(judgement, remarks=(*judgement.remarks, *causes))
-            rest = [row for row in saved if not selection.has(row.row.test)]
-            excluded = sum(row.state is not State.LOCAL for row in rest)
-            judgement = replace(judgement, where=base.where, since=base.taken[:10], excluded=excluded)
-            yield replace(judgement, remarks=(*judgement.remarks, *self._changed_pytest(judgement, base)))
-
-    def slower_tests(self, run: ReportedRun, selection: Selection) -> set[str]:
-        """Return the tests with rows for whose times the gate of the saved run fails."""
-        rows = (row for gate in self._judge_saved_run(run, selection) for row in over(gate.verdicts))
-        return {row.row.test for row in rows if row.change}
-
-    def _changed_pytest(self, judgement: Judgement, base: ReportedRun) -> Iterator[str]:
-        """Yield the versions of pytest if rows are missing: pytest 9.2 shortens long ids of tests."""
+    def _about_base(
+        self,
+        judgement: Judgement,
+        run: ReportedRun,
+        base: ReportedRun,
+        saved: Sequence[TimedRow],
+        selection: Selection,
+    ) -> Judgement:
+        """Return a judgement with the file of the saved run, its unselected rows and causes of a failure."""
+        remarks = [*judgement.remarks]
+        if judgement.has_failed and base.environment and run.environment:
+            remarks += possible_causes(base.environment, run.environment, self.settings.any_machine)
         then, now = base.environment.get("pytest"), self.settings.environment_texts()["pytest"]
-        if then not in (None, now) and any(row.verdict is Verdict.MISSING for row in judgement.verdicts):
-            yield f"pytest {then} then, {now} now: it may have changed the ids of tests"
+        is_missing = any(row.verdict is Verdict.MISSING for row in judgement.verdicts)
+        if is_missing and then not in (None, now):  # pytest 9.2 shortens long ids of tests
+            remarks.append(f"pytest {then} then, {now} now: it may have changed the ids of tests")
+        excluded = [row for row in saved if not selection.has(row.row.test) and row.state is not State.LOCAL]
+        return replace(
+            judgement,
+            where=base.where,
+            since=base.taken[:10],
+            excluded=len(excluded),
+            remarks=tuple(remarks),
+        )
 
-    def compared(self, run: ReportedRun, selection: Selection) -> tuple[RowVerdict, ...]:
-        """Return the verdicts on rows compared with the saved run: those of a gate, and of all other rows."""
-        if self.baseline is None:
-            return ()
-        judged = tuple(row for gate in run.gates for row in gate.verdicts if row.row.state)
-        ids, head = {row.row for row in judged}, _rows_of(run)
-        if self.refusal(bool(head)):
-            return judged
-        free = [row for row in self.baseline.rows() if row.row not in ids and selection.has(row.row.test)]
-        return (*judged, *compare_rows(free, [row for row in head if row.row not in ids]))
-
-    def reason_not_compared(self, run: ReportedRun) -> str:
-        """Return why the run is not compared with the requested saved run; empty if it is."""
-        refused = self.refusal(any(True for _ in run.rows()))
-        return refused.verdicts[0].row.label if refused else ""
-
-    def _earlier(self, results: Results) -> tuple[Results, str]:
-        """Return results of the saved run to render next to those of this run, and their caption."""
-        if self.baseline is None or (base := self.baseline.run) is None:
-            return {}, ""
-        found = {}
+    def _beside_saved(self, run: ReportedRun, base: ReportedRun) -> ReportedRun:
+        """Return the run with the saved results that are rendered next to those of this run."""
+        earlier = {}
         for kind in KINDS.values():
-            before, now = (each.get(kind.name, {}) for each in (base.results, results))
-            if kind.shows_earlier and (of_kind := {test: before[test] for test in now if test in before}):
-                found[kind.name] = of_kind
-        if not found:
-            return {}, ""
+            before, now = base.results.get(kind.name, {}), run.results.get(kind.name, {})
+            of_kind = {test: before[test] for test in now if test in before}
+            if kind.shows_earlier and of_kind:
+                earlier[kind.name] = of_kind
+        if not earlier:
+            return run
         differ = environment_differences(base.environment, self.settings.environment_texts())
-        return found, base.as_earlier("".join(f"; {each}" for each in differ))
+        about_earlier = base.as_earlier("".join(f"; {each}" for each in differ))
+        return replace(run, earlier=earlier, about_earlier=about_earlier)
 
     # Files of expected results
 
@@ -250,11 +223,9 @@ def judged_nothing(row: RowId, criterion: str, kind: Kind, skip_reason: str) -> 
 
 def limit_texts(limits: Mapping[str, int], names: Sequence[str]) -> list[str]:
     """Format the limits with these names, in the order of the names."""
-    valid = (name for name in limits if name_of_any_dim(name) in names)
-    ordered = sorted(valid, key=lambda name: names.index(name_of_any_dim(name)))
-    return [f"{name}={limits[name]}" for name in ordered]
-
-
-def limits_text(limits: Mapping[str, int], names: Sequence[str]) -> str:
-    """Format the limits with these names as one text."""
-    return ", ".join(limit_texts(limits, names))
+    return [
+        f"{limit}={most}"
+        for name in names
+        for limit, most in limits.items()
+        if name_of_any_dim(limit) == name
+    ]

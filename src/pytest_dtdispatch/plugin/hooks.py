@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_dtdispatch.plugin import settings
-from pytest_dtdispatch.plugin.guard import guarded
+from pytest_dtdispatch.plugin.guard import guarded, register
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -35,13 +35,14 @@ def pytest_load_initial_conftests(
 ) -> Generator[None]:
     """Join a run of many ranks if a launcher started this process, and reject unknown flags."""
     if "RANK" in os.environ:
-        from pytest_dtdispatch.plugin.ranks import take_part
+        from pytest_dtdispatch.plugin.ranks import join_run
 
-        take_part(early_config)
+        join_run(early_config)
     result = yield
     # Flags of conftest files are registered only now.
     unknown = parser.parse_known_and_unknown_args(args)[1] if settings.strange_flag(args) else []
-    if strange := settings.strange_flag(unknown):
+    strange = settings.strange_flag(unknown)
+    if strange:
         raise pytest.UsageError(strange)
     return result
 
@@ -67,9 +68,40 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", settings.marker_line())
     selects = config.getoption("benchmark_only", False) or config.getoption("benchmark_skip", False)
     if selects or settings.has_settings(config):
-        from pytest_dtdispatch.plugin.ending import load
+        _load(config, bool(selects))
 
-        load(config, bool(selects))
+
+def _load(config: pytest.Config, selects_benchmarks: bool) -> None:
+    """Register the plugins that measure, judge and write, as requested."""
+    from pytest_dtdispatch.errors import DtDispatchError
+    from pytest_dtdispatch.plugin import ending, pytest_benchmark, resolve, run, session
+
+    values = resolve.run_settings(config)
+    # These settings also apply without measuring: whether to measure, and the mesh.
+    unmeasured = {"measure", "measure_all", "mesh", "backend", "device", "timeout"}
+    idle = resolve.requested_flags(config, settings.SETTINGS.keys() - unmeasured)
+    if idle and not values.measure:
+        raise pytest.UsageError(f"{idle[0]}: nothing is measured without --dtdispatch or --dtdispatch-all")
+    measuring = run.Run(config, values) if values.measure else None
+    if pytest_benchmark.is_loaded(config) and (measuring or selects_benchmarks):
+        writing = measuring.log.writing if measuring else None
+        bridge = pytest_benchmark.Bridge(config, values, writing)
+        register(config, bridge, "dtdispatch-bridge")
+        if measuring:
+            measuring.bridge = bridge
+    if measuring is None:
+        return
+    config.stash[resolve.RUN] = measuring
+    if measuring.reports:
+        try:  # report unreadable and unwritable files before anything is measured
+            measuring.check_files(pytest_benchmark.read_baseline(config, values))
+        except (ValueError, DtDispatchError) as error:
+            raise pytest.UsageError(str(error)) from None
+    register(config, session.Session(config, measuring), "dtdispatch-session")
+    if measuring.reports:
+        register(config, ending.Ending(config, measuring), "dtdispatch-ending")
+        if resolve.is_distributed(config):
+            register(config, session.Workers(measuring), "dtdispatch-workers")
 
 
 @guarded
@@ -96,9 +128,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def _check_markers(item: pytest.Item) -> None:
     if item.get_closest_marker(settings.MARKER):
-        from pytest_dtdispatch.plugin.resolve import test_settings
+        from pytest_dtdispatch.plugin.resolve import context_of
 
-        test_settings(item)
+        context_of(item)
 
 
 @pytest.fixture

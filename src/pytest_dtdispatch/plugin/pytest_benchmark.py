@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,15 +20,14 @@ from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin import resolve
-from pytest_dtdispatch.plugin.gates import Baseline
 from pytest_dtdispatch.plugin.settings import METRICS
-from pytest_dtdispatch.report.run import KEY, NotComparableError, encode_run, read_run
+from pytest_dtdispatch.report.run import KEY, Baseline, NotComparableError, ReportedRun, encode_run, read_run
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.store import TestRecord
     from pytest_dtdispatch.plugin.settings import Settings
 
-FIXTURE = "benchmark"
+Writing = Callable[[str], AbstractContextManager[None]]
 NO_RUN = "--benchmark-compare finds no saved run"
 CONTAINS = {
     State.LOCAL: "the op on local shards",
@@ -42,6 +42,37 @@ def is_loaded(config: pytest.Config) -> bool:
     return hasattr(config.option, "benchmark_save")
 
 
+# Changes to pytest-benchmark, which has no hooks for them
+
+
+def write_atomically(session: Any, writing: Writing) -> None:
+    """Have it write files atomically, under a lock, and with one line for an error.
+
+    It overwrites a file in place, so that an interrupted run leaves half of it. Two sessions that save at
+    once choose the same number.
+    """
+    from pytest_benchmark.storage.file import FileStorage
+    from pytest_benchmark.utils import safe_dumps
+
+    def write(path: Path, content: object) -> None:
+        with writing(str(path)):
+            write_atomic(path, safe_dumps(content, ensure_ascii=True, indent=4))
+            session.logger.info(f"Wrote benchmark data in: {path}", purple=True)
+
+    def save(content: object, name: str) -> None:
+        storage = session.storage
+        with locked(storage.get("")):
+            write(storage.get(f"{storage._next_num}_{name}.json"), content)
+
+    def save_json(content: object) -> None:
+        write(session.json, content)
+
+    if isinstance(session.json, Path):  # before 5.2, it is an open and already truncated file
+        vars(session)["save_json"] = save_json
+    if isinstance(session.storage, FileStorage):
+        vars(session.storage)["save"] = save
+
+
 class Benchmarks(list[Any]):
     """Benchmarks of a run with only budgets and counts; true, as pytest-benchmark saves no false list."""
 
@@ -49,17 +80,61 @@ class Benchmarks(list[Any]):
         return True
 
 
-class Bridge:
-    """Plugin object that integrates a run with pytest-benchmark."""
+@contextmanager
+def as_benchmarks(items: Sequence[Any]) -> Iterator[None]:
+    """Temporarily let tests have its fixture, by which --benchmark-only and --benchmark-skip select.
 
-    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+    Our tests cannot request it: it warns if unused.
+    """
+    names = [item.fixturenames for item in items]
+    for item in items:
+        item.fixturenames = [*item.fixturenames, "benchmark"]
+    try:
+        yield
+    finally:
+        for item, before in zip(items, names, strict=True):
+            item.fixturenames = before
+
+
+def remove_from_tables(session: Any, names: set[str]) -> None:
+    """Remove rows from its tables: our own table has them."""
+    session.groups = [
+        (group, rows) for group, rows in session.groups if any(row["fullname"] not in names for row in rows)
+    ]
+
+
+def write_nothing(session: Any) -> None:
+    """Prevent it from writing files, so that files of earlier runs are unchanged."""
+    session.json = session.save = session.autosave = None
+
+
+class Bridge:
+    """Plugin object that integrates a run with pytest-benchmark.
+
+    Args:
+        config: pytest's configuration.
+        settings: settings of the run.
+        writing: context manager that logs an exception of a writer; None if nothing is measured.
+
+    Attributes:
+        reported: data of all reports; empty until the end of the tests.
+    """
+
+    def __init__(self, config: pytest.Config, settings: Settings, writing: Writing | None) -> None:
+        self.reported = ReportedRun()
         self._config = config
         self._settings = settings
+        self._writing = writing
         self._entries: dict[str, list[Any]] = {}
+
+    @property
+    def _session(self) -> Any:
+        """Session of pytest-benchmark; None if it is not registered under its own name."""
+        return self._config.pluginmanager.get_plugin("pytest-benchmark")
 
     def enter(self, item: pytest.Item, record: TestRecord) -> None:
         """Add the rows of a test to pytest-benchmark's session."""
-        session = self._config.pluginmanager.get_plugin("pytest-benchmark")
+        session = self._session
         if session is None or not read_world(os.environ).is_first:
             return
         from pytest_benchmark.stats import Metadata
@@ -83,55 +158,30 @@ class Bridge:
         session.benchmarks += entries
 
     def pytest_sessionstart(self) -> None:
-        """Have pytest-benchmark write files atomically and under a lock."""
-        session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
-        ours: Any = self._config.pluginmanager.get_plugin("dtdispatch-session")
-        if session is None or ours is None:
+        """Change how pytest-benchmark writes files."""
+        if self._session is None or self._writing is None:
             return
         if hasattr(self._config, "workerinput"):  # the process that started the worker writes
-            self.keep_files()
-        from pytest_benchmark.storage.file import FileStorage
-        from pytest_benchmark.utils import safe_dumps
-
-        def write(path: Path, content: object) -> None:
-            with ours.log.writing(str(path)):
-                write_atomic(path, safe_dumps(content, ensure_ascii=True, indent=4))
-                session.logger.info(f"Wrote benchmark data in: {path}", purple=True)
-
-        def save(content: object, name: str) -> None:
-            storage = session.storage
-            with locked(storage.get("")):  # otherwise two sessions may choose the same number
-                write(storage.get(f"{storage._next_num}_{name}.json"), content)
-
-        if isinstance(session.json, Path):  # before 5.2, it is an open and already truncated file
-            vars(session)["save_json"] = lambda content: write(session.json, content)
-        if isinstance(session.storage, FileStorage):
-            vars(session.storage)["save"] = save
+            write_nothing(self._session)
+        write_atomically(self._session, self._writing)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # after our session, which is registered later
     def pytest_sessionfinish(self) -> Generator[None, object, object]:
         """Have pytest-benchmark save a run that has only budgets and counts."""
-        session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
-        ours: Any = self._config.pluginmanager.get_plugin("dtdispatch-session")
-        if session is not None and ours is not None and ours.run and not session.benchmarks:
-            session.benchmarks = Benchmarks()
+        if self._session is not None and self.reported and not self._session.benchmarks:
+            self._session.benchmarks = Benchmarks()
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the hook of pytest-benchmark
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, object, object]:
-        """Have --benchmark-only and --benchmark-skip treat our tests as benchmarks.
-
-        They select tests by the fixture ``benchmark``. Our tests cannot request it: it warns if unused.
-        """
-        ours = [item for item in items if self._is_measured(item)]
-        names = {id(item): item.fixturenames for item in ours}  # type: ignore[attr-defined]
-        for item in ours:
-            item.fixturenames = [*names[id(item)], FIXTURE]  # type: ignore[attr-defined]
-        try:
+        """Have --benchmark-only and --benchmark-skip treat our tests as benchmarks."""
+        ours = []
+        for item in items:
+            names = getattr(item, "fixturenames", ["benchmark"])
+            if "benchmark" not in names and (self._settings.measure_all or "dtdispatch" in names):
+                ours.append(item)
+        with as_benchmarks(ours):
             return (yield)
-        finally:
-            for item in ours:
-                item.fixturenames = names[id(item)]  # type: ignore[attr-defined]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
@@ -148,50 +198,33 @@ class Bridge:
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
         """Add the whole run: rows with all samples, counts, budgets, verdicts and environment."""
-        session: Any = self._config.pluginmanager.get_plugin("dtdispatch-session")
-        if session is not None and session.run:
-            with session.log.writing("the run in pytest-benchmark's file"):
-                output_json[KEY] = encode_run(session.run)
+        if self.reported and self._writing is not None:
+            with self._writing("the run in pytest-benchmark's file"):
+                output_json[KEY] = encode_run(self.reported)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_terminal_summary(self) -> None:
-        """Remove our rows from pytest-benchmark's tables, unless these were requested."""
-        session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
-        if session is not None and session.groups and not _wants_tables(self._config):
+        """Remove our rows from pytest-benchmark's tables, unless a flag of these was passed."""
+        session = self._session
+        of_tables = (
+            *("--benchmark-columns", "--benchmark-sort", "--benchmark-group-by", "--benchmark-name"),
+            *("--benchmark-time-unit", "--benchmark-verbose"),
+            *("--benchmark-histogram", "--benchmark-compare-fail"),  # these draw and judge the rows of tables
+        )
+        words = (
+            *self._config.invocation_params.args,
+            *self._config.getini("addopts"),
+            *shlex.split(os.environ.get("PYTEST_ADDOPTS", "")),
+        )
+        flags = {str(word).partition("=")[0] for word in words}  # also with its default value
+        if session is not None and session.groups and flags.isdisjoint(of_tables):
             ours = {entry.fullname for entries in self._entries.values() for entry in entries}
-            session.groups = [
-                (group, rows)
-                for group, rows in session.groups
-                if any(row["fullname"] not in ours for row in rows)
-            ]
+            remove_from_tables(session, ours)
 
     def keep_files(self) -> None:
-        """Prevent pytest-benchmark from writing files, so that files of earlier runs are unchanged."""
-        session: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
-        if session is not None:
-            session.json = session.save = session.autosave = None
-
-    def _is_measured(self, item: pytest.Item) -> bool:
-        names = getattr(item, "fixturenames", None)
-        if names is None or FIXTURE in names:
-            return False
-        return self._settings.measure_all or "dtdispatch" in names
-
-
-def _wants_tables(config: pytest.Config) -> bool:
-    """Return whether a flag of pytest-benchmark's tables was passed, even with its default value."""
-    of_tables = (
-        *("--benchmark-columns", "--benchmark-sort", "--benchmark-group-by", "--benchmark-name"),
-        *("--benchmark-time-unit", "--benchmark-verbose"),
-        *("--benchmark-histogram", "--benchmark-compare-fail"),  # these draw and judge the rows of tables
-    )
-    words = (
-        *config.invocation_params.args,
-        *config.getini("addopts"),
-        *shlex.split(os.environ.get("PYTEST_ADDOPTS", "")),
-    )
-    flags = {str(word).partition("=")[0] for word in words}
-    return not flags.isdisjoint(of_tables)
+        """Keep the files of earlier runs unchanged, as this run stopped."""
+        if self._session is not None:
+            write_nothing(self._session)
 
 
 def read_baseline(config: pytest.Config, settings: Settings) -> Baseline | None:

@@ -49,7 +49,8 @@ FOLDER = "DTDISPATCH_RANKS"  # environment variable of launched ranks: a folder 
 # Files in it: the exit status of the run, the test of each rank, the output of each rank but the first.
 STATUS, AT, PRINTED = "status", "at", "printed"
 LAUNCHER = "launcher"  # also in it: a pipe that the launcher keeps open while it runs
-DONE, BYE = "done", "bye"  # keys at the end: exit status of the first rank, and its receipt by other ranks
+# Keys at the end: exit status of the first rank, and its receipt by other ranks.
+EXIT_STATUS_KEY, ACKNOWLEDGED_KEY = "done", "bye"
 WRITES = (  # flags of other plugins that write or compare files
     *("benchmark_json", "benchmark_save", "benchmark_autosave", "benchmark_save_data"),
     *("benchmark_compare", "benchmark_compare_fail", "benchmark_histogram", "benchmark_cprofile_dump"),
@@ -60,7 +61,7 @@ LONGEST_REASON, TAIL = 300, 4000  # characters of a one-line reason, and of a fa
 _NUMBER = pytest.StashKey[int]()
 
 
-def take_part(config: pytest.Config) -> None:
+def join_run(config: pytest.Config) -> None:
     """Register the rank of this process if it belongs to a measuring run of many ranks."""
     world, flags = read_world(os.environ), config.known_args_namespace
     switches = ("dtdispatch", "dtdispatch_all")
@@ -94,7 +95,7 @@ class Rank:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.has_met = False
+        self.has_rendezvoused = False
         self.why_stopped = ""  # reason why the run stopped early
         self._folder = os.environ.get(FOLDER, "")
         if self._folder:
@@ -125,11 +126,12 @@ class Rank:
         from pytest_dtdispatch.torchapi.groups import print_stacks_on_fatal_signals
 
         print_stacks_on_fatal_signals()
-        if (settings := resolve.valid_settings(config)) is None:
+        settings = resolve.valid_settings(config)
+        if settings is None:
             return None
         try:
             self.exchange, self._settings = join(self.world, settings.timeout), settings
-            self.has_met = True
+            self.has_rendezvoused = True
             # pytest-randomly seeds each rank differently: use one seed, so that all shuffle tests equally.
             if getattr(config.option, "randomly_seed", None) == "default":
                 self.exchange.put("order", random.Random().getrandbits(32))
@@ -149,28 +151,28 @@ class Rank:
             status = int((yield) or 0)
         except pytest.UsageError as error:
             # After join(), the first rank reports it, with the output of ranks that ended differently.
-            is_reported = self.has_met and not self.world.is_first
+            is_reported = self.has_rendezvoused and not self.world.is_first
             print(f"ERROR: {error}", file=sys.stdout if is_reported else sys.stderr)
             status = int(pytest.ExitCode.USAGE_ERROR)
         problems = guard.problems(config)
         if not self.world.is_first:  # the first rank has printed its own, and reports these
             sys.stdout.writelines(f"ERROR: {problem}\n" for problem in problems)
         status = status or int(bool(problems))
-        if not self.has_met:
+        if not self.has_rendezvoused:
             return status
         sys.stdout.flush()
         return self._end_first(status) if self.world.is_first else self._end_other(status)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)  # before the run is judged and written
-    def pytest_sessionfinish(self) -> Generator[None, object, object]:
-        """Finish the run if the launcher ends it because another rank died after its last test."""
-        if self.world.is_first and self._folder and not self.why_stopped:
-            signal.signal(signal.SIGTERM, self._await_no_rank)
-        return (yield)
+    def outlive_others(self) -> None:
+        """Finish the run even if the launcher ends it because another rank died after its last test."""
+        if not (self.world.is_first and self._folder and not self.why_stopped):
+            return
 
-    def _await_no_rank(self, *_: object) -> None:
-        ended = "ended after its last test"
-        self.exchange.lost |= {rank: f"rank {rank} {ended}" for rank in range(1, self.world.size)}
+        def record(*_: object) -> None:
+            ended = "ended after its last test"
+            self.exchange.lost |= {rank: f"rank {rank} {ended}" for rank in range(1, self.world.size)}
+
+        signal.signal(signal.SIGTERM, record)
 
     def _end_first(self, status: int) -> int:
         """Report failures of the other ranks, and let them exit with the status of the run."""
@@ -182,9 +184,11 @@ class Rank:
                 status = status or int(pytest.ExitCode.TESTS_FAILED)
             if self._folder:
                 Path(self._folder, STATUS).write_text(str(status))
-            exchange.put(DONE, status)
+            exchange.put(EXIT_STATUS_KEY, status)
             # The store may be in this process: keep it until all ranks have read from it.
-            exchange.gather(BYE, "read how the run ended", 10.0, others, unless=())  # takes milliseconds
+            exchange.gather(
+                ACKNOWLEDGED_KEY, "read how the run ended", 10.0, others, unless=()
+            )  # takes milliseconds
         except RanksError as error:
             if not status:
                 print(f"ERROR: {error}", file=sys.stderr)
@@ -212,8 +216,10 @@ class Rank:
             exchange.put(exchange.LEFT, [status, printed.decode(errors="replace").strip()])
             if 0 in exchange.lost:
                 raise RanksError(exchange.lost[0])
-            ends = exchange.gather(DONE, "end the run", 2 * exchange.timeout_s, among=[0], unless=())
-            exchange.put(BYE, None)
+            ends = exchange.gather(
+                EXIT_STATUS_KEY, "end the run", 2 * exchange.timeout_s, among=[0], unless=()
+            )
+            exchange.put(ACKNOWLEDGED_KEY, None)
         except RanksError as error:
             if all(rank in exchange.lost for rank in range(self.world.rank)):  # or one of them reports it
                 print(f"ERROR: rank {self.world.rank} could not continue: {error}", file=sys.stderr)
@@ -253,7 +259,8 @@ class Rank:
             )
             return "; ".join(f"rank {', '.join(map(str, ranks))} {error}" for error, ranks in who.items())
         for rank, (collected, _, _) in found.items():
-            if how := collected_difference(found[0][0], collected):
+            how = collected_difference(found[0][0], collected)
+            if how:
                 return f"ranks collected different tests: rank {rank} {how}"
         return ""
 
@@ -324,7 +331,8 @@ class Rank:
 
     def _stop(self, session: pytest.Session, why: str) -> None:
         self.why_stopped = session.shouldfail = why
-        if bridge := session.config.pluginmanager.get_plugin("dtdispatch-bridge"):
+        bridge = session.config.pluginmanager.get_plugin("dtdispatch-bridge")
+        if bridge:
             bridge.keep_files()
         for rank in self.exchange.lost if self.world.is_first else ():
             host, process = self._processes.get(rank, ("", 0))
@@ -363,7 +371,8 @@ class Rank:
         merged = merge_records(records, self._settings.rank_stat)
         trails = self._trails(_trail_of(config), records)
         called = {rank: trails.get(rank, Trail()) + rows_trail(one) for rank, one in records.items()}
-        if differ := shape_difference(called):
+        differ = shape_difference(called)
+        if differ:
             self._differ[RowId(record.test, ""), ""] = f"{record.test}: {differ}"
         for one in merged.merged_numbers or ():
             if one.ranks:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dtdispatch import api
 from pytest_dtdispatch.advice import advise, with_advice
-from pytest_dtdispatch.budget.model import Budget
+from pytest_dtdispatch.budget.model import Budget, MeasuredBudget
 from pytest_dtdispatch.comparing.model import Compared, Variants
 from pytest_dtdispatch.comparing.scaling import Make, Scaling, fit_scaling, run_and_measure_sizes, run_sizes
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction
@@ -121,7 +121,8 @@ class Recorder(api.DtDispatch):
     def record(self, *results: Finding) -> None:
         """See :meth:`DtDispatch.record`."""
         for result in results:
-            if (kind := getattr(result, "kind", None)) not in KINDS:
+            kind = getattr(result, "kind", None)
+            if kind not in KINDS:
                 valid = f"{', '.join(KINDS)}{nearest(kind, KINDS)}"
                 raise MeasurementError(f"no kind of results is registered as {kind!r}; valid: {valid}")
             check_finding(KINDS[result.kind], result)
@@ -148,7 +149,8 @@ class Recorder(api.DtDispatch):
             from pytest_dtdispatch.replay.capture import SignatureCapture
 
             mode = SignatureCapture(self.results, self._plan, self._settings.ops)
-        self._captures.append(capture := OpenCapture(mode, self.results))
+        capture = OpenCapture(mode, self.results)
+        self._captures.append(capture)
         return capture
 
     @contextmanager
@@ -157,8 +159,7 @@ class Recorder(api.DtDispatch):
         if self._settings.budget:
             from pytest_dtdispatch.budget.measure import budgeted_region
 
-            region = budgeted_region("test", lambda measured: self._record(with_advice(measured)))
-            with self._running("test", is_timed=True), region:
+            with self._running("test", is_timed=True), budgeted_region("test", self._record_budget):
                 yield
             return
         from pytest_dtdispatch.torchapi.patches import around_start
@@ -231,7 +232,11 @@ class Recorder(api.DtDispatch):
         self._sync(name)
         with self._running(name, is_timed=True):
             measured = run_and_measure_budget(step_fn, warmup, steps, name, self._plan.agreement)
-        self._record(budget := with_advice(measured))
+        return self._record_budget(measured)
+
+    def _record_budget(self, measured: MeasuredBudget) -> Budget:
+        budget = with_advice(measured)
+        self._record(budget)
         return budget
 
     # Scalings, compiles, comparisons
@@ -273,7 +278,8 @@ class Recorder(api.DtDispatch):
         name = self._begin("compile", self._name_of(compilation.fn, name, "compile"))
         with self._counted(CompiledFunction.kind, name), self._measuring("compile", name):
             compiled = run_and_measure_compile(compilation, name, ShardingCaches(), compiles)
-        if function := compiled.function:
+        function = compiled.function
+        if function:
             row = function.measurement
             if self._counts:  # no latencies
                 row = replace(row, figures=Figures(row.figures.rounds, notes=row.figures.notes))
@@ -321,7 +327,8 @@ class Recorder(api.DtDispatch):
     def _refuse_used(self, *names: str, kind: str) -> None:
         if not self.results.names_beside(kind).isdisjoint(map(row_key, names)):
             current = threading.current_thread()
-            if (first := self._threads.get(names[0], current)) is not current:
+            first = self._threads.get(names[0], current)
+            if first is not current:
                 raise MeasurementError(
                     f"the name {names[0]!r} is used in thread {first.name!r}: two threads would measure "
                     "each other, so measure in one of them"
@@ -403,7 +410,8 @@ class Recorder(api.DtDispatch):
             return
         test = self.results.test
         self.results.verdicts += [replace(each, row=RowId(test, each.row.label)) for each in verdicts]
-        if message := complaint(verdicts):
+        message = complaint(verdicts)
+        if message:
             error = GateError(message)
             error.at = _line_of_test(sys._getframe(1))
             self.results.unraised.append(error)

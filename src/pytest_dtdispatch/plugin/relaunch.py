@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,7 +91,9 @@ def run_elsewhere(config: pytest.Config) -> int | None:
     """Join other ranks, or run the command line again in ranks or under a counter of instructions."""
     _refuse_moved_rootdir(config)
     _refuse_workers(config)
-    if (rank := rank_of(config)) is not None and (status := rank.join(config)) is not None:
+    rank = rank_of(config)
+    status = None if rank is None else rank.join(config)
+    if status is not None:
         return status
     settings = measuring_settings(config)
     if settings and settings.nproc > 1 and not read_world(os.environ).is_many:
@@ -103,10 +106,11 @@ def _count_instructions(config: pytest.Config, settings: Settings | None) -> int
     from pytest_dtdispatch.instructions.meters import command
     from pytest_dtdispatch.rounds.sampler import register_sampler
 
-    if folder := os.environ.pop(FOLDER, ""):
+    folder = os.environ.pop(FOLDER, "")
+    if folder:
         config.stash[METER] = Path(folder, METER_FILE).read_text(encoding="utf-8")
         profile = settings is not None and settings.profile
-        register_sampler(InstructionSampler(lambda: _meter(config, Path(folder), profile)))
+        register_sampler(InstructionSampler(partial(_meter, config, Path(folder), profile)))
         return None
     if settings is None or settings.metric != "instructions":
         return None
@@ -186,11 +190,13 @@ def _launch(config: pytest.Config, number: int) -> int:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dtdispatch-ranks-"))
         stack.enter_context(uncaptured(config))
-        os.mkfifo(pipe := Path(folder, ranks.LAUNCHER))
+        pipe = Path(folder, ranks.LAUNCHER)
+        os.mkfifo(pipe)
         stack.callback(os.close, os.open(pipe, os.O_RDWR))  # ranks end when it is closed
         try:
             command = same_command(config)
-            if covered := _coverage_file():
+            covered = _coverage_file()
+            if covered:
                 # Coverage starts before this plugin, and each rank would overwrite the file of the others.
                 command = ["/bin/sh", "-c", 'COVERAGE_FILE="$0.rank$RANK" exec "$@"', covered, *command]
             ends = launch(number, command, {ranks.FOLDER: folder}, folder)

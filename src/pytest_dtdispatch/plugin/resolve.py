@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.core import parsing
 from pytest_dtdispatch.core.environment import read_world, why_no_world
-from pytest_dtdispatch.core.parsing import Export, read_argument, read_choice
+from pytest_dtdispatch.core.parsing import (
+    read_argument,
+    read_choice,
+    read_count,
+    read_exports,
+    read_files,
+    read_globs,
+    read_limits,
+    read_mesh,
+    read_names,
+    read_packages,
+    read_ranks,
+    read_rounds,
+    read_seconds,
+    read_switch,
+    read_thresholds,
+)
 from pytest_dtdispatch.core.results import row_key
 from pytest_dtdispatch.core.text import nearest, shown
 from pytest_dtdispatch.errors import DevicesError, DtDispatchError, MeshError
@@ -32,8 +47,85 @@ from pytest_dtdispatch.plugin.settings import (
     Settings,
 )
 
-AB_PROCESS = "pytest_dtdispatch.plugin.ab_process"  # plugin of a process of an A/B run
+
+def _read_limit_names(value: Any, choices: tuple[str, ...]) -> dict[str, int]:
+    """Parse limits of built-in and registered kinds of results."""
+    from pytest_dtdispatch.report.document import KINDS
+
+    of_kinds = (limit for kind in KINDS.values() for limit in kind.limits)
+    return read_limits(value, tuple(dict.fromkeys((*choices, *of_kinds))))
+
+
+def _read_metric(value: Any, choices: tuple[str, ...]) -> str:
+    """Parse a metric, built-in or of a registered sampler."""
+    from pytest_dtdispatch.rounds.sampler import SAMPLERS
+
+    return read_choice(value, tuple(dict.fromkeys((*choices, *SAMPLERS))))
+
+
+# Parsers by the name in the table of settings, which must not import them. Those with choices take these too.
+READERS: Mapping[str, Callable[..., Any]] = {
+    "choice": read_choice,
+    "count": read_count,
+    "exports": read_exports,
+    "files": read_files,
+    "globs": read_globs,
+    "limits": _read_limit_names,
+    "mesh": read_mesh,
+    "metric": _read_metric,
+    "names": read_names,
+    "packages": read_packages,
+    "ranks": read_ranks,
+    "rounds": read_rounds,
+    "seconds": read_seconds,
+    "switch": read_switch,
+    "thresholds": read_thresholds,
+}
 _SETTINGS = pytest.StashKey[Settings]()
+RUN = pytest.StashKey[Any]()  # the ``run.Run`` of a session that measures
+
+
+@dataclass(frozen=True)
+class TestContext:
+    """Settings of one test.
+
+    Args:
+        test: name of the test in rows.
+        line: source line of the test.
+        settings: settings, resolved from flags, its markers and ini values.
+        markers: its markers, closest first.
+        marked: values of its markers by keyword: the closest takes precedence, and limits of all are merged.
+        skip_reason: why nothing is measured in it; empty if it is.
+    """
+
+    __test__ = False  # pytest collects classes whose names begin with Test
+
+    test: str
+    line: str
+    settings: Settings
+    markers: tuple[pytest.Mark, ...]
+    marked: Mapping[str, Any]
+    skip_reason: str
+
+
+_CONTEXT = pytest.StashKey[TestContext]()
+
+
+def context_of(item: pytest.Item) -> TestContext:
+    """Return the settings of a test, resolved once unless its markers change.
+
+    Raises:
+        pytest.UsageError: a marker, a flag or an ini value is invalid.
+    """
+    markers = tuple(item.iter_markers(MARKER))
+    if _CONTEXT not in item.stash or item.stash[_CONTEXT].markers != markers:
+        path, number, _ = item.location
+        line = f"{path}:{(number or 0) + 1}"
+        marked = _marker_values(markers, line)
+        settings = _test_settings(item.config, marked)
+        reason = reason_not_measured(item.config, settings)
+        item.stash[_CONTEXT] = TestContext(row_nodeid(item), line, settings, markers, marked, reason)
+    return item.stash[_CONTEXT]
 
 
 def run_settings(config: pytest.Config) -> Settings:
@@ -51,20 +143,19 @@ def valid_settings(config: pytest.Config) -> Settings | None:
         return None
 
 
-def test_settings(item: pytest.Item) -> Settings:
+def _test_settings(config: pytest.Config, marked: Mapping[str, Any]) -> Settings:
     """Resolve the settings of a test: flags take precedence over markers, ini values and defaults."""
-    settings, flagged = run_settings(item.config), flag_values(item.config)
-    of_marker = {
-        keyword: value
-        for keyword, value in marker_values(item).items()
-        if keyword not in flagged or keyword in ("max", "threshold")  # markers win; limits are merged
+    settings, flagged = run_settings(config), flag_values(config)
+    # Markers win over flags with limits, and limits are merged.
+    values = {
+        name: value for name, value in marked.items() if name not in flagged or name in ("max", "threshold")
     }
-    if "max" in of_marker:
-        of_marker["max"] = {**settings.limits, **of_marker["max"], **flagged.get("max", {})}
-    resolved = replace(settings, **of_marker)
+    if "max" in values:
+        values["max"] = {**settings.limits, **values["max"], **flagged.get("max", {})}
+    resolved = replace(settings, **values)
     if "mesh" in flagged and len(resolved.dim_names or ()) != len(resolved.mesh):
         resolved = replace(resolved, dim_names=None)
-    return _counting_if_parallel(item.config, resolved)
+    return _counting_if_parallel(config, resolved)
 
 
 def flag_values(config: pytest.Config) -> dict[str, Any]:
@@ -73,16 +164,11 @@ def flag_values(config: pytest.Config) -> dict[str, Any]:
     return {each.name: _read(each, value, f"{each.flag}: ") for each, value in values if value is not None}
 
 
-def marks(item: pytest.Item) -> list[pytest.Mark]:
-    """Return the markers of a test, closest first."""
-    return [*item.iter_markers(MARKER)]
-
-
-def marker_values(item: pytest.Item) -> dict[str, Any]:
-    """Return the values of a test's markers: the closest takes precedence, and limits of all are merged."""
+def _marker_values(markers: Collection[pytest.Mark], line: str) -> dict[str, Any]:
+    """Return the values of markers, closest first: the closest wins, and limits of all are merged."""
     values: dict[str, Any] = {}
-    for mark in marks(item):
-        where = f"{test_line(item)}: marker dtdispatch"
+    where = f"{line}: marker dtdispatch"
+    for mark in markers:
         if mark.args:
             raise pytest.UsageError(f"{where} takes keywords only, not {shown(mark.args[0])}")
         for keyword, value in mark.kwargs.items():
@@ -184,7 +270,7 @@ def _resolve(config: pytest.Config) -> Settings:
         values["max"] = {**of_ini.get("max", {}), **of_flags.get("max", {})}
     if values.get("measure_all"):
         values["measure"] = True
-    if config.pluginmanager.hasplugin(AB_PROCESS):
+    if config.pluginmanager.hasplugin("pytest_dtdispatch.plugin.ab_process"):
         values |= {"judges": False, "max": None, "threshold": None, "expected": (), "export": ()}
     settings = Settings(**values)
     if settings.budget and settings.metric != "time":
@@ -202,14 +288,17 @@ def _counting_if_parallel(config: pytest.Config, settings: Settings) -> Settings
 def _of_ranks(settings: Settings) -> dict[str, Any]:
     """Check settings for many ranks; return the defaults that differ with many ranks."""
     world, nproc = read_world(os.environ), settings.nproc
-    if settings.measure and (reason := why_no_world(os.environ)):
-        raise pytest.UsageError(reason)
     if world.is_many and nproc not in (1, world.local_size):
         raise pytest.UsageError(
             f"--dtdispatch-nproc: a launcher started {world.local_size} ranks here, not {nproc}"
         )
-    if settings.measure and (reason := _why_no_metric(settings.metric, world.is_many or nproc > 1)):
-        raise pytest.UsageError(f"--dtdispatch-metric {settings.metric}: {reason}")
+    if settings.measure:
+        reason = why_no_world(os.environ)
+        if reason:
+            raise pytest.UsageError(reason)
+        reason = _why_no_metric(settings.metric, world.is_many or nproc > 1)
+        if reason:
+            raise pytest.UsageError(f"--dtdispatch-metric {settings.metric}: {reason}")
     return {"mesh": (world.size,)} if world.is_many and settings.backend not in ("fake", "local") else {}
 
 
@@ -234,20 +323,17 @@ def _ini_values(config: pytest.Config) -> dict[str, Any]:
     folder = config.inipath.parent if config.inipath else config.rootpath
     values: dict[str, Any] = {}
     for each in WITH_INI:
-        if each.name not in flagged and (value := ini_value(config, each.dest)) is not None:
-            source = f"-o {each.dest}" if each.dest in overridden else f"{config.inipath}: {each.dest}"
-            read = _read(each, value, f"{source}: ")
-            if each.reader in ("files", "exports"):
-                read = tuple(_beside(file, folder) for file in read)
-            values[each.name] = read
+        value = None if each.name in flagged else ini_value(config, each.dest)
+        if value is None:
+            continue
+        source = f"-o {each.dest}" if each.dest in overridden else f"{config.inipath}: {each.dest}"
+        read = _read(each, value, f"{source}: ")
+        if each.name == "expected":
+            read = tuple(folder / path for path in read)
+        if each.name == "export":
+            read = tuple(export.below(folder) for export in read)
+        values[each.name] = read
     return values
-
-
-def _beside(file: Path | Export, folder: Path) -> Path | Export:
-    """Resolve a relative path in a folder."""
-    if isinstance(file, Path):
-        return folder / file
-    return file if file.is_auto or file.is_stdout else file._replace(path=folder / file.path)
 
 
 def _read(setting: Setting, value: Any, source: str) -> Any:
@@ -273,20 +359,5 @@ def _value(setting: Setting, value: Any) -> Any:
     Raises:
         ValueError: the value is invalid; the message has the valid ones.
     """
-    if setting.reader == "limits":  # of built-in and registered kinds of results
-        from pytest_dtdispatch.report.document import KINDS
-
-        of_kinds = (limit for kind in KINDS.values() for limit in kind.limits)
-        return parsing.read_limits(value, tuple(dict.fromkeys((*setting.choices, *of_kinds))))
-    if setting.reader == "metric":  # built-in, or of a registered sampler
-        from pytest_dtdispatch.rounds.sampler import SAMPLERS
-
-        return read_choice(value, tuple(dict.fromkeys((*setting.choices, *SAMPLERS))))
-    read = getattr(parsing, f"read_{setting.reader}")
+    read = READERS[setting.reader]
     return read(value, setting.choices) if setting.choices else read(value)
-
-
-def test_line(item: pytest.Item) -> str:
-    """Return the source line of a test."""
-    path, line, _ = item.location
-    return f"{path}:{(line or 0) + 1}"

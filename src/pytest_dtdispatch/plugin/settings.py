@@ -33,10 +33,6 @@ LIMITS = (
 # Counts barely vary between calls, and callgrind is slow.
 FEW = {"rounds": 12, "repeat": 3, "compile_rounds": 1}
 ROUNDS = 40  # eight passes of five misses
-# Settings that also apply without measuring: whether to measure, and the mesh.
-UNMEASURED = ("measure", "measure_all", "mesh", "backend", "device", "timeout")
-INI, FLAG, KEYWORD = ("ini",), ("flag", "ini"), ("ini", "keyword")
-EVERY_WAY = ("flag", "ini", "keyword")
 
 
 class Setting(NamedTuple):
@@ -44,10 +40,10 @@ class Setting(NamedTuple):
 
     name: str
     default: Any
-    reader: str  # name of the parser: ``count`` is ``read_count`` in ``core/parsing.py``
+    reader: str  # name of its parser in ``READERS`` of ``resolve.py``
     description: str
     metavar: str
-    ways: Sequence[str]  # ways to set it: flag, ini, keyword of the marker
+    ways: str  # ways to set it, of: flag, ini, keyword (of the marker)
     choices: tuple[str, ...] = ()
     dest: str = ""  # name in the ini file, from which the flag is derived
 
@@ -68,10 +64,11 @@ class Setting(NamedTuple):
 
 
 def setting(
-    default: Any, reader: str, ways: Sequence[str], description: str = "", metavar: str = "", **more: Any
+    default: Any, reader: str, ways: str, description: str = "", metavar: str = "", **more: Any
 ) -> Any:
     """Return a field of the settings, with its table row in its metadata, without the name."""
-    metavar = metavar or "NAME" * ("choices" in more)
+    if not metavar and "choices" in more:
+        metavar = "NAME"
     row = Setting("", default, reader, description, metavar, ways, **more)
     return field(default=default, metadata={"row": row})
 
@@ -81,80 +78,97 @@ class Settings:
     """Settings of a run or of a test."""
 
     measure: bool = setting(
-        False, "switch", FLAG, "measure tests that use the dtdispatch fixture", dest="dtdispatch"
+        False, "switch", "flag, ini", "measure tests that use the dtdispatch fixture", dest="dtdispatch"
     )
     measure_all: bool = setting(
-        False, "switch", FLAG, "measure every test, in a capture around it", dest="dtdispatch_all"
+        False, "switch", "flag, ini", "measure every test, in a capture around it", dest="dtdispatch_all"
     )
-    budget: bool = setting(False, "switch", FLAG, "report where the time of tests without the fixture goes")
+    budget: bool = setting(
+        False, "switch", "flag, ini", "report where the time of tests without the fixture goes"
+    )
     rounds: int | str = setting(
         "auto",
         "rounds",
-        EVERY_WAY,
+        "flag, ini, keyword",
         "proved misses of each signature, over eight passes; auto: 40",
         "N|auto",
     )
-    repeat: int = setting(10, "count", EVERY_WAY, "hits recorded after each miss", "N")
+    repeat: int = setting(10, "count", "flag, ini, keyword", "hits recorded after each miss", "N")
     max_time: float = setting(
-        1.0, "seconds", EVERY_WAY, "seconds after which a signature gets no more passes, once it has 4", "S"
+        1.0,
+        "seconds",
+        "flag, ini, keyword",
+        "seconds after which a signature gets no more passes, once it has 4",
+        "S",
     )
-    cold: bool = setting(False, "switch", KEYWORD, "measure cold misses too")
+    cold: bool = setting(False, "switch", "ini, keyword", "measure cold misses too")
     ops: tuple[str, ...] = setting(
-        (), "globs", EVERY_WAY, "measure only these ops, such as add*; may be repeated", "GLOB"
+        (), "globs", "flag, ini, keyword", "measure only these ops, such as add*; may be repeated", "GLOB"
     )
     mesh: tuple[int, ...] = setting(
-        (4,), "mesh", EVERY_WAY, "mesh of the device_mesh fixture, such as 2x4", "SHAPE"
+        (4,), "mesh", "flag, ini, keyword", "mesh of the device_mesh fixture, such as 2x4", "SHAPE"
     )
-    dim_names: tuple[str, ...] | None = setting(None, "names", ("keyword",))
-    backend: str = setting("auto", "choice", EVERY_WAY, "backend of the process group", choices=BACKENDS)
-    device: str = setting("auto", "choice", EVERY_WAY, "device of the mesh", choices=("auto", "cpu", "cuda"))
-    rpc: bool = setting(False, "switch", ("keyword",))
-    nproc: int = setting(1, "ranks", FLAG, "ranks to start on this machine", "N")
-    timeout: float = setting(60.0, "seconds", FLAG, "seconds that ranks wait for each other", "S")
+    dim_names: tuple[str, ...] | None = setting(None, "names", "keyword")
+    backend: str = setting(
+        "auto", "choice", "flag, ini, keyword", "backend of the process group", choices=BACKENDS
+    )
+    device: str = setting(
+        "auto", "choice", "flag, ini, keyword", "device of the mesh", choices=("auto", "cpu", "cuda")
+    )
+    rpc: bool = setting(False, "switch", "keyword")
+    nproc: int = setting(1, "ranks", "flag, ini", "ranks to start on this machine", "N")
+    timeout: float = setting(60.0, "seconds", "flag, ini", "seconds that ranks wait for each other", "S")
     rank_stat: str = setting(
-        "median", "choice", INI, "figure of all ranks, from the median of each", choices=("median", "max")
+        "median", "choice", "ini", "figure of all ranks, from the median of each", choices=("median", "max")
     )
     threads: str = setting(
-        "one", "choice", INI, "intra-op threads of timed calls", choices=("one", "program")
+        "one", "choice", "ini", "intra-op threads of timed calls", choices=("one", "program")
     )
-    metric: str = setting("time", "metric", FLAG, "what captures and calls measure", choices=METRICS)
-    profile: bool = setting(False, "switch", INI, "list the functions whose instructions were counted")
+    metric: str = setting("time", "metric", "flag, ini", "what captures and calls measure", choices=METRICS)
+    profile: bool = setting(False, "switch", "ini", "list the functions whose instructions were counted")
     max: Mapping[str, int] | None = setting(
-        None, "limits", EVERY_WAY, "fail a test that has more than N of these", "NAME=N,...", choices=LIMITS
+        None,
+        "limits",
+        "flag, ini, keyword",
+        "fail a test that has more than N of these",
+        "NAME=N,...",
+        choices=LIMITS,
     )
     # The compilation of a function depends on its test, so this is an argument of the marker.
     compile_rounds: int = setting(
-        5, "count", KEYWORD, "cold compiles of a function; as many warm ones follow", "N"
+        5, "count", "ini, keyword", "cold compiles of a function; as many warm ones follow", "N"
     )
     threshold: tuple[Threshold, ...] | None = setting(
         None,
         "thresholds",
-        EVERY_WAY,
+        "flag, ini, keyword",
         "fail if a row is slower, by more than PERCENT, than in the run of --benchmark-compare",
         "[STATE=]FIELD:PERCENT[,strict]",
         dest="dtdispatch_fail",
     )
-    any_machine: bool = setting(False, "switch", FLAG, "also compare with a saved run of another machine")
+    any_machine: bool = setting(
+        False, "switch", "flag, ini", "also compare with a saved run of another machine"
+    )
     expected: tuple[Path, ...] = setting(
-        (), "files", FLAG, "fail if a result differs from what this CSV file expects", "FILE"
+        (), "files", "flag, ini", "fail if a result differs from what this CSV file expects", "FILE"
     )
     improved: str = setting(
-        "fail", "choice", INI, "what a result better than expected does", choices=("fail", "warn")
+        "fail", "choice", "ini", "what a result better than expected does", choices=("fail", "warn")
     )
     export: tuple[Export, ...] = setting(
         (),
         "exports",
-        FLAG,
+        "flag, ini",
         "write results to FILE, or by markdown:auto to the summary of a GitHub job; may be repeated; formats",
         "FORMAT:FILE",
         choices=EXPORTS,
     )
     wrappers: tuple[str, ...] = setting(
-        (), "packages", INI, "packages that wrap collectives, whose lines are passed over"
+        (), "packages", "ini", "packages that wrap collectives, whose lines are passed over"
     )
-    annotations: bool = setting(True, "switch", INI, "annotate rows that failed, on GitHub Actions")
+    annotations: bool = setting(True, "switch", "ini", "annotate rows that failed, on GitHub Actions")
     # A process of an A/B run only measures: its answer is compared with that of the other side.
-    judges: bool = setting(True, "switch", ())
+    judges: bool = setting(True, "switch", "")
 
     @property
     def rounds_of_row(self) -> int:
@@ -196,8 +210,10 @@ class Settings:
         return {name: text for name, text in parts.items() if text}
 
 
-_ROWS = [one.metadata["row"]._replace(name=one.name) for one in fields(Settings)]
-SETTINGS = {row.name: row._replace(dest=row.dest or f"dtdispatch_{row.name}") for row in _ROWS}
+SETTINGS: dict[str, Setting] = {
+    each.name: row._replace(name=each.name, dest=row.dest or f"dtdispatch_{each.name}")
+    for each, row in ((each, each.metadata["row"]) for each in fields(Settings))
+}
 WITH_FLAG = tuple(each for each in SETTINGS.values() if "flag" in each.ways)
 WITH_INI = tuple(each for each in SETTINGS.values() if "ini" in each.ways)
 KEYWORDS = tuple(each.name for each in SETTINGS.values() if "keyword" in each.ways)
@@ -224,7 +240,8 @@ def add_options(parser: pytest.Parser) -> None:
 def strange_flag(words: Sequence[str]) -> str:
     """Return an error message for the first unknown flag with our prefix; empty if there is none."""
     for word in words:
-        if (flag := word.partition("=")[0]).startswith("--dtdispatch-"):
+        flag = word.partition("=")[0]
+        if flag.startswith("--dtdispatch-"):
             from pytest_dtdispatch.core.text import nearest
 
             return f"no flag {flag}{nearest(flag, [each.flag for each in WITH_FLAG])}"

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
+from pytest_dtdispatch.core.measurement import NOISY
 from pytest_dtdispatch.core.results import name_in_files
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
@@ -271,3 +272,38 @@ def _new_rows(rows: Sequence[RowVerdict]) -> Iterator[Paragraph]:
         yield one_line(rest, indent=1)
     if rows:
         yield _detail(rows[0].remedy, indent=2)
+
+
+def comparison_document(compared: Sequence[RowVerdict], view: View, proofs: Iterable[Paragraph]) -> Document:
+    """Render rows without a threshold next to the saved run, and their proofs; a gate renders the others."""
+    free = [row for row in compared if not row.criterion]
+    meanings = {
+        "change": "now against base",
+        "median": "its change",
+        "wall": "change of wall time, where the figure is CPU time",
+        "clock": "of the figures: cpu if both runs have CPU time, else wall",
+        "samples": "compared in each run",
+    }
+    legend = f"base and now: least sample. slower, faster: by more than {NOISY:.0%}, without a threshold."
+    return Document((*comparison_blocks(free, view), *proofs), legend, meanings)
+
+
+def worst_row(gates: Iterable[Judgement], compared: Sequence[RowVerdict]) -> str:
+    """Describe the worst row that gates judged; rows over their limits are listed by their gate."""
+    judged = [row for gate in gates if gate.where != LIMITS for row in gate.verdicts]
+    return worst_text(compared or judged)
+
+
+def failures(gates: Iterable[Judgement]) -> list[str]:
+    """Return the kind of failure of each failed gate."""
+    return ["gate failed" for gate in gates if gate.has_failed]
+
+
+def inconclusive(gates: Iterable[Judgement]) -> list[RowVerdict]:
+    """Return the rows that could not be decided."""
+    return [row for gate in gates for row in gate.verdicts if row.verdict is Verdict.INCONCLUSIVE]
+
+
+def judgement_documents(gates: Iterable[Judgement], view: View) -> list[Document]:
+    """Render the judgement of each gate."""
+    return [judgement_document(gate, view) for gate in gates]

@@ -16,7 +16,7 @@ from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.results import MetricValue, NamedCall, row_metrics
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import brief, shorten_path, shown
-from pytest_dtdispatch.core.verdicts import LIMITS, Judgement, Threshold, Verdict, over
+from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, over_limits
 from pytest_dtdispatch.report.document import KINDS, Document, View, notice
 
 KEY = "dtdispatch"  # of the run in pytest-benchmark's file
@@ -66,6 +66,8 @@ class ReportedRun:
         thresholds: thresholds of markers, by test.
         numbers: numbers of results merged over the ranks; empty for one process.
         gates: judgements of the gates.
+        compared: verdicts on rows that the saved run has too, with thresholds and without; not saved.
+        uncompared: why the run was not compared with the requested saved run; empty if it was; not saved.
         notices: notices on the run, such as uncaptured work and differences between ranks.
         stopped: why it ended before its last test; empty for a complete run.
         failed_tests: failures of its tests, whatever their cause.
@@ -83,6 +85,8 @@ class ReportedRun:
     thresholds: Mapping[str, tuple[Threshold, ...]] = field(default_factory=dict)
     numbers: tuple[MetricValue, ...] = ()
     gates: tuple[Judgement, ...] = ()
+    compared: tuple[RowVerdict, ...] = ()
+    uncompared: str = ""
     notices: Document = field(default_factory=Document)
     stopped: str = ""
     failed_tests: tuple[FailedTest, ...] = ()
@@ -157,9 +161,7 @@ class ReportedRun:
 
     def documents(self, view: View | None = None) -> dict[str, Document]:
         """Render the results of each kind, by its name; a notice replaces the document if that raises."""
-        limits = [one for gate in self.gates if gate.where == LIMITS for one in gate.verdicts]
-        exceeded = frozenset(one.row for one in limits if over([one]) or one.verdict is Verdict.QUARANTINED)
-        view = replace(view or self.view, over=exceeded, about_before=self.about_earlier)
+        view = replace(view or self.view, over=over_limits(self.gates), about_before=self.about_earlier)
         documents = {}
         for kind in KINDS.values():
             results = self.calls if kind.name == NamedCall.kind else self.results.get(kind.name)
@@ -179,13 +181,29 @@ class ReportedRun:
         return documents
 
 
+@dataclass(frozen=True)
+class Baseline:
+    """Saved run that a run is compared with.
+
+    Args:
+        run: the saved run; None if there is none.
+        why_none: why there is none; empty if there is one.
+        passed_over: messages about skipped newer saved runs.
+    """
+
+    run: ReportedRun | None
+    why_none: str = ""
+    passed_over: tuple[str, ...] = ()
+
+
 def encode_run(run: ReportedRun) -> dict[str, Any]:
     """Convert a run to plain data."""
     results = {
         kind: {test: tuple(map(_saved, of_test)) for test, of_test in of_kind.items()}
         for kind, of_kind in run.results.items()
     }
-    plain = encode(replace(run, results=results, traces=(), unknown={}))  # a trace is a file of its own
+    # A trace is a file of its own, and a comparison is made again with another saved run.
+    plain = encode(replace(run, results=results, traces=(), unknown={}, compared=(), uncompared=""))
     if run.unknown:
         plain["results"] = {**plain.get("results", {}), **run.unknown}
     return {"version": VERSION, "run": plain}

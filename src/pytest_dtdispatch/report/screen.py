@@ -93,6 +93,7 @@ class ProgressLine:
         room: function that returns the number of columns right of the cursor.
         reached: context manager that suspends output capturing while a message is written.
         clock: clock in seconds.
+        delay_s: duration of a wait that shows no message, in seconds.
     """
 
     def __init__(
@@ -101,9 +102,11 @@ class ProgressLine:
         room: Callable[[], int],
         reached: Callable[[], AbstractContextManager[None]] = nullcontext,
         clock: Callable[[], float] = time.monotonic,
+        delay_s: float = LONG_S,
     ) -> None:
         self._stream, self._room, self._reached, self._clock = stream, room, reached, clock
-        self._next = clock() + LONG_S
+        self._delay_s = delay_s
+        self._next = clock() + delay_s
         self._is_there = False
 
     def show(self, text: str) -> None:
@@ -127,7 +130,7 @@ class ProgressLine:
             with self._reached():
                 self._write(ERASE)
         self._is_there = False
-        self._next = self._clock() + LONG_S
+        self._next = self._clock() + self._delay_s
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # the stream was closed; progress can be lost
