@@ -32,7 +32,11 @@ if settings is not None:
     settings.register_profile("fuzz", max_examples=1000)
 
 SLOW = 20  # a test marked slow takes as long as this many others
-MARKED_TORCH = re.compile(r"^pytestmark = (?:\[[^\]]*)?pytest\.mark\.torch\b", re.MULTILINE)
+# Files whose tests are all marked.
+MARKED = {
+    mark: re.compile(rf"^pytestmark = (?:\[[^\]]*)?pytest\.mark\.{mark}\b", re.MULTILINE)
+    for mark in ("torch", "long")
+}
 
 Shard = Callable[..., "DTensor"]
 Capture = Callable[..., "dict[str, Measurement]"]
@@ -76,11 +80,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Ignore files whose tests are all deselected: collecting them imports torch, which takes seconds."""
     if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
         return None
-    if deselects_torch(config):
-        return bool(MARKED_TORCH.search(collection_path.read_text())) or None
-    if config.option.markexpr.startswith("long"):
-        return "pytest.mark.long" not in collection_path.read_text() or None
-    return None
+    text, selected = collection_path.read_text(), config.option.markexpr
+    if selected.startswith("long"):
+        return "pytest.mark.long" not in text or None
+    return any(f"not {mark}" in selected and MARKED[mark].search(text) for mark in MARKED) or None
 
 
 @pytest.hookimpl(trylast=True)  # after deselection
