@@ -68,11 +68,12 @@ def test_json_lists_each_failure(pytester: pytest.Pytester, flags: tuple[str, ..
     assert properties["dtdispatch.outcome"] == "nothing was measured; 5 tests failed"
 
 
+@pytest.mark.torch
 def test_passing_run_lists_none(pytester: pytest.Pytester) -> None:
+    from tests.plugin_runs import run
+
     source = "def test_count(dtdispatch): dtdispatch.steps(lambda: None)"
     pytester.makepyfile(source)
-    result = pytester.runpytest_subprocess(
-        "--dtdispatch", "--dtdispatch-export=json:-", "--dtdispatch-max=misses=0"
-    )
+    result = run(pytester, "--dtdispatch", "--dtdispatch-export=json:-", "--dtdispatch-max=misses=0")
     data = json.loads(result.outlines[-1])
     assert (result.ret, data["outcome"], data["failed_tests"]) == (0, "passed", [])
