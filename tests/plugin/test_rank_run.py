@@ -207,12 +207,36 @@ def test_suite_rows_are_equal_for_every_launcher(tmp_path: Path) -> None:
     assert of_two == of_one_machine
 
 
+COVERAGE = """
+class Coverage:
+    @classmethod
+    def current(cls):
+        return cls()
+
+    def get_option(self, name):
+        return {"run:data_file": ".coverage"}[name]
+"""
+OWN_COVERAGE = """
+def test_file():
+    assert os.environ["COVERAGE_FILE"] == os.path.abspath(f".coverage.rank{RANK}")
+"""
+
+
 def test_ranks_compute_equal_results_and_save_every_sample(tmp_path: Path) -> None:
     """All checks share one run, because importing torch on each rank takes most of the time."""
     # The test that leaves a pending collective runs last: gloo may end the process when it times out.
-    files = {"good": GOOD, "same": COLLECTIVES, "rpc": RPC, "nccl": NEEDS_NCCL, "unfinished": LATE}
+    files = {
+        "coverage": OWN_COVERAGE,
+        "good": GOOD,
+        "same": COLLECTIVES,
+        "rpc": RPC,
+        "nccl": NEEDS_NCCL,
+        "unfinished": LATE,
+    }
     for name, source in files.items():
         (tmp_path / f"test_{name}.py").write_text(IMPORTS + source)
+    (tmp_path / "coverage.py").write_text(COVERAGE)
+    (tmp_path / "conftest.py").write_text("import coverage")
     saved = ("--benchmark-autosave", "--benchmark-json=rows.json")
     written = ("--dtdispatch-export=csv:rows.csv", "--junitxml=junit.xml")
     flags = ("--dtdispatch-rounds=1", "-odtdispatch_rank_stat=max", "-rsp", "-v")
@@ -221,6 +245,9 @@ def test_ranks_compute_equal_results_and_save_every_sample(tmp_path: Path) -> No
     assert len(re.findall(r"^PASSED test_same\.py::", run.text, re.MULTILINE)) == 2
     # RPC starts and stops several times with a group.
     assert len(re.findall(r"^PASSED test_rpc\.py::", run.text, re.MULTILINE)) == 3
+    # Each rank has its own file of coverage.
+    assert "PASSED test_coverage.py::test_file" in run.text
+    assert "run coverage combine, then report" in run.text
     # A group is destroyed while its collective is pending: up to torch 2.7 the program hung.
     assert "PASSED test_unfinished.py::test_late" in run.text
     if torch.cuda.device_count() < 2:
@@ -228,7 +255,7 @@ def test_ranks_compute_equal_results_and_save_every_sample(tmp_path: Path) -> No
     # Only the first rank writes files.
     assert "2 ranks on 1 machine" in run.text
     assert len(list((tmp_path / ".benchmarks").rglob("*.json"))) == 1
-    assert 'tests="8"' in (tmp_path / "junit.xml").read_text()
+    assert 'tests="9"' in (tmp_path / "junit.xml").read_text()
     content = json.loads((tmp_path / "rows.json").read_text())
     machine = content["machine_info"]["dtdispatch"]
     assert (machine["ranks"], machine["rank_stat"], machine["backend"]) == (2, "max", "gloo")
@@ -321,24 +348,3 @@ def test_ranks_judge_own_counts_and_shuffle_equally(tmp_path: Path) -> None:
     for test, rank in (("unlike::train", 1), ("swallowed::moved", 0)):
         (row,) = (line for line in table.splitlines() if f"misses=0 on rank {rank} " in line)
         assert row.startswith(f"| `test_unlike.py::test_{test}` | regressed | test\\_unlike.py:")
-
-
-COVERAGE = """
-class Coverage:
-    @classmethod
-    def current(cls):
-        return cls()
-
-    def get_option(self, name):
-        return {"run:data_file": ".coverage"}[name]
-"""
-
-
-def test_each_rank_has_its_own_coverage_file(tmp_path: Path) -> None:
-    (tmp_path / "coverage.py").write_text(COVERAGE)
-    (tmp_path / "conftest.py").write_text("import coverage")
-    checks = "assert os.environ['COVERAGE_FILE'] == os.path.abspath(f'.coverage.rank{RANK}')"
-    (tmp_path / "test_it.py").write_text(f"{IMPORTS}\ndef test_file(): {checks}")
-    run = run_ranks(tmp_path, 2, launcher=by_pytest)
-    assert run.status == 0, run.text
-    assert "run coverage combine, then report" in run.text
