@@ -75,12 +75,11 @@ class Checkout:
 
 def module_files(modules: Mapping[str, ModuleType]) -> dict[str, str]:
     """Return the files of loaded modules; the ``__file__`` of a lazy module may be any value."""
+    files = {name: ask(vars, module, {}).get("__file__") for name, module in modules.items()}
     return {
         name: file
-        for name, each in modules.items()
-        if isinstance(file := ask(lambda module: vars(module)["__file__"], each, ""), str)
-        and Path(file).is_absolute()
-        and name != "__main__"
+        for name, file in files.items()
+        if isinstance(file, str) and Path(file).is_absolute() and name != "__main__"
     }
 
 

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from pytest_dtdispatch.ab.process import stopping_handled_by
@@ -22,12 +21,6 @@ from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import Document, Verbatim
 from pytest_dtdispatch.report.screen import say, show
 
-# Options that apply to one metric only, by field.
-METRIC_OF = {
-    "floor_hit": Metric.TIME,
-    "floor_miss": Metric.TIME,
-    "threshold": Metric.INSTRUCTIONS,
-}
 RULE_OPTIONS = ("control", "threshold", "floor_hit", "floor_miss")  # may be changed by --judge
 
 
@@ -110,13 +103,19 @@ FLAGS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
     ("--json", read_file, "FILE", "write every sample to FILE, after each process"),
     ("--judge", read_file, "FILE", "judge a file of --json again, without measuring"),
 )
-USAGE = """dtdispatch ab --base PYTHON --head PYTHON [OPTIONS] [-- PYTEST ARGUMENTS]
+
+
+def add_ab_parser(commands: Any) -> None:
+    """Add the subcommand."""
+    texts = {
+        "usage": """dtdispatch ab --base PYTHON --head PYTHON [OPTIONS] [-- PYTEST ARGUMENTS]
        dtdispatch ab --base-rev REV --head-rev REV [OPTIONS] [-- PYTEST ARGUMENTS]
        dtdispatch ab --python PYTHON --python PYTHON ... [OPTIONS] [-- PYTEST ARGUMENTS]
-       dtdispatch ab --judge FILE [OPTIONS]"""
-ABOUT = """Compare the dispatch cost of interpreters or commits. Each runs the tests in fresh processes,
-which take turns on this machine. PYTEST ARGUMENTS choose the tests: by default a part of the suite."""
-EXAMPLE = """example:
+       dtdispatch ab --judge FILE [OPTIONS]""",
+        "description": """\
+Compare the dispatch cost of interpreters or commits. Each runs the tests in fresh processes,
+which take turns on this machine. PYTEST ARGUMENTS choose the tests: by default a part of the suite.""",
+        "epilog": """example:
   dtdispatch ab --base-rev main --head-rev HEAD -- tests/test_model.py
 
 exit status:
@@ -126,12 +125,8 @@ exit status:
   3    inconclusive, or nothing compared
   4    contaminated: plain tensors changed too
   5    a process failed; its log is named
-  130  interrupted; what was measured is judged"""
-
-
-def add_ab_parser(commands: Any) -> None:
-    """Add the subcommand."""
-    texts = {"usage": USAGE, "description": ABOUT, "epilog": EXAMPLE}
+  130  interrupted; what was measured is judged""",
+    }
     meaning = "compare interpreters or commits, in fresh processes"
     parser = commands.add_parser("ab", help=meaning, argument_default=argparse.SUPPRESS, **texts)
     for flag, reader, metavar, meaning in FLAGS:
@@ -156,9 +151,15 @@ def run_ab(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     if arguments:
         typed["arguments"] = tuple(arguments)
     with stopping_handled_by(signal.default_int_handler):  # as Ctrl-C is
-        if path := typed.pop("judge", None):
+        path = typed.pop("judge", None)
+        if path:
             run = read_ab_run(path)
-            rule = _other_rule(run.request.rule, path, typed)
+            others = [name for name in typed if name not in RULE_OPTIONS]
+            if others:
+                flag = f"--{others[0].replace('_', '-')}" if others[0] != "arguments" else "--"
+                raise DtDispatchError(f"--judge {path}: nothing is measured: leave {flag} out")
+            _check_options(run.request.rule.metric, typed)
+            rule = replace(run.request.rule, **typed)
             run = replace(run, request=_labelled(replace(run.request, rule=rule), labels))
             measured = Measured(run, judge_pairs(run))
         else:
@@ -178,19 +179,11 @@ def run_ab(options: argparse.Namespace, arguments: Sequence[str]) -> int:
 
 
 def _labelled(request: Request, labels: Mapping[str, str]) -> Request:
-    if unknown := [side for side in labels if side not in request.sides]:
+    unknown = [side for side in labels if side not in request.sides]
+    if unknown:
         sides = f"{', '.join(request.sides)}{nearest(unknown[0], request.sides)}"
         raise DtDispatchError(f"--label {unknown[0]}: no side of this run; sides: {sides}")
     return replace(request, labels={**request.labels, **labels})
-
-
-def _other_rule(rule: Rule, path: Path, typed: dict[str, Any]) -> Rule:
-    others = [name for name in typed if name not in RULE_OPTIONS]
-    if others:
-        flag = f"--{others[0].replace('_', '-')}" if others[0] != "arguments" else "--"
-        raise DtDispatchError(f"--judge {path}: nothing is measured: leave {flag} out")
-    _check_options(rule.metric, typed)
-    return replace(rule, **typed)
 
 
 def _request(typed: dict[str, Any]) -> Request:
@@ -215,7 +208,8 @@ def _request(typed: dict[str, Any]) -> Request:
 def _interpreters(typed: dict[str, Any], revisions: Sequence[str]) -> tuple[str, ...]:
     """Return the interpreter of each side; commits may share one."""
     base, head = typed.get("base"), typed.get("head")
-    if pythons := typed.get("python"):
+    pythons = typed.get("python")
+    if pythons:
         if base or head or revisions:
             raise DtDispatchError("--python names every side: leave --base, --head and commits out")
         if len(pythons) < 2:
@@ -235,9 +229,15 @@ def _interpreters(typed: dict[str, Any], revisions: Sequence[str]) -> tuple[str,
 
 def _check_options(metric: Metric, typed: dict[str, Any]) -> None:
     """Raise an error for options that do not apply to a metric."""
+    metric_of = {
+        "floor_hit": Metric.TIME,
+        "floor_miss": Metric.TIME,
+        "threshold": Metric.INSTRUCTIONS,
+    }
     for name in typed:
-        if METRIC_OF.get(name, metric) != metric:
+        valid = metric_of.get(name, metric)
+        if valid != metric:
             flag = f"--{name.partition('_')[0]}"
-            raise DtDispatchError(f"{flag} is for --metric {METRIC_OF[name]}, and this compares {metric}")
+            raise DtDispatchError(f"{flag} is for --metric {valid}, and this compares {metric}")
     if metric == Metric.COUNTS and "control" in typed:
         raise DtDispatchError("--control is for --metric time and instructions: counts are exact")

@@ -116,7 +116,8 @@ def probe(arm: Arm, workspace: Path) -> Probed:
     except (StopIteration, ValueError, TypeError):
         how = lines[-1][:MAX_LINE_LENGTH] if lines else f"exit status {status} without output"
         raise DtDispatchError(f"{arm}: is not a working Python interpreter: {how}") from None
-    if versions.plugin != (ours := version("pytest-dtdispatch")):
+    ours = version("pytest-dtdispatch")
+    if versions.plugin != ours:
         found = f"pytest-dtdispatch {versions.plugin}" if versions.plugin else "no pytest-dtdispatch"
         remedy = f"pip install pytest-dtdispatch=={ours}"
         raise DtDispatchError(

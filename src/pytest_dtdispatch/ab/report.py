@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from pytest_dtdispatch.ab.rule import OTHER_BUILD, RUN_AGAIN, Comparison, Metric, percent
+from pytest_dtdispatch.ab.rule import OTHER_BUILD, RUN_AGAIN, Metric, percent
 from pytest_dtdispatch.ab.run import CHANGED, Pair, PairResult, Results, Run, each_verdict
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
@@ -70,12 +70,18 @@ def run_document(run: Run, found: Results) -> Document:
     metric = run.request.rule.metric
     blocks: list[Block] = [*_side_lines(run)]
     legend = [paragraph(LEGENDS[metric], indent=1)]
+    # Rows that passed are not listed for counts, or for several interpreters.
+    lists_all = metric != Metric.COUNTS and len(run.sides) == 2
+    first = "count" if metric == Metric.COUNTS else "state"
+    optional = ("base", "head", "p", "interval") if metric == Metric.TIME else ("interval",)
     for pair, compared in found.items():
         if len(found) > 1:
             blocks.append(one_line(Span(f"{pair[1]} against {pair[0]}:", Tone.STRONG)))
-        table = _table(run, pair, compared.verdicts)
-        if table.groups:
-            blocks += [table, *legend]
+        listed = (one for one in compared.verdicts if lists_all or one.verdict is not Verdict.PASSED)
+        lines = grouped((one.row.test, _line(run, pair, one, first)) for one in listed)
+        if lines:
+            groups = [Group(test, of_test) for test, of_test in lines.items()]
+            blocks += [Table(groups, "row", "verdict", optional), *legend]
             legend = []  # printed once
         blocks += _lines_below(run, pair, compared)
     if len(found) > 1:
@@ -84,9 +90,24 @@ def run_document(run: Run, found: Results) -> Document:
 
 
 def _lines_below(run: Run, pair: Pair, compared: PairResult) -> Iterator[Paragraph]:
+    """Describe the processes of two sides, the shift of plain tensors, and the numbers of verdicts."""
+    rule = run.request.rule
     if compared.comparison:
-        yield one_line(_processes_text(run, pair, compared.comparison))
-    noun = "number" if run.request.rule.metric == Metric.COUNTS else "row"
+        control, is_time = compared.comparison.control, rule.metric == Metric.TIME
+        samples = [one for side in pair for one in run.samples(side)[: compared.comparison.pairs]]
+        noun = "processes" if is_time else "samples"
+        text = f"{len(samples)} {noun} in {sum(one.seconds for one in samples):.0f} s"
+        if rule.metric == Metric.COUNTS:
+            text += "; exact: any difference is one"
+        if rule.metric == Metric.INSTRUCTIONS:
+            text += f"; threshold {100 * rule.threshold:g} %"
+        if control is not None and rule.metric != Metric.COUNTS:
+            text += f"; plain tensors shifted by {percent(control):+.{1 if is_time else 2}f} %"
+            if compared.comparison.is_contaminated:
+                reason = RUN_AGAIN if is_time else OTHER_BUILD
+                text += f", past {100 * rule.control:g} %: contaminated; {reason}"
+        yield one_line(text)
+    noun = "number" if rule.metric == Metric.COUNTS else "row"
     if compared.verdicts:
         yield one_line(f"{plural(len(compared.verdicts), noun)}: ", *verdict_counts(compared.verdicts))
     else:
@@ -113,18 +134,6 @@ def _first_regressed(run: Run, found: Results) -> Paragraph:
             side = f"{head}: {python}, torch {run.sides[head].torch}"
             return one_line(Span(f"first regressed: {side}: {plural(regressed, 'row')}", Tone.BAD))
     return one_line("first regressed: none")
-
-
-def _table(run: Run, pair: Pair, verdicts: Sequence[RowVerdict]) -> Table:
-    """Return the table of a pair; for counts, or several interpreters, without rows that passed."""
-    metric = run.request.rule.metric
-    first = "count" if metric == Metric.COUNTS else "state"
-    lists_all = metric != Metric.COUNTS and len(run.sides) == 2
-    listed = [one for one in verdicts if lists_all or one.verdict is not Verdict.PASSED]
-    lines = grouped((one.row.test, _line(run, pair, one, first)) for one in listed)
-    groups = [Group(test, of_test) for test, of_test in lines.items()]
-    optional = ("base", "head", "p", "interval") if metric == Metric.TIME else ("interval",)
-    return Table(groups, "row", "verdict", optional)
 
 
 def _line(run: Run, pair: Pair, one: RowVerdict, first: str) -> Line:
@@ -293,21 +302,3 @@ def _functions(base: Iterable[str], head: Iterable[str]) -> list[str]:
     most = sorted(grown, key=lambda name: abs(grown[name]), reverse=True)[:3]
     noise = 0.05 * max(map(abs, grown.values()), default=0)
     return [f"{name}: {grown[name]:+,.0f} instructions" for name in most if abs(grown[name]) > noise]
-
-
-def _processes_text(run: Run, pair: Pair, found: Comparison) -> str:
-    """Describe the processes of two sides, their duration, and the shift of plain tensors."""
-    rule = run.request.rule
-    is_time = rule.metric == Metric.TIME
-    seconds = [one.seconds for side in pair for one in run.samples(side)[: found.pairs]]
-    text = f"{len(seconds)} {'processes' if is_time else 'samples'} in {sum(seconds):.0f} s"
-    if rule.metric == Metric.COUNTS:
-        return f"{text}; exact: any difference is one"
-    if not is_time:
-        text += f"; threshold {100 * rule.threshold:g} %"
-    if found.control is None:
-        return text
-    text += f"; plain tensors shifted by {percent(found.control):+.{1 if is_time else 2}f} %"
-    if found.is_contaminated:
-        text += f", past {100 * rule.control:g} %: contaminated; {RUN_AGAIN if is_time else OTHER_BUILD}"
-    return text

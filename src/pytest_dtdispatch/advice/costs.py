@@ -20,7 +20,7 @@ from pytest_dtdispatch.advice.model import (
 )
 from pytest_dtdispatch.core.events import FOREACH, REDISTRIBUTION, Cell, Part, Phase, ns_by_part
 from pytest_dtdispatch.core.text import INDEX, first_of, grouped, plural
-from pytest_dtdispatch.steps.events import Miss, OpCalls, Remedy, Wrapping
+from pytest_dtdispatch.steps.events import Miss, Remedy, Wrapping
 from pytest_dtdispatch.steps.model import StepCounts
 
 LOCAL_RATIO = 5  # minimum ratio of dispatch to local ops: it is 6 to 10 for a small shard
@@ -28,9 +28,6 @@ LOCAL_RATIO = 5  # minimum ratio of dispatch to local ops: it is 6 to 10 for a s
 # much as one to three ops. With two ops, the predicted saving was 0.6 and 1.5 times the actual saving of two
 # models.
 CONVERTING_OPS = 6 * 2
-
-# Ops that only return another reference to a tensor.
-ALIASES = {"detach.default", "alias.default"}
 
 
 def slow_optimizer(observed: Observed) -> Iterator[Finding]:
@@ -119,8 +116,11 @@ def elementwise_modules(observed: Observed) -> Iterator[Finding]:
     for cell in observed.cells:
         if cell.place and cell.place.module:
             of_module[INDEX.sub("*", cell.place.module)].append(cell)
-    mixing = {
-        INDEX.sub("*", each.place.module) for each in observed.ops if each.place and not _is_local(each)
+    aliasing = {"detach.default", "alias.default"}  # these only return another reference to a tensor
+    mixing = {  # modules with ops that need more than the elements that this rank has
+        INDEX.sub("*", each.place.module)
+        for each in observed.ops
+        if each.place and not (each.is_pointwise or each.op in aliasing)
     }
     for module, cells in of_module.items():
         ns = ns_by_part(cells)
@@ -138,11 +138,6 @@ def elementwise_modules(observed: Observed) -> Iterator[Finding]:
             change = "run the module on local tensors, by local_map"
             saved_ns = ns[Part.DISPATCH] * left / calls  # plain tensors have autograd nodes too
             yield Finding(dispatched, seen, change, left, "op", ns=saved_ns)
-
-
-def _is_local(calls: OpCalls) -> bool:
-    """Return whether an op needs only the elements that this rank has."""
-    return calls.is_pointwise or calls.op in ALIASES
 
 
 def _needs_others(cell: Cell) -> bool:

@@ -96,8 +96,7 @@ def repeated_gathers(observed: Observed) -> Iterator[Finding]:
     each = (
         [one for one in gathers if one.fsdp_group == group]
         for group in sorted(again)
-        if observed.groups[group].parent in gathered and _is_called_inside(observed, group)
-        if _is_like_parent(observed, group)
+        if observed.groups[group].parent in gathered and _can_leave(observed, group)
     )
     for groups in layered(each, attrgetter("bytes")):
         every, numbers = [*chain(*groups)], {one.fsdp_group for one in chain(*groups)}
@@ -118,19 +117,17 @@ def repeated_gathers(observed: Observed) -> Iterator[Finding]:
         )
 
 
-def _is_called_inside(observed: Observed, group: int) -> bool:
-    """Return whether a module around that of a group calls it; without a group of that, by their names."""
-    own = observed.groups[group]
-    lines = (one.place for one in observed.every(Collective) if one.fsdp_group == group)
-    is_named = all(line is not None and line.module == own.module for line in lines)
-    return not own.is_root and bool(own.parent or is_named)
+def _can_leave(observed: Observed, group: int) -> bool:
+    """Return whether the group of the module around a group can have its parameters.
 
-
-def _is_like_parent(observed: Observed, group: int) -> bool:
-    """Return whether the group of the module around a group can have its parameters, or there is none yet."""
+    That module must call it; if it has no group yet, names of modules decide.
+    """
     own = observed.groups[group]
     parent = observed.groups.get(own.parent, own)
-    return not own.casts and (own.layout, own.is_frozen) == (parent.layout, parent.is_frozen)
+    lines = (one.place for one in observed.every(Collective) if one.fsdp_group == group)
+    is_named = all(line is not None and line.module == own.module for line in lines)
+    is_inside = not own.is_root and bool(own.parent or is_named)
+    return is_inside and not own.casts and (own.layout, own.is_frozen) == (parent.layout, parent.is_frozen)
 
 
 def gathered_again(observed: Observed) -> Iterator[Finding]:

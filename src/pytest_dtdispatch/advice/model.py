@@ -100,26 +100,6 @@ class Cost(TextEnum):
     MISS = "misses"
 
 
-class Shares:
-    """Time of cells, and number of events, at each line.
-
-    Attributes:
-        ns: nanoseconds of cells by cost and line.
-        events: number of events by cost and line, and by cost.
-    """
-
-    def __init__(self, cells: Iterable[Cell], events: Iterable[StepEvent]) -> None:
-        self.ns, self.events = defaultdict[Hashable, float](float), Counter[Hashable]()
-        for cell in cells:
-            cost = _cost_of_cell(cell)
-            if cost:
-                self.ns[cost, line_of(cell.place)] += cell.ns
-        for event in events:
-            line = line_of(event.place)
-            for cost in costs_of(event):
-                self.events.update(((cost, line), cost))
-
-
 @dataclass(frozen=True)
 class Observed:
     """Input of the rules.
@@ -199,9 +179,23 @@ class Observed:
         return [event for event in self.last(kind) if key(event) in shared]
 
     @cached_property
-    def shares(self) -> Shares:
-        """Time and number of all events at each line."""
-        return Shares(self.cells, chain(*self._by_kind.values(), self.ops))
+    def _spent_ns(self) -> dict[Hashable, float]:
+        """Nanoseconds of cells by cost and line."""
+        spent_ns = defaultdict[Hashable, float](float)
+        for cell in self.cells:
+            cost = _cost_of_cell(cell)
+            if cost:
+                spent_ns[cost, line_of(cell.place)] += cell.ns
+        return spent_ns
+
+    @cached_property
+    def _counts(self) -> Counter[Hashable]:
+        """Number of events by cost and line, and by cost."""
+        counts = Counter[Hashable]()
+        for event in chain(*self._by_kind.values(), self.ops):
+            for cost in costs_of(event):
+                counts.update(((cost, line_of(event.place)), cost))
+        return counts
 
     @cached_property
     def _by_node(self) -> dict[int | None, list[StepEvent]]:
@@ -222,13 +216,14 @@ class Observed:
 
     def ns_of(self, events: Iterable[StepEvent]) -> float:
         """Return the cost of events in nanoseconds: their shares of the cells at their lines."""
-        spent, counts, total = self.shares.ns, self.shares.events, 0.0
+        total = 0.0
         for event in events if self.cells else ():
             line = line_of(event.place)
             for cost in costs_of(event):
                 # Cells without a line belong to steps that differ from traced ones.
-                total += spent.get((cost, None), 0.0) / counts[cost]
-                total += spent.get((cost, line), 0.0) / counts[cost, line] if line else 0.0
+                total += self._spent_ns.get((cost, None), 0.0) / self._counts[cost]
+                if line:
+                    total += self._spent_ns.get((cost, line), 0.0) / self._counts[cost, line]
         return total
 
     def saving(

@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from pytest_dtdispatch.budget.collector import CollectorPauses
 from pytest_dtdispatch.budget.data import budgets_data
-from pytest_dtdispatch.budget.model import Budget, CostShare, fold_shares
+from pytest_dtdispatch.budget.model import Budget, fold_shares
 from pytest_dtdispatch.core.events import FSDP, REDISTRIBUTION, Part
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import UNITS, plural, short, shorten_path
@@ -127,7 +127,13 @@ def _breakdowns(budget: Budget, view: View) -> Iterator[Table]:
                 f"{share.calls:,.0f}" if share.calls >= 1 else f"{share.calls:.2g}" if share.calls else "-"
             )
             cells = {**_cost_cells(share.ns, budget), Column("calls"): calls}
-            lines.append(Line(shorten_path(share.name) or nameless, cells, _mostly_text(share)))
+            # All parts of redistributions count as one, as do those of FSDP2.
+            sums: Counter[str] = Counter()
+            for part, ns in share.parts.items():
+                sums[_family(part)] += round(ns)
+            largest = [(part, ns) for part, ns in sums.most_common(2) if ns >= 0.2 * share.ns > 0]
+            mostly = ", ".join(f"{part} {ns / share.ns:.0%}" for part, ns in largest)
+            lines.append(Line(shorten_path(share.name) or nameless, cells, mostly))
         if rest:
             cells = {**_cost_cells(sum(share.ns for share in rest), budget), Column("calls"): "-"}
             lines.append(Line(f"{len(rest)} more", cells))
@@ -294,15 +300,6 @@ def us(ns: float) -> str:
 
 def _percent(ns: float, budget: Budget) -> str:
     return f"{ns / budget.measured_ns:.1%}" if budget.measured_ns else "-"
-
-
-def _mostly_text(share: CostShare) -> str:
-    """Name the two largest parts; all parts of redistributions count as one, as do those of FSDP2."""
-    sums: Counter[str] = Counter()
-    for part, ns in share.parts.items():
-        sums[_family(part)] += round(ns)
-    largest = [(part, ns) for part, ns in sums.most_common(2) if ns >= 0.2 * share.ns > 0]
-    return ", ".join(f"{part} {ns / share.ns:.0%}" for part, ns in largest)
 
 
 def _family(part: str) -> str:

@@ -15,7 +15,6 @@ from pytest_dtdispatch.report.document import KINDS, Paragraph, plain
 from pytest_dtdispatch.report.run import ReportedRun
 
 FORMAT, VERSION = "pytest-dtdispatch results", 5
-DIGITS = 6  # significant digits of a float: no time is measured more precisely
 
 
 def run_text(run: ReportedRun) -> tuple[str, int]:
@@ -82,12 +81,15 @@ def _row(test: str, row: Measurement) -> dict[str, Any]:
 
 
 def _compact(value: Any) -> Any:
-    """Round floats to six significant digits or to integers; replace infinity and NaN by None."""
+    """Round floats to six significant digits or to integers; replace infinity and NaN by None.
+
+    No time is measured more precisely.
+    """
     if isinstance(value, float):
         if not math.isfinite(value):
             return None
-        rounded = float(f"{value:.{DIGITS}g}") if abs(value) < 10**DIGITS else value
-        return round(rounded) if rounded.is_integer() or abs(value) >= 10**DIGITS else rounded
+        rounded = float(f"{value:.6g}") if abs(value) < 1e6 else value
+        return round(rounded) if rounded.is_integer() or abs(value) >= 1e6 else rounded
     if isinstance(value, Mapping):
         return {str(name): _compact(each) for name, each in value.items()}
     if isinstance(value, Enum):

@@ -48,11 +48,11 @@ TONES = {
 ORDER = tuple(Verdict)
 MAX_ROWS = 20  # rows that did not pass
 MAX_NAME = 300  # characters of the name of a row
-VERBOSE = View(verbose=True)
 
 
-def judgement_document(judgement: Judgement, view: View = VERBOSE) -> Document:
+def judgement_document(judgement: Judgement, view: View | None = None) -> Document:
     """Render the judgement of a gate: rows with their remedies, and the drift of rows that passed."""
+    view = view or View(verbose=True)
     word, tone = ("failed", Tone.BAD) if judgement.has_failed else ("passed", Tone.GOOD)
     numbers = plain(verdict_counts(judgement.verdicts)) or "no row to judge"
     if judgement.excluded:
@@ -76,7 +76,13 @@ def judgement_document(judgement: Judgement, view: View = VERBOSE) -> Document:
         ]
     if len(rest) > len(listed):
         blocks.append(_detail(f"and {len(rest) - len(listed):,} more; -v lists them"))
-    blocks += _new_rows([row for row in others if row.verdict is Verdict.NEW])
+    new = [row for row in others if row.verdict is Verdict.NEW]
+    blocks += [_row_title(row, f"{row_text(row)}: {row.criterion}") for row in new[:10]]
+    if len(new) > 10:
+        more = f"and {len(new) - 10:,} more new rows; --dtdispatch-export csv:FILE writes all"
+        blocks.append(one_line(more, indent=1))
+    if new:
+        blocks.append(_detail(new[0].remedy, indent=2))
     blocks += drift_lines(judgement.verdicts, judgement.since)
     blocks += map(_detail, judgement.remarks)
     if not judgement.has_compared and any(row.change or row.criterion for row in judgement.verdicts):
@@ -261,17 +267,6 @@ def _figures_text(row: RowVerdict) -> str:
     if isinstance(row.change, TimeChange):
         text += f", median {row.change.median_percent:+.1f} % (least of {row.change.samples} samples)"
     return text
-
-
-def _new_rows(rows: Sequence[RowVerdict]) -> Iterator[Paragraph]:
-    """Render up to ten rows that the file lacks, and their remedy."""
-    for row in rows[:10]:
-        yield _row_title(row, f"{row_text(row)}: {row.criterion}")
-    if len(rows) > 10:
-        rest = f"and {len(rows) - 10:,} more new rows; --dtdispatch-export csv:FILE writes all"
-        yield one_line(rest, indent=1)
-    if rows:
-        yield _detail(rows[0].remedy, indent=2)
 
 
 def comparison_document(compared: Sequence[RowVerdict], view: View, proofs: Iterable[Paragraph]) -> Document:

@@ -74,8 +74,16 @@ def html_page(run: ReportedRun) -> str:
     longest_miss = max((each.get("miss", 0.0) for each in figures), default=0.0)
     longest = {"hit": longest_hit, "miss": longest_miss}
     rows = _page_rows(run, longest)
+    row_count, tests = sum(1 for _ in run.rows()), sum(map(bool, run.rows_by_test().values()))
+    measured = f"{plural(row_count, 'row')} in {plural(tests, 'test')}, " if row_count else ""
+    where = f" from {run.where}" if run.where else ""
+    cpu, torch, device, python = map(run.environment.get, ("CPU", "torch version", "device", "Python"))
+    machine = (cpu, torch and f"torch {torch}", device, python)
     page: str = _template().render(
-        about=_about(run),
+        about=[
+            f"{measured}taken {run.taken or 'at an unknown time'}{where}",
+            ", ".join(filter(None, machine)),
+        ],
         sections=[section for section in _sections(run) if section["blocks"] or "tone" in section],
         rows=rows,
         marks=Counter(mark for row in rows.values() for mark in row["marks"]),
@@ -114,15 +122,6 @@ def _template() -> Any:
 
 def _own_file(name: str) -> str:
     return resources.files("pytest_dtdispatch.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _about(run: ReportedRun) -> Iterator[str]:
-    rows, tests = sum(1 for _ in run.rows()), sum(map(bool, run.rows_by_test().values()))
-    where = f" from {run.where}" if run.where else ""
-    measured = f"{plural(rows, 'row')} in {plural(tests, 'test')}, " if rows else ""
-    yield f"{measured}taken {run.taken or 'at an unknown time'}{where}"
-    cpu, torch, device, python = map(run.environment.get, ("CPU", "torch version", "device", "Python"))
-    yield ", ".join(filter(None, (cpu, torch and f"torch {torch}", device, python)))
 
 
 def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:

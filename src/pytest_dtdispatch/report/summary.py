@@ -167,21 +167,19 @@ def _error(properties: Mapping[str, str], message: str) -> str:
 
 
 def _row_error(row: RowVerdict, locations: Mapping[str, tuple[str, int]]) -> str:
-    """Format the error command of a row."""
-    causes = filter(None, map(_location, row.lines))
-    location = next(causes, locations.get(row_key(row.row.test)))
+    """Format the error command of a row, at the first of its lines that is in the repository."""
+    location = locations.get(row_key(row.row.test))
+    root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
+    for line in row.lines:
+        file, _, number = line.rpartition(":")
+        path = Path.cwd() / file
+        if path.is_relative_to(root) and path.is_file() and number.isdigit():
+            location = path.relative_to(root).as_posix(), int(number)
+            break
     at = {"file": location[0], "line": str(location[1])} if location else {}
     details = "; ".join(filter(None, (row.criterion, change_text(row), row.remedy)))
     message = ": ".join(filter(None, (row_text(row), details)))
     return _error({**at, "title": f"dtdispatch: {row.verdict}"}, message)
-
-
-def _location(line: str) -> tuple[str, int] | None:
-    """Return the file in the repository and the number of a source line; None if it is elsewhere."""
-    file, _, number = line.rpartition(":")
-    path, root = Path.cwd() / file, Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
-    is_inside = path.is_relative_to(root) and path.is_file() and number.isdigit()
-    return (path.relative_to(root).as_posix(), int(number)) if is_inside else None
 
 
 def _data(text: str) -> str:

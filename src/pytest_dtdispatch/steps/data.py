@@ -15,7 +15,6 @@ from pytest_dtdispatch.steps.model import Steps, state_of
 
 # Fields that are no part of a cause.
 NUMBERING = ("place", "call", "tensor_number", "result_number", "memory_number")
-SIZES = ("tensor", "bytes")  # fields that entries do not merge, as each shows one value
 
 
 def steps_data(counted: Sequence[Steps]) -> list[dict[str, Any]]:
@@ -26,9 +25,9 @@ def steps_data(counted: Sequence[Steps]) -> list[dict[str, Any]]:
             "steps": len(one.steps),
             "state": state_of(one).text,
             "counts": {
-                name: [*map(kind.number, one.steps)]
+                kind.limit or kind.title: [*map(kind.number, one.steps)]
                 for kind in one.kinds
-                if (name := kind.limit or kind.title)
+                if kind.limit or kind.title
             },
             "cache_growth": one.cache_growth,
             "events": _events(one),
@@ -50,7 +49,7 @@ def _events(counted: Steps) -> list[dict[str, Any]]:
         for event in step.events:
             at = replace(event.place or CodePlace(), module="")
             causes = (getattr(event, name) for name in event.common if name not in NUMBERING)
-            sizes = (getattr(event, name, None) for name in SIZES)
+            sizes = (getattr(event, name, None) for name in ("tensor", "bytes"))  # each entry shows one value
             same[(type(event), at, *causes, *sizes)].append((number, event))
     merged = []
     for of_cause in same.values():

@@ -72,7 +72,8 @@ def shape_of(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    if (tensor := tensor_traits(value)) is not None:
+    tensor = tensor_traits(value)
+    if tensor is not None:
         mesh = mesh_among([value])
         at = "" if mesh is None else f"@{mesh_device_text(mesh.shape, mesh.device_type)}"
         return f"{tensor_text(tensor)}{at}"
@@ -89,7 +90,8 @@ def _text(value: Any) -> str:
 
 
 def _step_title(number: int, name: str, is_warm: bool) -> str:
-    return f"{number}{'' if name == 'step' else f' of {name}'}{' (warm-up)' * is_warm}"
+    title = f"{number}" if name == "step" else f"{number} of {name}"
+    return f"{title} (warm-up)" if is_warm else title
 
 
 def run_counted(target: Callable[..., object], path: Path, *args: Any, **kwargs: Any) -> None:

@@ -14,7 +14,6 @@ from pytest_dtdispatch.steps.events import Remedy
 from pytest_dtdispatch.torchapi.ops import arguments_of, leaves_of, op_name
 from pytest_dtdispatch.torchapi.tensors import mesh_among, stride_of, tensor_traits
 
-MAX_SHOWN = 3
 # Maximum of stored calls, for endless loops: of an op in a thread, and at one position in the step.
 MAX_CALLS, MAX_AT_POSITION = 4096, 32
 
@@ -50,9 +49,6 @@ Traits = Mapping[Trait, str]
 _Call = tuple[tuple[Trait, str], ...]
 T = TypeVar("T")
 IDENTITY = "identity"
-# Implied by other traits, or not part of some cache keys: reported only if no other trait differs.
-WEAK = ("stride", "value", IDENTITY)
-REMEDIES = {"shape": Remedy.SHAPE, "length": Remedy.LENGTH, "value": Remedy.NUMBER}
 
 
 class Called(NamedTuple):
@@ -141,8 +137,9 @@ class Seen:
         op, traits, at, _ = called
         earlier = self._clears.get((at.thread, op))
         if not earlier:
-            elsewhere = bool(at.thread) or any(other == op for _, other in self._clears)
-            return Reason(f"first call of this op{' in this thread; caches are per thread' * elsewhere}")
+            elsewhere = at.thread or any(other == op for _, other in self._clears)
+            where = " in this thread; caches are per thread" if elsewhere else ""
+            return Reason(f"first call of this op{where}")
         before = earlier.get(tuple(traits.items()))
         if before is not None and before < at.clears:
             return Reason("the caches were cleared since its last call", remedy=Remedy.CLEARED)
@@ -194,16 +191,18 @@ def _differences(traits: Traits, other: Traits) -> tuple[list[Reason], list[Reas
             continue
         values = f"{value}, {'were' if kind.endswith('s') else 'was'} {before}"
         subject = f"another mesh: {kind}" if of == ["mesh"] else f"{kind} of {_joined(of, ' and ')}"
-        remedy = Remedy.NONE if of == ["mesh"] else REMEDIES.get(kind, Remedy.NONE)
+        remedies = {"shape": Remedy.SHAPE, "length": Remedy.LENGTH, "value": Remedy.NUMBER}
+        remedy = Remedy.NONE if of == ["mesh"] else remedies.get(kind, Remedy.NONE)
         text = f"{subject} {values}"
         # Lists of ranks are names: they are never merged into ranges.
         cause = text if kind == "ranks" else subject
         reason = Reason(text, cause, remedy, tuple(of), (value, before))
-        (weak if kind in WEAK else strong).append(reason)
+        # These are implied by other traits, or not part of some cache keys.
+        (weak if kind in ("stride", "value") else strong).append(reason)
     return [Reason(text, text) for text in texts], strong, weak
 
 
 def _joined(texts: Sequence[str], joint: str) -> str:
-    if len(texts) > MAX_SHOWN:
-        return f"{', '.join(texts[:MAX_SHOWN])} and {len(texts) - MAX_SHOWN} more"
+    if len(texts) > 3:
+        return f"{', '.join(texts[:3])} and {len(texts) - 3} more"
     return joint.join(texts)

@@ -33,7 +33,7 @@ from pytest_dtdispatch.steps.events import (
 )
 from pytest_dtdispatch.torchapi.autograd import is_in_backward, number_of, origins_of_logits
 from pytest_dtdispatch.torchapi.collectives import reduction_of
-from pytest_dtdispatch.torchapi.flow import Converted, DataFlow, Memory, Move, Use
+from pytest_dtdispatch.torchapi.flow import Converted, DataFlow, Move, Use
 from pytest_dtdispatch.torchapi.fsdp import describe_groups, how_reduced, shards_of
 from pytest_dtdispatch.torchapi.mesh_dims import MESH_DIMS, group_among
 from pytest_dtdispatch.torchapi.observe import Conversion, Converter, fsdp_group_type, program_frame
@@ -210,6 +210,9 @@ class TransferRecorder:
         is_merged = {one.kind for one in ran} == {"all_reduce"} and len({*moved.source} - {"R"}) == 1
         earlier = [self._moves[position] for position in move.earlier]
         is_undone = all((one.source, one.target) == (moved.target, moved.source) for one in earlier)
+        optimizer = running_instance(sys._getframe(), Optimizer) if self._running.implied_by else None
+        groups = [] if optimizer is None else optimizer.param_groups
+        gradients = (each.grad for group in groups for each in group["params"] if each.grad is not None)
         moved = replace(
             moved,
             **self._proof(self._running.redistributed),
@@ -222,7 +225,7 @@ class TransferRecorder:
             mesh=self._mesh_number(spec.mesh),
             is_even=is_even(spec),
             mergeable=len(ran) - 1 if is_merged and merges_dimensions() and spec.mesh.mesh_dim_names else 0,
-            is_gradient=bool(self._running.implied_by) and self._is_gradient(local),
+            is_gradient=memory_address(local) in map(memory_address, gradients),
             is_parameter=isinstance(self._running.redistributed, torch.nn.Parameter),
             is_lasting=is_lasting,
             free_dims=free_dims(self._running.schema, spec) if moved.operands == 1 else (),
@@ -234,13 +237,6 @@ class TransferRecorder:
 
     def _mesh_number(self, mesh: Any) -> int:
         return self._meshes.setdefault(mesh, len(self._meshes) + 1)
-
-    def _is_gradient(self, local: Any) -> bool:
-        """Return whether a local tensor is that of a gradient of the running optimizer."""
-        optimizer = running_instance(sys._getframe(1), Optimizer)
-        groups = [] if optimizer is None else optimizer.param_groups
-        gradients = (each.grad for group in groups for each in group["params"] if each.grad is not None)
-        return memory_address(local) in map(memory_address, gradients)
 
     def begin_step(self) -> None:
         """Forget the last step."""
@@ -282,10 +278,12 @@ class TransferRecorder:
                     other_uses=use.others,
                 )
             elif isinstance(use, Converted):
+                gradient = getattr(use.parameter(), "grad", None)
+                memories = [use.source] if gradient is None else [use.source, self.flow.of(gradient)]
                 yield replace(
                     event,
                     input=0 if event.input in refused else event.input,
-                    plain_uses=use.source.plain_uses + use.source.is_listed + self._uses_of_gradient(use),
+                    plain_uses=sum(memory.plain_uses + memory.is_listed for memory in memories),
                     own_conversions=use.source.own_conversions,
                     is_result_unique=use.is_result_unique,
                 )
@@ -307,12 +305,6 @@ class TransferRecorder:
             if len(positional[module]) > 1 or loads > len(conversions):
                 yield conversions
 
-    def _uses_of_gradient(self, converted: Converted) -> int:
-        """Return the number of uses of the gradient of a converted parameter as a plain tensor."""
-        gradient = getattr(converted.parameter(), "grad", None)
-        of_gradient = self.flow.of(gradient) if gradient is not None else Memory()
-        return of_gradient.plain_uses + of_gradient.is_listed
-
     def groups(self) -> tuple[FsdpGroup, ...]:
         """Describe the groups of FSDP2 that were gathered or reduced."""
         return describe_groups(dict(self._fsdp_groups.items()))
@@ -324,18 +316,6 @@ class TransferRecorder:
             self._optimizers[optimizer] = count_sharded_matrices(optimizer)
         return 0 if optimizer is None else int(self._optimizers[optimizer])
 
-    def _fsdp_group(self) -> Any:
-        """Return the group of parameters that FSDP2 gathers or reduces; None outside of FSDP2."""
-        kind = fsdp_group_type()
-        return kind and running_instance(sys._getframe(1), kind)
-
-    def _group_number(self, group: Any) -> int:
-        return 0 if group is None else int(self._fsdp_groups.setdefault(group, len(self._fsdp_groups) + 1))
-
-    def _contents_of(self, tensor: Any) -> int:
-        local = local_of(tensor)
-        return self._numbers.of_contents(local, version_of(tensor), *self.flow.versions(local))
-
     def _proved_collective(self, ran: Collective, group: Any, values: Any) -> Collective:
         """Complete a collective of a step whose ops are recorded."""
         contents = uses = 0
@@ -343,9 +323,12 @@ class TransferRecorder:
         if group is not None:
             shards = shards_of(group)
             uses = sum(self.flow.of(each).outer_uses for each in shards)
-            contents = self._contents.setdefault(
-                tuple(map(self._contents_of, shards)), len(self._contents) + 1
+            locals_of = [(shard, local_of(shard)) for shard in shards]
+            numbers = tuple(
+                self._numbers.of_contents(local, version_of(shard), *self.flow.versions(local))
+                for shard, local in locals_of
             )
+            contents = self._contents.setdefault(numbers, len(self._contents) + 1)
             if ran.kind != "all_gather":
                 reduced = Reduced(group, contents, how_reduced(group))
                 last, self._reduced[ran.fsdp_group] = self._reduced.get(ran.fsdp_group), reduced
@@ -393,14 +376,19 @@ class TransferRecorder:
             for each in reduced:
                 self.origins.mark_share(each, is_partial=False)
         is_redistributing = self._running.place is not None
-        group = None if is_redistributing else self._fsdp_group()
+        # The group of parameters that FSDP2 gathers or reduces, and its number.
+        kind_of_group = None if is_redistributing else fsdp_group_type()
+        group = kind_of_group and running_instance(sys._getframe(), kind_of_group)
+        fsdp_group = 0
+        if group is not None:
+            fsdp_group = self._fsdp_groups.setdefault(group, len(self._fsdp_groups) + 1)
         mesh = self._running.mesh if is_redistributing else None
         dims, ranks = MESH_DIMS.of(group_among(values), mesh)
         ran = Collective(
             kind,
             handled,
             is_redistributing=is_redistributing,
-            fsdp_group=self._group_number(group),
+            fsdp_group=fsdp_group,
             dtype="+".join(map(dtype_text, dtypes)),
             mesh_dim="/".join(dims),
             group=ranks,
