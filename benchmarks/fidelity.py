@@ -27,9 +27,9 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
-from pytest_dtdispatch.replay.call import OpCall
 from pytest_dtdispatch.replay.capture import DispatchCapture, SignatureCapture
 from pytest_dtdispatch.rounds.plan import Plan
+from pytest_dtdispatch.torchapi.calls import OpCall
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 TURNS = 12  # of each
@@ -61,7 +61,7 @@ class HandWritten(DispatchCapture):
 
 def restorer(call: OpCall) -> Callable[[], None]:
     """Save what the op writes to; return a function that restores it, so that repetitions are equal."""
-    locals_of = [tensor.to_local() for tensor in call.written() if isinstance(tensor, DTensor)]
+    locals_of = [tensor.to_local() for tensor in call.written if isinstance(tensor, DTensor)]
     saved = [(local, local.clone()) for local in locals_of]
 
     def restore() -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from pytest_dtdispatch.torchapi.calls import OpCall
 from pytest_dtdispatch.torchapi.ops import (
-    arguments_of,
     close_modes_opened_since,
     is_mode_of_program,
     is_written,
@@ -37,7 +37,25 @@ UNDECLARED = (1, None, None, 2, 3, True, 0.1, 0.1)
 )
 def test_written_arguments_are_detected(func: Any, args: tuple[Any, ...], written: list[str]) -> None:
     kwargs = {"out": 3} if written == ["out"] else {}
-    assert [a.name for a, _ in arguments_of(func, args, kwargs) if is_written(a)] == written
+    assert [a.name for a, _ in OpCall(func, args, kwargs).named() if is_written(a)] == written
+
+
+def test_arguments_of_a_call_are_flattened_once() -> None:
+    a, b, c = torch.rand(2), torch.rand(2), torch.rand(2)
+    call = OpCall(torch.ops.aten._foreach_add_.List, ([a, b], [c, c]), {"alpha": 2})
+    assert [*map(id, call.leaves)] == [*map(id, (a, b, c, c)), id(2)]
+    assert [*map(id, call.tensors)] == [*map(id, (a, b, c, c))]
+    assert [*map(id, call.written)] == [*map(id, (a, b))]
+    assert call.tensors is call.tensors
+    assert call.written is call.written
+    assert (call.mesh, call.has_dtensor, call.is_on_meta) == (None, False, False)
+
+
+def test_call_without_schema_may_write_to_all_tensors() -> None:
+    a, b = torch.rand(2), torch.rand(2)
+    call = OpCall(torch.ops.higher_order.cond, (True, (a, b)))
+    assert [*map(id, call.written)] == [*map(id, (a, b))]
+    assert call.skip_reason == "a higher-order operator runs once"
 
 
 def test_op_name_includes_foreign_namespace() -> None:

@@ -12,7 +12,7 @@ from pytest_dtdispatch.core.checks import check_result
 from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import MeasurementError, UnequalError
 from pytest_dtdispatch.replay.results import Snapshot, difference
-from pytest_dtdispatch.replay.states import HostRandomState, RandomState
+from pytest_dtdispatch.replay.states import RandomState
 from pytest_dtdispatch.replay.storages import host_generator_types
 from pytest_dtdispatch.torchapi.ops import without_outer_modes
 from pytest_dtdispatch.torchapi.tensors import (
@@ -34,13 +34,12 @@ def call_variants(variants: Variants, call: Callable[[str, Callable[[], Any]], A
         call: function that calls a variant; by default it is called without arguments.
     """
     cuda = [torch.device("cuda", torch.cuda.current_device())] if torch.cuda.is_initialized() else []
-    random = RandomState(cuda), HostRandomState(Heap().instances(*host_generator_types()))
+    random = RandomState(cuda, Heap().instances(*host_generator_types()))
     first = None
     for label, fn in variants.functions.items():
         if first is not None:
-            for state in random:
-                state.settle()
-                state.rewind()
+            random.settle()
+            random.rewind()
         result = call(label, fn) if call else fn()
         check_result(f"compare: {label!r}", result)
         snapshot = Snapshot.of(label, result)

@@ -274,8 +274,7 @@ def run_and_measure_compile(
             stack.callback(torch.compiler.reset)  # the program must not get our compiled code
             rounds = CompileRounds(compilation, subject, caches, plan, folder)
             try:
-                states = ran.replay.states
-                is_random = states.random.has_advanced or states.host_random.has_advanced
+                is_random = ran.replay.states.random.has_advanced
                 uncompiled = None if is_random else _copy("uncompiled", results)
                 results = rounds.rehearse()
                 compiled = _copy("compiled", results)

@@ -17,7 +17,7 @@ from pytest_dtdispatch.lines.finder import ForwardLines
 from pytest_dtdispatch.lines.frames import LIBRARIES, NOTHING, PARTS, FrameOwner, owners_in, view_stack
 from pytest_dtdispatch.lines.traced_line import TracedLine
 from pytest_dtdispatch.torchapi.compiler import uncompiled
-from pytest_dtdispatch.torchapi.ops import describe_optimizer
+from pytest_dtdispatch.torchapi.optimizers import describe_optimizer
 
 QUICK_NS, QUICK_LINES = 5_000, 20  # after this many lines of at most this time each, a loop is one line
 # Tracing plain Python takes 10 to 80 times as long as its lines. Tracing ends when it has taken MAX_TRACING
@@ -88,10 +88,14 @@ class LineTracer(ForwardLines):
     def _unclocked_ns(self) -> int:
         """Measure the cost of an unrecorded line without the time that the trace function itself measures."""
         count, shortest_ns = len(self.lines), sys.maxsize
+
+        def trial(*_: Any) -> Any:
+            return self._trace
+
         for _ in range(5):
             self._event_ns, self._tracing_ns, self._check_at_ns = 0, 0, math.inf
             began = self._last_line_ns = time.perf_counter_ns()
-            sys.settrace(lambda *_: self._trace)
+            sys.settrace(trial)
             _lines()
             sys.settrace(None)
             shortest_ns = min(shortest_ns, time.perf_counter_ns() - began - self._tracing_ns)
@@ -123,8 +127,10 @@ class LineTracer(ForwardLines):
         began = time.perf_counter_ns()
         frame.f_trace_lines = kind is FrameOwner.USER
         self._stack.append((kind, frame))
-        if frame.f_code.co_name == "step" and isinstance(optimizer := frame.f_locals.get("self"), Optimizer):
-            self.optimizers[id(optimizer)] = describe_optimizer(optimizer)
+        if frame.f_code.co_name == "step":
+            optimizer = frame.f_locals.get("self")
+            if isinstance(optimizer, Optimizer):
+                self.optimizers[id(optimizer)] = describe_optimizer(optimizer)
         return self._record(began)
 
     def _on_event(self, frame: FrameType, event: str, arg: Any) -> Any:

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.rounds.signals import Signals
+from pytest_dtdispatch.torchapi.calls import CallArguments, OpCall
 from pytest_dtdispatch.torchapi.observe import Conversion, Converter
 from pytest_dtdispatch.torchapi.ops import (
     TorchDispatchMode,
-    arguments_of,
-    below_modes,
     close_modes_opened_since,
-    is_op,
-    is_written,
-    leaves_of,
     op_name,
     open_modes,
-    returns_of,
 )
 from pytest_dtdispatch.torchapi.tensors import (
     TensorTraits,
     actual_traits,
     is_dtensor,
-    mesh_among,
     tensor_traits,
-    tensors_in,
     wrapped_with,
 )
 
@@ -38,42 +30,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __tracebackhide__ = True  # a failing test shows its own line
-
-
-class OpCall(NamedTuple):
-    """An op and the arguments of a call."""
-
-    func: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-    def run(self) -> Any:
-        """Run the call below the mode that handles it."""
-        with below_modes(self.func):
-            return self.func(*self.args, **self.kwargs)
-
-    def leaves(self) -> list[Any]:
-        """Return every argument, with lists of tensors flattened."""
-        return leaves_of(self.args, self.kwargs)
-
-    def written(self) -> list[torch.Tensor]:
-        """Return the tensors that the op writes to according to its schema."""
-        return tensors_in([value for argument, value in arguments_of(*self) if is_written(argument)])
-
-    def skip_reason(self) -> str | None:
-        """Return why the call cannot be repeated according to its schema and tags; None if it can."""
-        if not is_op(self.func):
-            return "a higher-order operator runs once"
-        if torch.Tag.inplace_view in self.func.tags:
-            return "runs once: it changes a tensor's shape in place"
-        if not returns_of(self.func) and not self.written():
-            return "runs once: its effect is outside its tensors"
-        return None
-
-
-def has_dtensor(leaves: list[Any]) -> bool:
-    """Return whether one of the arguments is a DTensor."""
-    return any(map(is_dtensor, leaves))
 
 
 class UnnoticedMode(TorchDispatchMode):
@@ -144,17 +100,16 @@ DTYPES = {
 }
 
 
-def signature_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Signature:
+def signature_of(call: OpCall) -> Signature:
     """Return the signature of an op call on DTensors, or on their specs in propagation.
 
     Tensors have dtype, global shape and placements. Integers, flags and dtypes that differ from the defaults
     of the op have their name: they select another plan of propagation, so that different calls would share a
     row without them. Scalars are omitted: the value of a learning rate does not change the plan.
     """
-    mesh = mesh_among(leaves_of(args, kwargs))
-    texts = (_argument_text(*each) for each in arguments_of(func, args, kwargs))
+    texts = (_argument_text(argument, value) for argument, value in call.named())
     shown = tuple(text for text in texts if text is not None)
-    return Signature(op_name(func), shown, tuple(mesh.shape), mesh.device_type)
+    return Signature(op_name(call.func), shown, tuple(call.mesh.shape), call.mesh.device_type)
 
 
 def _argument_text(argument: Any, value: Any) -> str | tuple[str, ...] | None:
@@ -241,10 +196,6 @@ def redistribution_text(source: Any, target: Any) -> str:
     return f"{before} -> {placements_text(target.placements)}"
 
 
-# Positional arguments that distinguish conversions in addition to tensor, mesh and placements, by function.
-NAMED_ARGUMENTS = {"from_local": {4: "run_check", 5: "shape"}, "redistribute": {4: "async_op"}}
-
-
 class RepetitionContext:
     """Replacement of the context of an autograd function in a repetition.
 
@@ -263,25 +214,31 @@ class RepetitionContext:
     set_materialize_grads = save_for_backward = mark_dirty = mark_non_differentiable = _ignore
 
 
-@dataclass(frozen=True)
-class ConversionCall:
-    """A conversion function of torch and the arguments of a call."""
+class ConversionCall(CallArguments):
+    """A call of a conversion.
 
-    converter: Converter
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any] = field(default_factory=dict)
+    Args:
+        converter: kind and name of the conversion.
+        function: function of torch that converts.
+        args: positional arguments.
+        kwargs: keyword arguments.
 
-    @property
-    def name(self) -> str:
-        """Name in signatures: ``redistribute``, ``to_local_backward``."""
-        return f"{self.converter.name}{'_backward' * self.converter.is_backward}"
+    Attributes:
+        name: name in signatures, such as ``redistribute`` or ``to_local_backward``.
+        tensor: converted tensor; None if autograd has no gradient for it.
+    """
 
-    @property
-    def tensor(self) -> torch.Tensor | None:
-        """Converted tensor; None if autograd has no gradient for it."""
-        values = (*self.args, *self.kwargs.values())
-        return next((each for each in values if isinstance(each, torch.Tensor)), None)
+    def __init__(
+        self,
+        converter: Converter,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        super().__init__(args, kwargs)
+        self.converter, self.function = converter, function
+        self.name = f"{converter.name}_backward" if converter.is_backward else converter.name
+        self.tensor: torch.Tensor | None = next(iter(self.tensors), None)
 
     def arguments_of_repetition(self) -> tuple[Any, ...]:
         """Return the positional arguments, with a replaced context so that the program's is unchanged."""
@@ -296,20 +253,25 @@ class ConversionCall:
         mesh = next(each.device_mesh for each in (target, source) if isinstance(each, DTensor))
         traits = tensor_traits(source)
         text = tensor_text(traits) if traits else ""
-        if placements := self._target_text(source, target):
+        placements = self._target_text(source, target)
+        if placements:
             text = f"{text} -> {placements}"
-        named = NAMED_ARGUMENTS.get(self.name, {})
-        values = [(named[number], value) for number, value in enumerate(self.args) if number in named]
-        others = [f"{name}={shape_text(v) if isinstance(v, Sequence) else v}" for name, v in values if v]
-        return Signature(self.name, (text, *others), tuple(mesh.shape), mesh.device_type)
+        # Positional arguments that distinguish conversions in addition to tensor, mesh and placements.
+        positions = {"from_local": {4: "run_check", 5: "shape"}, "redistribute": {4: "async_op"}}
+        texts = [text]
+        for number, name in positions.get(self.name, {}).items():
+            value = self.args[number] if number < len(self.args) else None
+            if value:
+                texts.append(f"{name}={shape_text(value) if isinstance(value, Sequence) else value}")
+        return Signature(self.name, tuple(texts), tuple(mesh.shape), mesh.device_type)
 
     def _target_text(self, source: Any, target: Any) -> str:
         """Return the placements of the result as text; empty if a DTensor is unwrapped without change."""
         if isinstance(target, DTensor):
-            dtype = f"{dtype_text(target.dtype)} " * (target.dtype != source.dtype)
-            return f"{dtype}{placements_text(target.placements)}"
+            placements = placements_text(target.placements)
+            is_cast = target.dtype != source.dtype
+            return f"{dtype_text(target.dtype)} {placements}" if is_cast else placements
         if self.converter.kind is Conversion.UNWRAP and self.converter.is_backward:
-            placements = wrapped_with(self.args[0])
-            whole = (Replicate() if isinstance(each, Partial) else each for each in placements)
-            return placements_text(tuple(whole))
+            before = wrapped_with(self.args[0])
+            return placements_text([Replicate() if isinstance(each, Partial) else each for each in before])
         return ""

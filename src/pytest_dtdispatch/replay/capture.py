@@ -19,17 +19,11 @@ from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.store import ResultStore, Uncaptured
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import MeasurementError, warn
-from pytest_dtdispatch.replay.call import (
-    ConversionCall,
-    OpCall,
-    UnnoticedMode,
-    has_dtensor,
-    signature_of,
-    spec_notes,
-)
+from pytest_dtdispatch.replay.call import ConversionCall, UnnoticedMode, signature_of, spec_notes
 from pytest_dtdispatch.replay.guard import MeasurementLock, refuse_elsewhere
 from pytest_dtdispatch.replay.repeat import run_conversion, run_op, settled_conversion
 from pytest_dtdispatch.rounds.plan import Plan
+from pytest_dtdispatch.torchapi.calls import OpCall
 from pytest_dtdispatch.torchapi.compiler import is_tracing
 from pytest_dtdispatch.torchapi.groups import innermost_in_local_mode
 from pytest_dtdispatch.torchapi.observe import Converter, observe_conversions, observe_propagations
@@ -37,9 +31,9 @@ from pytest_dtdispatch.torchapi.ops import (
     hidden_from_constructors,
     hidden_from_debug_mode,
     is_mode_of_program,
+    modes_disabled,
     op_name,
     open_modes,
-    unnoticed,
 )
 from pytest_dtdispatch.torchapi.propagator import PlanCaches, ShardingCaches, dispatch_loggers
 from pytest_dtdispatch.torchapi.tensors import group_backend, is_local_mode_open, share_masks, wraps_dtensors
@@ -76,9 +70,11 @@ class UncapturedOps:
 
     def check_modes(self) -> None:
         """Record the mode that hides the DTensor op to which the current plain-tensor op belongs."""
-        if self._counted.get(threading.get_ident(), now := self._counters()) == now:
+        now = self._counters()
+        if self._counted.get(threading.get_ident(), now) == now:
             return
-        if (mode := next(filter(is_mode_of_program, _dispatching()), None)) is not None:
+        mode = next(filter(is_mode_of_program, _dispatching()), None)
+        if mode is not None:
             self._hiding.add(type(mode).__name__)
 
     def found(self) -> Uncaptured:
@@ -175,11 +171,10 @@ class DispatchCapture(UnnoticedMode):
             raise MeasurementError(f"{', '.join(left_open)} was opened inside the capture and never closed")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        call = OpCall(func, args, kwargs or {})
-        leaves = call.leaves()
-        if types != (DTensor,) and any(map(wraps_dtensors, leaves)):
+        call = OpCall(func, args, kwargs)
+        if types != (DTensor,) and any(map(wraps_dtensors, call.leaves)):
             return NotImplemented  # the subclass dispatches ops on its inner DTensors, which arrive here
-        on_dtensors = has_dtensor(leaves)
+        on_dtensors = call.has_dtensor
         if not on_dtensors:
             self._uncaptured.check_modes()
         try:
@@ -234,11 +229,11 @@ class SignatureCapture(DispatchCapture):
 
     def on_op(self, call: OpCall) -> Any:
         """Run the call, and measure it if its signature is new."""
-        signature = signature_of(call.func, call.args, call.kwargs)
+        signature = signature_of(call)
         if self._results.count(signature):
             return call.run()
         self._begin(signature)
-        notes = spec_notes(call.leaves())  # first: an op may resize its out=
+        notes = spec_notes(call.leaves)  # first: an op may resize its out=
         result, ran = run_op(call)
         figures = ran.measure(self._caches, self._plan)
         figures = replace(figures, notes=(*notes, *figures.notes))
@@ -269,7 +264,7 @@ class SignatureCapture(DispatchCapture):
         self._uncaptured.update()
         if not self._is_selected(call.name):
             return result
-        with unnoticed():
+        with modes_disabled():
             signature = call.signature(result)
         if self._results.count(signature):
             return result

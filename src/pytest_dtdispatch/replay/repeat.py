@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 from traceback import clear_frames
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -19,7 +19,7 @@ from pytest_dtdispatch.core.results import repeated
 from pytest_dtdispatch.core.signatures import device_of, mesh_device_text
 from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.errors import RanksError, first_line
-from pytest_dtdispatch.replay.call import ConversionCall, OpCall, UnnoticedMode, redistribution_text
+from pytest_dtdispatch.replay.call import ConversionCall, UnnoticedMode, redistribution_text
 from pytest_dtdispatch.replay.replay import Before, NotRepeatable, Repeatable, ReplayPhase, agreed_reason
 from pytest_dtdispatch.replay.states import leaves_behind
 from pytest_dtdispatch.replay.storages import NoCopyError, Storages, keys_of
@@ -28,6 +28,7 @@ from pytest_dtdispatch.rounds.rounds import Rounds
 from pytest_dtdispatch.rounds.signals import Signals, nothing_warned
 from pytest_dtdispatch.rounds.timing import Prepare, Subject, no_op
 from pytest_dtdispatch.torchapi import observe
+from pytest_dtdispatch.torchapi.calls import OpCall
 from pytest_dtdispatch.torchapi.collectives import collective_of
 from pytest_dtdispatch.torchapi.compiler import observe_compiled_code
 from pytest_dtdispatch.torchapi.ops import (
@@ -35,19 +36,17 @@ from pytest_dtdispatch.torchapi.ops import (
     close_modes_opened_since,
     hidden_from_constructors,
     is_op,
-    leaves_of,
+    modes_disabled,
     op_name,
     open_modes,
-    returns_of,
     tree_leaves,
-    unnoticed,
     without_outer_modes,
 )
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import (
+    PLAIN_TYPES,
     are_on_meta,
     local_of,
-    mesh_among,
     release_of,
     tensors_in,
     unwaited,
@@ -64,18 +63,28 @@ class LocalOps(UnnoticedMode):
     """Recorder of the ops on plain tensors that DTensor ops dispatch to, including collectives.
 
     It declines DTensor ops, so that DTensor itself dispatches them below this mode.
+
+    Attributes:
+        calls: recorded ops.
+        redistributions: redistributions that change placements, as text.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[OpCall] = []
+        self.redistributions: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
-        call = OpCall(func, args, kwargs or {})
+        call = OpCall(func, args, kwargs)
         self.calls.append(call)
         return call.run()
+
+    def on_redistribution(self, shard: Any, source: Any, target: Any, *_: Any) -> None:
+        """Record a redistribution."""
+        if tuple(source.placements) != tuple(target.placements):
+            self.redistributions.append(redistribution_text(source, target))
 
 
 class WriteRecorder(UnnoticedMode):
@@ -99,38 +108,35 @@ class WriteRecorder(UnnoticedMode):
         self._visited: dict[int, Any] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        call = OpCall(func, args, kwargs or {})
-        tensors = tensors_in(call.leaves())
-        with unnoticed():
-            self._phase.grown.keep_allocated(tensors)
+        call = OpCall(func, args, kwargs)
+        with modes_disabled():
+            self._phase.grown.keep_allocated(call.tensors)
             if is_op(func):
-                self._save(call, tensors)
+                self._save(call)
         result = call.run()
         if not is_op(func):
             return result
         if self._collectives is not None and func.namespace.startswith("_c10d_functional"):
             self._collectives += tensors_in(result)
-        arguments = {key for tensor in tensors for key in keys_of(tensor)}
-        if arguments <= self._created or all(each.alias_info is None for each in returns_of(func)):
+        arguments = {key for tensor in call.tensors for key in keys_of(tensor)}
+        if arguments <= self._created or not call.may_return_alias:
             self._created |= {key for leaf in tensors_in(result) for key in keys_of(leaf)} - arguments
         return result
 
-    def _save(self, call: OpCall, tensors: list[torch.Tensor]) -> None:
+    def _save(self, call: OpCall) -> None:
         """Save the state that an op is about to change."""
         if self.mesh is None:
-            self.mesh = mesh_among(tensors)
-        self.is_on_meta |= are_on_meta(tensors)
-        self._phase.states.random.save_all(call.leaves())
-        for leaf in (leaf for tensor in tensors for leaf in leaves_behind(tensor, self._visited)):
-            self._phase.states.gradients.save(leaf)
-        for tensor in call.written():
+            self.mesh = call.mesh
+        self.is_on_meta |= call.is_on_meta
+        self._phase.states.random.save_all(call.leaves)
+        for tensor in call.tensors:
+            for leaf in leaves_behind(tensor, self._visited):
+                self._phase.states.gradients.save(leaf)
+        for tensor in call.written:
             if not keys_of(tensor) <= self._created:
-                self._phase.save(tensor)  # first: its reason is more precise than that of the schema
-                self._phase.refuse(call.skip_reason())
-
-
-# The call to measure, its op on local shards if it has one, and figures with notes that precede other notes.
-Inspection = tuple[Subject, Subject | None, Figures]
+                # Save before refuse: the first reason wins, and that of save is more specific.
+                self._phase.save(tensor)
+                self._phase.refuse(call.skip_reason)
 
 
 @dataclass
@@ -144,7 +150,9 @@ class RanCall:
         is_compiled: whether the call entered compiled code.
         collectives: list for the collectives that repetitions leave running and that are not in their
             results; None if there are none.
-        called: context manager that wraps the function which runs repetitions.
+        local: op on local shards that the call dispatches to, if it was inspected and dispatches to one.
+        notes: notes of the inspection, which precede those of the rounds.
+        remarks: remarks of the inspection.
     """
 
     replay: Repeatable
@@ -152,12 +160,22 @@ class RanCall:
     is_on_meta: bool
     is_compiled: bool = field(default=False, init=False)
     collectives: list[torch.Tensor] | None = field(default=None, init=False)
+    local: Subject | None = field(default=None, init=False)
+    notes: tuple[str, ...] = field(default=(), init=False)
+    remarks: tuple[str, ...] = field(default=(), init=False)
 
-    called: ClassVar[Callable[..., Any]] = staticmethod(call_from_torch)
+    def inspect(self, signals: Signals) -> None:
+        """Repeat the call once, and record the local ops and collectives that it runs; by default none."""
 
-    def inspect(self, signals: Signals) -> Inspection:
-        """Repeat the call once, and return the local ops and collectives that it runs; by default none."""
-        return self.subject, None, Figures()
+    def calling(self, run: Callable[[], None]) -> AbstractContextManager[Callable[[], object]]:
+        """Return a context with the function that runs repetitions."""
+        return call_from_torch(run)
+
+    def record_collective(self, wrap: Callable[..., Any], output: Any) -> Any:
+        """Record a collective that a repetition leaves running and that is not in its result."""
+        if self.collectives is not None:
+            self.collectives.extend(tree_leaves(output))
+        return wrap(output)
 
     def skip_reason(self, plan: Plan) -> str | None:
         """Return why no rank measures the call; None if all ranks do."""
@@ -172,34 +190,29 @@ class RanCall:
             plan: rounds and time limit.
             inspects: whether the call is inspected first.
         """
-        if (reason := self.skip_reason(plan)) is not None:
+        reason = self.skip_reason(plan)
+        if reason is not None:
             return Figures(notes=(reason,))
         if not caches.readers():
             note = "not measured: this torch does not count lookups of redistribution plans"
             return Figures(notes=(note,))
         one_thread, threads = plan.one_thread and not self.is_compiled, torch.get_num_threads()
         with repetitions([self], one_thread, caches.clear, plan.agreement is None) as outcome:
-            signals = outcome.signals
-            inspection = self._inspected(signals) if inspects else (self.subject, None, Figures())
-            subject, local, noted = inspection
+            if inspects:
+                with self.calling(partial(self.inspect, outcome.signals)) as call:
+                    call()
             planned = replace(plan, one_thread=one_thread)
-            rounds = Rounds(subject, caches, planned, local, synchronizer(), signals)
+            rounds = Rounds(self.subject, caches, planned, self.local, synchronizer(), outcome.signals)
             # Add no other function in between: see `rounds/timing.py`.
-            with self.called(rounds.run) as call:
+            with self.calling(rounds.run) as call:
                 call()
             figures = rounds.figures
-            notes, remarks = (*noted.notes, *figures.notes), (*noted.remarks, *figures.remarks)
+            notes, remarks = (*self.notes, *figures.notes), (*self.remarks, *figures.remarks)
             outcome.figures = replace(figures, notes=notes, remarks=remarks)
         figures = outcome.figures
         if one_thread == plan.one_thread or threads == 1:
             return figures
         return replace(figures, notes=(*figures.notes, threads_note(threads)))
-
-    def _inspected(self, signals: Signals) -> Inspection:
-        found: list[Inspection] = []
-        with self.called(lambda: found.append(self.inspect(signals))) as call:
-            call()
-        return found[0]
 
 
 @dataclass
@@ -208,25 +221,21 @@ class RanOp(RanCall):
 
     call: OpCall
 
-    def inspect(self, signals: Signals) -> Inspection:
-        """Repeat a hit, and return the op on local shards and the redistributions that it runs.
+    def inspect(self, signals: Signals) -> None:
+        """Repeat a hit, and record the op on local shards and the redistributions that it runs.
 
         They are recorded, not derived from rules. On a miss, propagation would also run ops on fake tensors.
         """
-        redistributed: list[str] = []
         below = LocalOps()
-
-        def record(shard: Any, source: Any, target: Any, *_: Any) -> None:
-            if tuple(source.placements) != tuple(target.placements):
-                redistributed.append(redistribution_text(source, target))
-
-        with observe.before("redistribution", record):
+        with observe.before("redistribution", below.on_redistribution):
             repeat_under(below, self.subject, self.subject.prepare(), signals)
+        if below.redistributions:
+            self.notes = (f"redistributes {', '.join(repeated(below.redistributions))}",)
         local = local_op(self.call, below.calls)
-        notes = (f"redistributes {', '.join(repeated(redistributed))}",) if redistributed else ()
         if isinstance(local, str):
-            return self.subject, None, Figures(notes=notes, remarks=(f"no local row: {local}",))
-        return self.subject, _subject_of_op(local, self.replay), Figures(notes=notes)
+            self.remarks = (f"no local row: {local}",)
+        else:
+            self.local = _subject_of_op(local, self.replay)
 
 
 @dataclass
@@ -235,15 +244,15 @@ class RanConversion(RanCall):
 
     result: Any
 
-    def inspect(self, signals: Signals) -> Inspection:
-        """Repeat the conversion, and return the collectives that it runs, in order."""
-        subject, below = self.subject, LocalOps()
-        again = repeat_under(below, subject, subject.prepare(), signals)
-        collectives = [kind for call in below.calls if (kind := collective_of(call.func))]
+    def inspect(self, signals: Signals) -> None:
+        """Repeat the conversion, and record the collectives that it runs, in order."""
+        below = LocalOps()
+        again = repeat_under(below, self.subject, self.subject.prepare(), signals)
+        collectives = [*filter(None, (collective_of(call.func) for call in below.calls))]
         if collectives:  # otherwise it would wait for a collective of the program
             wait_for(again)
-            subject = replace(subject, release=release_of(self.result))
-        return subject, None, Figures(remarks=(f"runs {', '.join(collectives) or 'no collective'}",))
+            self.subject = replace(self.subject, release=release_of(self.result))
+        self.remarks = (f"runs {', '.join(collectives) or 'no collective'}",)
 
 
 @dataclass
@@ -256,7 +265,44 @@ class RanCallable(RanCall):
 
     mesh: str
 
-    called = nullcontext  # C++ warnings of a whole function are the program's own
+    def calling(self, run: Callable[[], None]) -> AbstractContextManager[Callable[[], object]]:
+        """Return a context with the function itself: C++ warnings of a whole function are the program's."""
+        return nullcontext(run)
+
+    def on_compiled_code(self) -> None:
+        """Record that the call enters compiled code, whose reads no mode observes."""
+        self.is_compiled = True
+        with modes_disabled():
+            self.replay.grown.keep_allocated()
+
+    def repeat_first(self, is_alone: bool) -> str | None:
+        """Repeat the call for the first time; record tensors that it creates and collectives that it leaves.
+
+        Returns:
+            Why the call cannot be repeated again; None if it can.
+        """
+        collectives: list[torch.Tensor] = []
+        running = 0  # collectives that it started and nothing waited for
+        with (
+            observe_compiled_code(self.on_compiled_code),
+            hidden_from_constructors(UnnoticedMode),
+            repetitions([self], one_thread=False, is_alone=is_alone) as outcome,
+        ):
+            args = self.subject.prepare()
+            before = unwaited()
+            result = repeat_under(
+                WriteRecorder(self.replay, collectives), self.subject, args, outcome.signals
+            )
+            if self.subject.release is not None:
+                self.subject.release(result)
+            running = unwaited() - before
+            wait_for_all(collectives)
+            self.replay.settle_repetition()
+            del result
+        if running > 0 and not self.is_compiled:  # a patch would cause compiled code to recompile
+            self.collectives = []
+            self.subject = replace(self.subject, release=partial(wait_for_all, self.collectives))
+        return self.replay.skip_reason or next(iter(outcome.figures.notes), None)
 
     def settled_again(self) -> RanCallable | NotRepeatable:
         """Save the state after later calls of the program, unless they prevent a repetition."""
@@ -285,10 +331,9 @@ def local_op(call: OpCall, ran: Sequence[OpCall]) -> OpCall | str:
     [local] = ran
     if local.func is not call.func:
         return f"runs {op_name(local.func)} on local shards"
-    shards = [local_of(leaf) for leaf in call.leaves() if isinstance(leaf, torch.Tensor)]
-    used = [leaf for leaf in local.leaves() if isinstance(leaf, torch.Tensor)]
-    is_plain = all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in used)
-    if is_plain and all(shard is tensor for shard, tensor in zip_longest(shards, used)):
+    shards = map(local_of, call.tensors)
+    is_plain = all(type(tensor) in PLAIN_TYPES for tensor in local.tensors)
+    if is_plain and all(shard is tensor for shard, tensor in zip_longest(shards, local.tensors)):
         return local
     return "runs on other tensors than its local shards"
 
@@ -313,7 +358,8 @@ def restoring(calls: Sequence[RanCall], one_thread: bool) -> Iterator[None]:
     splits over threads waits a whole time slice for its second thread.
     """
     with without_outer_modes(), ExitStack() as afterwards:
-        if one_thread and (threads := torch.get_num_threads()) != 1:
+        threads = torch.get_num_threads()
+        if one_thread and threads != 1:
             afterwards.callback(torch.set_num_threads, threads)
             torch.set_num_threads(1)
         for call in reversed(calls):
@@ -322,17 +368,10 @@ def restoring(calls: Sequence[RanCall], one_thread: bool) -> Iterator[None]:
             if call.replay.states.masks:  # the call changed a mask: also save the masks of new plans
                 afterwards.enter_context(call.replay.recording_masks())
             if call.collectives is not None:
-                record = partial(_record, call.collectives)
-                afterwards.enter_context(observe.around({"collective_output": record}))
+                afterwards.enter_context(observe.around({"collective_output": call.record_collective}))
                 afterwards.callback(wait_for_all, call.collectives)
         afterwards.callback(close_modes_opened_since, open_modes())
         yield
-
-
-def _record(collectives: list[torch.Tensor], wrap: Callable[..., Any], output: Any) -> Any:
-    """Record a collective that a repetition leaves running and that is not in its result."""
-    collectives.extend(tree_leaves(output))
-    return wrap(output)
 
 
 @dataclass
@@ -378,21 +417,21 @@ def repetitions(
             raise
         except Exception as error:
             outcome.signals.is_open = False
-            if is_alone and is_from_elsewhere(error, calls, clear):
+            if is_alone and was_raised_asynchronously(error, calls, clear):
                 raise error.with_traceback(None) from None
             clear_frames(error.__traceback__)  # torch may keep the traceback, which references the call
-            note = (
-                str(error) if isinstance(error, NoCopyError) else f"repeating it raised {first_line(error)}"
-            )
+            is_reason = isinstance(error, NoCopyError)
+            note = str(error) if is_reason else f"repeating it raised {first_line(error)}"
             outcome.figures = Figures(notes=(note,))
 
 
-def is_from_elsewhere(error: Exception, calls: Sequence[RanCall], clear: Callable[[], None]) -> bool:
-    """Return whether another thread raised an error in this one: it has no text, and is not reproducible."""
+def was_raised_asynchronously(error: Exception, calls: Sequence[RanCall], clear: Callable[[], None]) -> bool:
+    """Return whether another thread injected an error: it has no message, and repeats do not raise it."""
     if error.args:
         return False
     try:
-        for subject in (call.subject for call in calls):
+        for call in calls:
+            subject = call.subject
             args = subject.prepare()
             clear()
             result = subject.fn(*args, **subject.kwargs)
@@ -424,13 +463,14 @@ def _run(before: Before, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: 
 
 
 def _subject_of_op(call: OpCall, replay: Repeatable) -> Subject:
-    args = call.args
+    args, must_rewind = call.args, replay.must_rewind
 
     def prepare() -> tuple[Any, ...]:
-        replay.rewind_op()
+        if must_rewind:
+            replay.rewind_op()
         return args
 
-    return Subject(call.func, prepare if replay.must_rewind else lambda: args, call.kwargs)
+    return Subject(call.func, prepare, call.kwargs)
 
 
 def run_op(call: OpCall) -> tuple[Any, RanOp | NotRepeatable]:
@@ -438,22 +478,23 @@ def run_op(call: OpCall) -> tuple[Any, RanOp | NotRepeatable]:
 
     The program's call runs first, with all modes of the program open, and its exceptions propagate.
     """
-    with unnoticed():
-        before = Before(call.leaves())
-        before.refuse(call.skip_reason())
-        for tensor in () if before.skip_reason else call.written():
-            before.save(tensor)
+    with modes_disabled():
+        before = Before(call.leaves)
+        before.refuse(call.skip_reason)
+        if before.skip_reason is None:
+            for tensor in call.written:
+                before.save(tensor)
     result = _run(before, call.func, call.args, call.kwargs)
     replay = before.settled()
     if isinstance(replay, NotRepeatable):
         return result, replay
-    return result, RanOp(replay, _subject_of_op(call, replay), are_on_meta(call.leaves()), call)
+    return result, RanOp(replay, _subject_of_op(call, replay), call.is_on_meta, call)
 
 
 def run_conversion(call: ConversionCall) -> tuple[Any, Before]:
     """Run a conversion for the program, and return its result and the state before it."""
-    with unnoticed():
-        before = Before(leaves_of(call.args, call.kwargs))
+    with modes_disabled():
+        before = Before(call.leaves)
         if call.tensor is not None:
             before.save_version(call.tensor)  # a conversion runs above autograd, which increments versions
     return _run(before, call.function, call.args, call.kwargs), before
@@ -499,7 +540,7 @@ def run_call(
     agreement: Agreement | None = None,
 ) -> tuple[Any, RanCallable | NotRepeatable]:
     """Call a function for the program, and repeat it once to record the state that it keeps between calls."""
-    with unnoticed():
+    with modes_disabled():
         before = Before(ask(tree_leaves, args, []), Storages())
     first_args = call_arguments(args, setup)
     with hidden_from_constructors(UnnoticedMode), WriteRecorder(before) as recorder:
@@ -523,39 +564,5 @@ def run_call(
         is_one_thread=device_of(mesh_text) != "cuda",  # there, backward runs in the device's thread
     )
     ran = RanCallable(replay, subject, recorder.is_on_meta, mesh_text)
-    if (reason := _first_repetition(ran, is_alone=agreement is None)) is not None:
-        return result, NotRepeatable(reason, mesh_text)
-    return result, ran
-
-
-def _first_repetition(ran: RanCallable, is_alone: bool) -> str | None:
-    """Repeat a call, and record tensors that its first run created and collectives that it leaves running.
-
-    Returns:
-        Why the call cannot be repeated again; None if it can.
-    """
-    subject, replay, leaves_collectives = ran.subject, ran.replay, False
-
-    def on_compiled_code() -> None:
-        ran.is_compiled = True
-        with unnoticed():
-            replay.grown.keep_allocated()  # no mode observes the reads of compiled code
-
-    with (
-        observe_compiled_code(on_compiled_code),
-        hidden_from_constructors(UnnoticedMode),
-        repetitions([ran], one_thread=False, is_alone=is_alone) as outcome,
-    ):
-        args = subject.prepare()
-        before, collectives = unwaited(), list[torch.Tensor]()
-        result = repeat_under(WriteRecorder(replay, collectives), subject, args, outcome.signals)
-        if subject.release is not None:
-            subject.release(result)
-        leaves_collectives = unwaited() > before
-        wait_for_all(collectives)
-        replay.settle_repetition()
-        del result
-    if leaves_collectives and not ran.is_compiled:  # a patch would cause compiled code to recompile
-        ran.collectives = []
-        ran.subject = replace(subject, release=partial(wait_for_all, ran.collectives))
-    return replay.skip_reason or next(iter(outcome.figures.notes), None)
+    reason = ran.repeat_first(is_alone=agreement is None)
+    return result, ran if reason is None else NotRepeatable(reason, mesh_text)

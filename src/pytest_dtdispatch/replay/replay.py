@@ -15,7 +15,7 @@ import torch
 
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.text import ask
-from pytest_dtdispatch.replay.states import SavedState, States, containers_in
+from pytest_dtdispatch.replay.states import SavedState, States, containers_of
 from pytest_dtdispatch.replay.storages import (
     Copy,
     GrownStorages,
@@ -28,7 +28,7 @@ from pytest_dtdispatch.replay.storages import (
 )
 from pytest_dtdispatch.rounds.plan import Agreement, Plan, agreed
 from pytest_dtdispatch.torchapi import observe
-from pytest_dtdispatch.torchapi.ops import unnoticed
+from pytest_dtdispatch.torchapi.ops import modes_disabled
 from pytest_dtdispatch.torchapi.tensors import memory_key, storages_of, version_of
 
 
@@ -54,7 +54,7 @@ class NotRepeatable:
         """Return the reason, and have other ranks skip the call too."""
         return agreed_reason(plan.agreement, self.reason) or self.reason
 
-    def measure(self, caches: object, plan: Plan, *row: str, inspects: bool = True) -> Figures:
+    def measure(self, caches: object, plan: Plan, inspects: bool = True) -> Figures:
         """Return figures without samples, with a note of the reason."""
         return Figures(notes=(self.skip_reason(plan),))
 
@@ -70,14 +70,14 @@ class ReplayPhase:
     Args:
         states: state that the call may change, other than contents of tensors.
         storages: storages of all tensors, for a whole callable; None for an op or a conversion.
-        regions: keys of the memory that the call wrote to.
+        written_memory: keys of the memory that the call wrote to.
         grown: storages that were free before the program's call and allocated after it.
         skip_reason: why the call cannot be repeated; None if it can so far.
     """
 
     states: States
     storages: Storages | None
-    regions: set[Any] = field(default_factory=set)
+    written_memory: set[Any] = field(default_factory=set)
     grown: GrownStorages = field(default_factory=GrownStorages)
     skip_reason: str | None = None
 
@@ -91,7 +91,11 @@ class ReplayPhase:
 
     def recording_masks(self) -> AbstractContextManager[None]:
         """Return a context that saves masks of cached plans before they change, as no op reports that."""
-        return observe.before("mask", lambda buffer, *_: self.states.masks.save(buffer))
+        return observe.before("mask", self.save_mask)
+
+    def save_mask(self, buffer: Any, *_: Any) -> None:
+        """Save the mask of a cached plan."""
+        self.states.masks.save(buffer)
 
     def save_version(self, tensor: torch.Tensor) -> None:
         """Save the version counters of a tensor and of its inner tensors."""
@@ -104,9 +108,9 @@ class ReplayPhase:
         refuse_uncopyable(tensor)
         if self.storages:
             self.save_version(tensor)
-        regions = {memory_key(plain) for plain in storages_of(tensor)}
-        is_new = not regions <= self.regions
-        self.regions |= regions
+        memory = {memory_key(plain) for plain in storages_of(tensor)}
+        is_new = not memory <= self.written_memory
+        self.written_memory |= memory
         return is_new
 
 
@@ -134,7 +138,7 @@ class Before(ReplayPhase):
             self._written.clear()  # frees the memory of copies
             return
         try:
-            with unnoticed():
+            with modes_disabled():
                 if self._is_new(tensor):
                     copy = Copy(tensor, self.storages.differ) if self.storages else None
                     self._written.append((tensor, copy, layout_of(tensor)))
@@ -142,13 +146,13 @@ class Before(ReplayPhase):
             self.refuse(str(error))
 
     def forget(self) -> None:
-        """Drop all references after the call raised, as its traceback references this object."""
-        vars(self).clear()
+        """Drop all references to tensors after the call raised, as its traceback references this object."""
+        del self.states, self.storages, self.grown, self._leaves, self._written
 
     def settled(self) -> Repeatable | NotRepeatable:
         """Save the state after the program's call; the result is not repeatable if it cannot be restored."""
         try:
-            with unnoticed():
+            with modes_disabled():
                 repeatable = self._repeatable()
         except NoCopyError as error:  # more precise than a reason from a schema
             return NotRepeatable(str(error))
@@ -172,9 +176,10 @@ class Before(ReplayPhase):
             self.storages.refuse_changed("it")
             self.grown, self.storages = self.storages.grown(), self.storages.renewed()
             for owner in self.storages.stateful:
-                for container in ask(lambda each: containers_in(vars(each)), owner, list[Any]()):
+                for container in ask(containers_of, owner, list[Any]()):
                     self.states.optimizers.save(container)
-        return Repeatable(self.states, self.storages, self.regions, self.grown, None, before, after)
+        memory = self.written_memory
+        return Repeatable(self.states, self.storages, memory, self.grown, None, before, after)
 
 
 @dataclass(eq=False)
@@ -213,7 +218,7 @@ class Repeatable(ReplayPhase):
     def settled_again(self) -> Repeatable | NotRepeatable:
         """Save the state after later calls of the program, unless they prevent a repetition."""
         try:
-            with unnoticed():
+            with modes_disabled():
                 self.states.settle()
                 if self.storages:
                     self.storages.refuse_changed("a later call")
@@ -235,11 +240,11 @@ class Repeatable(ReplayPhase):
     def rewind(self) -> None:
         """Restore the state before the call; tensors that it created get their contents after the call."""
         states = self.states
-        with unnoticed():
+        with modes_disabled():
             states.masks.rewind()
             states.optimizers.rewind()
             restore_all((*self.created, *self.before))
-            for state in (self.grown, states.versions, states.gradients, states.random, states.host_random):
+            for state in (self.grown, states.versions, states.gradients, states.random):
                 state.rewind()
 
     def restore(self) -> None:
@@ -247,7 +252,7 @@ class Repeatable(ReplayPhase):
         states = self.states
         parts: list[SavedState | GrownStorages | Copy]
         parts = [states.masks, states.optimizers, self.grown, *self.created, *self.after]
-        parts += [states.versions, states.specs, states.gradients, states.random, states.host_random]
-        with unnoticed(), ExitStack() as last_first:
+        parts += [states.versions, states.specs, states.gradients, states.random]
+        with modes_disabled(), ExitStack() as last_first:
             for part in reversed(parts):
                 last_first.callback(part.restore)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -84,7 +85,8 @@ def difference(first: Snapshot, other: Snapshot, is_close: Equal | None = None) 
         return f"it has values at {shown([*other.leaves])}, and not at {shown([*first.leaves])}"
     with without_outer_modes():
         for path, leaf in first.leaves.items():
-            if text := _leaf_difference(leaf, other.leaves[path], is_close):
+            text = _leaf_difference(leaf, other.leaves[path], is_close)
+            if text:
                 return f"at result{path}, {text}" if path else text
     return ""
 
@@ -116,20 +118,17 @@ def _tensor_difference(first: LocalPart, other: LocalPart, is_close: Equal | Non
     if is_close:
         return _closeness(is_close, actual, expected)
     # Compare bytes first: assert_close treats -0.0 and 0.0 as equal.
-    ours, theirs = (each.contiguous().reshape(-1, 1).view(torch.uint8) for each in (expected, actual))
-    if torch.equal(ours, theirs):
+    bits = [each.contiguous().reshape(-1, 1).view(torch.uint8) for each in (expected, actual)]
+    if torch.equal(*bits):
         return ""
-    return _closeness(_assert_equal, actual, expected) or "only their bytes differ, as for -0.0 and 0.0"
+    is_equal = partial(torch.testing.assert_close, rtol=0, atol=0, equal_nan=True)
+    return _closeness(is_equal, actual, expected) or "only their bytes differ, as for -0.0 and 0.0"
 
 
 def _kind(part: LocalPart) -> str:
     """Format dtype and shape; a DTensor may have a shape that its values do not have."""
     values = f" with {part.values.ndim}-dimensional values" if part.values.ndim != len(part.shape) else ""
     return f"{dtype_text(part.values.dtype)}{shape_text(part.shape)}{values}"
-
-
-def _assert_equal(actual: Any, expected: Any) -> None:
-    torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
 
 
 def _closeness(is_close: Equal, actual: Any, expected: Any) -> str:

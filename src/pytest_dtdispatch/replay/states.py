@@ -6,7 +6,7 @@ import pickle
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
@@ -39,6 +39,11 @@ def containers_in(value: Any, found: dict[int, Any] | None = None) -> list[Any]:
         for each in value.values() if issubclass(type(value), dict) else value:
             containers_in(each, found)
     return [*found.values()]
+
+
+def containers_of(owner: Any) -> list[Any]:
+    """Return the containers in the attributes of an object."""
+    return containers_in(vars(owner))
 
 
 def refill(container: Any, contents: Any) -> None:
@@ -93,24 +98,56 @@ class SavedState:
             self._write(owner, value)
 
 
-def random_states(generator: torch.Generator | None) -> dict[str, torch.Tensor]:
-    """Return the state of a generator, or the states of DTensor's own tracker if it is None."""
-    if generator is not None:
-        return {"": generator.get_state()}
-    return {name: state.clone() for name, state in random_tracker_states().items()}
+def random_state(generator: Any) -> Any:
+    """Return the state of a generator of torch, Python or NumPy; None stands for DTensor's own tracker.
+
+    The result is None for a generator of a class of the user that has no state.
+    """
+    if generator is None:
+        return {name: state.clone() for name, state in random_tracker_states().items()}
+    if issubclass(type(generator), torch.Generator):
+        return generator.get_state()
+    return ask(_pickled_state, generator, None)
 
 
-def set_random_states(generator: torch.Generator | None, states: dict[str, torch.Tensor]) -> None:
+def _pickled_state(generator: Any) -> bytes:
+    if isinstance(generator, random.Random):
+        return pickle.dumps(generator.getstate())
+    if hasattr(generator, "get_state"):
+        return pickle.dumps(generator.get_state(legacy=False))
+    return pickle.dumps(generator.state)
+
+
+def set_random_state(generator: Any, state: Any) -> None:
     """Set the state of a generator, or the states of DTensor's own tracker if it is None."""
-    if generator is not None:
-        generator.set_state(states[""])
-        return
-    tracked = random_tracker_states()
-    tracked.update({name: state.clone() for name, state in states.items() if name in tracked})
+    if generator is None:
+        tracked = random_tracker_states()
+        tracked.update({name: each.clone() for name, each in state.items() if name in tracked})
+    elif issubclass(type(generator), torch.Generator):
+        generator.set_state(state)
+    elif state is not None:
+        unpickled = pickle.loads(state)
+        if isinstance(generator, random.Random):
+            generator.setstate(unpickled)
+        elif hasattr(generator, "set_state"):
+            generator.set_state(unpickled)
+        else:
+            generator.state = unpickled
 
 
-class AdvancedState(SavedState):
-    """States of generators, which are restored only if a call advances one.
+def are_states_equal(before: Any, after: Any) -> bool:
+    """Return whether two states of a generator are equal."""
+    if isinstance(before, dict):
+        return before.keys() == after.keys() and all(map(torch.equal, before.values(), after.values()))
+    return torch.equal(before, after) if isinstance(before, torch.Tensor) else bool(before == after)
+
+
+class RandomState(SavedState):
+    """Random states: of devices, of generators in arguments, of DTensor's tracker, of Python and NumPy.
+
+    Args:
+        leaves: leaves of the arguments.
+        generators: random generators of Python and NumPy.
 
     Attributes:
         has_advanced: whether the program's call drew random numbers.
@@ -118,60 +155,12 @@ class AdvancedState(SavedState):
 
     has_advanced = False
 
-    def settle(self) -> None:
-        """Save the states after the program's call, and compare them with those before it."""
-        super().settle()
-        pairs = zip(self._before.values(), self._after, strict=True)
-        self.has_advanced = any(not self._are_equal(before, after) for (_, before), (_, after) in pairs)
-
-    def _are_equal(self, before: Any, after: Any) -> bool:
-        return bool(before == after)
-
-    def rewind(self) -> None:
-        """Restore the states before the call, if it advanced any."""
-        if self.has_advanced:
-            super().rewind()
-
-
-def host_state(generator: Any) -> bytes | None:
-    """Return the state of a random generator of Python or NumPy; None if it has none."""
-    return ask(lambda each: pickle.dumps(_host_state(each)), generator, None)
-
-
-def _host_state(generator: Any) -> Any:
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    return generator.get_state(legacy=False) if hasattr(generator, "get_state") else generator.state
-
-
-def set_host_state(generator: Any, state: bytes | None) -> None:
-    """Set the state of a random generator of Python or NumPy."""
-    if state is None:
-        return
-    if isinstance(generator, random.Random):
-        generator.setstate(pickle.loads(state))
-    elif hasattr(generator, "set_state"):
-        generator.set_state(pickle.loads(state))
-    else:
-        generator.state = pickle.loads(state)
-
-
-class HostRandomState(AdvancedState):
-    """States of random generators of Python and NumPy."""
-
-    def __init__(self, generators: Sequence[Any]) -> None:
-        super().__init__(host_state, set_host_state)
-        for generator in generators:
-            self.save(generator)
-
-
-class RandomState(AdvancedState):
-    """Random states: of devices, of generators in arguments, and of DTensor's tracker."""
-
-    def __init__(self, leaves: Sequence[Any]) -> None:
-        super().__init__(random_states, set_random_states)
-        self.save(None)  # DTensor's tracker
+    def __init__(self, leaves: Sequence[Any], generators: Sequence[Any] = ()) -> None:
+        super().__init__(random_state, set_random_state)
+        self._unchanged: set[int] = set()  # ids of generators that the program's call did not advance
         self.save_all((torch.default_generator, *leaves))
+        for generator in (None, *generators):  # None: DTensor's tracker
+            self.save(generator)
 
     def save_all(self, leaves: Sequence[Any]) -> None:
         """Save the states of generators, and of the devices of tensors."""
@@ -182,8 +171,24 @@ class RandomState(AdvancedState):
             elif type(device) is torch.device and device.type == "cuda":
                 self.save(cuda_generator(device))
 
-    def _are_equal(self, before: Any, after: Any) -> bool:
-        return before.keys() == after.keys() and all(map(torch.equal, before.values(), after.values()))
+    def settle(self) -> None:
+        """Save the states after the program's call, and compare them with those before it."""
+        super().settle()
+        pairs = zip(self._before.values(), self._after, strict=True)
+        equal = ((owner, are_states_equal(before, after)) for (owner, before), (_, after) in pairs)
+        self._unchanged = {id(owner) for owner, is_equal in equal if is_equal}
+        self.has_advanced = len(self._unchanged) < len(self._before)
+
+    def rewind(self) -> None:
+        """Restore the states before the call of generators that it advanced."""
+        for owner, value in self._before.values():
+            if id(owner) not in self._unchanged:
+                self._write(owner, value)
+
+
+def set_gradient(leaf: torch.Tensor, gradient: torch.Tensor | None) -> None:
+    """Set the gradient of a leaf."""
+    leaf.grad = gradient
 
 
 class Gradients(SavedState):
@@ -196,7 +201,7 @@ class Gradients(SavedState):
     """
 
     def __init__(self, before: dict[int, tuple[Any, Any]]) -> None:
-        super().__init__(attrgetter("grad"), lambda leaf, grad: setattr(leaf, "grad", grad))
+        super().__init__(attrgetter("grad"), set_gradient)
         self._alive = before
 
     def save(self, owner: Any) -> None:
@@ -232,17 +237,20 @@ class States:
         self, leaves: Sequence[Any], gradients: dict[int, tuple[Any, Any]], generators: Sequence[Any] = ()
     ) -> None:
         self.masks = SavedState(attrgetter("data", "refcount"), set_mask)
-        self.optimizers = SavedState(lambda each: each.copy(), refill, CONTAINERS)
+        self.optimizers = SavedState(methodcaller("copy"), refill, CONTAINERS)
         self.versions = SavedState(version_of, set_version)
         self.specs = SavedState(spec_of, set_spec, DTensor)
         self.gradients = Gradients(gradients)
-        self.random = RandomState(leaves)
-        self.host_random = HostRandomState(generators)
+        self.random = RandomState(leaves, generators)
 
     def settle(self) -> None:
         """Save all state after the program's call."""
         for state in vars(self).values():
             state.settle()
+
+
+def _gets_gradient(tensor: torch.Tensor) -> bool:
+    return tensor.requires_grad and (tensor.is_leaf or tensor.retains_grad)
 
 
 def leaves_behind(tensor: torch.Tensor, visited: dict[int, Any]) -> Iterator[torch.Tensor]:
@@ -251,7 +259,7 @@ def leaves_behind(tensor: torch.Tensor, visited: dict[int, Any]) -> Iterator[tor
     A tensor that retains its gradient is also a leaf. A stale view has no leaves: no op can use it while
     gradients are recorded.
     """
-    if ask_tensor(lambda each: each.requires_grad and (each.is_leaf or each.retains_grad), tensor, False):
+    if ask_tensor(_gets_gradient, tensor, False):
         yield tensor
     nodes = [ask_tensor(attrgetter("grad_fn"), tensor, None)]
     while nodes:

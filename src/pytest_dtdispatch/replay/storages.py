@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -45,12 +45,36 @@ def is_freed(plain: torch.Tensor) -> bool:
     return plain.numel() > 0 and plain.untyped_storage().nbytes() == 0
 
 
+class CopiedPart(NamedTuple):
+    """Copy of an inner tensor.
+
+    Args:
+        storage: its storage.
+        size: bytes of the storage.
+        layout: its memory layout.
+        region: alias of its elements.
+        contents: copy of its elements.
+    """
+
+    storage: torch.UntypedStorage
+    size: int
+    layout: tuple[Any, ...]
+    region: torch.Tensor
+    contents: torch.Tensor
+
+
 class Copy:
     """Copy of the contents of a tensor, without inner tensors that ``is_free`` reports as not allocated."""
 
     def __init__(self, tensor: torch.Tensor, is_free: Callable[[torch.Tensor], bool] = is_freed) -> None:
         self.tensor = tensor
-        self._parts = [None if is_free(plain) else _part_of(plain) for plain in storages_of(tensor)]
+        self._parts: list[CopiedPart | None] = []
+        for plain in storages_of(tensor):
+            part = None
+            if not is_free(plain):
+                storage, region = plain.untyped_storage(), _region(plain)
+                part = CopiedPart(storage, storage.nbytes(), _layout(plain), region, _cloned(region))
+            self._parts.append(part)
 
     def restore(self) -> bool:
         """Write the contents to the tensor if its layout is unchanged; return whether all were written."""
@@ -58,14 +82,14 @@ class Copy:
         for plain, part in zip(storages_of(self.tensor), self._parts, strict=False):
             if part is None:
                 continue
-            storage, layout, region, contents = part
+            region = part.region
             # Do as little as possible here: a timed call follows.
-            if plain.untyped_storage() is not storage or storage.nbytes() != layout[1]:
-                if _layout(plain) != layout:
+            if plain.untyped_storage() is not part.storage or part.storage.nbytes() != part.size:
+                if _layout(plain) != part.layout:
                     is_whole = False
                     continue
                 region = _region(plain)
-            region.copy_(contents)
+            region.copy_(part.contents)
         return is_whole
 
 
@@ -88,7 +112,8 @@ def refuse_uncopyable(tensor: torch.Tensor) -> None:
         NoCopyError: they cannot.
     """
     for plain in storages_of(tensor):
-        if kind := ask_tensor(_uncopyable_kind, plain, "wrapped"):
+        kind = ask_tensor(_uncopyable_kind, plain, "wrapped")
+        if kind:
             raise NoCopyError(f"runs once: it writes to a {kind} tensor, whose contents cannot be restored")
 
 
@@ -109,11 +134,6 @@ def layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
 def _layout(plain: torch.Tensor) -> tuple[Any, ...]:
     size = plain.untyped_storage().nbytes()
     return plain.device, size, plain.storage_offset(), plain.shape, plain.stride()
-
-
-def _part_of(plain: torch.Tensor) -> tuple[torch.UntypedStorage, tuple[Any, ...], torch.Tensor, torch.Tensor]:
-    region = _region(plain)
-    return plain.untyped_storage(), _layout(plain), region, _cloned(region)
 
 
 def _region(plain: torch.Tensor) -> torch.Tensor:
@@ -180,7 +200,8 @@ class Storages:
             else:
                 (self.stateful if issubclass(type(each), STATEFUL) else self.generators).append(each)
         for key in keys:
-            if (storage := storage_behind(key)) is not None:
+            storage = storage_behind(key)
+            if storage is not None:
                 self._sizes.setdefault(key, storage.nbytes())
 
     def renewed(self) -> Storages:
@@ -251,7 +272,8 @@ class GrownStorages:
 
     def keep_allocated(self, tensors: Iterable[torch.Tensor] | None = None) -> None:
         """Allocate free storages and keep them: all, or only those of tensors that are about to be read."""
-        if not (before := self._allocated):
+        before = self._allocated
+        if not before:
             return
         read = set(before) if tensors is None else {key for each in tensors for key in keys_of(each)}
         self._allocated = {key: before[key] for key in read & set(before) if not before[key][0].nbytes()}

@@ -18,12 +18,7 @@ from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.trail import CalledOp, RanCollective, Trail
 from pytest_dtdispatch.errors import warn
 from pytest_dtdispatch.lines.finder import LineFinder
-from pytest_dtdispatch.replay.call import (
-    OpCall,
-    UnnoticedMode,
-    has_dtensor,
-    signature_of,
-)
+from pytest_dtdispatch.replay.call import UnnoticedMode, signature_of
 from pytest_dtdispatch.replay.guard import MeasurementLock
 from pytest_dtdispatch.steps.events import (
     AnyEvent,
@@ -37,21 +32,15 @@ from pytest_dtdispatch.steps.growth import LiveObjects
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.steps.reasons import Called, CallPosition, Reason, Seen, describe
 from pytest_dtdispatch.steps.transfers import Function, TransferRecorder
+from pytest_dtdispatch.torchapi.calls import OpCall, propagated_call
 from pytest_dtdispatch.torchapi.collectives import observe_transfers
 from pytest_dtdispatch.torchapi.groups import is_first_of_group
 from pytest_dtdispatch.torchapi.mesh_dims import MESH_DIMS
 from pytest_dtdispatch.torchapi.observe import observe_ops
-from pytest_dtdispatch.torchapi.ops import (
-    arguments_of,
-    hidden_from_constructors,
-    leaves_of,
-    open_modes,
-    takes_tensors,
-)
+from pytest_dtdispatch.torchapi.ops import hidden_from_constructors, open_modes, takes_tensors
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.reads import observe_reads
-from pytest_dtdispatch.torchapi.tensors import mesh_among
 
 
 def call_lines(calls: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -192,12 +181,11 @@ class StepCounter:
     def note(self, call: OpCall) -> Any:
         """Run a call, and record it with its line, to explain later misses and locate backward."""
         place = self._lines.record()
-        result = self._flow.run(*call, place, call.run)
-        if has_dtensor(call.leaves()):
-            at = self._thread.last_call(self._lap)
-            called = describe(call.func, call.args, call.kwargs, at)
+        result = self._flow.run(call, place)
+        if call.has_dtensor:
+            called = describe(call, self._thread.last_call(self._lap))
             if self.lists_calls:
-                signature = signature_of(call.func, call.args, call.kwargs)
+                signature = signature_of(call)
                 self._signatures[signature, place] = None
                 called = called._replace(text=(str(signature), str(place)))
             self._log.append(called)
@@ -379,26 +367,25 @@ class StepCounter:
         """Yield the events in order, with the reason of each miss."""
         for entry in self._log:
             if isinstance(entry, _Propagated):
-                schema = entry.schema
-                called = describe(schema.op, schema.args_schema, schema.kwargs_schema, entry.at)
-                signature = signature_of(schema.op, schema.args_schema, schema.kwargs_schema)
+                call = propagated_call(entry.schema)
+                called = describe(call, entry.at)
+                signature = signature_of(call)
                 if self.lists_calls:
                     self._signatures[signature, entry.place] = None
-                yield self._miss(entry, called, str(signature))
+                yield self._miss(entry, call, called, str(signature))
                 self._seen.note(called)
             elif isinstance(entry, Called):
                 self._seen.note(entry)
             else:
                 yield entry
 
-    def _miss(self, one: _Propagated, called: Called, signature: str) -> Miss:
+    def _miss(self, one: _Propagated, call: OpCall, called: Called, signature: str) -> Miss:
         if one.error:
             reason = Reason(f"propagation raised {one.error}, which is not cached", remedy=Remedy.UNCACHED)
         elif one.queried is QueriedCache.NONE:
             reason = Reason("no cache was queried: the program is traced, or a mode bypasses the caches")
         else:
             reason = self._seen.why(called)
-        mesh = mesh_among(leaves_of(one.schema.args_schema, one.schema.kwargs_schema))
         return Miss(
             signature=signature,
             reason=reason.text,
@@ -406,20 +393,19 @@ class StepCounter:
             cause=reason.without_values or reason.text,
             call=one.at.call,
             elsewhere=one.at.thread != self._home,
-            remedy=_remedy(one.schema, reason),
+            remedy=_remedy(call, reason),
             values=reason.values,
-            mesh=() if mesh is None else tuple(mesh.shape),
+            mesh=() if call.mesh is None else tuple(call.mesh.shape),
             is_direct=one.is_direct,
             place=one.place,
         )
 
 
-def _remedy(schema: Any, reason: Reason) -> Remedy:
+def _remedy(call: OpCall, reason: Reason) -> Remedy:
     """Return the remedy of a miss; that of a differing value depends on the schema of the op."""
     names = frozenset(name.partition("[")[0] for name in reason.arguments)
-    arguments = arguments_of(schema.op, schema.args_schema, schema.kwargs_schema)
-    numbers = frozenset(each.name for each, value in arguments if type(value) in (int, float))
-    if reason.remedy is not Remedy.NUMBER or takes_tensors(schema.op, names, numbers - names):
+    numbers = frozenset(each.name for each, value in call.named() if type(value) in (int, float))
+    if reason.remedy is not Remedy.NUMBER or takes_tensors(call.func, names, numbers - names):
         return reason.remedy
     # Arguments that are or determine sizes: padding makes them equal.
     sizes = {"size", "end", "length", "repeats", "split_size", "split_sizes", "pad"}
@@ -427,7 +413,7 @@ def _remedy(schema: Any, reason: Reason) -> Remedy:
 
 
 def _signature_text(schema: Any) -> str:
-    return str(signature_of(schema.op, schema.args_schema, schema.kwargs_schema))
+    return str(signature_of(propagated_call(schema)))
 
 
 class CallNotes(UnnoticedMode):
@@ -453,7 +439,7 @@ class CallNotes(UnnoticedMode):
         __tracebackhide__ = True
         if not self.is_on:
             return func(*args, **kwargs or {})
-        return self._counter.note(OpCall(func, args, kwargs or {}))
+        return self._counter.note(OpCall(func, args, kwargs))
 
 
 MAX_RECORDED = 20_000  # calls and transfers in one step

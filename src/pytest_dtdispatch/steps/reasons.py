@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 from pytest_dtdispatch.core.signatures import mesh_text, shorten
 from pytest_dtdispatch.replay.call import dtype_text, placements_text, shape_text
 from pytest_dtdispatch.steps.events import Remedy
-from pytest_dtdispatch.torchapi.ops import arguments_of, leaves_of, op_name
-from pytest_dtdispatch.torchapi.tensors import mesh_among, stride_of, tensor_traits
+from pytest_dtdispatch.torchapi.calls import OpCall
+from pytest_dtdispatch.torchapi.ops import op_name
+from pytest_dtdispatch.torchapi.tensors import stride_of, tensor_traits
 
 # Maximum of stored calls, for endless loops: of an op in a thread, and at one position in the step.
 MAX_CALLS, MAX_AT_POSITION = 4096, 32
@@ -78,13 +79,12 @@ class Reason(NamedTuple):
     values: tuple[str, ...] = ()
 
 
-def describe(func: Any, args: Sequence[Any], kwargs: dict[str, Any], at: CallPosition) -> Called:
+def describe(call: OpCall, at: CallPosition) -> Called:
     """Return the traits of a call on DTensors, or on their specs in propagation."""
-    mesh = mesh_among(leaves_of(args, kwargs))
-    traits = {} if mesh is None else {**_mesh_traits(mesh)}
-    for argument, value in arguments_of(func, args, kwargs):
-        _add(traits, argument.name, value, mesh)
-    return Called(op_name(func), traits, at)
+    traits = {} if call.mesh is None else {**_mesh_traits(call.mesh)}
+    for argument, value in call.named():
+        _add(traits, argument.name, value, call.mesh)
+    return Called(op_name(call.func), traits, at)
 
 
 def _add(traits: dict[Trait, str], of: str, value: Any, mesh: Any) -> None:

@@ -32,12 +32,14 @@ from pytest_dtdispatch.steps.events import (
     placement_change,
 )
 from pytest_dtdispatch.torchapi.autograd import is_in_backward, number_of, origins_of_logits
+from pytest_dtdispatch.torchapi.calls import propagated_call
 from pytest_dtdispatch.torchapi.collectives import reduction_of
 from pytest_dtdispatch.torchapi.flow import Converted, DataFlow, Move, Use
 from pytest_dtdispatch.torchapi.fsdp import describe_groups, how_reduced, shards_of
 from pytest_dtdispatch.torchapi.mesh_dims import MESH_DIMS, group_among
 from pytest_dtdispatch.torchapi.observe import Conversion, Converter, fsdp_group_type, program_frame
-from pytest_dtdispatch.torchapi.ops import count_sharded_matrices, describe_optimizer, leaves_of, op_name
+from pytest_dtdispatch.torchapi.ops import op_name
+from pytest_dtdispatch.torchapi.optimizers import count_sharded_matrices, describe_optimizer
 from pytest_dtdispatch.torchapi.origins import Origins, may_be_owned, observe_marked
 from pytest_dtdispatch.torchapi.plans import free_dims, merges_dimensions
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
@@ -148,7 +150,7 @@ class TransferRecorder:
 
     def on_implied(self, redistribute: Function, info: Any, schema: Any, *args: Any, **kwargs: Any) -> Any:
         """Record the op whose arguments are redistributed, and its number of tensor arguments."""
-        leaves = leaves_of(schema.args_schema, schema.kwargs_schema)
+        leaves = propagated_call(schema).leaves
         operands = sum(isinstance(leaf, spec_type()) for leaf in leaves)
         implied_by = op_name(schema.op)
         with patch.multiple(self._running, implied_by=implied_by, operands=operands, schema=schema):

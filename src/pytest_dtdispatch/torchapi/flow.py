@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from types import FrameType
 from typing import Any
 
@@ -17,18 +16,12 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.torchapi.autograd import is_in_backward
+from pytest_dtdispatch.torchapi.calls import OpCall, leaves_of
 from pytest_dtdispatch.torchapi.observe import OTHERS, module_of
-from pytest_dtdispatch.torchapi.ops import (
-    is_op,
-    is_pointwise,
-    leaves_of,
-    op_name,
-    replacement_of,
-    unnoticed,
-    written_leaves,
-)
+from pytest_dtdispatch.torchapi.ops import modes_disabled, op_name
 from pytest_dtdispatch.torchapi.tensors import (
     ask_tensor,
+    dead_reference,
     is_dtensor,
     is_tensor,
     layout_of,
@@ -37,9 +30,6 @@ from pytest_dtdispatch.torchapi.tensors import (
     shards_of_simulated_ranks,
     tensors_in,
 )
-
-NUMBERS = (int, float)
-NO_MOVES, NO_LOOPS = frozenset[int](), frozenset[tuple[str, CodePlace]]()
 
 
 @dataclass
@@ -76,8 +66,8 @@ class Memory:
     is_listed: bool = False
     is_observed: bool = False
     is_new: bool = False
-    loops: frozenset[tuple[str, CodePlace]] = NO_LOOPS
-    chain: frozenset[int] = NO_MOVES
+    loops: frozenset[tuple[str, CodePlace]] = frozenset()
+    chain: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -114,8 +104,8 @@ class Converted(Use):
     """
 
     result: Memory
-    reference: Callable[[], Any] = field(default=lambda: None, kw_only=True)
-    parameter: Callable[[], Any] = field(default=lambda: None, kw_only=True)
+    reference: Callable[[], Any] = field(default=dead_reference, kw_only=True)
+    parameter: Callable[[], Any] = field(default=dead_reference, kw_only=True)
 
     def note_hooks(self) -> None:
         """Record whether the program observes the gradient of the result."""
@@ -226,48 +216,50 @@ class DataFlow:
         """Return the depth of values that are computed from tensors."""
         return max((self.of(tensor).depth for tensor in tensors), default=0) if self.is_on else 0
 
-    def run(self, func: Any, args: Any, kwargs: Any, place: CodePlace, call: Callable[[], Any]) -> Any:
+    def run(self, call: OpCall, place: CodePlace) -> Any:
         """Run an op at a line, and record what it reads and writes."""
         if not self.is_on:
-            return call()
-        leaves = leaves_of(args, kwargs)
-        tensors = [leaf for leaf in leaves if is_tensor(leaf)]
-        self._use_values({leaf for leaf in leaves if type(leaf) in NUMBERS}, place)
+            return call.run()
+        tensors = call.tensors
+        self._use_values({leaf for leaf in call.leaves if type(leaf) in (int, float)}, place)
         outer, self._inner, moved = self._inner, 0, len(self.moves)
         try:
-            result = call()
+            result = call.run()
         finally:
             inner, self._inner = self._inner, outer
-        for each in chain(args, kwargs.values()):
-            for memory in map(self.of, each if _is_list_of_tensors(each) else ()):
-                memory.is_listed = True
-        written, results, inputs = _written(func, args, kwargs), tensors_in(result), _addresses(tensors)
+        for each in (*call.args, *call.kwargs.values()):
+            if isinstance(each, (list, tuple)) and len(each) > 1 and all(map(is_tensor, each)):
+                for tensor in each:
+                    self.of(tensor).is_listed = True
+        results = tensors_in(result)
         depth = max(self._floor, inner, self.depth_of(tensors))
-        loops = NO_LOOPS.union(*(self.of(tensor).loops for tensor in tensors))
-        if any(map(is_dtensor, tensors)):
-            self._note_call(func, args, kwargs, tensors, place)
-        if new := _addresses(results) - inputs:
-            fresh = Memory(depth, is_new=True, loops=loops, chain=self._chain(func, tensors, result))
+        loops = frozenset[tuple[str, CodePlace]]().union(*(self.of(tensor).loops for tensor in tensors))
+        if call.has_dtensor:
+            self._note_call(call, place)
+        new = set(map(memory_address, results)) - set(map(memory_address, tensors))
+        if new:
+            fresh = Memory(depth, is_new=True, loops=loops, chain=self._chain(call, result))
             self._memory |= {address: replace(fresh) for address in new}
         self._ran += 1
-        if new or written or not results:
-            self._use(tensors, _addresses(written), place)
+        if new or call.written or not results:
+            self._use(call, place)
         else:
             self._views.update({local_of(each): True for each in results})
-        for memory in map(self.of, written):
-            memory.depth, memory.chain = max(memory.depth, depth), NO_MOVES
+        for memory in map(self.of, call.written):
+            memory.depth, memory.chain = max(memory.depth, depth), frozenset()
             memory.writes += 1
             memory.own_writes += place.phase is not Phase.OPTIMIZER
-            memory.loops = loops | {(op_name(func), place)}
+            memory.loops = loops | {(op_name(call.func), place)}
         for move in self.moves[moved:]:  # those that the op implied
             move.outputs = [self.of(each) for each in results]
         return result
 
-    def _use(self, tensors: Sequence[Any], written: Collection[int], place: CodePlace) -> None:
+    def _use(self, call: OpCall, place: CodePlace) -> None:
         # A hook of the user runs in backward as well.
         is_outside = not is_in_backward() or not self._called_by()
         is_step, is_outer = place.phase is Phase.OPTIMIZER, not self._is_in_fsdp()
-        for tensor in tensors:
+        written = set(map(memory_address, call.written))
+        for tensor in call.tensors:
             memory = self.of(tensor)
             if memory_address(tensor) not in written:
                 memory.last_read = self._ran
@@ -301,20 +293,22 @@ class DataFlow:
         for tensor in tensors if self.is_on else ():
             self.of(tensor).is_observed = True
 
-    def _note_call(self, func: Any, args: Any, kwargs: Any, tensors: Sequence[Any], place: CodePlace) -> None:
+    def _note_call(self, call: OpCall, place: CodePlace) -> None:
         """Record a call of an op on DTensors at a line."""
-        calls = self.calls[op_name(func), place]
+        key, first = (op_name(call.func), place), call.tensors[0]
+        calls = self.calls[key]
         calls.count += 1
         calls.first = self._ran if calls.first < 0 else calls.first
-        calls.is_chain |= self.of(tensors[0]).last_read > calls.first
+        calls.is_chain |= self.of(first).last_read > calls.first
+        calls.is_chain |= any(key in self.of(tensor).loops for tensor in call.tensors)
         calls.via = calls.via or self._called_by()
-        calls.is_pointwise = is_pointwise(func)
-        calls.replacements.add(replacement_of(func, args, kwargs))
-        calls.options.add(", ".join(f"{name}={each}" for name, each in kwargs.items() if not is_tensor(each)))
-        calls.tensors[memory_address(tensors[0])] = self.of(tensors[0])
-        calls.is_chain |= any((op_name(func), place) in self.of(tensor).loops for tensor in tensors)
-        calls.elements = tensors[0].shape[args[1]] if func is torch.ops.aten.select.int else 0
-        calls.layouts.update(layout_of(each) for each in tensors if each.dim())
+        calls.is_pointwise = call.is_pointwise
+        calls.replacements.add(call.replacement())
+        options = (f"{name}={each}" for name, each in call.kwargs.items() if not is_tensor(each))
+        calls.options.add(", ".join(options))
+        calls.tensors[memory_address(first)] = self.of(first)
+        calls.elements = first.shape[call.args[1]] if call.func is torch.ops.aten.select.int else 0
+        calls.layouts.update(layout_of(each) for each in call.tensors if each.dim())
         calls.floors.add(self._floor)
 
     @contextmanager
@@ -338,7 +332,7 @@ class DataFlow:
             return 0
         depth = max(self._floor, self.depth_of(sources))
         self._inner = max(self._inner, depth + 1)
-        loops = NO_LOOPS.union(*(self.of(source).loops for source in sources))
+        loops = frozenset[tuple[str, CodePlace]]().union(*(self.of(source).loops for source in sources))
         for memory in map(self.of, results):
             memory.depth, memory.loops = depth + 1, loops
         return depth
@@ -348,18 +342,15 @@ class DataFlow:
         depth = self.transfer([source], [result])
         memory = self.of(source)
         memory.outer_uses += 1
-        earlier = memory.chain if all(map(self._is_unused, memory.chain)) else NO_MOVES
+        # Only elementwise ops took their results, and nothing wrote to their sources since.
+        behind = [self.moves[position] for position in memory.chain]
+        is_used = any(each.others or each.is_unwrapped or each.is_written_later for each in behind)
+        earlier = frozenset[int]() if is_used else memory.chain
         if memory_address(result) != memory_address(source):
             self._memory[memory_address(result)] = Memory(depth + 1, is_new=True, loops=memory.loops)
         self.of(result).chain = frozenset([len(self.moves)])
         self.moves.append(Move(memory, self.of(result), depth, earlier))
         return self.moves[-1]
-
-    def _is_unused(self, position: int) -> bool:
-        """Return whether only elementwise ops took a result, and its source was not written to since."""
-        move = self.moves[position]
-        is_unused = move.others == 0 and not move.is_unwrapped
-        return is_unused and not move.is_written_later
 
     def read(self, tensor: Any, result: Any) -> int:
         """Record that the host has read a tensor; return its depth."""
@@ -367,8 +358,8 @@ class DataFlow:
             return 0
         self.use([tensor])
         memory = self.of(tensor)
-        for value in leaves_of([result], {}):
-            if type(value) in NUMBERS and value not in (0, 1):
+        for value in leaves_of([result]):
+            if type(value) in (int, float) and value not in (0, 1):
                 self._values[value] = memory.depth
         return memory.depth
 
@@ -392,15 +383,15 @@ class DataFlow:
         for depth in depths:
             self.need(depth)
 
-    def _chain(self, func: Any, tensors: Sequence[Any], result: Any) -> frozenset[int]:
+    def _chain(self, call: OpCall, result: Any) -> frozenset[int]:
         """Return the redistributions from whose results only elementwise ops lead to a result."""
-        chain = NO_MOVES.union(*(self.of(tensor).chain for tensor in tensors))
-        is_elementwise = is_pointwise(func) and is_tensor(result)
-        if is_elementwise and all(each.shape in ((), result.shape) for each in tensors):
+        chain = frozenset[int]().union(*(self.of(tensor).chain for tensor in call.tensors))
+        is_elementwise = call.is_pointwise and is_tensor(result)
+        if is_elementwise and all(each.shape in ((), result.shape) for each in call.tensors):
             return chain
         for position in chain if not is_in_backward() else ():
             self.moves[position].others += 1
-        return NO_MOVES
+        return frozenset()
 
 
 def constants_near(frame: FrameType | None) -> set[float]:
@@ -414,20 +405,6 @@ def constants_near(frame: FrameType | None) -> set[float]:
     return {each for each in (*code.co_consts, *named) if type(each) is float}
 
 
-def _is_list_of_tensors(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) > 1 and all(map(is_tensor, value))
-
-
-def _addresses(tensors: Iterable[Any]) -> set[int]:
-    return set(map(memory_address, tensors))
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Return the tensors that an op may write to: all, unless its schema declares which."""
-    leaves = written_leaves(func, args, kwargs) if is_op(func) else leaves_of(args, kwargs)
-    return [*filter(is_tensor, leaves)]
-
-
 def fingerprint(local: torch.Tensor) -> int:
     """Return a checksum of a tensor's values, which also shows writes that no op made; 0 if it has none."""
 
@@ -437,5 +414,5 @@ def fingerprint(local: torch.Tensor) -> int:
 
     plain = shards_of_simulated_ranks(local)[0]
     has_values = type(plain) in (torch.Tensor, torch.nn.Parameter) and not plain.is_meta
-    with unnoticed():
+    with modes_disabled():
         return ask_tensor(checksum, plain, 0) if has_values else 0

@@ -24,8 +24,10 @@ from torch.distributed.tensor import DTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 
+from pytest_dtdispatch.torchapi.calls import OpCall
 from pytest_dtdispatch.torchapi.observe import OTHERS, POINTS, around, follow, module_of, program_frame
-from pytest_dtdispatch.torchapi.ops import is_written, leaves_of, written_leaves
+from pytest_dtdispatch.torchapi.ops import is_written
+from pytest_dtdispatch.torchapi.optimizers import counters_of, options_of
 from pytest_dtdispatch.torchapi.patches import (
     BoundReplacement,
     calling,
@@ -35,27 +37,20 @@ from pytest_dtdispatch.torchapi.patches import (
 )
 from pytest_dtdispatch.torchapi.tensors import (
     PLAIN_TYPES,
-    ask_tensor,
     is_dtensor,
-    is_tensor,
     local_of,
     shards_of_simulated_ranks,
+    storage_of,
+    tensors_in,
 )
 
 # Functions that make a tensor on the host from numbers, unless a device is given.
 MAKERS = frozenset(("tensor", "as_tensor", "scalar_tensor"))
-FUNCTIONS = MAKERS | {"new_tensor"}  # that create tensors from numbers
-LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
 # A key above autograd, and below vmap, that torch leaves unused. A thread includes it while it has
 # marked tensors, except in compiled code, which would be compiled again.
 OPS_KEY = "DeferredInit"
 MAX_INSIDE = 100  # objects that are looked at inside of one
 MOVES = (torch.ops.aten.to.device, torch.ops.aten.to.dtype_layout)  # composite ops that may have a device
-# Ops that read only the shape of their arguments, and ops that read nothing of the tensor that they write.
-SHAPED = {f"{name}_like" for name in ("zeros", "ones", "empty", "full", "rand", "randn")} | {
-    f"new_{name}" for name in ("zeros", "ones", "empty", "full", "empty_strided")
-}
-OVERWRITING = {"copy_", "zero_", "fill_"}
 
 
 class Running(threading.local):
@@ -78,7 +73,8 @@ class Storages:
 
     def add(self, tensor: torch.Tensor) -> None:
         """Add the storage of a tensor. The weak reference keeps its key from being used again."""
-        if key := _key_of(tensor):
+        key = _key_of(tensor)
+        if key:
             self._found[key] = StorageWeakRef(shards_of_simulated_ranks(tensor)[0].untyped_storage())
 
     def discard(self, tensor: torch.Tensor) -> None:
@@ -95,7 +91,8 @@ def _key_of(tensor: Any) -> int:
     plain = tensor if type(tensor) in PLAIN_TYPES else shards_of_simulated_ranks(tensor)[0]
     if type(plain) not in PLAIN_TYPES:
         return 0
-    return ask_tensor(lambda each: int(each.untyped_storage()._cdata), plain, 0)
+    storage = storage_of(plain)
+    return 0 if storage is None else int(storage._cdata)
 
 
 class Origins:
@@ -179,9 +176,13 @@ class Origins:
         if self._owners.get(id(owner)) == states:
             return
         self._owners[id(owner)] = states
-        for tensor in _options_of(owner) if isinstance(owner, Optimizer) else ():
+        if not isinstance(owner, Optimizer):
+            for tensor in vars(owner).values():
+                self._counters.add(tensor)
+            return
+        for tensor in options_of(owner):
             self.mark_host(tensor)
-        for tensor in _counters_of(owner) if isinstance(owner, Optimizer) else vars(owner).values():
+        for tensor in counters_of(owner):
             self._counters.add(tensor)
 
     def mark_device(self, tensor: torch.Tensor) -> None:
@@ -205,33 +206,40 @@ class Origins:
             self.mark_share(copy, tensor in self._shares)
         return copy
 
-    def run(self, op: Callable[..., Any], func: Any, args: Any, kwargs: Any) -> Any:
+    def run(self, run_op: Callable[[], Any], call: OpCall) -> Any:
         """Run an op, and mark what it returned or wrote by the origins of its arguments."""
-        tensors = [leaf for leaf in leaves_of(args, kwargs) if is_tensor(leaf)]
+        tensors = call.tensors
         on_host = [tensor for tensor in tensors if self.is_host(tensor)]
         is_on_host = 0 < len(on_host) == len(tensors)
         outer, self._running.is_on_host = self._running.is_on_host, self._running.is_on_host or is_on_host
         try:
-            result = op(*args, **kwargs)
+            result = run_op()
         finally:
             self._running.is_on_host = outer
         has_share = any(tensor in self._shares for tensor in tensors)
         if not on_host and not has_share:
             return result
-        if func in MOVES:
-            device = kwargs.get("device", args[1] if func is torch.ops.aten.to.device else None)
-            is_same = on_host and device is not None and result is args[0]
+        if call.func in MOVES:
+            is_first = call.func is torch.ops.aten.to.device
+            device = call.kwargs.get("device", call.args[1] if is_first else None)
+            is_same = on_host and device is not None and result is call.args[0]
             return with_own_storage(result) if is_same else result
-        written = [leaf for leaf in written_leaves(func, args, kwargs) if is_tensor(leaf)]
-        changed = [*written, *(leaf for leaf in leaves_of([result], {}) if is_tensor(leaf))]
-        sources = [each for each in tensors if func._opname not in OVERWRITING or each is not tensors[0]]
-        has_share = func._opname not in SHAPED and any(source in self._shares for source in sources)
-        for each in changed:
-            (self._shares.add if has_share else self._shares.discard)(each)
-        for each in changed if is_on_host else ():
-            self._host.add(local_of(each))
-        for each in () if is_on_host else written:
-            self._host.discard(local_of(each))
+        name = call.func._opname
+        # These ops read only the shape of their arguments, and these read nothing of what they write to.
+        is_shape_read = name.endswith("_like") or name.startswith("new_")
+        is_overwriting = name in ("copy_", "zero_", "fill_")
+        sources = [each for each in tensors if not is_overwriting or each is not tensors[0]]
+        has_share = not is_shape_read and any(source in self._shares for source in sources)
+        for each in (*call.written, *tensors_in(result)):
+            if has_share:
+                self._shares.add(each)
+            else:
+                self._shares.discard(each)
+            if is_on_host:
+                self._host.add(local_of(each))
+        if not is_on_host:
+            for each in call.written:
+                self._host.discard(local_of(each))
         return result
 
     def _observe_creations(self) -> None:
@@ -314,54 +322,26 @@ def may_be_owned(tensor: Any) -> bool:
     return type(tensor) is torch.Tensor and (is_number or not tensor.dtype.is_floating_point)
 
 
-def _options_of(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    """Yield the options of an optimizer, such as ``lr``, that are tensors on the host."""
-    for group in optimizer.param_groups:
-        options = [group[name] for name in group.keys() - {"params"}]
-        yield from () if group.get("capturable") else filter(is_tensor, leaves_of(options, {}))
-
-
-def _counters_of(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    """Yield the step counters of an optimizer that torch keeps on the host."""
-    classes = {each for each in type(optimizer).__mro__ if f"{each.__module__}.".startswith("torch.optim.")}
-    is_of_torch = bool(classes - {Optimizer, torch.optim.ASGD})  # ASGD has them on the device
-    for group in optimizer.param_groups:
-        is_on_device = group.get("capturable") or group.get("fused") or not is_of_torch
-        for parameter in () if is_on_device else group["params"]:
-            state = optimizer.state.get(parameter, {})
-            yield from (state[name] for name in ("step", "mu_product") if is_tensor(state.get(name)))
-
-
 def with_own_storage(tensor: Any) -> Any:
     """Return a tensor on the same memory with a storage of its own, or the tensor if that is impossible.
 
     A tensor with a gradient would lose in-place changes of the other, and a traced one its graph.
     """
-    local = local_of(tensor)
+    local: Any = local_of(tensor)
     is_special = local.is_conj() or local.is_neg() or local.is_quantized or local.is_nested
     if is_special or tensor.requires_grad or not _key_of(local) or local.layout is not torch.strided:
         return tensor
-    if _is_traced():
+    # Ops are recorded in a graph, or have tangents.
+    is_traced = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+    if is_traced or torch.autograd.forward_ad._current_level >= 0 or torch._C._is_tracing():
         return tensor
     hidden = torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction()
     with hidden[0], hidden[1], _unobserved(), torch.inference_mode(local.is_inference()):
-        return _same_memory(tensor)
-
-
-def _is_traced() -> bool:
-    """Return whether ops are recorded in a graph, or have tangents: another tensor would lose both."""
-    proxies = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
-    has_tangents = torch.autograd.forward_ad._current_level >= 0
-    return proxies is not None or has_tangents or torch._C._is_tracing()
-
-
-def _same_memory(tensor: Any) -> Any:
-    local: Any = local_of(tensor)
-    if type(local) in PLAIN_TYPES:
-        copy = _in_other_storage(local.detach())
-    else:
-        copy = type(local)({rank: _in_other_storage(each) for rank, each in local._local_tensors.items()})
-    return DTensor(copy, tensor._spec, requires_grad=False) if is_dtensor(tensor) else copy
+        if type(local) in PLAIN_TYPES:
+            copy = _in_other_storage(local.detach())
+        else:
+            copy = type(local)({rank: _in_other_storage(each) for rank, each in local._local_tensors.items()})
+        return DTensor(copy, tensor._spec, requires_grad=False) if is_dtensor(tensor) else copy
 
 
 def _in_other_storage(local: torch.Tensor) -> torch.Tensor:
@@ -411,9 +391,11 @@ def _has_no_device(code: CodeType, last: int) -> bool:
 
 def _callee(instructions: Sequence[dis.Instruction]) -> str:
     """Return the name of the last function or attribute that was loaded and is still on the stack."""
+    loads = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
+    creators = MAKERS | {"new_tensor"}  # of tensors from numbers
     lowest = depth = 0  # of the stack, relative to the call
     for each in reversed(instructions):
-        if each.opname in LOADS and each.argval in FUNCTIONS and depth <= lowest:
+        if each.opname in loads and each.argval in creators and depth <= lowest:
             return str(each.argval)
         depth -= dis.stack_effect(each.opcode, each.arg, jump=False)
         lowest = min(lowest, depth)
@@ -426,9 +408,12 @@ _observers: list[Origins] = []
 def observe_marked() -> None:
     """Observe the ops of this thread while a counter has marked tensors.
 
-    Autograd and inference mode restore the keys of the thread when they end.
+    Autograd and inference mode restore the keys of the thread when they end. Guards of compiled code compare
+    keys: it must run without ours.
     """
-    is_on = any(each.has_marked() for each in _observers) and _is_key_hidden()
+    is_on = any(each.has_marked() for each in _observers)
+    if is_on and follow(sys.modules.get("torch._dynamo.convert_frame"), "output_codes.seen"):
+        is_on = _enters_with_patched_keys()
     if is_on:
         _register_kernels()
     _include_our_key(is_on)
@@ -456,12 +441,6 @@ def _unobserved() -> Iterator[None]:
         _include_our_key(is_on and bool(_observers))  # inference mode may have restored it since
 
 
-def _is_key_hidden() -> bool:
-    """Return whether compiled code runs without our key, or there is none; its guards compare keys."""
-    compiled = follow(sys.modules.get("torch._dynamo.convert_frame"), "output_codes.seen")
-    return not compiled or _enters_with_patched_keys()
-
-
 @functools.cache
 def _enters_with_patched_keys() -> bool:
     """Return whether compiled code runs with the keys that a function returns, which we patch."""
@@ -478,11 +457,14 @@ def _scalar_tensor_routed(method: Callable[..., Any]) -> Iterator[None]:
     """Route ``scalar_tensor``, whose kernel for BackendSelect only chooses the device's."""
     op = torch.ops.aten.scalar_tensor.default
     run = partial(op._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd)
-    routed = kernels_routed("aten", {op: lambda _, *args, **kwargs: method(run, *args, **kwargs)})
+
+    def listener(_: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(run, *args, **kwargs)
+
     with ExitStack() as stack:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it replaces a kernel
-            stack.enter_context(routed)
+            stack.enter_context(kernels_routed("aten", {op: listener}))
         yield
 
 
@@ -504,18 +486,15 @@ def _register_kernels() -> Any:
     return library, others
 
 
-def _observed(observer: Origins, call: Callable[..., Any], op: Any, *args: Any, **kwargs: Any) -> Any:
-    return observer.run(call, op, args, kwargs)
-
-
 def _kernel_of(op: Any) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        call: Callable[..., Any] = op
+        call = OpCall(op, args, kwargs)
+        run_op: Callable[[], Any] = partial(op, *args, **kwargs)
         for observer in _observers:
-            call = partial(_observed, observer, call, op)
+            run_op = partial(observer.run, run_op, call)
         with _unobserved(), torch._C.DisableTorchFunction():
-            return call(*args, **kwargs)
+            return run_op()
 
     return skipped_by_compiler(run)  # type: ignore[no-any-return]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Any
 
 from torch.distributed.tensor import DTensor, Shard
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from pytest_dtdispatch.core.text import ask
-from pytest_dtdispatch.torchapi.ops import unnoticed
+from pytest_dtdispatch.torchapi.ops import modes_disabled
 from pytest_dtdispatch.torchapi.propagator import redistribute_module
 from pytest_dtdispatch.torchapi.tensors import is_even, spec_type
 
@@ -44,5 +45,5 @@ def _plan(schema: Any) -> Any:
     """Propagate a schema without a notification; return None if the op cannot run on it."""
     propagator = DTensor._op_dispatcher.sharding_propagator
     propagate = inspect.unwrap(type(propagator).propagate_op_sharding_non_cached)
-    with unnoticed():
-        return ask(lambda each: propagate(propagator, each), schema, None)
+    with modes_disabled():
+        return ask(partial(propagate, propagator), schema, None)

@@ -7,7 +7,7 @@ import gc
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +23,6 @@ from pytest_dtdispatch.torchapi.observe import local_mode_type
 from pytest_dtdispatch.torchapi.ops import open_modes, without_outer_modes
 
 PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
-_OWN = torch.empty(0)  # for trial calls of torch functions
 
 
 def ask_tensor(question: Callable[[Any], Answer], tensor: Any, unknown: Answer) -> Answer:
@@ -117,10 +116,11 @@ def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _flattened(tensor: Any) -> list[torch.Tensor]:
-    if (simulated := getattr(tensor, "_local_tensors", None)) is not None:
+    simulated = getattr(tensor, "_local_tensors", None)
+    if simulated is not None:
         return [*simulated.values()]
     names, _ = tensor.__tensor_flatten__()
-    return [inner for name in names if is_tensor(inner := getattr(tensor, name))]
+    return [*filter(is_tensor, (getattr(tensor, name) for name in names))]
 
 
 def mesh_among(leaves: Sequence[Any]) -> Any:
@@ -152,8 +152,11 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def wrapped_with(context: Any) -> Sequence[Placement]:
     """Return the placements that autograd's context of ``from_local`` stores for the gradient."""
-    names = ("grad_placements", "forward_input_placements", "previous_placement")
-    return next((value for name in names if (value := getattr(context, name, None)) is not None), ())
+    for name in ("grad_placements", "forward_input_placements", "previous_placement"):
+        placements: Sequence[Placement] | None = getattr(context, name, None)
+        if placements is not None:
+            return placements
+    return ()
 
 
 def wait_for(result: Any) -> None:
@@ -206,10 +209,11 @@ def storages_of(tensor: torch.Tensor) -> list[torch.Tensor]:
 def memory_address(tensor: Any) -> int:
     """Return the address of the memory of a tensor or of its first local tensor; all views share it."""
     plain = storages_of(shards_of_simulated_ranks(local_of(tensor))[0])[0]
-    return ask_tensor(lambda each: _address(each.untyped_storage()), plain, id(plain))
+    return ask_tensor(_address, plain, id(plain))
 
 
-def _address(storage: Any) -> int:
+def _address(plain: torch.Tensor) -> int:
+    storage = plain.untyped_storage()
     return int(storage.data_ptr() or storage._cdata)  # on meta, or without elements
 
 
@@ -253,7 +257,11 @@ def keep_alive(tensor: torch.Tensor) -> None:
     Otherwise some versions, such as torch 2.9, clear the object when the C++ code that holds the tensor, such
     as an autograd graph or a pending collective, releases it.
     """
-    ask_tensor(lambda each: each._fix_weakref(), tensor, None)
+    ask_tensor(methodcaller("_fix_weakref"), tensor, None)
+
+
+def dead_reference() -> None:
+    """Return None, as a weak reference to a deleted object does."""
 
 
 class Heap:
@@ -284,7 +292,11 @@ def subclasses(*classes: type) -> Iterator[type]:
 
 def has_graph(tensor: torch.Tensor) -> bool:
     """Return whether a tensor has an autograd graph; true for a stale view, as its base has one."""
-    return ask_tensor(lambda each: each.requires_grad and not each.is_leaf, tensor, True)
+    return ask_tensor(_has_graph, tensor, True)
+
+
+def _has_graph(tensor: torch.Tensor) -> bool:
+    return tensor.requires_grad and not tensor.is_leaf
 
 
 class StorageReference(StorageWeakRef):
@@ -339,18 +351,23 @@ class TensorNumbers:
 
 def version_of(tensor: torch.Tensor) -> int | None:
     """Return autograd's version of a tensor; None for an inference tensor."""
-    return ask_tensor(lambda each: int(each._version), tensor, None)
+    version: int | None = ask_tensor(attrgetter("_version"), tensor, None)
+    return version
 
 
 @functools.cache
 def _version_setter() -> Callable[[torch.Tensor, int], None]:
-    """Return the version setter, probed with a tensor of this module, as torch prints rejected arguments."""
+    """Return the version setter, probed with a tensor of its own, as torch prints rejected arguments."""
     set_counter: Any = torch._C._autograd._unsafe_set_version_counter
     try:
-        set_counter((_OWN,), (0,))
+        set_counter((torch.empty(0),), (0,))
     except TypeError:  # up to torch 2.6 its argument is one tensor
         return set_counter  # type: ignore[no-any-return]
-    return lambda tensor, version: set_counter((tensor,), (version,))
+
+    def set_one(tensor: torch.Tensor, version: int) -> None:
+        set_counter((tensor,), (version,))
+
+    return set_one
 
 
 def set_version(tensor: torch.Tensor, version: int) -> None:
@@ -381,8 +398,9 @@ def share_masks(buffers: dict[tuple[Any, ...], list[Any]], call: Any, result: An
     All results of a plan share one buffer, but measuring clears plans, and a new plan has a new buffer.
     """
     placements = result.placements if is_dtensor(result) else ()
-    if masked := [placement for placement in placements if hasattr(placement, "mask_buffer")]:
-        key = call.func, *(leaf._spec if is_dtensor(leaf) else str(leaf) for leaf in call.leaves())
+    masked = [placement for placement in placements if hasattr(placement, "mask_buffer")]
+    if masked:
+        key = call.func, *(leaf._spec if is_dtensor(leaf) else str(leaf) for leaf in call.leaves)
         shared = buffers.setdefault(key, [placement.mask_buffer for placement in masked])
         for placement, buffer in zip(masked, shared, strict=True):
             if placement.mask_buffer is not buffer:

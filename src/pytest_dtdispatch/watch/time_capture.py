@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.errors import MeasurementError
-from pytest_dtdispatch.replay.call import OpCall, signature_of
+from pytest_dtdispatch.replay.call import signature_of
 from pytest_dtdispatch.replay.capture import DispatchCapture
 from pytest_dtdispatch.replay.repeat import run_op
 from pytest_dtdispatch.report.rows import timed_document
 from pytest_dtdispatch.rounds.plan import QUICK_WARMUP, WARMUP_HITS, Plan
+from pytest_dtdispatch.torchapi.calls import OpCall
 from pytest_dtdispatch.torchapi.groups import has_real_group
 from pytest_dtdispatch.torchapi.ops import op_name
 from pytest_dtdispatch.watch.text import rendered
@@ -77,7 +78,7 @@ class TimeCaptureMode(DispatchCapture):
 
     def on_op(self, call: OpCall) -> Any:
         """Run the call, and append one timing."""
-        signature = signature_of(call.func, call.args, call.kwargs)
+        signature = signature_of(call)
         warmup = WARMUP_HITS if has_real_group() else QUICK_WARMUP  # ranks must discard as many hits
         plan = Plan(1, self.repeat_count, max_time_s=math.inf, warmup=warmup)
         result, ran = run_op(call)

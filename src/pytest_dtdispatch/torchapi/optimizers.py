@@ -1,0 +1,90 @@
+"""Optimizers: the options that they could use, and their parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from operator import methodcaller
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Replicate
+from torch.optim import Optimizer
+
+from pytest_dtdispatch.core.events import FOREACH, FUSED, OptimizerStep
+from pytest_dtdispatch.core.text import ask
+from pytest_dtdispatch.torchapi.ops import modes_disabled, ops_with_a_rule
+from pytest_dtdispatch.torchapi.tensors import is_tensor, tensors_in
+
+
+def describe_optimizer(optimizer: Optimizer) -> OptimizerStep | None:
+    """Describe an optimizer before its step; return None if its class is not torch's."""
+    kind = type(optimizer)
+    if getattr(torch.optim, kind.__name__, None) is not kind:
+        return None
+    option = _option_of(optimizer)
+    has_plain = is_partial = False
+    takes_meshes = True
+    for group in optimizer.param_groups:
+        used = [each for each in group["params"] if each.grad is not None]
+        meshes = {each.device_mesh for each in used if isinstance(each, DTensor)}
+        has_plain |= bool(meshes) and not all(isinstance(each, DTensor) for each in used)
+        gradients = (each.grad for each in used if isinstance(each.grad, DTensor))
+        is_partial |= any(placement.is_partial() for each in gradients for placement in each.placements)
+        if option and len(meshes) > 1:
+            takes_meshes = takes_meshes and _takes(kind, option, meshes)
+    return OptimizerStep(kind.__name__, option, has_plain, is_partial, takes_meshes)
+
+
+def _option_of(optimizer: Optimizer) -> str:
+    """Return the argument that makes an optimizer call fewer ops; empty if there is none."""
+    name, rules = type(optimizer).__name__.lower(), ops_with_a_rule()
+    for group in optimizer.param_groups:
+        used = [each for each in group["params"] if each.grad is not None]
+        if group.get("differentiable") or not all(each.is_floating_point() for each in used):
+            return ""
+    if f"_fused_{name}_.default" in rules:
+        return FUSED
+    return FOREACH if "foreach" in optimizer.defaults and "_foreach_add_.List" in rules else ""
+
+
+def _takes(kind: Any, option: str, meshes: Iterable[Any]) -> bool:
+    """Return whether an optimizer with an option steps over DTensors of several meshes, by a trial."""
+    parameters = []
+    with modes_disabled():
+        for mesh in meshes:
+            ones = torch.ones(1, device=mesh.device_type)
+            whole = DTensor.from_local(ones, mesh, [Replicate()] * mesh.ndim, run_check=False)
+            parameters.append(torch.nn.Parameter(whole))
+            parameters[-1].grad = whole.clone()
+        trial = kind(parameters, **{option.partition("=")[0]: True})
+        return ask(methodcaller("step"), trial, False) is None
+
+
+def count_sharded_matrices(optimizer: Optimizer) -> int:
+    """Return how many parameters of an optimizer are DTensors of two or more dimensions and are sharded."""
+    count = 0
+    for group in optimizer.param_groups:
+        for each in group["params"]:
+            if isinstance(each, DTensor) and each.dim() > 1:
+                count += any(not placement.is_replicate() for placement in each.placements)
+    return count
+
+
+def options_of(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    """Yield the options of an optimizer, such as ``lr``, that are tensors on the host."""
+    for group in optimizer.param_groups:
+        if not group.get("capturable"):
+            yield from tensors_in([group[name] for name in group.keys() - {"params"}])
+
+
+def counters_of(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    """Yield the step counters of an optimizer that torch keeps on the host."""
+    classes = {each for each in type(optimizer).__mro__ if f"{each.__module__}.".startswith("torch.optim.")}
+    if not classes - {Optimizer, torch.optim.ASGD}:  # ASGD has them on the device
+        return
+    for group in optimizer.param_groups:
+        if group.get("capturable") or group.get("fused"):  # on the device
+            continue
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            yield from (state[name] for name in ("step", "mu_product") if is_tensor(state.get(name)))
