@@ -133,11 +133,11 @@ def plans_again(mesh: Any, *calls: Callable[[Any], Any]) -> bool:
     import torch
     from torch.distributed.tensor import DTensor, Shard
 
-    from pytest_dtdispatch.torchapi.observe import TENSOR_META
+    from pytest_dtdispatch.torchapi.observe import POINTS
     from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
     propagator = DTensor._op_dispatcher.sharding_propagator
-    name = next(name for name in TENSOR_META if hasattr(propagator, name))
+    name = next(name for name in POINTS["tensor_meta"].names if hasattr(propagator, name))
     rows = DTensor.from_local(torch.ones(2, 2), mesh, [Shard(0)])
     *before, last = calls
     ShardingCaches().clear_all()

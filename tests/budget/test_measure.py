@@ -29,7 +29,6 @@ from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.torchapi import observe
 from pytest_dtdispatch.torchapi.missing_api import fully_shard
-from pytest_dtdispatch.torchapi.observe import API
 from pytest_dtdispatch.torchapi.profiling import is_profiling, recording_trace
 from pytest_dtdispatch.torchapi.propagator import redistribute_module
 
@@ -130,7 +129,12 @@ def test_calls_match_the_counts(mesh: DeviceMesh, x: Any) -> None:
 @pytest.mark.parametrize(
     ("module", "name", "part", "text"),
     [
-        (sys.modules[API], "_FromTorchTensor", "wrapping", "z = DTensor.from_local"),
+        (
+            sys.modules["torch.distributed.tensor._api"],
+            "_FromTorchTensor",
+            "wrapping",
+            "z = DTensor.from_local",
+        ),
         (redistribute_module(), "Redistribute", "redistribution", "return (y + z)"),
     ],
 )

@@ -30,7 +30,7 @@ from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls, Steps
 from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_step
 from pytest_dtdispatch.torchapi.collectives import collective_kind
-from pytest_dtdispatch.torchapi.observe import TENSOR_META
+from pytest_dtdispatch.torchapi.observe import POINTS
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import spec_type
 from tests.probes import (
@@ -164,7 +164,7 @@ def test_nested_propagations_are_not_counted_as_misses(shard: Make) -> None:
 def test_propagations_that_query_no_cache_are_counted(shard: Make) -> None:
     a = shard(8, 8)
     propagator = DTensor._op_dispatcher.sharding_propagator
-    name = next(name for name in TENSOR_META if hasattr(propagator, name))
+    name = next(name for name in POINTS["tensor_meta"].names if hasattr(propagator, name))
     inner, schemas = getattr(propagator, name), list[Any]()
 
     def step() -> None:

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from types import CodeType, FrameType
 from typing import Any
@@ -22,10 +23,9 @@ from pytest_dtdispatch.torchapi.autograd import (
     next_node_number,
     number_of,
     running_node,
-    tensor_of,
 )
+from pytest_dtdispatch.torchapi.tensors import dead_reference
 
-FORWARD = Phase.FORWARD
 # Attributes of wrapped modules, which are omitted from qualified names.
 WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 
@@ -47,7 +47,7 @@ class ByIdentity:
         """Set the value of an object, until the object is deleted."""
         number = id(key)
         self.values[number] = value
-        self._references[number] = weakref.ref(key, lambda _: self._forget(number))
+        self._references[number] = weakref.ref(key, partial(self._forget, number))
 
     def get(self, key: Any) -> Any:
         """Return the value of an object; None if it has none."""
@@ -55,9 +55,10 @@ class ByIdentity:
 
     def objects(self) -> list[Any]:
         """Return all living objects."""
-        return [key for reference in [*self._references.values()] if (key := reference()) is not None]
+        objects = [reference() for reference in [*self._references.values()]]
+        return [each for each in objects if each is not None]
 
-    def _forget(self, number: int) -> None:
+    def _forget(self, number: int, _: object) -> None:
         del self.values[number], self._references[number]
 
 
@@ -78,13 +79,15 @@ class ModuleNames:
         next module outwards.
         """
         names = self._names_in(running[-1], running[0])
-        return str(next(name for module in running if (name := names.get(module))))
+        return str(next(filter(None, map(names.get, running))))
 
     def name_in_backward(self, running: Sequence[Any]) -> str:
         """Return the name in the largest cached root, as a checkpoint calls only part of a model again."""
         for module in running:
-            if roots := [names for names in [*self._roots.values.values()] if names.get(module)]:
-                return str(max(roots, key=lambda names: len(names.values)).get(module))
+            roots = [names for names in [*self._roots.values.values()] if names.get(module)]
+            if roots:
+                sizes = [len(names.values) for names in roots]
+                return str(roots[sizes.index(max(sizes))].get(module))
         return self.name(running)
 
     def names_of_owners(self, owners: Sequence[Any], running: Sequence[Any]) -> str:
@@ -98,7 +101,7 @@ class ModuleNames:
     def name_of_owner(self, parameter: Any) -> str:
         """Return the name of the module that owns a parameter; empty if no module in the roots does."""
         if self._owners.get(parameter) is None:
-            self._owners.set(parameter, lambda: None)
+            self._owners.set(parameter, dead_reference)
             modules = (module for names in [*self._roots.values.values()] for module in names.objects())
             for module in reversed([*modules]):  # the first owner is set last
                 for each in vars(module).get("_parameters", {}).values():
@@ -113,7 +116,7 @@ class ModuleNames:
         if names is None or names.get(module) is None:
             names = ByIdentity()
             self._roots.set(root, names)
-            for name, each in ask(lambda each: list(each.named_modules()), root, [("", root)]):
+            for name, each in ask(named_modules, root, [("", root)]):
                 path = ".".join(part for part in name.split(".") if part not in WRAPPERS)
                 names.set(each, path or type(_unwrapped(each)).__name__)
             if names.get(module) is None:
@@ -121,11 +124,16 @@ class ModuleNames:
         return names
 
 
+def named_modules(root: Any) -> list[tuple[str, Any]]:
+    """Return all modules of a root with their qualified names."""
+    return list(root.named_modules())
+
+
 def _unwrapped(module: Any) -> Any:
-    inner = next(
-        (getattr(module, name) for name in WRAPPERS if name in vars(module).get("_modules", ())), None
-    )
-    return module if inner is None else _unwrapped(inner)
+    for name in WRAPPERS:
+        if name in vars(module).get("_modules", ()):
+            return _unwrapped(getattr(module, name))
+    return module
 
 
 class NodeLines:
@@ -185,8 +193,8 @@ class ForwardLines:
             name = self._names.name(running)
         if running:
             self._is_after_backward = False
-            return CodePlace(file, line, name, FORWARD)
-        return CodePlace(file, line, name, Phase.OTHER if self._is_after_backward else FORWARD)
+            return CodePlace(file, line, name, Phase.FORWARD)
+        return CodePlace(file, line, name, Phase.OTHER if self._is_after_backward else Phase.FORWARD)
 
     def _module_in_backward(self, seen: StackView) -> str:
         """Return the name of the module that frames inside the engine belong to; empty if there is none."""
@@ -316,17 +324,14 @@ class LineFinder(ForwardLines):
         node, nodes = running_node(), self._nodes
         number = None if node is None else number_of(node)
         if number is None:
-            tensor = tensor_of(node)
+            tensor = getattr(node, "variable", None)  # of nodes that accumulate its gradient
             name = "" if tensor is None else self._names.name_of_owner(tensor)
             return replace(self._line_of_backward(), module=name)
         earlier, number = self._earlier_nodes, number - nodes.first
         found = nodes.find(number)
-        if (
-            not found
-            and not nodes.is_recorded
-            and nodes.backwards == earlier.backwards[: len(nodes.backwards)]
-        ):
-            found = earlier.find(number)  # that step had as many nodes up to here
+        has_as_many = nodes.backwards == earlier.backwards[: len(nodes.backwards)]
+        if not found and not nodes.is_recorded and has_as_many:
+            found = earlier.find(number)
         return found or self._line_of_backward()
 
     def _line_of_backward(self) -> CodePlace:

@@ -23,24 +23,8 @@ from pytest_dtdispatch.torchapi.autograd import engine_code
 from pytest_dtdispatch.torchapi.compiler import is_generated
 from pytest_dtdispatch.torchapi.observe import missing_fsdp_name, owners_of_parameters
 
-# Names of interactive code. Other code without a file is generated, such as "<string>" by dataclasses.
-TYPED = ("<stdin>", "<ipython-input", "<doctest", "<console>")
-# Parts of paths of packages that run tests, and of code that the compiler writes.
-HIDDEN = (f"{os.sep}_pytest{os.sep}", f"{os.sep}pluggy{os.sep}", "torchinductor_")
-
 # Folders of the standard library; read once, because sysconfig takes as long as a step.
 PYTHON = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
-# Folders of this plugin, and files of torch, between the line that calls an op and its propagation.
-BETWEEN = ("rounds", "replay", "lines", "steps", "torchapi")
-PLANS = "distributed/tensor/parallel/"  # styles of plans of ``parallelize_module``
-CALLING = ("distributed/tensor/", "_tensor.py", "functional.py", "_ops.py", "_compile.py")
-
-# Further files of torch whose functions do what their arguments say.
-THIN = ("nn/", "autograd/", "utils/_contextlib.py", "optim/optimizer.py", "_dynamo/eval_frame.py")
-THIN_DISTRIBUTED = ("distributed_c10d.py", "c10d_logger.py", "_functional_collectives.py")
-COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
-# Ends of the names of instructions on local variables.
-VARIABLE = ("FAST", "FAST_CHECK", "FAST_BORROW", "FAST_AND_CLEAR", "DEREF", "CLOSURE")
 INSTALLED = ("site-packages", "dist-packages")  # folders of libraries
 
 
@@ -104,27 +88,34 @@ class Frames:
     """
 
     def __init__(self) -> None:
-        ours = Path(__file__).parents[1]
-        installed = Path(torch.__file__).parents[1]
-        self._suite = _folder(ours / "suite")  # treated as user code
-        self._hidden = tuple(map(_folder, (ours, installed / "torch", installed / "functorch")))
-        no_fsdp = bool(missing_fsdp_name())
+        ours, of_torch = f"{Path(__file__).parents[1]}{os.sep}", f"{Path(torch.__file__).parent}{os.sep}"
+        self._suite = f"{ours}suite{os.sep}"  # treated as user code
+        self._hidden = (ours, of_torch, f"{Path(torch.__file__).parents[1] / 'functorch'}{os.sep}")
         self._of_paths = {  # the first path that a file starts with decides
             str(Path(torch.nn.utils.__file__).parent / "clip_grad.py"): FrameOwner.CLIPPING,
-            _folder(Path(torch.optim.__file__).parent): OPTIMIZER,
-        } | {
-            _folder(installed / "torch" / folder): owner
-            for folder, owner in LIBRARIES.items()
-            if not (no_fsdp and owner is FrameOwner.FSDP)
+            f"{Path(torch.optim.__file__).parent}{os.sep}": OPTIMIZER,
         }
-        self._plans = f"{_folder(installed / 'torch')}{PLANS}"
+        for folder, owner in LIBRARIES.items():
+            if owner is not FSDP or not missing_fsdp_name():
+                self._of_paths[f"{of_torch}{folder}{os.sep}"] = owner
+        self._plans = f"{of_torch}distributed/tensor/parallel/"  # styles of `parallelize_module`
         self._wrappers = wrapper_paths()
         self.owners: dict[int, FrameOwner] = {}
         self._codes: list[CodeType] = []  # references, so that no other code object gets their ids
-        of_torch = (f"{_folder(installed / 'torch')}{file}" for file in CALLING)
-        self._between = (*(_folder(ours / room) for room in BETWEEN), *of_torch)
-        files = (*THIN, *(f"distributed/{file}" for file in THIN_DISTRIBUTED))
-        self._thin = tuple(f"{_folder(installed / 'torch')}{file}" for file in files)
+        # Code between the line that calls an op and its propagation.
+        folders = ("rounds", "replay", "lines", "steps", "torchapi")
+        files = ("distributed/tensor/", "_tensor.py", "functional.py", "_ops.py", "_compile.py")
+        self._between = (
+            *(f"{ours}{folder}{os.sep}" for folder in folders),
+            *(f"{of_torch}{file}" for file in files),
+        )
+        # Further files of torch whose functions do what their arguments say.
+        thin = (
+            *("nn/", "autograd/", "utils/_contextlib.py", "optim/optimizer.py", "_dynamo/eval_frame.py"),
+            *("distributed/distributed_c10d.py", "distributed/c10d_logger.py"),
+            "distributed/_functional_collectives.py",
+        )
+        self._thin = tuple(f"{of_torch}{file}" for file in thin)
         self._cache(engine_code(), FrameOwner.ENGINE)
         for function, owner in (
             (torch.nn.Module.__call__, FrameOwner.MODULE),
@@ -186,7 +177,8 @@ class Frames:
         while frame is not None and self.owner(frame.f_code) is not USER:
             is_planned |= self._is_of_plan(frame.f_code)
             frame = frame.f_back
-        while frame is not None and frame.f_code.co_name in COMPREHENSIONS:
+        comprehensions = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
+        while frame is not None and frame.f_code.co_name in comprehensions:
             frame = frame.f_back
         if not is_planned or frame is None or frame.f_code.co_name != "forward":
             return None
@@ -196,7 +188,8 @@ class Frames:
         caller = frame.f_back  # Module._call_impl
         if len(names) != 1 or caller is None or "kwargs" not in caller.f_locals:
             return None
-        if (uses := uses_of_variable(code, names[0])) is None:
+        uses = uses_of_variable(code, names[0])
+        if uses is None:
             return None
         positional, named = caller.f_locals.get("args", ()), caller.f_locals["kwargs"]
         return ModuleInput(variables[arguments[0]], names[0], named, len(positional), uses)
@@ -215,18 +208,18 @@ class Frames:
         return owner
 
     def _of_file(self, file: str) -> FrameOwner:
-        if file.startswith("<"):
-            return FrameOwner.USER if file.startswith(TYPED) else FrameOwner.NOTHING
+        if file.startswith("<"):  # typed by the user, or generated, such as "<string>" by dataclasses
+            is_typed = file.startswith(("<stdin>", "<ipython-input", "<doctest", "<console>"))
+            return FrameOwner.USER if is_typed else FrameOwner.NOTHING
         for path, owner in self._of_paths.items():
             if file.startswith(path):
                 return owner
         is_hidden = file.startswith(self._hidden) and not file.startswith(self._suite)
-        is_installed = any(folder in file for folder in INSTALLED)
-        is_python = file.startswith(PYTHON) and not is_installed
-        is_hidden |= file.startswith(self._wrappers)
-        if is_hidden or is_python or any(part in file for part in HIDDEN):
-            return FrameOwner.NOTHING
-        return FrameOwner.USER
+        is_python = file.startswith(PYTHON) and not any(folder in file for folder in INSTALLED)
+        # Packages that run tests, and code that the compiler writes.
+        parts = (f"{os.sep}_pytest{os.sep}", f"{os.sep}pluggy{os.sep}", "torchinductor_")
+        is_hidden |= file.startswith(self._wrappers) or any(part in file for part in parts)
+        return FrameOwner.NOTHING if is_hidden or is_python else FrameOwner.USER
 
 
 class ModuleInput(NamedTuple):
@@ -262,11 +255,13 @@ class VariableUses(NamedTuple):
 @functools.lru_cache(maxsize=1024)  # slow, and called for each conversion
 def uses_of_variable(code: CodeType, name: str) -> VariableUses | None:
     """Return how code uses a variable; None if it assigns to it."""
+    # Ends of the names of instructions on local variables.
+    kinds = ("FAST", "FAST_CHECK", "FAST_BORROW", "FAST_AND_CLEAR", "DEREF", "CLOSURE")
     loads, attributes = 0, frozenset[str]()
     for each, following in pairwise(dis.get_instructions(code)):  # the last one returns or raises
         # Since Python 3.13 one instruction may load or store two variables.
         names = each.argval if isinstance(each.argval, tuple) else (each.argval,)
-        if name not in names or not each.opname.endswith(VARIABLE):
+        if name not in names or not each.opname.endswith(kinds):
             continue
         if each.opname.startswith(("STORE_", "DELETE_")):
             return None
@@ -276,7 +271,8 @@ def uses_of_variable(code: CodeType, name: str) -> VariableUses | None:
             loads += names.count(name)
     for inner in code.co_consts:
         if isinstance(inner, CodeType) and name in inner.co_freevars:
-            if (found := uses_of_variable(inner, name)) is None:
+            found = uses_of_variable(inner, name)
+            if found is None:
                 return None
             loads, attributes = loads + found.loads, attributes | found.attributes
     return VariableUses(loads, attributes)
@@ -286,8 +282,10 @@ def running_instance(frame: FrameType | None, kind: type[T]) -> T | None:
     """Return the instance of a class whose innermost method runs in a frame or its callers."""
     while frame is not None:
         # The first check is cheap: reading the local variables of a frame copies them.
-        if frame.f_code.co_varnames[:1] == ("self",) and isinstance(found := frame.f_locals["self"], kind):
-            return found
+        if frame.f_code.co_varnames[:1] == ("self",):
+            found = frame.f_locals["self"]
+            if isinstance(found, kind):
+                return found
         frame = frame.f_back
     return None
 
@@ -297,10 +295,6 @@ def running_frame(frame: FrameType | None, code: CodeType) -> FrameType | None:
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     return frame
-
-
-def _folder(path: str | Path) -> str:
-    return f"{path}{os.sep}"
 
 
 class StackView(NamedTuple):

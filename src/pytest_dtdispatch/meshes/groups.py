@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -152,7 +153,8 @@ class ProcessGroupOwner:
                 f"mesh {mesh_text(spec.mesh)} needs {spec.world_size} ranks, "
                 f"and the process group that is open has {size}: {advice}"
             )
-        if backend_is_chosen and (backend := group_backend(spec.device)) != spec.backend:
+        backend = group_backend(spec.device)
+        if backend_is_chosen and backend != spec.backend:
             raise MeshError(f"backend {spec.backend} was requested, and the open process group is {backend}")
 
 
@@ -187,8 +189,8 @@ def fake_mesh(
     names = None
     if dim_names is not None:
         names = read_argument("fake_mesh: dim_names", dim_names, read_names, MeshError)
-    devices = ("cpu", "cuda", "auto")
-    on = read_argument("fake_mesh: device", device, lambda value: read_choice(value, devices), MeshError)
+    read_device = partial(read_choice, choices=("cpu", "cuda", "auto"))
+    on = read_argument("fake_mesh: device", device, read_device, MeshError)
     spec = choose_mesh(shape, on, "fake")
     if dist.is_initialized():
         raise MeshError(

@@ -37,23 +37,24 @@ def assert_sharded_tensor_equal(actual: Any, expected: Any) -> None:
 
 
 def _differences(actual: Any, expected: Any) -> Iterator[str]:
-    ours, theirs = actual.local_shards(), expected.local_shards()
-    if len(ours) != len(theirs):
-        yield f"{len(ours)} local shards, not {len(theirs)}"
-    for number, (our, their) in enumerate(zip(ours, theirs, strict=False)):
+    shards, expected_shards = actual.local_shards(), expected.local_shards()
+    if len(shards) != len(expected_shards):
+        yield f"{len(shards)} local shards, not {len(expected_shards)}"
+    for number, (shard, other) in enumerate(zip(shards, expected_shards, strict=False)):
         try:
-            torch.testing.assert_close(our.tensor, their.tensor, rtol=0, atol=0, equal_nan=True)
+            torch.testing.assert_close(shard.tensor, other.tensor, rtol=0, atol=0, equal_nan=True)
         except AssertionError as error:
             yield f"local shard {number}: {' '.join(str(error).split())}"
-        if our.metadata != their.metadata:
-            yield f"local shard {number}: metadata {our.metadata}, not {their.metadata}"
-    ours, theirs = _remote_shards(actual), _remote_shards(expected)
-    if ours != theirs:
-        yield f"remote shards {ours}, not {theirs}"
-    for name in ("metadata", "sharding_spec"):
-        ours, theirs = getattr(actual, name)(), getattr(expected, name)()
-        if ours != theirs:
-            yield f"{name.replace('_', ' ')} {ours}, not {theirs}"
+        if shard.metadata != other.metadata:
+            yield f"local shard {number}: metadata {shard.metadata}, not {other.metadata}"
+    pairs = {
+        "remote shards": (_remote_shards(actual), _remote_shards(expected)),
+        "metadata": (actual.metadata(), expected.metadata()),
+        "sharding spec": (actual.sharding_spec(), expected.sharding_spec()),
+    }
+    for name, (value, expected_value) in pairs.items():
+        if value != expected_value:
+            yield f"{name} {value}, not {expected_value}"
 
 
 def _remote_shards(tensor: Any) -> Any:

@@ -37,11 +37,6 @@ def number_of(node: Any) -> int | None:
     return number if number < 2**63 else None  # larger for nodes that accumulate gradients
 
 
-def tensor_of(node: Any) -> torch.Tensor | None:
-    """Return the tensor whose gradient a node accumulates; None if it does not accumulate one."""
-    return getattr(node, "variable", None)
-
-
 # Nodes that a cross entropy may have between it and its logits: each op computes element by element.
 ELEMENTWISE = {
     f"{name}Backward0"
@@ -73,8 +68,10 @@ def origins_of_logits(outputs: Iterable[Any]) -> Iterator[Any]:
 
 def _first_other(node: Any) -> Any:
     """Return the first node behind a node that is not elementwise."""
-    while len(inputs := [each for each, _ in node.next_functions if each is not None]) == 1:
+    while True:
+        inputs = [each for each, _ in node.next_functions if each is not None]
+        if len(inputs) != 1:
+            return node
         node = inputs[0]
         if node.name() not in ELEMENTWISE:
-            break
-    return node
+            return node

@@ -13,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from pytest_dtdispatch.torchapi.observe import (
-    FSDP,
+    FSDP_COMMON,
     SIMULATION,
     around,
     module_of,
@@ -30,7 +30,6 @@ OTHER_SPELLINGS = {
     "shard_dim_alltoall": "all_to_all",
     "monitored_barrier": "barrier",
 }
-FUNCTIONAL_OPS = "_c10d_functional"
 
 
 def collective_kind(op: str) -> str:
@@ -48,12 +47,9 @@ def collective_kind(op: str) -> str:
 
 def collective_of(func: Any) -> str:
     """Return the collective that an op runs; empty if none."""
-    has_collectives = getattr(func, "namespace", "") in ("c10d", FUNCTIONAL_OPS, "_dtensor")
+    has_collectives = getattr(func, "namespace", "") in ("c10d", "_c10d_functional", "_dtensor")
     kind = collective_kind(func.name()) if has_collectives else ""
     return kind if kind in _collective_kinds() else ""
-
-
-REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
 
 
 def reduction_of(frame: FrameType | None, arguments: Sequence[Any]) -> str:
@@ -62,8 +58,10 @@ def reduction_of(frame: FrameType | None, arguments: Sequence[Any]) -> str:
     A functional collective takes its name. Torch cannot unbox that of an op of c10d: it is read from the
     frame of the Python function.
     """
-    if named := [each for each in arguments if isinstance(each, str) and each in REDUCTIONS]:
-        return named[0]
+    names = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
+    for each in arguments:
+        if isinstance(each, str) and each in names:
+            return each
     while frame is not None and module_of(frame) != "torch.distributed.distributed_c10d":
         frame = frame.f_back
     op = frame.f_locals.get("op", frame.f_locals.get("reduceOp")) if frame else None
@@ -92,7 +90,7 @@ def observe_transfers(observer: Any) -> Iterator[None]:
 
     Each method receives the torch function and its arguments, and must call it.
     """
-    for name in (SIMULATION, FSDP):  # a step may be the first to import them
+    for name in (SIMULATION, FSDP_COMMON):  # a step may be the first to import them
         optional_module(name)
     methods = {
         "implied": observer.on_implied,
@@ -112,12 +110,15 @@ def _observe_collectives(observer: Any) -> Iterator[None]:
     kinds = _collective_kinds()
     # All collectives of torch dispatch to ops of c10d. On meta, functional ones have separate kernels.
     of_c10d = {op: partial(observer.on_collective, collective_kind(op.name())) for op in _collective_ops()}
-    functional = filter(collective_of, _collective_ops(FUNCTIONAL_OPS))
+    functional = filter(collective_of, _collective_ops("_c10d_functional"))
     on_meta = {op: partial(_on_op_on_meta, observer, collective_kind(op.name())) for op in functional}
-    with kernels_routed("c10d", of_c10d), kernels_routed(FUNCTIONAL_OPS, on_meta), ExitStack() as stack:
+    with ExitStack() as stack:
+        stack.enter_context(kernels_routed("c10d", of_c10d))
+        stack.enter_context(kernels_routed("_c10d_functional", on_meta))
         for group in subclasses(torch.distributed.ProcessGroup):  # C++ classes have no Python functions
             for name, method in list(vars(group).items()):
-                if isinstance(method, FunctionType) and (kind := collective_kind(name)) in kinds:
+                kind = collective_kind(name)
+                if isinstance(method, FunctionType) and kind in kinds:
                     stack.enter_context(patched(group, name, calling(partial(observer.on_collective, kind))))
         yield
 
@@ -135,6 +136,7 @@ def _on_simulated_op(
     def call(*_: Any, **__: Any) -> Any:
         return dispatch(mode, func, types, args, kwargs)
 
-    if kind := collective_of(func):
+    kind = collective_of(func)
+    if kind:
         return observer.on_collective(kind, call, *args, **kwargs or {})
     return call()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+import math
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from pytest_dtdispatch.core.events import FsdpGroup
@@ -11,20 +12,26 @@ from pytest_dtdispatch.core.events import FsdpGroup
 def describe_groups(numbers: Mapping[Any, int]) -> tuple[FsdpGroup, ...]:
     """Describe groups of FSDP2, given with their numbers."""
     layouts: dict[Hashable, int] = {}
-    return tuple(
-        FsdpGroup(
-            number,
-            _name(group),
-            numbers.get(_parent(group, numbers), 0),
-            not _name(group),
-            not any(shard.requires_grad for shard in shards_of(group)),
-            getattr(group, "post_forward_mesh_info", None) is None,
-            next(filter(None, map(_narrow_sum, group.fsdp_params)), ""),
-            layouts.setdefault(_layout(group), len(layouts) + 1),
-            casts=getattr(getattr(group, "mp_policy", None), "param_dtype", None) is not None,
+    described = []
+    for group, number in numbers.items():
+        name = str(getattr(group, "_module_fqn", "") or "")
+        policy = getattr(group, "mp_policy", None)
+        dtypes = sorted({str(shard.dtype) for shard in shards_of(group)})
+        layout = (group.mesh_info.mesh, str(policy), *dtypes, id(group.comm_ctx))
+        described.append(
+            FsdpGroup(
+                number,
+                module=name,
+                parent=numbers.get(_parent(group, numbers), 0),
+                is_root=not name,
+                is_frozen=not any(shard.requires_grad for shard in shards_of(group)),
+                stays_gathered=getattr(group, "post_forward_mesh_info", None) is None,
+                sums_in=next(filter(None, map(_narrow_sum, group.fsdp_params)), ""),
+                layout=layouts.setdefault(layout, len(layouts) + 1),
+                casts=getattr(policy, "param_dtype", None) is not None,
+            )
         )
-        for group, number in numbers.items()
-    )
+    return tuple(described)
 
 
 def shards_of(group: Any) -> list[Any]:
@@ -43,15 +50,6 @@ def how_reduced(group: Any) -> Hashable:
     return tuple(getattr(group, name, None) for name in names)
 
 
-def _name(group: Any) -> str:
-    return str(getattr(group, "_module_fqn", "") or "")
-
-
-def _layout(group: Any) -> Hashable:
-    dtypes = sorted({str(shard.dtype) for shard in shards_of(group)})
-    return group.mesh_info.mesh, str(getattr(group, "mp_policy", None)), *dtypes, id(group.comm_ctx)
-
-
 def _narrow_sum(parameter: Any) -> str:
     """Return the dtype in which gradients are summed without a reduction, if it is narrower; else empty."""
     own = parameter.sharded_param.dtype
@@ -66,15 +64,11 @@ def _modules(group: Any) -> tuple[Any, ...]:
 
 def _parent(group: Any, groups: Mapping[Any, int]) -> Any:
     """Return the group of the nearest module around a group; None without one."""
-    around = [other for other in groups if _contains(other, _modules(group)[0])]
-    return min(around, key=lambda other: sum(1 for _ in _inside(other)), default=None)
-
-
-def _contains(group: Any, module: Any) -> bool:
-    is_own = any(each is module for each in _modules(group))
-    return not is_own and any(each is module for each in _inside(group))
-
-
-def _inside(group: Any) -> Iterator[Any]:
-    for module in _modules(group):
-        yield from module.modules()
+    module, parent, fewest = _modules(group)[0], None, math.inf
+    for other in groups:
+        own = _modules(other)
+        inside = [each for outer in own for each in outer.modules()]
+        is_around = any(each is module for each in inside) and all(each is not module for each in own)
+        if is_around and len(inside) < fewest:
+            parent, fewest = other, len(inside)
+    return parent

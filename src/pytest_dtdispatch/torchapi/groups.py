@@ -60,7 +60,8 @@ def is_first_of_group() -> bool | None:
 
     A process of a fake group is, whatever its rank, because its other ranks do not exist.
     """
-    if not (backend := group_backend()):
+    backend = group_backend()
+    if not backend:
         return None
     return backend in SIMULATED or torch.distributed.get_rank() == 0
 

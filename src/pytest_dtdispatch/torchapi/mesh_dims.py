@@ -7,6 +7,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
 import torch
@@ -16,8 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from pytest_dtdispatch.core.environment import ranks_range
 from pytest_dtdispatch.core.text import ask
-
-DESCRIBED = "mesh_"  # prefix of torch's description of a group that it creates for a mesh dimension, from 2.6
+from pytest_dtdispatch.torchapi.tensors import dead_reference
 
 
 class GroupDims(NamedTuple):
@@ -46,7 +46,8 @@ class MeshDims:
 
     def find_meshes(self) -> None:
         """Find meshes that were created since the last call, except those that ``gc.freeze`` hides."""
-        if (now := self._state()) != self._searched:  # a search takes 25 ms
+        now = self._state()
+        if now != self._searched:  # a search takes 25 ms
             self._ids = {*map(id, self._meshes)}  # a new mesh may have the id of a deleted one
             for each in gc.get_referrers(DeviceMesh):
                 self.add(each)
@@ -61,7 +62,7 @@ class MeshDims:
             world = torch.distributed.group.WORLD
             with self._lock:
                 self._ids.add(id(mesh))
-                self._meshes.setdefault(mesh, (lambda: None) if world is None else weakref.ref(world))
+                self._meshes.setdefault(mesh, dead_reference if world is None else weakref.ref(world))
                 self._found = {}
 
     def names(self) -> tuple[str, ...]:
@@ -72,7 +73,7 @@ class MeshDims:
 
     def of(self, group: Any, mesh: Any = None) -> GroupDims:
         """Return the dimensions of a group; if several share it, those of the given mesh."""
-        world, key = torch.distributed.group.WORLD, ask(lambda each: str(each.group_name), group, "")
+        world, key = torch.distributed.group.WORLD, str(ask(attrgetter("group_name"), group, ""))
         if world is None or not key:  # the program created the group itself
             return GroupDims()
         if self._world is None or self._world() is not world:
@@ -103,10 +104,10 @@ class MeshDims:
         if first_seen is None or first_seen() is not torch.distributed.group.WORLD:
             return
         names = mesh.mesh_dim_names or tuple(map(str, range(mesh.ndim)))
-        if ask(lambda each: each.get_coordinate(), mesh, ()) is None:  # this rank is outside of the mesh
+        if ask(methodcaller("get_coordinate"), mesh, ()) is None:  # this rank is outside of the mesh
             yield from ((None, name) for name in names)
             return
-        groups: list[Any] = ask(lambda each: each.get_all_groups(), mesh, [])
+        groups: list[Any] = ask(methodcaller("get_all_groups"), mesh, [])
         registry = getattr(getattr(mesh, "_root_mesh", None) or mesh, "_pg_registry", None)
         for number, (group, name) in enumerate(zip(groups, names, strict=False)):
             if registry is None:
@@ -140,10 +141,11 @@ def group_among(arguments: Sequence[Any]) -> Any:
 
 def _described(group: Any) -> str:
     """Return the dimension that torch's description of a group names; empty if it names none."""
-    text = str(ask(lambda each: each.group_desc, group, ""))
-    if not text.startswith(DESCRIBED) or text == "mesh_default":
+    text = str(ask(attrgetter("group_desc"), group, ""))
+    # From torch 2.6, this is the prefix of groups that it creates for mesh dimensions.
+    if not text.startswith("mesh_") or text == "mesh_default":
         return ""
-    name = text.removeprefix(DESCRIBED)
+    name = text.removeprefix("mesh_")
     number = name.removeprefix("dim_")
     return number if number.isdecimal() else name
 

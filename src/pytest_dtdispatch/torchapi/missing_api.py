@@ -55,10 +55,11 @@ def coalesced_collectives() -> dict[str, Any]:
     functional = importlib.import_module("torch.distributed._functional_collectives")
     # all_gather_into_tensor_coalesced is deprecated since torch 2.13.
     gather = getattr(functional, "all_gather_single_coalesced", None)
-    return {
-        "all_reduce": lambda tensors, mesh: functional.all_reduce_coalesced(tensors, "sum", mesh),
-        "all_gather": gather or functional.all_gather_into_tensor_coalesced,
-    }
+
+    def all_reduce(tensors: Any, mesh: Any) -> Any:
+        return functional.all_reduce_coalesced(tensors, "sum", mesh)
+
+    return {"all_reduce": all_reduce, "all_gather": gather or functional.all_gather_into_tensor_coalesced}
 
 
 def two_tensor_type() -> Any:

@@ -16,39 +16,22 @@ from functools import partial
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
-import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.text import TextEnum
 from pytest_dtdispatch.torchapi.patches import Wrap, calling, patched
 
-FOLDER = __name__.rpartition(".")[0]
-PASSING = (FOLDER, "torch._compile", "torch._dynamo.eval_frame")  # modules that call functions for others
 OTHERS = ("torch.", "pytest_dtdispatch.", "_pytest.", "pluggy.")  # modules that are not the program's
-TENSOR, API = "torch.distributed.tensor", "torch.distributed.tensor._api"
-REDISTRIBUTE = "torch.distributed.tensor._redistribute"
-FSDP_PACKAGES = ("torch.distributed.fsdp._fully_shard", "torch.distributed._composable.fsdp")
-FSDP = f"{FSDP_PACKAGES[0]}._fsdp_common"
 # Modules of FSDP2, public since torch 2.6. They import its classes from each other.
-FSDP_FILES = ("_fsdp_state", "_fsdp_param_group", "_fully_shard", "fully_shard")
-FSDP_MODULES = tuple(f"{package}.{file}" for package in FSDP_PACKAGES for file in FSDP_FILES)
+FSDP_MODULES = tuple(
+    f"{package}.{file}"
+    for package in ("torch.distributed.fsdp._fully_shard", "torch.distributed._composable.fsdp")
+    for file in ("_fsdp_state", "_fsdp_param_group", "_fully_shard", "fully_shard")
+)
+FSDP_COMMON = "torch.distributed.fsdp._fully_shard._fsdp_common"
 SIMULATION = "torch.distributed._local_tensor"
-FUNCTIONAL_COLLECTIVES = "torch.distributed._functional_collectives"
-PROFILER = "torch.autograd.profiler"
-DISPATCHER, PROPAGATOR = "DTensor._op_dispatcher", "DTensor._op_dispatcher.sharding_propagator"
 # Called by the native dispatcher on a miss, if torch has a native dispatcher.
 SLOW_PATH = "_propagate_op_sharding_dispatch_slow_path"
-NATIVE_CLEAR = "_clear_DTensor_sharding_propagator_cache"
-# Called early in propagation: names in newer and in older versions.
-TENSOR_META = ("_propagate_tensor_meta_non_cached", "_propagate_tensor_meta")
-
-# Handlers that `loss_parallel` and `context_parallel` add to those of the dispatcher while they are open.
-ATTENTION = "torch.distributed.tensor.experimental"
-ADDED_HANDLERS = (
-    ("torch.distributed.tensor.parallel.loss", "customized_loss_ops"),
-    (f"{ATTENTION}._context_parallel._attention", "custom_ops"),
-    (f"{ATTENTION}._attention", "customized_ops"),
-)
 
 Method = Callable[..., Any]  # receives a torch function and its arguments, and must call the function
 
@@ -115,10 +98,10 @@ def fsdp_group_type() -> type | None:
 def owners_of_parameters(unit: Any) -> tuple[Any, ...]:
     """Return the modules that own what an object of FSDP moves: a group of parameters or one of them."""
     attributes = getattr(unit, "__dict__", {})
-    if module := attributes.get("_fully_sharded_module"):  # FullyShardedDataParallel
-        return (module,)
-    if info := attributes.get("_module_info"):
-        return (info.module,)
+    if attributes.get("_fully_sharded_module"):  # FullyShardedDataParallel
+        return (attributes["_fully_sharded_module"],)
+    if attributes.get("_module_info"):
+        return (attributes["_module_info"].module,)
     if "fsdp_params" in attributes:
         return tuple(attributes.get("modules") or (attributes["module"],))  # ``module`` in older versions
     return ()
@@ -126,18 +109,40 @@ def owners_of_parameters(unit: Any) -> tuple[Any, ...]:
 
 POINTS = {
     # Propagation and its caches. A hit of the native cache calls none of these.
-    "native_miss": Point((TENSOR,), DISPATCHER, (SLOW_PATH,)),
-    "native_clear": Point(("torch._C",), "", (NATIVE_CLEAR,)),
-    "propagation": Point((TENSOR,), PROPAGATOR, ("propagate_op_sharding_non_cached",), is_required=True),
-    "python_cache": Point((TENSOR,), PROPAGATOR, ("propagate_op_sharding",), is_required=True),
-    "tensor_meta": Point((TENSOR,), PROPAGATOR, TENSOR_META),
+    "native_miss": Point(("torch.distributed.tensor",), "DTensor._op_dispatcher", (SLOW_PATH,)),
+    "native_clear": Point(("torch._C",), "", ("_clear_DTensor_sharding_propagator_cache",)),
+    "propagation": Point(
+        ("torch.distributed.tensor",),
+        "DTensor._op_dispatcher.sharding_propagator",
+        ("propagate_op_sharding_non_cached",),
+        is_required=True,
+    ),
+    "python_cache": Point(
+        ("torch.distributed.tensor",),
+        "DTensor._op_dispatcher.sharding_propagator",
+        ("propagate_op_sharding",),
+        is_required=True,
+    ),
+    # Called early in propagation: names in newer and in older versions.
+    "tensor_meta": Point(
+        ("torch.distributed.tensor",),
+        "DTensor._op_dispatcher.sharding_propagator",
+        ("_propagate_tensor_meta_non_cached", "_propagate_tensor_meta"),
+    ),
     # Redistribution.
-    "implied": Point((TENSOR,), DISPATCHER, ("redistribute_local_args",), is_required=True),
-    "redistribution": Point((REDISTRIBUTE,), "", ("redistribute_local_tensor",), is_required=True),
+    "implied": Point(
+        ("torch.distributed.tensor",),
+        "DTensor._op_dispatcher",
+        ("redistribute_local_args",),
+        is_required=True,
+    ),
+    "redistribution": Point(
+        ("torch.distributed.tensor._redistribute",), "", ("redistribute_local_tensor",), is_required=True
+    ),
     # Shard to Shard: on a CPU mesh torch gathers, as gloo had no all_to_all.
     "exchange": Point(("torch.distributed.tensor._collective_utils",), "", ("shard_dim_alltoall",)),
     "planning": Point(
-        (REDISTRIBUTE,),
+        ("torch.distributed.tensor._redistribute",),
         "",
         ("_gen_transform_infos", "_gen_transform_infos_non_cached", "_optimize_transform_infos"),
     ),
@@ -147,7 +152,9 @@ POINTS = {
     ),
     # Receives the output of each collective that Python runs, or a list of outputs.
     "collective_output": Point(
-        (FUNCTIONAL_COLLECTIVES,), "", ("_maybe_wrap_tensor", "_maybe_wrap_tensors", "_wrap_tensor_autograd")
+        ("torch.distributed._functional_collectives",),
+        "",
+        ("_maybe_wrap_tensor", "_maybe_wrap_tensors", "_wrap_tensor_autograd"),
     ),
     # An embedding on a table that is sharded by rows returns a masked partial sum, whose placement stores the
     # mask of the ids until the sum is reduced. The placement is part of a cached plan that all results share:
@@ -157,8 +164,10 @@ POINTS = {
         "MaskBuffer",
         ("materialize_mask", "release_mask"),
     ),
-    "dispatch": Point((TENSOR,), "DTensor", ("__torch_dispatch__",)),
-    "async_tensor": Point((FUNCTIONAL_COLLECTIVES,), "AsyncCollectiveTensor", ("__torch_dispatch__",)),
+    "dispatch": Point(("torch.distributed.tensor",), "DTensor", ("__torch_dispatch__",)),
+    "async_tensor": Point(
+        ("torch.distributed._functional_collectives",), "AsyncCollectiveTensor", ("__torch_dispatch__",)
+    ),
     # Entries to FSDP2, from hooks of modules and of tensors, from autograd, and from the program.
     "fsdp_hooks": Point(
         FSDP_MODULES,
@@ -170,11 +179,11 @@ POINTS = {
     "backward": Point(("torch.autograd.graph",), "", ("_engine_run_backward",), is_required=True),
     "compiled_code": Point(("torch._dynamo.eval_frame",), "", ("_maybe_set_eval_frame",)),
     "included_keys": Point(("torch._C",), "", ("_dispatch_tls_local_include_set",), is_required=True),
-    "profiler": Point((PROFILER,), "profile", ("_prepare_trace", "_start_trace")),
-    "range": Point((PROFILER,), "record_function", ("__enter__",), is_required=True),
+    "profiler": Point(("torch.autograd.profiler",), "profile", ("_prepare_trace", "_start_trace")),
+    "range": Point(("torch.autograd.profiler",), "record_function", ("__enter__",), is_required=True),
     "inference_end": Point(("torch.autograd.grad_mode",), "inference_mode", ("__exit__",), is_required=True),
-    "itt": Point((PROFILER,), "emit_itt", ("__enter__",)),
-    "nvtx": Point((PROFILER,), "emit_nvtx", ("__enter__",)),
+    "itt": Point(("torch.autograd.profiler",), "emit_itt", ("__enter__",)),
+    "nvtx": Point(("torch.autograd.profiler",), "emit_nvtx", ("__enter__",)),
     "simulation": Point((SIMULATION,), "LocalTensorMode", ("__enter__", "__exit__")),
     "simulated_op": Point((SIMULATION,), "LocalTensorMode", ("__torch_dispatch__",)),
 }
@@ -186,17 +195,15 @@ FSDP_POINTS = ("fsdp_hooks", "fsdp_node", "fsdp_module")
 
 def missing_fsdp_name() -> str:
     """Return a name of ``FSDP_POINTS`` that this torch lacks; empty if it has all, or FSDP2 is not loaded."""
-    points = [POINTS[name] for name in FSDP_POINTS]
     is_public = hasattr(sys.modules.get("torch.distributed.fsdp"), "fully_shard")
     if not is_public and not any(name in sys.modules for name in FSDP_MODULES):
         return ""
-    missing = (
-        f"{point.path}.{name}"
-        for point in points
-        for name in point.names
-        if name not in (found for _, found in point.attributes())
-    )
-    return next(missing, "")
+    for point in (POINTS[name] for name in FSDP_POINTS):
+        found = [name for _, name in point.attributes()]
+        for name in point.names:
+            if name not in found:
+                return f"{point.path}.{name}"
+    return ""
 
 
 @contextmanager
@@ -232,7 +239,8 @@ def around(methods: Mapping[Key, Method], is_hidden: bool = True) -> AbstractCon
 
 def program_frame(frame: FrameType) -> FrameType:
     """Return the innermost frame outside of this folder, and of a dispatch mode that passed an op on."""
-    while (module_of(frame).startswith(PASSING) or frame.f_code.co_name == "_call_wrapper") and frame.f_back:
+    passing = ("pytest_dtdispatch.torchapi", "torch._compile", "torch._dynamo.eval_frame")
+    while (module_of(frame).startswith(passing) or frame.f_code.co_name == "_call_wrapper") and frame.f_back:
         frame = frame.f_back
         if module_of(frame) == "torch._ops":  # calls ops for modes
             frame = _caller_of_mode(frame) or frame
@@ -272,24 +280,24 @@ class Converter(NamedTuple):
     is_backward: bool = False
 
 
-WRAP, UNWRAP, REDISTRIBUTED = Conversion
-
-
 def _autograd_method(owner: str, method: str) -> Point:
     """Return the point of an autograd function, which every supported torch has in one of two modules."""
-    return Point((API, REDISTRIBUTE), owner, (method,), is_required=True)
+    modules = ("torch.distributed.tensor._api", "torch.distributed.tensor._redistribute")
+    return Point(modules, owner, (method,), is_required=True)
 
 
 # Public functions with an autograd function are not patched, because compiled code has guards on them.
 CONVERTERS = {
-    _autograd_method("_FromTorchTensor", "forward"): Converter(WRAP, "from_local"),
-    _autograd_method("_FromTorchTensor", "backward"): Converter(UNWRAP, "from_local", is_backward=True),
-    _autograd_method("_ToTorchTensor", "forward"): Converter(UNWRAP, "to_local"),
-    _autograd_method("_ToTorchTensor", "backward"): Converter(WRAP, "to_local", is_backward=True),
-    _autograd_method("Redistribute", "forward"): Converter(REDISTRIBUTED, "redistribute"),
-    _autograd_method("Redistribute", "backward"): Converter(REDISTRIBUTED, "redistribute", is_backward=True),
-    Point((API,), "", ("distribute_tensor",)): Converter(WRAP, "distribute_tensor"),
-    Point((FSDP,), "", ("_from_local_no_grad",)): Converter(WRAP, "DTensor"),
+    _autograd_method("_FromTorchTensor", "forward"): Converter(Conversion.WRAP, "from_local"),
+    _autograd_method("_FromTorchTensor", "backward"): Converter(Conversion.UNWRAP, "from_local", True),
+    _autograd_method("_ToTorchTensor", "forward"): Converter(Conversion.UNWRAP, "to_local"),
+    _autograd_method("_ToTorchTensor", "backward"): Converter(Conversion.WRAP, "to_local", True),
+    _autograd_method("Redistribute", "forward"): Converter(Conversion.REDISTRIBUTE, "redistribute"),
+    _autograd_method("Redistribute", "backward"): Converter(Conversion.REDISTRIBUTE, "redistribute", True),
+    Point(("torch.distributed.tensor._api",), "", ("distribute_tensor",)): Converter(
+        Conversion.WRAP, "distribute_tensor"
+    ),
+    Point((FSDP_COMMON,), "", ("_from_local_no_grad",)): Converter(Conversion.WRAP, "DTensor"),
 }
 
 
@@ -318,7 +326,7 @@ def observe_ops(observer: Any) -> Iterator[None]:
 
     This applies to every thread. Each method receives the torch function and its arguments.
     """
-    if hasattr(torch._C, NATIVE_CLEAR):
+    if POINTS["native_clear"].attributes():
         getattr(DTensor._op_dispatcher, SLOW_PATH)  # raises: without it, misses would not be counted
     methods = {
         "native_miss": partial(_on_slow_path, observer),
@@ -334,10 +342,15 @@ def observe_ops(observer: Any) -> Iterator[None]:
 @contextmanager
 def _custom_handlers_routed(method: Method) -> Iterator[None]:
     """Route the dispatcher's custom op handlers, and those that contexts of torch add, through a method."""
-    modules = ((sys.modules.get(name), table) for name, table in ADDED_HANDLERS)
-    contexts = [getattr(module, table, {}) for module, table in modules]
     original: dict[Any, Method] = {}
-    tables: tuple[dict[Any, Any], ...] = (DTensor._op_dispatcher._custom_op_handlers, *contexts)
+    tables: list[dict[Any, Any]] = [DTensor._op_dispatcher._custom_op_handlers]
+    # Added to those of the dispatcher while `loss_parallel` or `context_parallel` is open.
+    for name, table in (
+        ("torch.distributed.tensor.parallel.loss", "customized_loss_ops"),
+        ("torch.distributed.tensor.experimental._context_parallel._attention", "custom_ops"),
+        ("torch.distributed.tensor.experimental._attention", "customized_ops"),
+    ):
+        tables.append(getattr(sys.modules.get(name), table, {}))
     for handlers in tables:
         for op, handler in handlers.items():
             handlers[op] = routed = partial(method, handler)
@@ -377,7 +390,7 @@ def observe_propagations(note: Callable[[str], None]) -> Iterator[None]:
     methods: list[tuple[type, str]] = [(type(dispatcher), SLOW_PATH)]
     if SLOW_PATH not in vars(type(dispatcher)):
         propagator = type(dispatcher.sharding_propagator)
-        methods = [(propagator, name) for name in TENSOR_META if name in vars(propagator)]
+        methods = [(propagator, name) for name in POINTS["tensor_meta"].names if name in vars(propagator)]
     with ExitStack() as stack:
         for owner, name in methods:
             wrap = partial(_LookupObserver, partial(note, name))

@@ -22,7 +22,7 @@ Wrap = Callable[[Any], Any]  # takes the patched callable and returns its replac
 
 _lock = threading.RLock()
 _patches: dict[tuple[int, str], Patch] = {}
-ANY = (None,)  # has_torch_function(ANY) is true if a function mode is open
+# True for any argument if a function mode is open.
 has_torch_function: Callable[[tuple[Any, ...]], bool] = torch.overrides.has_torch_function
 
 
@@ -300,7 +300,7 @@ def calling(method: Callable[..., Any], is_hidden: bool = True) -> Wrap:
     def wrap(inner: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            if is_hidden and has_torch_function(ANY):
+            if is_hidden and has_torch_function((None,)):
                 return call_hidden(method, inner, *args, **kwargs)
             return method(inner, *args, **kwargs)
 
@@ -323,7 +323,7 @@ def kernels_routed(
     def kernel_of(op: Any, listener: Callable[..., Any]) -> Any:
         def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
             run = partial(op.redispatch, keys & below)
-            if has_torch_function(ANY):
+            if has_torch_function((None,)):
                 return call_hidden(listener, run, *args, **kwargs)
             return listener(run, *args, **kwargs)
 

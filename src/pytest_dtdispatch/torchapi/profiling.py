@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -80,7 +81,8 @@ def profiling() -> Iterator[list[Event]]:
     found = profiler.kineto_results.events()
     gloo = {one.start_thread_id() for one in found if one.name().startswith("gloo:")}
     own = (_event(one) for one in found if one.start_thread_id() not in gloo)
-    events += sorted(own, key=lambda event: (event.begin_ns, -event.end_ns))
+    events += sorted(own, key=attrgetter("end_ns"), reverse=True)
+    events.sort(key=attrgetter("begin_ns"))  # outer events stay before inner ones that begin with them
 
 
 @contextmanager

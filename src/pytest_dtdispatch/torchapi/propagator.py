@@ -8,18 +8,19 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.errors import UnsupportedTorchError
-from pytest_dtdispatch.torchapi.observe import REDISTRIBUTE, SLOW_PATH, before, follow
+from pytest_dtdispatch.torchapi.observe import SLOW_PATH, before, follow
 
 
 def redistribute_module() -> Any:
     """Return the module that redistributes DTensors."""
-    return importlib.import_module(REDISTRIBUTE)
+    return importlib.import_module("torch.distributed.tensor._redistribute")
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,11 @@ def _lru_cache(name: str, owner: Any, path: str) -> NamedCache | None:
     cache = follow(owner, path)
     if follow(cache, "cache_clear") is None:
         return None
-    return NamedCache(name, cache.cache_clear, lambda: cache.cache_info().currsize)
+
+    def size() -> int:
+        return int(cache.cache_info().currsize)
+
+    return NamedCache(name, cache.cache_clear, size)
 
 
 @functools.cache
@@ -166,7 +171,7 @@ def cold_caches() -> tuple[NamedCache, ...]:
     fake_tensor = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
     collectives = importlib.import_module("torch.distributed.tensor._collective_utils")
     found = [
-        NamedCache("FakeTensor", fake_tensor.cache_clear, lambda: len(fake_tensor.cache)),
+        NamedCache("FakeTensor", fake_tensor.cache_clear, partial(len, fake_tensor.cache)),
         _lru_cache("mesh topology", collectives, "MeshTopoInfo.build_from_mesh"),
     ]
     return tuple(cache for cache in (*found, *plan_caches()) if cache)
@@ -178,7 +183,7 @@ def plan_caches() -> tuple[NamedCache, ...]:
     planner_clear = follow(redistribute_module(), "clear_redistribute_planner_cache")
     planners = follow(redistribute_module(), "_planner_cache")
     if planner_clear is not None and planners is not None:
-        found.append(NamedCache("redistribution planners", planner_clear, lambda: len(planners)))
+        found.append(NamedCache("redistribution planners", planner_clear, partial(len, planners)))
     return tuple(cache for cache in found if cache)
 
 

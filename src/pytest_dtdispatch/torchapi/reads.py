@@ -18,7 +18,6 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.torchapi.compiler import is_generated
 from pytest_dtdispatch.torchapi.observe import (
-    FOLDER,
     SIMULATION,
     Point,
     around,
@@ -69,10 +68,10 @@ METHODS = {
 # Reads of the local tensor of a DTensor; torch redistributes a partial one for all other ops.
 READS_OF_SHARES = ("item", "tolist", "numpy", "cpu", "print")
 # Functions by which a program reads a number.
-READERS = frozenset(("item", "tolist", "cpu", "numpy", "to", "float", "int", "bool", "complex"))
-READERS |= {"format", "str", "print", "repr"}
-DECIDING = ("_IF_", "COMPARE", "TO_BOOL", "UNARY_NOT", "CONTAINS")  # in names of instructions
-INDEXING, COUNTING = "BINARY_SUBSCR", "range"
+READERS = {
+    *("item", "tolist", "cpu", "numpy", "to", "float", "int", "bool", "complex"),
+    *("format", "str", "print", "repr"),
+}
 # Modules that read only tensors on the host: ranks, offsets of shards, states of generators, seeds, indices.
 HOST_MODULES = (
     "torch.distributed.device_mesh.",
@@ -84,7 +83,6 @@ HOST_MODULES = (
     "torch.utils.data.",
     "copy.",  # copies only the reference to the memory
 )
-DTENSOR_OPS = {torch.ops.aten._local_scalar_dense.default: "item", torch.ops.aten.equal.default: "equal"}
 
 
 @contextmanager
@@ -115,7 +113,8 @@ def _ops_of(names: tuple[str, ...]) -> dict[Any, str]:
     found = {}
     for name in names:
         base, _, overload = name.partition(".")
-        if op := getattr(getattr(torch.ops.aten, base, None), overload or "default", None):
+        op = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
+        if op is not None:
             found[op] = name
     return found
 
@@ -159,16 +158,22 @@ def _reading(observer: Any, name: str, inner: Any) -> Any:
 
 
 class HandledOp:
-    """Key of a handler of the dispatcher: equal to an op, except in a thread that runs the handler."""
+    """A handler of the dispatcher and its key: equal to an op, except in a thread that runs the handler."""
 
-    def __init__(self, op: Any) -> None:
-        self.op, self.running = op, threading.local()
+    def __init__(self, op: Any, name: str, observer: Any) -> None:
+        self.op, self._name, self._observer = op, name, observer
+        self._running = threading.local()
 
     def __hash__(self) -> int:
         return hash(self.op)
 
     def __eq__(self, other: object) -> bool:
-        return other is self or (other is self.op and not vars(self.running))
+        return other is self or (other is self.op and not vars(self._running))
+
+    def handle(self, op: Any, args: Any, kwargs: Any) -> Any:
+        """Notify the observer of a read, which calls the op again."""
+        with patch_attribute.object(self._running, "is_on", True, create=True):
+            return call_hidden(self._observer.on_read, op, self._name, *args, **kwargs)
 
 
 @contextmanager
@@ -179,20 +184,14 @@ def _handling(observer: Any) -> Iterator[None]:
     and misses are unchanged.
     """
     handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
-    keys = [HandledOp(op) for op in DTENSOR_OPS if op not in handlers]
-
-    def handler_of(key: HandledOp, name: str) -> Callable[..., Any]:
-        def handle(op: Any, args: Any, kwargs: Any) -> Any:
-            with patch_attribute.object(key.running, "is_on", True, create=True):
-                return call_hidden(observer.on_read, op, name, *args, **kwargs)
-
-        return skipped_by_compiler(handle)  # type: ignore[no-any-return]
-
-    handlers.update({key: handler_of(key, DTENSOR_OPS[key.op]) for key in keys})
+    keys = [HandledOp(torch.ops.aten._local_scalar_dense.default, "item", observer)]
+    keys.append(HandledOp(torch.ops.aten.equal.default, "equal", observer))
+    added = {key: skipped_by_compiler(key.handle) for key in keys if key.op not in handlers}
+    handlers.update(added)
     try:
         yield
     finally:
-        for key in keys:
+        for key in added:
             handlers.pop(key, None)
 
 
@@ -204,7 +203,7 @@ def is_host_read(frame: FrameType) -> bool:
     """
     frame = program_frame(frame)
     module = module_of(frame)
-    is_ours = module.partition(".")[0] == FOLDER.partition(".")[0]
+    is_ours = module.partition(".")[0] == "pytest_dtdispatch"
     # Generated code reads a number that a graph returned.
     return is_ours or f"{module}.".startswith(HOST_MODULES) or is_generated(frame)
 
@@ -229,9 +228,10 @@ def is_compared(frame: FrameType) -> bool:
         uses = (each for each in lines if stored & {one.argval for one in each if "LOAD_" in one.opname})
         with_value += [each for each in uses if each not in with_value]
     every = [each for line in with_value for each in line]
-    indexes = any(each.opname == INDEXING for line in with_value[1:] for each in line)
-    counts = any(each.argval == COUNTING for each in (*before, *every))
-    return indexes or counts or any(word in each.opname for each in every for word in DECIDING)
+    indexes = any(each.opname == "BINARY_SUBSCR" for line in with_value[1:] for each in line)
+    counts = any(each.argval == "range" for each in (*before, *every))
+    deciding = ("_IF_", "COMPARE", "TO_BOOL", "UNARY_NOT", "CONTAINS")  # in names of instructions
+    return indexes or counts or any(word in each.opname for each in every for word in deciding)
 
 
 def waits_for_device(tensor: Any) -> bool:
