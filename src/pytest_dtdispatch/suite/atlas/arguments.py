@@ -26,8 +26,6 @@ TENSOR_TEMPLATES = (
 # Dtypes of tensors that have the template's shape, by the name of the argument.
 NAMED = {"mask": "b8", "condition": "b8", "indices": "i64", "index": "i64", "target": "i64"}
 
-_BY_TEXT = {text: dtype for dtype, text in DTYPES.items()}
-
 
 @dataclass(frozen=True)
 class TensorText:
@@ -85,8 +83,11 @@ class TensorText:
 
 
 def _dtype(text: str) -> torch.dtype:
-    dtype: torch.dtype = _BY_TEXT.get(text) or getattr(torch, text)
-    return dtype
+    for dtype, short in DTYPES.items():
+        if short == text:
+            return dtype
+    long: torch.dtype = getattr(torch, text)
+    return long
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,7 @@ def _value(argument: Any, template: str, needed: Mapping[str, Any]) -> Any:
     if "Tensor" in kind:
         return (text, text) if "List" in kind else text
     if "List" in kind:
+        length = argument.N or 2
         values = {"List[int]": [1] if name in ("dim", "dims") else list(text.shape), "List[number]": [2, 2]}
-        return values.get(kind, [True] * (argument.N or 2))
+        return values.get(kind, [True] * length)
     return {"number": 2, "int": 1, "float": 0.5, "bool": False, "str": "none"}.get(kind)
