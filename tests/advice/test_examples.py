@@ -26,8 +26,14 @@ pytestmark = pytest.mark.torch
 Program = Callable[[DeviceMesh], Step]
 
 
+COUNTED: dict[Program, Steps] = {}
+
+
 def steps_of(program: Program, mesh: DeviceMesh) -> Steps:
-    return run_and_count(StepCalls("step", program(mesh), 3, 3))
+    """Count steps of a program: once, although several tests need them."""
+    if program not in COUNTED:
+        COUNTED[program] = run_and_count(StepCalls("step", program(mesh), 3, 3))
+    return COUNTED[program]
 
 
 def advice_of(steps: Steps) -> tuple[Advice, ...]:
