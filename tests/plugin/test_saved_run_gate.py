@@ -15,6 +15,7 @@ import pytest
 
 from pytest_dtdispatch.core import measurement
 from pytest_dtdispatch.core.measurement import NOISY
+from pytest_dtdispatch.core.text import progress_to
 from pytest_dtdispatch.plugin import session
 from tests.plugin_runs import (
     BURSTS,
@@ -195,6 +196,19 @@ def test_slower_test_runs_again_three_times(
     write(pytester, **{"    def mul():": "    scripted.runs += 1\n    def mul():"})
     failed(run(pytester, *GATE), "2 passed, 2 regressed")
     assert (scripted.runs, tuple(pauses)) == (4, session.PAUSES_S)
+
+
+def test_progress_names_tests_that_run_again(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace
+) -> None:
+    save(pytester)
+    scripted.extra_ns = 5_000
+    messages: list[str] = []
+    with progress_to(messages.append):
+        failed(run(pytester, *GATE), "2 passed, 2 regressed")
+    again = [message for message in messages if "again" in message]
+    why = "as rows are slower than the saved ones"
+    assert again == [f"running 1 test again, {why}: test_gate.py::test_mul"] * len(session.PAUSES_S)
 
 
 def test_failure_of_a_repetition_is_ignored(

@@ -109,6 +109,13 @@ def test_slow_progress_is_written_and_erased() -> None:
     assert stream.getvalue().endswith(RESTORE + ERASE)
 
 
+def test_progress_without_a_delay_is_written_at_once() -> None:
+    stream = io.StringIO()
+    progress = ProgressLine(stream, lambda: 40, clock=lambda: 0.0, delay_s=0.0)
+    progress.show("running 1 test again")
+    assert stream.getvalue() == f"{SAVE} running 1 test again{ERASE}{RESTORE}"
+
+
 @pytest.mark.parametrize("text", ["x" * 10_000, "\x1b[2J\n\u202e日本" * 9])
 def test_progress_never_exceeds_its_width(text: str) -> None:
     stream, _, progress = line(room=30, now=3.0)

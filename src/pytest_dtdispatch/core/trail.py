@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
@@ -102,7 +102,14 @@ def shape_difference(by_rank: Mapping[int, Trail]) -> str:
         ' rank 0 sum.default(f32[8,4]S0)@2; rank 1 sum.default(f32[9,4]S0)@2, at t.py:7'
     """
     whole = len(by_rank)
-    called = {rank: grouped(_by_form(trail, whole)) for rank, trail in by_rank.items()}
+    called = {
+        rank: grouped(
+            ((SHAPE.sub("[]", op.signature), op.line), op.signature)
+            for op in trail.ops
+            if op.mesh_size == whole
+        )
+        for rank, trail in by_rank.items()
+    }
     for form in next(iter(called.values()), {}):
         signatures = {rank: of_rank.get(form, []) for rank, of_rank in called.items()}
         if len({*map(len, signatures.values())}) > 1:  # ranks that call it for other DTensors
@@ -114,10 +121,3 @@ def shape_difference(by_rank: Mapping[int, Trail]) -> str:
                 at = f", at {form[1]}" if form[1] else ""
                 return f"global shapes of a DTensor differ between ranks: {'; '.join(texts)}{at}"
     return ""
-
-
-def _by_form(trail: Trail, whole: int) -> Iterator[tuple[tuple[str, str], str]]:
-    """Yield the form (signature without shapes, source line) and the signature of ops on the whole mesh."""
-    for op in trail.ops:
-        if op.mesh_size == whole:
-            yield (SHAPE.sub("[]", op.signature), op.line), op.signature

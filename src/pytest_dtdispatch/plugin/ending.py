@@ -108,8 +108,14 @@ def print_section(reporter: Any, run: Run, verbosity: int) -> None:
     """Print the section of a run, and add counts to pytest's last line; ``-v`` is verbosity 1."""
     view = replace(run.reported.view, verbose=verbosity > 0, each_layer=verbosity > 0)
     width = page_width(reporter.isatty, terminal_width(reporter))
-    has_passed = "passed" in reporter.stats
-    nothing = "" if any(run.records.values()) else _why_nothing(run, has_passed)
+    nothing = ""
+    if not any(run.records.values()):
+        called = "made a call on DTensors through the dtdispatch fixture"
+        nothing = f"no test that passed {called}; --dtdispatch-all measures every test"
+        if run.settings.measure_all:
+            nothing = "no capture received an op on DTensors in a test that passed"
+        if "passed" not in reporter.stats:
+            nothing = "no test passed"
     for document in _documents(run, view, width, nothing, verbosity):
         print_document(reporter, document, width, view)
     for failure, number in Counter(run.failures()).items():
@@ -165,16 +171,6 @@ def _legends(run: Run, shown: Iterable[Document], view: View, width: int) -> Doc
         legends = [brief_legend(explained, width)]
     about = [one_line(text, indent=1) for text in (run.settings.environment().summary, *run.about())]
     return Document((*about, *(paragraph(text, indent=1) for text in legends if text)))
-
-
-def _why_nothing(run: Run, has_passed: bool) -> str:
-    """Return why no test was measured."""
-    if not has_passed:
-        return "no test passed"
-    if run.settings.measure_all:
-        return "no capture received an op on DTensors in a test that passed"
-    called = "made a call on DTensors through the dtdispatch fixture"
-    return f"no test that passed {called}; --dtdispatch-all measures every test"
 
 
 def _unmatched_globs(records: Iterable[TestRecord]) -> Iterator[str]:

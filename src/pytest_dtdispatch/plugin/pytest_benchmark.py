@@ -244,17 +244,13 @@ def read_baseline(config: pytest.Config, settings: Settings) -> Baseline | None:
         return None
     try:
         paths = saved_runs(config)
-        if named is True:
-            return _newest(paths, settings.any_machine)
-        return Baseline(read_run(paths[0])) if paths else Baseline(None, NO_RUN)
+        if named is not True:
+            return Baseline(read_run(paths[0])) if paths else Baseline(None, NO_RUN)
     except NotComparableError as error:
         if settings.threshold:
             raise
         return Baseline(None, str(error))
-
-
-def _newest(paths: Sequence[Path], any_machine: bool) -> Baseline:
-    """Return the newest saved run of this machine, with messages about skipped newer ones."""
+    # The newest saved run of this machine, with messages about skipped newer ones.
     passed_over: list[str] = []
     for path in paths:
         cpu, why = cpu_model(), "it is empty"
@@ -264,7 +260,7 @@ def _newest(paths: Sequence[Path], any_machine: bool) -> Baseline:
             except NotComparableError as error:
                 why = str(error)
             else:
-                if any_machine or run.environment.get("CPU", cpu) == cpu:
+                if settings.any_machine or run.environment.get("CPU", cpu) == cpu:
                     return Baseline(run, "", tuple(passed_over))
                 why = f"its CPU is {shown(run.environment['CPU'])}, not {cpu}"
         passed_over.append(f"--benchmark-compare passed over {path}: {why}")
@@ -316,7 +312,10 @@ def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Sample
         fullname=escape_controls(name),
         group=escape_controls(group),
         param=escape_controls(f"{measurement.label}::{samples.state}"),
-        params={name: _plain(value) for name, value in (*own.items(), *ours.items())},
+        params={
+            name: value if isinstance(value, (int, float, type(None))) else escape_controls(str(value))
+            for name, value in (*own.items(), *ours.items())
+        },
         extra_info={
             "signature": measurement.full_label,
             "contains": CONTAINS.get(samples.state) or str(measurement.contains),
@@ -331,7 +330,3 @@ def _row(item: pytest.Item, name: str, measurement: Measurement, samples: Sample
             **of_ranks,
         },
     )
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (int, float, bool, type(None))) else escape_controls(str(value))

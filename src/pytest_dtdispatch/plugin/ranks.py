@@ -100,8 +100,11 @@ class Rank:
         self._folder = os.environ.get(FOLDER, "")
         if self._folder:
             threading.Thread(target=_end_with_launcher, args=(Path(self._folder),), daemon=True).start()
-        if not world.is_first:
-            self._keep_output()
+        if not world.is_first:  # standard output goes to a file; standard error is not redirected
+            path = Path(self._folder, f"{PRINTED}-{world.rank}")
+            sys.stdout.flush()
+            with path.open("w+b") if self._folder else tempfile.TemporaryFile() as file:
+                os.dup2(file.fileno(), 1)
         faulthandler.register(STACK_SIGNAL, os.dup(2), all_threads=False)
         self._runs = False  # whether the current test was set up on all ranks
         self._collect_errors: dict[str, str] = {}
@@ -109,13 +112,6 @@ class Rank:
         self._complaints: list[str] = []
         self._differ: dict[tuple[RowId, str], str] = {}
         self._lockstep: Lockstep | None = None
-
-    def _keep_output(self) -> None:
-        """Redirect standard output of this process to a file; standard error is not redirected."""
-        path = Path(self._folder, f"{PRINTED}-{self.world.rank}")
-        sys.stdout.flush()
-        with path.open("w+b") if self._folder else tempfile.TemporaryFile() as file:
-            os.dup2(file.fileno(), 1)
 
     def join(self, config: pytest.Config) -> int | None:
         """Open the exchange with the other ranks; return an exit status if that fails."""

@@ -164,17 +164,17 @@ class Recorder(api.DtDispatch):
             return
         from pytest_dtdispatch.torchapi.patches import around_start
 
-        processes = self._counting_processes() if self._counts else around_start(self._notice_process)
+        def note_process(start: Callable[[Any], Any], process: Any) -> Any:
+            self.results.uncaptured += Uncaptured(processes=1)
+            return start(process)
+
+        processes = self._counting_processes() if self._counts else around_start(note_process)
         with processes, self.capture():
             yield
 
     def note(self, message: str) -> None:
         """Record a warning, which is printed with the results."""
         self.results.uncaptured += Uncaptured(notes=(message,))
-
-    def _notice_process(self, start: Callable[[Any], Any], process: Any) -> Any:
-        self.results.uncaptured += Uncaptured(processes=1)
-        return start(process)
 
     @contextmanager
     def _counting_processes(self) -> Iterator[None]:

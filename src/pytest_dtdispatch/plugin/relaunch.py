@@ -195,7 +195,9 @@ def _launch(config: pytest.Config, number: int) -> int:
         stack.callback(os.close, os.open(pipe, os.O_RDWR))  # ranks end when it is closed
         try:
             command = same_command(config)
-            covered = _coverage_file()
+            coverage: Any = sys.modules.get("coverage")
+            running = coverage and coverage.Coverage.current()
+            covered = str(Path(running.get_option("run:data_file")).absolute()) if running else ""
             if covered:
                 # Coverage starts before this plugin, and each rank would overwrite the file of the others.
                 command = ["/bin/sh", "-c", 'COVERAGE_FILE="$0.rank$RANK" exec "$@"', covered, *command]
@@ -217,13 +219,6 @@ def _launch(config: pytest.Config, number: int) -> int:
         # Begin a new line, as the first rank may have printed an incomplete one.
         print("", *(f"ERROR: {line}" for line in lines), sep="\n", file=sys.stderr)
     return int(pytest.ExitCode.TESTS_FAILED)
-
-
-def _coverage_file() -> str:
-    """Return the data file of a running measurement of code coverage; empty if there is none."""
-    coverage: Any = sys.modules.get("coverage")
-    running = coverage and coverage.Coverage.current()
-    return str(Path(running.get_option("run:data_file")).absolute()) if running else ""
 
 
 def _why_ended(ends: Sequence[RankEnd], folder: Path) -> list[str]:

@@ -47,22 +47,6 @@ from pytest_dtdispatch.plugin.settings import (
     Settings,
 )
 
-
-def _read_limit_names(value: Any, choices: tuple[str, ...]) -> dict[str, int]:
-    """Parse limits of built-in and registered kinds of results."""
-    from pytest_dtdispatch.report.document import KINDS
-
-    of_kinds = (limit for kind in KINDS.values() for limit in kind.limits)
-    return read_limits(value, tuple(dict.fromkeys((*choices, *of_kinds))))
-
-
-def _read_metric(value: Any, choices: tuple[str, ...]) -> str:
-    """Parse a metric, built-in or of a registered sampler."""
-    from pytest_dtdispatch.rounds.sampler import SAMPLERS
-
-    return read_choice(value, tuple(dict.fromkeys((*choices, *SAMPLERS))))
-
-
 # Parsers by the name in the table of settings, which must not import them. Those with choices take these too.
 READERS: Mapping[str, Callable[..., Any]] = {
     "choice": read_choice,
@@ -70,9 +54,8 @@ READERS: Mapping[str, Callable[..., Any]] = {
     "exports": read_exports,
     "files": read_files,
     "globs": read_globs,
-    "limits": _read_limit_names,
+    "limits": read_limits,
     "mesh": read_mesh,
-    "metric": _read_metric,
     "names": read_names,
     "packages": read_packages,
     "ranks": read_ranks,
@@ -118,13 +101,24 @@ def context_of(item: pytest.Item) -> TestContext:
         pytest.UsageError: a marker, a flag or an ini value is invalid.
     """
     markers = tuple(item.iter_markers(MARKER))
-    if _CONTEXT not in item.stash or item.stash[_CONTEXT].markers != markers:
-        path, number, _ = item.location
-        line = f"{path}:{(number or 0) + 1}"
-        marked = _marker_values(markers, line)
-        settings = _test_settings(item.config, marked)
-        reason = reason_not_measured(item.config, settings)
-        item.stash[_CONTEXT] = TestContext(row_nodeid(item), line, settings, markers, marked, reason)
+    if _CONTEXT in item.stash and item.stash[_CONTEXT].markers == markers:
+        return item.stash[_CONTEXT]
+    config, (path, number, _) = item.config, item.location
+    line = f"{path}:{(number or 0) + 1}"
+    marked = _marker_values(markers, line)
+    settings, flagged = run_settings(config), flag_values(config)
+    # A flag wins over a marker, except thresholds and limits, which are merged.
+    values = {
+        name: value for name, value in marked.items() if name not in flagged or name in ("max", "threshold")
+    }
+    if "max" in values:
+        values["max"] = {**settings.limits, **values["max"], **flagged.get("max", {})}
+    settings = replace(settings, **values)
+    if "mesh" in flagged and len(settings.dim_names or ()) != len(settings.mesh):
+        settings = replace(settings, dim_names=None)
+    settings = _counting_if_parallel(config, settings)
+    skip_reason = reason_not_measured(config, settings)
+    item.stash[_CONTEXT] = TestContext(row_nodeid(item), line, settings, markers, marked, skip_reason)
     return item.stash[_CONTEXT]
 
 
@@ -141,21 +135,6 @@ def valid_settings(config: pytest.Config) -> Settings | None:
         return run_settings(config)
     except pytest.UsageError:
         return None
-
-
-def _test_settings(config: pytest.Config, marked: Mapping[str, Any]) -> Settings:
-    """Resolve the settings of a test: flags take precedence over markers, ini values and defaults."""
-    settings, flagged = run_settings(config), flag_values(config)
-    # Markers win over flags with limits, and limits are merged.
-    values = {
-        name: value for name, value in marked.items() if name not in flagged or name in ("max", "threshold")
-    }
-    if "max" in values:
-        values["max"] = {**settings.limits, **values["max"], **flagged.get("max", {})}
-    resolved = replace(settings, **values)
-    if "mesh" in flagged and len(resolved.dim_names or ()) != len(resolved.mesh):
-        resolved = replace(resolved, dim_names=None)
-    return _counting_if_parallel(config, resolved)
 
 
 def flag_values(config: pytest.Config) -> dict[str, Any]:
@@ -359,5 +338,14 @@ def _value(setting: Setting, value: Any) -> Any:
     Raises:
         ValueError: the value is invalid; the message has the valid ones.
     """
+    choices = setting.choices
+    if setting.name == "max":  # limits of built-in and registered kinds of results
+        from pytest_dtdispatch.report.document import KINDS
+
+        choices += tuple(limit for kind in KINDS.values() for limit in kind.limits if limit not in choices)
+    if setting.name == "metric":  # built-in, or of a registered sampler
+        from pytest_dtdispatch.rounds.sampler import SAMPLERS
+
+        choices += tuple(name for name in SAMPLERS if name not in choices)
     read = READERS[setting.reader]
-    return read(value, setting.choices) if setting.choices else read(value)
+    return read(value, choices) if choices else read(value)

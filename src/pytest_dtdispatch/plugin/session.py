@@ -223,7 +223,7 @@ class Session:
                 return
             names = ", ".join(first_of([item.nodeid for item in again], 3))
             tests = plural(len(again), "test")
-            show_progress("{} run again, as rows are slower than the saved ones: {}", tests, names)
+            show_progress("running {} again, as rows are slower than the saved ones: {}", tests, names)
             pause(pause_s)
             for item, next_item in zip_longest(again, again[1:]):
                 earlier = self._run.records[resolve.row_nodeid(item)]

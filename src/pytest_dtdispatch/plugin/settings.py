@@ -64,11 +64,18 @@ class Setting(NamedTuple):
 
 
 def setting(
-    default: Any, reader: str, ways: str, description: str = "", metavar: str = "", **more: Any
+    default: Any,
+    reader: str,
+    description: str = "",
+    metavar: str = "",
+    ways: str = "flag, ini",
+    keyword: bool = False,
+    **more: Any,
 ) -> Any:
     """Return a field of the settings, with its table row in its metadata, without the name."""
-    if not metavar and "choices" in more:
+    if "choices" in more and not metavar:
         metavar = "NAME"
+    ways = f"{ways}, keyword" if keyword else ways
     row = Setting("", default, reader, description, metavar, ways, **more)
     return field(default=default, metadata={"row": row})
 
@@ -78,97 +85,94 @@ class Settings:
     """Settings of a run or of a test."""
 
     measure: bool = setting(
-        False, "switch", "flag, ini", "measure tests that use the dtdispatch fixture", dest="dtdispatch"
+        False, "switch", "measure tests that use the dtdispatch fixture", dest="dtdispatch"
     )
     measure_all: bool = setting(
-        False, "switch", "flag, ini", "measure every test, in a capture around it", dest="dtdispatch_all"
+        False, "switch", "measure every test, in a capture around it", dest="dtdispatch_all"
     )
-    budget: bool = setting(
-        False, "switch", "flag, ini", "report where the time of tests without the fixture goes"
-    )
+    budget: bool = setting(False, "switch", "report where the time of tests without the fixture goes")
     rounds: int | str = setting(
         "auto",
         "rounds",
-        "flag, ini, keyword",
         "proved misses of each signature, over eight passes; auto: 40",
         "N|auto",
+        keyword=True,
     )
-    repeat: int = setting(10, "count", "flag, ini, keyword", "hits recorded after each miss", "N")
+    repeat: int = setting(10, "count", "hits recorded after each miss", "N", keyword=True)
     max_time: float = setting(
         1.0,
         "seconds",
-        "flag, ini, keyword",
         "seconds after which a signature gets no more passes, once it has 4",
         "S",
+        keyword=True,
     )
-    cold: bool = setting(False, "switch", "ini, keyword", "measure cold misses too")
+    cold: bool = setting(False, "switch", "measure cold misses too", ways="ini", keyword=True)
     ops: tuple[str, ...] = setting(
-        (), "globs", "flag, ini, keyword", "measure only these ops, such as add*; may be repeated", "GLOB"
+        (), "globs", "measure only these ops, such as add*; may be repeated", "GLOB", keyword=True
     )
     mesh: tuple[int, ...] = setting(
-        (4,), "mesh", "flag, ini, keyword", "mesh of the device_mesh fixture, such as 2x4", "SHAPE"
+        (4,), "mesh", "mesh of the device_mesh fixture, such as 2x4", "SHAPE", keyword=True
     )
-    dim_names: tuple[str, ...] | None = setting(None, "names", "keyword")
-    backend: str = setting(
-        "auto", "choice", "flag, ini, keyword", "backend of the process group", choices=BACKENDS
-    )
+    dim_names: tuple[str, ...] | None = setting(None, "names", ways="keyword")
+    backend: str = setting("auto", "choice", "backend of the process group", keyword=True, choices=BACKENDS)
     device: str = setting(
-        "auto", "choice", "flag, ini, keyword", "device of the mesh", choices=("auto", "cpu", "cuda")
+        "auto", "choice", "device of the mesh", keyword=True, choices=("auto", "cpu", "cuda")
     )
-    rpc: bool = setting(False, "switch", "keyword")
-    nproc: int = setting(1, "ranks", "flag, ini", "ranks to start on this machine", "N")
-    timeout: float = setting(60.0, "seconds", "flag, ini", "seconds that ranks wait for each other", "S")
+    rpc: bool = setting(False, "switch", ways="keyword")
+    nproc: int = setting(1, "ranks", "ranks to start on this machine", "N")
+    timeout: float = setting(60.0, "seconds", "seconds that ranks wait for each other", "S")
     rank_stat: str = setting(
-        "median", "choice", "ini", "figure of all ranks, from the median of each", choices=("median", "max")
+        "median",
+        "choice",
+        "figure of all ranks, from the median of each",
+        ways="ini",
+        choices=("median", "max"),
     )
     threads: str = setting(
-        "one", "choice", "ini", "intra-op threads of timed calls", choices=("one", "program")
+        "one", "choice", "intra-op threads of timed calls", ways="ini", choices=("one", "program")
     )
-    metric: str = setting("time", "metric", "flag, ini", "what captures and calls measure", choices=METRICS)
-    profile: bool = setting(False, "switch", "ini", "list the functions whose instructions were counted")
+    metric: str = setting("time", "choice", "what captures and calls measure", choices=METRICS)
+    profile: bool = setting(False, "switch", "list the functions whose instructions were counted", ways="ini")
     max: Mapping[str, int] | None = setting(
         None,
         "limits",
-        "flag, ini, keyword",
         "fail a test that has more than N of these",
         "NAME=N,...",
+        keyword=True,
         choices=LIMITS,
     )
     # The compilation of a function depends on its test, so this is an argument of the marker.
     compile_rounds: int = setting(
-        5, "count", "ini, keyword", "cold compiles of a function; as many warm ones follow", "N"
+        5, "count", "cold compiles of a function; as many warm ones follow", "N", ways="ini", keyword=True
     )
     threshold: tuple[Threshold, ...] | None = setting(
         None,
         "thresholds",
-        "flag, ini, keyword",
         "fail if a row is slower, by more than PERCENT, than in the run of --benchmark-compare",
         "[STATE=]FIELD:PERCENT[,strict]",
+        keyword=True,
         dest="dtdispatch_fail",
     )
-    any_machine: bool = setting(
-        False, "switch", "flag, ini", "also compare with a saved run of another machine"
-    )
+    any_machine: bool = setting(False, "switch", "also compare with a saved run of another machine")
     expected: tuple[Path, ...] = setting(
-        (), "files", "flag, ini", "fail if a result differs from what this CSV file expects", "FILE"
+        (), "files", "fail if a result differs from what this CSV file expects", "FILE"
     )
     improved: str = setting(
-        "fail", "choice", "ini", "what a result better than expected does", choices=("fail", "warn")
+        "fail", "choice", "what a result better than expected does", ways="ini", choices=("fail", "warn")
     )
     export: tuple[Export, ...] = setting(
         (),
         "exports",
-        "flag, ini",
         "write results to FILE, or by markdown:auto to the summary of a GitHub job; may be repeated; formats",
         "FORMAT:FILE",
         choices=EXPORTS,
     )
     wrappers: tuple[str, ...] = setting(
-        (), "packages", "ini", "packages that wrap collectives, whose lines are passed over"
+        (), "packages", "packages that wrap collectives, whose lines are passed over", ways="ini"
     )
-    annotations: bool = setting(True, "switch", "ini", "annotate rows that failed, on GitHub Actions")
+    annotations: bool = setting(True, "switch", "annotate rows that failed, on GitHub Actions", ways="ini")
     # A process of an A/B run only measures: its answer is compared with that of the other side.
-    judges: bool = setting(True, "switch", "")
+    judges: bool = setting(True, "switch", ways="")
 
     @property
     def rounds_of_row(self) -> int:
