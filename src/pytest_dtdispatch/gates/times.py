@@ -5,7 +5,7 @@ Interference only adds time, so the least sample of several passes is reproducib
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import median
@@ -53,13 +53,21 @@ class TimedRow:
 
 
 def timed_rows(
-    test: str, rows: Iterable[Measurement], thresholds: Sequence[Threshold] = ()
-) -> Iterator[TimedRow]:
-    """Yield every state with latencies of every row of a test."""
-    for row in rows:
-        for samples in row.times():
-            name = RowId(test, row.label, samples.state)
-            yield TimedRow(name, samples, row.mesh, tuple(thresholds), row.figures.tracers)
+    rows_by_test: Mapping[str, Iterable[Measurement]], thresholds: Mapping[str, tuple[Threshold, ...]]
+) -> list[TimedRow]:
+    """Return every state with latencies of every row, with the thresholds of its test."""
+    return [
+        TimedRow(
+            RowId(test, row.label, samples.state),
+            samples,
+            row.mesh,
+            thresholds.get(test, ()),
+            row.figures.tracers,
+        )
+        for test, rows in rows_by_test.items()
+        for row in rows
+        for samples in row.times()
+    ]
 
 
 def unusable(row: TimedRow) -> str:

@@ -92,12 +92,8 @@ class Gates:
     def _compare(self, run: ReportedRun, baseline: Baseline, selection: Selection) -> ReportedRun:
         """Return the run with a judgement of rows with thresholds, if there are any, and all other rows."""
         base = baseline.run or ReportedRun("no saved run")
-        saved = [
-            row
-            for test, rows in base.rows_by_test().items()
-            for row in timed_rows(test, rows, base.thresholds.get(test, ()))
-        ]
-        found = [row for test, rows in run.rows_by_test().items() for row in timed_rows(test, rows)]
+        saved = timed_rows(base.rows_by_test(), base.thresholds)
+        found = timed_rows(run.rows_by_test(), {})
 
         def limits_of(row: TimedRow) -> tuple[Threshold, ...]:
             """Return the thresholds of the marker, or else of the run, or else of the saved run."""

@@ -294,6 +294,12 @@ def failures(gates: Iterable[Judgement]) -> list[str]:
     return ["gate failed" for gate in gates if gate.has_failed]
 
 
+def slower_tests(gates: Iterable[Judgement]) -> set[str]:
+    """Return the tests with rows for whose times a gate fails."""
+    failed = [row for gate in gates for row in gate.failed]
+    return {row.row.test for row in failed if isinstance(row.change, TimeChange)}
+
+
 def inconclusive(gates: Iterable[Judgement]) -> list[RowVerdict]:
     """Return the rows that could not be decided."""
     return [row for gate in gates for row in gate.verdicts if row.verdict is Verdict.INCONCLUSIVE]
