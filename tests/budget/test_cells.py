@@ -470,7 +470,7 @@ def test_unmatched_budget_is_shown_alone() -> None:
 
 def test_common_budgets_of_saved_runs_are_paired() -> None:
     runs = [
-        ReportedRun(where=f"{name}.json", taken=name, results={"budget": dict.fromkeys(tests, (one,))})
+        ReportedRun(where=f"{name}.json", started=name, results={"budget": dict.fromkeys(tests, (one,))})
         for name, one, tests in (
             ("a", EARLIER, ("t.py::test", "gone")),
             ("b", budget(), ("t.py::test", "new")),

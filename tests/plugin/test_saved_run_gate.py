@@ -119,7 +119,7 @@ def test_unchanged_run_passes_and_shows_drift(
     shifted = "the op on plain tensors shifted by +0.0 % (median of 1 rows)"
     assert_passed(result, f"gate: passed against .../{path.parent.name}/{path.name}: 4 passed", shifted)
     assert "regressed" not in text_of(result)
-    edit(path, lambda saved: saved.update(taken="2026-07-31T09:30:15+00:00"))
+    edit(path, lambda saved: saved.update(started="2026-07-31T09:30:15+00:00"))
     scripted.extra_ns = 500
     result = run(pytester, *GATE)
     assert_passed(result)

@@ -11,7 +11,7 @@ from tests.row_ids import number
 
 
 def hit_of(day: int, *ns: int, **more: object) -> ReportedRun:
-    named = {"taken": f"2026-11-0{day}", "where": f"run{day}.json", **more}
+    named = {"started": f"2026-11-0{day}", "where": f"run{day}.json", **more}
     return run_of(row(ADD, Samples(State.HIT, ns)), **named)  # type: ignore[arg-type]
 
 

@@ -43,7 +43,7 @@ OWN_UNIT = Unit(hit="thread_cpu_hit_ns")
 SLOWEST = Samples(State.HIT, (9,), by_rank=((0, (7, 7)), (1, (9, 9))), stat="max")
 RANKS = row("mul.Tensor(f32[4]R)@4", SLOWEST, Samples(State.COLD, HITS, unit=OWN_UNIT))
 LIVE = ReportedRun(
-    taken="2026-11-22T20:00:00+00:00",
+    started="2026-11-22T20:00:00+00:00",
     environment={"CPU": "a CPU", "threads": "1"},
     measured={"t.py::test_a": (UNMEASURED, row(), REFUSED, RANKS), "t.py::test_b": (row(calls=7),)},
     thresholds={"t.py::test_a": (Threshold("hit", "median", 0.3, is_strict=True),)},

@@ -57,7 +57,7 @@ def collect(
     environment |= {"plugins": plugins} if has_found and plugins else {}
     noticed = (*notices, caveats(records.values()), noise(rows))
     return ReportedRun(
-        taken=time,
+        started=time,
         environment=environment,
         measured={test: record.measured for test, record in records.items() if record},
         results={kind: of_kind for kind, of_kind in by_kind.items() if of_kind},

@@ -165,7 +165,7 @@ class Gates:
         return replace(
             judgement,
             where=base.where,
-            since=base.taken[:10],
+            since=base.started[:10],
             excluded=len(excluded),
             remarks=tuple(remarks),
         )

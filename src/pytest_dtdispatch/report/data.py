@@ -14,7 +14,7 @@ from pytest_dtdispatch.core.plain_data import select
 from pytest_dtdispatch.report.document import KINDS, Paragraph, plain
 from pytest_dtdispatch.report.run import ReportedRun
 
-FORMAT, VERSION = "pytest-dtdispatch results", 5
+FORMAT, VERSION = "pytest-dtdispatch results", 6
 
 
 def run_text(run: ReportedRun) -> tuple[str, int]:
@@ -39,13 +39,13 @@ def run_data(run: ReportedRun) -> dict[str, Any]:
     gates = []
     for gate in run.gates:
         verdicts = [{**one.row._asdict(), **asdict(one), "row": str(one.row)} for one in gate.verdicts]
-        gates.append({"against": gate.where, "has_failed": gate.has_failed, "verdicts": verdicts})
+        gates.append({"baseline": gate.where, "has_failed": gate.has_failed, "verdicts": verdicts})
     return {
         "format": FORMAT,
         "version": VERSION,
         "outcome": ("failed" if run.has_failed else "passed") if run.gates else "not judged",
         "failed_tests": [*map(asdict, run.failed_tests)],
-        **select(run, "taken", "stopped", "environment"),
+        **select(run, "started", "stopped", "environment"),
         "rows": [_row(test, row) for test, rows in run.rows_by_test().items() for row in rows],
         "results": results,
         "unknown_kinds": [*run.unknown],

@@ -81,7 +81,7 @@ def html_page(run: ReportedRun) -> str:
     machine = (cpu, torch and f"torch {torch}", device, python)
     page: str = _template().render(
         about=[
-            f"{measured}taken {run.taken or 'at an unknown time'}{where}",
+            f"{measured}taken {run.started or 'at an unknown time'}{where}",
             ", ".join(filter(None, machine)),
         ],
         sections=[section for section in _sections(run) if section["blocks"] or "tone" in section],

@@ -20,7 +20,7 @@ from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, ov
 from pytest_dtdispatch.report.document import KINDS, Document, View, notice
 
 KEY = "dtdispatch"  # of the run in pytest-benchmark's file
-VERSION = 9
+VERSION = 10
 NOTHING = "nothing in it was measured with --dtdispatch"
 
 
@@ -56,7 +56,7 @@ class ReportedRun:
 
     Args:
         where: file that it was read from; empty for a run that has just ended.
-        taken: date and time in ISO 8601.
+        started: date and time of its start in ISO 8601.
         environment: properties of its environment by name, as text.
         measured: rows of signatures and named calls, by test; every test with a result has an item.
         results: all other results.
@@ -75,7 +75,7 @@ class ReportedRun:
     """
 
     where: str = ""
-    taken: str = ""
+    started: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     measured: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
     results: Results = field(default_factory=dict)
@@ -137,11 +137,11 @@ class ReportedRun:
 
     def as_earlier(self, differing: str = "") -> str:
         """Return the caption of its results next to those of a later run: its file and time."""
-        return f"before: {shorten_path(self.where)}, taken {self.taken or 'at an unknown time'}{differing}"
+        return f"before: {shorten_path(self.where)}, taken {self.started or 'at an unknown time'}{differing}"
 
     def order(self) -> tuple[str, str]:
         """Return the sort key of runs: their time, then their file."""
-        return self.taken, self.where
+        return self.started, self.where
 
     def result_numbers(self) -> Iterator[MetricValue]:
         """Yield the numbers of results that are not part of rows."""

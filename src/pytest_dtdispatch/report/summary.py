@@ -129,8 +129,8 @@ def run_sections(run: ReportedRun, view: View | None = None) -> Iterator[tuple[s
     if run.environment:
         lines = [Line(name, {Column("value"): value}) for name, value in run.environment.items()]
         blocks: list[Block] = [Table((Group("", lines),), label_title="", label_tone=Tone.PLAIN)]
-        if run.taken:
-            blocks.append(paragraph(f"Taken {run.taken}."))
+        if run.started:
+            blocks.append(paragraph(f"Taken {run.started}."))
         yield "Environment", Document(tuple(blocks))
 
 
@@ -194,7 +194,7 @@ def history_document(runs: Sequence[ReportedRun]) -> Document:
     blocks: list[Block] = []
     for n, run in enumerate(ordered):
         differing = [name for name, value in _comparable(run).items() if newest.get(name) != value]
-        text = f"{n + 1}: {run.where}, taken {run.taken or 'at an unknown time'}"
+        text = f"{n + 1}: {run.where}, taken {run.started or 'at an unknown time'}"
         if differing:
             text += f"; may not be comparable with the newest: another {', '.join(differing)}"
         if run.unknown:
