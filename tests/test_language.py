@@ -15,7 +15,6 @@ ALLOWED = {
     ("src/pytest_dtdispatch/comparing/scaling.py", "why_not"),
     ("src/pytest_dtdispatch/core/events.py", "place"),
     ("src/pytest_dtdispatch/core/verdicts.py", "what"),
-    ("src/pytest_dtdispatch/report/run.py", "taken"),
     ("src/pytest_dtdispatch/rounds/sampler.py", "why_not"),
     ("src/pytest_dtdispatch/steps/model.py", "kept"),
 }
