@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from unittest.mock import patch
 
 from pytest_dtdispatch.core.events import CodePlace
@@ -58,6 +58,9 @@ def call_lines(calls: Iterable[tuple[str, str]]) -> tuple[str, ...]:
         for signature, at in lines.items()
         if signature
     )
+
+
+C = TypeVar("C", bound="OpCounter")
 
 
 class ThreadState(threading.local):
@@ -123,8 +126,8 @@ class _Propagated(NamedTuple):
     is_direct: bool
 
 
-class StepCounter:
-    """Counter of hits, propagations, transfers and growth, from one lap to the next.
+class OpCounter:
+    """Counter of hits, propagations and cache growth, and of transfers while they are recorded.
 
     Use it as a context manager, in one thread. It clears and repeats nothing, and does not slow down hits of
     the native cache.
@@ -133,7 +136,7 @@ class StepCounter:
         base: function that calls the step; its line is not part of the program.
     """
 
-    purpose = "steps are counted"
+    purpose: str  # of the measurement that it is, in the error of another one
     lists_calls = True
 
     def __init__(self, base: Function | None = None) -> None:
@@ -147,14 +150,14 @@ class StepCounter:
         self._transfers = TransferRecorder(self._lines, self._log)
         self._flow = self._transfers.flow
         self._is_recorded = False  # whether all ops of the lap are recorded
-        self._open = ExitStack()
+        self._open, self._recording = ExitStack(), ExitStack()
+        self.records_transfers = False
         self._notes: CallNotes | None = None
         self._noting = ExitStack()
-        self._collectives: list[Collective] = []  # of earlier laps
         self._signatures: dict[tuple[Signature, CodePlace], None] = {}
         self._begin()
 
-    def __enter__(self) -> StepCounter:
+    def __enter__(self: C) -> C:
         with ExitStack() as entered:
             self._install(entered.enter_context(MeasurementLock(self.purpose)).contexts)
             self._open = entered.pop_all()
@@ -166,17 +169,24 @@ class StepCounter:
         self._open.close()
 
     def _install(self, stack: ExitStack) -> None:
-        """Install all patches and contexts of counting, and count live objects."""
-        stack.callback(self._noting.close)
-        stack.callback(self.end_notes)
+        """Install all patches and contexts of counting."""
         stack.enter_context(self._lines)
         stack.enter_context(observe_ops(self))
-        stack.enter_context(observe_transfers(self._transfers))
-        stack.enter_context(self._transfers.origins.observe())
-        stack.enter_context(observe_reads(self._transfers))
-        MESH_DIMS.find_meshes()  # before they are frozen
-        self._live = LiveObjects()
-        stack.callback(self._live.close)
+        stack.callback(self.skip_transfers)
+        stack.callback(self._noting.close)
+        stack.callback(self.end_notes)
+
+    def record_transfers(self) -> None:
+        """Start recording transfers."""
+        self._recording.enter_context(observe_transfers(self._transfers))
+        self._recording.enter_context(self._transfers.origins.observe())
+        self._recording.enter_context(observe_reads(self._transfers))
+        self.records_transfers = True
+
+    def skip_transfers(self) -> None:
+        """Stop recording transfers."""
+        self.records_transfers = False
+        self._recording.close()
 
     def note(self, call: OpCall) -> Any:
         """Run a call, and record it with its line, to explain later misses and locate backward."""
@@ -190,15 +200,6 @@ class StepCounter:
                 called = called._replace(text=(str(signature), str(place)))
             self._log.append(called)
         return result
-
-    def trail(self) -> Trail:
-        """Return collectives and signatures since entry, with those of the running lap."""
-        ran = [*self._collectives, *(entry for entry in self._log if isinstance(entry, Collective))]
-        lines = (each.place.line_text if each.place else "" for each in ran)
-        return Trail(
-            tuple(RanCollective(each.kind, line, each.bytes) for each, line in zip(ran, lines, strict=True)),
-            tuple(CalledOp(of.full, place.line_text, prod(of.mesh)) for of, place in self._signatures),
-        )
 
     def begin_notes(self) -> None:
         """Start recording all ops, unless a mode of the program is open: it may be closed before ours."""
@@ -226,11 +227,7 @@ class StepCounter:
 
     def lap(self) -> StepCounts:
         """Return the counts since the last lap, or since entry, and begin a new lap."""
-        counts = self._counted()
-        self._collectives += counts.of(Collective)
-        growth = self._live.lap()
-        counts = replace(self._with_entries(counts), spec_growth=growth.specs, dtensor_growth=growth.tensors)
-        return replace(counts, kept=growth.kinds, mesh_dims=MESH_DIMS.names())
+        return self._with_entries(self._counted())
 
     def _with_entries(self, counts: StepCounts) -> StepCounts:
         """Add the growth of caches, and begin a new lap."""
@@ -422,7 +419,7 @@ class CallNotes(UnnoticedMode):
     It is switched off, but not closed, while it is not the innermost mode.
     """
 
-    def __init__(self, counter: StepCounter, records_flow: bool = True) -> None:
+    def __init__(self, counter: OpCounter, records_flow: bool = True) -> None:
         super().__init__()
         self.is_on = True
         self._counter, self._records_flow = counter, records_flow
@@ -445,32 +442,54 @@ class CallNotes(UnnoticedMode):
 MAX_RECORDED = 20_000  # calls and transfers in one step
 
 
-class LoopCounter(StepCounter):
-    """Counter of misses and cache entries of each step, and of transfers if they are recorded.
+class StepCounter(OpCounter):
+    """Counter of all that happens in steps, with their transfers, and the growth of live objects."""
 
-    Garbage is not collected, and live objects are not counted. Steps without recorded transfers have no
-    redistributions, collectives, wraps and unwraps.
-    """
+    purpose = "steps are counted"
+
+    def __init__(self, base: Function | None = None) -> None:
+        super().__init__(base)
+        self._collectives: list[Collective] = []  # of earlier laps
+
+    def _install(self, stack: ExitStack) -> None:
+        super()._install(stack)
+        self.record_transfers()
+        MESH_DIMS.find_meshes()  # before they are frozen
+        self._live = LiveObjects()
+        stack.callback(self._live.close)
+
+    def lap(self) -> StepCounts:
+        """Return the counts since the last lap, or since entry, and begin a new lap."""
+        counts = self._counted()
+        self._collectives += counts.of(Collective)
+        growth = self._live.lap()
+        return replace(
+            self._with_entries(counts),
+            spec_growth=growth.specs,
+            dtensor_growth=growth.tensors,
+            kept=growth.kinds,
+            mesh_dims=MESH_DIMS.names(),
+        )
+
+    def trail(self) -> Trail:
+        """Return collectives and signatures since entry, with those of the running lap."""
+        ran = [*self._collectives, *(entry for entry in self._log if isinstance(entry, Collective))]
+        lines = (each.place.line_text if each.place else "" for each in ran)
+        return Trail(
+            tuple(RanCollective(each.kind, line, each.bytes) for each, line in zip(ran, lines, strict=True)),
+            tuple(CalledOp(of.full, place.line_text, prod(of.mesh)) for of, place in self._signatures),
+        )
+
+
+class LoopCounter(OpCounter):
+    """Counter of the steps of a loop. Steps whose transfers are not recorded have none."""
 
     purpose = "a StepWatch is open"
     lists_calls = False
 
     def __init__(self) -> None:
         super().__init__()
-        self._recording = ExitStack()
-        self.records_transfers = False
         self.is_first_rank: bool | None = None  # of the process group of the first recorded op; None without
-
-    def _install(self, stack: ExitStack) -> None:
-        stack.enter_context(self._lines)
-        stack.enter_context(observe_ops(self))
-        stack.callback(self.skip_transfers)
-        stack.callback(self._noting.close)
-        stack.callback(self.end_notes)
-
-    def lap(self) -> StepCounts:
-        """Return the counts since the last lap, or since entry, and begin a new lap."""
-        return self._with_entries(self._counted())
 
     def quiet_lap(self) -> int | None:
         """Begin a lap and return the number of calls of the last one if it had only hits; else return None.
@@ -498,15 +517,3 @@ class LoopCounter(StepCounter):
     def noted_ops(self) -> Counter[str]:
         """Count the recorded calls of this lap by op."""
         return Counter(entry.op for entry in self._log if isinstance(entry, Called))
-
-    def record_transfers(self) -> None:
-        """Start recording transfers."""
-        self._recording.enter_context(observe_transfers(self._transfers))
-        self._recording.enter_context(self._transfers.origins.observe())
-        self._recording.enter_context(observe_reads(self._transfers))
-        self.records_transfers = True
-
-    def skip_transfers(self) -> None:
-        """Stop recording transfers."""
-        self.records_transfers = False
-        self._recording.close()
