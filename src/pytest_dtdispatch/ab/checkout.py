@@ -75,7 +75,7 @@ class Checkout:
 
 def module_files(modules: Mapping[str, ModuleType]) -> dict[str, str]:
     """Return the files of loaded modules; the ``__file__`` of a lazy module may be any value."""
-    files = {name: ask(vars, module, {}).get("__file__") for name, module in modules.items()}
+    files = {name: ask(lambda each: vars(each)["__file__"], each, "") for name, each in modules.items()}
     return {
         name: file
         for name, file in files.items()
