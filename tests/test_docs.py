@@ -29,7 +29,7 @@ import_compilers()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Walked pages show the output of this torch. On other versions only their examples run, as on other pages.
 IS_OF_THE_PAGES = torch.__version__.startswith("2.13.")
-# Pages whose commands run, with the reasons of blocks that do not. All but the first two are long.
+# Pages whose commands run, with the reasons of blocks that do not. All but the first are long.
 WALKED: dict[str, list[str]] = {
     "README.md": [],
     "quickstart.md": [],
@@ -41,7 +41,6 @@ WALKED: dict[str, list[str]] = {
     "ci.md": [],
     "instructions.md": ["takes minutes of callgrind"] * 2,
 }
-QUICK = {"README.md", "quickstart.md"}
 LONG = "step_time.md"  # its examples compare complete training steps
 BLOCKS = [
     pytest.param(
@@ -137,7 +136,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.skipif(not IS_OF_THE_PAGES, reason="the pages show the output of another torch")
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git lists the files of a clone")
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in WALKED]
+    "name", [pytest.param(name, marks=[] if name == "README.md" else [pytest.mark.long]) for name in WALKED]
 )
 def test_documented_commands_print_the_documented_output(
     tmp_path: Path, environment: dict[str, str], name: str
