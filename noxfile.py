@@ -40,8 +40,8 @@ PAIRS = {
 PLUGINS = ("xdist", "codspeed", "rerunfailures", "timeout", "randomly", "asyncio")
 ALONE = ("-p", "no:cacheprovider", "-rs", "-m", "not long and not sweep")
 IN_PAIRS = (*ALONE, "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
-# Of the long tests, those of ranks and FSDP2: their interfaces differ most between versions of torch.
-RANKS = ("-p", "no:cacheprovider", "-rs", "-m", "long and not sweep", "-k", "rank or fsdp")
+# Of the long tests, those whose interfaces of torch differ most between its versions.
+RANKS = ("-p", "no:cacheprovider", "-rs", "-m", "long and not sweep", "-k", "rank or fsdp or freed")
 QUICK = ("--dtdispatch", "--dtdispatch-rounds=5", "--dtdispatch-max-time=0.2")
 SUITE = (*QUICK, "--pyargs", "pytest_dtdispatch.suite")
 BUILD = "import sys; from hatchling.build import build_wheel as build; print(build(sys.argv[1]))"

@@ -148,7 +148,7 @@ READS_WHAT_IS_FREE = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long  # a process of its own
 def test_freed_storage_is_never_read_or_written(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
