@@ -1,7 +1,7 @@
-"""Count the lines of each tool of the package: ``python tools/code_size.py [--write]``.
+"""Count the lines of code of each mechanism of the package: ``python tools/code_size.py [--write]``.
 
-It counts lines of code: no docstrings, comments, blank lines or imports. ``--write`` replaces the sentence in
-``docs/architecture.md``; with ``--check`` the command fails if it is out of date.
+Lines of code are those without docstrings, comments, blank lines and imports. ``--write`` replaces the table
+in ``docs/architecture.md``; with ``--check`` the command fails if the table is out of date.
 """
 
 from __future__ import annotations
@@ -10,35 +10,64 @@ import argparse
 import ast
 import re
 import sys
-import textwrap
 from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SOURCE, PAGE = ROOT / "src" / "pytest_dtdispatch", ROOT / "docs" / "architecture.md"
-TOOLS = {
-    "an op benchmark": (
-        *(
-            "rounds",
-            "replay",
-            "watch",
-            "instructions",
-            "compiled",
-            "compare",
-            "comparing",
-            "scaling",
-            "suite",
-        ),
-        *("__init__", "extend"),
-    ),
-    "a step profiler with advice": ("budget", "advice", "lines"),
-    "exact counts": ("steps",),
-    "A/B runs and gates": ("ab", "gates"),
-    "runs of many ranks": ("ranks", "meshes"),
-    "the core that they share": ("core", "stats", "errors", "torchapi", "report"),
-    "the interfaces to pytest and the shell": ("api", "plugin", "cli", "__main__"),
+# By layer, from the top: the files of each mechanism. A folder stands for those of its files that no other
+# mechanism names.
+LAYERS = {
+    "commands, benchmarks": {
+        "built-in benchmarks": "suite",
+        "the command `dtdispatch`": "cli __main__",
+    },
+    "pytest": {
+        "hooks, fixtures, one object of a run": "plugin",
+        "settings, resolved once a test": "plugin/settings plugin/resolve",
+        "gates of a run": "plugin/gates",
+        "pytest-benchmark": "plugin/pytest_benchmark plugin/pytest_internals",
+    },
+    "interfaces": {
+        "public names": "__init__ api extend errors",
+        "loops, scripts, `TimeCaptureMode`": "watch",
+    },
+    "features": {
+        "variants of a call, growth with size": "comparing",
+        "cost of compiling": "compiled",
+        "instructions": "instructions",
+        "advice": "advice",
+        "budget of a step": "budget",
+        "counts of a step": "steps",
+        "meshes and process groups": "meshes",
+        "runs of many ranks and workers": "ranks plugin/ranks plugin/relaunch plugin/workers",
+    },
+    "measuring": {
+        "source lines": "lines",
+        "repeated calls without side effects": "replay",
+        "captures and locks": "replay/capture replay/guard",
+        "the runner of calls in turn": "rounds/plan rounds/series",
+        "passes of misses and hits, with proof": "rounds",
+        "timed calls": "rounds/timing rounds/sampler",
+    },
+    "torch, rules, texts": {
+        "A/B runs": "ab plugin/ab_process",
+        "tables and text": "report",
+        "other formats: Markdown, page, files": "report/markdown report/summary report/page report/exports",
+        "rule on saved runs": "gates/saved_run gates/times",
+        "expected files": "gates",
+        "private names of torch": "torchapi",
+        "sharding caches": "torchapi/propagator",
+        "hooks in torch": "torchapi/observe torchapi/patches torchapi/missing_api",
+    },
+    "data": {
+        "rows, results, verdicts, saved form": "core",
+        "text, files, checks": "core/text core/files core/parsing core/checks core/environment core/trail",
+        "statistics": "stats",
+    },
 }
-SENTENCE = re.compile(r"The package has [^.]*\.")
+HEADER = "| layer, from the top | mechanism | files | lines |\n|---|---|---|--:|\n"
+TABLE = re.compile(rf"{re.escape(HEADER)}(?:\|.*\n)+")
 MAX_OFF = 200  # lines, so that not every commit changes the page
 
 
@@ -48,44 +77,63 @@ def code_lines(source: str) -> int:
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             left_out.update(range(node.lineno, (node.end_lineno or 0) + 1))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            left_out.update(range(node.lineno, (node.end_lineno or 0) + 1))
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
+            left_out.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
     lines = enumerate(source.splitlines(), 1)
     return sum(n not in left_out and not re.match(r"\s*(#|$)", line) for n, line in lines)
 
 
-def sentence() -> str:
-    """Return the sentence with the lines of each tool, to the nearest hundred."""
+def lines_by_pattern() -> Counter[str]:
+    """Return the lines of code by file or folder of LAYERS; fail if one has no file, or a file has none."""
+    patterns = [
+        pattern
+        for mechanisms in LAYERS.values()
+        for files in mechanisms.values()
+        for pattern in files.split()
+    ]
     lines: Counter[str] = Counter()
     for path in SOURCE.rglob("*.py"):
-        folder = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-        [tool] = [name for name, folders in TOOLS.items() if folder in folders]
-        lines[tool] += code_lines(path.read_text(encoding="utf-8"))
-    parts = [f"{name} ({round(lines[name], -2):,})" for name in TOOLS]
-    whole = f"The package has {round(lines.total(), -2):,} lines of code: "
-    return textwrap.fill(f"{whole}{', '.join(parts[:-1])} and {parts[-1]}.", 140)
+        name = path.relative_to(SOURCE).with_suffix("").as_posix()
+        matching = [each for each in patterns if name == each or name.startswith(f"{each}/")]
+        if not matching:
+            sys.exit(f"{path} belongs to no mechanism: add it to {__file__}")
+        lines[max(matching, key=len)] += code_lines(path.read_text(encoding="utf-8"))
+    if missing := [pattern for pattern in patterns if pattern not in lines]:
+        sys.exit(f"{', '.join(missing)}: no such file or folder; remove it from {__file__}")
+    return lines
 
 
-def numbers(text: str) -> list[int]:
-    """Return the numbers in a sentence."""
-    return [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", text)]
+def table() -> str:
+    """Return the table of mechanisms, which ends with the sum."""
+    lines = lines_by_pattern()
+    rows = ""
+    for layer, mechanisms in LAYERS.items():
+        for mechanism, files in mechanisms.items():
+            number = sum(lines[pattern] for pattern in files.split())
+            names = ", ".join(f"`{pattern}`" for pattern in files.split())
+            rows += f"| {layer} | {mechanism} | {names} | {number:,} |\n"
+            layer = ""
+    return f"{HEADER}{rows}| | all | | {lines.total():,} |\n"
 
 
 def main() -> None:
-    """Print, write or check the sentence."""
+    """Print, write or check the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    text, now = PAGE.read_text(encoding="utf-8"), sentence()
-    [found] = SENTENCE.findall(text)
+    text, now = PAGE.read_text(encoding="utf-8"), table()
+    [found] = TABLE.findall(text)
     if options.write:
         PAGE.write_text(text.replace(found, now), encoding="utf-8")
-    elif options.check and any(
-        abs(new - old) > MAX_OFF for new, old in zip(numbers(now), numbers(found), strict=True)
-    ):
-        sys.exit(f"{PAGE} has: {found}\nnow: {now}\nrun: python tools/code_size.py --write")
-    print(now)
+    elif options.check:
+        numbers = [
+            [int(number.replace(",", "")) for number in re.findall(r"([\d,]+) \|$", rows, re.MULTILINE)]
+            for rows in (now, found)
+        ]
+        if any(abs(new - old) > MAX_OFF for new, old in zip(*numbers, strict=True)):
+            sys.exit(f"{PAGE} has:\n{found}\nnow:\n{now}\nrun: python tools/code_size.py --write")
+    print(now, end="")
 
 
 if __name__ == "__main__":
