@@ -125,7 +125,12 @@ def import_from_checkout(arm: Arm, probed: Probed, folder: Path, installs: bool)
     checkout = replace(checkout, import_path=tuple(map(str, import_path)))
     if installs:
         target = Path(os.path.realpath(folder), f"{arm.name}-installed")
-        _install(arm, [*_mapped(probed.sources, checkout), *_own_project(arm, checkout)], target, folder)
+        # The innermost project that contains the folder in which the run was started.
+        started = arm.import_path[-1]
+        around = (each for each in (started, *started.parents) if each.is_relative_to(checkout.top))
+        own = next((each for each in around if any((each / name).is_file() for name in PROJECTS)), None)
+        projects = [*_mapped(probed.sources, checkout), *([own] if own else [])]
+        _install(arm, projects, target, folder)
         import_path.insert(0, target)
         checkout = replace(checkout, installed=str(target))
     return replace(arm, import_path=tuple(import_path), checkout=checkout)
@@ -138,13 +143,6 @@ def _mapped(paths: Iterable[str], checkout: Checkout) -> Iterator[Path]:
             folder = Path(checkout.top, os.path.relpath(real, other))
             if f"{real}/".startswith(f"{other}/") and folder.is_dir():
                 yield folder
-
-
-def _own_project(arm: Arm, checkout: Checkout) -> list[Path]:
-    """Return the innermost project that contains the folder in which the run was started, if any."""
-    folder = arm.import_path[-1]
-    around = [each for each in (folder, *folder.parents) if each.is_relative_to(checkout.top)]
-    return [each for each in around if any((each / name).is_file() for name in PROJECTS)][:1]
 
 
 def _install(arm: Arm, projects: Sequence[Path], target: Path, folder: Path) -> None:

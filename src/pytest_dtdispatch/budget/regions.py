@@ -133,7 +133,11 @@ def event_costs(timelines: Sequence[Timeline], regions: Regions) -> list[float]:
             regions are treated as one.
         regions: regions with their lengths without a profiler.
     """
-    group_of = _group_regions(timelines, len(regions.lengths_ns))
+    group_of = [0] * len(regions.lengths_ns)
+    if len(timelines) == 1:  # regions that one slice overlaps are one group
+        joined = {number for one in timelines[0] for number in range(one.regions[0] + 1, one.regions[1] + 1)}
+        is_new = (number not in joined for number in range(1, len(group_of)))
+        group_of = list(accumulate(is_new, initial=0))
     longer_ns: defaultdict[int, float] = defaultdict(float)
     events: defaultdict[int, float] = defaultdict(float)
     for group, ns in zip(group_of, regions.lengths_ns, strict=True):
@@ -142,14 +146,3 @@ def event_costs(timelines: Sequence[Timeline], regions: Regions) -> list[float]:
         longer_ns[group_of[one.regions[0]]] += one.length_ns
         events[group_of[one.regions[0]]] += one.events
     return [longer_ns[group] / events[group] if events[group] else 0.0 for group in group_of]
-
-
-def _group_regions(timelines: Sequence[Timeline], count: int) -> list[int]:
-    """Return the group number of each region.
-
-    Regions that one slice overlaps are one group. All regions of several timelines are one group.
-    """
-    if len(timelines) > 1:
-        return [0] * count
-    joined = {number for one in timelines[0] for number in range(one.regions[0] + 1, one.regions[1] + 1)}
-    return list(accumulate((number not in joined for number in range(1, count)), initial=0))

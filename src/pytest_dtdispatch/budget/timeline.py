@@ -177,16 +177,12 @@ def _part_and_op(node: Node, outer: Context) -> tuple[Part, str]:
     if "::" in name:  # the self time of a DTensor op is spent on recording it for backward
         is_local = Part.FSDP_COPIES if is_fsdp else Part.LOCAL
         return Part.AUTOGRAD if node.dispatches else is_local, range_op(name)
-    if is_fsdp or _runs_fsdp(node):
-        return Part.FSDP_PYTHON, outer.op if is_fsdp else name
+    hooked = ("RegisterPostBackwardFunctionBackward", "RegisterPreBackwardFunctionBackward")
+    if is_fsdp:
+        return Part.FSDP_PYTHON, outer.op
+    if name in hooked and any(child.event.name.startswith(Range.FSDP_HOOK) for child in node.children):
+        return Part.FSDP_PYTHON, name
     return (Part.AUTOGRAD, name) if "Backward" in name else unchanged
-
-
-def _runs_fsdp(node: Node) -> bool:
-    """Return whether an event is an autograd node of FSDP2 that calls one of its hooks."""
-    nodes = ("RegisterPostBackwardFunctionBackward", "RegisterPreBackwardFunctionBackward")
-    hooks = (child for child in node.children if child.event.name.startswith(Range.FSDP_HOOK))
-    return node.event.name in nodes and any(hooks)
 
 
 def _part_and_op_of_range(name: str, outer: Context) -> tuple[Part, str]:

@@ -90,12 +90,24 @@ def verdict_text(run: ReportedRun) -> str:
 
 
 def _head(run: ReportedRun) -> str:
-    """Render the outcome, the rows that did not pass with their remedies, drifts and notices."""
+    """Render the outcome, up to 100 rows that did not pass with their remedies, drifts and notices."""
     parts = [f"## dtdispatch: {verdict_text(run)}\n"]
     judged = [(gate, row) for gate in run.gates for row in gate.verdicts if row.verdict is not Verdict.PASSED]
     if judged:
         judged.sort(key=lambda each: gravity(each[1]))
-        parts.append(document_text(Document((_changes(judged),))))
+        lines = []
+        for gate, row in judged[:100]:
+            cells = {
+                Column("verdict"): str(row.verdict),
+                Column("line"): ", ".join(first_of(row.lines, 3)) or "-",
+                Column("change"): change_text(row) or "-",
+                Column("compared with"): row.criterion or "-",
+                Column("of"): cut_name(gate.where),
+            }
+            lines.append(Line(row_text(row), cells))
+        more = f"and {len(judged) - 100:,} more rows" if len(judged) > 100 else ""
+        table = Table((Group("", lines, more),), label_title="row")
+        parts.append(document_text(Document((table,))))
         remedies = dict.fromkeys(f"{row.verdict}: {row.remedy}" for _, row in judged if row.remedy)
         if remedies:
             parts.append("".join(f"* {escaped(remedy)}\n" for remedy in remedies))
@@ -103,22 +115,6 @@ def _head(run: ReportedRun) -> str:
     if drifts or run.notices:
         parts.append(document_text(Document((*drifts, *run.notices.blocks))))
     return "\n".join(parts)
-
-
-def _changes(judged: Sequence[tuple[Judgement, RowVerdict]]) -> Table:
-    """Render up to 100 rows, which are sorted by severity."""
-    lines = []
-    for gate, row in judged[:100]:
-        cells = {
-            Column("verdict"): str(row.verdict),
-            Column("line"): ", ".join(first_of(row.lines, 3)) or "-",
-            Column("change"): change_text(row) or "-",
-            Column("compared with"): row.criterion or "-",
-            Column("of"): cut_name(gate.where),
-        }
-        lines.append(Line(row_text(row), cells))
-    more = f"and {len(judged) - 100:,} more rows" if len(judged) > 100 else ""
-    return Table((Group("", lines, more),), label_title="row")
 
 
 def run_sections(run: ReportedRun, view: View | None = None) -> Iterator[tuple[str, Document]]:

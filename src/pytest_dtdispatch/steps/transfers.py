@@ -540,23 +540,20 @@ class TransferRecorder:
         return origins.copied(tensor, result) if name == "cpu" else result
 
     def _proof(self, converted: Any = None, is_whole: bool = True) -> dict[str, Any]:
-        number = 0 if converted is None else self._number_of_input(converted, is_whole)
-        return {"via": self._lines.called_by(), "after": self._passes, "input": number}
+        """Return the attributes of all events, with the number of an argument that a plan converts.
 
-    def _number_of_input(self, converted: Any, is_whole: bool) -> int:
-        """Return the number of an argument that a plan converts; 0 if a DTensor may not take its place."""
-        found = self._lines.input_of(converted)
-        if found is None:
-            return 0
+        That number is 0 if a DTensor may not take the place of the argument.
+        """
+        number, found = 0, None if converted is None else self._lines.input_of(converted)
         # A DTensor in place of the tensor has these attributes too; only a replicated one has the same shape.
         equal = {"ndim", "dim", "dtype", "device", "requires_grad"}
         if is_whole:
             equal |= {"shape", "size", "numel"}
-        if not found.uses.attributes <= equal:
-            return 0
-        conversions = self._inputs[id(found.module), id(found.call), found.name]
-        conversions.append(found)  # a reference, so that no other call has this dictionary
-        return id(conversions)
+        if found is not None and found.uses.attributes <= equal:
+            conversions = self._inputs[id(found.module), id(found.call), found.name]
+            conversions.append(found)  # a reference, so that no other call has this dictionary
+            number = id(conversions)
+        return {"via": self._lines.called_by(), "after": self._passes, "input": number}
 
     def _proof_of_read(self, name: str, tensor: Any, result: Any) -> dict[str, Any]:
         depth = self.flow.read(tensor, result)
