@@ -81,7 +81,7 @@ class Rule:
     threshold: float = 0.02
 
     @property
-    def most_pairs(self) -> int:
+    def max_pairs(self) -> int:
         """Largest number of pairs."""
         return self.confirm if self.metric == Metric.TIME else self.pairs + self.confirm
 
@@ -135,7 +135,7 @@ class Comparison:
     pairs: int = 0
 
 
-def compare_times(base: Sequence[float], head: Sequence[float], floor: float, most_pairs: int) -> Difference:
+def compare_times(base: Sequence[float], head: Sequence[float], floor: float, max_pairs: int) -> Difference:
     """Compare the logarithms of a row's times, so that a shift is a ratio.
 
     Source: the shift of Hodges and Lehmann (1963) for size, the rank test of Mann and Whitney (1947) for
@@ -150,7 +150,7 @@ def compare_times(base: Sequence[float], head: Sequence[float], floor: float, mo
     if spread > WIDE * least:
         level = WIDE_LEVEL
         note = f"its processes scatter by {percent(spread):.1f} %, so p must be at most {level}"
-    smallest = detectable_shift(spread, most_pairs, least, level)
+    smallest = detectable_shift(spread, max_pairs, least, level)
     medians = statistics.median(base), statistics.median(head)
     change = TimeShift(*medians, percent(shift), percent(low), percent(high), p, percent(smallest))
     direction = _direction(shift, least)
@@ -244,7 +244,7 @@ def _compare_row(base: Sequence[Values], head: Sequence[Values], row: RowId, rul
     if rule.metric == Metric.INSTRUCTIONS:
         found = compare_numbers(before, after, rule.threshold)
     else:
-        found = compare_times(before, after, floor_of(rule, row), rule.most_pairs)
+        found = compare_times(before, after, floor_of(rule, row), rule.max_pairs)
     plain = shift_of(base, head, rule.metric, row._replace(state=State.LOCAL))
     if plain is None or row.state == State.LOCAL:
         return found
@@ -331,7 +331,7 @@ def _row_verdict(rule: Rule, row: RowId, found: Comparison) -> RowVerdict:
         verdict = Verdict.CONTAMINATED
         because = RUN_AGAIN if is_time else OTHER_BUILD
         remedy = f"plain tensors shifted by {percent(found.control):+.1f} %: {because}"
-    elif is_time and difference.is_undecided and found.pairs < rule.most_pairs:
+    elif is_time and difference.is_undecided and found.pairs < rule.max_pairs:
         verdict, remedy = (
             Verdict.INCONCLUSIVE,
             f"{plural(found.pairs, 'pair')} cannot decide it: compare again",

@@ -141,7 +141,7 @@ def next_round(run: Run) -> tuple[str, ...]:
     if rounds >= rule.pairs:
         judged = None if rule.metric == Metric.TIME else rule.pairs
         undecided: set[str] = set()
-        for pair in run.request.pairs if rounds < rule.most_pairs else ():
+        for pair in run.request.pairs if rounds < rule.max_pairs else ():
             base, head = run.values(pair)
             if is_undecided(compare(base[:judged], head[:judged], rule), rule):
                 undecided.update(pair)
@@ -174,7 +174,7 @@ def judge_interrupted(run: Run) -> Results:
             continue
         found = compare(base, head, rule)
         verdicts = judge(rule, found)
-        if rule.metric != Metric.COUNTS and found.pairs < rule.most_pairs:
+        if rule.metric != Metric.COUNTS and found.pairs < rule.max_pairs:
             remedy = "interrupted before enough processes had measured it"
             for number, one in enumerate(verdicts):
                 difference = found.rows.get(one.row)
@@ -423,5 +423,5 @@ def _check_complete(run: Run) -> None:
     is_profiled = all(one.is_profile for one in profiles)
     expected = _confirmed_sides(run) if profiles else []
     if replayed.processes != judged or order or not is_profiled or [one.side for one in profiles] != expected:
-        most = f"{rule.pairs} pairs, and of at most {rule.most_pairs} where a row was undecided"
+        most = f"{rule.pairs} pairs, and of at most {rule.max_pairs} where a row was undecided"
         raise ValueError(f"it is incomplete or modified: its processes are not those of {most}")
