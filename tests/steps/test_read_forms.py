@@ -184,6 +184,7 @@ ON_DTENSORS: dict[str, tuple[int, int, Callable[[Sharded], Any]]] = {
     "_local_tensor": (1, 1, lambda of: of.total._local_tensor.item()),
     "gathered": (1, 1, gathered),
     "overwritten": (1, 0, lambda of: torch.zeros_like(of.total.to_local()).item()),
+    "overwritten by random numbers": (1, 0, lambda of: torch.randint_like(of.total.to_local(), 9).item()),
     "print of a share": (1, 1, lambda of: str(of.total)),
     "cpu of a share": (1, 1, lambda of: of.total.cpu()),
     "reduced": (1, 0, reduced),

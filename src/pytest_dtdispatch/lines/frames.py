@@ -8,7 +8,6 @@ import inspect
 import os
 import sysconfig
 from collections.abc import Iterable, Sequence
-from enum import Enum
 from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType
@@ -28,8 +27,8 @@ PYTHON = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "pla
 INSTALLED = ("site-packages", "dist-packages")  # folders of libraries
 
 
-class FrameOwner(Enum):
-    """Owner of the code of a stack frame."""
+class FrameOwner:
+    """Owners of the code of stack frames. Texts, as members of an enum are slow to access and to hash."""
 
     USER = "code of the user"
     MODULE = "the call of a module"
@@ -44,9 +43,6 @@ class FrameOwner(Enum):
     NOTHING = "code of torch, of Python, of pytest or of this plugin"
 
 
-# Module constants, because enum members are slow to access.
-NOTHING, USER, MODULE, FSDP = FrameOwner.NOTHING, FrameOwner.USER, FrameOwner.MODULE, FrameOwner.FSDP
-ENGINE, OPTIMIZER, OPTIMIZER_HOOKS = FrameOwner.ENGINE, FrameOwner.OPTIMIZER, FrameOwner.OPTIMIZER_HOOKS
 PHASES = {
     FrameOwner.ENGINE: Phase.BACKWARD,
     FrameOwner.BACKWARD: Phase.BACKWARD,
@@ -57,12 +53,12 @@ PHASES = {
 
 # Parts of a budget that Python of torch belongs to, by the owner of the innermost frame.
 PARTS = {
-    MODULE: Part.MODULES,
+    FrameOwner.MODULE: Part.MODULES,
     FrameOwner.CLIPPING: Part.MODULES,
-    ENGINE: Part.AUTOGRAD,
+    FrameOwner.ENGINE: Part.AUTOGRAD,
     FrameOwner.BACKWARD: Part.AUTOGRAD,
-    OPTIMIZER: Part.OPTIMIZER,
-    OPTIMIZER_HOOKS: Part.OPTIMIZER,
+    FrameOwner.OPTIMIZER: Part.OPTIMIZER,
+    FrameOwner.OPTIMIZER_HOOKS: Part.OPTIMIZER,
     FrameOwner.DDP: Part.DDP,
     FrameOwner.FSDP: Part.FSDP_PYTHON,
     FrameOwner.PIPELINE: Part.PIPELINE,
@@ -76,7 +72,7 @@ LIBRARIES = {
 }
 
 T = TypeVar("T")
-OwnedFrames = Iterable[tuple[FrameOwner, FrameType]]
+OwnedFrames = Iterable[tuple[str, FrameType]]
 
 
 class Frames:
@@ -93,14 +89,14 @@ class Frames:
         self._hidden = (ours, of_torch, f"{Path(torch.__file__).parents[1] / 'functorch'}{os.sep}")
         self._of_paths = {  # the first path that a file starts with decides
             str(Path(torch.nn.utils.__file__).parent / "clip_grad.py"): FrameOwner.CLIPPING,
-            f"{Path(torch.optim.__file__).parent}{os.sep}": OPTIMIZER,
+            f"{Path(torch.optim.__file__).parent}{os.sep}": FrameOwner.OPTIMIZER,
         }
         for folder, owner in LIBRARIES.items():
-            if owner is not FSDP or not missing_fsdp_name():
+            if owner is not FrameOwner.FSDP or not missing_fsdp_name():
                 self._of_paths[f"{of_torch}{folder}{os.sep}"] = owner
         self._plans = f"{of_torch}distributed/tensor/parallel/"  # styles of `parallelize_module`
         self._wrappers = wrapper_paths()
-        self.owners: dict[int, FrameOwner] = {}
+        self.owners: dict[int, str] = {}
         self._codes: list[CodeType] = []  # references, so that no other code object gets their ids
         # Code between the line that calls an op and its propagation.
         folders = ("rounds", "replay", "lines", "steps", "torchapi")
@@ -124,19 +120,19 @@ class Frames:
             (torch.autograd.grad, FrameOwner.BACKWARD),
         ):
             self._cache(inspect.unwrap(function).__code__, owner)
-        self._cache(Optimizer.profile_hook_step(len).__code__, OPTIMIZER_HOOKS)
+        self._cache(Optimizer.profile_hook_step(len).__code__, FrameOwner.OPTIMIZER_HOOKS)
 
-    def owner(self, code: CodeType) -> FrameOwner:
+    def owner(self, code: CodeType) -> str:
         """Return the owner of a code object."""
         return self.owners.get(id(code)) or self._cache(code, self._of_file(code.co_filename))
 
     def outwards(self, frame: FrameType | None, base: CodeType | None = None) -> OwnedFrames:
         """Yield owned frames, and frames of ``base``, with their owners, from the innermost outwards."""
-        owners, owner_of = self.owners, self.owner
+        owners, owner_of, nothing = self.owners, self.owner, FrameOwner.NOTHING
         while frame is not None:
             code = frame.f_code
             owner = owners.get(id(code)) or owner_of(code)
-            if owner is not NOTHING or code is base:
+            if owner is not nothing or code is base:
                 yield owner, frame
             frame = frame.f_back
 
@@ -144,7 +140,7 @@ class Frames:
         """Return whether user code called an op, with only frames of DTensor and this plugin in between."""
         while frame is not None and frame.f_code.co_filename.startswith(self._between):
             frame = frame.f_back
-        return frame is not None and self.owner(frame.f_code) is USER
+        return frame is not None and self.owner(frame.f_code) is FrameOwner.USER
 
     def called_by(self, frame: FrameType | None) -> str:
         """Return the function of torch or a library that user code called, if its code made the running call.
@@ -153,19 +149,23 @@ class Frames:
         by the arguments of the user.
         """
         inner: FrameType | None = None
-        while frame is not None and self.owner(frame.f_code) is not USER:
+        while frame is not None and self.owner(frame.f_code) is not FrameOwner.USER:
             is_thin = frame.f_code.co_filename.startswith((*self._between, *self._thin))
             if not is_thin or "object" in frame.f_code.co_name or self._is_of_plan(frame.f_code):
                 inner = frame
             frame = frame.f_back
-        if inner is None and frame is not None and self._is_of_library(frame.f_code):
-            return frame.f_code.co_name
-        return "" if inner is None or frame is None else inner.f_code.co_name
+        if frame is None:
+            return ""
+        if inner is not None:
+            return inner.f_code.co_name
+        name, file = frame.f_code.co_name, frame.f_code.co_filename
+        is_of_library = any(f"{os.sep}{folder}{os.sep}" in file for folder in INSTALLED)
+        return name if is_of_library and name != "forward" else ""
 
     def is_in_fsdp(self, frame: FrameType | None) -> bool:
         """Return whether the innermost code that is not hidden is FSDP's."""
-        owner, _ = next(iter(self.outwards(frame)), (NOTHING, None))
-        return owner is FSDP
+        owner, _ = next(iter(self.outwards(frame)), (FrameOwner.NOTHING, None))
+        return owner is FrameOwner.FSDP
 
     def input_of(self, frame: FrameType | None, tensor: Any) -> ModuleInput | None:
         """Return the argument of a running forward that a plan of ``parallelize_module`` converts.
@@ -174,7 +174,7 @@ class Frames:
         with this argument than to pass it on.
         """
         is_planned = False
-        while frame is not None and self.owner(frame.f_code) is not USER:
+        while frame is not None and self.owner(frame.f_code) is not FrameOwner.USER:
             is_planned |= self._is_of_plan(frame.f_code)
             frame = frame.f_back
         comprehensions = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
@@ -197,17 +197,12 @@ class Frames:
     def _is_of_plan(self, code: CodeType) -> bool:
         return code.co_filename.startswith(self._plans)
 
-    def _is_of_library(self, code: CodeType) -> bool:
-        """Return whether code belongs to an installed library, except for the forward of its modules."""
-        is_installed = any(f"{os.sep}{folder}{os.sep}" in code.co_filename for folder in INSTALLED)
-        return is_installed and code.co_name != "forward"
-
-    def _cache(self, code: CodeType, owner: FrameOwner) -> FrameOwner:
+    def _cache(self, code: CodeType, owner: str) -> str:
         self._codes.append(code)
         self.owners[id(code)] = owner
         return owner
 
-    def _of_file(self, file: str) -> FrameOwner:
+    def _of_file(self, file: str) -> str:
         if file.startswith("<"):  # typed by the user, or generated, such as "<string>" by dataclasses
             is_typed = file.startswith(("<stdin>", "<ipython-input", "<doctest", "<console>"))
             return FrameOwner.USER if is_typed else FrameOwner.NOTHING
@@ -334,30 +329,31 @@ def view_stack(frames: OwnedFrames, base: CodeType | None = None) -> StackView:
         if frame.f_code is base:
             if file:
                 break
-        elif owner is USER:
+        elif owner is FrameOwner.USER:
             user, caller = frame, None
             if not file or is_compiled:
                 file, line, is_compiled = frame.f_code.co_filename, frame.f_lineno, is_generated(frame)
                 running = [] if is_compiled else running
-        elif owner is MODULE:
+        elif owner is FrameOwner.MODULE:
             running.append(frame.f_locals["self"])
-        elif owner is FSDP:
+        elif owner is FrameOwner.FSDP:
             owners = owners or (() if running else owners_in(frame))
         elif owner in PHASES and phase in (None, Phase.BACKWARD):  # a checkpoint calls it in the engine
             caller = caller or owner
             phase = _phase(owner, user, caller)
-            if owner is ENGINE:
+            if owner is FrameOwner.ENGINE:
                 return StackView(file, line, running, phase, True, owners)
         if file and phase:
             break
     return StackView(file, line, running, phase, False, owners)
 
 
-def _phase(owner: FrameOwner, user: FrameType | None, caller: FrameOwner) -> Phase | None:
+def _phase(owner: str, user: FrameType | None, caller: str) -> Phase | None:
     """Return the phase of a torch function; None for a closure that an optimizer calls.
 
     Hooks of an optimizer are part of its phase: the wrapper of ``step`` calls them, not its algorithm.
     """
-    if owner not in (OPTIMIZER, OPTIMIZER_HOOKS) or caller is OPTIMIZER_HOOKS or user is None:
-        return PHASES[owner]
-    return PHASES[owner] if issubclass(type(user.f_locals.get("self")), Optimizer) else None
+    is_step = owner in (FrameOwner.OPTIMIZER, FrameOwner.OPTIMIZER_HOOKS)
+    if is_step and user is not None and caller is not FrameOwner.OPTIMIZER_HOOKS:
+        return PHASES[owner] if issubclass(type(user.f_locals.get("self")), Optimizer) else None
+    return PHASES[owner]

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from pytest_dtdispatch.core.events import CodePlace, OptimizerStep, Part, Phase
 from pytest_dtdispatch.lines.finder import ForwardLines
-from pytest_dtdispatch.lines.frames import LIBRARIES, NOTHING, PARTS, FrameOwner, owners_in, view_stack
+from pytest_dtdispatch.lines.frames import LIBRARIES, PARTS, FrameOwner, owners_in, view_stack
 from pytest_dtdispatch.lines.traced_line import TracedLine
 from pytest_dtdispatch.torchapi.compiler import uncompiled
 from pytest_dtdispatch.torchapi.optimizers import describe_optimizer
@@ -49,7 +49,7 @@ class LineTracer(ForwardLines):
         self._is_importing = False
         self.optimizers: dict[int, OptimizerStep | None] = {}
         self._trace: Callable[..., Any] = self._on_event
-        self._stack: list[tuple[FrameOwner, FrameType]] = []
+        self._stack: list[tuple[str, FrameType]] = []
         self._quick_lines = self._last_line_ns = 0
 
     @contextmanager
@@ -102,14 +102,15 @@ class LineTracer(ForwardLines):
         del self.lines[count:]
         return max(shortest_ns, 0) // MANY_LINES
 
-    def _owner(self, frame: FrameType) -> FrameOwner:
+    def _owner(self, frame: FrameType) -> str:
         return self._frames.owners.get(id(frame.f_code)) or self._frames.owner(frame.f_code)
 
     def _on_call(self, frame: FrameType, event: str, arg: Any) -> Any:
         if self._is_importing:
             return None
         kind = self._owner(frame)
-        if kind is not NOTHING and not (kind in LIBRARY_OWNERS and self._is_in_library(kind, frame)):
+        is_inner = kind in LIBRARY_OWNERS and self._is_in_library(kind, frame)
+        if kind is not FrameOwner.NOTHING and not is_inner:
             return self._enter(frame, kind)
         self._tracing_ns += self._call_ns
         if self._tracing_ns >= self._check_at_ns:
@@ -123,7 +124,7 @@ class LineTracer(ForwardLines):
         self._is_importing = event != "return"
         return self._on_import
 
-    def _on_entry(self, frame: FrameType, kind: FrameOwner) -> Any:
+    def _on_entry(self, frame: FrameType, kind: str) -> Any:
         began = time.perf_counter_ns()
         frame.f_trace_lines = kind is FrameOwner.USER
         self._stack.append((kind, frame))
@@ -147,10 +148,10 @@ class LineTracer(ForwardLines):
                 self._is_after_backward = True
         return self._trace if event == "exception" else self._record(began)
 
-    def _innermost(self) -> FrameOwner:
+    def _innermost(self) -> str:
         return self._stack[-1][0] if self._stack else FrameOwner.USER
 
-    def _is_in_library(self, kind: FrameOwner, frame: FrameType) -> bool:
+    def _is_in_library(self, kind: str, frame: FrameType) -> bool:
         """Return whether a library calls its own function, for the same parameters.
 
         These calls have no event: there are dozens in each hook of FSDP2.

@@ -20,6 +20,7 @@ from pytest_dtdispatch.torchapi.tensors import (
     set_spec,
     set_version,
     spec_of,
+    tensor_query,
     version_of,
 )
 
@@ -249,7 +250,9 @@ class States:
             state.settle()
 
 
-def _gets_gradient(tensor: torch.Tensor) -> bool:
+@tensor_query(False)
+def gets_gradient(tensor: torch.Tensor) -> bool:
+    """Return whether a backward may set the gradient of a tensor."""
     return tensor.requires_grad and (tensor.is_leaf or tensor.retains_grad)
 
 
@@ -259,7 +262,7 @@ def leaves_behind(tensor: torch.Tensor, visited: dict[int, Any]) -> Iterator[tor
     A tensor that retains its gradient is also a leaf. A stale view has no leaves: no op can use it while
     gradients are recorded.
     """
-    if ask_tensor(_gets_gradient, tensor, False):
+    if gets_gradient(tensor):
         yield tensor
     nodes = [ask_tensor(attrgetter("grad_fn"), tensor, None)]
     while nodes:

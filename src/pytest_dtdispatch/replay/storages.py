@@ -16,7 +16,6 @@ from torch.utils.weak import WeakIdRef
 from pytest_dtdispatch.torchapi.tensors import (
     Heap,
     StorageReference,
-    ask_tensor,
     bytes_of,
     has_graph,
     keep_alive,
@@ -24,6 +23,7 @@ from pytest_dtdispatch.torchapi.tensors import (
     storage_behind,
     storage_of,
     storages_of,
+    tensor_query,
 )
 
 STATEFUL = (Optimizer, LRScheduler, torch.amp.GradScaler)  # their Python values are restored
@@ -112,12 +112,14 @@ def refuse_uncopyable(tensor: torch.Tensor) -> None:
         NoCopyError: they cannot.
     """
     for plain in storages_of(tensor):
-        kind = ask_tensor(_uncopyable_kind, plain, "wrapped")
+        kind = uncopyable_kind(plain)
         if kind:
             raise NoCopyError(f"runs once: it writes to a {kind} tensor, whose contents cannot be restored")
 
 
-def _uncopyable_kind(plain: torch.Tensor) -> str:
+@tensor_query("wrapped")
+def uncopyable_kind(plain: torch.Tensor) -> str:
+    """Return why the contents of a tensor cannot be copied, as an adjective; empty if they can."""
     if plain.layout is not torch.strided:
         return str(plain.layout).removeprefix("torch.").lstrip("_")
     if plain.is_nested:

@@ -281,7 +281,9 @@ class DataFlow:
 
     def use(self, tensors: Iterable[Any]) -> None:
         """Record that the host or a collective of the program takes tensors."""
-        for tensor in tensors if self.is_on else ():
+        if not self.is_on:
+            return
+        for tensor in tensors:
             memory = self.of(tensor)
             memory.uses += 1
             memory.all_uses += 1
@@ -290,8 +292,9 @@ class DataFlow:
 
     def observe_gradients(self, tensors: Iterable[Any]) -> None:
         """Record that the program observes the gradients of tensors."""
-        for tensor in tensors if self.is_on else ():
-            self.of(tensor).is_observed = True
+        if self.is_on:
+            for tensor in tensors:
+                self.of(tensor).is_observed = True
 
     def _note_call(self, call: OpCall, place: CodePlace) -> None:
         """Record a call of an op on DTensors at a line."""
@@ -322,9 +325,10 @@ class DataFlow:
 
     def write(self, tensors: Iterable[Any]) -> None:
         """Record that something else than an op may write to tensors, such as numpy."""
-        for memory in map(self.of, tensors) if self.is_on else ():
-            memory.writes += 1
-            memory.own_writes += 1
+        if self.is_on:
+            for memory in map(self.of, tensors):
+                memory.writes += 1
+                memory.own_writes += 1
 
     def transfer(self, sources: Sequence[Any], results: Sequence[Any]) -> int:
         """Record a transfer; return the depth of its sources."""
@@ -389,8 +393,9 @@ class DataFlow:
         is_elementwise = call.is_pointwise and is_tensor(result)
         if is_elementwise and all(each.shape in ((), result.shape) for each in call.tensors):
             return chain
-        for position in chain if not is_in_backward() else ():
-            self.moves[position].others += 1
+        if not is_in_backward():
+            for position in chain:
+                self.moves[position].others += 1
         return frozenset()
 
 

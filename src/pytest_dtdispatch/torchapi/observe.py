@@ -30,6 +30,8 @@ FSDP_MODULES = tuple(
 )
 FSDP_COMMON = "torch.distributed.fsdp._fully_shard._fsdp_common"
 SIMULATION = "torch.distributed._local_tensor"
+# The module and the path of DTensor's propagator.
+DTENSOR, PROPAGATOR = ("torch.distributed.tensor",), "DTensor._op_dispatcher.sharding_propagator"
 # Called by the native dispatcher on a miss, if torch has a native dispatcher.
 SLOW_PATH = "_propagate_op_sharding_dispatch_slow_path"
 
@@ -109,33 +111,16 @@ def owners_of_parameters(unit: Any) -> tuple[Any, ...]:
 
 POINTS = {
     # Propagation and its caches. A hit of the native cache calls none of these.
-    "native_miss": Point(("torch.distributed.tensor",), "DTensor._op_dispatcher", (SLOW_PATH,)),
+    "native_miss": Point(DTENSOR, "DTensor._op_dispatcher", (SLOW_PATH,)),
     "native_clear": Point(("torch._C",), "", ("_clear_DTensor_sharding_propagator_cache",)),
-    "propagation": Point(
-        ("torch.distributed.tensor",),
-        "DTensor._op_dispatcher.sharding_propagator",
-        ("propagate_op_sharding_non_cached",),
-        is_required=True,
-    ),
-    "python_cache": Point(
-        ("torch.distributed.tensor",),
-        "DTensor._op_dispatcher.sharding_propagator",
-        ("propagate_op_sharding",),
-        is_required=True,
-    ),
+    "propagation": Point(DTENSOR, PROPAGATOR, ("propagate_op_sharding_non_cached",), is_required=True),
+    "python_cache": Point(DTENSOR, PROPAGATOR, ("propagate_op_sharding",), is_required=True),
     # Called early in propagation: names in newer and in older versions.
     "tensor_meta": Point(
-        ("torch.distributed.tensor",),
-        "DTensor._op_dispatcher.sharding_propagator",
-        ("_propagate_tensor_meta_non_cached", "_propagate_tensor_meta"),
+        DTENSOR, PROPAGATOR, ("_propagate_tensor_meta_non_cached", "_propagate_tensor_meta")
     ),
     # Redistribution.
-    "implied": Point(
-        ("torch.distributed.tensor",),
-        "DTensor._op_dispatcher",
-        ("redistribute_local_args",),
-        is_required=True,
-    ),
+    "implied": Point(DTENSOR, "DTensor._op_dispatcher", ("redistribute_local_args",), is_required=True),
     "redistribution": Point(
         ("torch.distributed.tensor._redistribute",), "", ("redistribute_local_tensor",), is_required=True
     ),
@@ -164,7 +149,7 @@ POINTS = {
         "MaskBuffer",
         ("materialize_mask", "release_mask"),
     ),
-    "dispatch": Point(("torch.distributed.tensor",), "DTensor", ("__torch_dispatch__",)),
+    "dispatch": Point(DTENSOR, "DTensor", ("__torch_dispatch__",)),
     "async_tensor": Point(
         ("torch.distributed._functional_collectives",), "AsyncCollectiveTensor", ("__torch_dispatch__",)
     ),
@@ -242,15 +227,12 @@ def program_frame(frame: FrameType) -> FrameType:
     passing = ("pytest_dtdispatch.torchapi", "torch._compile", "torch._dynamo.eval_frame")
     while (module_of(frame).startswith(passing) or frame.f_code.co_name == "_call_wrapper") and frame.f_back:
         frame = frame.f_back
-        if module_of(frame) == "torch._ops":  # calls ops for modes
-            frame = _caller_of_mode(frame) or frame
+        if module_of(frame) == "torch._ops":  # calls ops for modes: continue with the caller of the mode
+            mode: FrameType | None = frame
+            while mode is not None and mode.f_code.co_name != "__torch_dispatch__":
+                mode = mode.f_back
+            frame = (mode and mode.f_back) or frame
     return frame
-
-
-def _caller_of_mode(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and frame.f_code.co_name != "__torch_dispatch__":
-        frame = frame.f_back
-    return frame and frame.f_back
 
 
 def module_of(frame: FrameType) -> str:

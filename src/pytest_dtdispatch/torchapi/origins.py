@@ -53,12 +53,6 @@ MAX_INSIDE = 100  # objects that are looked at inside of one
 MOVES = (torch.ops.aten.to.device, torch.ops.aten.to.dtype_layout)  # composite ops that may have a device
 
 
-class Running(threading.local):
-    """Whether a thread runs an op whose tensors are all on the host."""
-
-    is_on_host = False
-
-
 class Storages:
     """Weak set of the storages of plain tensors."""
 
@@ -106,7 +100,7 @@ class Origins:
         self._on_step = on_step
         self._host, self._shares, self._reduced = Storages(), Storages(), Storages()
         self._counters = Storages()  # on the host, as those of optimizers; what is computed from them is not
-        self._running = Running()
+        self._running = threading.local()  # has `is_on_host` while the tensors of an op are all on the host
         self._creations = ExitStack()
         self._searched: set[tuple[CodeType, int]] = set()  # lines whose variables were searched
         self._owners: dict[int, int] = {}  # ids, with the number of states when it was marked in this step
@@ -149,7 +143,7 @@ class Origins:
     def is_host(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor, or the local tensor of a DTensor, is on the host."""
         local = local_of(tensor)
-        return self._running.is_on_host or local in self._host or local in self._counters
+        return hasattr(self._running, "is_on_host") or local in self._host or local in self._counters
 
     def is_share(self, tensor: torch.Tensor) -> bool:
         """Return whether a plain tensor was computed from this rank's share of a partial DTensor."""
@@ -211,11 +205,14 @@ class Origins:
         tensors = call.tensors
         on_host = [tensor for tensor in tensors if self.is_host(tensor)]
         is_on_host = 0 < len(on_host) == len(tensors)
-        outer, self._running.is_on_host = self._running.is_on_host, self._running.is_on_host or is_on_host
+        is_outermost = is_on_host and not hasattr(self._running, "is_on_host")
+        if is_outermost:
+            self._running.is_on_host = True
         try:
             result = run_op()
         finally:
-            self._running.is_on_host = outer
+            if is_outermost:
+                del self._running.is_on_host
         has_share = any(tensor in self._shares for tensor in tensors)
         if not on_host and not has_share:
             return result

@@ -35,6 +35,19 @@ def ask_tensor(question: Callable[[Any], Answer], tensor: Any, unknown: Answer) 
         return ask(question, tensor, unknown)
 
 
+def tensor_query(unknown: Answer) -> Callable[[Callable[[Any], Answer]], Callable[[Any], Answer]]:
+    """Return a decorator for functions of a tensor, which :func:`ask_tensor` then calls."""
+
+    def decorated(question: Callable[[Any], Answer]) -> Callable[[Any], Answer]:
+        @functools.wraps(question)
+        def answer(tensor: Any) -> Answer:
+            return ask_tensor(question, tensor, unknown)
+
+        return answer
+
+    return decorated
+
+
 def is_tensor(value: object) -> bool:
     """Return whether a value is a tensor, judging only by its type: its ``__class__`` may raise."""
     return issubclass(type(value), torch.Tensor)
@@ -110,12 +123,14 @@ def wraps_dtensors(value: Any) -> bool:
     return False
 
 
-def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the inner tensors of a tensor subclass; an empty list for plain tensors."""
-    return [] if type(tensor) in PLAIN_TYPES else ask_tensor(_flattened, tensor, [])
+def inner_tensors(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Return the inner tensors of a tensor subclass; none for plain tensors."""
+    return () if type(tensor) in PLAIN_TYPES else flattened_subclass(tensor)
 
 
-def _flattened(tensor: Any) -> list[torch.Tensor]:
+@tensor_query(())
+def flattened_subclass(tensor: Any) -> Sequence[torch.Tensor]:
+    """Return the inner tensors of a tensor subclass, or of all simulated ranks."""
     simulated = getattr(tensor, "_local_tensors", None)
     if simulated is not None:
         return [*simulated.values()]
@@ -235,13 +250,16 @@ def layout_of(tensor: Any) -> tuple[Any, ...]:
     return tensor.dtype, tensor.device
 
 
+@tensor_query(None)
 def memory_key(plain: torch.Tensor) -> tuple[Any, ...] | None:
     """Return a key that is equal for tensors with the same elements of a storage; None if unknown."""
-    return ask_tensor(_memory_key, plain, None)
-
-
-def _memory_key(plain: torch.Tensor) -> tuple[Any, ...]:
-    key = (plain.untyped_storage()._cdata, plain.storage_offset(), *plain.shape, plain.stride(), plain.dtype)
+    key: Any = (
+        plain.untyped_storage()._cdata,
+        plain.storage_offset(),
+        *plain.shape,
+        plain.stride(),
+        plain.dtype,
+    )
     hash(key)  # raises if sizes are symbolic
     return key
 
@@ -290,12 +308,9 @@ def subclasses(*classes: type) -> Iterator[type]:
         yield from subclasses(*type.__subclasses__(each))
 
 
+@tensor_query(True)
 def has_graph(tensor: torch.Tensor) -> bool:
     """Return whether a tensor has an autograd graph; true for a stale view, as its base has one."""
-    return ask_tensor(_has_graph, tensor, True)
-
-
-def _has_graph(tensor: torch.Tensor) -> bool:
     return tensor.requires_grad and not tensor.is_leaf
 
 
