@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.replay.call import dtype_text, placement_text
+from pytest_dtdispatch.torchapi.signatures import dtype_text, placement_text
 from tests.conftest import Capture
 from tests.measured_runs import Make
 from tests.probes import has_rule

@@ -40,7 +40,6 @@ from pytest_dtdispatch.core.measurement import traced_text
 from pytest_dtdispatch.core.text import MICROSECONDS, show_progress
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.lines.line_tracer import MAX_TRACING, LineTracer
-from pytest_dtdispatch.replay.call import redistribution_text
 from pytest_dtdispatch.replay.guard import MeasurementLock
 from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
 from pytest_dtdispatch.rounds.plan import Agreement, agreed
@@ -51,6 +50,7 @@ from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.torchapi.compiler import leave_uncompiled
 from pytest_dtdispatch.torchapi.observe import missing_fsdp_name
 from pytest_dtdispatch.torchapi.profiling import Marks, profiling, refuse_another_profiler
+from pytest_dtdispatch.torchapi.signatures import redistribution_text
 from pytest_dtdispatch.torchapi.tensors import are_on_meta, wait_for
 
 BLOCKS = 4

@@ -19,7 +19,7 @@ from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.store import ResultStore, Uncaptured
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import MeasurementError, warn
-from pytest_dtdispatch.replay.call import ConversionCall, UnnoticedMode, signature_of, spec_notes
+from pytest_dtdispatch.replay.call import ConversionCall, UnnoticedMode
 from pytest_dtdispatch.replay.guard import MeasurementLock, refuse_elsewhere
 from pytest_dtdispatch.replay.repeat import run_conversion, run_op, settled_conversion
 from pytest_dtdispatch.rounds.plan import Plan
@@ -36,6 +36,7 @@ from pytest_dtdispatch.torchapi.ops import (
     open_modes,
 )
 from pytest_dtdispatch.torchapi.propagator import PlanCaches, ShardingCaches, dispatch_loggers
+from pytest_dtdispatch.torchapi.signatures import signature_of, spec_notes
 from pytest_dtdispatch.torchapi.tensors import group_backend, is_local_mode_open, share_masks, wraps_dtensors
 
 if TYPE_CHECKING:

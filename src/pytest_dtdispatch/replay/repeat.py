@@ -19,7 +19,7 @@ from pytest_dtdispatch.core.results import repeated
 from pytest_dtdispatch.core.signatures import device_of, mesh_device_text
 from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.errors import RanksError, first_line
-from pytest_dtdispatch.replay.call import ConversionCall, UnnoticedMode, redistribution_text
+from pytest_dtdispatch.replay.call import ConversionCall, UnnoticedMode
 from pytest_dtdispatch.replay.replay import Before, NotRepeatable, Repeatable, ReplayPhase, agreed_reason
 from pytest_dtdispatch.replay.states import leaves_behind
 from pytest_dtdispatch.replay.storages import NoCopyError, Storages, keys_of
@@ -43,6 +43,7 @@ from pytest_dtdispatch.torchapi.ops import (
     without_outer_modes,
 )
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from pytest_dtdispatch.torchapi.signatures import redistribution_text
 from pytest_dtdispatch.torchapi.tensors import (
     PLAIN_TYPES,
     are_on_meta,

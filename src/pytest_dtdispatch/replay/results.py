@@ -13,8 +13,8 @@ import torch
 
 from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import DtDispatchError, MeasurementError, first_line
-from pytest_dtdispatch.replay.call import dtype_text, shape_text
 from pytest_dtdispatch.torchapi.ops import without_outer_modes
+from pytest_dtdispatch.torchapi.signatures import dtype_text, shape_text
 from pytest_dtdispatch.torchapi.tensors import (
     LocalPart,
     ask_tensor,

@@ -18,7 +18,7 @@ from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.trail import CalledOp, RanCollective, Trail
 from pytest_dtdispatch.errors import warn
 from pytest_dtdispatch.lines.finder import LineFinder
-from pytest_dtdispatch.replay.call import UnnoticedMode, signature_of
+from pytest_dtdispatch.replay.call import UnnoticedMode
 from pytest_dtdispatch.replay.guard import MeasurementLock
 from pytest_dtdispatch.steps.events import (
     AnyEvent,
@@ -41,6 +41,7 @@ from pytest_dtdispatch.torchapi.ops import hidden_from_constructors, open_modes,
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.reads import observe_reads
+from pytest_dtdispatch.torchapi.signatures import signature_of
 
 
 def call_lines(calls: Iterable[tuple[str, str]]) -> tuple[str, ...]:

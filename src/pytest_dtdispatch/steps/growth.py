@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch.distributed.tensor import DTensor
 
-from pytest_dtdispatch.replay.call import dtype_text, placement_text, shape_text
+from pytest_dtdispatch.torchapi.signatures import dtype_text, placement_text, shape_text
 from pytest_dtdispatch.torchapi.tensors import ask_tensor, spec_type
 
 # Python 3.12 counts about 400 immortal objects as frozen; a program that freezes has thousands.

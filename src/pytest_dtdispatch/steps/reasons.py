@@ -9,10 +9,10 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.signatures import mesh_text, shorten
-from pytest_dtdispatch.replay.call import dtype_text, placements_text, shape_text
 from pytest_dtdispatch.steps.events import Remedy
 from pytest_dtdispatch.torchapi.calls import OpCall
 from pytest_dtdispatch.torchapi.ops import op_name
+from pytest_dtdispatch.torchapi.signatures import dtype_text, placements_text, shape_text
 from pytest_dtdispatch.torchapi.tensors import stride_of, tensor_traits
 
 # Maximum of stored calls, for endless loops: of an op in a thread, and at one position in the step.

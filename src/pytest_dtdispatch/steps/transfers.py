@@ -20,7 +20,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from pytest_dtdispatch.core.events import CodePlace, FsdpGroup, OptimizerStep, Phase
 from pytest_dtdispatch.lines.frames import ModuleInput, running_frame, running_instance
-from pytest_dtdispatch.replay.call import dtype_text, placement_text, spec_text
 from pytest_dtdispatch.steps.events import (
     EXPLICIT,
     Collective,
@@ -44,6 +43,7 @@ from pytest_dtdispatch.torchapi.origins import Origins, may_be_owned, observe_ma
 from pytest_dtdispatch.torchapi.plans import free_dims, merges_dimensions
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.reads import READS_OF_SHARES, is_compared, is_host_read, waits_for_device
+from pytest_dtdispatch.torchapi.signatures import dtype_text, placement_text, spec_text
 from pytest_dtdispatch.torchapi.tensors import (
     TensorNumbers,
     ask_tensor,

@@ -35,13 +35,14 @@ def ask_tensor(question: Callable[[Any], Answer], tensor: Any, unknown: Answer) 
         return ask(question, tensor, unknown)
 
 
-def tensor_query(unknown: Answer) -> Callable[[Callable[[Any], Answer]], Callable[[Any], Answer]]:
+def tensor_query(unknown: Any) -> Callable[[Callable[[Any], Answer]], Callable[[Any], Answer]]:
     """Return a decorator for functions of a tensor, which :func:`ask_tensor` then calls."""
 
     def decorated(question: Callable[[Any], Answer]) -> Callable[[Any], Answer]:
         @functools.wraps(question)
         def answer(tensor: Any) -> Answer:
-            return ask_tensor(question, tensor, unknown)
+            found: Answer = ask_tensor(question, tensor, unknown)
+            return found
 
         return answer
 
@@ -253,13 +254,7 @@ def layout_of(tensor: Any) -> tuple[Any, ...]:
 @tensor_query(None)
 def memory_key(plain: torch.Tensor) -> tuple[Any, ...] | None:
     """Return a key that is equal for tensors with the same elements of a storage; None if unknown."""
-    key: Any = (
-        plain.untyped_storage()._cdata,
-        plain.storage_offset(),
-        *plain.shape,
-        plain.stride(),
-        plain.dtype,
-    )
+    key = (plain.untyped_storage()._cdata, plain.storage_offset(), *plain.shape, plain.stride(), plain.dtype)
     hash(key)  # raises if sizes are symbolic
     return key
 

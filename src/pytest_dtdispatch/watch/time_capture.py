@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.errors import MeasurementError
-from pytest_dtdispatch.replay.call import signature_of
 from pytest_dtdispatch.replay.capture import DispatchCapture
 from pytest_dtdispatch.replay.repeat import run_op
 from pytest_dtdispatch.report.rows import timed_document
@@ -19,6 +18,7 @@ from pytest_dtdispatch.rounds.plan import QUICK_WARMUP, WARMUP_HITS, Plan
 from pytest_dtdispatch.torchapi.calls import OpCall
 from pytest_dtdispatch.torchapi.groups import has_real_group
 from pytest_dtdispatch.torchapi.ops import op_name
+from pytest_dtdispatch.torchapi.signatures import signature_of
 from pytest_dtdispatch.watch.text import rendered
 
 __tracebackhide__ = True  # a failing test shows its own line

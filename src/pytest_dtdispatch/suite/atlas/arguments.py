@@ -13,10 +13,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from pytest_dtdispatch.errors import first_line
-from pytest_dtdispatch.replay.call import DTYPES
 from pytest_dtdispatch.suite.atlas.inputs import Layout, needs_of
 from pytest_dtdispatch.torchapi.calls import OpCall
 from pytest_dtdispatch.torchapi.ops import op_name, schema_of
+from pytest_dtdispatch.torchapi.signatures import DTYPES
 
 # Tensors of the generic arguments, tried in this order until the op runs on plain tensors.
 TENSOR_TEMPLATES = (
