@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
-from itertools import takewhile
 from typing import Any, NoReturn
 
 from pytest_dtdispatch.ab.cli import add_ab_parser, argument_type, run_ab
@@ -81,7 +80,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     name = next((name for name in of_commands if [*words[: len(name)]] == [*name]), None)
     if name:
         flags = [*re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", of_commands[name].format_help(), re.MULTILINE)]
-        for word in takewhile(lambda word: word != "--", words):
+        for word in words[: words.index("--")] if "--" in words else words:
             flag = word.partition("=")[0]
             if flag.startswith("--") and not any(each.startswith(flag) for each in flags):
                 hint = ONE_PASS if flag == "--passes" else nearest(flag, flags)

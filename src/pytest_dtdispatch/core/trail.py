@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
@@ -12,7 +12,6 @@ from pytest_dtdispatch.core.environment import ranks_text
 from pytest_dtdispatch.core.plain_data import Natural
 from pytest_dtdispatch.core.text import grouped
 
-OF_EQUAL_TENSORS = ("all_reduce", "broadcast")  # the others may have tensors of other sizes on some ranks
 SHAPE = re.compile(r"\[[\d,]*\]")  # in a signature
 
 
@@ -23,6 +22,11 @@ class RanCollective(NamedTuple):
     line: str
     bytes: Natural
 
+    @property
+    def compared_bytes(self) -> int:
+        """Size that is equal on all ranks; others may have tensors of other sizes on some ranks."""
+        return self.bytes if self.kind in ("all_reduce", "broadcast") else 0
+
 
 class CalledOp(NamedTuple):
     """A signature of an op, and the source line that called it; the line is empty if unknown."""
@@ -30,9 +34,6 @@ class CalledOp(NamedTuple):
     signature: str
     line: str
     mesh_size: Natural
-
-
-Column = Sequence[RanCollective | None]  # of each rank, at one position
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,13 @@ def collective_difference(by_rank: Mapping[int, Trail]) -> str:
         'ranks differ first in collective 1: rank 0 ran all_reduce at t.py:7; rank 1 ran no further one'
     """
     columns = [*zip_longest(*(trail.collectives for trail in by_rank.values()))]
-    numbers = range(len(columns))
-    by_line = [n for n in numbers if _differ(columns[n], _line) and not _is_branch(columns[n : n + 2])]
-    by_size = [n for n in numbers if _differ(columns[n], _size)]
+    kinds = [{one and one.kind for one in column} for column in columns]
+    lines = [{one and (one.kind, one.line) for one in column} for column in columns]
+    sizes = [{one and (one.kind, one.compared_bytes) for one in column} for column in columns]
+    # Equal collectives on several lines, and the next ones on one line, are branches.
+    single = [len(found) == 1 for found in lines] + [False]
+    by_line = [n for n in range(len(columns)) if not (single[n] or (len(kinds[n]) == 1 and single[n + 1]))]
+    by_size = [n for n, found in enumerate(sizes) if len(found) > 1]
     if by_line:
         number, shown = by_line[0], "{0.kind} at {0.line}"
     elif by_size:
@@ -71,24 +76,6 @@ def collective_difference(by_rank: Mapping[int, Trail]) -> str:
     who = grouped(zip(texts, by_rank, strict=True))
     each = "; ".join(f"{ranks_text(ranks)} ran {text}" for text, ranks in who.items())
     return f"ranks differ first in collective {number + 1}: {each}"
-
-
-def _line(one: RanCollective) -> Hashable:
-    return one.kind, one.line
-
-
-def _size(one: RanCollective) -> Hashable:
-    return one.kind, one.bytes if one.kind in OF_EQUAL_TENSORS else 0
-
-
-def _differ(column: Column, key: Callable[[RanCollective], Hashable]) -> bool:
-    return len({one and key(one) for one in column}) > 1
-
-
-def _is_branch(columns: Sequence[Column]) -> bool:
-    """Return whether ranks ran equal collectives on different lines, and the next ones on one line."""
-    kinds = {one and one.kind for one in columns[0]}
-    return len(kinds) == 1 and len(columns) > 1 and not _differ(columns[1], _line)
 
 
 def shape_difference(by_rank: Mapping[int, Trail]) -> str:

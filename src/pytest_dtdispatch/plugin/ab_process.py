@@ -30,8 +30,6 @@ from pytest_dtdispatch.steps.model import COUNTS, Steps
 if TYPE_CHECKING:
     from pytest_dtdispatch.plugin.run import Run
 
-CALLS, LAYOUTS = 300, 4  # of each op of the control: calls in a layout of the method cache, and layouts
-MAX_CALLS = 2_000  # maximum of recorded calls; those that only one side has are listed
 # Checkout of a process that measures a commit. Other plugins may import packages before any hook runs.
 COMMIT: Checkout | None = decode(Checkout | None, json.loads(os.environ.get(Variable.CHECKOUT, "null")))
 if COMMIT and COMMIT.installed:
@@ -115,11 +113,11 @@ def control(sampler: Sampler) -> dict[RowId, float]:
     unary = [(op, (a,)) for op in (aten.relu.default, aten.sum.default, aten.clone.default)]
     meter = sampler.meter
     least: dict[RowId, float] = {}
-    for _ in range(LAYOUTS):
+    for _ in range(4):  # layouts of the method cache
         sampler.refresh()
         for op, args in (*binary, *unary, (aten.mm.default, (a, b))):
             readings = []
-            for _ in range(CALLS):
+            for _ in range(300):
                 begun = meter.begin()
                 op(*args)
                 readings.append(meter.end() - begun)
@@ -212,7 +210,8 @@ class Measuring:
         for row, value in VALUES[self._kind](record):
             self._values[row] = min(float(value), self._values.get(row, value))
             if isinstance(value, Count) and value.details:
-                lines = value.details[: MAX_CALLS if row.state == CALLS_PER_STEP else MAX_LISTED]
+                # Calls that only one side has are listed.
+                lines = value.details[: 2_000 if row.state == CALLS_PER_STEP else MAX_LISTED]
                 self._details[row] = tuple(line[:500] for line in lines)
 
 

@@ -128,7 +128,16 @@ def file_targets(settings: Settings, log: WriteLog) -> list[Target]:
     Raises:
         DtDispatchError: a file cannot be written, or two are the same.
     """
-    _check_that_files_differ(settings)
+    # No file is written twice, or is also read by the run.
+    files = [("--dtdispatch-expected", path) for path in settings.expected]
+    for export in settings.export:
+        files += [] if export.is_auto else [(f"--dtdispatch-export {export.format}", export.path)]
+    seen: dict[str, str] = {}
+    for flag, path in files:
+        real = os.path.realpath(path)
+        if real in seen:
+            raise DtDispatchError(f"{flag}: {path} is the file of {seen[real]} too: name another")
+        seen[real] = flag
     targets: list[Target] = []
     for export in settings.export:
         if not export.is_auto:
@@ -185,16 +194,3 @@ def _append_summary(export: Export, run: ReportedRun, skip_reason: str) -> str:
     except OSError as error:
         raise DtDispatchError(f"{path} cannot be written: {error.strerror}") from None
     return f"a summary was appended to {path}"
-
-
-def _check_that_files_differ(settings: Settings) -> None:
-    """Check that no file is written twice, or is also read by the run."""
-    files = [("--dtdispatch-expected", path) for path in settings.expected]
-    for export in settings.export:
-        files += [] if export.is_auto else [(f"--dtdispatch-export {export.format}", export.path)]
-    seen: dict[str, str] = {}
-    for flag, path in files:
-        real = os.path.realpath(path)
-        if real in seen:
-            raise DtDispatchError(f"{flag}: {path} is the file of {seen[real]} too: name another")
-        seen[real] = flag
