@@ -170,6 +170,12 @@ def test_worst_errors_come_first_and_remainder_is_counted() -> None:
     assert lines[-1][1].startswith("and 11 more rows failed")
 
 
+def test_idle_gates_leave_no_room_for_failed_rows() -> None:
+    lines = error_commands((*[gate()] * 10, gate(regressed("t::a", 9), regressed("t::b", 8))), {})
+    assert len(lines) == 11
+    assert read(lines[-1])[1].startswith("and 2 more rows failed")
+
+
 def test_hostile_names_start_no_command_or_line() -> None:
     lines = error_commands(hostile_run().gates, {name: (name, 1) for name in HOSTILE})
     assert len(lines) == 10
