@@ -43,7 +43,7 @@ class Setting(NamedTuple):
     reader: str  # name of its parser in ``READERS`` of ``resolve.py``
     description: str
     metavar: str
-    ways: str  # ways to set it, of: flag, ini, keyword (of the marker)
+    ways: tuple[str, ...]  # ways to set it, of: flag, ini, keyword (of the marker)
     choices: tuple[str, ...] = ()
     dest: str = ""  # name in the ini file, from which the flag is derived
 
@@ -68,14 +68,14 @@ def setting(
     reader: str,
     description: str = "",
     metavar: str = "",
-    ways: str = "flag, ini",
+    ways: tuple[str, ...] = ("flag", "ini"),
     keyword: bool = False,
     **more: Any,
 ) -> Any:
     """Return a field of the settings, with its table row in its metadata, without the name."""
     if "choices" in more and not metavar:
         metavar = "NAME"
-    ways = f"{ways}, keyword" if keyword else ways
+    ways = (*ways, "keyword") if keyword else ways
     row = Setting("", default, reader, description, metavar, ways, **more)
     return field(default=default, metadata={"row": row})
 
@@ -106,33 +106,35 @@ class Settings:
         "S",
         keyword=True,
     )
-    cold: bool = setting(False, "switch", "measure cold misses too", ways="ini", keyword=True)
+    cold: bool = setting(False, "switch", "measure cold misses too", ways=("ini",), keyword=True)
     ops: tuple[str, ...] = setting(
         (), "globs", "measure only these ops, such as add*; may be repeated", "GLOB", keyword=True
     )
     mesh: tuple[int, ...] = setting(
         (4,), "mesh", "mesh of the device_mesh fixture, such as 2x4", "SHAPE", keyword=True
     )
-    dim_names: tuple[str, ...] | None = setting(None, "names", ways="keyword")
+    dim_names: tuple[str, ...] | None = setting(None, "names", ways=("keyword",))
     backend: str = setting("auto", "choice", "backend of the process group", keyword=True, choices=BACKENDS)
     device: str = setting(
         "auto", "choice", "device of the mesh", keyword=True, choices=("auto", "cpu", "cuda")
     )
-    rpc: bool = setting(False, "switch", ways="keyword")
+    rpc: bool = setting(False, "switch", ways=("keyword",))
     nproc: int = setting(1, "ranks", "ranks to start on this machine", "N")
     timeout: float = setting(60.0, "seconds", "seconds that ranks wait for each other", "S")
     rank_stat: str = setting(
         "median",
         "choice",
         "figure of all ranks, from the median of each",
-        ways="ini",
+        ways=("ini",),
         choices=("median", "max"),
     )
     threads: str = setting(
-        "one", "choice", "intra-op threads of timed calls", ways="ini", choices=("one", "program")
+        "one", "choice", "intra-op threads of timed calls", ways=("ini",), choices=("one", "program")
     )
     metric: str = setting("time", "choice", "what captures and calls measure", choices=METRICS)
-    profile: bool = setting(False, "switch", "list the functions whose instructions were counted", ways="ini")
+    profile: bool = setting(
+        False, "switch", "list the functions whose instructions were counted", ways=("ini",)
+    )
     max: Mapping[str, int] | None = setting(
         None,
         "limits",
@@ -143,7 +145,7 @@ class Settings:
     )
     # The compilation of a function depends on its test, so this is an argument of the marker.
     compile_rounds: int = setting(
-        5, "count", "cold compiles of a function; as many warm ones follow", "N", ways="ini", keyword=True
+        5, "count", "cold compiles of a function; as many warm ones follow", "N", ways=("ini",), keyword=True
     )
     threshold: tuple[Threshold, ...] | None = setting(
         None,
@@ -158,7 +160,7 @@ class Settings:
         (), "files", "fail if a result differs from what this CSV file expects", "FILE"
     )
     improved: str = setting(
-        "fail", "choice", "what a result better than expected does", ways="ini", choices=("fail", "warn")
+        "fail", "choice", "what a result better than expected does", ways=("ini",), choices=("fail", "warn")
     )
     export: tuple[Export, ...] = setting(
         (),
@@ -168,11 +170,11 @@ class Settings:
         choices=EXPORTS,
     )
     wrappers: tuple[str, ...] = setting(
-        (), "packages", "packages that wrap collectives, whose lines are passed over", ways="ini"
+        (), "packages", "packages that wrap collectives, whose lines are passed over", ways=("ini",)
     )
-    annotations: bool = setting(True, "switch", "annotate rows that failed, on GitHub Actions", ways="ini")
+    annotations: bool = setting(True, "switch", "annotate rows that failed, on GitHub Actions", ways=("ini",))
     # A process of an A/B run only measures: its answer is compared with that of the other side.
-    judges: bool = setting(True, "switch", ways="")
+    judges: bool = setting(True, "switch", ways=())
 
     @property
     def rounds_of_row(self) -> int:
