@@ -47,26 +47,26 @@ CONFTEST = """
 
     import pytest
 
-    from pytest_dtdispatch.rounds.recorder import SampleRecorder
+    from pytest_dtdispatch.rounds.series import Series
 
     LOOP = "import os; own = os.getppid()\\nwhile os.getppid() == own:\\n    for _ in range(10**6): pass"
     IS_FIRST_RANK = os.environ.get("RANK", "0") == "0"
     TAKEN = []
 
 
-    def end_pass(recorder, original=SampleRecorder.end_pass):
-        original(recorder)
-        recorder.__dict__.setdefault("ended_at", []).append(time.time())
+    def end_pass(series, original=Series.end_pass):
+        original(series)
+        series.__dict__.setdefault("ended_at", []).append(time.time())
 
 
-    def samples(recorder, *args, original=SampleRecorder.samples):
-        found = original(recorder, *args)
-        ended_at = recorder.__dict__.get("ended_at", [])
-        TAKEN.extend([str(each.state), each.values, ended_at] for each in found if each.values)
+    def samples(series, *args, original=Series.samples):
+        found = original(series, *args)
+        if found.values:
+            TAKEN.append([str(found.state), found.values, series.__dict__.get("ended_at", [])])
         return found
 
 
-    SampleRecorder.end_pass, SampleRecorder.samples = end_pass, samples
+    Series.end_pass, Series.samples = end_pass, samples
 
 
     def machine():

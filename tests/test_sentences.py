@@ -28,14 +28,14 @@ COLOR = re.compile(r"\x1b\[[\d;]*m")
 CONFTEST = """
 import os, sys, types
 from pytest_dtdispatch.plugin import session
-from pytest_dtdispatch.rounds.recorder import SampleRecorder
+from pytest_dtdispatch.rounds.series import Series
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, WallClock
 from tests.scripted_clock import ScriptedClock
 
 clock = ScriptedClock()
 sys.modules["scripted"] = types.SimpleNamespace(clock=clock, is_head="IS_HEAD" in os.environ)
 SAMPLERS["time"] = WallClock(clock)
-SampleRecorder.off_core = lambda self, state: 0.0
+Series.off_core = 0.0
 session.pause = lambda seconds: None
 """
 ROWS = f"""{IMPORTS}

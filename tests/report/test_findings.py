@@ -23,7 +23,9 @@ from pytest_dtdispatch.report.data import run_text
 from pytest_dtdispatch.report.document import KINDS, Document, Kind
 from pytest_dtdispatch.report.findings import check_finding, check_written
 from pytest_dtdispatch.report.run import ReportedRun, encode_run
-from pytest_dtdispatch.rounds.recorder import SampleRecorder
+from pytest_dtdispatch.rounds.sampler import Meter
+from pytest_dtdispatch.rounds.series import Series
+from pytest_dtdispatch.rounds.timing import Subject
 from tests.reported_runs import measured, row
 
 
@@ -152,7 +154,7 @@ def test_invalid_advice_and_verdicts_are_refused() -> None:
 @pytest.mark.parametrize("sample", [np.int64(3), 3.0, True, math.nan], ids=repr)
 def test_sample_must_be_an_integer(sample: Any) -> None:
     with pytest.raises(MeasurementError, match="it must be an int"):
-        SampleRecorder().record(State.HIT, sample)
+        Series(State.HIT, Subject(int, tuple), Meter(int, int)).record(sample)
 
 
 def test_rows_are_measurements() -> None:

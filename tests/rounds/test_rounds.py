@@ -21,7 +21,6 @@ from pytest_dtdispatch.core.trail import Trail
 from pytest_dtdispatch.rounds import rounds
 from pytest_dtdispatch.rounds.core_waits import CoreWaits
 from pytest_dtdispatch.rounds.plan import Effort, Plan
-from pytest_dtdispatch.rounds.recorder import SampleRecorder
 from pytest_dtdispatch.rounds.rounds import (
     A_COUNTER_MOVED,
     NO_COUNTER_MOVED,
@@ -30,6 +29,8 @@ from pytest_dtdispatch.rounds.rounds import (
     PROPAGATED_AGAIN,
     Propagation,
 )
+from pytest_dtdispatch.rounds.sampler import Meter
+from pytest_dtdispatch.rounds.series import Series
 from pytest_dtdispatch.rounds.timing import Subject
 from tests.scripted_bench import Bench, FakeClock, FakeOp, figures_of
 
@@ -275,11 +276,12 @@ def test_time_off_core_is_a_share_or_note(
 
 
 def test_impossible_reading_is_refused() -> None:
-    recorder = SampleRecorder(INSTRUCTIONS)
+    series = Series(State.HIT, Subject(int, tuple), Meter(int, int), INSTRUCTIONS)
     for reading in (0, 46_104, 2**64 - 1):
-        recorder.record(State.HIT, reading)
-    assert recorder.recorded(State.HIT) == [46_104]
-    assert [str(each) for each in recorder.refused(State.HIT)] == ["the meter did not count (2x)"]
+        series.record(reading)
+    samples = series.samples()
+    assert samples.values == (46_104,)
+    assert [str(each) for each in samples.refused] == ["the meter did not count (2x)"]
 
 
 # CPU time of long calls

@@ -30,8 +30,7 @@ from pytest_dtdispatch.replay.repeat import (
 from pytest_dtdispatch.replay.replay import NotRepeatable
 from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
 from pytest_dtdispatch.rounds.plan import Plan
-from pytest_dtdispatch.rounds.recorder import SampleRecorder
-from pytest_dtdispatch.rounds.series import Deadline, Series, Stop, take
+from pytest_dtdispatch.rounds.series import Deadline, Series, Stop, samples_of, take
 from pytest_dtdispatch.rounds.signals import Signals
 from pytest_dtdispatch.rounds.timing import Prepare, Subject, gc_paused, time_row
 from pytest_dtdispatch.steps.counter import CallNotes, StepCounter
@@ -69,15 +68,13 @@ class Turns:
     caches, the first of two equal variants would be faster.
 
     Attributes:
-        recorders: recorder of each variant, with the median of each of its blocks.
-        series: block of calls of each variant.
+        series: block of calls of each variant, with the median of each block.
         at: label of the running variant.
     """
 
     def __init__(
         self, subjects: Mapping[str, Subject], caches: ShardingCaches, plan: Plan, signals: Signals
     ) -> None:
-        self.recorders = {label: SampleRecorder(plan.sampler.unit) for label in subjects}
         self.series: dict[str, Series] = {}
         self.at = ""
         self._subjects = subjects
@@ -94,7 +91,8 @@ class Turns:
             fill_ns, call_ns = self._rehearse(label)
             calls = calls_of_block(call_ns)
             warmup = warmup_of_block(calls)
-            self.series[label] = Series(State.CALL, subject, plan.sampler.meter, warmup, calls)
+            meter, unit = plan.sampler.meter, plan.sampler.unit
+            self.series[label] = Series(State.CALL, subject, meter, unit, warmup, calls)
             round_ns += fill_ns + (warmup + calls) * call_ns
         stop = Stop(deadline, max(MIN_ROUNDS, round(2.5 * plan.rounds)), MIN_ROUNDS)  # 100 by default
         in_time = max(MIN_ROUNDS, int(min(stop.most, deadline.limit_ns / max(round_ns, 1))))
@@ -122,16 +120,15 @@ class Turns:
         return fill_ns, call_ns
 
     def _measure_block(self, label: str, waits: CoreWaits) -> None:
-        series, recorder = self.series[label], self.recorders[label]
+        series = self.series[label]
         with gc_paused() as collect:
             self._fill(label)
             collect()
             self._synchronize()
             off_core_ns, began_ns = waits.counted(), time.perf_counter_ns()
             samples = self._calls(label, series.warmup + series.calls)
-            off_core_ns, wall_ns = waits.counted() - off_core_ns, time.perf_counter_ns() - began_ns
-        recorder.record(State.CALL, round(statistics.median(samples[series.warmup :])))
-        recorder.record_block(State.CALL, off_core_ns, wall_ns)
+            series.record_block(waits.counted() - off_core_ns, time.perf_counter_ns() - began_ns)
+        series.record(round(statistics.median(samples[series.warmup :])))
 
     def _fill(self, label: str) -> None:
         """Clear the caches, and run the call that fills them."""
@@ -233,7 +230,6 @@ def _measured(
         return figures | dict.fromkeys(again, Figures(notes=(why,))), {}
     for label, series in turns.series.items():
         sample = f"the median of {series.calls} calls" if series.calls > 1 else "one call"
-        samples = turns.recorders[label].samples()
         remarks = (f"each sample is {sample}",)
-        figures[label] = Figures(len(samples[0].values), samples, notes, remarks, tracers())
+        figures[label] = Figures(len(series.values), samples_of([series]), notes, remarks, tracers())
     return figures, counted

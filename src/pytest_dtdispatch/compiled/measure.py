@@ -14,7 +14,7 @@ import torch
 
 from pytest_dtdispatch.compiled.model import Compilation, CompileCounts, Compiled, CompiledFunction
 from pytest_dtdispatch.core.environment import tracers
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Refused, State
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, State
 from pytest_dtdispatch.core.signatures import device_of
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import DtDispatchError, MeasurementError, first_line
@@ -24,7 +24,7 @@ from pytest_dtdispatch.replay.results import Snapshot
 from pytest_dtdispatch.replay.results import difference as difference_of
 from pytest_dtdispatch.replay.storages import NoCopyError
 from pytest_dtdispatch.rounds.plan import WARMUP_HITS, Plan
-from pytest_dtdispatch.rounds.recorder import SampleRecorder
+from pytest_dtdispatch.rounds.series import Series, samples_of
 from pytest_dtdispatch.rounds.signals import nothing_warned
 from pytest_dtdispatch.rounds.timing import Subject, gc_paused, time_row
 from pytest_dtdispatch.torchapi import compiler as compilerapi
@@ -78,8 +78,13 @@ class CompileRounds:
         self._plan = plan
         self._folder = Path(folder)
         self._synchronize = synchronizer()
-        self._recorder = SampleRecorder(plan.sampler.unit)
         self._compiled: Callable[..., Any] = subject.fn
+        meter, unit = plan.sampler.meter, plan.sampler.unit
+        compiling = replace(subject, fn=self._first_call)
+        self._cold = Series(State.COMPILE_COLD, compiling, meter, unit)
+        self._warm = Series(State.COMPILE_WARM, compiling, meter, unit)
+        self._calls = Series(State.CALL, subject, meter, unit, WARMUP_HITS, plan.repeat)
+        self._eager = Series(State.EAGER, subject, meter, unit, WARMUP_HITS, plan.repeat)
         self._compiles_before: list[Any] = []
         self._last_warm: TimedCompile | None = None
         self._rounds = 0
@@ -112,17 +117,17 @@ class CompileRounds:
         except Exception as error:  # the first compile succeeded: hide this from the program
             notes = (f"repeating it raised {first_line(error)}",)
         warm = self._last_warm
-        if warm is not None and not warm.hits and self._recorder.recorded(State.COMPILE_WARM):
+        if warm is not None and not warm.hits and self._warm.values:
             lookups = f"{warm.misses} lookups were misses" if warm.misses else "there was no lookup"
             notes = (f"compile-warm: no hit in a cache of compiled code: {lookups}", *notes)
-        samples = [*self._recorder.samples()]
         if self.gave_up:
             notes = (f"{UNCOMPILED}: {self.gave_up}", *notes)
-            for number, one in enumerate(samples):
-                if one.state is State.CALL:  # some calls ran uncompiled, but no counter identifies them
-                    refused = (*one.refused, Refused(UNCOMPILED, len(one.values)))
-                    samples[number] = replace(one, values=(), refused=refused, profile=None)
-        return Figures(self._rounds, tuple(samples), notes, tracers=tracers())
+            if self._calls.values or self._calls.refused:
+                # Some calls ran uncompiled, but no counter identifies them.
+                self._calls.refused[UNCOMPILED] += len(self._calls.values)
+                self._calls.values.clear()
+        every = (self._calls, self._cold, self._warm, self._eager)
+        return Figures(self._rounds, samples_of(every), notes, tracers=tracers())
 
     def _measure_round(self) -> None:
         """Compile cold, compile warm, and call the compiled and the uncompiled function."""
@@ -140,7 +145,7 @@ class CompileRounds:
                 uncached[0] = 0
                 entries_left.append(caches.cold_entries())
 
-            cold = self._compile(forget_all)
+            cold = self._compile(self._cold, forget_all)
             if not self._rounds:
                 self._count(cold.graphs, uncached[0])
             reason = cold.refusal
@@ -148,15 +153,15 @@ class CompileRounds:
                 reason = "a hit in a cache of compiled code"
             elif not reason and any(entries_left):
                 reason = "a cache was not empty"
-            self._recorder.record(State.COMPILE_COLD, cold.figure, reason)
+            self._cold.record(cold.figure, reason)
             if self._plan.sampler.is_exact:
                 self._call_compiled(cold.refusal)
         if not self._plan.sampler.is_exact:
             with compilerapi.cache_folder(self._folder):
-                self._last_warm = warm = self._compile(self._forget)
-                self._recorder.record(State.COMPILE_WARM, warm.figure, warm.refusal)
+                self._last_warm = warm = self._compile(self._warm, self._forget)
+                self._warm.record(warm.figure, warm.refusal)
                 self._call_compiled(warm.refusal)
-        self._record_calls(State.EAGER, self._subject.fn)
+        self._record_calls(self._eager)
 
     def _forget(self) -> None:
         """Reset torch.compile."""
@@ -173,7 +178,7 @@ class CompileRounds:
     def _call_others(self) -> tuple[Any, ...]:
         return tuple(self._compiled(*other) for other in self._compilation.others)
 
-    def _compile(self, forget: Callable[[], None]) -> TimedCompile:
+    def _compile(self, series: Series, forget: Callable[[], None]) -> TimedCompile:
         """Time one compile, after forgetting others."""
         with gc_paused() as collect:
 
@@ -184,8 +189,8 @@ class CompileRounds:
                 return args
 
             self._synchronize()
-            subject, meter = replace(self._subject, fn=self._first_call), self._plan.sampler.meter
-            [(figure, _, before, after)] = time_row(subject, meter, prepare, compilerapi.cache_lookups, 1)
+            timed = time_row(series.subject, series.meter, prepare, compilerapi.cache_lookups, series.calls)
+        [(figure, _, before, after)] = timed
         graphs, hits, misses = (new - old for old, new in zip(before, after, strict=True))
         return TimedCompile(figure, graphs, hits, misses)
 
@@ -208,34 +213,36 @@ class CompileRounds:
 
     def _call_compiled(self, refusal: str) -> None:
         """Call compiled code, and check that it runs compiled: no counter changes if torch gave up."""
+
+        def call() -> None:
+            result = self._compiled(*self._subject.prepare())
+            if self._subject.release is not None:
+                self._subject.release(result)
+
         before = self._compiles_before
         self._compiles_before = compilerapi.compilations()  # earlier ones were counted at the cold compile
-        self._record_calls(State.CALL, self._compiled, refusal)
+        self._calls.subject = replace(self._subject, fn=self._compiled)
+        self._record_calls(self._calls, refusal)
         if not self._rounds:
             cold, new = self.counts.recompiles, compilerapi.recompiles_since(self._compiles_before)
             recompiles = None if cold is None or new is None else cold + new
             self.counts = replace(self.counts, recompiles=recompiles)
-        uncompiled = not refusal and compilerapi.runs_uncompiled(self._call_once)
+        uncompiled = not refusal and compilerapi.runs_uncompiled(call)
         gave_up = compilerapi.failure_since(before)
         if not gave_up and uncompiled:
             gave_up = "a call runs uncompiled"
         self.gave_up = self.gave_up or gave_up
 
-    def _call_once(self) -> None:
-        result = self._compiled(*self._subject.prepare())
-        if self._subject.release is not None:
-            self._subject.release(result)
-
-    def _record_calls(self, state: State, fn: Callable[..., Any], refusal: str = "") -> None:
+    def _record_calls(self, series: Series, refusal: str = "") -> None:
         """Time calls after a warm-up; refuse those that compile, or all of them for a reason."""
-        subject, meter = replace(self._subject, fn=fn), self._plan.sampler.meter
+        subject, read = series.subject, compilerapi.graphs_compiled
         with gc_paused():
-            for calls in (WARMUP_HITS, self._plan.repeat):
+            for calls in (series.warmup, series.calls):
                 self._synchronize()
-                timed = time_row(subject, meter, subject.prepare, compilerapi.graphs_compiled, calls)
+                timed = time_row(subject, series.meter, subject.prepare, read, calls)
             for figure, _, before, after in timed:
                 reason = "something was compiled" if after != before else ""
-                self._recorder.record(state, figure, refusal or reason)
+                series.record(figure, refusal or reason)
 
 
 def _copy(label: str, results: tuple[Any, ...]) -> Snapshot | None:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -25,9 +26,8 @@ from pytest_dtdispatch.core.measurement import (
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
 from pytest_dtdispatch.rounds.plan import WARMUP_HITS, Effort, Plan, agreed, fitted
-from pytest_dtdispatch.rounds.recorder import SampleRecorder, increase, proved_calls
 from pytest_dtdispatch.rounds.sampler import Meter, Pace
-from pytest_dtdispatch.rounds.series import Deadline, Series, Stop, take
+from pytest_dtdispatch.rounds.series import Deadline, Series, Stop, samples_of, take
 from pytest_dtdispatch.rounds.signals import Signals
 from pytest_dtdispatch.rounds.timing import (
     Reader,
@@ -90,6 +90,28 @@ class TimedBlock(NamedTuple):
     wall_ns: int
 
 
+class ProvedCall(NamedTuple):
+    """Sample of a call, its CPU time if it was read, and the increase of the counters of hits and misses."""
+
+    sample: int
+    cpu_ns: int | None
+    hits: int
+    misses: int
+
+
+def increase(before: Sequence[Any], after: Sequence[Any]) -> tuple[int, int]:
+    """Return the increase of hits and misses between two readings of one cache or of several."""
+    if isinstance(before[0], int):
+        return after[0] - before[0], after[1] - before[1]
+    each = [increase(old, new) for old, new in zip(before, after, strict=True)]
+    return sum(hits for hits, _ in each), sum(misses for _, misses in each)
+
+
+def proved_calls(calls: TimedCalls) -> list[ProvedCall]:
+    """Return each sample with the increase of the counters during its call."""
+    return [ProvedCall(sample, cpu_ns, *increase(before, after)) for sample, cpu_ns, before, after in calls]
+
+
 T = TypeVar("T")
 Requests = Generator[TimingRequest, TimedBlock, T]  # receives the timed calls of each request
 
@@ -117,7 +139,6 @@ class Rounds:
         self._synchronize = synchronize
         self._signals = signals or Signals()
         self._meter = plan.sampler.meter
-        self._recorder = SampleRecorder(plan.sampler.unit)
         self._readers = caches.readers()
         self._hit_reader: Reader | None = None  # of the cache with the hits; None before the rehearsal
         self._bypasses_caches = False  # each call propagates, and no cache counts it
@@ -142,37 +163,46 @@ class Rounds:
                 timed = TimedBlock(calls, waits.read() - off_core_ns, time.perf_counter_ns() - began_ns)
 
     def _requests(self, waits: CoreWaits) -> Requests[Figures]:
-        sampler, recorder = self._plan.sampler, self._recorder
-        recorder.counts_waits = waits.is_counted
+        plan, sampler = self._plan, self._plan.sampler
         # With a time limit, the number of calls and so the minimum of a count would depend on the time.
-        limit_s = math.inf if sampler.is_exact else self._plan.max_time_s
-        is_wall_clock = sampler.clock is time.perf_counter_ns
+        limit_s = math.inf if sampler.is_exact else plan.max_time_s
         # Other programs must not change the plan.
-        deadline = Deadline(limit_s, waits.clock if is_wall_clock else sampler.clock)
+        clock = waits.clock if sampler.clock is time.perf_counter_ns else sampler.clock
+        deadline = Deadline(limit_s, clock)
         sampler.refresh()
         with gc_paused():
             rehearsal = yield from self._rehearse(deadline)
-        pace = sampler.pace(rehearsal.miss, rehearsal.hit, self._plan.rounds, self._plan.repeat)
+        pace = sampler.pace(rehearsal.miss, rehearsal.hit, plan.rounds, plan.repeat)
         effort, stop = self._settled(rehearsal, deadline, pace)
         series = self._series(rehearsal, effort, pace)
         if pace is None and effort.passes >= MIN_PASSES:
-            yield from self._first_pass(series)
+            series = yield from self._first_pass(series)
         for each in take(series, stop):
             self._synchronize()
             yield from self._pass(each)
-            recorder.end_pass()
+            for one in each:
+                one.end_pass()
         notes, remarks = list[str](), [*sampler.remarks()]
         if rehearsal.propagation is Propagation.NEVER_CACHED:
             notes.append("never hits: torch does not cache this op, and each call propagates")
+            series.append(Series(State.HIT, self._subject, self._meter, sampler.unit))
+            series[-1].record(rehearsal.hit, PROPAGATED_AGAIN)
         if rehearsal.propagation is Propagation.NONE:
             remarks.append("unpropagated: it never queries the sharding propagator, so it has no miss")
-        if pace is None and stop.done < min(self._plan.rounds, MIN_PASSES):
-            notes.append(few_passes_note(rehearsal, deadline))
-        off_core = [state for state in State if recorder.off_core(state) > MIN_WAITED]
-        if off_core and not recorder.counts_waits:
+        if pace is None and stop.done < min(plan.rounds, MIN_PASSES):
+            took_s, here = rehearsal.longest_ns / 1e9, ""
+            if took_s > limit_s:  # otherwise on another rank
+                here = f" ({took_s:.1f} s here)"
+            notes.append(f"few passes: one call takes longer than the time limit of {limit_s:g} s{here}")
+        series = [one for state in State for one in series if one.state is state]
+        off_core = [one.state for one in series if one.off_core > MIN_WAITED]
+        if off_core and not waits.is_counted:
             states = ", ".join(off_core)
             notes.append(f"not on a core for more than a tenth of the time, waiting or sleeping: {states}")
-        samples = recorder.samples(self._profile)
+        for one in series:
+            if one.values:
+                one.profile = self._profile(one.state)
+        samples = samples_of(series, waits.is_counted)
         return Figures(stop.done * effort.misses, samples, tuple(notes), tuple(remarks), tracers())
 
     def _rehearse(self, deadline: Deadline) -> Requests[Rehearsal]:
@@ -210,7 +240,6 @@ class Rounds:
             propagation, miss_ns = Propagation.NONE, 0
         elif last.misses or uncached[0]:
             propagation, hit_ns = Propagation.NEVER_CACHED, 0
-            self._recorder.record(State.HIT, last.sample, PROPAGATED_AGAIN)
             self._bypasses_caches = not last.misses
         elif not subject.prepare_propagates:
             [(_, _, before, after)] = timed.calls
@@ -249,16 +278,15 @@ class Rounds:
         if pace is not None:
             warmup_misses, blocks, warmup, hits = agreed(plan.agreement, "the pace", *pace)
             warmup_meter = UNREAD
-        series = []
+        unit, series = plan.sampler.unit, list[Series]()
         if rehearsal.propagation is not Propagation.NONE:
-            if plan.cold:
-                series.append(Series(State.COLD, subject, miss_meter, warmup_misses, effort.misses))
-            series.append(Series(State.MISS, subject, miss_meter, warmup_misses, effort.misses))
+            for state in (State.COLD, State.MISS) if plan.cold else (State.MISS,):
+                series.append(Series(state, subject, miss_meter, unit, warmup_misses, effort.misses))
         if rehearsal.propagation is not Propagation.NEVER_CACHED:
             state = State.HIT if rehearsal.propagation is Propagation.CACHED else State.CALL
-            series.append(Series(state, subject, steady_meter, warmup, hits, blocks, warmup_meter))
+            series.append(Series(state, subject, steady_meter, unit, warmup, hits, blocks, warmup_meter))
         if self._local is not None:
-            series.append(Series(State.LOCAL, self._local, steady_meter, 2, effort.hits))
+            series.append(Series(State.LOCAL, self._local, steady_meter, unit, 2, effort.hits))
         return series
 
     def _meter_of(self, samples: Sequence[int]) -> Meter:
@@ -272,15 +300,14 @@ class Rounds:
             return self._meter._replace(cpu=plan.sampler.cpu)
         return self._meter
 
-    def _first_pass(self, series: Sequence[Series]) -> Requests[None]:
+    def _first_pass(self, series: Sequence[Series]) -> Requests[list[Series]]:
         """Run and discard a pass, as first calls are slower; its least samples tell which calls are long."""
-        recorder, self._recorder = self._recorder, SampleRecorder(self._plan.sampler.unit)
         yield from self._pass(series)
-        discarded, self._recorder = self._recorder, recorder
-        miss_meter = self._meter_of(discarded.recorded(State.MISS))
-        steady_meter = self._meter_of(discarded.recorded(State.HIT) or discarded.recorded(State.CALL))
-        for each in series:
-            each.meter = miss_meter if each.state in (State.COLD, State.MISS) else steady_meter
+        values = {one.state: one.values for one in series}
+        miss_meter = self._meter_of(values.get(State.MISS, ()))
+        steady_meter = self._meter_of(values.get(State.HIT, ()) or values.get(State.CALL, ()))
+        meters = {State.COLD: miss_meter, State.MISS: miss_meter}
+        return [replace(one, meter=meters.get(one.state, steady_meter)) for one in series]
 
     def _pass(self, series: Sequence[Series]) -> Requests[None]:
         cleared = [each for each in series if each.state in (State.COLD, State.MISS)]
@@ -316,11 +343,11 @@ class Rounds:
             calls = series.warmup + series.calls
             timed = yield TimingRequest(subject, series.meter, prepare, read, calls)
             proved = proved_calls(timed.calls)
-        self._recorder.record_block(series.state, timed.off_core_ns, timed.wall_ns)
+        series.record_block(timed.off_core_ns, timed.wall_ns)
         for call, was_clear in [*zip(proved, were_clear, strict=True)][series.warmup :]:
             reason = None if call.misses else NOT_PROPAGATED
             reason = reason if was_clear else NOT_COLD
-            self._recorder.record(series.state, call.sample, reason, call.cpu_ns)
+            series.record(call.sample, reason, call.cpu_ns)
 
     def _steady_calls(self, series: Series) -> Requests[None]:
         """Time consecutive hits, or calls that never query the propagator, after a warm-up.
@@ -328,24 +355,23 @@ class Rounds:
         The counters of the cache with the hits are read around every call, all others around the block: a
         miss of another cache refuses the whole block.
         """
-        subject, state, meter = series.subject, series.state, series.meter
-        read = self._hit_reader or self._read_all
-        yield TimingRequest(subject, series.warmup_meter or meter, subject.prepare, read, series.warmup)
+        subject, read = series.subject, self._hit_reader or self._read_all
+        warmup_meter = series.warmup_meter or series.meter
+        yield TimingRequest(subject, warmup_meter, subject.prepare, read, series.warmup)
         before = self._read_all()
-        timed = yield TimingRequest(subject, meter, subject.prepare, read, series.calls)
-        calls = proved_calls(timed.calls)
-        self._recorder.record_block(state, timed.off_core_ns, timed.wall_ns)
-        misses = increase(before, self._read_all())[1]
+        timed = yield TimingRequest(subject, series.meter, subject.prepare, read, series.calls)
+        series.record_block(timed.off_core_ns, timed.wall_ns)
+        calls, misses = proved_calls(timed.calls), increase(before, self._read_all())[1]
         others_missed = self._hit_reader is not None and misses != sum(call.misses for call in calls)
         for call in calls:
             reason = None
-            if state is State.CALL and (call.hits or call.misses):
+            if series.state is State.CALL and (call.hits or call.misses):
                 reason = A_COUNTER_MOVED
-            elif state is State.HIT and (others_missed or call.misses):
+            elif series.state is State.HIT and (others_missed or call.misses):
                 reason = PROPAGATED_AGAIN
-            elif state is State.HIT and not call.hits:
+            elif series.state is State.HIT and not call.hits:
                 reason = NO_COUNTER_MOVED
-            self._recorder.record(state, call.sample, reason, call.cpu_ns)
+            series.record(call.sample, reason, call.cpu_ns)
 
     def _read_all(self) -> Sequence[Any]:
         return [reader() for reader in self._readers]
@@ -373,11 +399,3 @@ def show_long_row(plan: Plan, deadline: Deadline, miss_ns: int) -> None:
     left_s = misses * (1 + plan.cold) * miss_ns / 1e9
     if left_s >= 2:
         show_progress("a miss takes {:.1f} s: its row takes about {:.0f} s more", miss_ns / 1e9, left_s)
-
-
-def few_passes_note(rehearsal: Rehearsal, deadline: Deadline) -> str:
-    """Return a note that the time limit left too few passes."""
-    took_s, here = rehearsal.longest_ns / 1e9, ""
-    if took_s > deadline.limit_s:  # otherwise on another rank
-        here = f" ({took_s:.1f} s here)"
-    return f"few passes: one call takes longer than the time limit of {deadline.limit_s:g} s{here}"

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from types import FrameType, SimpleNamespace
 from typing import Any
 
-from pytest_dtdispatch.core.text import ask
-
 SIGNALS = tuple(signal.valid_signals())
 
 
@@ -37,7 +35,10 @@ class Signals:
         self._raised: BaseException | None = None
 
     def __enter__(self) -> Signals:
-        if threading.current_thread() is threading.main_thread() and not _are_deferred():
+        # An outer instance may defer signals already.
+        owner = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+        are_deferred = isinstance(owner, Signals) and not owner.is_open
+        if threading.current_thread() is threading.main_thread() and not are_deferred:
             self._change(SIGNALS, self._replace)
         return self
 
@@ -94,12 +95,6 @@ class Signals:
             signal.signal(number, self._handlers[number])
 
 
-def _are_deferred() -> bool:
-    """Return whether an outer instance defers signals, judging by the handler of SIGINT."""
-    owner = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
-    return isinstance(owner, Signals) and not owner.is_open
-
-
 @contextmanager
 def nothing_warned() -> Iterator[None]:
     """Ignore warnings of this thread, as the program's own call has shown them; preserve Python's records.
@@ -122,15 +117,14 @@ def nothing_warned() -> Iterator[None]:
         now = _version()
         if now != version:
             for module in list(sys.modules.values()):
-                registry = ask(_warnings_shown, module, None)
+                try:
+                    registry = vars(module).get("__warningregistry__")
+                except Exception:  # not a module
+                    continue
                 if type(registry) is dict and registry.get("version") == version:
                     registry["version"] = now
         if ours in filters:
             filters.remove(ours)
-
-
-def _warnings_shown(module: Any) -> Any:
-    return vars(module).get("__warningregistry__")
 
 
 def _version() -> int:
