@@ -306,9 +306,19 @@ class Runner:
         return f", about {remaining:.0f} s left" if remaining else ""
 
     def sample(self, arm: Arm) -> ProcessSample:
-        """Run the processes of one sample of a side."""
-        request, variables = self.run.request, self._variables(arm.name)
-        arguments = request.arguments or DEFAULT_TESTS
+        """Run the processes of one sample of a side.
+
+        With more than two sides, a test that fails on one is excluded there, and the others are compared.
+        """
+        request, arguments = self.run.request, self.run.request.arguments or DEFAULT_TESTS
+        variables: dict[str, str] = {Variable.ONLY: json.dumps([row.test for row in self.profiled])}
+        if len(self.run.sides) > 2:
+            variables[Variable.GO_ON] = "1"
+        if request.rule.metric == Metric.INSTRUCTIONS:
+            # Counts depend on the memory layout, which would be equal in all processes: the size of the
+            # environment varies with the sample (Mytkowicz et al., 2009, https://doi.org/10.1145/1508244.1508275).
+            samples = sum(one.side == arm.name for one in self.run.processes)
+            variables[Variable.PADDING] = "x" * (136 * samples)
         if self.profiled:  # a profile of one row takes about 10 s, and its counts are not judged
             profiling = ("-odtdispatch_profile=true", "--dtdispatch-rounds=1", "--dtdispatch-repeat=1")
             arguments = (*profiling, *arguments)
@@ -333,22 +343,6 @@ class Runner:
         return ProcessSample(
             values, **merged, folders=answer.folders, side=arm.name, seconds=seconds, is_profile=is_profile
         )
-
-    def _variables(self, side: str) -> dict[str, str]:
-        """Return the environment variables of a process of a side.
-
-        With more than two sides, a test that fails on one is excluded there, and the others are compared.
-        Counts of instructions depend on the memory layout, which would be equal in all processes: the size of
-        the environment varies with the sample (Mytkowicz et al., 2009,
-        https://doi.org/10.1145/1508244.1508275).
-        """
-        variables: dict[str, str] = {Variable.ONLY: json.dumps([row.test for row in self.profiled])}
-        if len(self.run.sides) > 2:
-            variables[Variable.GO_ON] = "1"
-        if self.run.request.rule.metric == Metric.INSTRUCTIONS:
-            samples = sum(one.side == side for one in self.run.processes)
-            variables[Variable.PADDING] = "x" * (136 * samples)
-        return variables
 
     def write(self, found: Results) -> None:
         """Write the file of the run, with null for infinite numbers, which JSON does not have."""

@@ -153,7 +153,15 @@ class BudgetMeasurement:
             is_paused = self._collect is not no_op
             [collects] = agreed(self._agreement, "the collector", is_paused or gc.isenabled())
             if collects:  # first: records of other levels would enlarge the heap
-                yield from self._run_with_collector(is_paused)
+                self._collect()
+                refuse_another_profiler("a budget")
+                with ExitStack() as stack:
+                    if is_paused:
+                        gc.enable()
+                        stack.callback(gc.disable)
+                    for times in self._warm(self._steps, self._collected):
+                        yield from self._step(nullcontext() if times is None else self._pauses, times)
+                        yield True
             [may_trace] = agreed(self._agreement, "the tracer", sys.gettrace() is None)
             if may_trace:
                 yield from self._run_traced()
@@ -198,20 +206,6 @@ class BudgetMeasurement:
             yield None
         for _ in range(count):
             yield times
-
-    def _run_with_collector(self, is_paused: bool) -> Iterator[bool]:
-        """Run steps with the garbage collector; record its pauses in warm steps."""
-        self._collect()
-        refuse_another_profiler("a budget")
-        if is_paused:
-            gc.enable()
-        try:
-            for times in self._warm(self._steps, self._collected):
-                yield from self._step(nullcontext() if times is None else self._pauses, times)
-                yield True
-        finally:
-            if is_paused:
-                gc.disable()
 
     def _run_traced(self) -> Iterator[bool]:
         """Profile and trace steps, after one untraced step; save timelines on the clock of the tracer."""

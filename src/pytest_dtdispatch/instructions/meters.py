@@ -188,7 +188,12 @@ class CallProfiler:
     def __init__(self, callgrind: Callgrind) -> None:
         self._callgrind = callgrind
         self._cost_of_event = 0
-        costs = self._by_function(_call_often)
+
+        def call_nothing() -> None:
+            for _ in range(100):
+                _nothing()
+
+        costs = self._by_function(call_nothing)
         self._cost_of_event = costs[_code_name(_nothing.__code__)] // 100
 
     def __call__(
@@ -231,11 +236,6 @@ class CallProfiler:
 
 def _nothing() -> object:
     return None
-
-
-def _call_often() -> None:
-    for _ in range(100):
-        _nothing()
 
 
 def _code_name(code: CodeType) -> str:
