@@ -106,7 +106,7 @@ def test_undecided_row_takes_all_pairs(tmp_path: Path, capsys: pytest.CaptureFix
     """A row that stays undecided is inconclusive after the last pair."""
     path = tmp_path / "ab.json"
     runs = f"open({str(tmp_path / 'calls')!r}).read().count('new')"
-    varies = f"spec['factors'] = {{'hit': 1.5 if {runs} % 2 else 1}}"
+    varies = f"spec['factors'] = {{'hit': 1.5 if {runs} % 2 else 0.98}}"
     base, head = fake_python(tmp_path, "old"), fake_python(tmp_path, "new", does=varies)
     assert compare(base, head, "--json", str(path)) == 3
     out, err = capsys.readouterr()
