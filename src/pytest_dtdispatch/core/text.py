@@ -187,15 +187,12 @@ def fold_layers(names: Iterable[str]) -> dict[str, str]:
     """
     folded: dict[str, str] = {}
     for family in grouped((INDEX.sub("*", name), name) for name in names).values():
-        folded |= dict.fromkeys(family, _shared_name(family))
+        by_position = zip(*map(INDEX.findall, family), strict=True)
+        indices = ["*" if len({*found}) > 1 else found[0] for found in by_position]
+        parts = INDEX.split(family[0])
+        shared = "".join(part for pair in zip(parts, [*indices, ""], strict=True) for part in pair)
+        folded |= dict.fromkeys(family, shared)
     return folded
-
-
-def _shared_name(family: Sequence[str]) -> str:
-    """Return the first name with a star in place of each index that differs."""
-    by_position = zip(*map(INDEX.findall, family), strict=True)
-    indices = iter(["*" if len({*found}) > 1 else found[0] for found in by_position])
-    return INDEX.sub(lambda _: next(indices), family[0])
 
 
 def shorten_path(name: str) -> str:

@@ -309,19 +309,16 @@ class Run:
                     xml.add_global_property(name, value)
         if os.environ.get("GITHUB_ACTIONS") == "true" and self.settings.annotations:
             with self.log.writing("the list of annotations"):
-                self.annotations = error_commands(self.reported.gates, self._lines_in_repository())
+                repository = Path(os.environ.get("GITHUB_WORKSPACE") or self._config.rootpath)
+                lines = {
+                    test: (Path(path).relative_to(repository).as_posix(), line)
+                    for test, (path, line) in self.lines.items()
+                    if Path(path).is_relative_to(repository)  # others belong to an installed suite
+                }
+                self.annotations = error_commands(self.reported.gates, lines)
         if not self._config.getoption("collectonly"):
             skip_reason = (self.ranks.why_stopped if self.ranks else "") or self.reported.stopped
             write_files(self.reported, self.targets, skip_reason, self.log)
-
-    def _lines_in_repository(self) -> dict[str, tuple[str, int]]:
-        """Return the first lines of tests, with paths relative to the repository."""
-        repository = Path(os.environ.get("GITHUB_WORKSPACE") or self._config.rootpath)
-        return {
-            test: (Path(path).relative_to(repository).as_posix(), line)
-            for test, (path, line) in self.lines.items()
-            if Path(path).is_relative_to(repository)  # others belong to an installed suite
-        }
 
     def about(self) -> Sequence[str]:
         """Return lines about the meter and the ranks."""
