@@ -26,7 +26,7 @@ from pytest_dtdispatch.core.measurement import (
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
 from pytest_dtdispatch.rounds.plan import WARMUP_HITS, Effort, Plan, agreed, fitted
-from pytest_dtdispatch.rounds.sampler import Meter, Pace
+from pytest_dtdispatch.rounds.sampler import Meter, Pace, Profiler
 from pytest_dtdispatch.rounds.series import Deadline, Series, Stop, samples_of, take
 from pytest_dtdispatch.rounds.signals import Signals
 from pytest_dtdispatch.rounds.timing import (
@@ -200,8 +200,8 @@ class Rounds:
             states = ", ".join(off_core)
             notes.append(f"not on a core for more than a tenth of the time, waiting or sleeping: {states}")
         for one in series:
-            if one.values:
-                one.profile = self._profile(one.state)
+            if sampler.profiler and one.values and one.state not in (State.COLD, State.LOCAL):
+                one.profile = self._profile(sampler.profiler, one.state)
         samples = samples_of(series, waits.is_counted)
         return Figures(stop.done * effort.misses, samples, tuple(notes), tuple(remarks), tracers())
 
@@ -376,19 +376,16 @@ class Rounds:
     def _read_all(self) -> Sequence[Any]:
         return [reader() for reader in self._readers]
 
-    def _profile(self, state: State) -> Profile | None:
-        """Profile another call; return None if the sampler has no profiler."""
-        profiler = self._plan.sampler.profiler
-        if profiler is None or state in (State.COLD, State.LOCAL):
-            return None
+    def _profile(self, profiler: Profiler, state: State) -> Profile:
+        """Profile another call."""
 
-        def cleared() -> tuple[Any, ...]:
+        def prepare() -> tuple[Any, ...]:
             args = self._subject.prepare()
-            self._caches.clear()
+            if state is State.MISS:
+                self._caches.clear()
             return args
 
         with gc_paused():
-            prepare = cleared if state is State.MISS else self._subject.prepare
             return profiler(self._subject.fn, prepare, self._subject.kwargs)
 
 
