@@ -113,7 +113,7 @@ sys.exit(f"failed: {failed}" if failed else 0)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_scripts_of_the_documentation_run(tmp_path: Path) -> None:
     for block in BLOCKS:
         code = str(block.values[0])

@@ -99,7 +99,7 @@ CASES: dict[str, tuple[Callable[[DeviceMesh, Watch, Open], None], MeshSpec, tupl
 
 
 def marks(name: str) -> Iterator[pytest.MarkDecorator]:
-    if name not in ("Llama trained", "Llama decoding"):
+    if name != "Llama trained":
         yield from (pytest.mark.slow, pytest.mark.long)
     if "FSDP2" in name:
         yield needs(FSDP_WITHOUT_CUDA)

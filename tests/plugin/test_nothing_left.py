@@ -121,7 +121,7 @@ print(json.dumps({"before": before, "after": after}))
 @pytest.mark.parametrize(
     ("tests", "flag"),
     [
-        pytest.param(8, ""),
+        pytest.param(8, "", marks=pytest.mark.long),
         pytest.param(300, "", marks=pytest.mark.sweep),
         pytest.param(500, "--dtdispatch-metric=counts", marks=pytest.mark.sweep),
         pytest.param(500, "--dtdispatch-budget", marks=pytest.mark.sweep),

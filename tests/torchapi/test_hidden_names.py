@@ -84,7 +84,7 @@ def complaints(found: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {name: text for name, each in found.items() if (text := complaint(each, whole))}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_torch_without_a_name_works_or_is_refused(tmp_path: Path) -> None:
     pair = "_clear_DTensor_sharding_propagator_cache+_get_DTensor_sharding_propagator_cache_stats"
     found = runs(tmp_path, [NONE_AT_ALL, *SAMPLE, pair])
