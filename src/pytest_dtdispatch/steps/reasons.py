@@ -81,9 +81,10 @@ class Reason(NamedTuple):
 
 def describe(call: OpCall, at: CallPosition) -> Called:
     """Return the traits of a call on DTensors, or on their specs in propagation."""
-    traits = {} if call.mesh is None else {**_mesh_traits(call.mesh)}
+    mesh = call.mesh
+    traits = {} if mesh is None else {**_mesh_traits(mesh)}
     for argument, value in call.named():
-        _add(traits, argument.name, value, call.mesh)
+        _add(traits, argument.name, value, mesh)
     return Called(op_name(call.func), traits, at)
 
 

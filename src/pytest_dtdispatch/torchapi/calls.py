@@ -23,7 +23,7 @@ def leaves_of(values: list[Any]) -> list[Any]:
 
 
 class CallArguments:
-    """Arguments of a call. Each property is computed at most once.
+    """Arguments of a call. Lists of them are computed at most once.
 
     Args:
         args: positional arguments: tensors, or the specs that replace them in propagation.
@@ -42,7 +42,7 @@ class CallArguments:
         """Tensors among the leaves."""
         return [leaf for leaf in self.leaves if is_tensor(leaf)]
 
-    @cached_property
+    @property  # in Python 3.11, a cached property takes longer than this search
     def mesh(self) -> Any:
         """Mesh of the first DTensor or spec; None without one."""
         return mesh_among(self.leaves)

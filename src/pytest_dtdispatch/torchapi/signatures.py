@@ -39,7 +39,8 @@ def signature_of(call: OpCall) -> Signature:
     """
     texts = (_argument_text(argument, value) for argument, value in call.named())
     shown = tuple(text for text in texts if text is not None)
-    return Signature(op_name(call.func), shown, tuple(call.mesh.shape), call.mesh.device_type)
+    mesh = call.mesh
+    return Signature(op_name(call.func), shown, tuple(mesh.shape), mesh.device_type)
 
 
 def _argument_text(argument: Any, value: Any) -> str | tuple[str, ...] | None:
