@@ -296,6 +296,14 @@ def test_failed_profile_keeps_the_verdicts(tmp_path: Path, capsys: pytest.Captur
     assert main(["ab", "--judge", str(path)]) == 1
 
 
+def test_row_changed_on_two_sides_is_profiled_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = [profiled(f"side-{n}", tmp_path, 5_000_000 + 2_500_000 * n) for n in range(3)]
+    assert several(sides, "--metric", "instructions") == 1
+    assert "functions are unknown" not in capsys.readouterr().err
+
+
 # The Markdown table
 
 

@@ -153,6 +153,16 @@ def test_unrepeatable_variant_leaves_others_measured() -> None:
     assert other.counts is None
 
 
+def test_only_unrepeatable_variants_have_notes_instead_of_figures() -> None:
+    sparse = torch.eye(3).to_sparse()
+    found = compare(one=lambda: sparse.mul_(1.0), two=lambda: sparse.mul_(1.0))
+    notes = [variant.measurement.figures.notes[0] for variant in found.variants]
+    assert [note.partition(" to a")[0] for note in notes] == [
+        f"{label}: runs once: it writes" for label in ("one", "two")
+    ]
+    assert [(variant.samples, variant.counts) for variant in found.variants] == [(None, None)] * 2
+
+
 def test_errors_propagate_only_from_the_first_call() -> None:
     with pytest.raises(ZeroDivisionError):
         compare(one=lambda: 0, two=lambda: 0 // 0)
