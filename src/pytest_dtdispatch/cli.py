@@ -19,7 +19,6 @@ from pytest_dtdispatch.plugin.settings import EXPORTS
 from pytest_dtdispatch.report.document import Tone
 from pytest_dtdispatch.report.screen import say, show
 
-ONE_PASS = "; each process runs its tests once: --pairs and --confirm set how many processes run"
 STATUS = """exit status:
   0    {}
   2    invalid command line or file
@@ -83,7 +82,11 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
         for word in words[: words.index("--")] if "--" in words else words:
             flag = word.partition("=")[0]
             if flag.startswith("--") and not any(each.startswith(flag) for each in flags):
-                hint = ONE_PASS if flag == "--passes" else nearest(flag, flags)
+                hint = nearest(flag, flags)
+                if flag == "--passes":
+                    hint = (
+                        "; each process runs its tests once: --pairs and --confirm set how many processes run"
+                    )
                 raise DtDispatchError(f"unrecognized arguments: {flag}{hint}")
     return parser.parse_args(words)
 

@@ -22,10 +22,6 @@ from pytest_dtdispatch.rounds import rounds
 from pytest_dtdispatch.rounds.core_waits import CoreWaits
 from pytest_dtdispatch.rounds.plan import Effort, Plan
 from pytest_dtdispatch.rounds.rounds import (
-    A_COUNTER_MOVED,
-    NO_COUNTER_MOVED,
-    NOT_COLD,
-    NOT_PROPAGATED,
     PROPAGATED_AGAIN,
     Propagation,
 )
@@ -177,7 +173,7 @@ def test_refusals_of_discarded_pass_are_dropped(bench: Bench, passes: Sequence[i
 Way = tuple[Callable[[Any, int], object], Propagation, dict[State, list[int]], dict[str, int]]
 NOTHING: list[int] = []
 NONE, NEVER_CACHED, CACHED = Propagation.NONE, Propagation.NEVER_CACHED, Propagation.CACHED
-ONCE = {NOT_PROPAGATED: 2, NO_COUNTER_MOVED: 4}
+ONCE = {"propagation did not run": 2, "no cache counter moved": 4}
 
 
 def query_empty_cache(caches: Any) -> None:
@@ -205,7 +201,7 @@ WAYS: dict[str, Way] = {
     "no cache is queried": (lambda caches, n: None, NONE, {State.CALL: [14, 15, 26, 27]}, {}),
     "a cache is queried once": (
         lambda caches, number: number == 14 and caches.python.ask(),
-        *(NONE, {State.CALL: [15, 26, 27]}, {A_COUNTER_MOVED: 1}),
+        *(NONE, {State.CALL: [15, 26, 27]}, {"a cache counter moved": 1}),
     ),
     "it always propagates": (
         lambda caches, number: query_empty_cache(caches),
@@ -396,7 +392,7 @@ def test_cold_call_with_nonempty_cache_is_refused(bench: Bench) -> None:
     bench.caches.cold_size = 1
     bench.caches.cold_clear_works = False
     figures = bench.take(Plan(rounds=2, repeat=1, cold=True))
-    assert (calls_of(figures, State.COLD), refused(figures, State.COLD)) == ([], {NOT_COLD: 2})
+    assert (calls_of(figures, State.COLD), refused(figures, State.COLD)) == ([], {"a cache was not empty": 2})
     assert calls_of(figures, State.MISS) == [5, 18]
 
 

@@ -23,12 +23,6 @@ from pytest_dtdispatch.core.text import INDEX, first_of, grouped, plural
 from pytest_dtdispatch.steps.events import Miss, Remedy, Wrapping
 from pytest_dtdispatch.steps.model import StepCounts
 
-LOCAL_RATIO = 5  # minimum ratio of dispatch to local ops: it is 6 to 10 for a small shard
-# Conversions of input, weight and result of a module on local tensors, in forward and backward. Each costs as
-# much as one to three ops. With two ops, the predicted saving was 0.6 and 1.5 times the actual saving of two
-# models.
-CONVERTING_OPS = 6 * 2
-
 
 def slow_optimizer(observed: Observed) -> Iterator[Finding]:
     """Advise if an optimizer of torch runs ops on DTensors that one op over lists can replace."""
@@ -128,12 +122,16 @@ def elementwise_modules(observed: Observed) -> Iterator[Finding]:
         dispatched = [cell for cell in cells if cell.part == Part.DISPATCH]
         dispatched.sort(key=attrgetter("ns"), reverse=True)
         calls = round(sum(cell.calls for cell in dispatched))
-        left = calls - CONVERTING_OPS * len({cell.place.module for cell in cells if cell.place})
+        # A module on local tensors converts its input, weight and result, in forward and backward. Each costs
+        # as much as one to three ops: with two, the predicted saving was 0.6 and 1.5 times the actual saving
+        # of two models.
+        left = calls - 6 * 2 * len({cell.place.module for cell in cells if cell.place})
         is_local = module not in mixing and not any(map(_needs_others, cells))
         is_large = ns[Part.DISPATCH] * max(left, 0) >= MIN_SHARE * calls * sum(
             cell.ns for cell in observed.cells
         )
-        if left > 0 and many_ns > LOCAL_RATIO * local_ns and is_local and is_large and observed.ops:
+        is_slow = many_ns > 5 * local_ns  # it is 6 to 10 times for a small shard
+        if left > 0 and is_slow and is_local and is_large and observed.ops:
             seen = f"dispatch and autograd cost {many_ns / max(local_ns, 1):,.0f} times the local ops"
             change = "run the module on local tensors, by local_map"
             saved_ns = ns[Part.DISPATCH] * left / calls  # plain tensors have autograd nodes too

@@ -21,8 +21,7 @@ from pytest_dtdispatch.core.events import FsdpGroup
 from pytest_dtdispatch.core.text import INDEX, first_of, grouped, plural
 from pytest_dtdispatch.steps.events import Collective
 
-MIN_GROUPS = 3  # minimum number of small groups
-SMALL_GROUP_BYTES, MERGED_BYTES = 2**17, 2**20  # a merged group is as large as DDP's first bucket
+SMALL_GROUP_BYTES = 2**17
 
 
 def _of_groups(observed: Observed, is_gather: bool) -> list[Collective]:
@@ -200,9 +199,10 @@ def small_groups(observed: Observed) -> Iterator[Finding]:
     runs = [[*run] for _, run in groupby(sizes, layout)]
     small = [run for run in runs if len(run) > 1 and sizes[run[0]] <= SMALL_GROUP_BYTES]
     every = {group for run in small for group in run}
-    if len(every) < MIN_GROUPS:
+    if len(every) < 3:
         return
-    left = sum(math.ceil(sum(sizes[group] for group in run) / MERGED_BYTES) for run in small)
+    merged_bytes = 2**20  # as DDP's first bucket
+    left = sum(math.ceil(sum(sizes[group] for group in run) / merged_bytes) for run in small)
     share = 1 - left / len(every)
     ran = [one for one in of_fsdp if one.fsdp_group in every]
     groups = f"{len(every)} FSDP groups of {max(sizes[group] for group in every):,} bytes or less"

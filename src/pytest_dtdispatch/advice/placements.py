@@ -24,7 +24,6 @@ from pytest_dtdispatch.core.events import Phase
 from pytest_dtdispatch.core.text import grouped, plural
 from pytest_dtdispatch.steps.events import Redistribution, StepEvent, placement_change
 
-BUCKET_BYTES = 25 * 2**20  # as in DDP: larger buckets are hardly faster
 LOSS_OPS = ("_log_softmax", "nll_loss")  # names of the ops of a cross entropy begin so
 # With 2 KiB of logits loss_parallel took 7.5 times as long, with 32 MiB 0.56 times. Sizes between: untried.
 MIN_LOGITS_BYTES = 2**22
@@ -147,7 +146,8 @@ def gathered_one_by_one(observed: Observed) -> Iterator[Finding]:
     keyed = (((line_of(one.place), one.mesh, one.is_even), one) for one in in_program)
     for group in grouped(keyed).values():
         alike = grouped(((one.tensor.partition("[")[0], one.source), one) for one in group).values()
-        count = len(group) - sum(math.ceil(bytes_of(each) / BUCKET_BYTES) for each in alike)
+        bucket_bytes = 25 * 2**20  # as in DDP: larger buckets are hardly faster
+        count = len(group) - sum(math.ceil(bytes_of(each) / bucket_bytes) for each in alike)
         if count >= MIN_SUMS - 1 and observed.is_proved:
             pad = "" if group[0].is_even else "pad their local shards to one size, which are uneven, and "
             seen, ns = f"{len(group)} tensors gathered one by one", observed.ns_of(group) * count / len(group)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 OLDEST = len(gc.get_threshold()) - 1  # number of the oldest generation
-MIN_PAUSES = 3  # minimum for a share of the time: fewer may be chance
 
 
 class Pause(NamedTuple):
@@ -61,7 +60,8 @@ class CollectorPauses:
     @property
     def share(self) -> float | None:
         """Pauses as a share of wall time; None with fewer than three pauses, or if the wall time is 0."""
-        return self.paused_ns / self.wall_ns if self.pauses >= MIN_PAUSES and self.wall_ns else None
+        is_chance = self.pauses < 3
+        return None if is_chance or not self.wall_ns else self.paused_ns / self.wall_ns
 
 
 class PauseMeter:

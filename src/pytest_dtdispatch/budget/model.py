@@ -18,8 +18,6 @@ from pytest_dtdispatch.core.text import fold_layers, grouped
 from pytest_dtdispatch.lines.traced_line import TracedLine
 from pytest_dtdispatch.steps.model import StepCounts
 
-MAX_NOISE = 0.15  # share of the step
-
 
 @dataclass(frozen=True)
 class CostShare:
@@ -105,7 +103,7 @@ class Budget(NoRows):
     @property
     def is_noisy(self) -> bool:
         """Whether steps are too noisy for the parts to be reliable."""
-        return self.noise > MAX_NOISE
+        return self.noise > 0.15  # of the step
 
     @property
     def is_unexplained(self) -> bool:

@@ -40,7 +40,6 @@ from pytest_dtdispatch.torchapi.tensors import group_backend, wait_for
 
 # With 15 rounds the interval excludes one at each end: a single disturbed round decides nothing.
 MIN_ROUNDS = 15
-BLOCK_NS = 3_000_000  # short, so that a slow machine slows down both of two blocks
 LONG_NS = 10_000_000  # a call that is this long is a block
 REHEARSAL_CALLS = 3
 
@@ -52,7 +51,8 @@ def calls_of_block(call_ns: int) -> int:
         >>> calls_of_block(12_000), calls_of_block(1_300_000), calls_of_block(60_000_000)
         (100, 3, 1)
     """
-    return 1 if call_ns >= LONG_NS else min(max(BLOCK_NS // max(call_ns, 1), 3), 100)
+    block_ns = 3_000_000  # short, so that a slow machine slows down both of two blocks
+    return 1 if call_ns >= LONG_NS else min(max(block_ns // max(call_ns, 1), 3), 100)
 
 
 def warmup_of_block(calls: int) -> int:

@@ -18,12 +18,6 @@ from pytest_dtdispatch.core.text import MAX_SHOWN, escape_controls, plural
 from pytest_dtdispatch.errors import UnsupportedTorchError
 
 RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
-# Prefixes of environment variables that change the speed of torch or of Python.
-VARIABLES = (
-    *("OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "PYTORCH_"),
-    *("CUDA_", "CUBLAS_", "CUDNN_", "NCCL_", "GLOO_", "MALLOC_", "LD_PRELOAD"),
-    *("PYTHONMALLOC", "PYTHONDEVMODE", "PYTHONTRACEMALLOC", "PYTHONOPTIMIZE", "PYTHON_GIL", "PYTHON_JIT"),
-)
 
 
 @dataclass(frozen=True)
@@ -109,8 +103,23 @@ def speed_variables(environ: Mapping[str, str]) -> dict[str, str]:
         >>> speed_variables({"OMP_NUM_THREADS": "2", "TORCH_HOME": "/home/me", "HF_TOKEN": "abc"})
         {'OMP_NUM_THREADS': '2', 'TORCH_HOME': 'set'}
     """
+    prefixes = (
+        *(
+            "OMP_",
+            "MKL_",
+            "KMP_",
+            "GOMP_",
+            "OPENBLAS_",
+            "TORCH_",
+            "TORCHINDUCTOR_",
+            "TORCHDYNAMO_",
+            "PYTORCH_",
+        ),
+        *("CUDA_", "CUBLAS_", "CUDNN_", "NCCL_", "GLOO_", "MALLOC_", "LD_PRELOAD"),
+        *("PYTHONMALLOC", "PYTHONDEVMODE", "PYTHONTRACEMALLOC", "PYTHONOPTIMIZE", "PYTHON_GIL", "PYTHON_JIT"),
+    )
     found = {}
-    for name in sorted(name for name in environ if name.startswith(VARIABLES)):
+    for name in sorted(name for name in environ if name.startswith(prefixes)):
         is_secret = re.search("TOKEN|SECRET|KEY|PASS|CREDENTIAL|AUTH", name)
         # No path, and no long token.
         is_plain = re.fullmatch(r"(?=.{1,40}$)\w{1,20}([.,:;=+-]+\w{0,20})*", environ[name], re.ASCII)

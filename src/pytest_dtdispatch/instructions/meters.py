@@ -90,9 +90,6 @@ def _code(blocks: Iterable[int]) -> bytes:
 
 
 LOG = "valgrind.log"
-# CPython's method lookup in the classes of a type, excluded from all counts: its cost depends on addresses.
-# Do not add a function that this one calls: it would switch the collection on again.
-LOOKUP = "_PyType_LookupRef" if hasattr(ctypes.pythonapi, "_PyType_LookupRef") else "_PyType_Lookup"
 EVENTS = re.compile(rb"events-\d+: *(\d+)")  # one per thread; the literal prefix makes the search fast
 
 
@@ -146,12 +143,15 @@ class Callgrind:
 
 def command(valgrind: str, folder: Path) -> list[str]:
     """Return the prefix of a command line that runs it under callgrind, with counting switched off."""
+    # CPython's method lookup in the classes of a type is excluded from all counts: its cost depends on
+    # addresses. Do not add a function that it calls: that would switch the collection on again.
+    lookup = "_PyType_LookupRef" if hasattr(ctypes.pythonapi, "_PyType_LookupRef") else "_PyType_Lookup"
     return [
         valgrind,
         "--tool=callgrind",
         "--instr-atstart=no",  # 11 s for `import torch`, instead of 40 s
         "--collect-atstart=no",
-        f"--toggle-collect={LOOKUP}",
+        f"--toggle-collect={lookup}",
         f"--callgrind-out-file={folder / 'callgrind.out'}",
         f"--log-file={folder / LOG}",
     ]

@@ -19,10 +19,9 @@ from pytest_dtdispatch.lines.traced_line import TracedLine
 from pytest_dtdispatch.torchapi.compiler import uncompiled
 from pytest_dtdispatch.torchapi.optimizers import describe_optimizer
 
-QUICK_NS, QUICK_LINES = 5_000, 20  # after this many lines of at most this time each, a loop is one line
-# Tracing plain Python takes 10 to 80 times as long as its lines. Tracing ends when it has taken MAX_TRACING
-# times the remaining time, but not before it has taken as long as starting the profiler.
-MAX_TRACING, MIN_TRACING_NS, CHECK_NS = 3, 20_000_000, 1_000_000
+# Tracing plain Python takes 10 to 80 times as long as its lines. It ends when it has taken this multiple of
+# the remaining time, but not before it has taken as long as starting the profiler (20 ms).
+MAX_TRACING = 3
 MANY_LINES = 200
 LIBRARY_OWNERS = frozenset(LIBRARIES.values())
 
@@ -65,7 +64,7 @@ class LineTracer(ForwardLines):
         self._enter, self._trace = uncompiled(self._on_entry), uncompiled(self._on_event)
         self._event_ns = self._unclocked_ns()
         self._max_tracing = max_tracing
-        self._check_at_ns = MIN_TRACING_NS if max_tracing < math.inf else math.inf
+        self._check_at_ns = 20_000_000 if max_tracing < math.inf else math.inf
         self._quick_lines, self._tracing_ns, self._began_ns = 0, 0, time.perf_counter_ns()
         self._stack = [*self._frames.outwards(innermost)][::-1]
         self._is_after_backward = False
@@ -137,9 +136,9 @@ class LineTracer(ForwardLines):
     def _on_event(self, frame: FrameType, event: str, arg: Any) -> Any:
         began = time.perf_counter_ns()
         if event == "line":
-            self._quick_lines = self._quick_lines + 1 if began - self._last_line_ns < QUICK_NS else 0
+            self._quick_lines = self._quick_lines + 1 if began - self._last_line_ns < 5_000 else 0
             self._last_line_ns = began
-            if self._quick_lines > QUICK_LINES:
+            if self._quick_lines > 20:  # after 20 lines of at most 5 us each, a loop is one line
                 return self._spend(began)
         if event == "return":
             while self._stack and self._stack.pop()[1] is not frame:
@@ -178,7 +177,7 @@ class LineTracer(ForwardLines):
 
     def _check(self, begin_ns: int) -> Any:
         now = time.perf_counter_ns()
-        self._check_at_ns = self._tracing_ns + CHECK_NS
+        self._check_at_ns = self._tracing_ns + 1_000_000
         if self._tracing_ns <= self._max_tracing * (now - self._began_ns - self._tracing_ns):
             return self._trace
         sys.settrace(None)

@@ -34,12 +34,6 @@ from pytest_dtdispatch.report.document import (
 from pytest_dtdispatch.report.notes import mark, notes_of, proved, title_of
 
 SCATTER = "+-%"
-SCALES = {
-    State.COLD: MILLISECONDS,
-    State.MISS: MILLISECONDS,
-    State.HIT: MICROSECONDS,
-    State.LOCAL: MICROSECONDS,
-}
 MEANINGS = {
     "miss": "first call with empty caches",
     "hit": "a later call",
@@ -75,7 +69,8 @@ def scatter_text(samples: Samples | None) -> str:
 def _figure_cells(row: Measurement, view: View) -> dict[Column, str]:
     """Return the cells of a row's figures. Their columns depend only on the view."""
     cells: dict[Column, str] = {}
-    for state, scale in SCALES.items():
+    for state in (State.COLD, State.MISS, State.HIT, State.LOCAL):
+        scale = MILLISECONDS if state in (State.COLD, State.MISS) else MICROSECONDS
         samples = row.steady if state is State.HIT else row.of(state)  # unpropagated calls are among hits
         cells |= _state_cells(state, samples, COUNT if view.counted else scale, view)
     paid, local = row.steady or row.of(State.MISS), row.of(State.LOCAL)  # without hits, each call misses

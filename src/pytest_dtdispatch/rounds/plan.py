@@ -12,8 +12,6 @@ from pytest_dtdispatch.core.trail import Trail
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, Sampler
 
 WARMUP_HITS = 10  # the second call after a miss costs 3 to 6 times a steady hit
-# A hit of 8 us is 3 % slower until the code that reads the counters is warm too, after about 200 calls.
-QUICK_WARMUP = 200
 
 
 class Effort(NamedTuple):

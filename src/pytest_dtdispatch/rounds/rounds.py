@@ -43,12 +43,7 @@ from pytest_dtdispatch.rounds.timing import (
 if TYPE_CHECKING:
     from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-NOT_PROPAGATED = "propagation did not run"
 PROPAGATED_AGAIN = "propagation ran again"
-NO_COUNTER_MOVED = "no cache counter moved"
-A_COUNTER_MOVED = "a cache counter moved"
-NOT_COLD = "a cache was not empty"
-UNREAD = Meter(int, int)  # for warm-up calls, as reading callgrind takes as long as 10 to 50 calls
 
 
 class Propagation(Enum):
@@ -277,7 +272,8 @@ class Rounds:
         warmup_meter = None
         if pace is not None:
             warmup_misses, blocks, warmup, hits = agreed(plan.agreement, "the pace", *pace)
-            warmup_meter = UNREAD
+            # It reads nothing: reading callgrind takes as long as 10 to 50 calls.
+            warmup_meter = Meter(int, int)
         unit, series = plan.sampler.unit, list[Series]()
         if rehearsal.propagation is not Propagation.NONE:
             for state in (State.COLD, State.MISS) if plan.cold else (State.MISS,):
@@ -345,8 +341,8 @@ class Rounds:
             proved = proved_calls(timed.calls)
         series.record_block(timed.off_core_ns, timed.wall_ns)
         for call, was_clear in [*zip(proved, were_clear, strict=True)][series.warmup :]:
-            reason = None if call.misses else NOT_PROPAGATED
-            reason = reason if was_clear else NOT_COLD
+            reason = None if call.misses else "propagation did not run"
+            reason = reason if was_clear else "a cache was not empty"
             series.record(call.sample, reason, call.cpu_ns)
 
     def _steady_calls(self, series: Series) -> Requests[None]:
@@ -366,11 +362,11 @@ class Rounds:
         for call in calls:
             reason = None
             if series.state is State.CALL and (call.hits or call.misses):
-                reason = A_COUNTER_MOVED
+                reason = "a cache counter moved"
             elif series.state is State.HIT and (others_missed or call.misses):
                 reason = PROPAGATED_AGAIN
             elif series.state is State.HIT and not call.hits:
-                reason = NO_COUNTER_MOVED
+                reason = "no cache counter moved"
             series.record(call.sample, reason, call.cpu_ns)
 
     def _read_all(self) -> Sequence[Any]:

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from types import FrameType, SimpleNamespace
 from typing import Any
 
-SIGNALS = tuple(signal.valid_signals())
-
 
 class Signals:
     """Context manager that defers signals to the program's handlers.
@@ -39,7 +37,7 @@ class Signals:
         owner = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
         are_deferred = isinstance(owner, Signals) and not owner.is_open
         if threading.current_thread() is threading.main_thread() and not are_deferred:
-            self._change(SIGNALS, self._replace)
+            self._change(signal.valid_signals(), self._replace)
         return self
 
     def __exit__(self, *exception: Any) -> None:

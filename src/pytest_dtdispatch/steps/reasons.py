@@ -15,8 +15,7 @@ from pytest_dtdispatch.torchapi.ops import op_name
 from pytest_dtdispatch.torchapi.signatures import dtype_text, placements_text, shape_text
 from pytest_dtdispatch.torchapi.tensors import stride_of, tensor_traits
 
-# Maximum of stored calls, for endless loops: of an op in a thread, and at one position in the step.
-MAX_CALLS, MAX_AT_POSITION = 4096, 32
+MAX_AT_POSITION = 32  # stored calls at one position in the step, for endless loops
 
 
 class CallPosition(NamedTuple):
@@ -130,7 +129,7 @@ class Seen:
     def note(self, called: Called) -> None:
         """Record a call."""
         call, at = tuple(called.traits.items()), called.at
-        _put_last(self._clears[at.thread, called.op], call, at.clears, MAX_CALLS)
+        _put_last(self._clears[at.thread, called.op], call, at.clears, 4096)  # of an op in a thread
         _put_last(self._at_position[at.thread, called.op, at.call], call, None, MAX_AT_POSITION)
 
     def why(self, called: Called) -> Reason:

@@ -42,7 +42,7 @@ from pytest_dtdispatch.torchapi.optimizers import count_sharded_matrices, descri
 from pytest_dtdispatch.torchapi.origins import Origins, may_be_owned, observe_marked
 from pytest_dtdispatch.torchapi.plans import free_dims, merges_dimensions
 from pytest_dtdispatch.torchapi.profiling import ProfilerRange
-from pytest_dtdispatch.torchapi.reads import READS_OF_SHARES, is_compared, is_host_read, waits_for_device
+from pytest_dtdispatch.torchapi.reads import is_compared, is_host_read, waits_for_device
 from pytest_dtdispatch.torchapi.signatures import dtype_text, placement_text, spec_text
 from pytest_dtdispatch.torchapi.tensors import (
     TensorNumbers,
@@ -531,7 +531,9 @@ class TransferRecorder:
             return result
         placements = tensor.placements if is_dtensor(tensor) else ()
         texts = tuple(map(placement_text, placements))
-        is_share = any(each.is_partial() for each in placements) and name in READS_OF_SHARES
+        # These read the local tensor of a DTensor; torch redistributes a partial one for all other reads.
+        reads_local = name in ("item", "tolist", "numpy", "cpu", "print")
+        is_share = reads_local and any(each.is_partial() for each in placements)
         is_share |= origins.is_share(tensor)
         read = Read(name, self._text(tensor), texts, is_share, place=self._lines.here(), **proof)
         if proof:

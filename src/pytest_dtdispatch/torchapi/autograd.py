@@ -45,7 +45,6 @@ ELEMENTWISE = {
         "Transpose", "Unsqueeze", "UnsafeView", "View",
     )
 } | {"_ToTorchTensorBackward"}  # fmt: skip
-MAX_NODES = 64  # between the root of a backward and a loss
 
 
 def origins_of_logits(outputs: Iterable[Any]) -> Iterator[Any]:
@@ -53,7 +52,7 @@ def origins_of_logits(outputs: Iterable[Any]) -> Iterator[Any]:
     nodes = [getattr(each, "grad_fn", None) or getattr(each, "node", None) for each in outputs]
     consumers: defaultdict[Any, set[bool]] = defaultdict(set)  # whether each is the loss, by log-softmax
     for node in nodes:  # grows
-        if node is None or len(nodes) > MAX_NODES:
+        if node is None or len(nodes) > 64:  # the loss is near the root
             continue
         inputs = [each for each, _ in node.next_functions if each is not None]
         for each in inputs:

@@ -55,8 +55,6 @@ CPU_READERS = (
     *("_fused_sgd_", "_fused_adam_", "_fused_adamw_", "_fused_adagrad_"),
     *("_fused_sgd_.tensor_lr", "_fused_adam_.tensor_lr", "_fused_adamw_.tensor_lr"),
 )
-# Composite ops that do; a GPU reads values for `one_hot` too if the number of classes is not given.
-COMPOSITE_READERS = ("one_hot", "quantile", "quantile.scalar", "nanquantile", "nanquantile.scalar")
 # Methods and functions that call no op on a CPU tensor.
 METHODS = {
     **{Point(("torch",), "Tensor", (name,), is_required=True): name for name in ("tolist", "numpy", "cpu")},
@@ -65,8 +63,6 @@ METHODS = {
     **{Point((SIMULATION,), "LocalTensor", (name,)): name for name in ("tolist", "numpy")},
     Point((SIMULATION,), "LocalTensor", ("__repr__",)): "print",
 }
-# Reads of the local tensor of a DTensor; torch redistributes a partial one for all other ops.
-READS_OF_SHARES = ("item", "tolist", "numpy", "cpu", "print")
 # Functions by which a program reads a number.
 READERS = {
     *("item", "tolist", "cpu", "numpy", "to", "float", "int", "bool", "complex"),
@@ -95,7 +91,9 @@ def observe_reads(observer: Any) -> Iterator[None]:
     wraps = {point: partial(_reading, observer, name) for point, name in METHODS.items()}
     listeners = {op: partial(_on_op, observer, OPS[name]) for op, name in _ops_of((*OPS,)).items()}
     listeners |= dict.fromkeys(_ops_of(CPU_READERS), observer.on_cpu_reader)
-    composite = {op: partial(_on_composite, observer, op) for op in _ops_of(COMPOSITE_READERS)}
+    # A GPU reads values for `one_hot` too if the number of classes is not given.
+    composite_readers = ("one_hot", "quantile", "quantile.scalar", "nanquantile", "nanquantile.scalar")
+    composite = {op: partial(_on_composite, observer, op) for op in _ops_of(composite_readers)}
     with (
         kernels_routed("aten", listeners),
         kernels_routed("aten", composite, "AutogradCPU"),

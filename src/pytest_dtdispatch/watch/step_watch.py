@@ -44,9 +44,6 @@ from pytest_dtdispatch.watch.text import (
     transfers_text,
 )
 
-FIRST_CHECK = 8  # steps after the loop became steady; each later check is twice as far away
-TRANSFERS_EVERY = 4  # ratio of the numbers of consecutive steps that record transfers
-
 
 class Growth:
     """Detector of growing numbers of live objects in a steady loop.
@@ -63,7 +60,7 @@ class Growth:
     """
 
     def __init__(self, since: int, live: Callable[[], Counter[str]]) -> None:
-        self.next_check = since + FIRST_CHECK
+        self.next_check = since + 8  # each later check is twice as far away
         self._since = since
         self._live = live
         self._base = self._last = live()
@@ -125,11 +122,6 @@ class BudgetRequest(NamedTuple):
         step_ns = (now_ns - self.at_ns) / (completed - self.after) if completed > self.after else math.inf
         needed = self.first - 1 + steps_needed(self.steps, step_ns)
         return f"the loop ended after {plural(completed, 'step')}, and one takes about {needed:,}"
-
-
-MAX_WARMUP = 10  # steps
-RECORDED_STEPS = 3  # steps that record every op
-CHECK_EVERY = 8  # number of steady steps between counts of live objects
 
 
 class StepWatch:
@@ -207,7 +199,7 @@ class StepWatch:
             self.steps.steady.add_calls(calls, took_ns)
             if pauses:
                 self._note_pauses(took_ns, pauses)
-            if len(self.steps) % CHECK_EVERY == 0:
+            if len(self.steps) % 8 == 0:
                 self._plan_next(len(self.steps))
         self._collector.pauses.clear()  # those outside of steps too
         self._began_ns = time.perf_counter_ns()
@@ -220,9 +212,9 @@ class StepWatch:
         step = LoopStep(len(self.steps) + 1, self._counter.lap(), took_ns, has_transfers, pauses)
         self.steps.record(step)
         counts = step.counts
-        if not self.is_warm and counts.misses and step.number <= MAX_WARMUP:
+        if not self.is_warm and counts.misses and step.number <= 10:
             self.steps.warmup.add(step)
-            if step.number >= RECORDED_STEPS:
+            if step.number >= 3:  # the first three record every op
                 self._counter.end_notes()
             self._write(f"step {step.number}: warm-up: {counts.misses:,} of {counts.calls:,} calls missed")
         else:
@@ -337,7 +329,7 @@ class StepWatch:
         if counter.records_transfers and len(self.steps.recorded) == 2:  # two show what recurs
             counter.skip_transfers()
         elif growth and number >= self._next_transfers and self._request is None:
-            self._next_transfers = TRANSFERS_EVERY * number
+            self._next_transfers = 4 * number
             counter.record_transfers()
         if growth and self._request is None:  # a budget references specs
             grown = growth.check(number)
