@@ -66,7 +66,15 @@ def _run(words: list[str]) -> int:
         return run_ab(options, arguments)
     if arguments:
         raise DtDispatchError(f"{options.command} takes no arguments of pytest: {shlex.join(arguments)}")
-    return _report(options) if options.command == "report" else _update_expected(options)
+    if options.command == "report":
+        return _report(options)
+    from pytest_dtdispatch.gates.expected import update_expected
+    from pytest_dtdispatch.plugin.kinds import metric_names
+
+    metrics = metric_names()
+    update = update_expected(options.file, options.results, options.reason, options.new_margin, metrics)
+    say(f"{options.file}: {update}", Tone.GOOD)
+    return 0
 
 
 def _read(words: Sequence[str]) -> argparse.Namespace:
@@ -105,16 +113,6 @@ def _watch(words: list[str]) -> int:
     return watch(name, words[cut:], options.budget_steps or options.budget * DEFAULT_STEPS)
 
 
-def _update_expected(options: argparse.Namespace) -> int:
-    from pytest_dtdispatch.gates.expected import update_expected
-    from pytest_dtdispatch.plugin.kinds import metric_names
-
-    names = metric_names()
-    update = update_expected(options.file, options.results, options.reason, options.new_margin, names)
-    say(f"{options.file}: {update}", Tone.GOOD)
-    return 0
-
-
 def _report(options: argparse.Namespace) -> int:
     import pytest_dtdispatch.plugin.kinds  # noqa: F401  results are read as their types
     from pytest_dtdispatch.budget.table import pairs_document
@@ -151,10 +149,37 @@ def _parsers() -> tuple[Parser, dict[tuple[str, ...], Parser]]:
     parser = Parser("dtdispatch", description=about, epilog=example)
     number = f"dtdispatch {version('pytest-dtdispatch')}"
     parser.add_argument("--version", action="version", version=number, help="print the version")
-    commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
+    commands: Any = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
     add_ab_parser(commands)
-    update = _add_expected(commands)
-    _add_report(commands)
+    about = "Update a file of expected results with the results of a run."
+    example = """example:
+  pytest --dtdispatch --dtdispatch-expected expected.csv --dtdispatch-export csv:results.csv
+  dtdispatch expected update expected.csv --results results.csv --reason "one more norm"
+
+"""
+    texts = {"description": about, "epilog": example + STATUS.format("success")}
+    expected = commands.add_parser("expected", help="maintain a file of expected results", **texts)
+    actions = expected.add_subparsers(dest="action", title="actions", metavar="ACTION", required=True)
+    update: Parser = actions.add_parser("update", help="update a file with the results of a run", **texts)
+    file = argument_type(read_file)
+    update.add_argument("file", type=file, metavar="FILE", help="file of expected results to update")
+    text = "results exported by pytest with --dtdispatch-export csv:FILE"
+    update.add_argument("--results", type=file, required=True, metavar="RESULTS.csv", help=text)
+    text = "reason of the change, stored in the changed rows"
+    update.add_argument("--reason", required=True, metavar="TEXT", help=text)
+    text = "also add results that FILE lacks, with this margin: 0.1 is 10 %%; counts get 0"
+    update.add_argument("--new-margin", metavar="FRACTION", help=text)
+    about = "Print the numbers of saved runs side by side, or export one run."
+    example = "example:\n  dtdispatch report run.json --export html:run.html\n\n" + STATUS.format("success")
+    text = "print the numbers of saved runs, or export one"
+    report = commands.add_parser("report", help=text, description=about, epilog=example)
+    text = "run saved by --benchmark-json, --benchmark-save or --benchmark-autosave"
+    report.add_argument("saved", type=argument_type(read_file), nargs="+", metavar="SAVED.json", help=text)
+    text = f"write the run to FILE; may be repeated. Formats: {', '.join(EXPORTS)}"
+    read = argument_type(partial(read_exports, formats=EXPORTS))
+    report.add_argument(
+        "--export", dest="exports", type=read, action="extend", default=[], metavar="FORMAT:FILE", help=text
+    )
     _add_watch(commands)
     leaves: dict[tuple[str, ...], Parser] = {("expected", "update"): update}
     leaves |= {(name,): commands.choices[name] for name in ("ab", "report", "watch")}
@@ -186,39 +211,3 @@ exit status:
     watch.add_argument(
         "arguments", nargs="*", metavar="ARGUMENT", help="argument of the script or the module"
     )
-
-
-def _add_report(commands: Any) -> None:
-    about = "Print the numbers of saved runs side by side, or export one run."
-    example = "example:\n  dtdispatch report run.json --export html:run.html\n\n" + STATUS.format("success")
-    text = "print the numbers of saved runs, or export one"
-    report = commands.add_parser("report", help=text, description=about, epilog=example)
-    text = "run saved by --benchmark-json, --benchmark-save or --benchmark-autosave"
-    report.add_argument("saved", type=argument_type(read_file), nargs="+", metavar="SAVED.json", help=text)
-    text = f"write the run to FILE; may be repeated. Formats: {', '.join(EXPORTS)}"
-    read = argument_type(partial(read_exports, formats=EXPORTS))
-    report.add_argument(
-        "--export", dest="exports", type=read, action="extend", default=[], metavar="FORMAT:FILE", help=text
-    )
-
-
-def _add_expected(commands: Any) -> Parser:
-    about = "Update a file of expected results with the results of a run."
-    example = """example:
-  pytest --dtdispatch --dtdispatch-expected expected.csv --dtdispatch-export csv:results.csv
-  dtdispatch expected update expected.csv --results results.csv --reason "one more norm"
-
-"""
-    texts = {"description": about, "epilog": example + STATUS.format("success")}
-    expected = commands.add_parser("expected", help="maintain a file of expected results", **texts)
-    actions = expected.add_subparsers(dest="action", title="actions", metavar="ACTION", required=True)
-    update: Parser = actions.add_parser("update", help="update a file with the results of a run", **texts)
-    file = argument_type(read_file)
-    update.add_argument("file", type=file, metavar="FILE", help="file of expected results to update")
-    text = "results exported by pytest with --dtdispatch-export csv:FILE"
-    update.add_argument("--results", type=file, required=True, metavar="RESULTS.csv", help=text)
-    text = "reason of the change, stored in the changed rows"
-    update.add_argument("--reason", required=True, metavar="TEXT", help=text)
-    text = "also add results that FILE lacks, with this margin: 0.1 is 10 %%; counts get 0"
-    update.add_argument("--new-margin", metavar="FRACTION", help=text)
-    return update

@@ -107,7 +107,14 @@ def checked_target(path: Path, begins: str = "") -> None:
         if path.suffix == ".py":
             raise DtDispatchError(f"{path} is a name of Python code: name another file")
         if status is None or stat.S_ISREG(status.st_mode):
-            _check_folder(path)
+            folder = Path(os.path.realpath(path)).parent
+            if not folder.is_dir():
+                raise DtDispatchError(f"{path}: there is no folder {folder}")
+            try:
+                tempfile.TemporaryFile(dir=folder).close()
+            except OSError as error:
+                why = f"its folder cannot be written to: {error.strerror}"
+                raise DtDispatchError(f"{path}: {why}") from None
         if status is None:
             return
         if not (status.st_mode & 0o222 and os.access(path, os.W_OK)):
@@ -150,17 +157,6 @@ def _status(path: Path) -> os.stat_result | None:
             if os.path.samestat(status, os.fstat(printed)):  # later output would be lost
                 raise DtDispatchError(f"{path} is the file that this command prints to: name another file")
     return status
-
-
-def _check_folder(path: Path) -> None:
-    """Check that the folder exists and that files can be created in it."""
-    folder = Path(os.path.realpath(path)).parent
-    if not folder.is_dir():
-        raise DtDispatchError(f"{path}: there is no folder {folder}")
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise DtDispatchError(f"{path}: its folder cannot be written to: {error.strerror}") from None
 
 
 def _replace(path: Path, status: os.stat_result | None, data: bytes) -> None:

@@ -56,10 +56,21 @@ class ProcessGroupOwner:
         world = self._exchange.world
         if spec.device == "cuda" and world.is_many:
             torch.cuda.set_device(world.local_rank % torch.cuda.device_count())
-        if dist.is_initialized():
-            self._check_open_group(spec, backend_is_chosen)
-        else:
+        if not dist.is_initialized():
             self._open(spec.backend, max(world_size or 0, spec.world_size))
+            return dist.group.WORLD
+        size = dist.get_world_size()
+        if spec.world_size > size:
+            advice = "it was open before the test; destroy it first, or use a smaller mesh"
+            if dist.group.WORLD is self._ours:
+                advice = "open the largest mesh of a test first, or name it in the marker"
+            raise MeshError(
+                f"mesh {mesh_text(spec.mesh)} needs {spec.world_size} ranks, "
+                f"and the process group that is open has {size}: {advice}"
+            )
+        backend = group_backend(spec.device)
+        if backend_is_chosen and backend != spec.backend:
+            raise MeshError(f"backend {spec.backend} was requested, and the open process group is {backend}")
         return dist.group.WORLD
 
     def mesh(
@@ -93,7 +104,13 @@ class ProcessGroupOwner:
             return
         self._simulation.close()
         if dist.is_initialized() and dist.group.WORLD is self._ours:
-            all_came = group_backend() not in REAL or self._sync_before_close()
+            all_came = True
+            if group_backend() in REAL:
+                try:
+                    self._exchange.meet(self._key("close"), None, "close its process group")
+                    all_came = not self._exchange.lost
+                except RanksError:  # the next synchronization with that rank raises, and fails the test
+                    all_came = False
             if self._has_rpc:
                 stop_rpc(all_came, self._exchange.timeout_s)
                 self._has_rpc = False
@@ -108,54 +125,29 @@ class ProcessGroupOwner:
     def _store(self, purpose: str) -> Any:
         return self._exchange.group_store(self._key(purpose))
 
-    def _sync_before_close(self) -> bool:
-        """Synchronize before a process group is closed; return whether all ranks arrived."""
-        try:
-            self._exchange.meet(self._key("close"), None, "close its process group")
-        except RanksError:  # the next synchronization with that rank raises, and fails the test
-            return False
-        return not self._exchange.lost
-
     def _open(self, backend: str, world_size: int) -> None:
         ShardingCaches().clear_all()
         self._opened += 1
         if backend in REAL:
-            self._open_real(backend)
+            exchange, world = self._exchange, self._exchange.world
+            exchange.meet(self._key("open"), None, "open a process group")
+            try:
+                init_group(
+                    backend,
+                    store=self._store("group"),
+                    rank=world.rank,
+                    world_size=world.size,
+                    timeout=timedelta(seconds=exchange.timeout_s),
+                )
+            except RuntimeError as error:
+                forget_group_that_failed()
+                raise MeshError(f"no {backend} process group: {first_message(error)}") from None
         else:
             self._simulation.enter_context(debug_level_of_fake_groups())
             init_fake_group(world_size)
         self._ours = dist.group.WORLD
         if backend == "local":
             self._simulation.enter_context(local_mode_type()(world_size))
-
-    def _open_real(self, backend: str) -> None:
-        exchange, world = self._exchange, self._exchange.world
-        exchange.meet(self._key("open"), None, "open a process group")
-        try:
-            init_group(
-                backend,
-                store=self._store("group"),
-                rank=world.rank,
-                world_size=world.size,
-                timeout=timedelta(seconds=exchange.timeout_s),
-            )
-        except RuntimeError as error:
-            forget_group_that_failed()
-            raise MeshError(f"no {backend} process group: {first_message(error)}") from None
-
-    def _check_open_group(self, spec: MeshSpec, backend_is_chosen: bool) -> None:
-        size = dist.get_world_size()
-        if spec.world_size > size:
-            advice = "it was open before the test; destroy it first, or use a smaller mesh"
-            if dist.group.WORLD is self._ours:
-                advice = "open the largest mesh of a test first, or name it in the marker"
-            raise MeshError(
-                f"mesh {mesh_text(spec.mesh)} needs {spec.world_size} ranks, "
-                f"and the process group that is open has {size}: {advice}"
-            )
-        backend = group_backend(spec.device)
-        if backend_is_chosen and backend != spec.backend:
-            raise MeshError(f"backend {spec.backend} was requested, and the open process group is {backend}")
 
 
 @contextmanager

@@ -48,7 +48,12 @@ def choose_mesh(mesh: tuple[int, ...], device: str, backend: str, world: World |
         raise MeshError(f"mesh {mesh_text(mesh)} has {world_size} ranks; at most {MAX_RANKS} are simulated")
     has_all_ranks = world_size == world.size
     is_real = backend in REAL or (backend == "auto" and world.is_many and has_all_ranks)
-    device = _choose_device(device, backend, world, is_real)
+    has_cuda = torch.cuda.is_available()
+    if device == "auto":
+        enough = not is_real or torch.cuda.device_count() >= world.local_size
+        device = "cuda" if has_cuda and enough and backend != "local" else "cpu"
+    if device == "cuda" and not has_cuda:
+        raise MeshError(f"device cuda: torch {torch.__version__} sees no CUDA device; valid here: cpu")
     if backend == "auto":
         real = "nccl" if device == "cuda" else "gloo" if world.is_many else "fake"
         backend = real if has_all_ranks else "fake"
@@ -65,16 +70,6 @@ def choose_mesh(mesh: tuple[int, ...], device: str, backend: str, world: World |
             f"and this run has {world.size}: use the fake backend, or {other}"
         )
     return MeshSpec(mesh, device, backend)
-
-
-def _choose_device(device: str, backend: str, world: World, is_real: bool) -> str:
-    has_cuda = torch.cuda.is_available()
-    if device == "auto":
-        enough = not is_real or torch.cuda.device_count() >= world.local_size
-        device = "cuda" if has_cuda and enough and backend != "local" else "cpu"
-    if device == "cuda" and not has_cuda:
-        raise MeshError(f"device cuda: torch {torch.__version__} sees no CUDA device; valid here: cpu")
-    return device
 
 
 def _check_backend(backend: str, device: str) -> None:

@@ -143,7 +143,12 @@ def _documents(run: Run, view: View, width: int, nothing: str, verbosity: int) -
             shown[MEASURED.name] = comparison_document(reported.compared, view, proofs)
         yield from shown.values()
         if verbosity >= 0:
-            yield _legends(run, shown.values(), view, width)
+            explained = [document for document in shown.values() if document.legend_of()]
+            legends = [document.legend_of() for document in explained]
+            if explained and not view.verbose:
+                legends = [brief_legend(explained, width)]
+            about = [one_line(text, indent=1) for text in (settings.environment().summary, *run.about())]
+            yield Document((*about, *(paragraph(text, indent=1) for text in legends if text)))
         yield notice(*unmatched)
     yield notice(*first_of([f"not measured: {text}" for text in run.unmeasured()], MAX_NAMES))
     yield reported.notices
@@ -161,16 +166,6 @@ def _documents(run: Run, view: View, width: int, nothing: str, verbosity: int) -
         worst = next((document.worst for document in shown.values() if document.worst), "")
     if worst:
         yield Document((paragraph(worst, Tone.STRONG, hanging=1),))
-
-
-def _legends(run: Run, shown: Iterable[Document], view: View, width: int) -> Document:
-    """Render the environment, and explanations of visible columns."""
-    explained = [document for document in shown if document.legend_of()]
-    legends = [document.legend_of() for document in explained]
-    if explained and not view.verbose:
-        legends = [brief_legend(explained, width)]
-    about = [one_line(text, indent=1) for text in (run.settings.environment().summary, *run.about())]
-    return Document((*about, *(paragraph(text, indent=1) for text in legends if text)))
 
 
 def _unmatched_globs(records: Iterable[TestRecord]) -> Iterator[str]:

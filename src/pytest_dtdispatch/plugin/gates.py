@@ -68,24 +68,19 @@ class Gates:
         """
         if not self.settings.judges:
             return run
-        gates = [*self._judge_limits(records)]
-        if self.baseline is not None:
-            run = self._compare(run, self.baseline, selection)
-            gates += run.gates
-        gates += self._judge_expected(run, selection)
-        return replace(run, gates=tuple(gates))
-
-    def _judge_limits(self, records: Mapping[str, TestRecord]) -> Iterator[Judgement]:
-        """Yield the judgement of limits: verdicts in tests, and limits of the run that judged nothing."""
         verdicts: list[RowVerdict] = []
-        for kind in KINDS.values():
+        for kind in KINDS.values():  # limits of the run that judged nothing
             if not any(record.results.get(kind.name) for record in records.values()):
                 for limit in limit_texts(self.settings.limits, kind.limits):
                     of_run = f"--dtdispatch-max {limit}"
                     verdicts.append(judged_nothing(RowId("", of_run), of_run, kind, self.skip_reason))
         verdicts += [verdict for record in records.values() for verdict in record.verdicts]
-        if verdicts:
-            yield Judgement(tuple(verdicts), LIMITS, tuple(over(verdicts)))
+        gates = [Judgement(tuple(verdicts), LIMITS, tuple(over(verdicts)))] if verdicts else []
+        if self.baseline is not None:
+            run = self._compare(run, self.baseline, selection)
+            gates += run.gates
+        gates += self._judge_expected(run, selection)
+        return replace(run, gates=tuple(gates))
 
     # A saved run
 
@@ -118,7 +113,17 @@ class Gates:
         run = replace(
             run, gates=gates, compared=compared, uncompared=refused.verdicts[0].row.label if refused else ""
         )
-        return self._beside_saved(run, base)
+        earlier = {}  # saved results that are rendered next to those of this run
+        for kind in KINDS.values():
+            before, now = base.results.get(kind.name, {}), run.results.get(kind.name, {})
+            of_kind = {test: before[test] for test in now if test in before}
+            if kind.shows_earlier and of_kind:
+                earlier[kind.name] = of_kind
+        if not earlier:
+            return run
+        differ = environment_differences(base.environment, self.settings.environment_texts())
+        about_earlier = base.as_earlier("".join(f"; {each}" for each in differ))
+        return replace(run, earlier=earlier, about_earlier=about_earlier)
 
     def _refusal(self, baseline: Baseline, has_rows: bool) -> Judgement | None:
         """Return why the run cannot be compared with the saved run, as a judgement; None if it can."""
@@ -169,20 +174,6 @@ class Gates:
             excluded=len(excluded),
             remarks=tuple(remarks),
         )
-
-    def _beside_saved(self, run: ReportedRun, base: ReportedRun) -> ReportedRun:
-        """Return the run with the saved results that are rendered next to those of this run."""
-        earlier = {}
-        for kind in KINDS.values():
-            before, now = base.results.get(kind.name, {}), run.results.get(kind.name, {})
-            of_kind = {test: before[test] for test in now if test in before}
-            if kind.shows_earlier and of_kind:
-                earlier[kind.name] = of_kind
-        if not earlier:
-            return run
-        differ = environment_differences(base.environment, self.settings.environment_texts())
-        about_earlier = base.as_earlier("".join(f"; {each}" for each in differ))
-        return replace(run, earlier=earlier, about_earlier=about_earlier)
 
     # Files of expected results
 

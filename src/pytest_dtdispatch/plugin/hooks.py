@@ -67,12 +67,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Check the flags, and load the measuring plugins if requested."""
     config.addinivalue_line("markers", settings.marker_line())
     selects = config.getoption("benchmark_only", False) or config.getoption("benchmark_skip", False)
-    if selects or settings.has_settings(config):
-        _load(config, bool(selects))
-
-
-def _load(config: pytest.Config, selects_benchmarks: bool) -> None:
-    """Register the plugins that measure, judge and write, as requested."""
+    if not (selects or settings.has_settings(config)):
+        return
     from pytest_dtdispatch.errors import DtDispatchError
     from pytest_dtdispatch.plugin import ending, pytest_benchmark, resolve, run, session
 
@@ -83,7 +79,7 @@ def _load(config: pytest.Config, selects_benchmarks: bool) -> None:
     if idle and not values.measure:
         raise pytest.UsageError(f"{idle[0]}: nothing is measured without --dtdispatch or --dtdispatch-all")
     measuring = run.Run(config, values) if values.measure else None
-    if pytest_benchmark.is_loaded(config) and (measuring or selects_benchmarks):
+    if pytest_benchmark.is_loaded(config) and (measuring or selects):
         writing = measuring.log.writing if measuring else None
         bridge = pytest_benchmark.Bridge(config, values, writing)
         register(config, bridge, "dtdispatch-bridge")

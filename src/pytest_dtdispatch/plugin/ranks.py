@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -175,7 +175,18 @@ class Rank:
         exchange, others = self.exchange, range(1, self.world.size)
         try:
             exchange.put(exchange.LEFT, [status, ""])
-            for problem in self._ends_of_others(others, status):
+            problems = []
+            try:
+                exchange.gather(exchange.LEFT, "end its run", among=others, unless=())
+            except RanksError as error:
+                problems.append(str(error))
+            ended = exchange.gather(exchange.LEFT, "end its run", among=others, unless=())
+            problems += [
+                f"rank {rank} ended with exit status {theirs}; the end of its output:\n{printed}"
+                for rank, (theirs, printed) in ended.items()
+                if theirs not in (0, status)
+            ]
+            for problem in problems:
                 print(f"ERROR: {problem}", file=sys.stderr)
                 status = status or int(pytest.ExitCode.TESTS_FAILED)
             if self._folder:
@@ -190,19 +201,6 @@ class Rank:
                 print(f"ERROR: {error}", file=sys.stderr)
             return status or int(pytest.ExitCode.TESTS_FAILED)
         return status
-
-    def _ends_of_others(self, others: Sequence[int], status: int) -> list[str]:
-        problems = []
-        try:
-            self.exchange.gather(self.exchange.LEFT, "end its run", among=others, unless=())
-        except RanksError as error:
-            problems = [str(error)]
-        ended = self.exchange.gather(self.exchange.LEFT, "end its run", among=others, unless=())
-        return problems + [
-            f"rank {rank} ended with exit status {theirs}; the end of its output:\n{printed}"
-            for rank, (theirs, printed) in ended.items()
-            if theirs not in (0, status)
-        ]
 
     def _end_other(self, status: int) -> int:
         """Wait until the first rank has printed and written everything; it reports failures of this rank."""
@@ -287,7 +285,15 @@ class Rank:
         return report
 
     def _end_phase(self, item: pytest.Item, report: pytest.TestReport, duration: float) -> None:
-        part, ours = str(report.when), _outcome(report)
+        part = str(report.when)
+        if hasattr(report, "wasxfail"):
+            label = "xfailed" if report.skipped else "xpassed"
+            ours = PhaseOutcome(label, str(report.wasxfail)[:LONGEST_REASON])
+        else:
+            sections = [f"--- {name}\n{text}" for name, text in report.sections]
+            details = "\n".join([report.longreprtext, *sections]).strip()
+            why = "" if report.passed else reason_of(report)
+            ours = PhaseOutcome(report.outcome, why, details[-TAIL:] if report.failed else "")
         key, trail = _end_of(part, item.config), _trail_of(item.config)
         if self._lockstep and part == "call":
             self.exchange.put(trail, encode(self._lockstep.trail))
@@ -420,12 +426,3 @@ def reason_of(report: pytest.CollectReport | pytest.TestReport) -> str:
     lines = str(crash.message if crash else report.longreprtext).strip().splitlines() or [report.outcome]
     # The reason is the last line for a file, the first for an exception.
     return lines[0 if crash else -1].removeprefix("E ").strip()[:LONGEST_REASON]
-
-
-def _outcome(report: pytest.TestReport) -> PhaseOutcome:
-    if hasattr(report, "wasxfail"):
-        return PhaseOutcome("xfailed" if report.skipped else "xpassed", str(report.wasxfail)[:LONGEST_REASON])
-    why = "" if report.passed else reason_of(report)
-    sections = [f"--- {name}\n{text}" for name, text in report.sections]
-    details = "\n".join([report.longreprtext, *sections]).strip()
-    return PhaseOutcome(report.outcome, why, details[-TAIL:] if report.failed else "")

@@ -98,16 +98,12 @@ def run_elsewhere(config: pytest.Config) -> int | None:
     settings = measuring_settings(config)
     if settings and settings.nproc > 1 and not read_world(os.environ).is_many:
         return _launch(config, settings.nproc)
-    return _count_instructions(config, settings)
-
-
-def _count_instructions(config: pytest.Config, settings: Settings | None) -> int | None:
     from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
     from pytest_dtdispatch.instructions.meters import command
     from pytest_dtdispatch.rounds.sampler import register_sampler
 
     folder = os.environ.pop(FOLDER, "")
-    if folder:
+    if folder:  # this process runs under a counter
         config.stash[METER] = Path(folder, METER_FILE).read_text(encoding="utf-8")
         profile = settings is not None and settings.profile
         register_sampler(InstructionSampler(partial(_meter, config, Path(folder), profile)))

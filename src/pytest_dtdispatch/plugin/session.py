@@ -209,28 +209,25 @@ class Session:
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Run tests with slower rows again, after all others, unless the run stopped or has many ranks."""
         result, run = (yield), self._run
-        if run.gates.baseline and run.reports and not (run.ranks or run.why_stopped()):
-            with shown_progress(self._config, delay_s=0.0):
-                self._run_slower_again(session.items)
+        if not (run.gates.baseline and run.reports) or run.ranks or run.why_stopped():
+            return result
+        with shown_progress(self._config, delay_s=0.0):
+            for pause_s in PAUSES_S:
+                slower = slower_tests(run.judged().gates)
+                again = [item for item in session.items if resolve.row_nodeid(item) in slower]
+                if not 0 < len(again) <= MAX_AGAIN:
+                    break
+                names = ", ".join(first_of([item.nodeid for item in again], 3))
+                tests = plural(len(again), "test")
+                show_progress("running {} again, as rows are slower than the saved ones: {}", tests, names)
+                pause(pause_s)
+                for item, next_item in zip_longest(again, again[1:]):
+                    earlier = run.records[resolve.row_nodeid(item)]
+                    has_passed = run_again(item, next_item)
+                    # Each row has the samples of the faster run.
+                    record = run.records[earlier.test].fastest(earlier) if has_passed else earlier
+                    run.put_again(item, record)
         return result
-
-    def _run_slower_again(self, items: Sequence[pytest.Item]) -> None:
-        """Run tests again whose rows fail the gate of the saved run; their faster run is judged."""
-        for pause_s in PAUSES_S:
-            slower = slower_tests(self._run.judged().gates)
-            again = [item for item in items if resolve.row_nodeid(item) in slower]
-            if not 0 < len(again) <= MAX_AGAIN:
-                return
-            names = ", ".join(first_of([item.nodeid for item in again], 3))
-            tests = plural(len(again), "test")
-            show_progress("running {} again, as rows are slower than the saved ones: {}", tests, names)
-            pause(pause_s)
-            for item, next_item in zip_longest(again, again[1:]):
-                earlier = self._run.records[resolve.row_nodeid(item)]
-                has_passed = run_again(item, next_item)
-                # Each row has the samples of the faster run.
-                record = self._run.records[earlier.test].fastest(earlier) if has_passed else earlier
-                self._run.put_again(item, record)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest and pytest-benchmark write their files
     def pytest_sessionfinish(self) -> Generator[None, object, object]:

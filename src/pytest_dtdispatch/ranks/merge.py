@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pytest_dtdispatch.core.environment import ranks_text
 from pytest_dtdispatch.core.measurement import SIMULATED, Contains, Measurement, Samples, merge
-from pytest_dtdispatch.core.results import MetricValue, OneRow
+from pytest_dtdispatch.core.results import OneRow
 from pytest_dtdispatch.core.signatures import mesh_size
 from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.text import grouped
@@ -37,19 +37,36 @@ def merge_records(by_process: Mapping[int, TestRecord], stat: str) -> TestRecord
         return first
     rows = _by_key({rank: one.rows() for rank, one in by_process.items()}, "full_label", "contains")
     numbers = _by_key({rank: tuple(one.numbers()) for rank, one in by_process.items()}, "row", "metric")
-    verdicts = _by_key({rank: one.verdicts for rank, one in by_process.items()}, "row", "criterion")
+    by_verdict = _by_key({rank: one.verdicts for rank, one in by_process.items()}, "row", "criterion")
     merged = {_key(row): row for row in (_merged(ranks, everyone, stat) for ranks in rows)}
-    results = {
-        kind: tuple(_with_row(result, merged) for result in of_kind)
-        for kind, of_kind in first.results.items()
-    }
+    results = {}
+    for kind, of_kind in first.results.items():
+        merged_results = []
+        for result in of_kind:
+            if isinstance(result, OneRow):
+                own = result.measurement
+                result = replace(result, measurement=merged.get(_key(own), own))  # type: ignore[type-var]
+            merged_results.append(result)
+        results[kind] = tuple(merged_results)
+    largest = []
+    for ranks in numbers:
+        number = max(ranks.values(), key=attrgetter("value"))
+        who = tuple(rank for rank, other in ranks.items() if other.value == number.value)
+        largest.append(number if len(who) == len(everyone) else replace(number, ranks=who))
+    worst = []
+    for of_ranks in by_verdict:
+        failing = {rank: verdict for rank, verdict in of_ranks.items() if over([verdict])}
+        verdict = max((failing or of_ranks).values(), key=_found)
+        if failing and len(failing) < len(everyone):
+            verdict = replace(verdict, criterion=f"{verdict.criterion} on {ranks_text([*failing])}")
+        worst.append(verdict)
     of_results = {_key(row) for of_kind in results.values() for result in of_kind for row in result.rows()}
     return replace(
         first,
         measured=tuple(row for key, row in merged.items() if key not in of_results),
         results=results,
-        merged_numbers=tuple(_largest(ranks, len(everyone)) for ranks in numbers),
-        verdicts=tuple(_worst(ranks, len(everyone)) for ranks in verdicts),
+        merged_numbers=tuple(largest),
+        verdicts=tuple(worst),
     )
 
 
@@ -64,14 +81,6 @@ def _key(row: Measurement) -> tuple[str, Contains]:
     return row.full_label, row.contains
 
 
-def _with_row(result: Any, merged: Mapping[tuple[str, Contains], Measurement]) -> Any:
-    """Return a result of one row with the merged row; return other results unchanged."""
-    if not isinstance(result, OneRow):
-        return result
-    own = result.measurement
-    return replace(result, measurement=merged.get(_key(own), own))  # type: ignore[type-var]
-
-
 def _by_key(by_rank: Mapping[int, Sequence[T]], *names: str) -> list[dict[int, T]]:
     """Group values of ranks by these attributes."""
     found: dict[Any, dict[int, T]] = {}
@@ -81,22 +90,8 @@ def _by_key(by_rank: Mapping[int, Sequence[T]], *names: str) -> list[dict[int, T
     return [*found.values()]
 
 
-def _largest(ranks: Mapping[int, MetricValue], world_size: int) -> MetricValue:
-    largest = max(ranks.values(), key=attrgetter("value"))
-    who = tuple(rank for rank, number in ranks.items() if number.value == largest.value)
-    return largest if len(who) == world_size else replace(largest, ranks=who)
-
-
 def _found(verdict: RowVerdict) -> float:
     return verdict.change.found if isinstance(verdict.change, CountChange) else 0.0
-
-
-def _worst(ranks: Mapping[int, RowVerdict], world_size: int) -> RowVerdict:
-    failing = {rank: verdict for rank, verdict in ranks.items() if over([verdict])}
-    worst = max((failing or ranks).values(), key=_found)
-    if not failing or len(failing) == world_size:
-        return worst
-    return replace(worst, criterion=f"{worst.criterion} on {ranks_text([*failing])}")
 
 
 def _merged(ranks: Mapping[int, Measurement], everyone: Sequence[int], stat: str) -> Measurement:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from pytest_dtdispatch.core.signatures import cut_name, cut_words
 from pytest_dtdispatch.core.text import escape_controls
@@ -88,7 +88,11 @@ def _group_parts(table: Table, group: Group) -> Iterator[str]:
         for row, line in zip(rows, group.lines, strict=True):
             row.append(line.status)
     # Columns whose cells are all numbers in plain text are aligned right.
-    rules = ["--:" if _is_number([row[i] for row in rows]) else "---" for i in range(len(titles))]
+    rules, number = [], r"[-+]?[\d,.]+( ?%)?"
+    for i in range(len(titles)):
+        filled = [row[i] for row in rows if row[i] != "-"]
+        numbers = [cell for cell in filled if isinstance(cell, str) and re.fullmatch(number, cell)]
+        rules.append("--:" if numbers and numbers == filled else "---")
     grid = (map(escaped, titles), rules, *(map(_inline, row) for row in rows))
     yield "\n".join(f"| {' | '.join(cells)} |" for cells in grid)
     notes = [(line, note) for line in group.lines for note in line.notes]
@@ -96,12 +100,6 @@ def _group_parts(table: Table, group: Group) -> Iterator[str]:
         yield "\n".join(f"* {code(cut_name(line.label))}: {escaped(note)}" for line, note in notes)
     if group.more:
         yield escaped(group.more)
-
-
-def _is_number(cells: Sequence[CellContent]) -> bool:
-    filled = [cell for cell in cells if cell != "-"]
-    number = r"[-+]?[\d,.]+( ?%)?"
-    return bool(filled) and all(isinstance(cell, str) and re.fullmatch(number, cell) for cell in filled)
 
 
 def _inline(cell: CellContent) -> str:

@@ -144,8 +144,23 @@ def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
 
 
 def _section(title: str, blocks: Iterable[Block]) -> dict[str, Any]:
-    """Return a section; on a wide screen, it has two columns if a table has a total."""
-    folded = [*_folded(blocks)]
+    """Return a section with long lists collapsed; if a table has a total, a wide screen has two columns."""
+    folded: list[Block | Folded] = []
+    items, rest = 0, list[Block]()
+    for block in blocks:
+        # An item is an indented line of several spans, with the deeper lines below it.
+        indent, pieces = (block.indent, len(block.spans)) if isinstance(block, Paragraph) else (0, 0)
+        is_item = indent == 1 and pieces > 1
+        items += is_item
+        if items > MAX_ITEMS and (is_item or indent > 1):
+            rest.append(block)
+            continue
+        if rest:
+            folded.append(Folded(items - MAX_ITEMS, tuple(rest)))
+            rest = []
+        folded.append(block)
+    if rest:
+        folded.append(Folded(items - MAX_ITEMS, tuple(rest)))
     has_columns = any(getattr(block, "has_total", False) for block in folded)
     return {"title": title, "blocks": folded, "has_columns": has_columns}
 
@@ -191,24 +206,6 @@ class Folded(NamedTuple):
 
     items: int
     blocks: tuple[Block, ...]
-
-
-def _folded(blocks: Iterable[Block]) -> Iterator[Block | Folded]:
-    """Collapse long lists. An item is an indented line of several spans, with the deeper lines below it."""
-    items, rest = 0, list[Block]()
-    for block in blocks:
-        indent, pieces = (block.indent, len(block.spans)) if isinstance(block, Paragraph) else (0, 0)
-        is_item = indent == 1 and pieces > 1
-        items += is_item
-        if items > MAX_ITEMS and (is_item or indent > 1):
-            rest.append(block)
-            continue
-        if rest:
-            yield Folded(items - MAX_ITEMS, tuple(rest))
-            rest = []
-        yield block
-    if rest:
-        yield Folded(items - MAX_ITEMS, tuple(rest))
 
 
 def _fitted(table: Table) -> Table:

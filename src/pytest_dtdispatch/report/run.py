@@ -199,7 +199,14 @@ class Baseline:
 def encode_run(run: ReportedRun) -> dict[str, Any]:
     """Convert a run to plain data."""
     results = {
-        kind: {test: tuple(map(_saved, of_test)) for test, of_test in of_kind.items()}
+        kind: {
+            test: tuple(
+                # Results that are no dataclasses are never decoded.
+                one if is_dataclass(one) else {"name": one.name, "metrics": dict(one.metrics())}
+                for one in of_test
+            )
+            for test, of_test in of_kind.items()
+        }
         for kind, of_kind in run.results.items()
     }
     # A trace is a file of its own, and a comparison is made again with another saved run.
@@ -207,11 +214,6 @@ def encode_run(run: ReportedRun) -> dict[str, Any]:
     if run.unknown:
         plain["results"] = {**plain.get("results", {}), **run.unknown}
     return {"version": VERSION, "run": plain}
-
-
-def _saved(result: Any) -> Any:
-    """Return a dataclass unchanged, and of other results the name and metrics; they are never decoded."""
-    return result if is_dataclass(result) else {"name": result.name, "metrics": dict(result.metrics())}
 
 
 def read_run(path: Path) -> ReportedRun:

@@ -35,8 +35,15 @@ def mann_whitney(base: Sequence[float], head: Sequence[float]) -> float:
     """
     ranks = doubled_midranks([*base, *head])
     found = sum(ranks[len(base) :])
-    if len(ranks) > MAX_EXACT:
-        return _normal_p(ranks, len(base), len(head), found)
+    if len(ranks) > MAX_EXACT:  # the normal approximation, with the correction for continuity
+        n, pairs = len(ranks), len(base) * len(head)
+        above = found / 2 - len(head) * (len(head) + 1) / 2  # pairs with the head's sample above
+        ties = sum(t**3 - t for t in Counter(ranks).values())
+        spread = pairs / 12 * (n + 1 - ties / (n * (n - 1)))
+        if spread <= 0:  # all samples are equal
+            return 1.0
+        z = (above - pairs / 2 - 0.5) / math.sqrt(spread)
+        return max(math.erfc(z / math.sqrt(2)) / 2, math.ulp(0.0))
     step = math.gcd(*(rank - 2 for rank in ranks)) or 1
     counts = sums_of_choices([(rank - 2) // step for rank in ranks], len(head))
     return sum(counts[(found - 2 * len(head)) // step :]) / math.comb(len(ranks), len(head))
@@ -221,17 +228,6 @@ def mann_whitney_counts(base: int, head: int) -> tuple[int, ...]:
 def _differences(base: Sequence[float], head: Sequence[float]) -> list[float]:
     """Return every difference ``head - base``."""
     return [h - b for h in head for b in base]
-
-
-def _normal_p(ranks: Sequence[int], base: int, head: int, found: int) -> float:
-    n = base + head
-    above = found / 2 - head * (head + 1) / 2  # pairs with the head's sample above
-    ties = sum(t**3 - t for t in Counter(ranks).values())
-    variance = base * head / 12 * (n + 1 - ties / (n * (n - 1)))
-    if variance <= 0:  # all samples are equal
-        return 1.0
-    z = (above - base * head / 2 - 0.5) / math.sqrt(variance)
-    return max(math.erfc(z / math.sqrt(2)) / 2, math.ulp(0.0))
 
 
 def _smallest_index(base: int, head: int, tail: float) -> int:

@@ -170,7 +170,27 @@ def split(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         },
     )
     for layer in model.get_submodule("layers").children():
-        parallelize_module(layer, mesh, _layer_plan())
+        parallelize_module(
+            layer,
+            mesh,
+            {
+                "attention_norm": SequenceParallel(),
+                "attention": PrepareModuleInput(
+                    input_layouts=(Shard(1), None), desired_input_layouts=(Replicate(), None)
+                ),
+                "attention.wq": ColwiseParallel(),
+                "attention.wk": ColwiseParallel(),
+                "attention.wv": ColwiseParallel(),
+                "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
+                "ffn_norm": SequenceParallel(),
+                "feed_forward": PrepareModuleInput(
+                    input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
+                ),
+                "feed_forward.w1": ColwiseParallel(),
+                "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),
+                "feed_forward.w3": ColwiseParallel(),
+            },
+        )
     fill_weights(model)
     return model
 
@@ -180,23 +200,6 @@ def fill_weights(model: nn.Module) -> None:
     for weight in model.parameters():
         if weight.ndim > 1:  # those of norms are not scattered
             local_of(weight.data).uniform_(-0.1, 0.1)
-
-
-def _layer_plan() -> dict[str, Any]:
-    rows, all_rows = Shard(1), Replicate()
-    return {
-        "attention_norm": SequenceParallel(),
-        "attention": PrepareModuleInput(input_layouts=(rows, None), desired_input_layouts=(all_rows, None)),
-        "attention.wq": ColwiseParallel(),
-        "attention.wk": ColwiseParallel(),
-        "attention.wv": ColwiseParallel(),
-        "attention.wo": RowwiseParallel(output_layouts=rows),
-        "ffn_norm": SequenceParallel(),
-        "feed_forward": PrepareModuleInput(input_layouts=(rows,), desired_input_layouts=(all_rows,)),
-        "feed_forward.w1": ColwiseParallel(),
-        "feed_forward.w2": RowwiseParallel(output_layouts=rows),
-        "feed_forward.w3": ColwiseParallel(),
-    }
 
 
 def training_step(model: nn.Module, inputs: int, outputs: int, device: str) -> Work:
