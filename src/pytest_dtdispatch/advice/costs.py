@@ -57,19 +57,16 @@ def recurring_misses(observed: Observed) -> Iterator[Finding]:
     """Advise if ops miss in each step for the same cause, at one or several lines."""
     again = observed.recurring(Miss, attrgetter("op", "cause", "place"))
     avoidable = (one for one in again if one.remedy and (one.is_direct or one.remedy is not Remedy.NUMBER))
-    by_origin = grouped((_origin(one), one) for one in avoidable).values()
-    for groups in layered(by_origin, attrgetter("remedy")):
+    by_origin: defaultdict[Hashable, list[Miss]] = defaultdict(list)
+    for one in avoidable:  # by the values of a number, or the op that is not cached
+        differing: Hashable = "" if one.remedy is Remedy.SHAPE else one.values
+        by_origin[one.remedy, one.op if one.remedy is Remedy.UNCACHED else differing].append(one)
+    for groups in layered(by_origin.values(), attrgetter("remedy")):
         missed = [*chain(*groups)]
         ops = [op.partition(".")[0] for op in dict.fromkeys(one.op for one in missed)]
         seen, ending = f"{', '.join(first_of(ops, MAX_LINES))} missed in each step", f", {missed[0].reason}"
         ns = observed.ns_of(missed)
         yield Finding(missed, seen, missed[0].remedy, len(missed), "miss", ns=ns, ending=ending)
-
-
-def _origin(miss: Miss) -> Hashable:
-    """Return the key of a cause: the remedy, and the values of a number or the op that is not cached."""
-    is_of_op = miss.remedy is Remedy.UNCACHED
-    return miss.remedy, miss.op if is_of_op else miss.remedy is not Remedy.SHAPE and miss.values
 
 
 def growth(observed: Observed) -> Iterator[Finding]:
@@ -126,7 +123,10 @@ def elementwise_modules(observed: Observed) -> Iterator[Finding]:
         # as much as one to three ops: with two, the predicted saving was 0.6 and 1.5 times the actual saving
         # of two models.
         left = calls - 6 * 2 * len({cell.place.module for cell in cells if cell.place})
-        is_local = module not in mixing and not any(map(_needs_others, cells))
+        # Cells of data of other ranks, for which local tensors do not suffice.
+        moves = [c for c in cells if c.part in REDISTRIBUTION or communicates(c) or c.part == Part.WRAPPING]
+        in_forward = any(cell.place is not None and cell.place.phase is Phase.FORWARD for cell in moves)
+        is_local = module not in mixing and not in_forward
         is_large = ns[Part.DISPATCH] * max(left, 0) >= MIN_SHARE * calls * sum(
             cell.ns for cell in observed.cells
         )
@@ -136,13 +136,6 @@ def elementwise_modules(observed: Observed) -> Iterator[Finding]:
             change = "run the module on local tensors, by local_map"
             saved_ns = ns[Part.DISPATCH] * left / calls  # plain tensors have autograd nodes too
             yield Finding(dispatched, seen, change, left, "op", ns=saved_ns)
-
-
-def _needs_others(cell: Cell) -> bool:
-    """Return whether a cell is of data of other ranks, so that local tensors do not suffice."""
-    moves = cell.part in REDISTRIBUTION or communicates(cell) or cell.part == Part.WRAPPING
-    is_forward = cell.place is not None and cell.place.phase is Phase.FORWARD
-    return moves and is_forward
 
 
 def old_objects_collected(observed: Observed) -> Iterator[Finding]:

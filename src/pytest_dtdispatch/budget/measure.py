@@ -262,7 +262,10 @@ class BudgetMeasurement:
         timelines = self._timelines(profiled)
         timing_ns = sum(one.timing_ns for timeline in timelines for one in timeline) / len(timelines)
         events = statistics.median(root.count() for root in self._roots)
-        names = tracers()
+        names, noise = tracers(), 0.0
+        for lengths in (undisturbed, marked, profiled):
+            faster = statistics.median(sorted(lengths)[: (len(lengths) + 1) // 2])
+            noise = max(noise, _scatter(lengths), 1 - faster / statistics.median(lengths))
         notes = [
             traced_note(names),
             "" if self._traced else ANOTHER_TRACER,
@@ -283,7 +286,7 @@ class BudgetMeasurement:
             events,
             timing_ns / events if events else 0.0,
             "; ".join(filter(None, notes)),
-            max(map(_noise, (undisturbed, marked, profiled))),
+            noise,
             waiting_ns=off_core_ns if waits.is_counted else 0.0,
             elsewhere=next(filter(None, elsewhere), ""),
             collector=CollectorPauses.of(self._pauses.pauses, len(collected), sum(collected))
@@ -411,12 +414,6 @@ def _scatter(lengths: Sequence[int]) -> float:
     middle = statistics.median(lengths)
     low, high = median_interval(lengths) or (min(lengths), max(lengths))
     return max(high - middle, middle - low) / middle
-
-
-def _noise(lengths: Sequence[int]) -> float:
-    """Return the scatter, or the distance of the faster half's median from the median if that is larger."""
-    faster = statistics.median(sorted(lengths)[: (len(lengths) + 1) // 2])
-    return max(_scatter(lengths), 1 - faster / statistics.median(lengths))
 
 
 def fsdp_note(timelines: Sequence[Timeline]) -> str:

@@ -28,7 +28,7 @@ from pytest_dtdispatch.replay.repeat import (
     threads_note,
 )
 from pytest_dtdispatch.replay.replay import NotRepeatable
-from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
+from pytest_dtdispatch.rounds.core_waits import core_waits
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.rounds.series import Deadline, Series, Stop, samples_of, take
 from pytest_dtdispatch.rounds.signals import Signals
@@ -104,7 +104,16 @@ class Turns:
             for labels in take([*self.series], stop, rotates=True):
                 for label in labels:
                     show_progress("comparing: {}", label)
-                    self._measure_block(label, waits)
+                    series = self.series[label]
+                    with gc_paused() as collect:
+                        self._fill(label)
+                        collect()
+                        self._synchronize()
+                        off_core_ns, began_ns = waits.counted(), time.perf_counter_ns()
+                        samples = self._calls(label, series.warmup + series.calls)
+                        wall_ns = time.perf_counter_ns() - began_ns
+                        series.record_block(waits.counted() - off_core_ns, wall_ns)
+                    series.record(round(statistics.median(samples[series.warmup :])))
 
     def _rehearse(self, label: str) -> tuple[int, int]:
         """Time the call that fills the caches, and a few hits; return its time and the shortest hit."""
@@ -118,17 +127,6 @@ class Turns:
             if call_ns >= LONG_NS and self._plan.agreement is None:  # ranks must call equally often
                 break
         return fill_ns, call_ns
-
-    def _measure_block(self, label: str, waits: CoreWaits) -> None:
-        series = self.series[label]
-        with gc_paused() as collect:
-            self._fill(label)
-            collect()
-            self._synchronize()
-            off_core_ns, began_ns = waits.counted(), time.perf_counter_ns()
-            samples = self._calls(label, series.warmup + series.calls)
-            series.record_block(waits.counted() - off_core_ns, time.perf_counter_ns() - began_ns)
-        series.record(round(statistics.median(samples[series.warmup :])))
 
     def _fill(self, label: str) -> None:
         """Clear the caches, and run the call that fills them."""

@@ -85,10 +85,10 @@ class RepetitionContext:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
 
-    def _ignore(self, *args: Any) -> None:
+    def save_for_backward(self, *args: Any) -> None:
         """No-op: the program's own call already registered this with autograd."""
 
-    set_materialize_grads = save_for_backward = mark_dirty = mark_non_differentiable = _ignore
+    set_materialize_grads = mark_dirty = mark_non_differentiable = save_for_backward
 
 
 class ConversionCall(CallArguments):

@@ -113,7 +113,18 @@ class WriteRecorder(UnnoticedMode):
         with modes_disabled():
             self._phase.grown.keep_allocated(call.tensors)
             if is_op(func):
-                self._save(call)
+                if self.mesh is None:
+                    self.mesh = call.mesh
+                self.is_on_meta |= call.is_on_meta
+                self._phase.states.random.save_all(call.leaves)
+                for tensor in call.tensors:
+                    for leaf in leaves_behind(tensor, self._visited):
+                        self._phase.states.gradients.save(leaf)
+                for tensor in call.written:
+                    if not keys_of(tensor) <= self._created:
+                        # Save before refuse: the first reason wins, and that of save is more specific.
+                        self._phase.save(tensor)
+                        self._phase.refuse(call.skip_reason)
         result = call.run()
         if not is_op(func):
             return result
@@ -123,21 +134,6 @@ class WriteRecorder(UnnoticedMode):
         if arguments <= self._created or not call.may_return_alias:
             self._created |= {key for leaf in tensors_in(result) for key in keys_of(leaf)} - arguments
         return result
-
-    def _save(self, call: OpCall) -> None:
-        """Save the state that an op is about to change."""
-        if self.mesh is None:
-            self.mesh = call.mesh
-        self.is_on_meta |= call.is_on_meta
-        self._phase.states.random.save_all(call.leaves)
-        for tensor in call.tensors:
-            for leaf in leaves_behind(tensor, self._visited):
-                self._phase.states.gradients.save(leaf)
-        for tensor in call.written:
-            if not keys_of(tensor) <= self._created:
-                # Save before refuse: the first reason wins, and that of save is more specific.
-                self._phase.save(tensor)
-                self._phase.refuse(call.skip_reason)
 
 
 @dataclass

@@ -151,34 +151,33 @@ class Before(ReplayPhase):
 
     def settled(self) -> Repeatable | NotRepeatable:
         """Save the state after the program's call; the result is not repeatable if it cannot be restored."""
-        try:
-            with modes_disabled():
-                repeatable = self._repeatable()
-        except NoCopyError as error:  # more precise than a reason from a schema
-            return NotRepeatable(str(error))
-        return repeatable if self.skip_reason is None else NotRepeatable(self.skip_reason)
-
-    def _repeatable(self) -> Repeatable:
         before: list[Copy] = []
         after: list[Copy] = []
-        for leaf in self._leaves:
-            self.states.specs.save(leaf)
-        self.states.settle()
-        for tensor, copy, layout in self._written:
-            if copy is None or not all(map(is_freed, storages_of(tensor))):
-                if layout_of(tensor) != layout:
-                    raise NoCopyError("runs once: it changed the layout of a tensor that it wrote to")
-                after.append(Copy(tensor))
-                before.append(copy or after[-1])
-                self.states.specs.save(tensor)
-        before.reverse()  # a tensor may be saved after a write to its view: restore the first copy last
-        if self.storages:
-            self.storages.refuse_changed("it")
-            self.grown, self.storages = self.storages.grown(), self.storages.renewed()
-            for owner in self.storages.stateful:
-                for container in ask(containers_of, owner, list[Any]()):
-                    self.states.optimizers.save(container)
-        memory = self.written_memory
+        try:
+            with modes_disabled():
+                for leaf in self._leaves:
+                    self.states.specs.save(leaf)
+                self.states.settle()
+                for tensor, copy, layout in self._written:
+                    if copy is None or not all(map(is_freed, storages_of(tensor))):
+                        if layout_of(tensor) != layout:
+                            raise NoCopyError("runs once: it changed the layout of a tensor that it wrote to")
+                        after.append(Copy(tensor))
+                        before.append(copy or after[-1])
+                        self.states.specs.save(tensor)
+                # A tensor may be saved after a write to its view: restore the first copy last.
+                before.reverse()
+                if self.storages:
+                    self.storages.refuse_changed("it")
+                    self.grown, self.storages = self.storages.grown(), self.storages.renewed()
+                    for owner in self.storages.stateful:
+                        for container in ask(containers_of, owner, list[Any]()):
+                            self.states.optimizers.save(container)
+                memory = self.written_memory
+        except NoCopyError as error:  # more precise than a reason from a schema
+            return NotRepeatable(str(error))
+        if self.skip_reason is not None:
+            return NotRepeatable(self.skip_reason)
         return Repeatable(self.states, self.storages, memory, self.grown, None, before, after)
 
 

@@ -171,7 +171,13 @@ class Rounds:
         effort, stop = self._settled(rehearsal, deadline, pace)
         series = self._series(rehearsal, effort, pace)
         if pace is None and effort.passes >= MIN_PASSES:
-            series = yield from self._first_pass(series)
+            # Discard the first pass, as first calls are slower; its least samples tell which calls are long.
+            yield from self._pass(series)
+            values = {one.state: one.values for one in series}
+            miss_meter = self._meter_of(values.get(State.MISS, ()))
+            steady_meter = self._meter_of(values.get(State.HIT, ()) or values.get(State.CALL, ()))
+            meters = {State.COLD: miss_meter, State.MISS: miss_meter}
+            series = [replace(one, meter=meters.get(one.state, steady_meter)) for one in series]
         for each in take(series, stop):
             self._synchronize()
             yield from self._pass(each)
@@ -295,15 +301,6 @@ class Rounds:
         if reads_cpu and min(samples, default=0) >= LONG_CALL_NS:
             return self._meter._replace(cpu=plan.sampler.cpu)
         return self._meter
-
-    def _first_pass(self, series: Sequence[Series]) -> Requests[list[Series]]:
-        """Run and discard a pass, as first calls are slower; its least samples tell which calls are long."""
-        yield from self._pass(series)
-        values = {one.state: one.values for one in series}
-        miss_meter = self._meter_of(values.get(State.MISS, ()))
-        steady_meter = self._meter_of(values.get(State.HIT, ()) or values.get(State.CALL, ()))
-        meters = {State.COLD: miss_meter, State.MISS: miss_meter}
-        return [replace(one, meter=meters.get(one.state, steady_meter)) for one in series]
 
     def _pass(self, series: Sequence[Series]) -> Requests[None]:
         cleared = [each for each in series if each.state in (State.COLD, State.MISS)]

@@ -246,7 +246,15 @@ class OpCounter:
         native_entries = sum(not one.error for one in native)
         explained = self._explained()
         events = tuple(self._transfers.completed(explained) if self._is_recorded else explained)
-        is_recorded = self._is_recorded
+        is_recorded, ops = self._is_recorded, list[OpCalls]()
+        for (op, place), each in self._flow.calls.items() if is_recorded else ():
+            is_alike, is_independent = len(each.layouts) == 1, len(each.floors) == 1 and not each.is_chain
+            if each.elements:  # autograd allows no write to a slice of `unbind`
+                is_independent = not any(memory.own_writes for memory in each.tensors.values())
+            numbers = each.count, len(each.tensors), is_alike, is_independent, each.is_pointwise
+            is_one = len(each.replacements) == len(each.options) == 1 and 2 * each.count >= each.elements
+            replacement = next(iter(each.replacements)) if is_one else ""
+            ops.append(OpCalls(op, *numbers, replacement, via=each.via, place=place))
         called = call_lines(entry.text for entry in self._log if isinstance(entry, Called))
         self._log.clear()
         return StepCounts(
@@ -256,20 +264,10 @@ class OpCounter:
             called=called,
             cache_growth=(("native", native_entries),) if self._caches.has_native else (),
             is_recorded=is_recorded,
-            ops=tuple(self._op_calls()) if is_recorded else (),
+            ops=tuple(ops),
             groups=self._transfers.groups() if is_recorded else (),
             optimizers=self._transfers.optimizer_steps(),
         )
-
-    def _op_calls(self) -> Iterator[OpCalls]:
-        for (op, place), each in self._flow.calls.items():
-            is_alike, is_independent = len(each.layouts) == 1, len(each.floors) == 1 and not each.is_chain
-            if each.elements:  # autograd allows no write to a slice of `unbind`
-                is_independent = not any(memory.own_writes for memory in each.tensors.values())
-            numbers = each.count, len(each.tensors), is_alike, is_independent, each.is_pointwise
-            is_one = len(each.replacements) == len(each.options) == 1 and 2 * each.count >= each.elements
-            replacement = next(iter(each.replacements)) if is_one else ""
-            yield OpCalls(op, *numbers, replacement, via=each.via, place=place)
 
     def _begin(self) -> None:
         self._lap += 1

@@ -265,7 +265,16 @@ class TransferRecorder:
 
     def completed(self, events: Iterable[Any]) -> Iterator[Any]:
         """Complete the events of a step whose ops were recorded with uses of their tensors."""
-        refused = {id(each) for each in self._refused_inputs()}
+        # `PrepareModuleInput` cannot convert an argument once if its module is called with several numbers of
+        # positional arguments, or if its code uses it otherwise.
+        positional: defaultdict[int, set[int]] = defaultdict(set)
+        for first, *_ in self._inputs.values():
+            positional[id(first.module)].add(first.positional)
+        refused = set()
+        for conversions in self._inputs.values():
+            module, loads = id(conversions[0].module), conversions[0].uses.loads
+            if len(positional[module]) > 1 or loads > len(conversions):
+                refused.add(id(conversions))
         for event in events:
             use = self._uses.get(id(event))
             if isinstance(use, Move):
@@ -293,19 +302,6 @@ class TransferRecorder:
                 yield replace(event, is_written_later=use.is_written_later)
             else:
                 yield event
-
-    def _refused_inputs(self) -> Iterator[list[ModuleInput]]:
-        """Yield the conversions of each argument that ``PrepareModuleInput`` cannot convert once.
-
-        Its module is called with several numbers of positional arguments, or its code uses it otherwise.
-        """
-        positional: defaultdict[int, set[int]] = defaultdict(set)
-        for first, *_ in self._inputs.values():
-            positional[id(first.module)].add(first.positional)
-        for conversions in self._inputs.values():
-            module, loads = id(conversions[0].module), conversions[0].uses.loads
-            if len(positional[module]) > 1 or loads > len(conversions):
-                yield conversions
 
     def groups(self) -> tuple[FsdpGroup, ...]:
         """Describe the groups of FSDP2 that were gathered or reduced."""

@@ -18,6 +18,12 @@ def describe_groups(numbers: Mapping[Any, int]) -> tuple[FsdpGroup, ...]:
         policy = getattr(group, "mp_policy", None)
         dtypes = sorted({str(shard.dtype) for shard in shards_of(group)})
         layout = (group.mesh_info.mesh, str(policy), *dtypes, id(group.comm_ctx))
+        sums_in = ""  # dtype in which gradients are summed without a reduction, if it is narrower
+        for parameter in group.fsdp_params:
+            own = parameter.sharded_param.dtype
+            dtype = getattr(parameter, "reduce_dtype", None) or getattr(parameter, "param_dtype", None) or own
+            if dtype.itemsize < own.itemsize:
+                sums_in = sums_in or str(dtype).removeprefix("torch.")
         described.append(
             FsdpGroup(
                 number,
@@ -26,7 +32,7 @@ def describe_groups(numbers: Mapping[Any, int]) -> tuple[FsdpGroup, ...]:
                 is_root=not name,
                 is_frozen=not any(shard.requires_grad for shard in shards_of(group)),
                 stays_gathered=getattr(group, "post_forward_mesh_info", None) is None,
-                sums_in=next(filter(None, map(_narrow_sum, group.fsdp_params)), ""),
+                sums_in=sums_in,
                 layout=layouts.setdefault(layout, len(layouts) + 1),
                 casts=getattr(policy, "param_dtype", None) is not None,
             )
@@ -48,13 +54,6 @@ def how_reduced(group: Any) -> Hashable:
         "reduce_scatter_reduce_op",
     )
     return tuple(getattr(group, name, None) for name in names)
-
-
-def _narrow_sum(parameter: Any) -> str:
-    """Return the dtype in which gradients are summed without a reduction, if it is narrower; else empty."""
-    own = parameter.sharded_param.dtype
-    dtype = getattr(parameter, "reduce_dtype", None) or getattr(parameter, "param_dtype", None) or own
-    return str(dtype).removeprefix("torch.") if dtype.itemsize < own.itemsize else ""
 
 
 def _modules(group: Any) -> tuple[Any, ...]:

@@ -80,19 +80,16 @@ class MeshDims:
             self._world, self._found = weakref.ref(world), {}
         found = self._found.get(key)
         if found is None or not (found.dims or self._state()[0] <= self._searched[0]):
-            found = self._search(group)
+            with self._lock:
+                self.find_meshes()
+                names = {name for mesh in self._meshes for own, name in self._groups_of(mesh) if own is group}
+            described = _described(group)  # its mesh may be gone
+            found = GroupDims(_preferred(names or {described} - {""}), ranks_range(_ranks(group)))
             self._found[key] = found
         if len(found.dims) > 1 and mesh is not None:
             own = {name for of_mesh, name in self._groups_of(mesh) if of_mesh is group}
             return found._replace(dims=_preferred(own) or found.dims)
         return found
-
-    def _search(self, group: Any) -> GroupDims:
-        with self._lock:
-            self.find_meshes()
-            names = {name for mesh in self._meshes for own, name in self._groups_of(mesh) if own is group}
-        described = _described(group)  # its mesh may be gone
-        return GroupDims(_preferred(names or {described} - {""}), ranks_range(_ranks(group)))
 
     def _groups_of(self, mesh: Any) -> Iterator[tuple[Any, str]]:
         """Yield the current group of each dimension of a mesh, and the name or number of the dimension.

@@ -80,7 +80,16 @@ def profiling() -> Iterator[list[Event]]:
         yield events
     found = profiler.kineto_results.events()
     gloo = {one.start_thread_id() for one in found if one.name().startswith("gloo:")}
-    own = (_event(one) for one in found if one.start_thread_id() not in gloo)
+    own = []
+    for one in found:
+        if one.start_thread_id() in gloo:
+            continue
+        if hasattr(one, "start_ns"):
+            begin_ns, length_ns = one.start_ns(), one.duration_ns()
+        else:  # torch 2.5 and older
+            begin_ns, length_ns = one.start_us() * 1000, one.duration_us() * 1000
+        is_user_scope = one.scope() == 7  # in torch's RecordScope
+        own.append(Event(one.name(), begin_ns, begin_ns + length_ns, one.sequence_nr(), is_user_scope))
     events += sorted(own, key=attrgetter("end_ns"), reverse=True)
     events.sort(key=attrgetter("begin_ns"))  # outer events stay before inner ones that begin with them
 
@@ -110,15 +119,6 @@ def _quiet_start() -> AbstractContextManager[None]:
     one.
     """
     return environment_with({"KINETO_LOG_LEVEL": "6"})
-
-
-def _event(one: Any) -> Event:
-    if hasattr(one, "start_ns"):
-        begin_ns, length_ns = one.start_ns(), one.duration_ns()
-    else:  # torch 2.5 and older
-        begin_ns, length_ns = one.start_us() * 1000, one.duration_us() * 1000
-    is_user_scope = one.scope() == 7  # in torch's RecordScope
-    return Event(one.name(), begin_ns, begin_ns + length_ns, one.sequence_nr(), is_user_scope)
 
 
 def refuse_another_profiler(purpose: str) -> None:
