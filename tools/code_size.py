@@ -56,7 +56,7 @@ LAYERS = {
         "other formats: Markdown, page, files": "report/markdown report/summary report/page report/exports",
         "rule on saved runs": "gates/saved_run gates/times",
         "expected files": "gates",
-        "private names of torch": "torchapi",
+        "access to torch: private names, calls, tensors": "torchapi",
         "sharding caches": "torchapi/propagator",
         "hooks in torch": "torchapi/observe torchapi/patches torchapi/missing_api",
     },
