@@ -17,6 +17,7 @@ from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.core.text import step_name
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.steps.model import StepCalls, Steps, read_calls
+from pytest_dtdispatch.verify.model import Verified
 
 __tracebackhide__ = True  # a test that fails here shows its own line
 T = TypeVar("T")
@@ -136,6 +137,42 @@ class DtDispatch:
     def _steps(self, calls: StepCalls) -> Steps:
         """Run the calls of a step."""
         return calls.run_once()
+
+    def verify(self, step_fn: Callable[[], object], steps: int = 1, *, name: str | None = None) -> Verified:
+        """Compare each DTensor op of steps with the same op on full tensors.
+
+        This includes ops of backward and of the optimizer, and redistributions. Before an op runs, the full
+        values of its arguments are copied; after it, it runs again on the copies. Results, gradients, random
+        states and version counters of the program are those of an unverified step. Collectives must move
+        data: use ``--dtdispatch-backend local``, or real ranks, which must all call this. If nothing is
+        measured, the steps run and nothing is compared.
+
+        Args:
+            step_fn: step function without arguments. Its result is ignored.
+            steps: number of steps; by default 1.
+            name: name of the result; by default that of the function.
+
+        Returns:
+            ``wrong``, the number of wrong ops; ``wrong_ops``; how many of the ``calls`` were ``compared``. A
+            failing ``assert verified.wrong == 0`` lists them.
+
+        Raises:
+            MeasurementError: the step takes arguments, the name is used by other verified steps of this
+                test, a capture or a counted step is open, or the process group is fake.
+            GateError: there are more wrong ops than the limit ``wrong``, or nothing was compared.
+
+        Example:
+            >>> DtDispatch().verify(lambda: None).wrong == 0
+            True
+        """
+        check_steps(step_fn, 0, steps, name, method="verify")
+        return self._verify(step_fn, steps, name or step_name(step_fn))
+
+    def _verify(self, step_fn: Callable[[], object], steps: int, name: str) -> Verified:
+        """Run the steps."""
+        for _ in range(steps):
+            check_result("verify", step_fn())
+        return Verified(name, steps)
 
     def budget(
         self, step_fn: Callable[[], object], warmup: int = 3, steps: int = 20, *, name: str | None = None

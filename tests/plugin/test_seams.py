@@ -103,7 +103,7 @@ def test_unavailable_sampler_is_refused_in_one_line(pytester: pytest.Pytester) -
     pytester.makeconftest(SAMPLER.replace("        begin = end", f"        {line}\n        begin = end"))
     message = "--dtdispatch-metric thread-cpu: this kernel has no such clock"
     assert_refused(measure(pytester, METRIC), message)
-    message = "'cpu' is not one of time, counts, instructions, thread-cpu"
+    message = "'cpu' is not one of time, counts, instructions, verify, thread-cpu"
     assert_refused(measure(pytester, "--dtdispatch-metric=cpu"), message)
 
 
@@ -211,7 +211,7 @@ def test_limit_of_a_custom_kind_is_accepted(pytester: pytest.Pytester, source: s
     assert "blocks=8, and there are 12" in text_of(measure(pytester, *flags, failed=1))
     result = measure(pytester, "--dtdispatch-max=bricks=8")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "graph_breaks, blocks" in text_of(result)
+    assert "graph_breaks, wrong, blocks" in text_of(result)
 
 
 def test_results_of_an_unregistered_kind_are_preserved(

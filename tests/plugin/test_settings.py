@@ -59,7 +59,7 @@ MISTAKES = [
     ("rounds", "x", ROUNDS),
     ("mesh", "2x", MESH),
     ("compile_rounds", "0", COUNT),
-    ("metric", "counters", "is not one of time, counts, instructions; did you mean counts?"),
+    ("metric", "counters", "is not one of time, counts, instructions, verify; did you mean counts?"),
     ("rank_stat", "mean", "is not one of median, max; did you mean median?"),
 ]
 

@@ -200,7 +200,7 @@ class ResultStore:
     def names_beside(self, kind: str) -> set[str]:
         """Return the keys in files that another result of this kind must not have."""
         # Results of these kinds have no rows, and no metric in common with another kind.
-        separate = {"steps", "budget"}
+        separate = {"steps", "budget", "verified"}
         kinds = {kind} if kind in separate else self._found.keys() - separate
         return {row_key(name) for each in kinds for name in self._found.get(each, ())}
 
@@ -214,8 +214,9 @@ class ResultStore:
 
     @property
     def seen_calls(self) -> int:
-        """Number of captured calls and counted results of ``steps`` so far."""
-        return sum(self._calls.values()) + self.calls_passed_over + len(self.of("steps"))
+        """Number of captured calls, counted steps and verified steps so far."""
+        others = len(self.of("steps")) + len(self.of("verified"))
+        return sum(self._calls.values()) + self.calls_passed_over + others
 
     def measurements(self) -> tuple[Measurement, ...]:
         """Return all rows: signatures by their first call, named calls, then rows of other results."""

@@ -135,6 +135,7 @@ def dtdispatch(request: pytest.FixtureRequest) -> Iterator[DtDispatch]:
     capture(): every op on DTensors of a with block
     call(fn, *args): a callable, end to end, on a miss and on a hit
     steps(step): misses, redistributions and collectives of each step
+    verify(step): ops that differ from the same op on full tensors
     budget(step): where the wall time of a step goes
     compare({name: fn, ...}): variants side by side, whose results must be equal
     scaling(make, sizes): how the cost of make(size) grows

@@ -11,11 +11,12 @@ from pytest_dtdispatch.core.results import MetricNames, NamedCall
 from pytest_dtdispatch.report.document import KINDS, Kind, register_kind
 from pytest_dtdispatch.report.rows import document
 from pytest_dtdispatch.steps.table import KIND as STEPS
+from pytest_dtdispatch.verify.table import KIND as VERIFIED
 
 __all__ = ["KINDS", "MEASURED", "metric_names", "register_kind"]
 
 MEASURED = Kind(NamedCall.kind, document, title="Signatures and calls")
-for kind in (BUDGET, MEASURED, SCALING, STEPS, COMPILED, COMPARED):
+for kind in (BUDGET, MEASURED, SCALING, STEPS, COMPILED, COMPARED, VERIFIED):
     register_kind(kind)
 
 

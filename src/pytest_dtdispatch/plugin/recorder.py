@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from types import FrameType, TracebackType
@@ -25,18 +25,20 @@ from pytest_dtdispatch.core.signatures import device_of
 from pytest_dtdispatch.core.store import ResultStore, Uncaptured
 from pytest_dtdispatch.core.text import nearest, own_name
 from pytest_dtdispatch.core.verdicts import RowVerdict, complaint, unjudged
-from pytest_dtdispatch.errors import GateError, MeasurementError
+from pytest_dtdispatch.errors import GateError, MeasurementError, UnequalError
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.replay.guard import MeasurementLock, refuse_elsewhere
 from pytest_dtdispatch.report.findings import check_finding, check_written
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.steps.model import StepCalls, Steps
+from pytest_dtdispatch.verify.model import Verified
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.trail import Trail
     from pytest_dtdispatch.plugin.settings import Settings
     from pytest_dtdispatch.ranks.exchange import Lockstep
     from pytest_dtdispatch.rounds.sampler import Sampler
+    from pytest_dtdispatch.verify.mode import Verifier
 
 __tracebackhide__ = True  # a test that fails here shows its own line
 T = TypeVar("T")
@@ -81,7 +83,7 @@ class OpenCapture(AbstractContextManager[ResultStore]):
 class Recorder(api.DtDispatch):
     """Recorder of measurements in the results of a test.
 
-    In a run that counts, a capture and a call are one step each, and nothing is repeated.
+    In a run that counts or verifies, a capture and a call are one step each, and nothing is repeated.
 
     Args:
         settings: settings of the test.
@@ -95,7 +97,7 @@ class Recorder(api.DtDispatch):
         self.results = ResultStore(test)
         self._settings = settings
         self._plan = plan
-        self._counts = settings.metric == "counts"
+        self._counts = settings.metric in ("counts", "verify")
         self._is_timed = not self._counts and plan.sampler.unit.is_time
         self._captures: list[OpenCapture] = []
         self._step = ""  # clause about the running step for errors; empty if no step is running
@@ -168,7 +170,8 @@ class Recorder(api.DtDispatch):
             self.results.uncaptured += Uncaptured(processes=1)
             return start(process)
 
-        processes = self._counting_processes() if self._counts else around_start(note_process)
+        counts = self._settings.metric == "counts"
+        processes = self._counting_processes() if counts else around_start(note_process)
         with processes, self.capture():
             yield
 
@@ -212,6 +215,9 @@ class Recorder(api.DtDispatch):
     def _steps(self, calls: StepCalls) -> Steps:
         from pytest_dtdispatch.steps.measure import run_and_count
 
+        if self._settings.metric == "verify":
+            with self._counted_region(calls.name, self._record):
+                return calls.run_once()
         with self._counted(Steps.kind, calls.name):
             self._begin("steps", calls.name, kind=Steps.kind)
             self._sync(calls.name)
@@ -221,6 +227,20 @@ class Recorder(api.DtDispatch):
         counted = replace(counted, advice=advise(counted.steps, recorded))
         self._record(counted)
         return counted
+
+    def _verify(self, step_fn: Callable[[], object], steps: int, name: str) -> Verified:
+        from pytest_dtdispatch.torchapi.tensors import is_group_fake
+        from pytest_dtdispatch.verify.mode import FLAGS, run_steps
+
+        self._begin("verify", name, kind=Verified.kind)
+        if is_group_fake():
+            raise MeasurementError(f"verify: collectives of a fake process group move no data: {FLAGS}")
+        self._sync(name)
+        with self._running(name, is_timed=False), self._verifying(name, run_steps) as verifier:
+            run_steps(verifier, step_fn, steps)
+        verified = verifier.result(name, steps)
+        self._record(verified)
+        return verified
 
     def _budget(self, step_fn: Callable[[], object], warmup: int, steps: int, name: str) -> Budget:
         from pytest_dtdispatch.budget.measure import run_and_measure_budget
@@ -287,6 +307,24 @@ class Recorder(api.DtDispatch):
         return compiled
 
     def _compare(self, requested: Variants) -> Compared:
+        try:
+            return self._compare_variants(requested)
+        except UnequalError as error:
+            raise UnequalError(f"{error}{self._first_wrong(requested)}") from None
+
+    def _first_wrong(self, variants: Variants) -> str:
+        """Run unequal variants again, and describe the first wrong op; return an empty string without one."""
+        from pytest_dtdispatch.torchapi.tensors import is_group_fake
+
+        for label, fn in variants.functions.items() if not is_group_fake() else ():
+            with suppress(Exception), self._verifying(label) as verifier:
+                fn()
+            found = verifier.result(label).wrong_ops
+            if found:
+                return f"; the first wrong op of {label!r}: {found[0]}"
+        return ""
+
+    def _compare_variants(self, requested: Variants) -> Compared:
         from pytest_dtdispatch.comparing.equality import call_variants
         from pytest_dtdispatch.comparing.measure import run_and_measure_variants
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -370,8 +408,27 @@ class Recorder(api.DtDispatch):
         return name if not name.startswith("<") else self.results.test.rpartition("::")[2] or method
 
     @contextmanager
-    def _counted_region(self, name: str, keep: Callable[[Steps], None]) -> Iterator[None]:
-        """Count a region as one step, without a warm-up."""
+    def _verifying(self, name: str, base: Callable[..., Any] | None = None) -> Iterator[Verifier]:
+        """Compare the ops of a region; an error of the program has a note with the last op."""
+        from pytest_dtdispatch.verify.mode import Verifier
+
+        disagree = getattr(self._plan.agreement, "difference", None)
+        verifier = Verifier(self.results, self._settings.ops, base, disagree)
+        try:
+            with self._counted(Verified.kind, name), verifier:
+                yield verifier
+        except Exception as error:
+            verifier.annotate(error)
+            raise
+
+    @contextmanager
+    def _counted_region(self, name: str, keep: Callable[[Any], None]) -> Iterator[None]:
+        """Count or verify a region as one step, without a warm-up."""
+        if self._settings.metric == "verify":
+            with self._verifying(name) as verifier:
+                yield
+            keep(verifier.result(name))
+            return
         from pytest_dtdispatch.steps.counter import StepCounter
         from pytest_dtdispatch.steps.measure import noting
 
@@ -385,11 +442,14 @@ class Recorder(api.DtDispatch):
             counts = counter.lap()
         keep(Steps(name, (), (counts,), advice=advise([counts])))
 
-    def _record_ops(self, steps: Steps) -> None:
+    def _record_ops(self, region: Steps | Verified) -> None:
         """Record a region, unless it ran no op on DTensors, as in most tests of a run."""
-        [counts] = steps.steps
-        if counts.calls or counts.events:
-            self._record(steps)
+        if isinstance(region, Verified):
+            has_run = region.calls > 0
+        else:
+            has_run = any(counts.calls or counts.events for counts in region.steps)
+        if has_run:
+            self._record(region)
 
     @contextmanager
     def _counted(self, kind: str, name: str) -> Iterator[None]:

@@ -189,7 +189,7 @@ def runs_nothing(flags: object) -> bool:
 
 def reason_not_measured(config: pytest.Config, settings: Settings | None = None) -> str:
     """Return the reason why nothing is measured with these settings, or those of the run; empty if it is."""
-    if is_distributed(config) and (settings or run_settings(config)).metric != "counts":
+    if is_distributed(config) and (settings or run_settings(config)).metric not in ("counts", "verify"):
         return (
             "pytest-xdist runs tests in parallel, which makes latencies meaningless; run with -n0, "
             "or count with --dtdispatch-metric counts"
@@ -283,7 +283,7 @@ def _of_ranks(settings: Settings) -> dict[str, Any]:
 
 def _why_no_metric(metric: str, is_many: bool) -> str:
     """Return the reason why a metric is not available in this run; empty if it is."""
-    if metric in ("time", "counts"):
+    if metric in ("time", "counts", "verify"):
         return ""
     if metric == "instructions":
         return "instructions are counted in one process, not on ranks" if is_many else ""

@@ -151,7 +151,7 @@ class Run:
 
         if self._sampler is None:  # started by the first test that needs it
             metric = self.settings.metric
-            self._sampler = start_sampler("time" if metric == "counts" else metric)
+            self._sampler = start_sampler("time" if metric in ("counts", "verify") else metric)
         agreement = self.ranks.agreement(self._config) if self.ranks else None
         plan = make_plan(context.settings, self._sampler, agreement)
         recorder = Recorder(context.settings, plan, context.test)

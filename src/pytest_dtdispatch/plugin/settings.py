@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 MARKER = "dtdispatch"
 BACKENDS = ("auto", "fake", "gloo", "nccl", "local")
-METRICS = ("time", "counts", "instructions")
+METRICS = ("time", "counts", "instructions", "verify")
 EXPORTS = ("csv", "json", "github-action-benchmark", "bencher", "html", "markdown", "trace")
 LIMITS = (
     *("misses", "cache_growth", "spec_growth", "redistributes", "implicit", "collectives", "wraps"),
     *("collective_bytes", "collectives[DIM]", "collective_bytes[DIM]"),
     *("reads", "partial_reads", "dtensor_growth", "calls"),
-    *("recompiles", "graph_breaks"),
+    *("recompiles", "graph_breaks", "wrong"),
 )
 # Counts barely vary between calls, and callgrind is slow.
 FEW = {"rounds": 12, "repeat": 3, "compile_rounds": 1}

@@ -145,6 +145,16 @@ class Lockstep:
         found = self._settle(f"{step} of {self._subject}", numbers)
         return tuple(map(min, zip(*found, strict=True)))
 
+    def difference(self, step: str) -> str:
+        """Return how ranks are at different steps; empty if all are at this one."""
+        if not self._has_real_group():
+            return ""
+        key = f"agree/{self._test}/{self._count}"
+        self._count += 1
+        found = self._exchange.meet(key, step, f"come to {step}")
+        who = grouped((theirs, rank) for rank, theirs in found.items())
+        return "; ".join(f"{ranks_text(ranks)} at {theirs}" for theirs, ranks in who.items() if len(who) > 1)
+
     def _settle(self, where: str, numbers: Sequence[int]) -> list[Sequence[int]]:
         key = f"agree/{self._test}/{self._count}"
         self._count += 1

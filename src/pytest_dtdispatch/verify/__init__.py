@@ -1,0 +1,1 @@
+"""Each DTensor op of a step against the same op on full tensors."""

@@ -1,0 +1,250 @@
+"""Verified steps in runs of pytest: lines, limits, files, refusals, and whole tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.plugin_runs import IMPORTS, assert_mistakes, assert_reported_once, measure, run, text_of
+from tests.probes import FSDP_WITHOUT_CUDA, LOCAL_TENSOR, needs
+from tests.rank_runs import run_ranks
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow, needs(LOCAL_TENSOR)]
+
+LOCAL = "--dtdispatch-backend=local"
+LOSS = f"""{IMPORTS}
+from torch.nn import functional
+
+def loss_of(mesh, rows):
+    x = sharded(mesh, rows, 6)
+    return lambda: functional.mse_loss(x, x * 0.5)
+"""
+RIGHT = f"""{LOSS}
+def test_right(dtdispatch, device_mesh):
+    verified = dtdispatch.verify(loss_of(device_mesh, 8), steps=2, name="loss")
+    assert verified.wrong == 0
+    assert verified.compared == verified.calls == 4
+"""
+WRONG = f"""{LOSS}
+def test_wrong(dtdispatch, device_mesh):
+    dtdispatch.verify(loss_of(device_mesh, 5), name="loss")
+"""
+LINE = "mse_loss.default(f32[5,6]S0, f32[5,6]S0)@4: values, at test_it.py:22"
+
+
+def source(pytester: pytest.Pytester, text: str) -> None:
+    pytester.makepyfile(test_it=text)
+
+
+def test_first_line_has_the_number_of_compared_ops(pytester: pytest.Pytester) -> None:
+    source(pytester, RIGHT)
+    text = text_of(measure(pytester, LOCAL, "--dtdispatch-max=wrong=0", passed=1))
+    assert "test_it.py::test_right: loss: 4 of 4 ops compared, 0 wrong (2 steps, " in text
+
+
+def test_wrong_op_is_listed_and_does_not_fail_without_a_limit(pytester: pytest.Pytester) -> None:
+    source(pytester, WRONG)
+    text = " ".join(text_of(measure(pytester, LOCAL, passed=1)).split())
+    assert "test_it.py::test_wrong: loss: 2 of 2 ops compared, 1 wrong" in text
+    assert LINE in text
+    assert "(forward): nan instead of 0." in text
+
+
+@pytest.mark.parametrize("flags", [["--dtdispatch-max=wrong=0"], ["-odtdispatch_max=wrong=0"]])
+def test_limit_fails_the_test_and_lists_the_op(pytester: pytest.Pytester, flags: list[str]) -> None:
+    source(pytester, WRONG)
+    text = text_of(measure(pytester, LOCAL, *flags, failed=1))
+    assert "wrong=0, and there are 1 (2 of 2 ops compared)" in text
+    assert LINE in text
+
+
+def test_assertion_lists_the_op(pytester: pytest.Pytester) -> None:
+    source(
+        pytester,
+        WRONG.replace('name="loss")', 'name="loss").wrong == 0').replace("    dtd", "    assert dtd"),
+    )
+    text = text_of(measure(pytester, LOCAL, failed=1))
+    assert "assert 1 == 0" in text
+    assert LINE in text
+
+
+def test_nothing_compared_does_not_pass(pytester: pytest.Pytester) -> None:
+    source(
+        pytester,
+        f"{IMPORTS}\ndef test_plain(dtdispatch, device_mesh):\n"
+        "    x = torch.rand(8)\n    dtdispatch.verify(lambda: x + x)\n",
+    )
+    text = text_of(measure(pytester, LOCAL, "--dtdispatch-max=wrong=0", failed=1))
+    assert "wrong=0 judged nothing: no op was compared; 1 on plain tensors" in text
+    assert "0 of 0 ops compared" in text
+
+
+def test_reasons_are_counted(pytester: pytest.Pytester) -> None:
+    body = """
+def test_random(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+    whole = a.redistribute(placements=[torch.distributed.tensor.Replicate()])
+    local = torch.distributed.tensor.DTensor.from_local
+    ranks = torch.distributed.tensor.Replicate()
+
+    def step():
+        b = torch.rand_like(a) + torch.empty_like(a).fill_(1)
+        mine = local(a.to_local(), device_mesh, [ranks], run_check=False)
+        return mine * 2
+
+    dtdispatch.verify(step)
+"""
+    source(pytester, IMPORTS + body)
+    text = " ".join(text_of(measure(pytester, LOCAL, passed=1)).split())
+    assert (
+        "not compared: 1 random; 1 without a defined result; 1 with an argument that has no full value"
+        in text
+    )
+    assert "an argument of mul.Tensor(f32[2,8]R)@4, at test_it.py:" in text
+    assert "labelled replicated, and ranks differ" in text
+
+
+def test_files_have_the_number(pytester: pytest.Pytester) -> None:
+    source(pytester, WRONG)
+    measure(pytester, LOCAL, "--dtdispatch-export=json:r.json", "--dtdispatch-export=csv:r.csv", passed=1)
+    [result] = json.loads((pytester.path / "r.json").read_text())["results"]
+    assert result["metrics"] == {"wrong": 1}
+    assert (result["kind"], result["calls"], result["compared"]) == ("verified", 2, 2)
+    assert [each["fault"] for each in result["wrong_ops"]] == ["values"]
+    assert "test_it.py::test_wrong::loss,wrong,1" in (pytester.path / "r.csv").read_text()
+    expected = Path("expected.csv")
+    (pytester.path / expected).write_text("test_it.py::test_wrong::loss,wrong,1,0\n")
+    measure(pytester, LOCAL, f"--dtdispatch-expected={expected}", passed=1)
+
+
+def test_mistakes_are_one_line(pytester: pytest.Pytester) -> None:
+    mistakes = [
+        ("dtdispatch.verify(lambda x: x)", "the step takes arguments (x), and verify() passes none"),
+        ("dtdispatch.verify(lambda: a + a, steps=0)", "verify(): steps=0 is not a whole number"),
+        (
+            "with dtdispatch.capture():\n    dtdispatch.verify(lambda: a + a)  # here",
+            "verify(name='step') inside a capture would be measured twice",
+        ),
+        ("dtdispatch.verify(lambda: a + a)", "collectives of a fake process group move no data: add"),
+    ]
+    assert_mistakes(pytester, mistakes, "--dtdispatch")
+
+
+def test_error_names_the_last_compared_op(pytester: pytest.Pytester) -> None:
+    source(
+        pytester,
+        f"{IMPORTS}\ndef test_it(dtdispatch, device_mesh):\n    a = sharded(device_mesh)\n\n    def step():\n"
+        "        a + a\n        raise ValueError('own')\n\n    dtdispatch.verify(step)\n",
+    )
+    result = measure(pytester, LOCAL, failed=1)
+    assert_reported_once(result, "ValueError: own")
+    assert "the last compared op: add.Tensor(f32[8,8]S0, f32[8,8]S0)@4, at test_it.py:" in text_of(result)
+
+
+def test_without_the_flag_steps_only_run(pytester: pytest.Pytester) -> None:
+    source(
+        pytester,
+        f"{LOSS}\ndef test_it(dtdispatch, device_mesh):\n    ran = []\n"
+        "    verified = dtdispatch.verify(lambda: ran.append(1), steps=3)\n"
+        "    assert (len(ran), verified.calls, verified.wrong) == (3, 0, 0)\n",
+    )
+    run(pytester, passed=1)
+
+
+def test_whole_tests_are_verified(pytester: pytest.Pytester) -> None:
+    source(
+        pytester,
+        f"{LOSS}\ndef test_wrong(device_mesh):\n    loss_of(device_mesh, 5)()\n\n"
+        "def test_none():\n    torch.ones(3) + 1\n",
+    )
+    flags = "--dtdispatch-all", "--dtdispatch-metric=verify"
+    text = text_of(measure(pytester, LOCAL, *flags, "--dtdispatch-max=wrong=0", failed=1, passed=1))
+    assert "test_it.py::test_wrong: capture 1: 2 of 2 ops compared, 1 wrong" in text
+    assert "test_none" not in text
+    text = " ".join(text_of(measure(pytester, *flags, passed=2)).split())
+    assert "0 of 2 ops compared, 0 wrong" in text
+    assert "2 on a fake process group, whose collectives move no data: add --dtdispatch-backend local" in text
+
+
+def test_metric_verifies_every_method(pytester: pytest.Pytester) -> None:
+    body = """
+def test_it(dtdispatch, device_mesh):
+    step = loss_of(device_mesh, 5)
+    with dtdispatch.capture():
+        step()
+    dtdispatch.call(step, name="call")
+    assert dtdispatch.steps(step, name="steps").steps == ()
+    dtdispatch.verify(step, name="verify")
+    dtdispatch.compare({"a": step, "b": step}, equal=lambda one, other: True)
+"""
+    source(pytester, LOSS + body)
+    text = text_of(measure(pytester, LOCAL, "--dtdispatch-metric=verify", passed=1))
+    for name in ("capture 1", "call", "steps", "verify", "compare[a]", "compare[b]"):
+        assert f"test_it.py::test_it: {name}: 2 of 2 ops compared, 1 wrong" in text
+
+
+def test_other_measurements_beside_it(pytester: pytest.Pytester) -> None:
+    body = """
+def test_it(dtdispatch, device_mesh):
+    step = loss_of(device_mesh, 8)
+    counted = dtdispatch.steps(step)
+    dtdispatch.verify(step)
+    assert dtdispatch.steps(step, name="again").steps == counted.steps
+    with dtdispatch.capture() as results:
+        step()
+    dtdispatch.budget(step, steps=1)
+    assert len(results.measurements()) == 2
+"""
+    source(pytester, LOSS + body)
+    measure(pytester, LOCAL, passed=1)
+
+
+def test_compare_names_the_first_wrong_op(pytester: pytest.Pytester) -> None:
+    body = """
+def test_it(dtdispatch, device_mesh):
+    x = torch.rand(5, 6)
+    whole, rows = (distribute_tensor(x, device_mesh, [each]) for each in (Replicate(), Shard(0)))
+    named = {"whole": whole, "rows": rows}.items()
+    dtdispatch.compare({name: lambda x=x: functional.mse_loss(x, x * 0.5) for name, x in named})
+"""
+    source(pytester, f"from torch.distributed.tensor import Replicate{LOSS}{body}")
+    text = text_of(measure(pytester, LOCAL, failed=1))
+    assert "; the first wrong op of 'rows': mse_loss.default(f32[5,6]S0, f32[5,6]S0)@4: values" in text
+
+
+@needs(FSDP_WITHOUT_CUDA)
+def test_fsdp_on_simulated_ranks_is_refused_in_one_line(pytester: pytest.Pytester) -> None:
+    body = """
+def test_it(dtdispatch, device_mesh):
+    model = torch.nn.Linear(8, 8)
+    torch.distributed.fsdp.fully_shard(model, mesh=device_mesh)
+    dtdispatch.verify(lambda: model(torch.rand(4, 8)).sum().backward())
+"""
+    source(pytester, f"{IMPORTS}\nimport torch.distributed.fsdp\n{body}")
+    text = text_of(measure(pytester, LOCAL, failed=1))
+    assert "FSDP2 does not run on simulated ranks: add --dtdispatch-backend gloo --dtdispatch-nproc 2" in text
+
+
+def test_ranks_are_compared_and_agree(tmp_path: Path) -> None:
+    body = """
+def test_wrong(dtdispatch, device_mesh):
+    dtdispatch.verify(loss_of(device_mesh, 5), name="loss")
+
+def test_different(dtdispatch, device_mesh):
+    a = sharded(device_mesh)
+
+    def step():
+        a + a
+        a * a if dist.get_rank() else a - a
+        a + 1
+
+    verified = dtdispatch.verify(step, name="different")
+    assert (verified.calls, verified.compared) == (3, 1)
+"""
+    (tmp_path / "test_it.py").write_text(LOSS + body)
+    result = run_ranks(tmp_path, 2, "--dtdispatch-backend=gloo")
+    assert result.status == 0, result.text
+    assert "loss: 2 of 2 ops compared, 1 wrong" in result.text
+    assert "after ranks ran different ops (rank 0 at sub.Tensor" in result.text
