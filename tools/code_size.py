@@ -34,6 +34,7 @@ LAYERS = {
     },
     "features": {
         "variants of a call, growth with size": "comparing",
+        "ops against the same ops on full tensors": "verify torchapi/shards",
         "cost of compiling": "compiled",
         "instructions": "instructions",
         "advice": "advice",
@@ -45,7 +46,7 @@ LAYERS = {
     "measuring": {
         "source lines": "lines",
         "repeated calls without side effects": "replay",
-        "captures and locks": "replay/capture replay/guard",
+        "captures and locks": "replay/capture replay/dispatch_capture replay/guard",
         "the runner of calls in turn": "rounds/plan rounds/series",
         "passes of misses and hits, with proof": "rounds",
         "timed calls": "rounds/timing rounds/sampler",
