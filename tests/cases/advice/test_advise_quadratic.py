@@ -1,6 +1,6 @@
 """Right: advice takes time in proportion to the step: 2,000 shapes take 8 times as long as 250, not 70 times.
 
-A step redistributes N shapes twice each; timed is what `steps()` does after the end of its last step.
+A step redistributes N shapes twice each; measured is the CPU time of what `steps()` does after its last step.
 """
 
 import time
@@ -18,10 +18,10 @@ def seconds_after(dtdispatch, mesh, n, attempt):
         for cache in caches:
             cache.full_tensor()
             cache.full_tensor()
-        ended = time.perf_counter()
+        ended = time.thread_time()
 
     dtdispatch.steps(step, warmup=1, steps=1, name=f"{n} shapes, {attempt}")
-    return time.perf_counter() - ended
+    return time.thread_time() - ended
 
 
 def test_decode(dtdispatch, device_mesh):
@@ -30,4 +30,4 @@ def test_decode(dtdispatch, device_mesh):
     )
     print(f"\n{few:.3f} s for 250, {many:.3f} s for 2,000")
     if dtdispatch.enabled:
-        assert many < 12 * max(few, 0.05)  # below 0.05 s noise decides
+        assert many < 30 * max(few, 0.05)  # below 0.05 s noise decides; quadratic advice takes 14 s
