@@ -84,6 +84,25 @@ def test_interruption_is_reported_in_one_line(
     assert capsys.readouterr() == ("", "dtdispatch: interrupted\n")
 
 
+UNREAD = """
+import os, sys
+from unittest.mock import patch
+from pytest_dtdispatch import cli
+from pytest_dtdispatch.report.screen import say
+reading, writing = os.pipe()
+os.close(reading)
+os.dup2(writing, 1)
+with patch.object(cli, "_run", lambda words: say("a report")):
+    sys.exit(cli.main([]))
+"""
+
+
+def test_output_that_nobody_reads_is_no_error() -> None:
+    """The reader of a pipe may end first, as ``dtdispatch report ... | head`` does."""
+    process = subprocess.run([sys.executable, "-c", UNREAD], capture_output=True, text=True)
+    assert (process.returncode, process.stderr) == (141, "")
+
+
 @pytest.mark.parametrize(
     ("text", "output"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 import sys
@@ -24,6 +25,7 @@ STATUS = """exit status:
   2    invalid command line or file
   130  interrupted"""
 USAGE_ERROR, PROCESS_ERROR, INTERRUPTED = 2, 5, 130
+UNREAD = 141  # as of a program that SIGPIPE ended
 BUDGET_STEPS, DEFAULT_STEPS = "--budget-steps", 20
 
 
@@ -48,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("dtdispatch: interrupted", Tone.NOTICE, sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # the reader, such as head, has ended; the end of the process flushes once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
 
 
 def _run(words: list[str]) -> int:
