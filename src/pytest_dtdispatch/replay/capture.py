@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,13 +10,11 @@ from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.replay.call import ConversionCall
-from pytest_dtdispatch.replay.dispatch_capture import DispatchCapture
+from pytest_dtdispatch.replay.dispatch_capture import ConversionCapture
 from pytest_dtdispatch.replay.repeat import run_conversion, run_op, settled_conversion
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.torchapi.calls import OpCall
-from pytest_dtdispatch.torchapi.compiler import is_tracing
-from pytest_dtdispatch.torchapi.observe import Converter, observe_conversions
-from pytest_dtdispatch.torchapi.ops import modes_disabled, open_modes
+from pytest_dtdispatch.torchapi.ops import modes_disabled
 from pytest_dtdispatch.torchapi.propagator import PlanCaches
 from pytest_dtdispatch.torchapi.signatures import signature_of, spec_notes
 from pytest_dtdispatch.torchapi.tensors import group_backend, is_local_mode_open
@@ -25,7 +22,7 @@ from pytest_dtdispatch.torchapi.tensors import group_backend, is_local_mode_open
 __tracebackhide__ = True  # a failing test shows its own line
 
 
-class SignatureCapture(DispatchCapture):
+class SignatureCapture(ConversionCapture):
     """Capture that measures each signature of ops and conversions at its first call, and counts other calls.
 
     Args:
@@ -38,12 +35,6 @@ class SignatureCapture(DispatchCapture):
         super().__init__(ops, results)
         self._plan = plan
         self._plans = PlanCaches()
-        self._converting = threading.local()
-
-    def _open(self) -> None:
-        super()._open()
-        conversions = observe_conversions(self, is_hidden=False)  # conversions are not ops
-        self._lock.contexts.enter_context(conversions)
 
     def on_op(self, call: OpCall) -> Any:
         """Run the call, and measure it if its signature is new."""
@@ -58,25 +49,7 @@ class SignatureCapture(DispatchCapture):
         self._results.enter(signature, figures, group_backend(signature.device))
         return result
 
-    def on_conversion(
-        self, converter: Converter, function: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        """Run a conversion, and measure it if it is outermost and in the thread of the capture.
-
-        A conversion inside an op is part of the op: the capture is not open there, nor in a repetition.
-        """
-        if getattr(self._converting, "is_inside", False):
-            return function(*args, **kwargs)
-        call = ConversionCall(converter, function, args, kwargs)
-        if call.tensor is None or is_tracing() or all(one is not self for one in open_modes()):
-            return function(*args, **kwargs)
-        self._converting.is_inside = True
-        try:
-            return self._on_conversion(call)
-        finally:
-            self._converting.is_inside = False
-
-    def _on_conversion(self, call: ConversionCall) -> Any:
+    def on_outermost(self, call: ConversionCall) -> Any:
         """Run a conversion, and measure it if its signature is new."""
         result, before = run_conversion(call)
         self._uncaptured.update()

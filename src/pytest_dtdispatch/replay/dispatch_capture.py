@@ -6,7 +6,7 @@ import sys
 import threading
 from abc import abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from logging import DEBUG
 from types import FrameType
@@ -16,11 +16,12 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.store import ResultStore, Uncaptured
 from pytest_dtdispatch.errors import MeasurementError, warn
-from pytest_dtdispatch.replay.call import UnnoticedMode
+from pytest_dtdispatch.replay.call import ConversionCall, UnnoticedMode
 from pytest_dtdispatch.replay.guard import MeasurementLock, refuse_elsewhere
 from pytest_dtdispatch.torchapi.calls import OpCall
+from pytest_dtdispatch.torchapi.compiler import is_tracing
 from pytest_dtdispatch.torchapi.groups import innermost_in_local_mode
-from pytest_dtdispatch.torchapi.observe import observe_propagations
+from pytest_dtdispatch.torchapi.observe import Converter, observe_conversions, observe_propagations
 from pytest_dtdispatch.torchapi.ops import (
     hidden_from_constructors,
     hidden_from_debug_mode,
@@ -194,6 +195,45 @@ class DispatchCapture(UnnoticedMode):
     @abstractmethod
     def on_op(self, call: OpCall) -> Any:
         """Run the call once for the program, and return its result."""
+
+
+class ConversionCapture(DispatchCapture):
+    """Dispatch mode that also passes conversions, which are not ops, to :meth:`on_outermost`."""
+
+    def __init__(self, ops: Sequence[str] = (), results: ResultStore | None = None) -> None:
+        super().__init__(ops, results)
+        self._converting = threading.local()
+
+    def _open(self) -> None:
+        super()._open()
+        self._lock.contexts.enter_context(observe_conversions(self, is_hidden=False))
+
+    @property
+    def is_converting(self) -> bool:
+        """Whether this thread is inside a conversion."""
+        return getattr(self._converting, "is_inside", False)
+
+    def on_conversion(
+        self, converter: Converter, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Run a conversion, and pass it on if it is outermost and in the thread of the capture.
+
+        A conversion inside an op is part of the op: the capture is not open there, nor in a repetition.
+        """
+        if self.is_converting:
+            return function(*args, **kwargs)
+        call = ConversionCall(converter, function, args, kwargs)
+        if call.tensor is None or is_tracing() or all(one is not self for one in open_modes()):
+            return function(*args, **kwargs)
+        self._converting.is_inside = True
+        try:
+            return self.on_outermost(call)
+        finally:
+            self._converting.is_inside = False
+
+    @abstractmethod
+    def on_outermost(self, call: ConversionCall) -> Any:
+        """Run the conversion once for the program, and return its result."""
 
 
 def warn_of_debug_logging() -> None:

@@ -118,7 +118,6 @@ class Deadline:
     """
 
     def __init__(self, limit_s: float, clock: Clock = time.perf_counter_ns) -> None:
-        self.limit_s = limit_s
         self.limit_ns = limit_s * 1e9
         self.clock = clock
         self._end_ns = clock() + self.limit_ns

@@ -18,13 +18,13 @@ from pytest_dtdispatch.core.text import grouped
 from pytest_dtdispatch.errors import first_line
 from pytest_dtdispatch.lines.finder import LineFinder
 from pytest_dtdispatch.replay.call import ConversionCall
-from pytest_dtdispatch.replay.dispatch_capture import DispatchCapture
+from pytest_dtdispatch.replay.dispatch_capture import ConversionCapture
 from pytest_dtdispatch.replay.storages import keys_of
 from pytest_dtdispatch.torchapi.calls import OpCall
 from pytest_dtdispatch.torchapi.collectives import collective_of
 from pytest_dtdispatch.torchapi.compiler import is_tracing
-from pytest_dtdispatch.torchapi.observe import Conversion, Converter, observe_conversions
-from pytest_dtdispatch.torchapi.ops import is_op, modes_disabled, open_modes
+from pytest_dtdispatch.torchapi.observe import Conversion
+from pytest_dtdispatch.torchapi.ops import is_op, modes_disabled
 from pytest_dtdispatch.torchapi.shards import (
     Full,
     NoValueError,
@@ -55,7 +55,7 @@ NOT_DEFINED = "without a defined result"
 UNDEFINED = ("empty", "new_empty", "resize", "set_")  # how the names of ops begin whose results are undefined
 
 
-class Verifier(DispatchCapture):
+class Verifier(ConversionCapture):
     """Dispatch mode that compares each DTensor op, and each redistribution, with the same on full tensors.
 
     Expected results are computed from the actual arguments, so that a wrong value is reported once.
@@ -77,7 +77,7 @@ class Verifier(DispatchCapture):
         self.last = "none"
         self._disagree: Callable[[str], str] | None = disagree
         self._lines = LineFinder(base)
-        self._is_converting = self._is_simulated = False
+        self._is_simulated = False
         self._ranks: dict[Any, list[int]] = {}  # by simulated mesh
         self._counts: Counter[str] = Counter()
         self._skipped: Counter[str] = Counter()
@@ -92,7 +92,6 @@ class Verifier(DispatchCapture):
     def _open(self) -> None:
         super()._open()
         self._lock.contexts.enter_context(self._lines)
-        self._lock.contexts.enter_context(observe_conversions(self, is_hidden=False))
 
     def begin_step(self) -> None:
         """Begin a step of several."""
@@ -116,34 +115,25 @@ class Verifier(DispatchCapture):
 
     def on_plain_op(self, call: OpCall) -> Any:
         """Run an op on plain tensors, and count it unless a conversion or a compiler runs it."""
-        if not (self._is_converting or is_tracing()) and call.tensors:
+        if not (self.is_converting or is_tracing()) and call.tensors:
             self._counts["collectives" if collective_of(call.func) else "plain_ops"] += 1
         return call.run()
 
     def on_op(self, call: OpCall) -> Any:
         """Run an op, and compare it with the same op on the full values of its arguments."""
-        if self._is_converting:
+        if self.is_converting:
             return call.run()
         place, reason = self._lines.record(), self._reason_to_skip(call)
         op = "" if reason else str(signature_of(call))
         return self._verified(call.run, call.tensors, partial(FullCall, op, call), reason, op, place)
 
-    def on_conversion(
-        self, converter: Converter, function: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        """Run an outermost conversion of this thread, and compare the values of a redistribution."""
-        call = ConversionCall(converter, function, args, kwargs)
-        is_inner = self._is_converting or all(one is not self for one in open_modes())
-        if is_inner or call.tensor is None or is_tracing():
-            return function(*args, **kwargs)
-        self._is_converting, run = True, partial(function, *args, **kwargs)
-        try:
-            if converter.kind is not Conversion.REDISTRIBUTE:
-                return run()
-            place, reason = self._lines.here(), self._reason_of_group()
-            return self._verified(run, [call.tensor], partial(Redistributed, call), reason, call.name, place)
-        finally:
-            self._is_converting = False
+    def on_outermost(self, call: ConversionCall) -> Any:
+        """Run a conversion, and compare the values of a redistribution."""
+        run = partial(call.function, *call.args, **call.kwargs)
+        if call.converter.kind is not Conversion.REDISTRIBUTE:
+            return run()
+        place, reason = self._lines.here(), self._reason_of_group()
+        return self._verified(run, [call.tensor], partial(Redistributed, call), reason, call.name, place)
 
     def _reason_to_skip(self, call: OpCall) -> str:
         """Return why an op is not compared, to follow the number of such ops; empty if it is compared."""
