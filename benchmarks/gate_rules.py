@@ -8,9 +8,9 @@ with 95 % intervals by resampling processes, as pairs are not independent:
 * improved, inconclusive: such verdicts on rows of one code;
 * found: rows that are regressed if the samples of the judged process are multiplied (``+30 %``).
 
-``20%, run again`` is the rule of the product, which runs tests with slower rows again: a row that fails is
-judged by the next three processes of its load too, and passes if it passes once. They are minutes apart, the
-product's reruns seconds.
+``20%, run again`` is the rule of the product, which runs tests again: a saved row is the fastest of three
+consecutive processes of its load, and a row that fails is judged by the next three processes too, and passes if
+it passes once. They are minutes apart, the product's runs seconds.
 
 Pairs with a process whose thread got less than 30 % of a core have tables of their own.
 
@@ -67,12 +67,21 @@ OLD_RULE = Path(__file__).with_name("gate_old_rule.py")
 
 
 class Rule(NamedTuple):
-    """A threshold, the factor of the slow-down that it has to find, and the number of times to run again."""
+    """A rule on times.
+
+    Args:
+        title: name in tables.
+        threshold: of a change.
+        planted: factor of the slow-down that it has to find.
+        reruns: number of times a failing row is measured again.
+        saved: number of processes of which the saved run has the fastest of each row.
+    """
 
     title: str
     threshold: Threshold
     planted: float
     reruns: int = 0
+    saved: int = 1
 
 
 class Variation(NamedTuple):
@@ -97,7 +106,7 @@ class Variation(NamedTuple):
 
 RULES = (
     Rule("20%", Threshold("", "min", 0.2), 1.3),
-    Rule("20%, run again", Threshold("", "min", 0.2), 1.3, reruns=3),
+    Rule("20%, run again", Threshold("", "min", 0.2), 1.3, reruns=3, saved=3),
     Rule("median:20%", Threshold("", "median", 0.2), 1.3),
     Rule("10%", Threshold("", "min", 0.1), 1.2),
 )
@@ -298,16 +307,23 @@ def flags_of(table: Table, keys: Sequence[Key], rule: Rule, variation: Variation
     for i, j in np.argwhere(table.mask).tolist():
         base, later = table.bases[i], [*table.heads[j:], *table.heads[:j]]
         heads = [head for head in later if head is not base][: 1 + rule.reruns]
+        others = [each for each in [*table.bases[i:], *table.bases[:i]] if each not in heads]
+        bases = others[: rule.saved]
         shift = plain_shift(base, heads[0])
         shift = shift if shift > variation.max_shift else 0.0
         for index, key in enumerate(keys):
             if key in base.samples and key in heads[0].samples:
                 clean, slowed = (
-                    verdict_of(base, heads, key, rule, variation, shift, factor)
+                    verdict_of(fastest(bases, key), heads, key, rule, variation, shift, factor)
                     for factor in (1.0, rule.planted)
                 )
                 flags[i, j, index] = flags_of_verdicts(clean, slowed)
     return flags
+
+
+def fastest(processes: Sequence[Process], key: Key) -> Process:
+    """Return the process in which a row took least."""
+    return min(processes, key=lambda process: process.figures.get(key, inf))
 
 
 def verdict_of(

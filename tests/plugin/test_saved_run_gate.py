@@ -176,6 +176,33 @@ def test_comparison_without_threshold_never_fails(
 # Tests that run again
 
 
+def test_temporary_slowdown_is_not_saved(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = json.loads(save(pytester).read_text())["benchmarks"]
+    scripted.extra_ns = 5_000
+    monkeypatch.setattr(session, "pause", lambda seconds: setattr(scripted, "extra_ns", 0))
+    result = run(pytester, *SAVE)
+    assert_passed(result, "2 tests ran again, as the run is saved")
+    result.assert_outcomes(passed=2)
+    [path] = (pytester.path / ".benchmarks").rglob("0002_base.json")
+    figures = [
+        [(row["fullname"], row["extra_info"]["figure_ns"]) for row in rows]
+        for rows in (quick, json.loads(path.read_text())["benchmarks"])
+    ]
+    assert figures[0] == figures[1] != []
+
+
+@pytest.mark.parametrize(("flags", "expected"), [(SAVE, 3), (MEASURED, 1)])
+def test_only_saved_runs_repeat_all_tests(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace, flags: tuple[str, ...], expected: int
+) -> None:
+    scripted.runs = 0
+    write(pytester, **{"    def mul():": "    scripted.runs += 1\n    def mul():"})
+    assert_passed(run(pytester, *flags))
+    assert scripted.runs == expected
+
+
 def test_temporary_slowdown_fails_no_run(
     pytester: pytest.Pytester, scripted: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +218,7 @@ def test_slower_test_runs_again_three_times(
     pytester: pytest.Pytester, scripted: types.SimpleNamespace, pauses: list[float]
 ) -> None:
     save(pytester)
+    pauses.clear()
     scripted.extra_ns = 5_000
     scripted.runs = 0
     write(pytester, **{"    def mul():": "    scripted.runs += 1\n    def mul():"})
@@ -207,7 +235,7 @@ def test_progress_names_tests_that_run_again(
     with progress_to(messages.append):
         failed(run(pytester, *GATE), "2 passed, 2 regressed")
     again = [message for message in messages if "again" in message]
-    why = "as rows are slower than the saved ones"
+    why = "as rows were slower than the saved ones"
     assert again == [f"running 1 test again, {why}: test_gate.py::test_mul"] * len(session.PAUSES_S)
 
 
@@ -229,6 +257,7 @@ def test_many_slower_tests_run_only_once(
 ) -> None:
     monkeypatch.setattr(session, "MAX_AGAIN", 0)
     save(pytester)
+    pauses.clear()
     scripted.extra_ns = 5_000
     failed(run(pytester, *GATE), "2 passed, 2 regressed")
     assert not pauses

@@ -42,6 +42,11 @@ def is_loaded(config: pytest.Config) -> bool:
     return hasattr(config.option, "benchmark_save")
 
 
+def is_saved(config: pytest.Config) -> bool:
+    """Return whether the run is saved for later comparisons."""
+    return any(config.getoption(name, None) for name in ("benchmark_save", "benchmark_autosave"))
+
+
 # Changes to pytest-benchmark, which has no hooks for them
 
 

@@ -103,7 +103,7 @@ class Run:
         self._config = config
         self._own: dict[str, TestRecord] = {}  # records of this process before merging over the ranks
         self._failed: dict[tuple[str, str], FailedTest] = {}  # by node id and phase
-        self._ran_again: set[str] = set()
+        self._ran_again: dict[str, set[str]] = {}  # tests by reason
         self._sampler: Sampler | None = None
         self._has_ended = False
         self._started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -197,10 +197,15 @@ class Run:
         self._own[record.test] = self.records[record.test] = record
         return record
 
-    def put_again(self, item: pytest.Item, record: TestRecord) -> None:
+    def has_times(self, item: pytest.Item) -> bool:
+        """Return whether a test measured signatures or calls with times."""
+        record = self.records.get(resolve.row_nodeid(item))
+        return record is not None and any(any(row.times()) for row in record.measured)
+
+    def put_again(self, item: pytest.Item, record: TestRecord, why: str) -> None:
         """Replace the record of a test that ran again."""
         self._own[record.test] = self.records[record.test] = record
-        self._ran_again.add(record.test)
+        self._ran_again.setdefault(why, set()).add(record.test)
         if self.bridge:
             self.bridge.enter(item, record)
 
@@ -264,11 +269,8 @@ class Run:
         baseline, ranks = self.gates.baseline, self.ranks
         notices = [notice(*first_of(baseline.passed_over, MAX_NAMES))] if baseline else []
         notices += [ranks.document()] if ranks else []
-        if self._ran_again:
-            ran = plural(len(self._ran_again), "test")
-            notices.append(
-                notice(f"{ran} ran again, as rows were slower than the saved ones; the faster counts")
-            )
+        for why, tests in self._ran_again.items():
+            notices.append(notice(f"{plural(len(tests), 'test')} ran again, {why}; the fastest run counts"))
         run = collect(
             self.records,
             self.settings,

@@ -27,6 +27,7 @@ from pytest_dtdispatch.errors import GateError, MeasurementError, RanksError
 from pytest_dtdispatch.lines.wrappers import pass_over
 from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.plugin.guard import fail_report, note_problem, problems
+from pytest_dtdispatch.plugin.pytest_benchmark import is_saved
 from pytest_dtdispatch.plugin.pytest_internals import has_collected, run_again
 from pytest_dtdispatch.plugin.ranks import reason_of
 from pytest_dtdispatch.plugin.relaunch import METER
@@ -37,8 +38,9 @@ from pytest_dtdispatch.ranks.merge import merge_records
 from pytest_dtdispatch.report.judgements import slower_tests
 from pytest_dtdispatch.report.run import FailedTest
 
-# Pauses before tests with slower rows run again: other machines may slow a core for seconds.
+# Pauses before tests run again: other machines may slow a core for seconds.
 PAUSES_S = (1.0, 2.0, 4.0)
+SAVED_AGAIN = 2  # times that the tests of a saved run run again
 MAX_AGAIN = 20  # tests; if more became slower, the run fails without
 # Exceptions that may end a test which exceeds a limit: the test fails, is expected to fail, or the run ends.
 ENDS = (
@@ -207,27 +209,37 @@ class Session:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Run tests with slower rows again, after all others, unless the run stopped or has many ranks."""
+        """Run tests again after all others, unless the run stopped or has many ranks.
+
+        Tests of a run that is saved run again, and so do those with rows slower than in a saved run.
+        """
         result, run = (yield), self._run
-        if not (run.gates.baseline and run.reports) or run.ranks or run.why_stopped():
+        if not run.reports or run.ranks or run.why_stopped():
             return result
         with shown_progress(self._config, delay_s=0.0):
-            for pause_s in PAUSES_S:
+            timed = [item for item in session.items if run.has_times(item)]
+            for pause_s in PAUSES_S[:SAVED_AGAIN] if timed and is_saved(self._config) else ():
+                self._run_again(timed, pause_s, "as the run is saved")
+            for pause_s in PAUSES_S if run.gates.baseline else ():
                 slower = slower_tests(run.judged().gates)
                 again = [item for item in session.items if resolve.row_nodeid(item) in slower]
                 if not 0 < len(again) <= MAX_AGAIN:
                     break
-                names = ", ".join(first_of([item.nodeid for item in again], 3))
-                tests = plural(len(again), "test")
-                show_progress("running {} again, as rows are slower than the saved ones: {}", tests, names)
-                pause(pause_s)
-                for item, next_item in zip_longest(again, again[1:]):
-                    earlier = run.records[resolve.row_nodeid(item)]
-                    has_passed = run_again(item, next_item)
-                    # Each row has the samples of the faster run.
-                    record = run.records[earlier.test].fastest(earlier) if has_passed else earlier
-                    run.put_again(item, record)
+                self._run_again(again, pause_s, "as rows were slower than the saved ones")
         return result
+
+    def _run_again(self, items: Sequence[pytest.Item], pause_s: float, why: str) -> None:
+        """Run tests once more after a pause; each row has the samples of its faster run."""
+        names = ", ".join(first_of([item.nodeid for item in items], 3))
+        show_progress("running {} again, {}: {}", plural(len(items), "test"), why, names)
+        pause(pause_s)
+        for item, next_item in zip_longest(items, items[1:]):
+            earlier = self._run.records[resolve.row_nodeid(item)]
+            if run_again(item, next_item):
+                record = self._run.records[earlier.test].fastest(earlier)
+            else:
+                record = earlier
+            self._run.put_again(item, record, why)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest and pytest-benchmark write their files
     def pytest_sessionfinish(self) -> Generator[None, object, object]:
