@@ -9,8 +9,8 @@ with 95 % intervals by resampling processes, as pairs are not independent:
 * found: rows that are regressed if the samples of the judged process are multiplied (``+30 %``).
 
 ``20%, run again`` is the rule of the product, which runs tests again: a saved row is the fastest of three
-consecutive processes of its load, and a row that fails is judged by the next three processes too, and passes if
-it passes once. They are minutes apart, the product's runs seconds.
+consecutive processes of its load, and a row that fails is judged by the next three processes too, and passes
+if it passes once. They are minutes apart, the product's runs seconds.
 
 Pairs with a process whose thread got less than 30 % of a core have tables of their own.
 
@@ -115,6 +115,7 @@ VARIATIONS = (
     *(Variation(f"PASSES = {count}", passes=count) for count in (4, 2, 1)),
     Variation("2 misses and 20 hits in a pass", misses=2, hits=20),
     Variation("1 miss and 10 hits in a pass", misses=1, hits=10),
+    Variation("LONG_CALL_NS = 0.5 ms", cpu_from_ns=5e5),
     Variation("LONG_CALL_NS = 1 ms", cpu_from_ns=1e6),
     Variation("LONG_CALL_NS = 6 ms", cpu_from_ns=6e6),
     Variation("no CPU time", cpu_from_ns=inf),

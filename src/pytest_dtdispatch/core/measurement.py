@@ -13,7 +13,7 @@ from pytest_dtdispatch.core.plain_data import MAX_NUMBER, Natural, Size
 from pytest_dtdispatch.core.text import TextEnum
 
 PASSES = 8
-LONG_CALL_NS = 100_000  # the CPU time of these is read too; reading it takes 0.4 us
+LONG_CALL_NS = 500_000  # the CPU time of these is read too, which makes a call about 5 us longer
 NOISY = 0.1  # a row whose halves differ by more is marked as noisy
 MIN_PASSES = 4  # of fewer, the least sample is not reproducible
 MIN_WAITED = 0.1  # minimum share of waiting for a core that a row reports
