@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from scipy.stats import binomtest
 
@@ -144,7 +145,7 @@ def judge_ab(options: argparse.Namespace) -> None:
             content = run_ab(options.python, options.words)
         found = Counter(one["verdict"] for one in content["verdicts"])
         verdicts += found
-        processes += len(content["processes"])
+        processes += content["processes"]
         print(f"run {number}: {', '.join(f'{count} {name}' for name, count in found.items())}", flush=True)
     print(f"{processes} processes in {options.runs} runs")
     rows = verdicts.total()
@@ -158,17 +159,18 @@ def rate_text(count: int, total: int) -> str:
     return f"{count} of {total}, 95 % interval {low:.2%} to {high:.2%}"
 
 
-def run_ab(python: str, words: list[str]) -> dict[str, list[dict[str, str]]]:
-    """Compare an interpreter with itself; return the content of the run's file."""
+def run_ab(python: str, words: list[str]) -> dict[str, Any]:
+    """Compare an interpreter with itself; return the verdicts, and the number of processes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ab.json"
-        sides = ["--base", python, "--head", python, "--json", str(path)]
+        saved = Path(folder) / "saved"
+        sides = ["--base", python, "--head", python, "--json", str(path), "--keep", str(saved)]
         command = [sys.executable, "-m", "pytest_dtdispatch", "ab", *sides, *words]
         status = subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
         if status in WITHOUT_VERDICTS:
             sys.exit(f"dtdispatch ab ended with {status}")
-        content: dict[str, list[dict[str, str]]] = json.loads(path.read_text())
-        return content
+        content: dict[str, Any] = json.loads(path.read_text())
+        return {**content, "processes": len([*saved.glob("*/*.json")])}
 
 
 def judge_saved_run(options: argparse.Namespace) -> None:

@@ -75,10 +75,11 @@ measure() {
 # compare METRIC: a base that a shallow checkout does not have is fetched.
 compare() {
     local flags given=DTDISPATCH_AB_${1^^}
+    rm -rf "${folder:?}/$1" # a runner may keep the folder of an earlier job
     git cat-file -e "$base^{commit}" 2>/dev/null || git fetch --quiet --depth=1 origin "$base" || return
     read -r -a flags <<<"${!given:-}"
     "$python" -m pytest_dtdispatch ab --metric "$1" --base-rev "$base" --head-rev HEAD \
-        --json "$folder/$1.json" --markdown "${flags[@]}" -- "${tests[@]}"
+        --keep "$folder/$1" --json "$folder/$1.json" --markdown "${flags[@]}" -- "${tests[@]}"
 }
 
 mkdir -p "$folder"

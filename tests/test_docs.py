@@ -36,7 +36,7 @@ WALKED: dict[str, list[str]] = {
     "verify.md": [],
     "advice.md": [],
     "gates.md": ["judges times"],
-    "ab.md": ["needs a second torch", "needs a second torch", "takes minutes of callgrind"],
+    "ab.md": ["needs a second torch", "takes minutes of callgrind"],
     "ci.md": [],
     "instructions.md": ["takes minutes of callgrind"] * 2,
 }

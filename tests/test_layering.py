@@ -13,8 +13,9 @@ PACKAGE = "pytest_dtdispatch"
 SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
 # Lowest first: a file imports from its own folder and from those listed before it.
 FOLDERS = (
-    *("errors", "stats", "core", "torchapi", "gates", "report", "ab", "rounds", "replay", "lines"),
+    *("errors", "stats", "core", "torchapi", "gates", "report", "rounds", "replay", "lines"),
     *("steps", "budget", "advice", "compiled", "instructions", "ranks", "meshes", "comparing", "verify"),
+    "ab",
     *("api", "watch", "__init__", "plugin", "extend", "suite", "cli", "__main__"),
 )
 NEITHER_TORCH_NOR_PYTEST = {"core", "stats", "report", "gates", "rounds"}

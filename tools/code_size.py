@@ -33,6 +33,7 @@ LAYERS = {
         "loops, scripts, `TimeCaptureMode`": "watch",
     },
     "features": {
+        "A/B runs": "ab plugin/ab_process",
         "variants of a call, growth with size": "comparing",
         "ops against the same ops on full tensors": "verify torchapi/shards",
         "cost of compiling": "compiled",
@@ -52,7 +53,6 @@ LAYERS = {
         "timed calls": "rounds/timing rounds/sampler",
     },
     "torch, rules, texts": {
-        "A/B runs": "ab plugin/ab_process",
         "tables and text": "report",
         "other formats: Markdown, page, files": "report/markdown report/summary report/page report/exports",
         "rule on saved runs": "gates/saved_run gates/times",

@@ -68,6 +68,8 @@ def _run(words: list[str]) -> int:
         names = "ab, expected, report, watch"
         raise DtDispatchError(f"a command is needed: {names}; to measure tests: pytest --dtdispatch")
     if options.command == "ab":
+        import pytest_dtdispatch.plugin.kinds  # noqa: F401  saved runs are read by their types
+
         return run_ab(options, arguments)
     if arguments:
         raise DtDispatchError(f"{options.command} takes no arguments of pytest: {shlex.join(arguments)}")

@@ -1,46 +1,101 @@
-"""Fake interpreters: scripts that answer the requests of an A/B run without measuring."""
+"""Fake interpreters: scripts that save runs for an A/B run without measuring."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from pytest_dtdispatch.core.measurement import (
+    INSTRUCTIONS,
+    FunctionShare,
+    Measurement,
+    Profile,
+    Refused,
+    Samples,
+    State,
+)
+from pytest_dtdispatch.report.run import ReportedRun, saved_text
+from pytest_dtdispatch.steps.model import Steps
+from tests.reported_runs import measured, results_of
+from tests.row_ids import number
+
 ROW = "t.py::test_add::add.Tensor(f32[8]S0)@4"
 PLAIN = "control::add::control"
+NS = {"hit": 7_000, "miss": 1_300_000}
 # Starts in a third of the time of an interpreter that searches packages and imports json and random.
 SCRIPT = """#!{python} -IS
 import os, sys, time
 spec = {spec}
-
-def json(value):
-    return str(value).replace("'", '"')
-
 if sys.argv[1] == "-c":
-    print("dtdispatch-probe " + json(spec["probe"]))
+    print("dtdispatch-probe " + str(spec["probe"]).replace("'", '"'))
     sys.exit(0)
 with open(spec["calls"], "a") as calls:
     calls.write(spec["name"] + "\\n")
 exec(spec["does"])
-def rows(values):
-    return [[[*name.rsplit("::", 2)], value] for name, value in values.items()]
-
-values = {{}}
-for state, ns in (("hit", 7e3), ("miss", 1.3e6), ("control", 2e3)):
-    factor = spec["factors"].get(state, 1.0)
-    row = "control::add" if state == "control" else spec["row"]
-    values[f"{{row}}::{{state}}"] = ns * factor * (0.99 + 0.005 * os.urandom(1)[0] / 255)
+text = spec["runs"][os.environ["DTDISPATCH_AB_METRIC"]]
+for name, value in (("hit", 7e3), ("miss", 1.3e6), ("control", 2e3)):
+    noise = 0.99 + 0.005 * os.urandom(1)[0] / 255
+    text = text.replace("<" + name + ">", str(round(value * spec["factors"].get(name, 1.0) * noise)))
+if "DTDISPATCH_AB_CHECKOUT" in os.environ:
+    text = text.replace('"environment"', '"imports": ["' + os.getcwd() + '"], "environment"', 1)
 with open(os.environ["DTDISPATCH_AB_OUTPUT"], "w") as output:
-    folders = [os.getcwd()] if "DTDISPATCH_AB_CHECKOUT" in os.environ else []
-    content = {{"values": rows(values), "absent": {{}}, "folders": folders, **spec["only"]}}
-    if spec["numbers"]:
-        content["values"] = rows(spec["numbers"][os.environ["DTDISPATCH_AB_KIND"]])
-        content["details"] = rows(spec["numbers"].get("details", {{}}))
-        content["lines"] = rows(spec["numbers"].get("lines", {{}}))
-    output.write(json(content))
+    output.write(text)
 """
+# Samples whose values the script replaces by random ones.
+HOLDERS = {1_000_000 + number: f"<{state}>" for number, state in enumerate((*NS, "control"))}
+
+
+def run_of(metric: str, torch: str = "2.13.0", **more: object) -> ReportedRun:
+    """Return a saved run of a metric."""
+    names = {"metric": metric, "Python": "CPython 3.12.3", "torch version": torch, "torch build": "abc"}
+    return ReportedRun(environment=names, **more)  # type: ignore[arg-type]
+
+
+def timed(row: str) -> ReportedRun:
+    """Return a run of times of one row, whose values the script replaces."""
+    test, _, label = row.rpartition("::")
+    [hit, miss, plain] = HOLDERS
+    states = (Samples(State.HIT, (hit,)), Samples(State.MISS, (miss,)))
+    return run_of("time", measured={test: (measured(label, *states),)}, control={"add": plain})
+
+
+def counted(numbers: Mapping[str, float], *steps: Steps, test: str = "t.py::test_step") -> ReportedRun:
+    """Return a run of counts: numbers by row and metric, and steps of a test."""
+    values = []
+    for name, value in numbers.items():
+        row, _, metric = name.rpartition("::")
+        values.append(number(row, metric, round(value)))
+    return run_of("counts", numbers=tuple(values), results=results_of(*steps, test=test))
+
+
+def proofs(numbers: Mapping[str, float]) -> ReportedRun:
+    """Return a run of times that proves hits of rows, or their absence."""
+    found: dict[str, tuple[Measurement, ...]] = {}
+    for name, never in numbers.items():
+        test, label, _ = name.rsplit("::", 2)
+        refused = Samples(State.HIT, (), (Refused("it propagated", 2),))
+        found[test] = (measured(label, refused if never else Samples(State.HIT, (7_000,))),)
+    return run_of("time", measured=found)
+
+
+def of_instructions(
+    hit: int = 60_000, miss: int = 5_000_000, plain: int = 12_000, functions: Sequence[str] = ()
+) -> ReportedRun:
+    """Return a run of instructions of one row, with the functions of its miss."""
+    profile = None
+    if functions:
+        shares = [line.split(" ", 1) for line in functions]
+        profile = Profile(tuple(FunctionShare(name, int(count)) for count, name in shares), miss)
+    samples = (
+        Samples(State.HIT, (hit,), unit=INSTRUCTIONS),
+        Samples(State.MISS, (miss,), unit=INSTRUCTIONS, profile=profile),
+    )
+    test, _, label = ROW.rpartition("::")
+    control = {"add": plain}
+    return run_of("instructions", measured={test: (measured(label, *samples),)}, control=control)
 
 
 def fake_python(
@@ -48,9 +103,8 @@ def fake_python(
     name: str,
     does: str = "",
     row: str = ROW,
-    only: dict[str, object] | None = None,
     probe: dict[str, str] | None = None,
-    numbers: Mapping[str, Mapping[str, object]] | None = None,
+    runs: Sequence[ReportedRun] = (),
     **factors: float,
 ) -> Path:
     """Write a fake interpreter.
@@ -60,14 +114,19 @@ def fake_python(
         name: its name.
         does: Python code that a measuring process runs first.
         row: test and signature of its row.
-        only: replaces the default values; reasons for absent rows.
         probe: overrides of its answer to the version probe.
-        numbers: its answers in place of rows, by kind of request.
+        runs: runs that it saves, by their metrics, in place of one of random times.
         **factors: factors of its hits, misses and plain ops.
     """
-    good = {"plugin": version("pytest-dtdispatch"), "python": "3.12.3", "torch": "2.13.0", "build": "abc"}
-    spec = {"name": name, "calls": str(folder / "calls"), "does": does, "row": row, "factors": factors}
-    spec |= {"only": only or {}, "numbers": numbers or {}, "probe": {**good, **(probe or {})}}
+    saved = {run.environment["metric"]: run for run in (timed(row), run_of("counts"), *runs)}
+    texts = {}
+    for metric, run in saved.items():
+        texts[metric] = saved_text(run)
+        for value, holder in HOLDERS.items():
+            texts[metric] = texts[metric].replace(str(value), holder)
+    good = {"plugin": version("pytest-dtdispatch"), "torch": "2.13.0", **(probe or {})}
+    spec = {"name": name, "calls": str(folder / "calls"), "does": does, "factors": factors}
+    spec |= {"runs": texts, "probe": good}
     path = folder / name
     path.write_text(SCRIPT.format(python=sys.executable, spec=repr(spec)))
     path.chmod(0o755)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pytest_dtdispatch.cli import main
-from tests.ab.fakes import calls, fake_python
+from pytest_dtdispatch.report.run import VERSION, saved_text
+from tests.ab.fakes import calls, fake_python, run_of
 
 
 def error_line(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> str:
@@ -28,9 +28,8 @@ def error_line(arguments: list[str], status: int, capsys: pytest.CaptureFixture[
     ("words", "line"),
     [
         ([], "name both sides: --base PYTHON --head PYTHON"),
-        (["--python", "x"], "name two interpreters or more: --python PYTHON --python PYTHON ..."),
-        (["--python", "x", "--base", "y"], "--python names every side: leave --base, --head and commits out"),
-        (["--python", sys.executable, "--python", "/nowhere"], "head /nowhere: is not an executable"),
+        (["--python", "x"], "unrecognized arguments: --python"),
+        (["--base", sys.executable, "--head", "/nowhere"], "head /nowhere: is not an executable"),
         (["--base-rev", "HEAD"], "--base-rev and --head-rev go together"),
         (["--pairs", "0"], "argument --pairs: '0' is not a whole number of at least 1"),
         (
@@ -61,6 +60,7 @@ def error_line(arguments: list[str], status: int, capsys: pytest.CaptureFixture[
         (["--base", "a\udcff", "--head", "x"], r"base a\udcff: is not an executable"),
         (["--base", "\x1b[31m\r", "--head", "x"], r"base \x1b[31m\r: is not an executable"),
         (["--judge", "a" * 300], "cannot be read: File name too long"),
+        (["--judge", __file__], "it has no base/*.json, as --keep leaves them"),
         (["--time-limit", "1e300"], "'1e300' is not a number of seconds above 0, and at most 1,000,000,000"),
         (["--pairs", "9" * 5000], "9..."),
         (["--\x1b[31mfoo"], r"unrecognized arguments: --\x1b[31mfoo"),
@@ -106,9 +106,15 @@ def test_unusable_interpreter_is_refused(
         ("sys.exit(5)", "no test was collected"),
         ("print('FAILED t.py::test_add - boom'); sys.exit(1)", "tests failed: FAILED t.py::test_add - boom"),
         ("sys.exit(0)", "measured nothing; its last output: "),
-        ("open(os.environ['DTDISPATCH_AB_OUTPUT'], 'w').write('{'); sys.exit(0)", "its answer is invalid"),
-        ("spec['only'] = {'values': {}}", "measured nothing: no test of it makes calls on DTensors"),
-        ("spec['only'] = {'values': {'x': 'fast'}}", "its answer is invalid"),
+        ("open(os.environ['DTDISPATCH_AB_OUTPUT'], 'w').write('{'); sys.exit(0)", "head.json is not JSON"),
+        (
+            "spec['runs']['time'] = spec['runs']['counts'].replace('counts', 'time')",
+            "measured nothing: no test of it makes calls on",
+        ),
+        (
+            "spec['runs']['time'] = spec['runs']['time'].replace('<hit>', '\"fast\"')",
+            "head.json is not a saved run: its dtdispatch has no int: 'fast' (values of a Samples)",
+        ),
         ("time.sleep(600)", "killed after 0.5 s: raise --time-limit"),
     ],
 )
@@ -125,103 +131,92 @@ def test_failed_process_ends_the_run_with_its_log(
 
 
 @pytest.fixture(scope="module")
-def whole_text(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the text of the file of a completed run, whose interpreter is unchanged."""
-    folder = tmp_path_factory.mktemp("whole")
-    path = folder / "ab.json"
-    good = fake_python(folder, "good")
-    assert main(["ab", "--base", str(good), "--head", str(good), "--json", str(path)]) == 0
-    return path.read_text()
+def saved_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a completed run, whose interpreter is unchanged."""
+    folder = tmp_path_factory.mktemp("saved")
+    good = str(fake_python(folder, "good"))
+    assert main(["ab", "--base", good, "--head", good, "--keep", str(folder / "runs")]) == 0
+    return folder / "runs"
 
 
 @pytest.fixture
-def whole(tmp_path: Path, whole_text: str, capsys: pytest.CaptureFixture[str]) -> Path:
-    """Return a copy of that file, and discard the captured output."""
-    path = tmp_path / "ab.json"
-    path.write_text(whole_text)
+def whole(tmp_path: Path, saved_folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """Return a copy of that folder, and discard the captured output."""
     capsys.readouterr()
-    return path
+    return Path(shutil.copytree(saved_folder, tmp_path / "runs"))
+
+
+OF_TODAY = '{"format": "pytest-dtdispatch ab", "version": 5, "request": {}}'
 
 
 @pytest.mark.parametrize(
-    ("content", "line"),
+    ("name", "content", "line"),
     [
-        ("{", "other.json is not JSON: Expecting "),
-        ("[" * 100_000, "other.json is nested too deeply"),
-        ("[]", 'not a file of dtdispatch ab: it has no "format": "pytest-dtdispatch ab"'),
-        ('{"format": "something"}', "not a file of dtdispatch ab"),
-        ('{"format": "pytest-dtdispatch ab", "version": 4}', "saved in format 4; this version reads 5"),
-        ('{"format": "pytest-dtdispatch ab", "version": 99}', "saved in format 99; this version reads 5"),
-        ('{"format": "pytest-dtdispatch ab", "version": 5}', "not whole: a Run without request"),
-        ("\udcff", "other.json:1: this is not UTF-8 text"),
-        (None, "cannot be read: No such file"),
+        ("head/02-time.json", "{", "02-time.json is not JSON: Expecting "),
+        ("head/02-time.json", "[" * 100_000, "02-time.json is nested too deeply"),
+        ("head/02-time.json", "[]", "02-time.json is not a saved run: nothing in it was measured with"),
+        ("head/02-time.json", '{"benchmarks": []}', "nothing in it was measured with --dtdispatch"),
+        ("head/02-time.json", OF_TODAY, "nothing in it was measured with --dtdispatch"),
+        (
+            "head/02-time.json",
+            '{"benchmarks": [], "dtdispatch": {"version": 9}}',
+            f"saved in format 9; this version reads {VERSION}",
+        ),
+        ("head/02-time.json", "\udcff", "02-time.json:1: this is not UTF-8 text"),
+        ("rule.json", "[]", "rule.json: no dict: []"),
+        ("rule.json", '{"metric": "speed"}', "'speed' is not a valid Metric (metric of a Rule)"),
+        ("rule.json", '{"floor_hit": NaN}', "nan in place of a number up to 2**63 (floor_hit of a Rule)"),
+        ("rule.json", '{"threshold": 0.0}', "rule.json: threshold of 0.0"),
+        ("rule.json", '{"pairs": 0}', "--pairs 0, --confirm 8: --metric time needs at least 3"),
     ],
 )
 def test_judging_another_kind_of_file_is_refused(
-    tmp_path: Path, content: str | None, line: str, capsys: pytest.CaptureFixture[str]
+    whole: Path, name: str, content: str, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "other.json"
-    if content is not None:
-        path.write_bytes(content.encode("utf-8", "surrogateescape"))
-    assert line in error_line(["ab", "--judge", str(path)], 2, capsys)
-
-
-NAN = float("nan")
-
-
-@pytest.mark.parametrize(
-    ("where", "value", "complaint"),
-    [
-        (
-            ("request", "rule"),
-            {"floor_hit": NAN},
-            "nan in place of a number up to 2**63 (floor_hit of a Rule)",
-        ),
-        (("request", "rule"), {"threshold": 0.0}, "threshold of 0.0"),
-        (("request", "rule"), {"metric": "speed"}, "'speed' is not a valid Metric (metric of a Rule)"),
-        (("request", "rule"), {"pairs": 0}, "--pairs 0, --confirm 8: --metric time needs at least 3"),
-        (("request", "rule"), {"pairs": 10**12, "confirm": 10**12}, "its processes are not those of"),
-        (("request", "rule"), {"metric": "counts", "confirm": 10**12}, "its processes are not those of"),
-        (("request", "rule"), {"pairs": 3.5}, "no int: 3.5"),
-        (("processes", 5, "is_profile"), True, "its processes are not those of"),
-        (("request", "pythons"), ["one"], "versions of base, head, and interpreters of 1"),
-        (("sides",), [17], "no dict: [17]"),
-        (("processes", 0, "side"), "head", "its processes are not those of 3 pairs, and of at most 8"),
-        (("processes", 0, "values"), [[["a", "b", "c"], NAN]], "(values of a ProcessSample)"),
-        (("processes", 0, "details"), [[["a"], 7]], "no list: 7"),
-        (("processes", 0, "values", 0, 1), 0.0, "time of 0.0"),
-    ],
-)
-def test_file_with_impossible_values_is_refused(
-    whole: Path, where: tuple[Any, ...], value: object, complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    content = part = json.loads(whole.read_text())
-    for key in where[:-1]:
-        part = part[key]
-    part[where[-1]] = value
-    whole.write_text(json.dumps(content))
+    (whole / name).write_bytes(content.encode("utf-8", "surrogateescape"))
     text = error_line(["ab", "--judge", str(whole)], 2, capsys)
-    assert "not whole: " in text
-    assert complaint in text
+    assert line in text
+    assert str(whole / name) in text
 
 
-@pytest.mark.parametrize("words", [["--pairs", "7"], ["--base", "x"], ["--json", "x"], ["--", "tests"]])
+def test_folder_without_runs_of_a_side_is_refused(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A side without runs, with runs of two builds, or of another metric than the other is an error."""
+    for path in (whole / "head").iterdir():
+        path.unlink()
+    ends = f"--judge {whole}: it has no head/*.json, as --keep leaves them"
+    assert error_line(["ab", "--judge", str(whole)], 2, capsys).endswith(ends)
+    saved = whole / "head/02-time.json"
+    saved.write_text(saved_text(run_of("counts")))
+    ends = "head: no run of it has time: nothing was compared"
+    assert error_line(["ab", "--judge", str(whole)], 2, capsys).endswith(ends)
+    assert error_line(["ab", "--judge", str(whole), "--metric", "counts"], 2, capsys).startswith(
+        "dtdispatch: base: no run of it has counts"
+    )
+    (whole / "head/03-time.json").write_text(saved_text(run_of("counts", torch="2.12.0")))
+    ends = f"{whole}/head: runs of several builds of torch: 2.12.0 abc, 2.13.0 abc"
+    assert error_line(["ab", "--judge", str(whole)], 2, capsys).endswith(ends)
+
+
+@pytest.mark.parametrize("words", [["--pairs", "7"], ["--base", "x"], ["--keep", "x"], ["--", "tests"]])
 def test_judge_accepts_only_rules(whole: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A file can be judged again only with flags that change the rule."""
+    """Saved runs can be judged again only with flags that change the rule."""
     text = error_line(["ab", "--judge", str(whole), *words], 2, capsys)
-    assert text.endswith(f"ab.json: nothing is measured: leave {words[0]} out")
+    assert text.endswith(f"runs: nothing is measured: leave {words[0]} out")
 
 
 def test_unwritable_file_is_refused_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, saved = fake_python(tmp_path, "good"), tmp_path / "saved.json"
     saved.write_text('{"machine_info": {}}')
-    for path, line in (
-        (tmp_path / ("a" * 256), "cannot be written: File name too long"),
-        (tmp_path / "nowhere" / "ab.json", "there is no folder"),
-        (saved, "saved.json has another format: name another file, or remove it"),
+    (tmp_path / "runs/base").mkdir(parents=True)
+    (tmp_path / "runs/base/01-time.json").touch()
+    for flag, path, line in (
+        ("--json", tmp_path / ("a" * 256), "cannot be written: File name too long"),
+        ("--json", tmp_path / "nowhere" / "ab.json", "there is no folder"),
+        ("--json", saved, "saved.json has another format: name another file, or remove it"),
+        ("--keep", tmp_path / "runs", "runs: it has runs: name another folder"),
+        ("--keep", saved, "saved.json: cannot be created: Not a directory"),
     ):
-        assert line in error_line(
-            ["ab", "--base", str(good), "--head", str(good), "--json", str(path)], 2, capsys
-        )
+        sides = ["--base", str(good), "--head", str(good)]
+        assert line in error_line(["ab", *sides, flag, str(path)], 2, capsys)
     assert saved.read_text() == '{"machine_info": {}}'
     assert not calls(tmp_path)

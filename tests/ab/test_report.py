@@ -3,44 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from pytest_dtdispatch.ab.answer import CONTROL
-from pytest_dtdispatch.ab.process import Versions
 from pytest_dtdispatch.ab.report import run_document
-from pytest_dtdispatch.ab.rule import Values
-from pytest_dtdispatch.ab.run import PairResult, ProcessSample, Request, Run, judge_pairs
-from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
+from pytest_dtdispatch.ab.rule import Rule
+from pytest_dtdispatch.ab.run import are_in_turn, judge_runs
+from pytest_dtdispatch.ab.values import Metric
+from pytest_dtdispatch.core.measurement import Measurement, Samples, State
+from pytest_dtdispatch.report.run import ReportedRun, Turn
+from tests.ab.fakes import counted, run_of
 from tests.rendered import lines_of
+from tests.reported_runs import measured
 
-ADD = RowId("t.py::test_add[4]", "add.Tensor(f32[8]S0)@4")
-HIT, MISS = (ADD._replace(state=state) for state in ("hit", "miss"))
-PLAIN = RowId(CONTROL, "add", CONTROL)
-VERSIONS = Versions("3.12.3", "0.1.0", "2.13.0", "abc", "a CPU")
-TIMES = (7000.0, 7010.0, 7020.0, 7030.0, 7040.0)
+TEST, ADD = "t.py::test_add[4]", "add.Tensor(f32[8]S0)@4"
+TIMES = (7000, 7010, 7020, 7030, 7040)
 
 
-def processes(factor: float = 1.0, **others: float) -> list[dict[RowId, float]]:
-    named = {"plain": PLAIN, "miss": MISS}
-    return [{HIT: ns * factor, **{named[name]: each for name, each in others.items()}} for ns in TIMES]
+def processes(factor: float = 1.0, miss: int = 0, plain: int = 0) -> list[ReportedRun]:
+    """Return runs of a hit, and if requested, of a miss and of a plain op."""
+    runs = []
+    for ns in TIMES:
+        states = [Samples(State.HIT, (round(ns * factor),))]
+        states += [Samples(State.MISS, (miss,))] if miss else []
+        rows: tuple[Measurement, ...] = (measured(ADD, *states),)
+        runs.append(run_of("time", measured={TEST: rows}, control={"add": plain} if plain else {}))
+    return runs
 
 
-def shown(base: Sequence[Values], head: Sequence[Values], width: int = 140) -> list[str]:
-    samples = tuple(
-        ProcessSample(each, side=side, seconds=7.0)
-        for side, of_side in (("base", base), ("head", head))
-        for each in of_side
-    )
-    run = Run(Request(("old", "new"), ("v1", "v2")), {"base": VERSIONS, "head": VERSIONS}, samples)
-    return lines_of(run_document(run, judge_pairs(run)), width)
+def alternating(base: Sequence[ReportedRun], head: Sequence[ReportedRun]) -> list[list[ReportedRun]]:
+    """Return the runs of both sides with their turns."""
+    sides = []
+    for first, name, runs in ((1, "v1 abc (old)", base), (2, "v2 def (new)", head)):
+        turns = [Turn("x", first + 2 * number, name, 7.0) for number, _ in enumerate(runs)]
+        sides.append([replace(run, turn=turn) for run, turn in zip(runs, turns, strict=True)])
+    return sides
+
+
+def shown(base: Sequence[ReportedRun], head: Sequence[ReportedRun], width: int = 140) -> list[str]:
+    before, after = alternating(base, head)
+    return lines_of(run_document(judge_runs(before, after, Rule()), {}), width)
 
 
 def test_row_of_times_has_all_columns() -> None:
     lines = shown(processes(), processes(1.1))
-    versions = "Python 3.12.3, torch 2.13.0"
-    assert lines[:2] == [f"base: v1 (old): {versions}", f"head: v2 (new): {versions}"]
+    versions = "CPython 3.12.3, torch 2.13.0"
+    assert lines[:2] == [f"base: v1 abc (old): {versions}", f"head: v2 def (new): {versions}"]
     titles = "row state base us head us change % interval % plain % p sees % verdict"
     assert " ".join(lines[2].split()) == titles
     assert lines[3] == "t.py::test_add[4]"
@@ -52,7 +61,7 @@ def test_row_of_times_has_all_columns() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_rows_without_figures_have_dashes_and_reasons(width: int) -> None:
-    lines = shown(processes(miss=9.0), processes(), width)
+    lines = shown(processes(miss=9), processes(), width)
     table = lines[2 : next(i for i, line in enumerate(lines) if line.startswith("10 processes"))]
     assert all(len(line) <= max(width, 75) for line in table)
     [missing] = [line for line in table if line.endswith("missing")]
@@ -62,7 +71,7 @@ def test_rows_without_figures_have_dashes_and_reasons(width: int) -> None:
 
 
 def test_contamination_is_reported_once() -> None:
-    lines = shown(processes(plain=9.0), processes(plain=9.45))
+    lines = shown(processes(plain=900), processes(plain=945))
     assert any(line.endswith("contaminated") and "hit" in line for line in lines)
     assert sum("run again" in line for line in lines) == 1
     expected = "10 processes in 70 s; plain tensors shifted by +5.0 %, past 3 %: contaminated; run again"
@@ -70,18 +79,34 @@ def test_contamination_is_reported_once() -> None:
 
 
 def test_new_row_has_the_figure_of_its_side() -> None:
-    of = (processes(), processes(miss=2000.0), processes(miss=90000.0))
-    sides = {f"python-{number}": each for number, each in enumerate(of, start=1)}
-    samples = tuple(ProcessSample(each, side=side) for side, of_side in sides.items() for each in of_side)
-    run = Run(Request(("a", "b", "c")), dict.fromkeys(sides, VERSIONS), samples)
-    pairs = {("python-1", "python-2"): "2.00", ("python-1", "python-3"): "90.00"}
-    found = {pair: PairResult(None, [RowVerdict(MISS, Verdict.NEW)]) for pair in pairs}
-    lines = [line.split() for line in lines_of(run_document(run, found)) if " miss " in line]
-    assert [line[line.index("miss") + 2] for line in lines] == [*pairs.values()]
+    lines = [line.split() for line in shown(processes(), processes(miss=90_000)) if " miss " in line]
+    assert [line[line.index("miss") + 1 :][:2] for line in lines] == [["-", "90.00"]]
 
 
-def test_nothing_compared_is_reported() -> None:
-    assert shown([{PLAIN: 9.0}], [{PLAIN: 9.0}])[-1] == "no rows: nothing was compared"
+def test_runs_of_two_machines_are_inconclusive() -> None:
+    """Times of saved runs that did not alternate are not judged; counts are."""
+    saved = [replace(run, where=f"{number}.json") for number, run in enumerate(processes())]
+    lines = lines_of(run_document(judge_runs(saved, saved, Rule()), {"base": "main"}), 140)
+    assert lines[0] == "base main: 0.json: CPython 3.12.3, torch 2.13.0"
+    assert "the runs of base and head did not alternate on one machine: times are inconclusive" in lines
+    assert lines[-1] == "1 row: 1 inconclusive"
+    counts = [counted({"t.py::test_step::a::misses_per_step": 1})]
+    judged = judge_runs(counts, counts, Rule(Metric.COUNTS, 1, 1))
+    assert lines_of(run_document(judged, {}), 140)[-2:] == [
+        "2 samples; exact: any difference is one",
+        "1 number: 1 passed",
+    ]
+
+
+def test_turns_must_alternate() -> None:
+    """Runs of two A/B runs, or of one whose sides did not alternate, were not measured in turn."""
+    base, head = alternating(processes(), processes())
+    assert are_in_turn(base, head)
+    assert are_in_turn(base, head[:-1])
+    assert not are_in_turn(base[:1], head[1:])  # a third run lies between
+    others = [replace(run, turn=replace(run.turn, ab_run="y")) for run in head if run.turn]
+    assert not are_in_turn(base, others)
+    assert not are_in_turn(base, [*head, *processes()])
 
 
 def test_interval_without_ends_is_not_a_number() -> None:

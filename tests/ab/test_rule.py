@@ -6,11 +6,13 @@ import math
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from pytest_dtdispatch.ab.answer import CONTROL
-from pytest_dtdispatch.ab.rule import LEVEL, Metric, Rule, Sides, Values, compare, is_undecided, judge
+from pytest_dtdispatch.ab.rule import LEVEL, Rule, Values, compare, is_undecided, judge
+from pytest_dtdispatch.ab.run import default_rule
+from pytest_dtdispatch.ab.values import CONTROL, Metric
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.verdicts import RowVerdict, TimeShift, Verdict
 from tests.row_ids import state_id
@@ -19,6 +21,7 @@ ADD = RowId("t.py::test_add", "add@4")
 PLAIN = RowId(CONTROL, "add", CONTROL)
 HIT, MISS, LOCAL = (ADD._replace(state=state) for state in ("hit", "miss", "local"))
 RULE = Rule()
+Rows = list[dict[RowId, float]]  # of the processes of a side
 PASSED, REGRESSED, IMPROVED = Verdict.PASSED, Verdict.REGRESSED, Verdict.IMPROVED
 INCONCLUSIVE, CONTAMINATED = Verdict.INCONCLUSIVE, Verdict.CONTAMINATED
 
@@ -171,7 +174,7 @@ def test_process_without_a_partner_is_left_out() -> None:
 )
 def test_too_few_pairs_are_refused(metric: str, pairs: int, confirm: int) -> None:
     with pytest.raises(ValueError, match=f"--pairs {pairs}, --confirm {confirm}: "):
-        Rule(metric=Metric(metric), pairs=pairs, confirm=confirm).check_pairs()
+        Rule(metric=Metric(metric), pairs=pairs, confirm=confirm)
 
 
 @pytest.mark.parametrize("metric", [Metric.TIME, Metric.COUNTS])
@@ -186,7 +189,7 @@ def test_partly_measured_rows_have_verdicts(metric: Metric) -> None:
     assert "1 of 2 and 2 of 2 processes" in some.remedy
 
 
-def with_control(noise: float = 0.001, **factor: float) -> Sides:
+def with_control(noise: float = 0.001, **factor: float) -> tuple[Rows, Rows]:
     """Simulate both sides with control rows: the head's add is slower by ``one``, all ops by ``every``."""
     base, head = processes(10, 1, noise), processes(10, 2, noise, **factor)
     for name in ("add", "mul", "mm", "relu", "sum", "clone"):
@@ -224,7 +227,7 @@ def test_noisy_overhead_follows_the_op(scatter: float, verdict: Verdict) -> None
 def test_op_and_dispatch_are_judged_apart(
     metric: Metric, factor: dict[str, float], hit: Verdict, local: Verdict
 ) -> None:
-    rule = Rule(metric=metric)
+    rule = default_rule(metric)
     found = judged(*with_control(**factor), rule)
     assert {row: one.verdict for row, one in found.items()} == {
         HIT: hit,
@@ -235,7 +238,7 @@ def test_op_and_dispatch_are_judged_apart(
     assert (found[LOCAL].remedy == "the op itself, not its dispatch") is (local is REGRESSED)
 
 
-def sides(base: dict[RowId, list[float]], head: dict[RowId, list[float]]) -> Sides:
+def sides(base: dict[RowId, list[float]], head: dict[RowId, list[float]]) -> tuple[Rows, Rows]:
     """Return the processes of two sides, with one value per row and process."""
     before, after = (
         [dict(zip(side, values, strict=True)) for values in zip(*side.values(), strict=True)]
@@ -267,11 +270,22 @@ def sides(base: dict[RowId, list[float]], head: dict[RowId, list[float]]) -> Sid
 def test_numbers_are_judged_by_metric(
     metric: Metric, base: list[float], head: list[float], verdict: Verdict
 ) -> None:
-    rule = Rule(metric=metric)
-    found = compare(*sides({HIT: base}, {HIT: head}), rule)
+    rule = Rule(metric=metric, pairs=1, confirm=1)
+    pairs = [values * (2 // len(values)) for values in (base, head)]  # no further process would run
+    found = compare(*sides({HIT: pairs[0]}, {HIT: pairs[1]}), rule)
     [one] = judge(rule, found)
     assert one.verdict is verdict
     assert is_undecided(found, rule) is (verdict is not PASSED)
+
+
+def test_times_of_runs_that_did_not_alternate_are_inconclusive() -> None:
+    base, head = values_of([0.0] * 5)
+    found = replace(compare(base, head, RULE), is_in_turn=False)
+    [one] = judge(RULE, found)
+    assert (one.verdict, one.remedy) == (INCONCLUSIVE, "")
+    rule = default_rule(Metric.COUNTS)
+    [one] = judge(rule, replace(compare(base[:1], head[:1], rule), is_in_turn=False))
+    assert one.verdict is PASSED
 
 
 def test_changed_plain_tensor_counts_contaminate_instructions() -> None:

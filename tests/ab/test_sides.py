@@ -43,7 +43,7 @@ def test_each_side_imports_its_commit(
     """Each side imports its own commit, and worktrees are removed."""
     assert run(tmp_path, does=RECORD_COMMIT) == 0
     assert calls(tmp_path)[1::2] == ["old", "new", "new", "old", "old", "new"]
-    assert "new (" in capsys.readouterr().out
+    assert f"new {git(project, 'rev-parse', 'new')[:10]} (" in capsys.readouterr().out
     assert run(tmp_path, does="sys.exit(3)") == 5
     assert run(tmp_path, "--head-rev", "never") == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("dtdispatch: --head-rev never: ")

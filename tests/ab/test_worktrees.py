@@ -13,15 +13,14 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.ab.checkout import Checkout
-from pytest_dtdispatch.ab.process import Arm, Probed, Versions, probe
+from pytest_dtdispatch.ab.process import Arm, Probed, probe
 from pytest_dtdispatch.ab.worktrees import import_from_checkout, workspace, worktrees
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
+from pytest_dtdispatch.report.run import ReportedRun, saved_text
 from tests.ab.fakes import calls, fake_python, wait_for
 from tests.ab.test_ab import is_gone
 from tests.ci.pull_requests import commit, git
-
-VERSIONS = Versions("3.12.3", "0.1.0", "2.13.0", "abc", "a CPU")
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def arm(tmp_path: Path) -> Arm:
         (tmp_path / folder).mkdir(parents=True)
     top = tmp_path / "worktree"
     checkout = Checkout(str(top), (str(tmp_path / "repository"), str(tmp_path / "repository/wt/other")))
-    return Arm("base", sys.executable, top, (top,), checkout)
+    return Arm("base", sys.executable, top, "", (top,), checkout)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +46,7 @@ def arm(tmp_path: Path) -> Arm:
 def test_import_path_is_mapped_to_the_worktree(
     arm: Arm, tmp_path: Path, path: list[str], mapped: list[str]
 ) -> None:
-    probed = Probed(VERSIONS, [str(tmp_path / each) for each in path], [])
+    probed = Probed([str(tmp_path / each) for each in path], [])
     found = import_from_checkout(arm, probed, tmp_path, installs=False)
     top = tmp_path / "worktree"
     assert found.import_path == (*(top / each for each in mapped), top)
@@ -108,7 +107,7 @@ def test_failed_install_names_its_cause(arm: Arm, tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho No module named pip; exit 1\n")
     python.chmod(0o755)
-    probed = Probed(VERSIONS, [], [])
+    probed = Probed([], [])
     with pytest.raises(DtDispatchError, match=r"--install: No module named pip: -m pip install --no-deps"):
         import_from_checkout(replace(arm, python=str(python)), probed, tmp_path, installs=True)
 
@@ -120,33 +119,35 @@ def test_interpreters_are_not_installed(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
+    ("saved", "error"),
     [
-        ({"refusal": "imports lib from elsewhere"}, "imports lib from elsewhere"),
-        ({"folders": []}, "the tests import no module of this repository"),
+        (ReportedRun(refusal="imports lib from elsewhere"), "imports lib from elsewhere"),
+        (ReportedRun(), "the tests import no module of this repository"),
     ],
 )
 def test_unproven_import_ends_the_run(
     repository: Path,
     tmp_path: Path,
-    answer: dict[str, object],
+    saved: ReportedRun,
     error: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    python = str(fake_python(tmp_path, "python", only=answer))
+    writes = f"open(os.environ['DTDISPATCH_AB_OUTPUT'], 'w').write({saved_text(saved)!r})\nsys.exit(0)"
+    python = str(fake_python(tmp_path, "python", does=writes))
     assert main(["ab", "--base", python, "--base-rev", "HEAD", "--head-rev", "HEAD"]) == 2
     assert error in capsys.readouterr().err
     assert len(calls(tmp_path)) == 1
 
 
-def test_answer_names_the_folders_of_each_side(
+def test_report_names_commit_and_folder_of_each_side(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     python = str(fake_python(tmp_path, "python"))
     words = ["ab", "--base", python, "--base-rev", "HEAD", "--head-rev", "HEAD", "--pairs", "4", "--", "t.py"]
     assert main(words) == 0
     base, head, *_ = capsys.readouterr().out.splitlines()
-    assert base.startswith("base: ")
+    head_id = git(repository, "rev-parse", "HEAD")[:10]
+    assert base.startswith(f"base: HEAD {head_id} ({python})")
     assert base.endswith("/base")
     assert head.startswith("head: ")
     assert head.endswith("/head")

@@ -149,7 +149,7 @@ def test_base_missing_from_shallow_checkout_is_fetched(origin: Path, shallow: Pa
     done = run(shallow, DTDISPATCH_BASE=base, DTDISPATCH_STAGES="time", **variables)
     assert git(shallow, "cat-file", "-t", base) == "commit\n"
     words = f"-m pytest_dtdispatch ab --metric time --base-rev {base} --head-rev HEAD"
-    flags = f"--json {tmp_path / 'found'}/time.json --markdown --pairs 4"
+    flags = f"--keep {tmp_path / 'found'}/time --json {tmp_path / 'found'}/time.json --markdown --pairs 4"
     assert f"{words} {flags} -- tests -k add\n" in done.stdout
     assert "time: passed" in done.stdout
 

@@ -1,32 +1,33 @@
-"""Measuring processes of an A/B run: all tests once, then one answer file."""
+"""Measuring processes of an A/B run: all tests once, then a saved run, with the values that are compared."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from pytest_dtdispatch.ab.values import Metric, Sample, samples_of
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.core.measurement import (
     INSTRUCTIONS,
-    Figures,
     FunctionShare,
+    Measurement,
     Profile,
     Refused,
     Samples,
     State,
 )
-from pytest_dtdispatch.core.results import Count
-from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
-from pytest_dtdispatch.plugin.ab_process import absences, instructions, times
+from pytest_dtdispatch.plugin.ab_process import readable
+from pytest_dtdispatch.report.run import FailedTest, ReportedRun, read_run, saved_text
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, WallClock
 from tests.plugin_runs import ADD, IMPORTS, TEN_LINES, measure, measure_source, run
-from tests.row_ids import by_text
+from tests.reported_runs import COUNTED, measured, results_of
 
 pytestmark = pytest.mark.torch
 PLUGIN = "-ppytest_dtdispatch.plugin.ab_process"
@@ -43,9 +44,17 @@ OPS = ("add.Tensor", "mul.Tensor", "mm.default", "relu.default", "sum.default", 
 CONTROL = {f"control::aten.{op}::control" for op in OPS}
 
 
-def read(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_text())
-    return content
+def read(path: Path, metric: Metric = Metric.TIME) -> Sample:
+    [sample] = samples_of([read_run(path, allows_empty=True)], metric)
+    return sample
+
+
+def numbers_of(sample: Sample) -> dict[str, float]:
+    return {str(row): number for row, number in sample.numbers.items()}
+
+
+def details_of(sample: Sample) -> dict[str, tuple[str, ...]]:
+    return {str(row): value.details for row, value in sample.values.items()}
 
 
 TWO_TESTS = """
@@ -71,7 +80,7 @@ def test_add(dtdispatch, device_mesh, module_wide, rows):
 def test_tests_run_once_and_rows_have_one_value(pytester: pytest.Pytester, answer: Path) -> None:
     measure_source(pytester, TWO_TESTS, PLUGIN)
     assert (pytester.path / "noted").read_text().split() == ["up", "8", "16", "down"]
-    values = by_text(read(answer)["values"])
+    values = numbers_of(read(answer))
     add = "add.Tensor(f32[{0},8]S0, f32[{0},8]S0)@4"
     assert (
         set(values)
@@ -91,8 +100,10 @@ def test_selected_rows_run_only_their_tests(
     monkeypatch.setenv("DTDISPATCH_AB_ONLY", json.dumps(["test_it.py::test_add[16]", "test_it.py::test_x"]))
     measure_source(pytester, TWO_TESTS, PLUGIN)
     assert (pytester.path / "noted").read_text().split() == ["up", "16", "down"]
-    measured = by_text(read(answer)["values"]).keys() - CONTROL
-    assert {name.split("::")[1] for name in measured} == {"test_add[16]"}
+    run = read_run(answer)
+    assert not run.stopped
+    names = numbers_of(read(answer)).keys() - CONTROL
+    assert {name.split("::")[1] for name in names} == {"test_add[16]"}
 
 
 NOTES = "def test_it(dtdispatch):\n    with open('noted', 'a') as file:\n        file.write('x')\n    assert "
@@ -113,20 +124,19 @@ def test_plugin_is_inactive_without_its_variables(pytester: pytest.Pytester) -> 
 @pytest.mark.long
 def test_two_real_sides_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Both sides use the same interpreter. Verdicts are not checked: they depend on the machine's load."""
-    path = tmp_path / "ab.json"
+    path = tmp_path / "saved"
     words = ["--base", sys.executable, "--head", sys.executable]
     tests = ["--pyargs", "pytest_dtdispatch.suite.test_ops::test_add[4]", "--dtdispatch-rounds=3"]
-    status = main(["ab", *words, "--json", str(path), "--", *tests])
+    status = main(["ab", *words, "--keep", str(path), "--", *tests])
     out, _ = capsys.readouterr()
     assert status in (0, 3, 4)
     assert "pytest_dtdispatch/suite/test_ops.py::test_add[4]" in out
-    content = json.loads(path.read_text())
-    assert [process["side"] for process in content["processes"]][:4] == ["base", "head", "head", "base"]
+    assert {file.stem[:2] for file in (path / "base").iterdir()} >= {"01", "04", "05"}
 
 
 @pytest.fixture
 def counted(answer: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DTDISPATCH_AB_KIND", "counts")
+    monkeypatch.setenv("DTDISPATCH_AB_METRIC", "counts")
     return answer
 
 
@@ -143,7 +153,8 @@ def test_steps(dtdispatch, device_mesh):
 
 def test_counts_are_named_by_test_step_and_count(pytester: pytest.Pytester, counted: Path) -> None:
     assert measure_source(pytester, STEPS, PLUGIN, "--dtdispatch-metric=counts").ret == 0
-    numbers, details = (by_text(read(counted)[each]) for each in ("values", "details"))
+    sample = read(counted, Metric.COUNTS)
+    numbers, details = numbers_of(sample), details_of(sample)
     step = "test_it.py::test_steps::step::"
     of_step = {name.removeprefix(step): value for name, value in numbers.items() if name.startswith(step)}
     assert len(of_step) == 12
@@ -156,6 +167,8 @@ def test_counts_are_named_by_test_step_and_count(pytester: pytest.Pytester, coun
     # A capture is counted from empty caches: filling them does not count as growth.
     assert numbers["test_it.py::test_steps::capture 1::misses_per_step"] == 1.0
     assert "test_it.py::test_steps::capture 1::cache_growth_per_step" not in numbers
+    lines = {str(row): value.lines for row, value in sample.values.items()}
+    assert re.fullmatch(r"test_it\.py:\d+", lines[f"{step}redistributes_per_step"][0])
 
 
 LEAK = """
@@ -170,31 +183,34 @@ def test_steps(dtdispatch, device_mesh):
 def test_growth_lists_live_dtensors(pytester: pytest.Pytester, counted: Path) -> None:
     assert measure_source(pytester, LEAK, PLUGIN, "--dtdispatch-metric=counts").ret == 0
     name = "test_it.py::test_steps::step::dtensor_growth_per_step"
-    assert by_text(read(counted)["values"])[name] == 1.0
-    assert by_text(read(counted)["details"])[name] == ["f32[8,8] S0"]
+    sample = read(counted, Metric.COUNTS)
+    assert numbers_of(sample)[name] == 1.0
+    assert details_of(sample)[name] == ("f32[8,8] S0",)
 
 
 def test_hits_of_rows_are_proved_beside_counts(
     pytester: pytest.Pytester, counted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DTDISPATCH_AB_KIND", "proofs")
+    assert measure_source(pytester, STEPS, PLUGIN, "--dtdispatch-metric=counts").ret == 0
+    run = read_run(counted)
+    monkeypatch.setenv("DTDISPATCH_AB_METRIC", "time")
     few = ("--dtdispatch-rounds=1", "--dtdispatch-repeat=2")
     assert measure_source(pytester, STEPS, PLUGIN, *few).ret == 0
-    [(row, never)] = read(counted)["values"]
-    assert (row[0], row[1].partition("(")[0]) == ("test_it.py::test_steps", "add.Tensor")
-    assert (row[2], never) == ("never_hits", 0.0)
+    [sample] = samples_of([run, read_run(counted)], Metric.COUNTS)
+    [(row, never)] = [(row, never) for row, never in sample.numbers.items() if row.state == "never_hits"]
+    assert (row.test, row.label.partition("(")[0], never) == ("test_it.py::test_steps", "add.Tensor", 0.0)
 
 
 @pytest.mark.parametrize(
     ("kind", "metric"),
-    [("counts", "time"), ("proofs", "counts"), ("instructions", "time"), ("times", "clock-counts")],
+    [("counts", "time"), ("time", "counts"), ("instructions", "time"), ("time", "clock-counts")],
 )
 def test_marker_with_another_metric_is_refused(
     pytester: pytest.Pytester, counted: Path, monkeypatch: pytest.MonkeyPatch, kind: str, metric: str
 ) -> None:
     sampler = InstructionSampler(lambda: (WallClock().meter, None))
     monkeypatch.setitem(SAMPLERS, "clock-counts", sampler)
-    monkeypatch.setenv("DTDISPATCH_AB_KIND", kind)
+    monkeypatch.setenv("DTDISPATCH_AB_METRIC", kind)
     pytester.makepyfile(TEN_LINES)
     result = measure(pytester, PLUGIN, f"--dtdispatch-metric={metric}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -202,19 +218,8 @@ def test_marker_with_another_metric_is_refused(
     result.stderr.fnmatch_lines([error])
 
 
-def test_version_without_a_feature_reports_absent_rows(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, answer: Path
-) -> None:
-    monkeypatch.setenv("DTDISPATCH_AB_GO_ON", "1")
+def test_skipped_tests_and_files_are_absent_with_reasons(pytester: pytest.Pytester, answer: Path) -> None:
     source = """
-def test_fails(dtdispatch, device_mesh):
-    a = sharded(device_mesh)
-    with dtdispatch.capture():
-        a * a
-    with open("noted", "a") as file:
-        file.write("x")
-    raise NotImplementedError("no rule\\nhere")
-
 def test_skipped():
     import pytest
     pytest.skip("no interface")
@@ -223,46 +228,83 @@ def test_expected_to_fail():
     import pytest
     pytest.xfail("known")
 """
-    pytester.makepyfile(test_ten=TEN_LINES, test_lacks=IMPORTS + source, test_broken="import nowhere")
+    skips = "import pytest\npytest.skip('no torch', allow_module_level=True)"
+    pytester.makepyfile(test_ten=TEN_LINES, test_lacks=IMPORTS + source, test_none=skips)
     assert measure(pytester, PLUGIN).ret == 0
-    assert (pytester.path / "noted").read_text() == "x"  # once
-    content = read(answer)
-    assert by_text(content["absent"]) == {
-        "test_broken.py": "failed: ModuleNotFoundError: No module named 'nowhere'",
-        "test_lacks.py::test_fails": "failed: NotImplementedError: no rule",
+    sample = read(answer)
+    assert {str(row): reason for row, reason in sample.absent.items()} == {
+        "test_none.py": "skipped: no torch",
         "test_lacks.py::test_skipped": "skipped: no interface",
     }
-    assert f"test_ten.py::test_add::{ADD}::hit" in by_text(content["values"])
+    assert f"test_ten.py::test_add::{ADD}::hit" in numbers_of(sample)
+
+
+def sample_of(metric: Metric, *rows: Measurement, **more: Any) -> Sample:
+    run = ReportedRun(environment={"metric": metric}, measured={"t.py::test_add": rows}, **more)
+    [sample] = samples_of([run], metric)
+    return sample
 
 
 def test_unmeasured_state_is_absent_with_its_reason() -> None:
-    results = ResultStore("t.py::test_add")
     never = Samples(State.HIT, (), (Refused("it propagated", 20),))
-    samples = (Samples(State.MISS, (9,)), never)
-    results.enter_call("add", "4", Figures(1, samples, ("never hits: it propagates",)))
-    results.enter_call("mm", "4", Figures(notes=("runs once",)))
-    assert by_text(absences(results.freeze())) == {
+    add = measured("add", Samples(State.MISS, (9,)), never, notes=("never hits: it propagates",))
+    sample = sample_of(Metric.TIME, add, measured("mm", notes=("runs once",)))
+    assert {str(row): reason for row, reason in sample.absent.items()} == {
         "t.py::test_add::add::hit": "never hits: it propagates",
         "t.py::test_add::mm": "runs once",
     }
 
 
+def test_rows_of_a_failed_test_are_absent() -> None:
+    """A run that a CI saved may have a failed test, with rows of its first calls."""
+    failed = (FailedTest("t.py::test_add", "call", "boom"),)
+    sample = sample_of(Metric.TIME, measured("add", Samples(State.HIT, (9,))), failed_tests=failed)
+    assert sample.numbers == {}
+    assert {str(row): reason for row, reason in sample.absent.items()} == {"t.py::test_add": "failed: boom"}
+
+
 def test_profiled_count_lists_its_functions() -> None:
-    results = ResultStore("t.py::test_add")
     profile = Profile((FunctionShare("A.rule (a.py:3)", 70), FunctionShare("add (b.py:9)", 20)), 100)
     misses = Samples(State.MISS, (80, 90), unit=INSTRUCTIONS, profile=profile)
     hits = Samples(State.HIT, (7, 6), unit=INSTRUCTIONS)
-    results.enter_call("add", "4", Figures(1, (misses, hits)))
-    found = by_text(instructions(results.freeze()))
-    assert found == {"t.py::test_add::add::miss": 80.0, "t.py::test_add::add::hit": 6.0}
-    details = [count.details for count in found.values() if isinstance(count, Count)]
-    assert details == [("70 A.rule (a.py:3)", "20 add (b.py:9)"), ()]
+    sample = sample_of(Metric.INSTRUCTIONS, measured("add", misses, hits))
+    assert numbers_of(sample) == {"t.py::test_add::add::miss": 80.0, "t.py::test_add::add::hit": 6.0}
+    assert [*details_of(sample).values()] == [("70 A.rule (a.py:3)", "20 add (b.py:9)"), ()]
+
+
+@dataclass(frozen=True)
+class Number:
+    """A result of a kind that a conftest would register, which the process that compares does not load."""
+
+    kind: ClassVar[str] = "number"
+    name: str
+
+    def rows(self) -> tuple[Measurement, ...]:
+        """Return a row of times."""
+        return (measured("called", Samples(State.CALL, (9,))),)
+
+    def metrics(self) -> tuple[tuple[str, int], ...]:
+        """Return a number."""
+        return (("size", 7),)
+
+
+@pytest.mark.parametrize(
+    ("metric", "row", "number"),
+    [(Metric.COUNTS, "t.py::test_a::n::size", 7.0), (Metric.TIME, "t.py::test_a::called::call", 9.0)],
+)
+def test_results_of_any_kind_are_compared(tmp_path: Path, metric: Metric, row: str, number: float) -> None:
+    results = {"number": {"t.py::test_a": (Number("n"),)}, **results_of(COUNTED)}
+    path = tmp_path / "saved.json"
+    path.write_text(saved_text(readable(ReportedRun(environment={"metric": metric}, results=results))))
+    numbers = numbers_of(read(path, metric))
+    assert numbers[row] == number
+    of_steps = {name for name in numbers if name.startswith("t.py::test_b::step::")}
+    assert len(of_steps) == (9 if metric == Metric.COUNTS else 0)  # one step has no growth
 
 
 def test_row_value_is_its_least_sample() -> None:
-    results = ResultStore("t.py::test_add")
-    results.enter_call("add", "4", Figures(1, (Samples(State.CALL, (9, 7, 9)),)))
-    assert by_text(times(results.freeze())) == {"t.py::test_add::add::call": 7}
+    sample = sample_of(Metric.TIME, measured("add", Samples(State.CALL, (9, 7, 9))))
+    assert numbers_of(sample) == {"t.py::test_add::add::call": 7}
 
 
 LIMITED = f"""{IMPORTS}
@@ -287,12 +329,12 @@ addopts = --dtdispatch-max=collectives=0 --dtdispatch-fail=hit=median:1% --dtdis
 def test_no_limit_or_baseline_is_judged(
     pytester: pytest.Pytester, answer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DTDISPATCH_AB_KIND", "counts")
+    monkeypatch.setenv("DTDISPATCH_AB_METRIC", "counts")
     pytester.makeini(GATED)
     pytester.makepyfile(test_it=LIMITED)
     result = run(pytester, "--dtdispatch", PLUGIN, "--dtdispatch-metric=counts", passed=1)
     assert result.ret == pytest.ExitCode.OK
     assert "gate:" not in result.stdout.str()
-    values = by_text(read(answer)["values"])
+    values = numbers_of(read(answer, Metric.COUNTS))
     assert [value for name, value in values.items() if "::s::redistributes" in name] == [1]
     assert {path.name for path in pytester.path.iterdir() if path.is_file()} == {"test_it.py", "tox.ini"}

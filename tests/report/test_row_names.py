@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_dtdispatch.ab.process import Versions
 from pytest_dtdispatch.ab.report import run_document
-from pytest_dtdispatch.ab.run import ProcessSample, Request, Run, judge_pairs
+from pytest_dtdispatch.ab.rule import Rule
+from pytest_dtdispatch.ab.run import judge_runs
 from pytest_dtdispatch.comparing.model import COUNTS
 from pytest_dtdispatch.core.measurement import Contains, Samples, State
 from pytest_dtdispatch.core.results import MetricValue
@@ -84,13 +84,11 @@ def test_parts_of_names_round_trip(test: str, label: str, read: Callable[[str, s
 @pytest.mark.parametrize("label", LABELS)
 @pytest.mark.parametrize("test", TESTS)
 def test_parts_of_names_round_trip_through_ab(test: str, label: str) -> None:
-    row, versions = RowId(test, label, "hit"), Versions("3.12", "0.1", "2.13", "abc", "a CPU")
-    sides = ("base", "head")
-    samples = tuple(ProcessSample({row: 7.0}, side=side) for side in sides for _ in range(5))
-    run = Run(Request(("old", "new")), dict.fromkeys(sides, versions), samples)
-    found = judge_pairs(run)
-    assert lines_of(run_document(run, found)) == [row]
-    assert [one.row for compared in found.values() for one in compared.verdicts] == [row]
+    runs = [run_of(test, label)] * 5
+    judged = judge_runs(runs, runs, Rule())
+    row = RowId(test, label, "hit")
+    assert lines_of(run_document(judged, {})) == [row]
+    assert [one.row for one in judged.verdicts] == [row]
 
 
 def calls_of_exports(tests: int) -> int:

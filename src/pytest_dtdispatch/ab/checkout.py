@@ -26,12 +26,14 @@ class Checkout:
         others: other worktrees of the repository.
         import_path: folders of the worktree that modules are imported from.
         installed: folder into which its commit was installed; empty if it was not.
+        commit: full id of its commit.
     """
 
     top: str
     others: tuple[str, ...] = ()
     import_path: tuple[str, ...] = ()
     installed: str = ""
+    commit: str = ""
 
     def import_folders(self, modules: Mapping[str, str]) -> list[str]:
         """Return the folders of the checkout from which these modules (name: file) were imported."""

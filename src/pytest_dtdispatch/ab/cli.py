@@ -6,14 +6,23 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pytest_dtdispatch.ab.process import stopping_handled_by
-from pytest_dtdispatch.ab.report import error_commands_of, exit_status, pasted_text, run_document
-from pytest_dtdispatch.ab.rule import PAIRS, Metric, Rule
-from pytest_dtdispatch.ab.run import MAX_SHARE, Measured, Request, judge_pairs, measure_run, read_ab_run
+from pytest_dtdispatch.ab.report import (
+    error_commands_of,
+    exit_status,
+    pasted_text,
+    run_document,
+    verdicts_text,
+)
+from pytest_dtdispatch.ab.rule import MAX_SHARE
+from pytest_dtdispatch.ab.run import SIDES, Request, default_rule, judge_runs, measure_runs, read_folder
+from pytest_dtdispatch.ab.values import Metric
+from pytest_dtdispatch.core.files import checked_target, write_atomic
 from pytest_dtdispatch.core.parsing import read_choice, read_count, read_decimal, read_file, read_seconds
 from pytest_dtdispatch.core.results import plain_name
 from pytest_dtdispatch.core.text import nearest, shown
@@ -21,7 +30,8 @@ from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import Document, Verbatim
 from pytest_dtdispatch.report.screen import say, show
 
-RULE_OPTIONS = ("control", "threshold", "floor_hit", "floor_miss")  # may be changed by --judge
+RULE_OPTIONS = ("control", "threshold", "floor_hit", "floor_miss")
+VERDICTS_FORMAT = "pytest-dtdispatch ab verdicts"
 
 
 def read_percent(text: str) -> float:
@@ -100,8 +110,9 @@ FLAGS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
     ("--floor", read_floors, "FLOORS", "smallest changes of times that count (default: hit=7.5%%,miss=10%%)"),
     ("--control", read_control, "PERCENT", "largest change of plain tensors, or off (default: 3%%)"),
     ("--time-limit", read_seconds, "S", "seconds for one process (default: 300; instructions: 1800)"),
-    ("--json", read_file, "FILE", "write every sample to FILE, after each process"),
-    ("--judge", read_file, "FILE", "judge a file of --json again, without measuring"),
+    ("--keep", read_file, "FOLDER", "keep the saved run of each process in a new FOLDER, as it ends"),
+    ("--judge", read_file, "FOLDER", "judge saved runs in FOLDER/base and FOLDER/head, without measuring"),
+    ("--json", read_file, "FILE", "write the verdicts to FILE"),
 )
 
 
@@ -110,8 +121,7 @@ def add_ab_parser(commands: Any) -> None:
     texts = {
         "usage": """dtdispatch ab --base PYTHON --head PYTHON [OPTIONS] [-- PYTEST ARGUMENTS]
        dtdispatch ab --base-rev REV --head-rev REV [OPTIONS] [-- PYTEST ARGUMENTS]
-       dtdispatch ab --python PYTHON --python PYTHON ... [OPTIONS] [-- PYTEST ARGUMENTS]
-       dtdispatch ab --judge FILE [OPTIONS]""",
+       dtdispatch ab --judge FOLDER [OPTIONS]""",
         "description": """\
 Compare the dispatch cost of interpreters or commits. Each runs the tests in fresh processes,
 which take turns on this machine. PYTEST ARGUMENTS choose the tests: by default a part of the suite.""",
@@ -138,8 +148,6 @@ exit status:
     parser.add_argument("--label", action="append", type=label, metavar="SIDE=NAME", help=meaning)
     meaning = "install each commit with pip into a folder of its own, and import it from there"
     parser.add_argument("--install", action="store_true", help=meaning)
-    meaning = "an interpreter; repeat it: each is compared with the first"
-    parser.add_argument("--python", action="append", metavar="PYTHON", help=meaning)
 
 
 def run_ab(options: argparse.Namespace, arguments: Sequence[str]) -> int:
@@ -148,95 +156,75 @@ def run_ab(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     typed |= typed.pop("floor", {})
     adds_markdown = typed.pop("markdown", False)
     labels = dict(typed.pop("label", ()))
+    output: Path | None = typed.pop("json", None)
+    unknown = [side for side in labels if side not in SIDES]
+    if unknown:
+        sides = f"{', '.join(SIDES)}{nearest(unknown[0], SIDES)}"
+        raise DtDispatchError(f"--label {unknown[0]}: no side of this run; sides: {sides}")
+    if output is not None:
+        checked_target(output, rf'\s*\{{\s*"format": *"{VERDICTS_FORMAT}"')
     if arguments:
         typed["arguments"] = tuple(arguments)
     with stopping_handled_by(signal.default_int_handler):  # as Ctrl-C is
-        path = typed.pop("judge", None)
-        if path:
-            run = read_ab_run(path)
-            others = [name for name in typed if name not in RULE_OPTIONS]
+        if "judge" in typed:
+            folder = typed.pop("judge")
+            others = [name for name in typed if name not in (*RULE_OPTIONS, "metric")]
             if others:
                 flag = f"--{others[0].replace('_', '-')}" if others[0] != "arguments" else "--"
-                raise DtDispatchError(f"--judge {path}: nothing is measured: leave {flag} out")
-            _check_options(run.request.rule.metric, typed)
-            rule = replace(run.request.rule, **typed)
-            run = replace(run, request=_labelled(replace(run.request, rule=rule), labels))
-            measured = Measured(run, judge_pairs(run))
+                raise DtDispatchError(f"--judge {folder}: nothing is measured: leave {flag} out")
+            saved = read_folder(folder, typed.get("metric"))
         else:
-            request = _labelled(_request(typed), labels)
-            default_s = 1800.0 if request.rule.metric == Metric.INSTRUCTIONS else 300.0
-            measured = measure_run(request, typed.get("time_limit", default_s), typed.get("json"))
-    run, found, is_interrupted = measured
-    show(run_document(run, found))
+            saved = measure_runs(_request(typed))
+    if saved.is_interrupted and not (saved.base and saved.head):
+        raise KeyboardInterrupt
+    _check_options(saved.rule.metric, typed)
+    rule = replace(saved.rule, **{name: typed[name] for name in RULE_OPTIONS if name in typed})
+    judged = judge_runs(saved.base, saved.head, rule)
+    if output is not None:
+        write_atomic(output, verdicts_text(judged, VERDICTS_FORMAT))
+    show(run_document(judged, labels))
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        for line in error_commands_of(run, found):
+        for line in error_commands_of(judged):
             say(line)
     if adds_markdown:
-        show(Document((Verbatim(("", *pasted_text(run, found).splitlines())),)))
-    if is_interrupted:
+        show(Document((Verbatim(("", *pasted_text(judged, labels).splitlines())),)))
+    if saved.is_interrupted:
         raise KeyboardInterrupt
-    return exit_status(found)
-
-
-def _labelled(request: Request, labels: Mapping[str, str]) -> Request:
-    unknown = [side for side in labels if side not in request.sides]
-    if unknown:
-        sides = f"{', '.join(request.sides)}{nearest(unknown[0], request.sides)}"
-        raise DtDispatchError(f"--label {unknown[0]}: no side of this run; sides: {sides}")
-    return replace(request, labels={**request.labels, **labels})
+    return exit_status(judged)
 
 
 def _request(typed: dict[str, Any]) -> Request:
     metric = typed.get("metric", Metric.TIME)
     _check_options(metric, typed)
-    pairs, confirm = PAIRS[metric]
     fields = {name: typed[name] for name in (*RULE_OPTIONS, "pairs", "confirm") if name in typed}
-    rule = Rule(**{"metric": metric, "pairs": pairs, "confirm": confirm, **fields})
     try:
-        rule.check_pairs()
+        rule = replace(default_rule(metric), **fields)
     except ValueError as error:
         raise DtDispatchError(str(error)) from None
+    base, head = typed.get("base"), typed.get("head")
     revisions = tuple(typed[name] for name in ("base_rev", "head_rev") if name in typed)
-    pythons, installs = _interpreters(typed, revisions), typed.get("install", False)
+    if len(revisions) == 1:
+        raise DtDispatchError("--base-rev and --head-rev go together: name both commits")
+    if revisions:  # commits may share an interpreter
+        base, head = base or head or sys.executable, head or base or sys.executable
+    if not base or not head:
+        sides = "--base PYTHON --head PYTHON, or --base-rev REV --head-rev REV"
+        raise DtDispatchError(f"name both sides: {sides}")
+    installs = typed.get("install", False)
     if installs and not revisions:
         raise DtDispatchError(
             "--install is for --base-rev and --head-rev: interpreters have theirs installed"
         )
-    return Request(pythons, revisions, typed.get("arguments", ()), rule, installs)
-
-
-def _interpreters(typed: dict[str, Any], revisions: Sequence[str]) -> tuple[str, ...]:
-    """Return the interpreter of each side; commits may share one."""
-    base, head = typed.get("base"), typed.get("head")
-    pythons = typed.get("python")
-    if pythons:
-        if base or head or revisions:
-            raise DtDispatchError("--python names every side: leave --base, --head and commits out")
-        if len(pythons) < 2:
-            raise DtDispatchError("name two interpreters or more: --python PYTHON --python PYTHON ...")
-        return tuple(pythons)
-    if len(revisions) == 1:
-        raise DtDispatchError("--base-rev and --head-rev go together: name both commits")
-    if revisions:
-        return (base or head or sys.executable, head or base or sys.executable)
-    if not base or not head:
-        raise DtDispatchError(
-            "name both sides: --base PYTHON --head PYTHON, or --base-rev REV --head-rev REV; "
-            "or several: --python PYTHON --python PYTHON ..."
-        )
-    return (base, head)
+    limit_s = typed.get("time_limit", 1800.0 if metric == Metric.INSTRUCTIONS else 300.0)
+    arguments = typed.get("arguments", ())
+    return Request((base, head), revisions, arguments, rule, installs, typed.get("keep"), limit_s)
 
 
 def _check_options(metric: Metric, typed: dict[str, Any]) -> None:
     """Raise an error for options that do not apply to a metric."""
-    metric_of = {
-        "floor_hit": Metric.TIME,
-        "floor_miss": Metric.TIME,
-        "threshold": Metric.INSTRUCTIONS,
-    }
-    for name in typed:
-        valid = metric_of.get(name, metric)
-        if valid != metric:
+    of_others = {"floor_hit": Metric.TIME, "floor_miss": Metric.TIME, "threshold": Metric.INSTRUCTIONS}
+    for name, valid in of_others.items():
+        if name in typed and metric != valid:
             flag = f"--{name.partition('_')[0]}"
             raise DtDispatchError(f"{flag} is for --metric {valid}, and this compares {metric}")
     if metric == Metric.COUNTS and "control" in typed:

@@ -1,4 +1,4 @@
-"""Processes of an A/B run: interpreters, start, end, and answers.
+"""Processes of an A/B run: interpreters, start, end, and the runs that they save.
 
 A process leaves no children behind when it exits, reaches its time limit, or this process is killed.
 """
@@ -17,16 +17,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_dtdispatch.ab.answer import Answer, Variable
 from pytest_dtdispatch.ab.checkout import Checkout
-from pytest_dtdispatch.core.environment import cpu_model
-from pytest_dtdispatch.core.files import read_json
-from pytest_dtdispatch.core.plain_data import decode, encode
+from pytest_dtdispatch.core.plain_data import encode
+from pytest_dtdispatch.core.text import TextEnum
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
+from pytest_dtdispatch.report.run import ReportedRun, read_run
 
 # The import path includes folders of packages that setuptools installed editable through a finder.
 PROBE = """
-import importlib.metadata, importlib.util, json, platform, sys, urllib.parse
+import importlib.metadata, importlib.util, json, sys, urllib.parse
 path = [folder for folder in sys.path if folder]
 for name, finder in list(sys.modules.items()):
     if name.startswith("__editable__"):
@@ -36,24 +35,35 @@ for name, finder in list(sys.modules.items()):
 urls = [json.loads(each.read_text("direct_url.json") or "{}").get("url", "")
         for each in importlib.metadata.distributions()]
 sources = [urllib.parse.unquote(url[7:]) for url in urls if url.startswith("file://")]
-found = dict(python=platform.python_version(), plugin="", torch="", build="")
+found = dict(plugin="", torch="")
 for plugin in importlib.metadata.distributions(name="pytest-dtdispatch"):
     found["plugin"] = found["plugin"] or plugin.version
 if importlib.util.find_spec("torch"):
     import torch
-    found.update(torch=torch.__version__, build=getattr(torch.version, "git_version", None) or "")
+    found["torch"] = torch.__version__
 print("dtdispatch-probe", json.dumps({**found, "path": path, "sources": sources}))
 """
 MAX_LINE_LENGTH = 200
 
 
+class Variable(TextEnum):
+    """Environment variables of a process."""
+
+    OUTPUT = "DTDISPATCH_AB_OUTPUT"  # path of the saved run
+    METRIC = "DTDISPATCH_AB_METRIC"  # that it must measure
+    ONLY = "DTDISPATCH_AB_ONLY"  # JSON list of tests: other tests do not run
+    CHECKOUT = "DTDISPATCH_AB_CHECKOUT"  # a Checkout, as JSON
+    PADDING = "DTDISPATCH_AB_PADDING"  # its length shifts the memory layout of the process
+
+
 @dataclass(frozen=True)
 class Arm:
-    """A side, such as ``base`` or ``python-2``: interpreter and working folder of its processes."""
+    """A side: interpreter and working folder of its processes."""
 
-    name: str
+    name: str  # ``base`` or ``head``
     python: str
     folder: Path
+    source: str = ""  # its commit, as typed and its id, and its interpreter
     import_path: tuple[Path, ...] = ()  # prepended to the import path
     checkout: Checkout | None = None  # worktree of its commit
 
@@ -61,27 +71,14 @@ class Arm:
         return f"{self.name} {self.python}"
 
 
-@dataclass(frozen=True)
-class Versions:
-    """Versions on one side, as its interpreter reports them before the first process."""
-
-    python: str
-    plugin: str
-    torch: str
-    build: str  # git revision that torch was built from
-    cpu: str
-
-
 class Probed(NamedTuple):
     """Report of an interpreter.
 
     Args:
-        versions: versions of Python and packages.
         path: its import path.
         sources: local folders from which its distributions were installed.
     """
 
-    versions: Versions
     path: list[str]
     sources: list[str]
 
@@ -98,7 +95,7 @@ def interpreter(side: str, typed: str) -> str:
 
 
 def probe(arm: Arm, workspace: Path) -> Probed:
-    """Query the versions and paths of an interpreter.
+    """Query the paths of an interpreter, and check its versions.
 
     Raises:
         DtDispatchError: it does not respond, or lacks torch or this version of the plugin.
@@ -111,39 +108,36 @@ def probe(arm: Arm, workspace: Path) -> Probed:
     try:
         answer = "" if status else next(line for line in reversed(lines) if line.startswith(prefix))
         found = json.loads(answer.removeprefix(prefix))
-        path, sources = found.pop("path", []), found.pop("sources", [])
-        versions = Versions(cpu=cpu_model(), **found)
-    except (StopIteration, ValueError, TypeError):
+        plugin, torch = found["plugin"], found["torch"]
+    except (StopIteration, ValueError, KeyError):
         how = lines[-1][:MAX_LINE_LENGTH] if lines else f"exit status {status} without output"
         raise DtDispatchError(f"{arm}: is not a working Python interpreter: {how}") from None
     ours = version("pytest-dtdispatch")
-    if versions.plugin != ours:
-        found = f"pytest-dtdispatch {versions.plugin}" if versions.plugin else "no pytest-dtdispatch"
+    if plugin != ours:
+        has = f"pytest-dtdispatch {plugin}" if plugin else "no pytest-dtdispatch"
         remedy = f"pip install pytest-dtdispatch=={ours}"
-        raise DtDispatchError(
-            f"{arm}: has {found}, but both sides need the version of this process: {remedy}"
-        )
-    if not versions.torch:
+        raise DtDispatchError(f"{arm}: has {has}, but both sides need the version of this process: {remedy}")
+    if not torch:
         raise DtDispatchError(f"{arm}: has no torch")
-    return Probed(versions, path, sources)
+    return Probed(found.get("path", []), found.get("sources", []))
 
 
 def run_pytest(
     arm: Arm, words: Sequence[str], variables: Mapping[str, str], workspace: Path, time_limit_s: float
-) -> Answer:
-    """Measure in a process of a side, and return its answer.
+) -> ReportedRun:
+    """Measure in a process of a side, and return the run that it saves.
 
     Args:
         arm: the side.
         words: flags and arguments of pytest.
         variables: additional environment variables.
-        workspace: folder for its log and its answer.
+        workspace: folder for its log and its saved run.
         time_limit_s: seconds after which it is killed.
 
     Raises:
-        ProcessError: it returns no valid answer; the message has the path of its log.
+        ProcessError: it saves no valid run; the message has the path of its log.
     """
-    log, output = workspace / f"{arm.name}.log", workspace / "answer.json"
+    log, output = workspace / f"{arm.name}.log", workspace / f"{arm.name}.json"
     output.unlink(missing_ok=True)
     plugins = ("-p", "pytest_dtdispatch.plugin.ab_process", "-p", "no:cacheprovider")
     words = ["-m", "pytest", *plugins, "--dtdispatch", *words]
@@ -157,21 +151,21 @@ def run_pytest(
     if status or not output.exists():
         raise ProcessError(f"{arm}: {_failure(status, last_lines(log))}; log: {log}")
     try:
-        answer: Answer = decode(Answer, read_json(output))
-    except (ValueError, OverflowError, RecursionError) as error:
-        raise ProcessError(f"{arm}: its answer is invalid: {error}; log: {log}") from None
-    if answer.refusal:
-        raise DtDispatchError(f"{arm}: {answer.refusal}")
-    if arm.checkout and not answer.folders:
+        run = read_run(output, allows_empty=True)
+    except ValueError as error:
+        raise ProcessError(f"{arm}: {error}; log: {log}") from None
+    if run.refusal:
+        raise DtDispatchError(f"{arm}: {run.refusal}")
+    if arm.checkout and not run.imports:
         raise DtDispatchError(
             f"{arm}: the tests import no module of this repository: name its own after --, such as "
             "-- tests/test_step.py"
         )
-    return answer
+    return run
 
 
 def _failure(status: int, lines: Sequence[str]) -> str:
-    """Describe why a process has no answer, by its exit status and its last output."""
+    """Describe why a process saved no run, by its exit status and its last output."""
     if status < 0:
         names = {int(number): number.name for number in signal.Signals}
         return f"died of {names.get(-status, f'signal {-status}')}"

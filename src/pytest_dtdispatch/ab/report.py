@@ -1,19 +1,23 @@
-"""Report of an A/B run: a table for each pair of sides, and the side that regressed first."""
+"""Report of an A/B run: the sides, a table of rows, and the verdict."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_dtdispatch.ab.rule import OTHER_BUILD, RUN_AGAIN, Metric, percent
-from pytest_dtdispatch.ab.run import CHANGED, Pair, PairResult, Results, Run, each_verdict
+from pytest_dtdispatch.ab.rule import OTHER_BUILD, RUN_AGAIN, percent
+from pytest_dtdispatch.ab.run import CHANGED, Judged
+from pytest_dtdispatch.ab.values import Metric, Value
+from pytest_dtdispatch.core.plain_data import encode, select
+from pytest_dtdispatch.core.results import row_key
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import MICROSECONDS, first_of, grouped, plural
+from pytest_dtdispatch.core.text import MICROSECONDS, first_of, grouped, plural, shorten_path
 from pytest_dtdispatch.core.verdicts import Judgement, NumberShift, RowVerdict, TimeShift, Verdict
 from pytest_dtdispatch.report.document import (
     Block,
@@ -46,102 +50,98 @@ LEGENDS = {
     "plain: the change of the same op on plain tensors.",
 }
 
+# Counts that grow together if a line has one more redistribution.
+OF_REDISTRIBUTIONS = ("redistributes_per_step", "implicit_per_step", "collectives_per_step")
 
-def exit_status(found: Results) -> int:
-    """Return the exit status of the worst verdict; an empty comparison is inconclusive.
 
-    With several interpreters, missing rows are listed but do not fail.
-    """
-    verdicts = {one.verdict for _, one in each_verdict(found)}
-    has_compared = any(one.change for _, one in each_verdict(found))
-    if len(found) > 1:
-        verdicts.discard(Verdict.MISSING)
-    if not has_compared and Verdict.MISSING not in verdicts:
-        return 3
+def exit_status(judged: Judged) -> int:
+    """Return the exit status of the worst verdict; an empty comparison is inconclusive."""
+    verdicts = {one.verdict for one in judged.verdicts}
     if verdicts & {Verdict.REGRESSED, Verdict.MISSING}:
         return 1
+    if not any(one.change for one in judged.verdicts):
+        return 3
     if Verdict.CONTAMINATED in verdicts:
         return 4
     return 3 if Verdict.INCONCLUSIVE in verdicts else 0
 
 
-def run_document(run: Run, found: Results) -> Document:
-    """Return the document of a run."""
-    metric = run.request.rule.metric
-    blocks: list[Block] = [*_side_lines(run)]
-    legend = [paragraph(LEGENDS[metric], indent=1)]
-    # Rows that passed are not listed for counts, or for several interpreters.
-    lists_all = metric != Metric.COUNTS and len(run.sides) == 2
+def run_document(judged: Judged, labels: Mapping[str, str]) -> Document:
+    """Return the document of a run; labels name sides."""
+    metric = judged.rule.metric
+    blocks: list[Block] = [*_side_lines(judged, labels)]
     first = "count" if metric == Metric.COUNTS else "state"
     optional = ("base", "head", "p", "interval") if metric == Metric.TIME else ("interval",)
-    for pair, compared in found.items():
-        if len(found) > 1:
-            blocks.append(one_line(Span(f"{pair[1]} against {pair[0]}:", Tone.STRONG)))
-        listed = (one for one in compared.verdicts if lists_all or one.verdict is not Verdict.PASSED)
-        lines = grouped((one.row.test, _line(run, pair, one, first)) for one in listed)
-        if lines:
-            groups = [Group(test, of_test) for test, of_test in lines.items()]
-            blocks += [Table(groups, "row", "verdict", optional), *legend]
-            legend = []  # printed once
-        blocks += _lines_below(run, pair, compared)
-    if len(found) > 1:
-        blocks.append(_first_regressed(run, found))
-    return Document(tuple(blocks))
+    # Counts that passed are not listed.
+    listed = [one for one in judged.verdicts if metric != Metric.COUNTS or one.verdict is not Verdict.PASSED]
+    lines = grouped((one.row.test, _line(judged, one, first, labels)) for one in listed)
+    if lines:
+        groups = [Group(test, of_test) for test, of_test in lines.items()]
+        blocks += [Table(groups, "row", "verdict", optional), paragraph(LEGENDS[metric], indent=1)]
+    return Document((*blocks, *_lines_below(judged)))
 
 
-def _lines_below(run: Run, pair: Pair, compared: PairResult) -> Iterator[Paragraph]:
-    """Describe the processes of two sides, the shift of plain tensors, and the numbers of verdicts."""
-    rule = run.request.rule
-    if compared.comparison:
-        control, is_time = compared.comparison.control, rule.metric == Metric.TIME
-        samples = [one for side in pair for one in run.samples(side)[: compared.comparison.pairs]]
-        noun = "processes" if is_time else "samples"
-        text = f"{len(samples)} {noun} in {sum(one.seconds for one in samples):.0f} s"
-        if rule.metric == Metric.COUNTS:
-            text += "; exact: any difference is one"
-        if rule.metric == Metric.INSTRUCTIONS:
-            text += f"; threshold {100 * rule.threshold:g} %"
-        if control is not None and rule.metric != Metric.COUNTS:
-            text += f"; plain tensors shifted by {percent(control):+.{1 if is_time else 2}f} %"
-            if compared.comparison.is_contaminated:
-                reason = RUN_AGAIN if is_time else OTHER_BUILD
-                text += f", past {100 * rule.control:g} %: contaminated; {reason}"
-        yield one_line(text)
+def _lines_below(judged: Judged) -> Iterator[Paragraph]:
+    """Describe the processes of both sides, the shift of plain tensors, and the numbers of verdicts."""
+    rule, found = judged.rule, judged.comparison
+    is_time = rule.metric == Metric.TIME
+    samples = [sample for side in judged.sides.values() for sample in side[: found.pairs]]
+    turns = [run.turn for sample in samples for run in sample.runs if run.turn]
+    text = f"{len(samples)} {'processes' if is_time else 'samples'}"
+    if turns:
+        text += f" in {sum(turn.seconds for turn in turns):.0f} s"
+    if rule.metric == Metric.COUNTS:
+        text += "; exact: any difference is one"
+    if rule.metric == Metric.INSTRUCTIONS:
+        text += f"; threshold {100 * rule.threshold:g} %"
+    if found.control is not None and rule.metric != Metric.COUNTS:
+        text += f"; plain tensors shifted by {percent(found.control):+.{1 if is_time else 2}f} %"
+        if found.is_contaminated:
+            reason = RUN_AGAIN if is_time else OTHER_BUILD
+            text += f", past {100 * rule.control:g} %: contaminated; {reason}"
+    yield one_line(text)
+    if is_time and not found.is_in_turn:
+        reason = "the runs of base and head did not alternate on one machine: times are inconclusive"
+        yield one_line(Span(reason, Tone.NOTICE))
     noun = "number" if rule.metric == Metric.COUNTS else "row"
-    if compared.verdicts:
-        yield one_line(f"{plural(len(compared.verdicts), noun)}: ", *verdict_counts(compared.verdicts))
+    if judged.verdicts:
+        yield one_line(f"{plural(len(judged.verdicts), noun)}: ", *verdict_counts(judged.verdicts))
     else:
         yield one_line(Span(f"no {noun}s: nothing was compared", Tone.NOTICE))
 
 
-def _side_lines(run: Run) -> Iterator[Paragraph]:
-    """Describe the interpreter, the versions and the imports of each side."""
-    revisions = dict(zip(run.request.sides, run.request.revisions, strict=False))
-    for name, python in zip(run.request.sides, run.request.pythons, strict=True):
-        label = f" {run.request.labels[name]}" if name in run.request.labels else ""
-        source = f"{revisions[name]} ({python})" if name in revisions else python
-        versions = run.sides[name]
-        folders = next((each.folders for each in run.processes if each.side == name), ())
-        imports = f"; imports from {', '.join(first_of(folders, 3))}" if folders else ""
-        yield one_line(f"{name}{label}: {source}: Python {versions.python}, torch {versions.torch}{imports}")
+def _side_lines(judged: Judged, labels: Mapping[str, str]) -> Iterator[Paragraph]:
+    """Describe the commit, the interpreter, the versions and the imports of each side."""
+    for name, samples in judged.sides.items():
+        run = samples[0].runs[0]
+        source = run.turn.side if run.turn else shorten_path(run.where)
+        python, torch = (run.environment.get(each, "unknown") for each in ("Python", "torch version"))
+        label = f" {labels[name]}" if name in labels else ""
+        imports = f"; imports from {', '.join(first_of(run.imports, 3))}" if run.imports else ""
+        yield one_line(f"{name}{label}: {source}: {python}, torch {torch}{imports}")
 
 
-def _first_regressed(run: Run, found: Results) -> Paragraph:
-    for (_, head), compared in found.items():
-        regressed = sum(one.verdict is Verdict.REGRESSED for one in compared.verdicts)
-        if regressed:
-            python = run.request.pythons[run.request.sides.index(head)]
-            side = f"{head}: {python}, torch {run.sides[head].torch}"
-            return one_line(Span(f"first regressed: {side}: {plural(regressed, 'row')}", Tone.BAD))
-    return one_line("first regressed: none")
+def verdicts_text(judged: Judged, form: str) -> str:
+    """Return the verdicts as JSON, with null for infinite numbers, which JSON does not have."""
+    verdicts = []
+    for one in judged.verdicts:
+        figures = {
+            name: value if math.isfinite(value) else None
+            for name, value in (vars(one.change) if one.change else {}).items()
+            if value is not None
+        }
+        row = {"row": row_key(str(one.row)), **select(one.row, "test", "label", "state")}
+        verdicts.append({**row, "verdict": str(one.verdict), "figures": figures, "remedy": one.remedy})
+    content = {"format": form, "version": 1, "rule": encode(judged.rule), "verdicts": verdicts}
+    return json.dumps(content, indent=1) + "\n"
 
 
-def _line(run: Run, pair: Pair, one: RowVerdict, first: str) -> Line:
+def _line(judged: Judged, one: RowVerdict, first: str, labels: Mapping[str, str]) -> Line:
     """Return the line of a row; ``first`` is the title of the column of states."""
-    metric, labels = run.request.rule.metric, run.request.labels
+    metric = judged.rule.metric
     unit = MICROSECONDS.name if metric == Metric.TIME else ""
     change = one.change if isinstance(one.change, (TimeShift, NumberShift)) else None
-    base, head = _side_figures(run, pair, one)
+    base, head = _side_figures(judged, one)
     cells: dict[Column, CellContent] = {
         Column(first): str(one.row.state),
         Column(labels.get("base", "base"), unit, of="base"): base,
@@ -166,12 +166,12 @@ def _line(run: Run, pair: Pair, one: RowVerdict, first: str) -> Line:
         cells[Column("sees", "%")] = _percent_text(times.smallest_percent if times else None, ".1f")
     good = (Verdict.PASSED, Verdict.IMPROVED, Verdict.CHANGED, Verdict.NEW)
     tone = Tone.GOOD if one.verdict in good else Tone.BAD
-    return Line(one.row.label, cells, str(one.verdict), _notes(run, pair, one), tone)
+    return Line(one.row.label, cells, str(one.verdict), _notes(judged, one), tone)
 
 
-def _side_figures(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, str]:
+def _side_figures(judged: Judged, one: RowVerdict) -> tuple[str, str]:
     """Format the figures of base and head; a row that was not compared may have the figure of one side."""
-    metric = run.request.rule.metric
+    metric = judged.rule.metric
     match one.change:
         case TimeShift(base_ns, head_ns):
             return MICROSECONDS.text(base_ns), MICROSECONDS.text(head_ns)
@@ -180,10 +180,9 @@ def _side_figures(run: Run, pair: Pair, one: RowVerdict) -> tuple[str, str]:
         case NumberShift(base_least=base, head_least=head):
             return f"{base:,.0f}", f"{head:,.0f}"
     texts = []
-    for side in pair:
-        values = [
-            each.values[one.row] for each in run.processes if each.side == side and one.row in each.values
-        ]
+    for side in judged.sides.values():
+        numbers = [sample.numbers for sample in side if not sample.is_profile]
+        values = [each[one.row] for each in numbers if one.row in each]
         if not values or one.verdict is Verdict.MISSING:
             texts.append("-")
         elif metric == Metric.TIME:
@@ -202,86 +201,107 @@ def _percent_text(percent: float | None, form: str) -> str:
     return "-" if percent is None or not math.isfinite(percent) else format(percent, form)
 
 
-def pasted_text(run: Run, found: Results) -> str:
+def pasted_text(judged: Judged, labels: Mapping[str, str]) -> str:
     """Return Markdown for a pull request: the verdict, rows that changed, then rows that passed, folded."""
-    rows = sorted(each_verdict(found), key=lambda each: gravity(each[1]))
-    changed = [each for each in rows if each[1].verdict is not Verdict.PASSED]
-    passed = [each for each in rows if each[1].verdict is Verdict.PASSED]
-    metric, counts = run.request.rule.metric, plain(verdict_counts([one for _, one in rows]))
-    outcome = {0: "passed", 1: "failed", 3: "inconclusive", 4: "contaminated"}[exit_status(found)]
+    rows = sorted(judged.verdicts, key=gravity)
+    changed = [one for one in rows if one.verdict is not Verdict.PASSED]
+    passed = [one for one in rows if one.verdict is Verdict.PASSED]
+    metric, counts = judged.rule.metric, plain(verdict_counts(rows))
+    outcome = {0: "passed", 1: "failed", 3: "inconclusive", 4: "contaminated"}[exit_status(judged)]
     parts = [f"### {metric}: {outcome}: {counts or 'nothing was compared'}\n"]
     if changed:
-        parts.append(document_text(Document((_pasted_table(run, changed),))))
+        parts.append(document_text(Document((_pasted_table(judged, changed, labels),))))
     if passed and metric != Metric.COUNTS:
-        text = document_text(Document((_pasted_table(run, passed),), LEGENDS[metric]))
+        text = document_text(Document((_pasted_table(judged, passed, labels),), LEGENDS[metric]))
         parts.append(folded(f"{plural(len(passed), 'row')} passed", text))
-    below = [line for pair, compared in found.items() for line in _lines_below(run, pair, compared)]
-    parts.append(folded("How it was compared", document_text(Document((*_side_lines(run), *below)))))
+    below = Document((*_side_lines(judged, labels), *_lines_below(judged)))
+    parts.append(folded("How it was compared", document_text(below)))
     return "\n".join(parts)
 
 
-def _pasted_table(run: Run, rows: Sequence[tuple[Pair, RowVerdict]]) -> Table:
-    """Return a table of up to 100 rows, whose columns have the verdicts, source lines, tests and sides."""
+def _pasted_table(judged: Judged, rows: Sequence[RowVerdict], labels: Mapping[str, str]) -> Table:
+    """Return a table of up to 100 rows, whose columns have the verdicts, source lines and tests."""
     lines = []
-    for pair, one in rows[:100]:
-        line = _line(run, pair, one, "path")
+    for one in rows[:100]:
+        line = _line(judged, one, "path", labels)
         op, test = (cut_name(name, MAX_NAME) for name in (line.label, one.row.test))
         cells = {
             **line.cells,
             Column("verdict"): ": ".join(filter(None, (line.status, "; ".join(line.notes)))),
-            Column("line"): ", ".join(first_of(_source_lines(run, pair, one), 3)) or "-",
+            Column("line"): ", ".join(first_of(_source_lines(judged, one), 3)) or "-",
             Column("test"): (Span(test, Tone.CODE),),
         }
-        if len(run.sides) > 2:
-            cells[Column("side")] = pair[1]
         lines.append(Line(op, cells))
     more = f"and {len(rows) - 100:,} rows more" if len(rows) > 100 else ""
     return Table((Group("", lines, more),), label_title="op")
 
 
-def _source_lines(run: Run, pair: Pair, one: RowVerdict) -> Sequence[str]:
+def _by_side(judged: Judged, row: RowId) -> tuple[list[Value], list[Value]]:
+    """Return the values of a row in the samples of base and head."""
+    base, head = (
+        [sample.values[row] for sample in samples if row in sample.values]
+        for samples in judged.sides.values()
+    )
+    return base, head
+
+
+def _source_lines(judged: Judged, one: RowVerdict) -> Sequence[str]:
     """Return the source lines of a changed count that only the head has, else all of the head."""
-    base, head = _by_side(run, pair, "lines", one.row)
+    base, head = (
+        dict.fromkeys(line for value in values for line in value.lines)
+        for values in _by_side(judged, one.row)
+    )
     return [line for line in head if line not in base] or [*head]
 
 
-def _by_side(run: Run, pair: Pair, name: str, row: RowId) -> list[dict[str, None]]:
-    """Return the distinct details, or source lines, of a row in the processes of each side."""
-    found = [(process.side, getattr(process, name).get(row, ())) for process in run.processes]
-    return [dict.fromkeys(text for of, texts in found if of == side for text in texts) for side in pair]
-
-
-def error_commands_of(run: Run, found: Results) -> list[str]:
-    """Return workflow commands of GitHub Actions that annotate rows that regressed."""
+def error_commands_of(judged: Judged) -> list[str]:
+    """Return workflow commands of GitHub Actions that annotate rows that regressed, once for each cause."""
     failed = tuple(
-        replace(one, lines=tuple(_source_lines(run, pair, one)))
-        for pair, one in each_verdict(found)
-        if one.verdict is Verdict.REGRESSED
+        replace(one, lines=tuple(_source_lines(judged, one)))
+        for one in judged.verdicts
+        if one.verdict is Verdict.REGRESSED and not _same_cause(judged, one)
     )
     return error_commands([Judgement(failed, failed=failed)], {})
 
 
-def _notes(run: Run, pair: Pair, one: RowVerdict) -> Sequence[str]:
+def _same_cause(judged: Judged, one: RowVerdict) -> str:
+    """Return the first count of the same step with the same cause; empty if it is this one."""
+    lines = _source_lines(judged, one)
+    for other in judged.verdicts if one.row.state in OF_REDISTRIBUTIONS and lines else ():
+        if other is one:
+            break
+        has_regressed = other.verdict is Verdict.REGRESSED and other.row.state in OF_REDISTRIBUTIONS
+        if has_regressed and other.row[:2] == one.row[:2] and _source_lines(judged, other) == lines:
+            return str(other.row.state).replace("_", " ")
+    return ""
+
+
+def _notes(judged: Judged, one: RowVerdict) -> Sequence[str]:
     """Return items that only the head has, the reason why a row is absent, or the remedy."""
-    base, head = pair
     if one.verdict is Verdict.CONTAMINATED:  # explained once, below the table
         return ()
+    cause = _same_cause(judged, one) if one.verdict is Verdict.REGRESSED else ""
+    if cause:
+        return (f"the same cause as {cause}",)
     if one.verdict in CHANGED:
-        differing = _differing(run, pair, one)
+        differing = _differing(judged, one)
         if differing:
-            return View().listed(differing)
-    absent_from = {Verdict.MISSING: head, Verdict.NEW: base}.get(one.verdict)
-    for process in run.processes:
-        for row, reason in process.absent.items():
-            if process.side == absent_from and row.contains(one.row):
+            return View().listed([line[:500] for line in differing])
+    absent_from = {Verdict.MISSING: "head", Verdict.NEW: "base"}.get(one.verdict)
+    for sample in judged.sides[absent_from] if absent_from else ():
+        for row, reason in sample.absent.items():
+            if row.contains(one.row):
                 return (f"in {absent_from}: {row}: {reason}",)
     return (one.remedy,) if one.remedy else ()
 
 
-def _differing(run: Run, pair: Pair, one: RowVerdict) -> list[str]:
+def _differing(judged: Judged, one: RowVerdict) -> list[str]:
     """Return the functions that differ most, or the events of a count that only the head has."""
-    base, head = _by_side(run, pair, "details", one.row)
-    if run.request.rule.metric == Metric.INSTRUCTIONS:
+    base, head = (
+        dict.fromkeys(line for value in values for line in value.details)
+        for values in _by_side(judged, one.row)
+    )
+    if judged.rule.metric == Metric.INSTRUCTIONS:
         return _functions(base, head)
     if one.verdict is Verdict.CHANGED:  # equal calls on other source lines are not new
         calls = {line.partition(", at ")[0] for line in base}

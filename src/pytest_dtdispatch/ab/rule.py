@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_dtdispatch.ab.answer import CALLS_PER_STEP, CONTROL
+from pytest_dtdispatch.ab.values import CALLS_PER_STEP, CONTROL, Metric
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.text import TextEnum, plural
+from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.core.verdicts import NumberShift, RowVerdict, SideChange, TimeShift, Verdict
 from pytest_dtdispatch.stats.rank_sums import (
     detectable_shift,
@@ -25,18 +25,10 @@ from pytest_dtdispatch.stats.rank_sums import (
     shift_interval,
 )
 
-
-class Metric(TextEnum):
-    """Metric that an A/B run compares."""
-
-    TIME = "time"
-    COUNTS = "counts"
-    INSTRUCTIONS = "instructions"
-
-
 # Default smallest and largest number of pairs for times. For others, the first pairs, and further ones if a
 # row differs: an exact count needs one, and an instruction count takes minutes under callgrind.
 PAIRS = {Metric.TIME: (3, 8), Metric.COUNTS: (1, 1), Metric.INSTRUCTIONS: (1, 2)}
+MAX_SHARE = 10.0  # maximum of floors and of the control: 1000 %
 LEVEL = 0.005  # largest p of a time that changed: five pairs are needed to reach it
 DECIDING_PAIRS = 5
 PASSING = 0.75  # a row whose shift is at most this part of its floor needs no further pair
@@ -55,7 +47,6 @@ FIND_IT = {
 }
 
 Values = Mapping[RowId, float]  # of one process
-Sides = tuple[Sequence[Values], Sequence[Values]]  # the processes of the base, and of the head
 
 
 @dataclass(frozen=True)
@@ -85,12 +76,11 @@ class Rule:
         """Largest number of pairs."""
         return self.confirm if self.metric == Metric.TIME else self.pairs + self.confirm
 
-    def check_pairs(self) -> None:
-        """Check the numbers of pairs.
-
-        Raises:
-            ValueError: there are too few pairs to decide.
-        """
+    def __post_init__(self) -> None:
+        for name in ("floor_hit", "floor_miss", "control", "threshold"):
+            share = getattr(self, name)
+            if not (0 < share <= MAX_SHARE or (name == "control" and share == 0)):
+                raise ValueError(f"{name} of {share!r}")
         least = enough = 1
         if self.metric == Metric.TIME:
             least, enough = PAIRS[Metric.TIME][0], max(DECIDING_PAIRS, self.pairs)
@@ -126,6 +116,7 @@ class Comparison:
         control: shift of plain tensors, as a logarithm; None if none were measured.
         is_contaminated: whether that shift exceeds its limit.
         pairs: number of compared pairs of processes.
+        is_in_turn: whether the processes of both sides ran alternately on one machine.
     """
 
     rows: Mapping[RowId, Difference]
@@ -133,6 +124,7 @@ class Comparison:
     control: float | None = None
     is_contaminated: bool = False
     pairs: int = 0
+    is_in_turn: bool = True
 
 
 def compare_times(base: Sequence[float], head: Sequence[float], floor: float, max_pairs: int) -> Difference:
@@ -331,11 +323,13 @@ def _row_verdict(rule: Rule, row: RowId, found: Comparison) -> RowVerdict:
         verdict = Verdict.CONTAMINATED
         because = RUN_AGAIN if is_time else OTHER_BUILD
         remedy = f"plain tensors shifted by {percent(found.control):+.1f} %: {because}"
-    elif is_time and difference.is_undecided and found.pairs < rule.max_pairs:
-        verdict, remedy = (
-            Verdict.INCONCLUSIVE,
-            f"{plural(found.pairs, 'pair')} cannot decide it: compare again",
-        )
+    elif is_time and not found.is_in_turn:  # explained once, below the table
+        verdict = Verdict.INCONCLUSIVE
+    elif rule.metric != Metric.COUNTS and found.pairs < (
+        rule.max_pairs if difference.is_undecided else rule.pairs
+    ):
+        verdict = Verdict.INCONCLUSIVE
+        remedy = f"{plural(found.pairs, 'pair')} cannot decide it: compare again"
     elif verdict is Verdict.REGRESSED:
         remedy = FIND_IT[rule.metric]
     elif verdict is Verdict.INCONCLUSIVE and is_time:

@@ -1,421 +1,345 @@
-"""A run of ``dtdispatch ab``: the request, samples of its processes, verdicts, and the file of a run."""
+"""An A/B run: processes of both sides run alternately, and the runs that they save are judged."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
+import secrets
 import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pytest_dtdispatch.ab.answer import CONTROL, Answer, AnswerKind, Variable
-from pytest_dtdispatch.ab.process import Arm, Versions, interpreter, probe, run_pytest
-from pytest_dtdispatch.ab.rule import Comparison, Metric, Rule, Sides, compare, is_undecided, judge
+from pytest_dtdispatch.ab.process import Arm, Variable, interpreter, probe, run_pytest
+from pytest_dtdispatch.ab.rule import PAIRS, Comparison, Rule, Values, compare, is_undecided, judge
+from pytest_dtdispatch.ab.values import CONTROL, Metric, Sample, metric_of, samples_of
 from pytest_dtdispatch.ab.worktrees import import_from_checkout, workspace, worktrees
-from pytest_dtdispatch.core.files import checked_target, read_json, write_atomic
-from pytest_dtdispatch.core.plain_data import decode, encode, select
-from pytest_dtdispatch.core.results import row_key
+from pytest_dtdispatch.core.files import read_json, write_atomic
+from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.text import NOTHING, brief, show_progress
+from pytest_dtdispatch.core.text import NOTHING, show_progress
 from pytest_dtdispatch.core.verdicts import NumberShift, RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
+from pytest_dtdispatch.report.run import ReportedRun, Turn, read_run, saved_text
 from pytest_dtdispatch.report.screen import is_watched, say, shown_progress
 
-# Pytest runs of one sample. Counting repeats no call, so a second run proves which calls hit.
-PYTEST_RUNS: Mapping[Metric, Mapping[AnswerKind, tuple[str, ...]]] = {
-    Metric.TIME: {AnswerKind.TIMES: ("--dtdispatch-rounds=40", "--dtdispatch-repeat=10")},
+# Flags of the pytest runs of one sample, by their metric. Counting repeats no call, so a second run proves
+# which calls hit.
+PYTEST_RUNS: Mapping[Metric, Mapping[str, tuple[str, ...]]] = {
+    Metric.TIME: {"time": ("--dtdispatch-rounds=40", "--dtdispatch-repeat=10")},
     Metric.COUNTS: {
-        AnswerKind.COUNTS: ("--dtdispatch-metric=counts",),
-        AnswerKind.PROOFS: ("--dtdispatch-metric=time", "--dtdispatch-rounds=1", "--dtdispatch-repeat=2"),
+        "counts": ("--dtdispatch-metric=counts",),
+        "time": ("--dtdispatch-metric=time", "--dtdispatch-rounds=1", "--dtdispatch-repeat=2"),
     },
-    Metric.INSTRUCTIONS: {AnswerKind.INSTRUCTIONS: ("--dtdispatch-metric=instructions",)},
+    Metric.INSTRUCTIONS: {"instructions": ("--dtdispatch-metric=instructions",)},
 }
 # 10 signatures.
 DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core")
-MAX_SHARE = 10.0  # maximum of floors and of the control: 1000 %
-FORMAT, VERSION = "pytest-dtdispatch ab", 5
+SIDES = ("base", "head")
+RULE_FILE = "rule.json"  # in a folder of saved runs
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.CHANGED)
-Pair = tuple[str, str]  # names of two compared sides
 
 
 @dataclass(frozen=True)
 class Request:
-    """Arguments of a run.
+    """Arguments of a run that measures.
 
     Args:
-        pythons: interpreters: a base and a head, or several; all others are compared with the first.
-        revisions: commits of the base and the head; empty if interpreters are compared.
+        pythons: interpreters of base and head.
+        revisions: commits of base and head; empty if interpreters are compared.
         arguments: arguments of pytest; the built-in suite if empty.
         rule: metric, number of processes and thresholds.
         install: whether each commit is installed into its own folder.
-        labels: names of sides in reports.
+        keep: folder that keeps the saved runs; None if they are removed.
+        time_limit_s: seconds after which a process is killed.
     """
 
-    pythons: tuple[str, ...]
+    pythons: tuple[str, str]
     revisions: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     rule: Rule = field(default_factory=Rule)
     install: bool = False
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def sides(self) -> tuple[str, ...]:
-        """Names of the sides.
-
-        Example:
-            >>> Request(("old", "new")).sides, Request(("a", "b", "c")).sides
-            (('base', 'head'), ('python-1', 'python-2', 'python-3'))
-        """
-        if len(self.pythons) == 2:
-            return ("base", "head")
-        return tuple(f"python-{number}" for number, _ in enumerate(self.pythons, 1))
-
-    @property
-    def pairs(self) -> tuple[Pair, ...]:
-        """Compared pairs of sides: the first with each of the others."""
-        first, *others = self.sides
-        return tuple((first, other) for other in others)
+    keep: Path | None = None
+    time_limit_s: float = 300.0
 
 
-@dataclass(frozen=True)
-class ProcessSample(Answer):
-    """A sample of a side, measured by one fresh process, or one for each pytest run."""
+class SavedRuns(NamedTuple):
+    """Saved runs of both sides, in the order of their turns, and the rule that judges them."""
 
-    side: str = ""
-    seconds: float = 0.0  # including process start
-    is_profile: bool = False  # whether it profiled rows, and is not judged
-
-
-@dataclass(frozen=True)
-class Run:
-    """State of a run, with processes in the order in which they ran."""
-
-    request: Request
-    sides: Mapping[str, Versions]
-    processes: tuple[ProcessSample, ...] = ()
-
-    def samples(self, side: str) -> tuple[ProcessSample, ...]:
-        """Return the judged samples of a side."""
-        return tuple(one for one in self.processes if one.side == side and not one.is_profile)
-
-    def values(self, pair: Pair) -> Sides:
-        """Return the values of all judged samples of two sides."""
-        base, head = ([one.values for one in self.samples(side)] for side in pair)
-        return base, head
-
-
-@dataclass(frozen=True)
-class PairResult:
-    """Result of comparing two sides, with a verdict for each row; no comparison if one side has no sample."""
-
-    comparison: Comparison | None
-    verdicts: Sequence[RowVerdict]
-
-
-Results = Mapping[Pair, PairResult]
-
-
-def each_verdict(found: Results) -> list[tuple[Pair, RowVerdict]]:
-    """Return the verdicts of all rows, each with the compared sides."""
-    return [(pair, one) for pair, compared in found.items() for one in compared.verdicts]
-
-
-def next_round(run: Run) -> tuple[str, ...]:
-    """Return the sides that run next, in order; empty if every row is decided, or no pairs are left.
-
-    Every second round is in reverse order: a machine that slows down at a constant rate then slows down all
-    sides equally. Further rounds have only sides with undecided rows. Whether counts and instructions need
-    further rounds depends on their first ones.
-
-    Example:
-        >>> next_round(Run(Request(("old", "new")), {}))
-        ('base', 'head')
-    """
-    rule, sides = run.request.rule, run.request.sides
-    rounds = len(run.samples(sides[0]))
-    if rounds >= rule.pairs:
-        judged = None if rule.metric == Metric.TIME else rule.pairs
-        undecided: set[str] = set()
-        for pair in run.request.pairs if rounds < rule.max_pairs else ():
-            base, head = run.values(pair)
-            if is_undecided(compare(base[:judged], head[:judged], rule), rule):
-                undecided.update(pair)
-        sides = tuple(side for side in sides if side in undecided)
-    return sides if rounds % 2 == 0 else sides[::-1]
-
-
-def judge_pairs(run: Run) -> Results:
-    """Judge the samples of a complete run."""
-    results = {}
-    for pair in run.request.pairs:
-        found = compare(*run.values(pair), run.request.rule)
-        results[pair] = PairResult(found, judge(run.request.rule, found))
-    return results
-
-
-def judge_interrupted(run: Run) -> Results:
-    """Judge the samples of an interrupted run: rows that more processes would have measured are inconclusive.
-
-    A count is exact, so that one process of each side is enough.
-    """
-    rule, results = run.request.rule, {}
-    for pair in run.request.pairs:
-        base, head = run.values(pair)
-        if not base or not head:
-            remedy = "interrupted before both sides had measured it"
-            rows = dict.fromkeys(row for values in (*base, *head) for row in values if row.state != CONTROL)
-            verdicts = [RowVerdict(row, Verdict.INCONCLUSIVE, None, remedy) for row in rows]
-            results[pair] = PairResult(None, verdicts)
-            continue
-        found = compare(base, head, rule)
-        verdicts = judge(rule, found)
-        if rule.metric != Metric.COUNTS and found.pairs < rule.max_pairs:
-            remedy = "interrupted before enough processes had measured it"
-            for number, one in enumerate(verdicts):
-                difference = found.rows.get(one.row)
-                if difference and (difference.is_undecided or found.pairs < rule.pairs):
-                    verdicts[number] = replace(one, verdict=Verdict.INCONCLUSIVE, remedy=remedy)
-        results[pair] = PairResult(found, verdicts)
-    return results
-
-
-class Measured(NamedTuple):
-    """A run with its verdicts, complete or interrupted."""
-
-    run: Run
-    found: Results
+    base: Sequence[ReportedRun]
+    head: Sequence[ReportedRun]
+    rule: Rule
     is_interrupted: bool = False
 
 
-def measure_run(request: Request, time_limit_s: float, output: Path | None) -> Measured:
-    """Measure all sides in fresh processes, and judge the samples, also of an interrupted run.
+@dataclass(frozen=True)
+class Judged:
+    """Comparison of two sides, with a verdict for each row.
+
+    Args:
+        rule: the rule.
+        sides: samples of ``base`` and ``head``, profiles last.
+        comparison: the comparison.
+        verdicts: verdicts of all rows.
+    """
+
+    rule: Rule
+    sides: Mapping[str, Sequence[Sample]]
+    comparison: Comparison
+    verdicts: Sequence[RowVerdict]
+
+
+def judge_runs(base: Sequence[ReportedRun], head: Sequence[ReportedRun], rule: Rule) -> Judged:
+    """Judge saved runs of two sides, also of an interrupted run.
+
+    Args:
+        base: runs of the base, in the order of their turns.
+        head: runs of the head.
+        rule: the rule.
+
+    Raises:
+        DtDispatchError: a side measured nothing.
+    """
+    sides = {side: samples_of(runs, rule.metric) for side, runs in zip(SIDES, (base, head), strict=True)}
+    for side, samples in sides.items():
+        if not any(sample.numbers for sample in samples):
+            raise DtDispatchError(f"{side}: no run of it has {rule.metric}: nothing was compared")
+    found = compare(_numbers(sides["base"]), _numbers(sides["head"]), rule)
+    found = replace(found, is_in_turn=are_in_turn(base, head))
+    return Judged(rule, sides, found, judge(rule, found))
+
+
+def _numbers(samples: Sequence[Sample]) -> list[Values]:
+    """Return the numbers of judged samples."""
+    return [sample.numbers for sample in samples if not sample.is_profile]
+
+
+def are_in_turn(base: Sequence[ReportedRun], head: Sequence[ReportedRun]) -> bool:
+    """Return whether runs of two sides alternated in one A/B run."""
+    turns = set()
+    for side, runs in ((0, base), (1, head)):
+        for run in runs:
+            if run.turn is None:
+                return False
+            turns.add((run.turn.ab_run, run.turn.number, side))
+    order = sorted(turns)
+    alternate = all(first[2] != second[2] for first, second in zip(order[::2], order[1::2], strict=False))
+    return alternate and len({ab_run for ab_run, _, _ in turns}) == 1
+
+
+def measure_runs(request: Request) -> SavedRuns:
+    """Measure both sides in fresh processes.
 
     Raises:
         DtDispatchError: the request is invalid.
         ProcessError: a process measured nothing; the message has the path of its log.
     """
-    with _workplace(request, output) as (arms, folder):
+    pythons = [*map(interpreter, SIDES, request.pythons)]
+    with _workplace(request, pythons) as (arms, folder):
         imported = {(arm.python, arm.import_path): arm for arm in arms}  # each is probed once
         probed = {imports: probe(arm, folder) for imports, arm in imported.items()}
-        of_arms = [(arm, probed[arm.python, arm.import_path]) for arm in arms]
-        sides = {arm.name: each.versions for arm, each in of_arms}
-        ready = {arm.name: import_from_checkout(arm, each, folder, request.install) for arm, each in of_arms}
-        runner = Runner(Run(request, sides), ready, folder, time_limit_s, output)
+        ready = {}
+        for arm in arms:
+            of_arm = probed[arm.python, arm.import_path]
+            ready[arm.name] = import_from_checkout(arm, of_arm, folder, request.install)
+        runner = Runner(request, ready, folder)
         is_interrupted = False
         try:
-            found = runner.run_rounds()
+            runner.run_pairs()
         except KeyboardInterrupt:
-            found, is_interrupted = judge_interrupted(runner.run), True
-        runner.write(found)
-        return Measured(runner.run, found, is_interrupted)
+            is_interrupted = True
+        base, head = (runner.runs[side] for side in SIDES)
+        return SavedRuns(base, head, request.rule, is_interrupted)
 
 
 @contextlib.contextmanager
-def _workplace(request: Request, output: Path | None) -> Iterator[tuple[Sequence[Arm], Path]]:
-    """Prepare all sides, and a folder for logs and answers.
+def _workplace(request: Request, pythons: Sequence[str]) -> Iterator[tuple[Sequence[Arm], Path]]:
+    """Prepare both sides, and a folder for logs and saved runs.
 
     Tests of the user run in the current folder or a worktree of it. The built-in suite runs in an empty
     folder, without ini files and modules of other projects.
     """
-    pythons = [*map(interpreter, request.sides, request.pythons)]
-    if output is not None:
-        checked_target(output, rf'\s*\{{\s*"format": *"{FORMAT}"')
-    revisions = dict(zip(request.sides, request.revisions, strict=True)) if request.revisions else {}
+    if request.keep is not None:
+        try:
+            for side in SIDES:
+                (request.keep / side).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DtDispatchError(f"--keep {request.keep}: cannot be created: {error.strerror}") from None
+        if any(request.keep.glob("*/*.json")):
+            raise DtDispatchError(f"--keep {request.keep}: it has runs: name another folder")
+        write_atomic(request.keep / RULE_FILE, json.dumps(encode(request.rule), indent=1) + "\n")
+    revisions = dict(zip(SIDES, request.revisions, strict=True)) if request.revisions else {}
     with workspace() as folder, worktrees(revisions, Path.cwd(), folder, request.install) as checkouts:
         empty = folder / "empty"
         empty.mkdir()
         arms = []
-        for side, python in zip(request.sides, pythons, strict=True):
+        for side, python in zip(SIDES, pythons, strict=True):
             project, checkout = checkouts.get(side, (Path.cwd(), None))
             tops = (project, Path(checkout.top)) if checkout else ()
             roots = (root for top in tops for root in (top / "src", top) if root.is_dir())
             import_path = tuple(dict.fromkeys(roots))
-            arms.append(Arm(side, python, project if request.arguments else empty, import_path, checkout))
+            source = python
+            if checkout:
+                typed = "" if checkout.commit.startswith(revisions[side]) else f"{revisions[side]} "
+                source = f"{typed}{checkout.commit[:10]} ({python})"
+            project = project if request.arguments else empty
+            arms.append(Arm(side, python, project, source, import_path, checkout))
         yield arms, folder
 
 
-@dataclass
 class Runner:
-    """Runner of the processes of a run; it writes each sample to the output file, if any."""
+    """Runner of the processes of a run.
 
-    run: Run
-    arms: Mapping[str, Arm]
-    folder: Path
-    time_limit_s: float
-    output: Path | None
-    profiled: Sequence[RowId] = ()
+    Attributes:
+        runs: saved runs of each side.
+    """
 
-    def run_rounds(self) -> Results:
-        """Run processes until every row is decided, and judge their samples."""
-        rule, sides = self.run.request.rule, self.run.request.sides
+    def __init__(self, request: Request, arms: Mapping[str, Arm], folder: Path) -> None:
+        self.runs: dict[str, list[ReportedRun]] = {side: [] for side in SIDES}
+        self._request, self._arms, self._folder = request, arms, folder
+        self._name = secrets.token_hex(8)
+        self._samples: dict[str, list[Sample]] = {side: [] for side in SIDES}
+        self._seconds: list[float] = []
+        self._profiled: list[str] = []  # tests whose rows are profiled
+
+    def run_pairs(self) -> None:
+        """Run pairs of processes until every row is decided, or no pairs are left.
+
+        Every second pair is in reverse order: a machine that slows down at a constant rate then slows down
+        both sides equally. Whether counts and instructions need further pairs depends on the first ones.
+        """
+        rule = self._request.rule
         if rule.metric == Metric.INSTRUCTIONS:  # each takes minutes
-            more = f"up to {len(sides) * (rule.confirm + 1)} more if a row differs"
-            say(f"{len(sides) * rule.pairs} processes count instructions, and {more}", stream=sys.stderr)
-        order = next_round(self.run)
-        while order:
-            self.run_round(order)
-            order = next_round(self.run)
-        found = judge_pairs(self.run)
+            more = f"up to {2 * (rule.confirm + 1)} more if a row differs"
+            say(f"{2 * rule.pairs} processes count instructions, and {more}", stream=sys.stderr)
+        for pairs in range(rule.max_pairs):
+            judged = pairs if rule.metric == Metric.TIME else rule.pairs
+            base, head = (_numbers(self._samples[side][:judged]) for side in SIDES)
+            if pairs >= rule.pairs and not is_undecided(compare(base, head, rule), rule):
+                break
+            self._run_pair(SIDES if pairs % 2 == 0 else SIDES[::-1])
         if rule.metric == Metric.INSTRUCTIONS:
-            self.profile_most_changed(found)
-        return found
+            self._profile_most_changed()
 
-    def profile_most_changed(self, found: Results) -> None:
+    def _profile_most_changed(self) -> None:
         """Profile the three rows with the largest changes; a failure of it does not change the verdicts."""
         shifts: dict[RowId, float] = {}
-        for _, one in each_verdict(found):
+        for one in judge_runs(self.runs["base"], self.runs["head"], self._request.rule).verdicts:
             if one.verdict in CHANGED and isinstance(one.change, NumberShift):
-                shifts[one.row] = max(shifts.get(one.row, 0.0), abs(one.change.shift_percent or 0.0))
-        if not shifts:
-            return
-        self.profiled, judged = sorted(shifts, key=shifts.__getitem__, reverse=True)[:3], self.run
-        try:
-            self.run_round(_confirmed_sides(self.run))
-        except ProcessError as error:
-            self.run = judged
-            say(f"functions are unknown: {error}", stream=sys.stderr)
+                shifts[one.row] = abs(one.change.shift_percent or 0.0)
+        most = sorted(shifts, key=shifts.__getitem__, reverse=True)[:3]
+        self._profiled = [row.test for row in most]
+        if most:
+            try:
+                self._run_pair(SIDES)
+            except ProcessError as error:
+                say(f"functions are unknown: {error}", stream=sys.stderr)
 
-    def run_round(self, sides: Sequence[str]) -> None:
-        """Run one process of each side, and write the file before each of them."""
-        rule, ran = self.run.request.rule, len(self.run.processes)
-        planned = max(len(sides) * rule.pairs, ran + len(sides))
+    def _run_pair(self, sides: Sequence[str]) -> None:
+        """Run one process of each side."""
+        rule, ran = self._request.rule, len(self._seconds)
+        planned = max(2 * rule.pairs, ran + 2)
         is_slow = rule.metric == Metric.INSTRUCTIONS
         with shown_progress():
             for number, side in enumerate(sides, ran + 1):
-                self.write({})
                 process = f"process {number} of {planned} ({side})"
-                if self.profiled:
+                if self._profiled:
                     process = f"profile: {process}"
-                show_progress("{}{}", process, self.time_left(planned))
-                sample = self.sample(self.arms[side])
-                self.run = replace(self.run, processes=(*self.run.processes, sample))
+                show_progress("{}{}", process, self._time_left(planned))
+                self._add(self._arms[side], self.sample(self._arms[side], number))
                 if (is_slow and number == 1) or not is_watched(sys.stderr.isatty()):
                     show_progress(NOTHING)
-                    took = f"{process} took {sample.seconds:.1f} s"
-                    say(f"{took}{self.time_left(planned)}", stream=sys.stderr)
+                    took = f"{process} took {self._seconds[-1]:.1f} s"
+                    say(f"{took}{self._time_left(planned)}", stream=sys.stderr)
 
-    def time_left(self, planned: int) -> str:
+    def _time_left(self, planned: int) -> str:
         """Estimate the duration of the remaining processes; empty if unknown or 0."""
-        seconds = [one.seconds for one in self.run.processes]
-        remaining = statistics.mean(seconds) * (planned - len(seconds)) if seconds else 0
+        remaining = statistics.mean(self._seconds or [0.0]) * (planned - len(self._seconds))
         return f", about {remaining:.0f} s left" if remaining else ""
 
-    def sample(self, arm: Arm) -> ProcessSample:
-        """Run the processes of one sample of a side.
-
-        With more than two sides, a test that fails on one is excluded there, and the others are compared.
-        """
-        request, arguments = self.run.request, self.run.request.arguments or DEFAULT_TESTS
-        variables: dict[str, str] = {Variable.ONLY: json.dumps([row.test for row in self.profiled])}
-        if len(self.run.sides) > 2:
-            variables[Variable.GO_ON] = "1"
+    def sample(self, arm: Arm, number: int) -> list[ReportedRun]:
+        """Run the processes of one sample of a side, and return their runs."""
+        request, arguments = self._request, self._request.arguments or DEFAULT_TESTS
+        variables: dict[str, str] = {Variable.ONLY: json.dumps(self._profiled)}
         if request.rule.metric == Metric.INSTRUCTIONS:
             # Counts depend on the memory layout, which would be equal in all processes: the size of the
             # environment varies with the sample (Mytkowicz et al., 2009, https://doi.org/10.1145/1508244.1508275).
-            samples = sum(one.side == arm.name for one in self.run.processes)
-            variables[Variable.PADDING] = "x" * (136 * samples)
-        if self.profiled:  # a profile of one row takes about 10 s, and its counts are not judged
+            variables[Variable.PADDING] = "x" * (136 * len(self.runs[arm.name]))
+        if self._profiled:  # a profile of one row takes about 10 s, and its counts are not judged
             profiling = ("-odtdispatch_profile=true", "--dtdispatch-rounds=1", "--dtdispatch-repeat=1")
             arguments = (*profiling, *arguments)
-        merged: dict[str, Any] = {"values": {}, "details": {}, "lines": {}, "absent": {}}
-        start = time.monotonic()
-        for kind, flags in PYTEST_RUNS[request.rule.metric].items():
-            variables[Variable.KIND] = kind
-            answer = run_pytest(arm, [*flags, *arguments], variables, self.folder, self.time_limit_s)
-            for name, values in merged.items():
-                values |= getattr(answer, name)
-        seconds = time.monotonic() - start
-        # A failed test may have values of its first calls.
-        absent = [row for row in merged["absent"] if row.state is None]
-        values = merged.pop("values")
-        rows = [row for row in values if not any(each.contains(row) for each in absent)]
-        values = {row: values[row] for row in rows}
-        if all(row.state == CONTROL for row in values):
-            no_calls = "no test of it makes calls on DTensors through the dtdispatch fixture"
-            reason = next(("{}: {}".format(*each) for each in merged["absent"].items()), no_calls)
-            raise ProcessError(f"{arm}: measured nothing: {reason}; log: {self.folder / f'{arm.name}.log'}")
-        is_profile = bool(self.profiled)
-        return ProcessSample(
-            values, **merged, folders=answer.folders, side=arm.name, seconds=seconds, is_profile=is_profile
-        )
+        runs = []
+        for metric, flags in PYTEST_RUNS[request.rule.metric].items():
+            variables[Variable.METRIC] = metric
+            start = time.monotonic()
+            run = run_pytest(arm, [*flags, *arguments], variables, self._folder, request.time_limit_s)
+            seconds = time.monotonic() - start
+            turn = Turn(self._name, number, arm.source, seconds, bool(self._profiled))
+            runs.append(replace(run, where="", turn=turn))
+            if request.keep is not None:
+                write_atomic(request.keep / arm.name / f"{number:02}-{metric}.json", saved_text(runs[-1]))
+        return runs
 
-    def write(self, found: Results) -> None:
-        """Write the file of the run, with null for infinite numbers, which JSON does not have."""
-        if self.output is None:
-            return
-        verdicts = []
-        for (base, head), one in each_verdict(found):
-            figures = {
-                name: value if math.isfinite(value) else None
-                for name, value in (vars(one.change) if one.change else {}).items()
-                if value is not None
-            }
-            row = {"row": row_key(str(one.row)), **select(one.row, "test", "label", "state")}
-            judged = {"verdict": str(one.verdict), "figures": figures, "remedy": one.remedy}
-            verdicts.append({"base": base, "head": head, **row, **judged})
-        content = {"format": FORMAT, "version": VERSION, **encode(self.run), "verdicts": verdicts}
-        write_atomic(self.output, json.dumps(content, indent=1) + "\n")
+    def _add(self, arm: Arm, runs: Sequence[ReportedRun]) -> None:
+        """Add the runs of one sample; raise if they measured nothing."""
+        [sample] = samples_of(runs, self._request.rule.metric)
+        if all(row.state == CONTROL for row in sample.numbers):
+            reasons = ["{}: {}".format(*each) for each in sample.absent.items()]
+            reason = (reasons or ["no test of it makes calls on DTensors through the dtdispatch fixture"])[0]
+            log = self._folder / f"{arm.name}.log"
+            raise ProcessError(f"{arm}: measured nothing: {reason}; log: {log}")
+        self.runs[arm.name] += runs
+        self._seconds.append(sum(run.turn.seconds for run in runs if run.turn))
+        self._samples[arm.name].append(sample)
 
 
-def read_ab_run(path: Path) -> Run:
-    """Read and validate the file of a run.
+def read_folder(folder: Path, metric: Metric | None) -> SavedRuns:
+    """Read the saved runs of both sides from a folder: ``base/*.json`` and ``head/*.json``.
+
+    Args:
+        folder: folder of ``--keep``, or of files that other runs saved.
+        metric: metric to compare; None for that of the folder.
 
     Raises:
-        DtDispatchError: the file cannot be read, has another format, or is incomplete.
+        DtDispatchError: a file is not a saved run, a side has none, or several builds of torch.
     """
-    try:
-        content = read_json(path)
-    except ValueError as error:
-        raise DtDispatchError(str(error)) from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise DtDispatchError(f'{path}: not a file of dtdispatch ab: it has no "format": "{FORMAT}"')
-    if content.get("version") != VERSION:
-        saved = f"saved in format {brief(repr(content.get('version')))}; this version reads {VERSION}"
-        raise DtDispatchError(f"{path}: {saved}: compare again, or judge with the version that wrote it")
-    try:
-        members = {name: content[name] for name in content.keys() - {"format", "version", "verdicts"}}
-        run: Run = decode(Run, members)
-        _check_complete(run)
-    except (ValueError, OverflowError, RecursionError) as error:
-        raise DtDispatchError(f"{path}: not whole: {brief(error)}") from None
-    return run
+    sides = []
+    for side in SIDES:
+        try:
+            paths = sorted((folder / side).glob("*.json"))
+            runs = [read_run(path, allows_empty=True) for path in paths]
+        except OSError as error:
+            raise DtDispatchError(f"--judge {folder}: cannot be read: {error.strerror}") from None
+        except (ValueError, OverflowError, RecursionError) as error:
+            raise DtDispatchError(str(error)) from None
+        if not runs:
+            raise DtDispatchError(f"--judge {folder}: it has no {side}/*.json, as --keep leaves them")
+        runs.sort(key=lambda run: (run.turn.number if run.turn else 0, run.order()))
+        names = ("torch version", "torch build")
+        builds = {" ".join(run.environment.get(name, "") for name in names) for run in runs}
+        if len(builds) > 1:
+            listed = ", ".join(sorted(builds))
+            raise DtDispatchError(f"{folder / side}: runs of several builds of torch: {listed}")
+        sides.append(runs)
+    base, head = sides
+    found = {metric_of(run) for run in base}
+    default = next(each for each in (Metric.COUNTS, Metric.INSTRUCTIONS, Metric.TIME) if each in found)
+    rule = default_rule(metric or default)
+    path = folder / RULE_FILE
+    if path.exists():
+        try:
+            saved_rule: Rule = decode(Rule, read_json(path))
+        except (ValueError, OverflowError, RecursionError) as error:
+            raise DtDispatchError(f"{path}: {error}") from None
+        if metric in (None, saved_rule.metric):
+            rule = saved_rule
+    return SavedRuns(base, head, rule)
 
 
-def _confirmed_sides(run: Run) -> list[str]:
-    """Return the sides that ran more than the first rounds."""
-    return [side for side in run.request.sides if len(run.samples(side)) > run.request.rule.pairs]
-
-
-def _check_complete(run: Run) -> None:
-    """Check that the values of a run are valid, and that it has all its processes, in order."""
-    rule, sides = run.request.rule, run.request.sides
-    rule.check_pairs()
-    for name in ("floor_hit", "floor_miss", "control", "threshold"):
-        share = getattr(rule, name)
-        if not (0 < share <= MAX_SHARE or (name == "control" and share == 0)):
-            raise ValueError(f"{name} of {share!r}")
-    if len(sides) < 2 or tuple(run.sides) != sides:
-        raise ValueError(f"versions of {', '.join(run.sides) or 'no side'}, and interpreters of {len(sides)}")
-    values = [value for process in run.processes for value in process.values.values()]
-    if rule.metric != Metric.COUNTS and not all(value > 0 for value in values):
-        raise ValueError(f"{rule.metric} of {min(values)!r}")
-    judged = tuple(one for one in run.processes if not one.is_profile)
-    replayed = replace(run, processes=())
-    order = next_round(replayed)
-    while order:
-        ran = judged[: len(replayed.processes) + len(order)]
-        if tuple(one.side for one in ran[len(replayed.processes) :]) != order:
-            break
-        replayed = replace(run, processes=ran)
-        order = next_round(replayed)
-    profiles = run.processes[len(judged) :]
-    is_profiled = all(one.is_profile for one in profiles)
-    expected = _confirmed_sides(run) if profiles else []
-    if replayed.processes != judged or order or not is_profiled or [one.side for one in profiles] != expected:
-        most = f"{rule.pairs} pairs, and of at most {rule.max_pairs} where a row was undecided"
-        raise ValueError(f"it is incomplete or modified: its processes are not those of {most}")
+def default_rule(metric: Metric) -> Rule:
+    """Return the rule of a metric with the default numbers of pairs."""
+    pairs, confirm = PAIRS[metric]
+    return Rule(metric, pairs, confirm)

@@ -64,13 +64,14 @@ def worktrees(
     top = Path(_git(project, "rev-parse", "--show-toplevel", option="--base-rev"))
     inside = project.resolve().relative_to(top.resolve())
     paths: dict[str, Path] = {}
+    commits: dict[str, str] = {}
     try:
         _git(project, "worktree", "prune")  # after a run that was killed
         for side, revision in revisions.items():
             verified = ("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
-            commit = _git(project, *verified, option=f"--{side}-rev {revision}")
+            commits[side] = _git(project, *verified, option=f"--{side}-rev {revision}")
             paths[side] = Path(os.path.realpath(folder)) / side
-            add = ("worktree", "add", "--quiet", "--detach", str(paths[side]), commit)
+            add = ("worktree", "add", "--quiet", "--detach", str(paths[side]), commits[side])
             _git(project, *add, option=f"--{side}-rev")
             if not (paths[side] / inside).is_dir():
                 raise DtDispatchError(f"--{side}-rev {revision}: it has no folder {inside}")
@@ -79,7 +80,10 @@ def worktrees(
         listed = _git(project, "worktree", "list", "--porcelain").splitlines()
         tops = [os.path.realpath(line[9:]) for line in listed if line.startswith("worktree ")]
         yield {
-            side: (path / inside, Checkout(str(path), tuple(each for each in tops if each != str(path))))
+            side: (
+                path / inside,
+                Checkout(str(path), tuple(each for each in tops if each != str(path)), commit=commits[side]),
+            )
             for side, path in paths.items()
         }
     finally:

@@ -13,11 +13,12 @@ from pytest_dtdispatch.report.rows import document
 from pytest_dtdispatch.steps.table import KIND as STEPS
 from pytest_dtdispatch.verify.table import KIND as VERIFIED
 
-__all__ = ["KINDS", "MEASURED", "metric_names", "register_kind"]
+__all__ = ["BUILT_IN", "KINDS", "MEASURED", "metric_names", "register_kind"]
 
 MEASURED = Kind(NamedCall.kind, document, title="Signatures and calls")
 for kind in (BUDGET, MEASURED, SCALING, STEPS, COMPILED, COMPARED, VERIFIED):
     register_kind(kind)
+BUILT_IN = frozenset(KINDS)
 
 
 def metric_names() -> MetricNames:

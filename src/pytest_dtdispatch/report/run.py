@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from itertools import chain
@@ -12,7 +13,7 @@ from typing import Any
 from pytest_dtdispatch.core.files import read_json
 from pytest_dtdispatch.core.measurement import TIME, Measurement, Unit
 from pytest_dtdispatch.core.parsing import read_argument, read_thresholds
-from pytest_dtdispatch.core.plain_data import decode, encode
+from pytest_dtdispatch.core.plain_data import Natural, Size, decode, encode
 from pytest_dtdispatch.core.results import MetricValue, NamedCall, row_metrics
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import brief, shorten_path, shown
@@ -47,6 +48,25 @@ class FailedTest:
     reason: str
 
 
+@dataclass(frozen=True)
+class Turn:
+    """Turn of a run in an A/B run, whose processes run alternately on one machine.
+
+    Args:
+        ab_run: identifier of the A/B run.
+        number: number of the turn, from 1.
+        side: commit and interpreter of the process.
+        seconds: duration of the process, including its start.
+        is_profile: whether it profiled rows, and is not judged.
+    """
+
+    ab_run: str
+    number: Natural
+    side: str
+    seconds: Size = 0.0
+    is_profile: bool = False
+
+
 Results = Mapping[str, Mapping[str, tuple[Any, ...]]]  # by kind and test
 
 
@@ -72,6 +92,11 @@ class ReportedRun:
         stopped: why it ended before its last test; empty for a complete run.
         failed_tests: failures of its tests, whatever their cause.
         traces: JSON traces of torch's profiler; empty for a saved run.
+        turn: turn of a run in an A/B run; it is None for other runs, and the following are empty.
+        control: least readings of aten ops on plain tensors, by op.
+        absent: reasons why skipped tests and files have no rows.
+        imports: folders of the checkout of its commit from which modules were imported.
+        refusal: error if a module of the repository was imported from elsewhere; then nothing was measured.
     """
 
     where: str = ""
@@ -91,6 +116,11 @@ class ReportedRun:
     stopped: str = ""
     failed_tests: tuple[FailedTest, ...] = ()
     traces: tuple[str, ...] = ()
+    turn: Turn | None = None
+    control: Mapping[str, Natural] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)
+    imports: tuple[str, ...] = ()
+    refusal: str = ""
 
     def __bool__(self) -> bool:
         return bool(any(self.measured.values()) or self.results or self.unknown or self.numbers)
@@ -216,25 +246,31 @@ def encode_run(run: ReportedRun) -> dict[str, Any]:
     return {"version": VERSION, "run": plain}
 
 
-def read_run(path: Path) -> ReportedRun:
+def saved_text(run: ReportedRun) -> str:
+    """Return a run as text of a file that :func:`read_run` reads, without pytest-benchmark's part."""
+    return json.dumps({"benchmarks": [], KEY: encode_run(run)})
+
+
+def read_run(path: Path, allows_empty: bool = False) -> ReportedRun:
     """Read a saved run.
 
     Args:
         path: file of ``--benchmark-json``, ``--benchmark-save`` or ``--benchmark-autosave``.
+        allows_empty: whether a run that measured nothing is valid, as one of an A/B run is.
 
     Raises:
         ValueError: the file is not a saved run; one line with the name of the file.
     """
     members = read_json(path)
     try:
-        return replace(decode_run(members), where=str(path))
+        return replace(decode_run(members, allows_empty), where=str(path))
     except OtherFormatError as error:
         raise OtherFormatError(f"{path}: {error}") from None
     except ValueError as error:
         raise type(error)(f"{path} is not a saved run: {brief(error)}") from None
 
 
-def decode_run(members: Any) -> ReportedRun:
+def decode_run(members: Any, allows_empty: bool = False) -> ReportedRun:
     """Convert the untrusted content of a saved file to a run.
 
     Raises:
@@ -259,7 +295,7 @@ def decode_run(members: Any) -> ReportedRun:
         raise ValueError(f"its {KEY} has {error}") from None
     for test, thresholds in run.thresholds.items():
         read_argument(f"thresholds of {shown(test)}", [*map(str, thresholds)], read_thresholds, ValueError)
-    if not run:
+    if not (run or allows_empty):
         raise NotComparableError(NOTHING)
     return run
 
